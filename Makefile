@@ -53,6 +53,8 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpo
 # Position-independent, so that the library can become part of a shared object (a Python module).
 ALL_CFLAGS := -std=c11 -pthread $(CFLAGS) $(WARNINGS) -ffp-contract=off -fno-math-errno -fPIC -fvisibility=hidden \
               -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"'
+# Addresses of programs are drawn, and tables that are not written once they run are read-only.
+HARDENED := -pie -Wl,-z,relro,-z,now
 LIBS := -ljansson -lmicrohttpd -lpcre2-8 -lutf8proc -lzstd -lyaml -luring -lm -lpthread
 
 # Not among the flags that objects are kept by: those of make are as good for make check.
@@ -135,6 +137,8 @@ WIDEN := $(BUILD)/tests/tools/widen
 MAKE_STATIC := $(BUILD)/tests/tools/make_static
 # Clients of a server, for scripts.
 HTTP_LOAD := $(BUILD)/tests/tools/http_load
+# Starts a service, for scripts.
+SERVICE_MANAGER := $(BUILD)/tests/tools/service_manager
 # A disk with faults, where libfuse is.
 BAD_DISK := $(if $(wildcard /usr/include/fuse3/fuse.h),$(BUILD)/tests/tools/bad_disk)
 # A library that lets calls fail, for scripts of tests/torture.
@@ -158,7 +162,7 @@ SCRIPTS := $(BUILD)/bin/moe-pipeline
 all: $(PROGRAMS) $(SCRIPTS) $(MODELS)
 	$(if $(LEFT_OUT),@echo "CUDA kernels are left out: the toolkit is here but no GPU (CUDA=1 compiles them; CUDA=0 does not ask)")
 lib: $(LIBMOE)
-tests: $(TESTS) $(MODELS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD) $(BUILD)/tree/installed $(DRAWN)/all
+tests: $(TESTS) $(MODELS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD) $(SERVICE_MANAGER) $(BUILD)/tree/installed $(DRAWN)/all
 tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
@@ -220,7 +224,7 @@ $(BUILD)/cmd/cli_manual.o: VARIANT := -Icmd -DCLI_MANUAL='"$(MANUAL)"'
 
 AS_NEEDED := -Wl,--as-needed
 $(BUILD)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(LIBMOE) $(CUDA_SO)
-	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED),$(LIBS) $(BESIDE) -ledit)
+	$(call link,$(CC) $(LDFLAGS) $(HARDENED) $(AS_NEEDED),$(LIBS) $(BESIDE) -ledit)
 $(UNCHECKED): $(BUILD)/%: $(BUILD)/%.o $(LIBCMD) $(LIBMOE) $(CUDA_SO)
 	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED),$(LIBS) $(WHERE_BUILT) -ledit)
 # Also where programs are built and the tests' library is not installed.
@@ -293,6 +297,9 @@ INCLUDEDIR := $(DESTDIR)$(PREFIX)/include/moe
 EXAMPLEDIR := $(DESTDIR)$(PREFIX)/share/doc/moe-toolkit/examples
 EXAMPLES := $(addprefix tests/clients/,chat.c moe_cffi.py)
 SHARED_FILES := $(wildcard profiles/*.yaml profiles/*/*)
+# Where systemd looks for services.
+UNITDIR := $(DESTDIR)$(PREFIX)/lib/systemd/system
+UNITS := moe-serve@.service moe-serve@.socket
 # Where shells look for completions.
 BASHDIR := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 ZSHDIR := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
@@ -326,14 +333,16 @@ install: all $(PUBLIC)
 	install -m 755 $(SCRIPTS) $(BINDIR)
 	set -e; for page in $(PAGES); do install -m 644 $$page $(MANDIR)/man$${page##*.}; done
 	set -e; for file in $(SHARED_FILES:profiles/%=%); do install -D -m 644 profiles/$$file $(PROFILEDIR)/$$file; done
-	install -d $(BASHDIR) $(ZSHDIR) $(FISHDIR)
+	install -d $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR)
+	sed 's|@PREFIX@|$(PREFIX)|' systemd/moe-serve@.service.in >$(UNITDIR)/moe-serve@.service
+	install -m 644 systemd/moe-serve@.socket $(UNITDIR)
 	set -e; for program in $(notdir $(PROGRAMS) $(SCRIPTS)); do \
 	    $(BUILD)/bin/$$program --completion bash >$(BASHDIR)/$$program; \
 	    $(BUILD)/bin/$$program --completion zsh >$(ZSHDIR)/_$$program; \
 	    $(BUILD)/bin/$$program --completion fish >$(FISHDIR)/$$program.fish; \
 	done
 # What is installed, for tests that have nothing else.
-$(BUILD)/tree/installed: $(PROGRAMS) $(SCRIPTS) $(PUBLIC) $(PAGES) $(EXAMPLES) lib/api/moe.h $(wildcard lib/api/*.in)
+$(BUILD)/tree/installed: $(PROGRAMS) $(SCRIPTS) $(PUBLIC) $(PAGES) $(EXAMPLES) lib/api/moe.h $(wildcard lib/api/*.in systemd/*)
 	$(Q)rm -rf $(@D)
 	$(Q)$(MAKE) -s install DESTDIR= PREFIX=$(abspath $(@D))
 	$(Q)touch $@
@@ -343,6 +352,7 @@ uninstall:
 	rm -f $(patsubst profiles/%,$(PROFILEDIR)/%,$(SHARED_FILES))
 	rm -f $(LIBDIR)/libmoe.a $(LIBDIR)/pkgconfig/moe.pc $(LIBDIR)/cmake/moe/moe-config*.cmake $(INCLUDEDIR)/moe.h
 	rm -f $(EXAMPLES:tests/clients/%=$(EXAMPLEDIR)/%) $(DESTDIR)$(PREFIX)/lib/moe-toolkit/libmoe-cuda.so
+	rm -f $(UNITS:%=$(UNITDIR)/%)
 	rm -f $(addprefix $(BASHDIR)/,$(notdir $(PROGRAMS) $(SCRIPTS)))
 	rm -f $(addprefix $(ZSHDIR)/_,$(notdir $(PROGRAMS) $(SCRIPTS)))
 	rm -f $(patsubst %,$(FISHDIR)/%.fish,$(notdir $(PROGRAMS) $(SCRIPTS)))

@@ -1,14 +1,26 @@
-/* moe-serve over HTTP: keys, origins, serving until a signal. */
+/* moe-serve over HTTP: keys, origins, the access log, serving until a signal, what systemd hears.
+ */
 #define _DEFAULT_SOURCE /* nanosleep */
 #include "serve_http.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
+
+#include "base/err.h"
 
 void serve_http_defaults(struct serve_http_options *o)
 {
     moe_http_options_default(&o->http);
     o->port = o->http.port;
     o->grace = 20;
+    o->socket_mode = 600;
 }
 
 int serve_http_check(struct serve_http_options *o)
@@ -22,10 +34,63 @@ int serve_http_check(struct serve_http_options *o)
         if (!moe_access_name_is_valid(o->hosts.items[i]))
             return cli_misuse("option --allow-host: '%s' is neither a name without a port nor *",
                               o->hosts.items[i]);
+    if (o->socket_mode > 777 || o->socket_mode % 10 > 7 || o->socket_mode / 10 % 10 > 7)
+        return cli_misuse("option --socket-mode: '%u' is not a mode like 600 or 660",
+                          o->socket_mode);
+    o->http.socket_mode =
+        o->socket_mode / 100 << 6 | o->socket_mode / 10 % 10 << 3 | o->socket_mode % 10;
     o->http.port = (uint16_t)o->port;
     o->http.origins = o->origins.items;
     o->http.hosts = o->hosts.items;
     return -1;
+}
+
+/* ---- systemd ---- */
+
+/* The socket that the service manager listens at for this process (LISTEN_FDS, sd_listen_fds(3)),
+ * or -1. */
+static int inherited_listener(void)
+{
+    enum { FIRST = 3 };
+    const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
+    if (!pid || !n || strtol(pid, NULL, 10) != (long)getpid() || strtol(n, NULL, 10) < 1)
+        return -1;
+    unsetenv("LISTEN_PID");
+    fcntl(FIRST, F_SETFD, FD_CLOEXEC);
+    fcntl(FIRST, F_SETFL, fcntl(FIRST, F_GETFL) | O_NONBLOCK);
+    return FIRST;
+}
+
+/* Tells the service manager, where there is one (NOTIFY_SOCKET, sd_notify(3)). */
+static void notify(const char *what)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    const char *path = getenv("NOTIFY_SOCKET");
+    size_t n = path ? strlen(path) : 0;
+    int fd = n && n < sizeof to.sun_path ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
+    if (fd < 0)
+        return;
+    memcpy(to.sun_path, path, n);
+    if (path[0] == '@') /* an abstract name */
+        to.sun_path[0] = 0;
+    sendto(fd, what, strlen(what), MSG_NOSIGNAL, (const struct sockaddr *)&to,
+           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n));
+    close(fd);
+}
+
+/* ---- Serving ---- */
+
+static int open_access_log(struct serve_http_options *o, struct moe_err *err)
+{
+    char text[64];
+    if (!o->access_log)
+        return MOE_OK;
+    o->http.access_log = strcmp(o->access_log, "-") == 0
+                             ? STDOUT_FILENO
+                             : open(o->access_log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+    return o->http.access_log >= 0 ? MOE_OK
+                                   : moe_fail(err, MOE_ERR_IO, "%s: cannot open: %s", o->access_log,
+                                              moe_errno_text(errno, text, sizeof text));
 }
 
 static void wait_for_signal(void)
@@ -52,16 +117,23 @@ int serve_http(struct moe_server *server, const struct serve_http_options *o, st
     struct moe_http *h = NULL;
     int status = o->key_file ? moe_access_keys_read(&keys, o->key_file, err) : MOE_OK;
     with.http.keys = keys;
+    with.http.listener = inherited_listener();
+    if (status == MOE_OK)
+        status = open_access_log(&with, err);
     if (status == MOE_OK)
         status = moe_http_open(&h, server, &with.http, err);
     if (status == MOE_OK) {
         tell(h, &with);
+        notify("READY=1");
         wait_for_signal();
+        notify("STOPPING=1");
         uint32_t left = moe_http_finish(h, o->grace, NULL);
         if (left)
             cli_note("%u answers were not finished", left);
     }
     moe_http_close(h);
     moe_access_keys_free(keys);
+    if (with.http.access_log > STDERR_FILENO)
+        close(with.http.access_log);
     return status;
 }

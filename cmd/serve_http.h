@@ -9,6 +9,8 @@ struct serve_http_options {
     struct moe_http_options http;
     uint32_t port;
     const char *key_file;     /* NULL: no keys */
+    const char *access_log;   /* "-": standard output; NULL: none */
+    uint32_t socket_mode;     /* as it is written: 600 */
     struct cli_texts origins; /* --allow-origin */
     struct cli_texts hosts;   /* --allow-host */
     double grace;             /* seconds that answers get to end, after a signal */

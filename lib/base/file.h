@@ -100,6 +100,7 @@ struct moe_outfile {
     char *temporary;     /* the unfinished file's name, or the beginning of that name */
     bool nameless;       /* it has no name yet */
     bool in_place;       /* it has its own name (or will never have one) */
+    bool is_private;     /* only its owner may read it, whatever it replaces */
     bool straight;       /* a pipe or a device: takes bytes in order, and cannot be undone */
     uint64_t size_bytes; /* highest byte written + 1 */
 };
@@ -113,6 +114,8 @@ int moe_outfile_open(struct moe_outfile *out, const char *path, struct moe_err *
  * `path` is written directly, and so is a file that is already open ("-", /dev/stdout, /dev/stderr,
  * /dev/fd/N), from its current position. Waits for a pipe's reader. */
 int moe_outfile_open_text(struct moe_outfile *out, const char *path, struct moe_err *err);
+/* Before anything is written: nobody but its owner may read it, whatever it replaces. */
+void moe_outfile_keep_private(struct moe_outfile *out);
 /* Opens the file at `path` itself to continue writing; it stays whatever happens. MOE_ERR_IO: it
  * does not exist, or another process is writing it. */
 int moe_outfile_continue(struct moe_outfile *out, const char *path, struct moe_err *err);

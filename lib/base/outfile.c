@@ -264,6 +264,11 @@ int moe_outfile_open(struct moe_outfile *out, const char *path, struct moe_err *
     return status;
 }
 
+void moe_outfile_keep_private(struct moe_outfile *out)
+{
+    out->is_private = fchmod(out->fd, S_IRUSR | S_IWUSR) == 0;
+}
+
 int moe_outfile_continue(struct moe_outfile *out, const char *path, struct moe_err *err)
 {
     *out = (struct moe_outfile){.fd = -1, .in_place = true};
@@ -454,6 +459,8 @@ int moe_outfile_publish(struct moe_outfile *out, struct moe_err *err)
     if (out->in_place)
         return MOE_OK;
     take_after(out->fd, out->target);
+    if (out->is_private)
+        moe_outfile_keep_private(out);
     if (out->nameless)
         MOE_TRY(give_name(out, err));
     if (rename(out->temporary, out->target) != 0)

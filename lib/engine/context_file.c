@@ -213,6 +213,8 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
     int status = head.failed ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path)
                              : moe_outfile_open(&file, path, err);
     if (status == MOE_OK)
+        moe_outfile_keep_private(&file); /* it holds what was said */
+    if (status == MOE_OK)
         status =
             moe_outfile_end(&file, write_all(&file, header, &head, &p, h.head_check, err), err);
     moe_buf_release(&head);

@@ -742,6 +742,19 @@ void moe_coe_failed(struct moe_coe_dispatch *d, uint32_t executor, double now)
     moe_coe_pool_drop(e->pool, expert);
 }
 
+void moe_coe_forget(struct moe_coe_dispatch *d, uint32_t executor, uint32_t expert)
+{
+    moe_coe_pool_drop(d->executors[executor].pool, expert);
+}
+
+bool moe_coe_is_placed(const struct moe_coe_dispatch *d, uint32_t expert)
+{
+    for (uint32_t i = 0; i < d->options.n_executors; i++)
+        if (moe_coe_pool_has(d->executors[i].pool, expert))
+            return true;
+    return false;
+}
+
 struct moe_coe_request *moe_coe_more(struct moe_coe_dispatch *d, uint32_t executor, uint32_t most,
                                      uint32_t *n)
 {

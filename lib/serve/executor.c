@@ -82,15 +82,6 @@ static uint32_t team_on(const struct moe_server *s, uint32_t processor)
     return i < s->n_executors ? (uint32_t)s->executors[i].options.n_threads : 0;
 }
 
-/* A model's size on an executor: on a GPU, raised so that no more models are there at a time than
- * main memory has room for beside it. */
-static uint64_t size_of(const struct executor *x, const struct model *m)
-{
-    uint64_t bytes = memory_of_model(x, m);
-    uint64_t least = x->most_models ? x->expert_bytes / x->most_models : 0;
-    return bytes > least ? bytes : least;
-}
-
 /* Sets the experts of dispatch, their sizes on each executor, and costs for each processor. */
 static int describe_models(struct moe_server *s, const struct moe_coe_costs *c, struct moe_err *err)
 {
@@ -101,7 +92,7 @@ static int describe_models(struct moe_server *s, const struct moe_coe_costs *c, 
     for (uint32_t k = 0; k < s->n_executors; k++) {
         uint64_t *sizes = s->sizes + (uint64_t)k * s->n_models;
         for (uint32_t i = 0; i < s->n_models; i++)
-            sizes[i] = size_of(&s->executors[k], &s->models[i]);
+            sizes[i] = memory_as_listed(&s->executors[k], &s->models[i]);
         s->size_rows[k] = sizes;
     }
     for (uint32_t p = 0; p < N_PROCESSORS; p++) {
@@ -128,7 +119,7 @@ static int limit_batches(struct moe_server *s, struct moe_err *err)
             struct moe_coe_cost *cost =
                 &s->costs[processor_of(&s->executors[i])][s->all->experts[m].kind];
             uint32_t on = s->processors[processor_of(&s->executors[i])];
-            if (s->models[m].broken || s->all->experts[m].not_on >> on & 1)
+            if (s->models[m].is_broken || s->all->experts[m].not_on >> on & 1)
                 continue;
             int status = memory_session(&s->executors[i], &s->models[m], &o, err);
             if (status != MOE_OK)
@@ -367,7 +358,7 @@ static int model_load(struct executor *x, uint32_t model, const struct moe_progr
     struct moe_server *s = x->server;
     const struct model *m = &s->models[model];
     struct loaded *l = &x->loaded[model];
-    if (m->broken)
+    if (m->is_broken)
         return moe_fail(err, m->broken_status, "%s", m->broken);
     struct moe_engine_options o = options_of(x, m);
     struct moe_pack_image image = {NULL, 0};
@@ -454,9 +445,15 @@ static void load_model(struct executor *x, uint32_t model)
 
 void executor_load(struct executor *x, uint32_t model)
 {
-    pthread_mutex_lock(&x->server->mutex);
+    struct moe_server *s = x->server;
+    pthread_mutex_lock(&s->mutex);
     load_model(x, model);
-    pthread_mutex_unlock(&x->server->mutex);
+    if (x->loaded[model].state == MODEL_FAILED && !s->own) { /* who asks for it tries again */
+        moe_coe_forget(s->dispatch, x->index, model);
+        x->loaded[model].state = MODEL_ABSENT;
+        model_unload(x, model);
+    }
+    pthread_mutex_unlock(&s->mutex);
 }
 
 /* Marks evicted models, which dispatch names until its next call. Under the mutex. */

@@ -17,6 +17,8 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -38,6 +40,9 @@ void moe_http_options_default(struct moe_http_options *options)
 {
     *options = (struct moe_http_options){
         .address = "127.0.0.1",
+        .socket_mode = S_IRUSR | S_IWUSR,
+        .listener = -1,
+        .access_log = -1,
         .port = 8080,
         .max_connections = 1024,
         .max_body_bytes = 4 << 20,
@@ -350,7 +355,9 @@ static void leave_exchange(struct exchange *x, bool count)
     pthread_mutex_lock(&h->lock);
     bool news = !x->gone, has_all = x->done && x->taken == x->out.size;
     x->gone = true;
-    h->counts.gone += news && count && !has_all && !x->cut && !h->end;
+    bool early = news && count && !has_all && !x->cut && !h->end;
+    x->gone_early |= early;
+    h->counts.gone += early;
     exchange_tell(x);
     pthread_mutex_unlock(&h->lock);
     if (news)
@@ -558,6 +565,14 @@ static void limit_connections(struct moe_http_options *o)
             files.rlim_cur > 2 * OTHER_FILES ? (uint32_t)files.rlim_cur - OTHER_FILES : OTHER_FILES;
 }
 
+#define LOCAL "unix:"
+
+/* The path of "unix:PATH", or NULL. */
+static const char *local_path(const struct moe_http_options *o)
+{
+    return strncmp(o->address, LOCAL, sizeof LOCAL - 1) == 0 ? o->address + sizeof LOCAL - 1 : NULL;
+}
+
 static bool is_loopback(const struct sockaddr *address)
 {
     if (address->sa_family == AF_INET)
@@ -568,6 +583,9 @@ static bool is_loopback(const struct sockaddr *address)
 static int fail_to_listen(struct moe_http *h, int code, struct moe_err *err)
 {
     char text[64];
+    if (local_path(&h->options))
+        return moe_fail(err, MOE_ERR_IO, "%s: cannot listen there: %s", h->options.address,
+                        moe_errno_text(code, text, sizeof text));
     return moe_fail(err, MOE_ERR_IO, "%s, port %u: cannot listen there: %s", h->options.address,
                     h->options.port, moe_errno_text(code, text, sizeof text));
 }
@@ -575,6 +593,11 @@ static int fail_to_listen(struct moe_http *h, int code, struct moe_err *err)
 static void write_url(struct moe_http *h, const struct sockaddr *address, socklen_t n)
 {
     char host[NI_MAXHOST], port[NI_MAXSERV];
+    if (address->sa_family == AF_UNIX) {
+        snprintf(h->url, sizeof h->url, LOCAL "%.*s", (int)(n - sizeof address->sa_family),
+                 ((const struct sockaddr_un *)address)->sun_path);
+        return;
+    }
     if (getnameinfo(address, n, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         strcpy(host, "?"), strcpy(port, "?");
@@ -582,41 +605,80 @@ static void write_url(struct moe_http *h, const struct sockaddr *address, sockle
              host, port);
 }
 
-static int listen_at(struct moe_http *h, const struct addrinfo *at, struct moe_err *err)
+/* Listens at an address; NULL: the listener does already. */
+static int listen_at(struct moe_http *h, const struct sockaddr *at, socklen_t n_at,
+                     struct moe_err *err)
 {
     struct sockaddr_storage bound;
     socklen_t n = sizeof bound;
     int on = 1;
-    h->listener = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (at)
+        h->listener = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (h->listener < 0)
         return fail_to_listen(h, errno, err);
-    setsockopt(h->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    setsockopt(h->listener, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (bind(h->listener, at->ai_addr, at->ai_addrlen) != 0 || listen(h->listener, BACKLOG) != 0 ||
+    if (at && at->sa_family == AF_UNIX) {
+        fchmod(h->listener, h->options.socket_mode); /* from its first moment on */
+    } else if (at) {
+        setsockopt(h->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        setsockopt(h->listener, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    }
+    if ((at && (bind(h->listener, at, n_at) != 0 || listen(h->listener, BACKLOG) != 0)) ||
         getsockname(h->listener, (struct sockaddr *)&bound, &n) != 0)
         return fail_to_listen(h, errno, err);
-    h->access.loopback = is_loopback((struct sockaddr *)&bound);
+    h->access.local_socket = bound.ss_family == AF_UNIX;
+    h->access.loopback = h->access.local_socket || is_loopback((struct sockaddr *)&bound);
     write_url(h, (struct sockaddr *)&bound, n);
+    return MOE_OK;
+}
+
+/* Removes a socket that a server has left which is no more. */
+static void remove_stale(const struct sockaddr_un *at)
+{
+    struct stat file;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && lstat(at->sun_path, &file) == 0 && S_ISSOCK(file.st_mode) &&
+        connect(fd, (const struct sockaddr *)at, sizeof *at) != 0 && errno == ECONNREFUSED)
+        unlink(at->sun_path);
+    if (fd >= 0)
+        close(fd);
+}
+
+static int listen_locally(struct moe_http *h, const char *path, struct moe_err *err)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    if (!*path || strlen(path) >= sizeof at.sun_path)
+        return moe_fail(err, MOE_ERR_USAGE, "'%s': a socket's path has 1 to %zu bytes", path,
+                        sizeof at.sun_path - 1);
+    strcpy(at.sun_path, path);
+    remove_stale(&at);
+    MOE_TRY(listen_at(h, (const struct sockaddr *)&at, sizeof at, err));
+    h->has_path = true;
+    if (chmod(path, h->options.socket_mode) != 0) /* whatever the umask took */
+        return fail_to_listen(h, errno, err);
     return MOE_OK;
 }
 
 static int start_listening(struct moe_http *h, struct moe_err *err)
 {
-    const char *address = h->options.address;
+    const char *address = h->options.address, *path = local_path(&h->options);
     const struct addrinfo hints = {
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
     struct addrinfo *at = NULL;
     char port[8];
+    h->listener = h->options.listener;
+    if (h->listener >= 0)
+        return listen_at(h, NULL, 0, err);
+    if (path)
+        return listen_locally(h, path, err);
     snprintf(port, sizeof port, "%u", h->options.port);
     if (strcmp(address, "localhost") == 0)
         address = "127.0.0.1";
     if (getaddrinfo(address, port, &hints, &at) != 0)
-        return moe_fail(
-            err, MOE_ERR_USAGE,
-            "'%s' is not an address to listen at: 127.0.0.1, ::1, 0.0.0.0 or another of "
-            "this machine is wanted",
-            address);
-    int status = listen_at(h, at, err);
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "'%s' is not an address to listen at: 127.0.0.1, ::1, 0.0.0.0, another of "
+                        "this machine or unix:PATH is wanted",
+                        address);
+    int status = listen_at(h, at->ai_addr, at->ai_addrlen, err);
     freeaddrinfo(at);
     return status;
 }
@@ -725,6 +787,8 @@ void moe_http_close(struct moe_http *h)
     for (int i = 0; i < 3; i++)
         if (open[i] >= 0)
             close(open[i]);
+    if (h->has_path)
+        unlink(local_path(&h->options));
     pthread_cond_destroy(&h->fewer);
     pthread_mutex_destroy(&h->lock);
     free(h);

@@ -34,9 +34,12 @@
 struct moe_server;
 
 struct moe_http_options {
-    const char *address;                /* "127.0.0.1", "::1", "0.0.0.0", ... or "localhost" */
-    uint16_t port;                      /* 0: any free one */
-    const struct moe_access_keys *keys; /* borrowed; NULL: no key is needed */
+    const char *address;  /* "127.0.0.1", "::1", "0.0.0.0", ... or "localhost"; "unix:PATH" */
+    uint32_t socket_mode; /* of PATH */
+    int listener;         /* a socket that listens already, in place of these; -1: none */
+    int access_log;       /* gets a line for each request, borrowed; -1: none */
+    uint16_t port;        /* 0: any free one */
+    const struct moe_access_keys *keys;        /* borrowed; NULL: no key is needed */
     const char *const *origins, *const *hosts; /* borrowed; as in struct moe_access */
     bool share_prompts;                        /* what was computed of prompts, also between keys */
     uint32_t max_connections;                  /* beyond it who has most gives way */
@@ -58,7 +61,7 @@ struct moe_http;
  * available. */
 int moe_http_open(struct moe_http **out, struct moe_server *server,
                   const struct moe_http_options *options, struct moe_err *err);
-/* "http://127.0.0.1:8080" */
+/* "http://127.0.0.1:8080"; "unix:PATH" */
 const char *moe_http_url(const struct moe_http *h);
 bool moe_http_is_local(const struct moe_http *h); /* it listens on a loopback address */
 /* Connections that it can hold: fewer than asked for if the process may not open as many files. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -64,7 +65,11 @@ int moe_access_keys_read(struct moe_access_keys **out, const char *path, struct 
     struct moe_access_keys *k = calloc(1, sizeof *k);
     if (!k)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the keys of %s", path);
+    struct stat file;
     int status = moe_file_read_all(path, MAX_KEYS_FILE, &k->text, err);
+    if (status == MOE_OK && stat(path, &file) == 0 && file.st_mode & (S_IROTH | S_IWOTH | S_IWGRP))
+        status = moe_fail(err, MOE_ERR_IO,
+                          "%s: others may read or change these keys: chmod go-w,o-r it", path);
     if (status == MOE_OK && k->text.size && memchr(k->text.data, 0, k->text.size))
         status = moe_fail(err, MOE_ERR_FORMAT, "%s is not a file of keys: it has NUL bytes", path);
     if (status == MOE_OK)
@@ -235,7 +240,8 @@ static bool is_name(const char *allowed_name, const char *name)
 bool moe_access_host_fits(const struct moe_access *a, const char *host)
 {
     char name[MAX_HOST];
-    if (!host || moe_access_host_is_local(host) || allowed(a->origins, is_its_host, host))
+    if (a->local_socket || !host || moe_access_host_is_local(host) ||
+        allowed(a->origins, is_its_host, host))
         return true;
     return host_name(host, name) &&
            ((!a->loopback && is_address(name)) || allowed(a->hosts, is_name, name));

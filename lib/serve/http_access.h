@@ -19,7 +19,8 @@
 struct moe_access_keys;
 
 /* Reads a file with one key a line; blank lines and lines that begin with # are ignored. A key has
- * printable ASCII characters without blanks. MOE_ERR_FORMAT: no key, or one that cannot be sent. */
+ * printable ASCII characters without blanks. MOE_ERR_IO: others may read it. MOE_ERR_FORMAT: no
+ * key, or one that cannot be sent. */
 int moe_access_keys_read(struct moe_access_keys **out, const char *path, struct moe_err *err);
 void moe_access_keys_free(struct moe_access_keys *keys); /* NULL is fine */
 /* The number, from 1, of the key in a header (NULL: missing) behind these words ("Bearer ", ""); 0:
@@ -41,6 +42,8 @@ struct moe_access {
     const char *const *origins;         /* allowed ones, NULL-terminated; NULL: none */
     const char *const *hosts;           /* names that it has, likewise */
     bool loopback;                      /* it listens only there */
+    bool
+        local_socket; /* it listens on one, which no page of the web reaches: names do not matter */
 };
 
 /* Whether to answer a request with this Host. */

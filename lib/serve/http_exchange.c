@@ -2,12 +2,16 @@
  */
 #define _GNU_SOURCE /* struct ucred */
 #include <arpa/inet.h>
+#include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "fmt/emit.h"
 #include "serve/http_internal.h"
 
 /* ---- Clients ---- */
@@ -51,6 +55,21 @@ uint64_t http_client_of_socket(int fd)
     return number_of(bytes, 8);
 }
 
+void http_client_name(uint64_t id, char name[64])
+{
+    const uint32_t number = (uint32_t)id;
+    struct in_addr v4 = {htonl(number)};
+    struct in6_addr v6 = {0};
+    for (int i = 0; i < 8; i++)
+        v6.s6_addr[i] = (uint8_t)(id >> (56 - 8 * i));
+    if (id >> 32 == ID_ADDRESS)
+        inet_ntop(AF_INET, &v4, name, 64);
+    else if (id >> 32 == ID_USER || id >> 32 == ID_KEY)
+        snprintf(name, 64, "%s %u", id >> 32 == ID_USER ? "user" : "key", number);
+    else if (inet_ntop(AF_INET6, &v6, name, 60))
+        strcat(name, "/64");
+}
+
 struct http_client *http_client_hold(struct moe_http *h, uint64_t id)
 {
     struct http_client *c = h->clients;
@@ -76,6 +95,48 @@ void http_client_release(struct moe_http *h, struct http_client *client)
     free(client);
 }
 
+/* ---- The access log ---- */
+
+/* Writes a line of what was asked and how it was answered, and nothing of what was said. A pipe
+ * that is full loses it: no client waits for a log. */
+static void write_access_line(const struct exchange *x)
+{
+    struct moe_http *h = x->http;
+    struct moe_buf line = {0};
+    struct moe_emit e;
+    struct moe_err err;
+    struct timespec now;
+    struct tm utc;
+    char at[40];
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    size_t n = strftime(at, sizeof at, "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(at + n, sizeof at - n, ".%03ldZ", now.tv_nsec / 1000000);
+    moe_emit_begin_json(&e, &line, MOE_EMIT_COMPACT);
+    moe_emit_text(&e, "time", at);
+    moe_emit_text(&e, "client", x->who);
+    moe_emit_text(&e, "method", x->method);
+    moe_emit_text(&e, "path", moe_http_paths[x->route]);
+    moe_emit_u64(&e, "status", x->status);
+    moe_emit_u64(&e, "received_bytes", x->n_body);
+    moe_emit_u64(&e, "sent_bytes", x->n_sent);
+    moe_emit_fixed(&e, "seconds", 3, moe_seconds() - x->came);
+    moe_emit_bool(&e, "left", x->gone_early);
+    if (x->model[0]) {
+        moe_emit_text(&e, "model", x->model);
+        moe_emit_u64(&e, "prompt_tokens", x->n_prompt);
+        moe_emit_u64(&e, "tokens", x->n_tokens);
+        moe_emit_fixed(&e, "first_token_seconds", 3, x->first_seconds);
+    }
+    struct pollfd out = {.fd = h->options.access_log, .events = POLLOUT};
+    bool whole = moe_emit_end(&e, &err) == MOE_OK && !line.failed && poll(&out, 1, 0) == 1 &&
+                 write(out.fd, line.data, line.size) == (ssize_t)line.size;
+    pthread_mutex_lock(&h->lock);
+    h->counts.unlogged += !whole;
+    pthread_mutex_unlock(&h->lock);
+    moe_buf_release(&line);
+}
+
 /* ---- Exchanges ---- */
 
 /* The part of all buffers that one answer may take. */
@@ -95,7 +156,7 @@ struct exchange *exchange_new(struct moe_http *h, struct MHD_Connection *connect
     *x = (struct exchange){
         .http = h, .connection = connection, .route = MOE_HTTP_ELSEWHERE, .watched = -1};
     x->holders = 1;
-    x->put_at = moe_seconds();
+    x->put_at = x->came = moe_seconds();
     pthread_mutex_lock(&h->lock);
     x->next = h->exchanges;
     x->link = &h->exchanges;
@@ -116,6 +177,11 @@ void exchange_hold(struct exchange *x)
 void exchange_release(struct exchange *x)
 {
     struct moe_http *h = x->http;
+    pthread_mutex_lock(&h->lock);
+    bool ends = x->holders == 1; /* nobody else knows it */
+    pthread_mutex_unlock(&h->lock);
+    if (ends && h->options.access_log >= 0)
+        write_access_line(x);
     pthread_mutex_lock(&h->lock);
     bool last = --x->holders == 0;
     if (last) {
@@ -349,6 +415,7 @@ static enum MHD_Result queue_response(struct exchange *x, unsigned status,
         return MHD_NO;
     pthread_mutex_lock(&h->lock);
     x->stage = EXCHANGE_SENDING;
+    x->status = status;
     bool closing = h->closing;
     moe_http_count(&h->counts, x->route, status);
     pthread_mutex_unlock(&h->lock);
@@ -378,6 +445,7 @@ enum MHD_Result http_respond(struct exchange *x, unsigned status, const char *ty
     for (size_t i = 0; response && headers[i][0]; i++)
         if (headers[i][1])
             MHD_add_response_header(response, headers[i][0], headers[i][1]);
+    x->n_sent = x->out.size;
     return queue_response(x, status, response, type);
 }
 
@@ -396,6 +464,7 @@ static ssize_t read_stream(void *ctx, uint64_t at, char *to, size_t n)
     if (n > 0) {
         memcpy(to, x->out.data + x->taken, n);
         x->taken += n;
+        x->n_sent += n;
         x->booked -= n;
         h->buffered -= n;
         drop_taken(x);

@@ -42,6 +42,14 @@ struct exchange {
     enum exchange_stage stage; /* other threads read it with the lock held */
     int refused;               /* HTTP status of `why`, sent once the body has been read; 0: none */
     struct moe_err why;
+    /* For the access log. */
+    double came;
+    char method[16], who[64]; /* who: its client */
+    unsigned status;          /* 0: it was not answered */
+    char model[64];           /* that answered; shared, as all that follows */
+    uint64_t n_prompt, n_tokens, n_sent;
+    double first_seconds; /* to the first token; 0: there was none */
+
     struct http_client *client; /* NULL once its connection has ended */
     uint64_t owner;             /* of its prompt (serve/request.h) */
     struct moe_buf body;
@@ -71,6 +79,7 @@ struct exchange {
     bool told;          /* it is in the list http->told */
     bool cut;           /* it took too much memory */
     bool gone;          /* its client left */
+    bool gone_early;    /* ... before it had its answer */
 };
 
 struct moe_http {
@@ -82,7 +91,8 @@ struct moe_http {
     struct http_client *clients; /* the serving thread's */
     uint64_t body_bytes;         /* of all of these */
     int listener, poll, wake;    /* descriptors, -1: none */
-    char url[96];
+    char url[128];
+    bool has_path; /* of its socket, to remove at the end */
     pthread_t thread;
     bool threaded; /* `thread` runs */
 
@@ -105,6 +115,8 @@ void http_client_release(struct moe_http *h, struct http_client *client);
  * the user; and of the n-th key's holder. */
 uint64_t http_client_of_socket(int fd);
 uint64_t http_client_of_key(uint32_t n);
+/* What people call it: "192.0.2.1", "2001:db8::/64", "user 1000", "key 2". */
+void http_client_name(uint64_t id, char name[64]);
 
 /* NULL: out of memory. */
 struct exchange *exchange_new(struct moe_http *h, struct MHD_Connection *connection);

@@ -224,10 +224,12 @@ void http_route(struct exchange *x, const char *url, const char *method, const c
 {
     const char *path, *host;
     char authority[MAX_AUTHORITY];
+    snprintf(x->method, sizeof x->method, "%s", method);
     x->old = strcmp(version, "HTTP/1.0") == 0;
     x->faulty = !read_head(x, url, &path, &host, authority);
     x->route = x->faulty ? MOE_HTTP_ELSEWHERE : find_route(path);
     x->refused = x->faulty ? MHD_HTTP_BAD_REQUEST : refusal(x, path, host, method, &x->why);
+    http_client_name(x->client->id, x->who);
     http_route_late(x);
 }
 
@@ -340,6 +342,11 @@ static void on_end(void *ctx, uint32_t choice, const struct moe_server_result *r
     bool last = ++c->n_ended == c->n_choices, failed = moe_reply_failed(c->reply) != NULL;
     pthread_mutex_lock(&h->lock);
     count_end(&h->counts, &told);
+    snprintf(x->model, sizeof x->model, "%s", result->model);
+    x->n_prompt = result->n_prompt;
+    x->n_tokens += result->n_tokens;
+    if (result->n_tokens && (x->first_seconds == 0 || result->ttft_seconds < x->first_seconds))
+        x->first_seconds = result->ttft_seconds;
     /* A stream that has not begun reports a failure by its status instead. */
     if (!failed || x->stage == EXCHANGE_SENDING || x->out.size > 0)
         exchange_put(x, &rest);

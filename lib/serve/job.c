@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L /* pthread */
 #include "serve/server_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ const char *moe_server_model(const struct moe_server *s, uint32_t i)
 
 const struct moe_sampler_options *moe_server_sampling(const struct moe_server *s, uint32_t i)
 {
-    return i < s->n_models && !s->models[i].broken ? &s->models[i].sampling : NULL;
+    return i < s->n_models && !s->models[i].is_broken ? &s->models[i].sampling : NULL;
 }
 
 /* Refuses a name, and lists those served. */
@@ -85,33 +86,43 @@ static uint64_t request_id(const struct moe_server *s, uint32_t slot)
     return s->n_requests * s->n_slots + slot;
 }
 
-/* The client with this id, who is new if nothing of his is under way; then as if it had been given
- * what the others have. */
-static struct client *client_find(struct moe_server *s, uint64_t id, struct moe_err *err)
+/* What the least served of those who have requests was given. */
+static double least_given(const struct moe_server *s)
 {
-    double least = 0;
-    for (struct client *c = s->clients; c; c = c->next) {
-        if (c->id == id)
-            return c;
-        if (c == s->clients || c->turn.given < least)
+    double least = INFINITY;
+    for (const struct client *c = s->clients; c; c = c->next)
+        if (c->n_requests > 0 && c->turn.given < least)
             least = c->turn.given;
-    }
-    struct client *c = moe_alloc(1, sizeof *c, err);
-    if (!c)
-        return NULL;
-    *c = (struct client){.id = id, .turn.given = least, .next = s->clients};
-    return s->clients = c;
+    return least;
 }
 
-static void client_forget(struct moe_server *s, struct client *c)
+/* The client with this id. Who has no requests is remembered only while he was given more than
+ * those who have; who comes was given as much as the least served of them. */
+static struct client *client_find(struct moe_server *s, uint64_t id, struct moe_err *err)
 {
-    struct client **at = &s->clients;
-    if (c->n_requests > 0)
-        return;
-    while (*at != c)
-        at = &(*at)->next;
-    *at = c->next;
-    free(c);
+    const double least = least_given(s);
+    struct client *found = NULL, *c;
+    uint32_t n_idle = 0;
+    for (struct client **at = &s->clients; (c = *at) != NULL;) {
+        if (c->id == id)
+            found = c;
+        if (c->id != id && c->n_requests == 0 &&
+            (c->turn.given <= least || ++n_idle > s->n_slots)) {
+            *at = c->next;
+            free(c);
+        } else {
+            at = &c->next;
+        }
+    }
+    if (!found) {
+        if (!(found = moe_alloc(1, sizeof *found, err)))
+            return NULL;
+        *found = (struct client){.id = id, .next = s->clients};
+        s->clients = found;
+    }
+    if (least < INFINITY && found->turn.given < least)
+        found->turn.given = least;
+    return found;
 }
 
 /* Whether so many bytes fit beside others. Accepts an oversized request only into an empty queue.
@@ -154,11 +165,8 @@ static int request_new(struct request **out, struct moe_server *s, uint64_t byte
     MOE_TRY(request_check(s, s->request_bytes, s->n_slots - s->n_free, bytes, err));
     struct client *client = client_find(s, events->client, err);
     struct request *a = client ? moe_alloc(1, sizeof *a, err) : NULL;
-    if (!a) {
-        if (client)
-            client_forget(s, client);
+    if (!a)
         return MOE_ERR_MEMORY;
-    }
     client->n_requests++;
     a->client = client;
     count_choices(a, 1);
@@ -184,7 +192,6 @@ static void request_unlist(struct moe_server *s, struct request *a)
     s->request_bytes -= a->bytes;
     a->client->n_requests--;
     count_choices(a, 0);
-    client_forget(s, a->client);
     if (s->n_free == s->n_slots)
         pthread_cond_broadcast(&s->idle);
 }
@@ -378,6 +385,7 @@ int moe_server_submit(struct moe_server *s, struct moe_request *r,
     int status = choose_model(s, r, &model, err);
     if (status != MOE_OK)
         return status;
+    memory_look_again(s, model);
     pthread_mutex_lock(&s->mutex);
     do
         status = request_new(&a, s, 0, events, err);
@@ -400,13 +408,16 @@ int moe_server_submit(struct moe_server *s, struct moe_request *r,
 /* ---- Reading ----
  *
  * What is read in a moment is never behind more than one request that is not: those that turn out
- * to take longer, or are long, wait in a list of their own.
+ * to take longer, or are long, wait in a list of their own. Among clients reading has its turns,
+ * too: it counts as so many positions computed.
  */
 
 enum {
     QUICK_STEPS = 200 * 1000,
     QUICK_BYTES = 256 << 10,
-    QUICK_IN_ROW = 8, /* before a slow one has its turn */
+    QUICK_IN_ROW = 8,      /* before a slow one of the same client has its turn */
+    POSITION_STEPS = 1000, /* of reading, that count as a position */
+    POSITION_BYTES = 8,    /* ... of a body, which becomes a prompt */
 };
 
 static void wait_to_be_read(struct moe_server *s, struct request *a, struct to_read *list)
@@ -457,10 +468,11 @@ struct moe_allowance moe_server_allowance(const struct moe_server *s)
 
 /* Reads a request; *again: it takes more than a moment, and that may be had later. */
 static int request_read(const struct moe_server *s, struct request *a, bool quick, bool *again,
-                        struct moe_request **r, struct moe_err *err)
+                        uint64_t *steps, struct moe_request **r, struct moe_err *err)
 {
     struct moe_allowance allowance = moe_server_allowance(s);
     *again = false;
+    *steps = 0;
     if (atomic_load(&a->cancelled))
         return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped: the server is closing");
     allowance.cancelled = &a->cancelled;
@@ -469,6 +481,7 @@ static int request_read(const struct moe_server *s, struct request *a, bool quic
     int status = moe_request_parse(r, a->kind, a->body.data ? (const void *)a->body.data : "",
                                    a->body.size, &allowance, err);
     *again = quick && status != MOE_OK && allowance.steps > QUICK_STEPS;
+    *steps = allowance.steps;
     return status;
 }
 
@@ -480,14 +493,18 @@ static void request_take(struct moe_server *s, struct request *a, bool quick)
     struct moe_err err;
     uint32_t model;
     bool again;
-    int status = request_read(s, a, quick, &again, &r, &err);
+    uint64_t steps, n_body = a->body.size;
+    int status = request_read(s, a, quick, &again, &steps, &r, &err);
     if (!again)
         moe_buf_release(&a->body);
     if (status == MOE_OK)
         status = choose_model(s, r, &model, &err);
     if (status == MOE_OK)
+        memory_look_again(s, model);
+    if (status == MOE_OK)
         status = a->events.read(a->events.ctx, r, &err);
     pthread_mutex_lock(&s->mutex);
+    a->client->turn.given += (double)(steps / POSITION_STEPS + n_body / POSITION_BYTES);
     if (status == MOE_OK)
         status = request_begin(s, a, r, model, &ousted, &err);
     if (again && !atomic_load(&a->cancelled))
@@ -508,21 +525,36 @@ static void request_take(struct moe_server *s, struct request *a, bool quick)
     moe_request_free(r);
 }
 
+static bool reads_before(const struct request *a, const struct request *b)
+{
+    return a->client->turn.given < b->client->turn.given;
+}
+
+/* The request whose client was given least, the first of these; NULL: none. */
+static struct request *next_to_read(const struct to_read *list)
+{
+    struct request *best = list->first;
+    for (struct request *a = best ? best->next_to_read : NULL; a; a = a->next_to_read)
+        if (reads_before(a, best))
+            best = a;
+    return best;
+}
+
 void *requests_read(void *server)
 {
     struct moe_server *s = server;
     int in_row = 0;
     pthread_mutex_lock(&s->mutex);
     while (!s->closing || s->quick.first || s->slow.first) {
-        bool quick = s->quick.first && (in_row < QUICK_IN_ROW || !s->slow.first);
-        struct to_read *list = quick ? &s->quick : &s->slow;
-        struct request *a = list->first;
-        if (!a) {
+        struct request *fast = next_to_read(&s->quick), *slow = next_to_read(&s->slow);
+        if (!fast && !slow) {
             pthread_cond_wait(&s->wants_reading, &s->mutex);
             continue;
         }
-        if (!(list->first = a->next_to_read))
-            list->last = &list->first;
+        bool quick = fast && (!slow || (in_row < QUICK_IN_ROW && !reads_before(slow, fast)) ||
+                              reads_before(fast, slow));
+        struct request *a = quick ? fast : slow;
+        leave_list(quick ? &s->quick : &s->slow, a);
         a->waits_to_be_read = false;
         in_row = quick ? in_row + 1 : 0;
         pthread_mutex_unlock(&s->mutex);

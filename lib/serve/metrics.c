@@ -106,6 +106,7 @@ static void write_http(const struct moe_http_counts *c, struct moe_buf *out)
             "Clients that left before their answer's end.");
     counter(out, "http_clients_cut_total", c->cut,
             "Clients cut off because they read too slowly for the buffers.");
+    counter(out, "http_unlogged_total", c->unlogged, "Requests missing in the access log.");
     gauge(out, "http_buffered_bytes", c->buffered, "Bytes of requests and answers in the buffers.");
     gauge(out, "http_buffer_limit_bytes", c->buffer_bytes, "What these may take.");
     histogram(out, "first_token_seconds", &c->first_token,

@@ -48,7 +48,8 @@ struct moe_http_counts {
     uint64_t late;   /* connections closed because their request took too long to arrive */
     uint64_t gone;   /* clients that left before their answer's end */
     uint64_t ousted; /* connections that gave way to those of clients with fewer, or to requests */
-    uint64_t cut;    /* clients cut off because they read too slowly */
+    uint64_t unlogged; /* requests that the access log has no line of */
+    uint64_t cut;      /* clients cut off because they read too slowly */
     uint64_t buffered, buffer_bytes;
     struct moe_seconds_counted first_token, whole; /* of answers */
 };

@@ -286,6 +286,10 @@ void moe_server_close(struct moe_server *s)
         pthread_cond_destroy(&x->is_loaded);
     }
     free(s->executors);
+    for (struct client *c = s->clients, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
     host_tier_close(s);
     dispatching_close(s);
     moe_gpu_close(s->gpu);

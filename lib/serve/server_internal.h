@@ -27,7 +27,7 @@ struct host_tier; /* server_memory.c */
 
 enum job_state { JOB_WAITS, JOB_TAKEN, JOB_ENDED };
 
-/* Who has requests that have not ended. */
+/* Who has requests that have not ended, or had and was given more than those who have. */
 struct client {
     struct moe_coe_client turn; /* .given: positions computed for it */
     uint64_t id;
@@ -99,8 +99,9 @@ struct to_read {
 
 struct model {
     char *name, *path;
-    bool goes_on; /* results may go to another model */
-    char *broken; /* why it cannot be opened, found at the start; NULL: it can */
+    bool goes_on;          /* results may go to another model */
+    atomic_bool is_broken; /* it could not be opened at the start, nor since */
+    char *broken;          /* why; NULL: it could */
     int broken_status;
     uint32_t kind; /* index in the server's needs, shared by models of one architecture */
     struct moe_needs_on on[2]; /* what it takes on the processor, on a GPU (engine/memory.h) */
@@ -280,6 +281,11 @@ void memory_of_batches(const struct moe_server *s, bool on_gpu, struct moe_sessi
                        struct moe_session_room *full);
 /* A model's engine's memory where the executor computes. */
 uint64_t memory_of_model(const struct executor *x, const struct model *m);
+/* The same as dispatch counts it. */
+uint64_t memory_as_listed(const struct executor *x, const struct model *m);
+/* Looks again at a model that could not be opened at the start. It can be used from now on if
+ * memory was divided for models like it. */
+void memory_look_again(struct moe_server *s, uint32_t model);
 /* Whether all its experts are there; otherwise they are in a cache. */
 bool memory_is_whole(const struct executor *x, const struct model *m);
 /* Whether the model uses the host tier: engines on a GPU have all experts there. */

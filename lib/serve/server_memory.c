@@ -48,6 +48,7 @@ static int survey_one(struct moe_server *s, struct model *m, struct moe_needs *n
         return MOE_OK;
     }
     if (!s->own && status != MOE_ERR_MEMORY) {
+        m->is_broken = true;
         m->broken_status = status;
         m->broken = moe_strndup(why.text, strlen(why.text), err);
         return m->broken ? MOE_OK : MOE_ERR_MEMORY;
@@ -109,6 +110,55 @@ uint64_t memory_of_model(const struct executor *x, const struct model *m)
 {
     const uint64_t most = m->on[x->options.device.cuda].most;
     return most < x->expert_bytes ? most : x->expert_bytes;
+}
+
+/* A model's size on an executor: on a GPU, raised so that no more models are there at a time than
+ * main memory has room for beside it. */
+uint64_t memory_as_listed(const struct executor *x, const struct model *m)
+{
+    uint64_t bytes = memory_of_model(x, m);
+    uint64_t least = x->most_models ? x->expert_bytes / x->most_models : 0;
+    return bytes > least ? bytes : least;
+}
+
+/* Takes what a model needs over, if each executor has room for it. Under the mutex. */
+static bool take_needs(struct moe_server *s, struct model *m, const struct moe_needs *needs)
+{
+    const uint32_t model = (uint32_t)(m - s->models);
+    uint32_t kind = 0;
+    while (kind < s->n_kinds &&
+           memcmp(&s->needs[kind].config, &needs->config, sizeof needs->config) != 0)
+        kind++;
+    if (kind == s->n_kinds || moe_coe_is_placed(s->dispatch, model))
+        return false;
+    m->kind = kind;
+    memcpy(m->on, needs->on, sizeof m->on);
+    for (uint32_t i = 0; i < s->n_executors; i++)
+        if (memory_as_listed(&s->executors[i], m) > s->executors[i].expert_bytes ||
+            needs->on[s->executors[i].options.device.cuda].pass_bytes >
+                s->needs[kind].on[s->executors[i].options.device.cuda].pass_bytes)
+            return false;
+    for (uint32_t i = 0; i < s->n_executors; i++)
+        s->sizes[(uint64_t)i * s->n_models + model] = memory_as_listed(&s->executors[i], m);
+    m->file_bytes = needs->file_bytes;
+    m->sampling = needs->sampling;
+    return true;
+}
+
+void memory_look_again(struct moe_server *s, uint32_t model)
+{
+    struct model *m = &s->models[model];
+    struct moe_err why;
+    if (!m->is_broken)
+        return;
+    struct moe_needs *needs = moe_alloc(1, sizeof *needs, &why);
+    if (needs && moe_needs_of(needs, m->path, &s->options.engine, s->gpu, &why) == MOE_OK) {
+        pthread_mutex_lock(&s->mutex);
+        if (m->is_broken && take_needs(s, m, needs))
+            m->is_broken = false;
+        pthread_mutex_unlock(&s->mutex);
+    }
+    free(needs);
 }
 
 bool memory_is_whole(const struct executor *x, const struct model *m)
@@ -179,7 +229,8 @@ struct demand {
 static bool runs_on(const struct moe_server *s, uint32_t model, bool cuda)
 {
     const char *device = s->collection->models[model].device;
-    return !s->models[model].broken && (!device[0] || strcmp(device, cuda ? "cuda" : "cpu") == 0);
+    return !s->models[model].is_broken &&
+           (!device[0] || strcmp(device, cuda ? "cuda" : "cpu") == 0);
 }
 
 static uint64_t smaller(uint64_t a, uint64_t b)

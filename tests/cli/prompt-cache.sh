@@ -57,4 +57,7 @@ error_line 2 "moe-run: $cache: the context was computed exactly, and this run co
 check "... and it is as it was" cmp -s "$cache" "$tmp/first"
 run "$bin/moe-run" "$tiny" -p x --prompt-cache "$cache" --beams 2
 error_line 2 "moe-run: options --beams and --prompt-cache exclude each other *" "with beams"
+chmod 644 "$cache"
+kept -p "$start and more of it, so that it is written again" -n 1
+check "a cache is its user's alone, whatever it was" [ "$(stat -c %a "$cache")" = 600 ]
 finish

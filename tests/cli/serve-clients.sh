@@ -22,6 +22,7 @@ if "$python" -c 'import openai' 2>/dev/null; then
     run "$bin/moe-run" -t 1 "$tiny" -p 'Once upon a time' -n 24 --temp 0
     cp "$out" "$tmp/expected"
     echo sk-a >"$tmp/keys"
+    chmod 600 "$tmp/keys"
     serve --template-file tests/data/chatml.jinja --strict-names --api-key-file "$tmp/keys" --max-queue 4 || exit 1
     "$python" tests/clients/openai_client.py "$url" sk-a "$tmp/expected" >"$tmp/lines" 2>"$err" </dev/null
     tell "the openai client" "$tmp/lines"

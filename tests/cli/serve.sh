@@ -233,6 +233,9 @@ check "... without a word" expect_nothing
 # ---- Keys, allowed pages, limits ----
 
 printf '# keys\nsk-first\nsk-second\n' >"$tmp/keys"
+run "$bin/moe-serve" "$tiny" --port 0 --api-key-file "$tmp/keys"
+error_line 1 "moe-serve: $tmp/keys: others may read or change these keys: *" "keys that others can read"
+chmod 600 "$tmp/keys"
 serve --api-key-file "$tmp/keys" --allow-origin http://pages.example --max-body 64K --max-queue 2 --sequences 1 \
     --request-timeout 1 --grace 0.2 || exit 1
 ask /v1/models
@@ -322,6 +325,7 @@ error_line 2 "moe-serve: option --exact forbids*--skip-below*" "--exact refuses 
 # ---- What it does not begin with ----
 
 : >"$tmp/empty"
+chmod 600 "$tmp/empty"
 run "$bin/moe-serve" "$tiny" --port 0 --api-key-file "$tmp/empty"
 error_line 3 "moe-serve: $tmp/empty: has no key*" "a file without keys"
 run "$bin/moe-serve" "$tiny" --listen nowhere

@@ -80,7 +80,7 @@ if [ -e "$programs/usr/lib/moe-toolkit/libmoe-cuda.so" ]; then
     echo 'moe-toolkit: custom-library-search-path RUNPATH /usr/local/cuda* [usr/lib/moe-toolkit/libmoe-cuda.so]' \
         >"$programs/usr/share/lintian/overrides/moe-toolkit"
 fi
-finish moe-toolkit science "$(depends $(find "$programs/usr/bin" "$programs/usr/lib" -type f 2>/dev/null))" \
+finish moe-toolkit science "$(depends $(find "$programs/usr/bin" "$programs/usr/lib" -type f ! -path '*/systemd/*' 2>/dev/null))" \
     "run Mixture-of-Experts language models within a memory budget" <<'END'
 A Mixture-of-Experts language model uses a few percent of its weights
 for a token but needs all of them at hand. These programs run such models

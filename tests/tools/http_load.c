@@ -6,9 +6,10 @@
  *
  *   -s BYTES   sends only so many and waits      -t BYTES   reads at most so many each 0.1 s
  *   -d BYTES   leaves after so many were read    -T SECONDS stays no longer (60)
- *   -S ADDRESS comes from there: 127.0.0.2, ...
- *   -e FILE    counts whole answers of status 200 with this text in the body
- *   -o FILE    writes the body of the last answer, -D FILE its head
+ *   -S ADDRESS comes from there (127.0.0.2), each client from the next address; -A: all from it
+ *   -U PATH    connects to a local socket        -l         prints how long whole answers took, in
+ * ms -e FILE    counts whole answers of status 200 with this text in the body -o FILE    writes the
+ * body of the last answer, -D FILE its head
  *
  * Prints one line: how many requests were begun, their statuses, how many answers were whole, had
  * the text, were cut off, how many connections the server closed without a word, how many clients
@@ -26,6 +27,7 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -36,16 +38,19 @@ enum { MAX_STATUS = 600, PIECE = 64 << 10 };
 
 static struct {
     int port, clients, rounds;
-    const char *from, *method, *path, *expect_file, *body_file, *out_file, *head_file;
+    const char *from, *local, *method, *path, *expect_file, *body_file, *out_file, *head_file;
     uint64_t send, leave, pace;
+    bool same_address, latency;
     double seconds;
 } opt = {
     .clients = 1, .rounds = 1, .path = "/", .send = UINT64_MAX, .leave = UINT64_MAX, .seconds = 60};
 
 struct client {
+    uint32_t number;
     int fd; /* -1: at its end */
     int round;
     uint64_t sent;
+    double began;
     struct moe_buf in;
 };
 
@@ -53,7 +58,7 @@ static struct {
     uint64_t begun, status[MAX_STATUS], whole, expected, cut, closed, left, open;
 } count;
 
-static struct moe_buf request, expected;
+static struct moe_buf request, expected, latencies; /* latencies: doubles */
 static int poll_fd;
 static unsigned running;
 
@@ -144,8 +149,12 @@ static void begin(struct client *c)
     const struct sockaddr_in to = {.sin_family = AF_INET,
                                    .sin_port = htons((uint16_t)opt.port),
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    struct sockaddr_un local = {.sun_family = AF_UNIX};
+    const struct sockaddr *at = opt.local ? (struct sockaddr *)&local : (struct sockaddr *)&to;
+    snprintf(local.sun_path, sizeof local.sun_path, "%s", opt.local ? opt.local : "");
+    c->fd = socket(at->sa_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
     c->sent = 0;
+    c->began = moe_seconds();
     count.begun++;
     if (opt.pace) { /* what is not read stays with the server */
         int small = 4096;
@@ -153,12 +162,14 @@ static void begin(struct client *c)
     }
     struct sockaddr_in own = {.sin_family = AF_INET};
     if (opt.from && (inet_pton(AF_INET, opt.from, &own.sin_addr) != 1 ||
+                     !(own.sin_addr.s_addr = htonl(ntohl(own.sin_addr.s_addr) +
+                                                   (opt.same_address ? 0 : c->number))) ||
                      bind(c->fd, (const struct sockaddr *)&own, sizeof own) != 0)) {
         perror("http_load: bind");
         exit(1);
     }
     if (c->fd < 0 ||
-        (connect(c->fd, (const struct sockaddr *)&to, sizeof to) != 0 && errno != EINPROGRESS)) {
+        (connect(c->fd, at, opt.local ? sizeof local : sizeof to) != 0 && errno != EINPROGRESS)) {
         perror("http_load: connect");
         exit(1);
     }
@@ -167,12 +178,33 @@ static void begin(struct client *c)
     running++;
 }
 
+static int by_length(const void *a, const void *b)
+{
+    const double d = *(const double *)a - *(const double *)b;
+    return d > 0 ? 1 : d < 0 ? -1 : 0;
+}
+
+static void print_latencies(void)
+{
+    double *all = (double *)(void *)latencies.data;
+    uint64_t n = latencies.size / sizeof *all;
+    if (n == 0)
+        return;
+    qsort(all, n, sizeof *all, by_length);
+    printf(" p50=%.1f p95=%.1f p99=%.1f max=%.1f", all[n / 2], all[n * 95 / 100], all[n * 99 / 100],
+           all[n - 1]);
+}
+
 static void end(struct client *c, uint64_t *kind)
 {
+    const uint64_t whole = count.whole;
     if (kind)
         (*kind)++;
     else
         judge(&c->in);
+    const double ms = 1e3 * (moe_seconds() - c->began);
+    if (opt.latency && count.whole > whole)
+        moe_buf_append(&latencies, &ms, sizeof ms);
     close(c->fd);
     c->fd = -1;
     running--;
@@ -244,7 +276,7 @@ static int read_options(int argc, char **argv, struct moe_buf *headers, struct m
 {
     int letter, status = MOE_OK;
     const char *raw = NULL;
-    while ((letter = getopt(argc, argv, "p:n:r:X:P:H:f:w:s:t:d:T:e:o:D:S:")) != -1 &&
+    while ((letter = getopt(argc, argv, "p:n:r:X:P:H:f:w:s:t:d:T:e:o:D:S:U:Al")) != -1 &&
            status == MOE_OK)
         switch (letter) {
         case 'p':
@@ -279,6 +311,15 @@ static int read_options(int argc, char **argv, struct moe_buf *headers, struct m
             break;
         case 'd':
             opt.leave = strtoull(optarg, NULL, 10);
+            break;
+        case 'A':
+            opt.same_address = true;
+            break;
+        case 'l':
+            opt.latency = true;
+            break;
+        case 'U':
+            opt.local = optarg;
             break;
         case 'S':
             opt.from = optarg;
@@ -339,17 +380,21 @@ int main(int argc, char **argv)
     struct client *clients = calloc((size_t)opt.clients, sizeof *clients);
     if (!clients || poll_fd < 0)
         return 1;
-    for (int i = 0; i < opt.clients; i++)
+    for (int i = 0; i < opt.clients; i++) {
+        clients[i].number = (uint32_t)i;
         begin(&clients[i]);
+    }
     run(clients);
     printf("begun=%llu", (unsigned long long)count.begun);
     for (int i = 0; i < MAX_STATUS; i++)
         if (count.status[i])
             printf(" s%d=%llu", i, (unsigned long long)count.status[i]);
-    printf(" whole=%llu expected=%llu cut=%llu closed=%llu left=%llu open=%llu\n",
+    printf(" whole=%llu expected=%llu cut=%llu closed=%llu left=%llu open=%llu",
            (unsigned long long)count.whole, (unsigned long long)count.expected,
            (unsigned long long)count.cut, (unsigned long long)count.closed,
            (unsigned long long)count.left, (unsigned long long)count.open);
+    print_latencies();
+    putchar('\n');
     for (int i = 0; i < opt.clients; i++) {
         if (clients[i].fd >= 0)
             close(clients[i].fd);
@@ -359,5 +404,6 @@ int main(int argc, char **argv)
     moe_buf_release(&headers);
     moe_buf_release(&request);
     moe_buf_release(&expected);
+    moe_buf_release(&latencies);
     return 0;
 }

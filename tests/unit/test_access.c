@@ -2,6 +2,8 @@
 #define _DEFAULT_SOURCE /* scratch_dir.h */
 #include "serve/http_access.h"
 
+#include <sys/stat.h>
+
 #include "../scratch_dir.h"
 #include "../test.h"
 
@@ -12,6 +14,9 @@ static void keys_are_lines(void **state)
     struct moe_err err;
     struct moe_access_keys *keys;
     write_in_dir("keys", text, sizeof text - 1);
+    assert_int_equal(chmod(in_dir("keys"), 0644), 0);
+    assert_fails(moe_access_keys_read(&keys, in_dir("keys"), &err), MOE_ERR_IO, "others", &err);
+    assert_int_equal(chmod(in_dir("keys"), 0640), 0); /* the group is its owner's choice */
     assert_ok(moe_access_keys_read(&keys, in_dir("keys"), &err), &err);
     assert_int_equal(moe_access_key_find(keys, "Bearer sk-one", "Bearer "), 1);
     assert_int_equal(moe_access_key_find(keys, "bearer  sk-two", "Bearer "), 2);
