@@ -138,7 +138,7 @@ static const char *without_blanks(const char *piece)
 static const char *rest(const struct moe_answer_reader *r, uint64_t *n)
 {
     *n = r->pending.size - r->done;
-    return (const char *)r->pending.data + r->done;
+    return r->pending.data ? (const char *)r->pending.data + r->done : "";
 }
 
 /* ---- Handing on ---- */
@@ -954,7 +954,8 @@ static int read_on(struct moe_answer_reader *r, struct moe_err *err)
         status = read_state(r);
         goes_on = r->state != state || r->done != done;
     }
-    memmove(r->pending.data, r->pending.data + r->done, r->pending.size - r->done);
+    if (r->done)
+        memmove(r->pending.data, r->pending.data + r->done, r->pending.size - r->done);
     r->pending.size -= r->done;
     r->passed += r->done;
     r->n_before = r->pending.size;
@@ -1002,13 +1003,14 @@ int moe_answer_reader_add(struct moe_answer_reader *r, const char *bytes, uint64
 {
     r->n_before = r->pending.size;
     moe_buf_append(&r->pending, bytes, n);
+    if (r->pending.failed)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: an answer's text");
     return r->pending.size ? read_on(r, err) : MOE_OK;
 }
 
 int moe_answer_reader_end(struct moe_answer_reader *r, struct moe_err *err)
 {
     r->final = true;
-    moe_buf_append(&r->pending, "", 0);
     return read_on(r, err);
 }
 
