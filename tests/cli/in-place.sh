@@ -48,7 +48,7 @@ mkdir -p "$home/.lmstudio/models/who/Some-GGUF" "$home/.cache/llama.cpp" "$hub" 
 cp "$gguf" "$home/.lmstudio/models/who/Some-GGUF/Twice.gguf"
 cp "$gguf" "$home/.cache/llama.cpp/twice.gguf"
 cp "$gguf" "$home/.ollama/models/blobs/sha256-12ab"
-ln -s "$PWD/$checkpoint"/* "$hub"
+ln -s "$(cd "$checkpoint" && pwd)"/* "$hub"
 echo '{"layers":[{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:12ab"}]}' \
     >"$home/.ollama/models/manifests/registry.ollama.ai/library/qwen/latest"
 at_home() { run env -u HF_HOME -u HF_HUB_CACHE -u LLAMA_CACHE -u OLLAMA_MODELS HOME="$home" "$@"; }
