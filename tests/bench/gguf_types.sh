@@ -21,7 +21,7 @@ window=${WINDOW:-500}
 mkdir -p "$work"
 export LD_LIBRARY_PATH="$LLAMA"
 if [ ! -e "$work/f16.gguf" ]; then
-    "$BUILD/tests/tools/widen" --hidden 4 --ff 4 --heads 4 tests/models/tiny-moe "$work/wide"
+    "$BUILD/tests/tools/widen" --hidden 4 --ff 4 --heads 4 "$BUILD/models/tiny-moe" "$work/wide"
     for type in f16 f32; do
         "$BUILD/tests/tools/write_gguf" --type $type "$work/wide" "$work/$type.gguf" >/dev/null
     done
