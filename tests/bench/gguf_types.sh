@@ -8,8 +8,9 @@
 # with an importance of 1 for all columns (PYTHON has the gguf package), which types below 2 bits insist on. TEXT, a text
 # without ends of documents, is cut into windows of WINDOW (500) tokens, WINDOWS (9) of them: all of one text on both
 # sides, so that the nats differ by what llama.cpp rounds activations to, q8_K, where here blocks of 32 columns have a
-# scale. Against weights made f32 (f32 as a TYPE's second line) only rounding here is left. Rates are medians of ROUNDS
-# (3) runs in turn. A machine with other work gives other rates, and the same bytes and nats.
+# scale; "of f32" are llama.cpp's nats of the same weights made f32, where activations are not rounded. Rates are medians
+# of ROUNDS (3) runs in turn with THREADS (all cores). Other work changes rates, of llama.cpp's with several threads most
+# of all, since these wait for each other busily; bytes and nats stay.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -18,6 +19,7 @@ shift
 work=${WORK:-$BUILD/bench/types}
 python=${PYTHON:-python3}
 window=${WINDOW:-500}
+threads=${THREADS:-$(nproc)}
 mkdir -p "$work"
 export LD_LIBRARY_PATH="$LLAMA"
 if [ ! -e "$work/f16.gguf" ]; then
@@ -67,11 +69,13 @@ int main(int argc, char **argv)
     int all = llama_tokenize(vocab, text, bytes, ids, 1 << 20, false, false);
     double sum = 0;
     struct llama_batch b = llama_batch_init(window, 0, 1);
-    for (int w = 0; w < windows && (w + 1) * window <= all; w++) {
+    llama_token first = llama_vocab_bos(vocab) < 0 ? llama_vocab_eos(vocab) : llama_vocab_bos(vocab);
+    for (int w = 0; w < windows && (w + 1) * (window - 1) <= all; w++) {
+        llama_token *of = ids + w * (window - 1) - 1; /* behind the token that windows begin with */
         llama_memory_clear(llama_get_memory(x), true);
         for (b.n_tokens = 0; b.n_tokens < window; b.n_tokens++) {
             int i = b.n_tokens;
-            b.token[i] = ids[w * window + i], b.pos[i] = i, b.n_seq_id[i] = 1, b.seq_id[i][0] = 0, b.logits[i] = 1;
+            b.token[i] = i ? of[i] : first, b.pos[i] = i, b.n_seq_id[i] = 1, b.seq_id[i][0] = 0, b.logits[i] = 1;
         }
         if (llama_decode(x, b))
             return 2;
@@ -82,7 +86,7 @@ int main(int argc, char **argv)
                 most = l[k] > most ? l[k] : most;
             for (int k = 0; k < n_vocab; k++)
                 total += exp(l[k] - most);
-            sum += most + log(total) - l[ids[w * window + i + 1]];
+            sum += most + log(total) - l[of[i + 1]];
         }
     }
     double start = seconds();
@@ -103,17 +107,17 @@ echo "type       file      pack  nats here  llama.cpp  of f32  tokens/s here  ll
 for type; do
     file=$work/$type.gguf pack=$work/$type.moe
     [ -e "$file" ] || "$QUANTIZE" --imatrix "$work/importance" --pure --token-embedding-type f16 --output-tensor-type f16 \
-        "$work/f16.gguf" "$file" "$(echo "$type" | tr a-z A-Z)" "$(nproc)" >"$work/$type.log" 2>&1
+        "$work/f16.gguf" "$file" "$(echo "$type" | tr '[:lower:]' '[:upper:]')" "$(nproc)" >"$work/$type.log" 2>&1
     [ -e "$pack" ] || "$BUILD/bin/moe-quantize" -q "$file" -o "$pack"
     here=$("$BUILD/bin/moe-run" -q "$pack" --perplexity "$text" --max-doc-tokens "$window" --max-windows "$windows" \
         --json 2>/dev/null | sed 's/.*"nll": \([0-9.]*\).*/\1/')
     : >"$work/ours"
     : >"$work/theirs"
     for round in $(seq "${ROUNDS:-3}"); do
-        "$BUILD/bin/moe-run" -q "$pack" --bench --bench-runs 1 --json -n 64 --prompt-tokens 64 2>/dev/null |
+        "$BUILD/bin/moe-run" -q -t "$threads" "$pack" --bench --bench-runs 1 --json -n 64 --prompt-tokens 64 2>/dev/null |
             sed 's/.*"decode_tokens_per_s": {"median": \([0-9.]*\).*/\1/' >>"$work/ours"
-        "$work/peer" "$file" "$text" "$window" "$([ "$round" = 1 ] && echo "$windows" || echo 1)" "$(nproc)" >"$work/peer.out"
-        [ "$round" -gt 1 ] || llama=$(cut -d' ' -f1 "$work/peer.out")
+        "$work/peer" "$file" "$text" "$window" "$([ "$round" = 1 ] && echo "$windows" || echo 1)" "$threads" >"$work/peer.out"
+        [ "$round" -gt 1 ] || peer_nats=$(cut -d' ' -f1 "$work/peer.out")
         cut -d' ' -f2 "$work/peer.out" >>"$work/theirs"
     done
     "$python" - "$file" "$work/f32.gguf" <<'END'
@@ -122,7 +126,7 @@ to = {t.name: t for t in gguf.GGUFReader(sys.argv[2], "r+").tensors}
 for t in gguf.GGUFReader(sys.argv[1]).tensors:
     to[t.name].data.reshape(-1)[:] = gguf.quants.dequantize(t.data, t.tensor_type).astype(numpy.float32).reshape(-1)
 END
-    exact=$("$work/peer" "$work/f32.gguf" "$text" "$window" "$windows" "$(nproc)" | cut -d' ' -f1)
+    exact=$("$work/peer" "$work/f32.gguf" "$text" "$window" "$windows" "$threads" | cut -d' ' -f1)
     printf '%-8s %9d %9d %10s %10s %7s %14s %10s\n' "$type" "$(stat -c %s "$file")" "$(stat -c %s "$pack")" "$here" \
-        "$llama" "$exact" "$(median <"$work/ours")" "$(median <"$work/theirs")"
+        "$peer_nats" "$exact" "$(median <"$work/ours")" "$(median <"$work/theirs")"
 done
