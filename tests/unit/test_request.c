@@ -220,7 +220,7 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"\"response_format\": {\"type\": \"json\"}", "'response_format'"},
         {"\"response_format\": {\"type\": \"json_schema\"}", "'response_format'"},
         {"\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": "
-         "{\"properties\": {\"a/b\": {\"not\": {}}}}}}",
+         "{\"properties\": {\"a/b\": {\"not\": {\"type\": \"null\"}}}}}}",
          "'response_format': #/properties/a~1b/not: "},
         {"\"response_format\": \"text\"", "'response_format'"},
         {"\"json_schema\": {\"type\": \"strin\"}", "'json_schema': #/type: "},
