@@ -285,7 +285,7 @@ int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint 
     MOE_TRY(read_beyond(config, ck, err));
     if (config->n_heads == 0 || config->n_layers == 0)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: no heads or no layers, expected one of each at least",
+                        "%s: a model without heads or layers, expected one of each at least",
                         moe_gguf_path(gguf));
     MOE_TRY(read_tensors(config, ck, err));
     MOE_TRY(family_read_gguf(config, family->gguf.settings, gguf, err));

@@ -90,7 +90,7 @@ int family_gguf_windows(struct moe_config *c, const struct moe_gguf *gguf, uint3
     MOE_TRY(listed ? family_gguf_by_layer(c, gguf, name, 1, windowed, err)
                    : moe_gguf_get_u32(gguf, key.text, MOE_MAX_LAYERS, every == 0, &every, err));
     if (!listed && every == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: key '%.100s' is 0, expected 1 or more",
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: key '%.100s' 0, expected 1 or more",
                         moe_gguf_path(gguf), key.text);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].windowed = listed ? windowed[i] != 0 : (i + 1) % every != 0;

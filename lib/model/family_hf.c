@@ -110,7 +110,7 @@ static int read_after(struct moe_config *c, uint32_t n_shared, uint32_t first, c
     }
     MOE_TRY(family_set_shared(c, n_shared, path, err));
     if (step == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_layer_freq' is 0, expected 1 or more", path);
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_layer_freq' 0, expected 1 or more", path);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].moe = c->n_experts > 0 && i >= first && i % step == 0;
     return types ? family_read_words(c, MOE_LAYER(moe), path, types, "mlp_layer_types", kinds,

@@ -153,7 +153,7 @@ int family_ernie4_5_moe_hf(struct moe_config *c, const char *path, const json_t 
     };
     MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
     if (step == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_layer_interval' is 0, expected 1 or more",
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_layer_interval' 0, expected 1 or more",
                         path);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].moe = i >= first && i <= last && (i + 1) % step == 0;
@@ -309,7 +309,7 @@ int family_afmoe_hf(struct moe_config *c, const char *path, const json_t *json,
     MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
     if (every == 0)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: 'global_attn_every_n_layers' is 0, expected 1 or more", path);
+                        "%s: 'global_attn_every_n_layers' 0, expected 1 or more", path);
     if (scaled)
         c->embed_scale = sqrtf((float)c->hidden);
     bool listed = json_is_array(json_object_get(json, "layer_types"));
@@ -341,8 +341,8 @@ static int exaone_pattern(struct moe_config *c, const char *path, const json_t *
         MOE_TRY(moe_json_get_u32(path, json, "sliding_window_pattern", MOE_MAX_LAYERS, false,
                                  &every, err));
     if (every == 0)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: 'sliding_window_pattern' is 0, expected 1 or more", path);
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'sliding_window_pattern' 0, expected 1 or more",
+                        path);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].windowed = letters ? letters[i % strlen(letters)] == 'L' && i + 1 < c->n_layers
                                         : (i + 1) % every != 0;
@@ -466,7 +466,7 @@ static int cohere2_layers(struct moe_config *c, const char *path, const json_t *
     MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
     if (every == 0 || every_dense == 0)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: the sliding window pattern is 0, expected 1 or more", path);
+                        "%s: a sliding window pattern of 0, expected 1 or more", path);
     c->rope_in_dense = every_dense == 1;
     bool listed = json_is_array(json_object_get(json, "layer_types"));
     for (uint32_t i = 0; i < c->n_layers && !listed && c->window; i++)
@@ -1222,7 +1222,7 @@ static int read_query_scale(struct moe_config *c, const char *path, const json_t
     if (!on)
         return MOE_OK;
     if (step == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'floor_scale' is 0, expected 1 or more", path);
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'floor_scale' 0, expected 1 or more", path);
     c->query_step = step;
     c->query_scale = (float)scale;
     return MOE_OK;
@@ -1238,7 +1238,7 @@ static int read_moe_layers(struct moe_config *c, const char *path, const json_t 
                              err));
     if (step == 0)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: 'interleave_moe_layer_step' is 0, expected 1 or more", path);
+                        "%s: 'interleave_moe_layer_step' 0, expected 1 or more", path);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].moe = !json_is_array(list) && (i + 1) % step == 0;
     return family_read_layers(c, MOE_LAYER(moe), 1, path, list, "moe_layers", err);
