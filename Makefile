@@ -334,15 +334,15 @@ install: all $(PUBLIC)
 	set -e; for page in $(PAGES); do install -m 644 $$page $(MANDIR)/man$${page##*.}; done
 	set -e; for file in $(SHARED_FILES:profiles/%=%); do install -D -m 644 profiles/$$file $(PROFILEDIR)/$$file; done
 	install -d $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR)
-	sed 's|@PREFIX@|$(PREFIX)|' systemd/moe-serve@.service.in >$(UNITDIR)/moe-serve@.service
-	install -m 644 systemd/moe-serve@.socket $(UNITDIR)
+	sed 's|@PREFIX@|$(PREFIX)|' cmd/systemd/moe-serve@.service.in >$(UNITDIR)/moe-serve@.service
+	install -m 644 cmd/systemd/moe-serve@.socket $(UNITDIR)
 	set -e; for program in $(notdir $(PROGRAMS) $(SCRIPTS)); do \
 	    $(BUILD)/bin/$$program --completion bash >$(BASHDIR)/$$program; \
 	    $(BUILD)/bin/$$program --completion zsh >$(ZSHDIR)/_$$program; \
 	    $(BUILD)/bin/$$program --completion fish >$(FISHDIR)/$$program.fish; \
 	done
 # What is installed, for tests that have nothing else.
-$(BUILD)/tree/installed: $(PROGRAMS) $(SCRIPTS) $(PUBLIC) $(PAGES) $(EXAMPLES) lib/api/moe.h $(wildcard lib/api/*.in systemd/*)
+$(BUILD)/tree/installed: $(PROGRAMS) $(SCRIPTS) $(PUBLIC) $(PAGES) $(EXAMPLES) lib/api/moe.h $(wildcard lib/api/*.in cmd/systemd/*)
 	$(Q)rm -rf $(@D)
 	$(Q)$(MAKE) -s install DESTDIR= PREFIX=$(abspath $(@D))
 	$(Q)touch $@
