@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 
-enum { LEVEL = 22, MOST_BYTES = 256 << 20 };
+enum { LEVEL = 19, MOST_BYTES = 256 << 20 };
 
 /* Even bytes to the first half, or back. */
 static void exchange(const uint8_t *from, uint8_t *to, uint64_t n, bool back)
