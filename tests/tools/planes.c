@@ -6,11 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include "base/buf.h"
 #include "base/file.h"
 
-enum { LEVEL = 19, MOST_BYTES = 256 << 20 };
+enum { LEVEL = 19, WINDOW = 17, MOST_BYTES = 256 << 20 };
 
 /* Even bytes to the first half, or back. */
 static void exchange(const uint8_t *from, uint8_t *to, uint64_t n, bool back)
@@ -19,6 +20,19 @@ static void exchange(const uint8_t *from, uint8_t *to, uint64_t n, bool back)
         uint64_t half = i / 2 + (i % 2 ? (n + 1) / 2 : 0);
         to[back ? i : half] = from[back ? half : i];
     }
+}
+
+/* Within a small window: nothing repeats in weights, but their statistics change. */
+static size_t compress(void *to, size_t room, const void *from, size_t n)
+{
+    ZSTD_CCtx *c = ZSTD_createCCtx();
+    if (!c)
+        return (size_t)-ZSTD_error_memory_allocation;
+    ZSTD_CCtx_setParameter(c, ZSTD_c_compressionLevel, LEVEL);
+    ZSTD_CCtx_setParameter(c, ZSTD_c_windowLog, WINDOW);
+    n = ZSTD_compress2(c, to, room, from, n);
+    ZSTD_freeCCtx(c);
+    return n;
 }
 
 static int convert(const char *how, const char *from, const char *to, struct moe_err *err)
@@ -37,7 +51,7 @@ static int convert(const char *how, const char *from, const char *to, struct moe
         if (!unpack)
             exchange(in.data, planes.data, bytes, false);
         n = unpack ? ZSTD_decompress(planes.data, bytes, in.data, in.size)
-                   : ZSTD_compress(out.data, room, planes.data, bytes, LEVEL);
+                   : compress(out.data, room, planes.data, bytes);
         if (unpack)
             exchange(planes.data, out.data, bytes, true);
         status = ZSTD_isError(n)
