@@ -11,7 +11,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 
-enum { LEVEL = 19, WINDOW = 17, MOST_BYTES = 256 << 20 };
+enum { LEVEL = 17, WINDOW = 16, MOST_BYTES = 256 << 20 };
 
 /* Even bytes to the first half, or back. */
 static void exchange(const uint8_t *from, uint8_t *to, uint64_t n, bool back)
@@ -22,7 +22,7 @@ static void exchange(const uint8_t *from, uint8_t *to, uint64_t n, bool back)
     }
 }
 
-/* Within a small window: nothing repeats in weights, but their statistics change. */
+/* The level and the window that make these weights smallest. */
 static size_t compress(void *to, size_t room, const void *from, size_t n)
 {
     ZSTD_CCtx *c = ZSTD_createCCtx();
