@@ -53,7 +53,11 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpo
 # Position-independent, so that the library can become part of a shared object (a Python module).
 ALL_CFLAGS := -std=c11 -pthread $(CFLAGS) $(WARNINGS) -ffp-contract=off -fno-math-errno -fPIC -fvisibility=hidden \
               -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"'
-# Addresses of programs are drawn, and tables that are not written once they run are read-only.
+# Copies are checked against the sizes of what they write to, and returns for overwritten stacks. Addresses of
+# programs are drawn, and tables that are not written once they run are read-only.
+ifeq ($(SANITIZE),)
+ALL_CFLAGS += -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+endif
 HARDENED := -pie -Wl,-z,relro,-z,now
 LIBS := -ljansson -lmicrohttpd -lpcre2-8 -lutf8proc -lzstd -lyaml -luring -lm -lpthread
 
