@@ -118,7 +118,7 @@ error_line 2 "$forbids the plan has --on-miss emergency (moe-plan*" "... which -
 # The stand-in's engine forgets to refuse: the counts still tell.
 unchecked=$BUILD/tests/tools/run_unchecked
 for way in "-p x -n 2" "--bench --prompt-tokens 4 -n 1" \
-    "--perplexity $checkpoint/README.md --max-doc-tokens 8 --max-windows 1"; do
+    "--perplexity tests/data/stories.valid.txt --max-doc-tokens 8 --max-windows 1"; do
     # shellcheck disable=SC2086 # words are meant
     run "$unchecked" -q "$many" --plan "$kept" --exact $way
     expect_exit 4 "what was done is checked, too: $way"
