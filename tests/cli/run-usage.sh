@@ -62,7 +62,7 @@ error_line 2 "moe-run: option -p needs an argument *" "a missing argument"
 run "$bin/moe-run" --stats=yes model.moe
 error_line 2 "moe-run: option --stats takes no argument *" "an argument too many"
 run "$bin/moe-run"
-error_line 2 "moe-run: no pack given*" "no pack"
+error_line 2 "moe-run: no model given*" "no model"
 run "$bin/moe-run" a.moe b.moe
 error_line 2 "moe-run: unexpected argument 'b.moe' *" "two packs"
 run "$bin/moe-run" a.moe -p x -f y

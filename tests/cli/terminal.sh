@@ -23,7 +23,7 @@ if command -v script >/dev/null; then
         script -qec "$1" /dev/null >"$out" 2>"$err" </dev/null || code=$?
     }
     escape=$(printf '\033')
-    on_terminal "$bin/moe-run -t 1 $noise -p 'Once upon' -n 200 --temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 6 --ignore-eos"
+    on_terminal "$bin/moe-run -t 1 $noise -p 'Once upon' -n 200 --temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 6 --ignore-eos --kv f32"
     expect_exit 0 "an answer on a terminal"
     check "... sends no control characters" [ "$(sent "$out")" = 0 ]
     check "... but shows them" says '<1B>'

@@ -213,13 +213,13 @@ static void an_undone_turn_leaves_nothing(void **state)
     assert_int_equal(question.size, strlen(QUESTIONS[1]));
     assert_memory_equal(question.data, QUESTIONS[1], question.size);
     assert_true(json_equal(a.c.messages, b.c.messages));
-    assert_fails(moe_conversation_continue(&a.c, a.sampler, &o, &a.why, &err), MOE_ERR_USAGE,
-                 "nothing to continue", &err);
     assert_string_equal(say(&a, QUESTIONS[2], 10, false), say(&b, QUESTIONS[2], 10, false));
     assert_same_context(&a, &b);
     while (moe_conversation_undo(&a.c, NULL))
         ;
     assert_int_equal(moe_conversation_n(&a.c), 0);
+    assert_fails(moe_conversation_continue(&a.c, a.sampler, &o, &a.why, &err), MOE_ERR_USAGE,
+                 "nothing to continue", &err);
     moe_buf_release(&question);
     end(&a);
     end(&b);
