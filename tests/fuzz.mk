@@ -16,9 +16,8 @@ FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(
               -fsanitize=fuzzer-no-link $(FUZZ_SANITIZE)
 # What the targets use; the archive gives each only what it needs. Rooms of which they use little are listed by
 # file: when the linker misses a name, add the file that defines it.
-FUZZ_ROOMS := base cache fmt model text prompt grammar profile
-FUZZ_FILES := $(addprefix quant/,bits ggml layout)
-FUZZ_FILES += $(addprefix pack/,map pack)
+FUZZ_ROOMS := base cache quant fmt model text prompt grammar profile pack
+FUZZ_FILES :=
 FUZZ_FILES += $(addprefix sched/,exactness inventory pace strategy)
 FUZZ_FILES += $(addprefix plan/,plan routing_figures)
 FUZZ_FILES += infer/run_stats engine/sampler

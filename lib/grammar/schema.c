@@ -252,10 +252,9 @@ static bool schema_says_more(const json_t *schema, const char *but)
 static int keep(struct schema *s, json_t *schema)
 {
     moe_allowance_take(s->allowance, SCHEMA_MEMORY + json_object_size(schema) * SCHEMA_MEMBER);
-    MOE_TRY(schema_step(s, NULL, 8 + json_object_size(schema)));
     if (!schema || json_array_append_new(s->kept, schema) != 0)
         return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
-    return MOE_OK;
+    return schema_step(s, NULL, 8 + json_object_size(schema));
 }
 
 /* The schema without a keyword, as a copy. */

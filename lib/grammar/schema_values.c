@@ -570,15 +570,15 @@ static int name_properties(struct schema *s, const json_t *schema, struct object
     if (!names || any_text)
         return MOE_OK;
     json_t *all = json_object();
-    for (size_t i = 0; all && i < json_array_size(list); i++) {
+    moe_allowance_take(s->allowance, json_array_size(list) * SCHEMA_MEMBER);
+    if (!all || json_array_append_new(s->kept, all) != 0)
+        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
+    for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name = json_string_value(json_array_get(list, i));
         MOE_TRY(schema_step(s, NULL, 8));
         if (name)
             json_object_set(all, name, o->more ? (json_t *)o->more : json_true());
     }
-    moe_allowance_take(s->allowance, json_array_size(list) * SCHEMA_MEMBER);
-    if (!all || json_array_append_new(s->kept, all) != 0)
-        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
     o->properties = all;
     o->more = json_false();
     return MOE_OK;

@@ -120,9 +120,11 @@ static const char *rule_written(const struct schema *s, const char *key,
                                 const struct moe_buf *expression)
 {
     const json_t *place = json_object_get(s->written, key);
+    if (!place)
+        return NULL;
     const char *rule = (const char *)s->rules.data + json_integer_value(place);
-    const char *text = place ? strchr(rule, '=') + 2 : NULL;
-    bool same = text && strncmp(text, (const char *)expression->data, expression->size) == 0 &&
+    const char *text = strchr(rule, '=') + 2;
+    bool same = strncmp(text, (const char *)expression->data, expression->size) == 0 &&
                 text[expression->size] == '\n';
     return same ? rule : NULL;
 }
