@@ -169,6 +169,8 @@ static int hand_text(struct moe_answer_reader *r, enum moe_answer_part_kind kind
 static int hand_arguments(struct moe_answer_reader *r, const void *bytes, uint64_t n)
 {
     moe_buf_append(&r->arguments, bytes, n);
+    if (r->arguments.failed || r->call.failed || r->scratch.failed)
+        return moe_fail(r->err, MOE_ERR_MEMORY, "out of memory: a call's arguments");
     return n ? hand_on(r, MOE_PART_ARGUMENTS, bytes, n) : MOE_OK;
 }
 
@@ -184,8 +186,8 @@ static int end_call(struct moe_answer_reader *r, bool whole)
                        : MOE_ERR_FORMAT;
     bool is_object = json_is_object(arguments);
     moe_json_free(arguments);
-    if (status == MOE_ERR_MEMORY)
-        return moe_fail(r->err, status, "out of memory: a call's arguments");
+    if (status == MOE_ERR_MEMORY || r->arguments.failed || r->call.failed || r->scratch.failed)
+        return moe_fail(r->err, MOE_ERR_MEMORY, "out of memory: a call's arguments");
     r->state = is_object ? BETWEEN : CONTENT;
     return is_object ? hand_on(r, MOE_PART_CALL_ENDS, NULL, 0)
                      : hand_on(r, MOE_PART_CALL_FAILS, r->call.data, r->call.size);
@@ -524,6 +526,8 @@ static int take_object(struct moe_answer_reader *r, const struct beginning *b, c
     const json_t *name = json_object_get(object, b->form->name_key);
     const json_t *arguments = json_object_get(object, b->form->arguments_key);
     char *written = json_is_object(arguments) ? json_dumps(arguments, 0) : NULL;
+    if (json_is_object(arguments) && !written)
+        status = MOE_ERR_MEMORY;
     const char *said = written                     ? written
                        : json_is_string(arguments) ? json_string_value(arguments)
                                                    : "{}";
@@ -835,6 +839,25 @@ static int read_text_value(struct moe_answer_reader *r)
     return r->final ? end_call(r, false) : MOE_OK;
 }
 
+/* Whether a value is JSON: it is one in a list. */
+static int look_at_json(struct moe_answer_reader *r, const char *text, uint64_t n, bool *is)
+{
+    struct moe_buf list = {0};
+    json_t *value = NULL;
+    struct moe_err err;
+    moe_buf_text(&list, "[");
+    moe_buf_append(&list, text, n);
+    moe_buf_text(&list, "]");
+    int status =
+        list.failed ? MOE_ERR_MEMORY
+                    : moe_json_parse(&value, "value", list.data, list.size, ARGUMENTS_MEMORY, &err);
+    *is = json_array_size(value) == 1;
+    moe_json_free(value);
+    moe_buf_release(&list);
+    return status == MOE_ERR_MEMORY ? moe_fail(r->err, status, "out of memory: a call's arguments")
+                                    : MOE_OK;
+}
+
 /* A value that is read whole: JSON, or else a text. */
 static int read_later_value(struct moe_answer_reader *r)
 {
@@ -848,13 +871,14 @@ static int read_later_value(struct moe_answer_reader *r)
         found = read_value(&v, 0);
         end = v.at;
     } else {
+        bool is_json = false;
         found = value_ends(r, f->other.value_ends, text, n, &end, &used);
-        json_t *value = found == YES ? json_loadb(text, end, JSON_DECODE_ANY, NULL) : NULL;
-        if (value)
+        if (found == YES)
+            MOE_TRY(look_at_json(r, text, end, &is_json));
+        if (is_json)
             moe_buf_append(&r->scratch, text, end);
         else if (found == YES)
             moe_scalar_bytes(&r->scratch, text, end);
-        json_decref(value);
     }
     if (found == NO && !f->quote)
         found = MORE;
