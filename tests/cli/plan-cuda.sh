@@ -135,9 +135,11 @@ if [ ! -x "$gpu" ]; then
     finish
 fi
 ask() { run "$gpu" "$tiny" -p Once -n 4 --temp 0 --raw --ignore-eos --device cuda --stats-json "$json" "$@"; }
-# The device's memory is the process's here. Sanitizers have memory of their own beside it.
+# The device's memory is the process's here, and its kernels are part of the program. Sanitizers have memory of their
+# own beside it.
+kernels=$(($(wc -c <"$gpu") - $(wc -c <"$bin/moe-run")))
 keeps() { # MIB
-    grep -q __asan_init "$gpu" || [ $(($(figure peak_rss_bytes) - $(figure gpu_memory_bytes))) -le $(($1 << 20)) ]
+    grep -q __asan_init "$gpu" || [ $(($(figure peak_rss_bytes) - $(figure gpu_memory_bytes) - kernels)) -le $(($1 << 20)) ]
 }
 ask -c 64
 cp "$out" "$tmp/want"
