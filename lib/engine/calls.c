@@ -108,17 +108,19 @@ static int append_tool(struct moe_buf *out, const struct moe_chat *chat,
                  *parameters = json_object_get(function, "parameters");
     bool strict = wanted->must || json_is_true(json_object_get(function, "strict"));
     json_t *object = json_pack("{s:s}", "type", "object"), *any = json_true();
+    json_t *nothing = json_pack("{s:s,s:b}", "type", "object", "additionalProperties", 0);
     char rule[48];
     snprintf(rule, sizeof rule, "arguments-%zu", i);
     int status = MOE_ERR_MEMORY;
-    if (!object)
+    if (!object || !nothing)
         moe_fail(err, status, "out of memory: a tool's parameters");
     else if (moe_chat_calls_by_parameter(chat))
         status = append_properties(out, i, parameters, strict ? NULL : any, allowance, err);
     else
-        status = append_schema(out, rule, json_is_object(parameters) ? parameters : object,
+        status = append_schema(out, rule, json_is_object(parameters) ? parameters : nothing,
                                strict ? NULL : object, allowance, err);
     json_decref(object);
+    json_decref(nothing);
     return status;
 }
 

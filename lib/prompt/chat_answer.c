@@ -184,6 +184,8 @@ static int end_call(struct moe_answer_reader *r, bool whole)
     int status = whole ? moe_json_parse(&arguments, "arguments", r->arguments.data,
                                         r->arguments.size, ARGUMENTS_MEMORY, &err)
                        : MOE_ERR_FORMAT;
+    if (status == MOE_ERR_FORMAT && whole) /* a key may be there twice: the last holds */
+        arguments = json_loadb((const char *)r->arguments.data, r->arguments.size, 0, NULL);
     bool is_object = json_is_object(arguments);
     moe_json_free(arguments);
     if (status == MOE_ERR_MEMORY || r->arguments.failed || r->call.failed || r->scratch.failed)
@@ -738,7 +740,7 @@ static int read_parameter(struct moe_answer_reader *r)
     uint64_t n, used = 0, more = 0, end, ends_text = 0, ends_other = 0;
     const char *text = rest(r, &n);
     enum match closes = begins_with(f->close, text, n, &used);
-    if (closes == YES || (r->final && n == 0)) {
+    if (closes == YES) {
         pass_over(r, used, true);
         MOE_TRY(hand_arguments(r, "}", 1));
         return end_call(r, true);

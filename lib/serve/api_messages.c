@@ -412,9 +412,9 @@ static void write_part(struct moe_reply *r, const struct moe_answer_part *part, 
         write_delta(r, "input_json_delta", "partial_json", part, out);
         break;
     case MOE_PART_CALL_ENDS:
+    case MOE_PART_CALL_FAILS: /* what there is of it is sent */
         close_block(r, out);
         break;
-    case MOE_PART_CALL_FAILS:
     case MOE_PART_CONTENT:
         open_block(r, MOE_PART_CONTENT, out);
         write_delta(r, "text_delta", "text", part, out);

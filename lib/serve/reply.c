@@ -315,7 +315,7 @@ static bool has_new_calls(const struct choice *c)
 }
 
 /* Writes "warnings": the calls that are content since they are malformed. */
-static void put_warnings(struct moe_emit *e, const struct choice *c)
+static void put_warnings(const struct moe_reply *r, struct moe_emit *e, const struct choice *c)
 {
     if (c->n_whole == c->n_calls)
         return;
@@ -323,7 +323,9 @@ static void put_warnings(struct moe_emit *e, const struct choice *c)
     for (uint32_t i = 0; i < c->n_calls; i++)
         if (c->calls[i].fails) {
             char text[192];
-            snprintf(text, sizeof text, "the call of '%.100s' is malformed: its text is content",
+            snprintf(text, sizeof text,
+                     r->stream ? "the call of '%.100s' is malformed"
+                               : "the call of '%.100s' is malformed: its text is content",
                      c->calls[i].name.data ? (const char *)c->calls[i].name.data : "");
             moe_emit_text(e, NULL, text);
         }
@@ -370,7 +372,7 @@ static void put_choice(struct moe_reply *r, struct moe_emit *e, uint32_t i)
     else
         moe_emit_null(e, "finish_reason");
     if (c->finish)
-        put_warnings(e, c);
+        put_warnings(r, e, c);
     moe_emit_close(e);
     c->begun = true;
     moe_buf_clear(&c->text);
@@ -462,7 +464,8 @@ void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answe
     case MOE_PART_CALL_FAILS:
         if (call)
             call->fails = true;
-        moe_buf_append(&c->text, part->bytes, part->n);
+        if (!r->stream) /* a stream has sent it as a call */
+            moe_buf_append(&c->text, part->bytes, part->n);
         break;
     }
     if (r->api)
