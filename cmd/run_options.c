@@ -184,8 +184,7 @@ static const struct cli_option options[] = {
 
 static struct cli_program program = {
     .name = "moe-run",
-    .summary =
-        "Runs a Mixture-of-Experts model: a pack, a .gguf file, a Hugging Face directory.",
+    .summary = "Runs a Mixture-of-Experts model: a pack, a .gguf file, a Hugging Face directory.",
     .usage = (const char *const[]){"MODEL [-p TEXT | -f FILE | --requests FILE] [OPTION]...",
                                    "MODEL --perplexity FILE | --bench | --ids TEXT [OPTION]...",
                                    "--list [DIRECTORY]", NULL},

@@ -115,7 +115,8 @@ static void chats_keep_all_members(void **state)
         "{\"type\": \"text\", \"text\": \"b\"}]}, {\"role\": \"assistant\", \"content\": null,"
         "\"reasoning_content\": \"hm\", \"tool_calls\": [{\"id\": \"1\"}]},"
         "{\"role\": \"tool\", \"tool_call_id\": \"1\", \"content\": \"3\"}],"
-        "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"tool_choice\": \"auto\","
+        "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"tool_choice\": "
+        "\"auto\","
         "\"reasoning_effort\": \"high\", \"chat_template_kwargs\": {\"enable_thinking\": false}}");
     const struct json_t *answer = json_array_get(r->messages, 1);
     assert_string_equal(json_string_value(json_object_get(answer, "reasoning_content")), "hm");
@@ -127,8 +128,8 @@ static void chats_keep_all_members(void **state)
                         "high");
     assert_string_equal(moe_request_field(r, "prompt"), "ab");
     moe_request_free(r);
-    r = parse(MOE_REQUEST_CHAT,
-              "{" HELLO ", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"tool_choice\": \"none\"}");
+    r = parse(MOE_REQUEST_CHAT, "{" HELLO ", \"tools\": [{\"type\": \"function\", \"function\": "
+                                "{\"name\": \"f\"}}], \"tool_choice\": \"none\"}");
     assert_null(r->tools);
     assert_null(r->variables);
     moe_request_free(r);
