@@ -453,7 +453,7 @@ static int open_pack(struct plan_inputs *in, struct moe_err *err)
                             : status;
 }
 
-/* Bytes of a cell with its share of a scale: of keys and values, of which a model has as many. */
+/* Bytes of a cell with its share of a scale, for keys and values, which are as many. */
 static double cell_bytes(uint16_t kind)
 {
     const uint16_t keys = moe_kv_of_keys(kind), values = moe_kv_of_values(kind);

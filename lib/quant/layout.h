@@ -642,7 +642,7 @@ static inline MOE_DEVICE_CODE uint32_t moe_unit_word(const uint8_t *unit, uint32
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* The s that stands in a row's word of signs: every other bit of its last byte. */
+/* The s in a row's word of signs: every other bit of its last byte. */
 static inline MOE_DEVICE_CODE uint8_t moe_signs_scale(uint32_t signs)
 {
     uint32_t s = signs >> 25 & 0x55;
@@ -751,7 +751,7 @@ static inline MOE_DEVICE_CODE uint32_t moe_grid_entry(int kind, uint32_t number)
                                         : MOE_GRID(iq1)[number];
 }
 
-/* A row's word of signs with the last of every eight columns' in place of what stands there. */
+/* A row's word of signs, the last sign of every eight columns put back in its place. */
 static inline MOE_DEVICE_CODE uint32_t moe_signs_whole(int kind, uint32_t signs)
 {
     if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)

@@ -125,7 +125,7 @@ static struct client *client_find(struct moe_server *s, uint64_t id, struct moe_
     return found;
 }
 
-/* Whether so many bytes fit beside others. Accepts an oversized request only into an empty queue.
+/* Whether that many bytes fit beside others. Accepts an oversized request only into an empty queue.
  */
 static int request_check(const struct moe_server *s, uint64_t others, uint32_t n_others,
                          uint64_t bytes, struct moe_err *err)
@@ -153,7 +153,7 @@ static void count_choices(struct request *a, uint32_t n)
     a->n_counted = n;
 }
 
-/* Lists a request that takes so many bytes. Under the mutex. */
+/* Lists a request that takes this much memory. Under the mutex. */
 static int request_new(struct request **out, struct moe_server *s, uint64_t bytes,
                        const struct moe_server_events *events, struct moe_err *err)
 {
