@@ -81,8 +81,7 @@ int schema_number(struct schema *s, const json_t *schema, bool integer, struct m
  * each that are written already. */
 int schema_choice(struct schema *s, char **texts, size_t n, size_t at, int depth,
                   struct moe_buf *to);
-/* Texts in quotation marks in which the regular expression matches something, of so many
- * characters. */
+/* Quoted texts with a match of the regular expression, of `least` to `most` characters. */
 int schema_pattern(struct schema *s, const char *pattern, uint64_t least, uint64_t most,
                    struct moe_buf *to);
 

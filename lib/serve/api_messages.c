@@ -12,63 +12,42 @@
 
 /* ---- Requests ---- */
 
-/* Makes a chat; jansson fails only for lack of memory, which `failed` notes. */
-struct maker {
-    struct moe_err *err;
-    bool failed;
-};
-
-static void add(struct maker *m, json_t *list, json_t *value)
-{
-    m->failed |= json_array_append_new(list, value) != 0;
-}
-
-/* Sets a member. */
-static void put(struct maker *m, json_t *object, const char *key, json_t *value)
-{
-    m->failed |= json_object_set_new(object, key, value) != 0;
-}
-
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
-
 /* Appends {"type": "text", "text"} of a text, or of each block of text; other blocks are refused.
  */
-static int append_texts(json_t *parts, const json_t *content, const char *where, struct maker *m)
+static int append_texts(json_t *parts, const json_t *content, const char *where,
+                        struct chat_maker *m)
 {
     size_t i;
     const json_t *block;
     if (json_is_string(content))
-        add(m, parts, json_pack("{s:s,s:O}", "type", "text", "text", content));
+        chat_add(m, parts, json_pack("{s:s,s:O}", "type", "text", "text", content));
     else if (content && !json_is_null(content) && !json_is_array(content))
         return moe_fail(m->err, MOE_ERR_FORMAT,
                         REQUEST ": '%s' is neither a text nor a list of blocks", where);
     json_array_foreach(content, i, block)
     {
-        if (strcmp(text_of(block, "type"), "text") != 0 ||
+        if (strcmp(chat_text_of(block, "type"), "text") != 0 ||
             !json_is_string(json_object_get(block, "text")))
             return moe_fail(m->err, MOE_ERR_FORMAT,
                             REQUEST
                             ": '%s[%zu]' is a block of type '%.40s': only text can be read there",
-                            where, i, text_of(block, "type"));
-        add(m, parts,
-            json_pack("{s:s,s:O}", "type", "text", "text", json_object_get(block, "text")));
+                            where, i, chat_text_of(block, "type"));
+        chat_add(m, parts,
+                 json_pack("{s:s,s:O}", "type", "text", "text", json_object_get(block, "text")));
     }
     return MOE_OK;
 }
 
 /* Appends the text blocks collected so far as a message of this role. */
-static void flush_texts(json_t *messages, const char *role, json_t *parts, struct maker *m)
+static void flush_texts(json_t *messages, const char *role, json_t *parts, struct chat_maker *m)
 {
     if (json_array_size(parts))
-        add(m, messages, json_pack("{s:s,s:O}", "role", role, "content", parts));
+        chat_add(m, messages, json_pack("{s:s,s:O}", "role", role, "content", parts));
 }
 
 /* A user's message: results of tools are messages of their own, in the blocks' order. */
-static int append_user(json_t *messages, const json_t *content, const char *where, struct maker *m)
+static int append_user(json_t *messages, const json_t *content, const char *where,
+                       struct chat_maker *m)
 {
     size_t i;
     const json_t *block;
@@ -80,15 +59,15 @@ static int append_user(json_t *messages, const json_t *content, const char *wher
     {
         char at[96];
         snprintf(at, sizeof at, "%.64s[%zu].content", where, i);
-        if (status == MOE_OK && strcmp(text_of(block, "type"), "tool_result") == 0) {
+        if (status == MOE_OK && strcmp(chat_text_of(block, "type"), "tool_result") == 0) {
             json_t *result = json_array();
             flush_texts(messages, "user", parts, m);
             json_decref(parts);
             parts = json_array();
             status = append_texts(result, json_object_get(block, "content"), at, m);
-            add(m, messages,
-                json_pack("{s:s,s:s,s:O}", "role", "tool", "tool_call_id",
-                          text_of(block, "tool_use_id"), "content", result));
+            chat_add(m, messages,
+                     json_pack("{s:s,s:s,s:O}", "role", "tool", "tool_call_id",
+                               chat_text_of(block, "tool_use_id"), "content", result));
             json_decref(result);
         } else if (status == MOE_OK) {
             json_t *one = json_pack("[O]", block);
@@ -104,7 +83,7 @@ static int append_user(json_t *messages, const json_t *content, const char *wher
 
 /* A message of the model: thoughts, texts, calls. */
 static int append_assistant(json_t *messages, const json_t *content, const char *where,
-                            struct maker *m)
+                            struct chat_maker *m)
 {
     size_t i;
     const json_t *block;
@@ -115,15 +94,15 @@ static int append_assistant(json_t *messages, const json_t *content, const char 
         status = append_texts(parts, content, where, m);
     json_array_foreach(content, i, block)
     {
-        const char *type = text_of(block, "type");
+        const char *type = chat_text_of(block, "type");
         if (strcmp(type, "tool_use") == 0) {
             json_t *input = json_object_get(block, "input");
-            add(m, calls,
-                json_pack("{s:s,s:s,s:{s:s,s:o}}", "id", text_of(block, "id"), "type", "function",
-                          "function", "name", text_of(block, "name"), "arguments",
-                          input ? json_incref(input) : json_object()));
+            chat_add(m, calls,
+                     json_pack("{s:s,s:s,s:{s:s,s:o}}", "id", chat_text_of(block, "id"), "type",
+                               "function", "function", "name", chat_text_of(block, "name"),
+                               "arguments", input ? json_incref(input) : json_object()));
         } else if (strcmp(type, "thinking") == 0) {
-            put(m, message, "reasoning_content", json_string(text_of(block, "thinking")));
+            chat_put(m, message, "reasoning_content", json_string(chat_text_of(block, "thinking")));
         } else if (strcmp(type, "redacted_thinking") != 0 && status == MOE_OK) {
             json_t *one = json_pack("[O]", block);
             status = append_texts(parts, one, where, m);
@@ -131,16 +110,16 @@ static int append_assistant(json_t *messages, const json_t *content, const char 
         }
     }
     if (json_array_size(calls))
-        put(m, message, "tool_calls", json_incref(calls));
+        chat_put(m, message, "tool_calls", json_incref(calls));
     if (json_array_size(calls) && !json_array_size(parts))
-        put(m, message, "content", json_null());
-    add(m, messages, message);
+        chat_put(m, message, "content", json_null());
+    chat_add(m, messages, message);
     json_decref(parts);
     json_decref(calls);
     return status;
 }
 
-static int append_messages(json_t *messages, const json_t *list, struct maker *m)
+static int append_messages(json_t *messages, const json_t *list, struct chat_maker *m)
 {
     size_t i;
     const json_t *message;
@@ -151,7 +130,7 @@ static int append_messages(json_t *messages, const json_t *list, struct maker *m
                                             : "missing");
     json_array_foreach(list, i, message)
     {
-        const char *role = text_of(message, "role");
+        const char *role = chat_text_of(message, "role");
         const json_t *content = json_object_get(message, "content");
         char where[48];
         snprintf(where, sizeof where, "messages[%zu].content", i);
@@ -167,7 +146,7 @@ static int append_messages(json_t *messages, const json_t *list, struct maker *m
 }
 
 /* Tools of the client; those that Anthropic's servers run are refused. */
-static int put_tools(json_t *chat, const json_t *tools, struct maker *m)
+static int put_tools(json_t *chat, const json_t *tools, struct chat_maker *m)
 {
     size_t i;
     const json_t *tool;
@@ -175,43 +154,43 @@ static int put_tools(json_t *chat, const json_t *tools, struct maker *m)
     int status = MOE_OK;
     json_array_foreach(tools, i, tool)
     {
-        const char *type = text_of(tool, "type");
+        const char *type = chat_text_of(tool, "type");
         json_t *schema = json_object_get(tool, "input_schema"), *function;
         if (status == MOE_OK && *type && strcmp(type, "custom") != 0)
             status = moe_fail(
                 m->err, MOE_ERR_FORMAT,
                 REQUEST ": 'tools[%zu]' is of type '%.40s', which no model here can run", i, type);
-        function = json_pack("{s:s,s:s,s:o}", "name", text_of(tool, "name"), "description",
-                             text_of(tool, "description"), "parameters",
+        function = json_pack("{s:s,s:s,s:o}", "name", chat_text_of(tool, "name"), "description",
+                             chat_text_of(tool, "description"), "parameters",
                              schema ? json_incref(schema) : json_object());
         if (json_is_true(json_object_get(tool, "strict")))
-            put(m, function, "strict", json_true());
-        add(m, list, json_pack("{s:s,s:o}", "type", "function", "function", function));
+            chat_put(m, function, "strict", json_true());
+        chat_add(m, list, json_pack("{s:s,s:o}", "type", "function", "function", function));
     }
     if (json_array_size(list))
-        put(m, chat, "tools", json_incref(list));
+        chat_put(m, chat, "tools", json_incref(list));
     json_decref(list);
     return status;
 }
 
-static int put_tool_choice(json_t *chat, const json_t *choice, struct maker *m)
+static int put_tool_choice(json_t *chat, const json_t *choice, struct chat_maker *m)
 {
-    const char *type = text_of(choice, "type");
+    const char *type = chat_text_of(choice, "type");
     if (!choice || json_is_null(choice))
         return MOE_OK;
     if (strcmp(type, "tool") == 0)
-        put(m, chat, "tool_choice",
-            json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
-                      text_of(choice, "name")));
+        chat_put(m, chat, "tool_choice",
+                 json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
+                           chat_text_of(choice, "name")));
     else if (strcmp(type, "any") == 0)
-        put(m, chat, "tool_choice", json_string("required"));
+        chat_put(m, chat, "tool_choice", json_string("required"));
     else if (strcmp(type, "auto") == 0 || strcmp(type, "none") == 0)
-        put(m, chat, "tool_choice", json_string(type));
+        chat_put(m, chat, "tool_choice", json_string(type));
     else
         return moe_fail(m->err, MOE_ERR_FORMAT,
                         REQUEST ": 'tool_choice' is of none of the types auto, any, tool, none");
     if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")))
-        put(m, chat, "parallel_tool_calls", json_false());
+        chat_put(m, chat, "parallel_tool_calls", json_false());
     return MOE_OK;
 }
 
@@ -221,13 +200,13 @@ static int messages_to_chat(json_t **out, const json_t *body, struct moe_err *er
                                        "top_p", "top_k",      "seed"};
     json_t *chat = *out = json_object(), *messages = json_array(), *system = json_array();
     const json_t *thinking = json_object_get(body, "thinking");
-    struct maker maker = {.err = err}, *m = &maker;
+    struct chat_maker maker = {.err = err}, *m = &maker;
     int status = MOE_OK;
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         if (json_object_get(body, same[i]))
-            put(m, chat, same[i], json_incref(json_object_get(body, same[i])));
+            chat_put(m, chat, same[i], json_incref(json_object_get(body, same[i])));
     if (json_object_get(body, "stop_sequences"))
-        put(m, chat, "stop", json_incref(json_object_get(body, "stop_sequences")));
+        chat_put(m, chat, "stop", json_incref(json_object_get(body, "stop_sequences")));
     if (!json_is_integer(json_object_get(body, "max_tokens")))
         status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'max_tokens' is missing");
     if (status == MOE_OK)
@@ -236,15 +215,15 @@ static int messages_to_chat(json_t **out, const json_t *body, struct moe_err *er
         flush_texts(messages, "system", system, m);
         status = append_messages(messages, json_object_get(body, "messages"), m);
     }
-    put(m, chat, "messages", json_incref(messages));
+    chat_put(m, chat, "messages", json_incref(messages));
     if (status == MOE_OK)
         status = put_tools(chat, json_object_get(body, "tools"), m);
     if (status == MOE_OK)
         status = put_tool_choice(chat, json_object_get(body, "tool_choice"), m);
     if (json_is_object(thinking))
-        put(m, chat, "chat_template_kwargs",
-            json_pack("{s:b}", "enable_thinking",
-                      strcmp(text_of(thinking, "type"), "disabled") != 0));
+        chat_put(m, chat, "chat_template_kwargs",
+                 json_pack("{s:b}", "enable_thinking",
+                           strcmp(chat_text_of(thinking, "type"), "disabled") != 0));
     json_decref(messages);
     json_decref(system);
     if (status == MOE_OK && maker.failed)

@@ -12,29 +12,6 @@
 
 /* ---- Requests ---- */
 
-/* Makes a chat; jansson fails only for lack of memory, which `failed` notes. */
-struct maker {
-    struct moe_err *err;
-    bool failed;
-};
-
-static void add(struct maker *m, json_t *list, json_t *value)
-{
-    m->failed |= json_array_append_new(list, value) != 0;
-}
-
-/* Sets a member. */
-static void put(struct maker *m, json_t *object, const char *key, json_t *value)
-{
-    m->failed |= json_object_set_new(object, key, value) != 0;
-}
-
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
-
 static bool ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);
@@ -42,16 +19,16 @@ static bool ends_with(const char *text, const char *end)
 }
 
 /* *parts: the texts of a content. */
-static int read_content(json_t **parts, const json_t *content, size_t i, struct maker *m)
+static int read_content(json_t **parts, const json_t *content, size_t i, struct chat_maker *m)
 {
     size_t k;
     const json_t *part;
     *parts = json_array();
     if (json_is_string(content))
-        add(m, *parts, json_pack("{s:s,s:O}", "type", "text", "text", content));
+        chat_add(m, *parts, json_pack("{s:s,s:O}", "type", "text", "text", content));
     json_array_foreach(content, k, part)
     {
-        const char *type = text_of(part, "type");
+        const char *type = chat_text_of(part, "type");
         const json_t *text =
             json_object_get(part, strcmp(type, "refusal") == 0 ? "refusal" : "text");
         if ((!ends_with(type, "text") && strcmp(type, "refusal") != 0) || !json_is_string(text))
@@ -60,35 +37,35 @@ static int read_content(json_t **parts, const json_t *content, size_t i, struct 
                 REQUEST
                 ": 'input[%zu].content[%zu]' is of type '%.40s': only text can be read there",
                 i, k, type);
-        add(m, *parts, json_pack("{s:s,s:O}", "type", "text", "text", text));
+        chat_add(m, *parts, json_pack("{s:s,s:O}", "type", "text", "text", text));
     }
     return MOE_OK;
 }
 
 /* The model's message that goes on: calls and thoughts are items beside the text. */
-static json_t *assistant(json_t *messages, struct maker *m)
+static json_t *assistant(json_t *messages, struct chat_maker *m)
 {
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
-    if (strcmp(text_of(last, "role"), "assistant") == 0)
+    if (strcmp(chat_text_of(last, "role"), "assistant") == 0)
         return last;
-    add(m, messages, json_pack("{s:s,s:n}", "role", "assistant", "content"));
+    chat_add(m, messages, json_pack("{s:s,s:n}", "role", "assistant", "content"));
     return json_array_get(messages, json_array_size(messages) - 1);
 }
 
-static void append_call(json_t *messages, const json_t *item, struct maker *m)
+static void append_call(json_t *messages, const json_t *item, struct chat_maker *m)
 {
     json_t *message = assistant(messages, m), *calls = json_object_get(message, "tool_calls");
     if (!calls) {
-        put(m, message, "tool_calls", json_array());
+        chat_put(m, message, "tool_calls", json_array());
         calls = json_object_get(message, "tool_calls");
     }
-    add(m, calls,
-        json_pack("{s:s,s:s,s:{s:s,s:s}}", "id", text_of(item, "call_id"), "type", "function",
-                  "function", "name", text_of(item, "name"), "arguments",
-                  text_of(item, "arguments")));
+    chat_add(m, calls,
+             json_pack("{s:s,s:s,s:{s:s,s:s}}", "id", chat_text_of(item, "call_id"), "type",
+                       "function", "function", "name", chat_text_of(item, "name"), "arguments",
+                       chat_text_of(item, "arguments")));
 }
 
-static void append_thought(json_t *messages, const json_t *item, struct maker *m)
+static void append_thought(json_t *messages, const json_t *item, struct chat_maker *m)
 {
     struct moe_buf text = {0};
     static const char *const lists[] = {"content", "summary"};
@@ -96,53 +73,53 @@ static void append_thought(json_t *messages, const json_t *item, struct maker *m
         size_t i;
         const json_t *part;
         json_array_foreach(json_object_get(item, lists[l]), i, part)
-            moe_buf_text(&text, text_of(part, "text"));
+            moe_buf_text(&text, chat_text_of(part, "text"));
     }
     if (text.size)
-        put(m, assistant(messages, m), "reasoning_content",
-            json_stringn((const char *)text.data, text.size));
+        chat_put(m, assistant(messages, m), "reasoning_content",
+                 json_stringn((const char *)text.data, text.size));
     moe_buf_release(&text);
 }
 
-static int append_message(json_t *messages, const json_t *item, size_t i, struct maker *m)
+static int append_message(json_t *messages, const json_t *item, size_t i, struct chat_maker *m)
 {
-    const char *role = text_of(item, "role");
+    const char *role = chat_text_of(item, "role");
     json_t *parts = NULL;
     int status = read_content(&parts, json_object_get(item, "content"), i, m);
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     if (status == MOE_OK && strcmp(role, "assistant") == 0 &&
         json_is_null(json_object_get(last, "content")) && !json_object_get(last, "tool_calls"))
-        put(m, last, "content", json_incref(parts)); /* after its thought */
+        chat_put(m, last, "content", json_incref(parts)); /* after its thought */
     else if (status == MOE_OK)
-        add(m, messages, json_pack("{s:s,s:O}", "role", role, "content", parts));
+        chat_add(m, messages, json_pack("{s:s,s:O}", "role", role, "content", parts));
     json_decref(parts);
     return status;
 }
 
-static int append_result(json_t *messages, const json_t *item, size_t i, struct maker *m)
+static int append_result(json_t *messages, const json_t *item, size_t i, struct chat_maker *m)
 {
     json_t *parts = NULL;
     int status = read_content(&parts, json_object_get(item, "output"), i, m);
     if (status == MOE_OK)
-        add(m, messages,
-            json_pack("{s:s,s:s,s:O}", "role", "tool", "tool_call_id", text_of(item, "call_id"),
-                      "content", parts));
+        chat_add(m, messages,
+                 json_pack("{s:s,s:s,s:O}", "role", "tool", "tool_call_id",
+                           chat_text_of(item, "call_id"), "content", parts));
     json_decref(parts);
     return status;
 }
 
-static int append_items(json_t *messages, const json_t *input, struct maker *m)
+static int append_items(json_t *messages, const json_t *input, struct chat_maker *m)
 {
     size_t i;
     const json_t *item;
     if (json_is_string(input))
-        add(m, messages, json_pack("{s:s,s:O}", "role", "user", "content", input));
+        chat_add(m, messages, json_pack("{s:s,s:O}", "role", "user", "content", input));
     else if (!json_is_array(input))
         return moe_fail(m->err, MOE_ERR_FORMAT, REQUEST ": 'input' is %s",
                         input ? "neither a text nor a list" : "missing");
     json_array_foreach(input, i, item)
     {
-        const char *type = json_object_get(item, "type") ? text_of(item, "type") : "message";
+        const char *type = json_object_get(item, "type") ? chat_text_of(item, "type") : "message";
         if (strcmp(type, "message") == 0)
             MOE_TRY(append_message(messages, item, i, m));
         else if (strcmp(type, "function_call") == 0)
@@ -161,7 +138,7 @@ static int append_items(json_t *messages, const json_t *input, struct maker *m)
 }
 
 /* Functions; tools that OpenAI's servers run are not shown to the model. */
-static void put_tools(json_t *chat, const json_t *tools, struct maker *m)
+static void put_tools(json_t *chat, const json_t *tools, struct chat_maker *m)
 {
     static const char *const members[] = {"name", "description", "parameters", "strict"};
     size_t i;
@@ -169,31 +146,32 @@ static void put_tools(json_t *chat, const json_t *tools, struct maker *m)
     json_t *list = json_array();
     json_array_foreach(tools, i, tool)
     {
-        if (strcmp(text_of(tool, "type"), "function") != 0)
+        if (strcmp(chat_text_of(tool, "type"), "function") != 0)
             continue;
         json_t *function = json_object();
         for (size_t k = 0; k < sizeof members / sizeof members[0]; k++) {
             json_t *member = json_object_get(tool, members[k]);
             if (member && !json_is_null(member))
-                put(m, function, members[k], json_incref(member));
+                chat_put(m, function, members[k], json_incref(member));
         }
-        add(m, list, json_pack("{s:s,s:o}", "type", "function", "function", function));
+        chat_add(m, list, json_pack("{s:s,s:o}", "type", "function", "function", function));
     }
     if (json_array_size(list))
-        put(m, chat, "tools", json_incref(list));
+        chat_put(m, chat, "tools", json_incref(list));
     json_decref(list);
 }
 
-static void put_format(json_t *chat, const json_t *body, struct maker *m)
+static void put_format(json_t *chat, const json_t *body, struct chat_maker *m)
 {
     const json_t *format = json_object_get(json_object_get(body, "text"), "format");
-    const char *type = text_of(format, "type");
+    const char *type = chat_text_of(format, "type");
     if (strcmp(type, "json_schema") == 0)
-        put(m, chat, "response_format",
-            json_pack("{s:s,s:{s:s,s:O?}}", "type", type, "json_schema", "name",
-                      text_of(format, "name"), "schema", json_object_get(format, "schema")));
+        chat_put(m, chat, "response_format",
+                 json_pack("{s:s,s:{s:s,s:O?}}", "type", type, "json_schema", "name",
+                           chat_text_of(format, "name"), "schema",
+                           json_object_get(format, "schema")));
     else if (strcmp(type, "json_object") == 0)
-        put(m, chat, "response_format", json_pack("{s:s}", "type", type));
+        chat_put(m, chat, "response_format", json_pack("{s:s}", "type", type));
 }
 
 static int responses_to_chat(json_t **out, const json_t *body, struct moe_err *err)
@@ -204,33 +182,34 @@ static int responses_to_chat(json_t **out, const json_t *body, struct moe_err *e
     const json_t *choice = json_object_get(body, "tool_choice"),
                  *before = json_object_get(body, "previous_response_id");
     const json_t *effort = json_object_get(json_object_get(body, "reasoning"), "effort");
-    struct maker maker = {.err = err}, *m = &maker;
+    struct chat_maker maker = {.err = err}, *m = &maker;
     int status = MOE_OK;
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         if (json_object_get(body, same[i]))
-            put(m, chat, same[i], json_incref(json_object_get(body, same[i])));
+            chat_put(m, chat, same[i], json_incref(json_object_get(body, same[i])));
     if (json_object_get(body, "max_output_tokens"))
-        put(m, chat, "max_tokens", json_incref(json_object_get(body, "max_output_tokens")));
+        chat_put(m, chat, "max_tokens", json_incref(json_object_get(body, "max_output_tokens")));
     if (before && !json_is_null(before))
         status = moe_fail(err, MOE_ERR_FORMAT,
                           REQUEST ": 'previous_response_id': this server keeps no responses: send "
                                   "the whole conversation");
-    if (*text_of(body, "instructions"))
-        add(m, messages,
-            json_pack("{s:s,s:s}", "role", "system", "content", text_of(body, "instructions")));
+    if (*chat_text_of(body, "instructions"))
+        chat_add(m, messages,
+                 json_pack("{s:s,s:s}", "role", "system", "content",
+                           chat_text_of(body, "instructions")));
     if (status == MOE_OK)
         status = append_items(messages, json_object_get(body, "input"), m);
-    put(m, chat, "messages", json_incref(messages));
+    chat_put(m, chat, "messages", json_incref(messages));
     put_tools(chat, json_object_get(body, "tools"), m);
     put_format(chat, body, m);
     if (json_is_string(choice))
-        put(m, chat, "tool_choice", json_incref((json_t *)choice));
-    else if (strcmp(text_of(choice, "type"), "function") == 0)
-        put(m, chat, "tool_choice",
-            json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
-                      text_of(choice, "name")));
+        chat_put(m, chat, "tool_choice", json_incref((json_t *)choice));
+    else if (strcmp(chat_text_of(choice, "type"), "function") == 0)
+        chat_put(m, chat, "tool_choice",
+                 json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
+                           chat_text_of(choice, "name")));
     if (json_is_string(effort))
-        put(m, chat, "reasoning_effort", json_incref((json_t *)effort));
+        chat_put(m, chat, "reasoning_effort", json_incref((json_t *)effort));
     json_decref(messages);
     if (status == MOE_OK && maker.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");

@@ -409,7 +409,7 @@ int moe_server_submit(struct moe_server *s, struct moe_request *r,
  *
  * What is read in a moment is never behind more than one request that is not: those that turn out
  * to take longer, or are long, wait in a list of their own. Among clients reading has its turns,
- * too: it counts as so many positions computed.
+ * too: reading is charged as positions that were computed.
  */
 
 enum {

@@ -4,6 +4,8 @@
 #ifndef MOE_SERVE_REPLY_INTERNAL_H
 #define MOE_SERVE_REPLY_INTERNAL_H
 
+#include <jansson.h>
+
 #include "base/buf.h"
 #include "engine/answer.h"
 #include "prompt/chat_answer.h"
@@ -69,6 +71,30 @@ struct moe_reply_api {
     void (*fail)(struct moe_reply *r, struct moe_buf *out);
 };
 extern const struct moe_reply_api reply_messages, reply_responses;
+
+/* Makes a chat of a request; jansson fails only for lack of memory, which `failed` notes. */
+struct chat_maker {
+    struct moe_err *err;
+    bool failed;
+};
+
+static inline void chat_add(struct chat_maker *m, json_t *list, json_t *value)
+{
+    m->failed |= json_array_append_new(list, value) != 0;
+}
+
+/* Sets a member. */
+static inline void chat_put(struct chat_maker *m, json_t *object, const char *key, json_t *value)
+{
+    m->failed |= json_object_set_new(object, key, value) != 0;
+}
+
+/* A member's text; "" if it is none. */
+static inline const char *chat_text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
 
 /* Begins a server-sent event with a name; its data is an object that reply_end_event ends. */
 void reply_begin_event(struct moe_emit *e, struct moe_buf *out, const char *name);
