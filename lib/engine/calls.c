@@ -90,7 +90,7 @@ static int append_properties(struct moe_buf *out, size_t tool, const json_t *par
     {
         char rule[48];
         snprintf(rule, sizeof rule, "value-%zu-%u", tool, j++);
-        if (status != MOE_OK || moe_chat_is_text(property))
+        if (status != MOE_OK || moe_chat_values(parameters, property) == MOE_VALUE_TEXT)
             continue;
         json_t *schema = property_schema(parameters, property);
         status = schema ? append_schema(out, rule, schema, any, allowance, err)

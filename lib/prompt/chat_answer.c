@@ -210,13 +210,13 @@ static const json_t *tool_named(const struct moe_answer_reader *r, const char *n
     return NULL;
 }
 
-/* Whether the parameter is a text and nothing else. */
-static bool takes_text(const struct moe_answer_reader *r)
+/* Which kinds of values the parameter takes. */
+static unsigned values_taken(const struct moe_answer_reader *r)
 {
-    const json_t *tool = tool_named(r, r->name, strlen(r->name));
-    const json_t *schema =
-        json_object_get(json_object_get(json_object_get(tool, "parameters"), "properties"), r->key);
-    return moe_chat_is_text(schema);
+    const json_t *tool = tool_named(r, r->name, strlen(r->name)),
+                 *parameters = json_object_get(tool, "parameters");
+    return moe_chat_values(parameters,
+                           json_object_get(json_object_get(parameters, "properties"), r->key));
 }
 
 /* ---- Values ---- */
@@ -764,8 +764,16 @@ static int read_parameter(struct moe_answer_reader *r)
     if (opens == YES && end == n)
         opens = MORE;
     if (opens == NO || (opens == YES && end == used) || end - used == MAX_NAME - 1 ||
-        (r->final && opens == MORE))
-        return closes == MORE && !r->final ? MOE_OK : end_call(r, false);
+        (r->final && opens == MORE)) {
+        if (closes == MORE && !r->final)
+            return MOE_OK;
+        bool whole = closes == MORE && opens == NO; /* within the last mark */
+        if (whole) {
+            pass_over(r, n, true);
+            MOE_TRY(hand_arguments(r, "}", 1));
+        }
+        return end_call(r, whole);
+    }
     if (opens == MORE)
         return MOE_OK;
     snprintf(r->key, sizeof r->key, "%.*s", (int)(end - used), text + used);
@@ -775,7 +783,7 @@ static int read_parameter(struct moe_answer_reader *r)
     moe_scalar_bytes(&r->scratch, r->key, strlen(r->key));
     moe_buf_text(&r->scratch, ": ");
     bool marks_differ = strcmp(f->text.key_ends, f->other.key_ends) != 0;
-    bool is_text = !f->quote && (marks_differ ? ends_text > 0 : takes_text(r));
+    bool is_text = !f->quote && (marks_differ ? ends_text > 0 : values_taken(r) == MOE_VALUE_TEXT);
     r->first = false;
     r->state = is_text ? VALUE : LATER;
     r->first_bytes = true;
@@ -841,7 +849,7 @@ static int read_text_value(struct moe_answer_reader *r)
     return r->final ? end_call(r, false) : MOE_OK;
 }
 
-/* Whether a value is JSON: it is one in a list. */
+/* Whether a value is JSON, and not a text by the parameter's schema: it is one in a list. */
 static int look_at_json(struct moe_answer_reader *r, const char *text, uint64_t n, bool *is)
 {
     struct moe_buf list = {0};
@@ -853,7 +861,9 @@ static int look_at_json(struct moe_answer_reader *r, const char *text, uint64_t 
     int status =
         list.failed ? MOE_ERR_MEMORY
                     : moe_json_parse(&value, "value", list.data, list.size, ARGUMENTS_MEMORY, &err);
-    *is = json_array_size(value) == 1;
+    unsigned taken = values_taken(r);
+    *is = json_array_size(value) == 1 &&
+          (!(taken & MOE_VALUE_TEXT) || moe_chat_value_kind(json_array_get(value, 0)) & taken);
     moe_json_free(value);
     moe_buf_release(&list);
     return status == MOE_ERR_MEMORY ? moe_fail(r->err, status, "out of memory: a call's arguments")
@@ -900,9 +910,19 @@ static int read_close(struct moe_answer_reader *r)
     enum match found = begins_with(r->form->close, text, n, &used);
     if (found == MORE && !r->final)
         return MOE_OK;
-    if (found == YES)
-        pass_over(r, used, true);
+    if (found != NO) /* or what a limit has left of it */
+        pass_over(r, found == YES ? used : n, true);
     return end_call(r, true);
+}
+
+/* Whether the answer ends within the marks before another call. */
+static bool is_cut_mark(const struct call_form *f, const char *text, uint64_t n)
+{
+    uint64_t used = 0, more = 0;
+    enum match found = begins_with(f->between, text, n, &used);
+    if (found == YES)
+        found = begins_with(f->open, text + used, n - used, &more);
+    return found == MORE || (found == YES && used + more == n);
 }
 
 /* After a call: another, or the end of them. */
@@ -923,6 +943,8 @@ static int read_between(struct moe_answer_reader *r)
         return MOE_OK;
     if (ends == YES)
         r->done += used;
+    else if (ends == MORE || is_cut_mark(f, text, n))
+        r->done += n;
     r->state = BEHIND;
     return MOE_OK;
 }

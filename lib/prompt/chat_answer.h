@@ -67,15 +67,27 @@ struct moe_calls_wanted {
 /*
  * Appends the grammar (GBNF) of an answer that calls tools as the template writes calls. It leaves
  * rules to the caller, by the number I of the tool: arguments-I, an object by the tool's
- * parameters, or where the form writes each parameter by itself value-I-J, of property J that is no
- * text; which is said by moe_chat_calls_by_parameter. False: answers can not be held to the form,
- * or it has no mark that must be (wanted->must); `out` is then to be dropped.
+ * parameters, or where the form writes each parameter by itself value-I-J, of property J that may
+ * be something else than a text; which is said by moe_chat_calls_by_parameter. False: answers can
+ * not be held to the form, or it has no mark that must be (wanted->must); `out` is then to be
+ * dropped.
  */
 bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wanted *wanted,
                           struct moe_buf *out);
 bool moe_chat_calls_by_parameter(const struct moe_chat *chat);
-/* Whether the values by a schema are texts and nothing else. */
-bool moe_chat_is_text(const struct json_t *schema);
+/* Kinds of values, as bits, that the schema of one of the parameters allows, as far as types, enums
+ * and references to the parameters' definitions tell; all of them if it says nothing. */
+enum {
+    MOE_VALUE_TEXT = 1,
+    MOE_VALUE_NUMBER = 2,
+    MOE_VALUE_BOOLEAN = 4,
+    MOE_VALUE_NULL = 8,
+    MOE_VALUE_LIST = 16,
+    MOE_VALUE_OBJECT = 32,
+    MOE_VALUE_ANY = 63,
+};
+unsigned moe_chat_values(const struct json_t *parameters, const struct json_t *schema);
+unsigned moe_chat_value_kind(const struct json_t *value);
 /* What a tool of the list describes: its "function", or itself. */
 const struct json_t *moe_chat_function(const struct json_t *tool);
 

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE /* memmem */
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +24,7 @@
 #define ID "iDqWzTmx1"
 #define ID2 "iDqWzTmx2"
 
-enum { MAX_PIECE = 512, MAX_MARK = 64 };
+enum { MAX_PIECE = 512, MAX_MARK = 64, MAX_SCHEMA_DEPTH = 8 };
 
 /* ---- What readers and writers of calls share ---- */
 
@@ -53,10 +54,91 @@ const json_t *moe_chat_function(const json_t *tool)
     return json_is_object(function) ? function : tool;
 }
 
-bool moe_chat_is_text(const json_t *schema)
+unsigned moe_chat_value_kind(const json_t *value)
 {
-    const char *type = json_string_value(json_object_get(schema, "type"));
-    return type && strcmp(type, "string") == 0;
+    switch (json_typeof(value)) {
+    case JSON_STRING:
+        return MOE_VALUE_TEXT;
+    case JSON_INTEGER:
+    case JSON_REAL:
+        return MOE_VALUE_NUMBER;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return MOE_VALUE_BOOLEAN;
+    case JSON_NULL:
+        return MOE_VALUE_NULL;
+    case JSON_ARRAY:
+        return MOE_VALUE_LIST;
+    case JSON_OBJECT:
+        break;
+    }
+    return MOE_VALUE_OBJECT;
+}
+
+static unsigned kind_of_type(const json_t *type)
+{
+    static const struct {
+        const char *name;
+        unsigned kind;
+    } types[] = {{"string", MOE_VALUE_TEXT},   {"integer", MOE_VALUE_NUMBER},
+                 {"number", MOE_VALUE_NUMBER}, {"boolean", MOE_VALUE_BOOLEAN},
+                 {"null", MOE_VALUE_NULL},     {"array", MOE_VALUE_LIST},
+                 {"object", MOE_VALUE_OBJECT}};
+    const char *name = json_string_value(type);
+    for (size_t i = 0; name && i < sizeof types / sizeof types[0]; i++)
+        if (strcmp(types[i].name, name) == 0)
+            return types[i].kind;
+    return MOE_VALUE_ANY;
+}
+
+const json_t *chat_referenced(const json_t *parameters, const json_t *schema)
+{
+    const char *reference = json_string_value(json_object_get(schema, "$ref")); /* "#/$defs/A" */
+    const json_t *at = parameters;
+    char key[128];
+    int n = 0;
+    if (!reference)
+        return schema;
+    if (*reference++ != '#')
+        return NULL;
+    for (; at && sscanf(reference, "/%127[^/]%n", key, &n) == 1; reference += n)
+        at = json_object_get(at, key);
+    return *reference ? NULL : at;
+}
+
+static unsigned values_of(const json_t *parameters, const json_t *schema, int depth)
+{
+    static const char *const alternatives[] = {"type", "enum", "anyOf", "oneOf", "allOf"};
+    const json_t *only = json_object_get(schema, "const"), *one;
+    const json_t *target = chat_referenced(parameters, schema);
+    unsigned kinds = only ? moe_chat_value_kind(only) : MOE_VALUE_ANY;
+    size_t k;
+    if (depth > MAX_SCHEMA_DEPTH)
+        return MOE_VALUE_ANY;
+    for (size_t i = 0; i < sizeof alternatives / sizeof alternatives[0]; i++) {
+        const json_t *list = json_object_get(schema, alternatives[i]);
+        unsigned any = 0, all = MOE_VALUE_ANY;
+        json_array_foreach(list, k, one)
+        {
+            unsigned these = i == 0   ? kind_of_type(one)
+                             : i == 1 ? moe_chat_value_kind(one)
+                                      : values_of(parameters, one, depth + 1);
+            any |= these;
+            all &= these;
+        }
+        if (json_array_size(list))
+            kinds &= i == 4 ? all : any;
+        else if (i == 0)
+            kinds &= kind_of_type(list);
+    }
+    if (target != schema)
+        kinds &= values_of(parameters, target, depth + 1);
+    return kinds;
+}
+
+unsigned moe_chat_values(const json_t *parameters, const json_t *schema)
+{
+    return values_of(parameters, schema, 0);
 }
 
 /* ---- Pieces of a rendered text ---- */
@@ -488,7 +570,8 @@ static char *quote_of(struct chat_probe *p, const struct call_form *form)
 
 /* ---- Forms that templates do not write ---- */
 
-/* Forms of models whose templates have the mark. beside: also where the template writes another. */
+/* Forms of models whose templates have the mark, or whose tokenizers have it as a token. beside:
+ * also where the template writes another. */
 static const struct known_form {
     const char *mark;
     bool beside;
@@ -519,6 +602,20 @@ static const struct known_form {
       .close = ")",
       .between = ", ",
       .end = "]<|tool_call_end|>"}},
+    /* ibm-granite/granite-3: a list of objects. */
+    {"<|tool_call|>",
+     false,
+     {.style = CALLS_OBJECT,
+      .begin = "<|tool_call|>[",
+      .open = "",
+      .name_key = "name",
+      .arguments_key = "arguments",
+      .object_begins = "{\"name\": \"",
+      .named = "\", \"arguments\": ",
+      .object_ends = "}",
+      .close = "",
+      .between = ", ",
+      .end = "]"}},
     /* Qwen2.5 and many others, described in the system text (SmolLM3). */
     {"<tool_call>",
      false,
@@ -535,11 +632,13 @@ static const struct known_form {
       .end = ""}},
 };
 
-static void add_known(struct moe_chat *chat, const char *source, size_t n)
+static void add_known(struct chat_probe *p, const char *source, size_t n)
 {
+    struct moe_chat *chat = p->chat;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if ((chat->n_calls == 0 || known[i].beside) && chat->n_calls < MAX_CALL_FORMS &&
-            memmem(source, n, known[i].mark, strlen(known[i].mark))) {
+            (memmem(source, n, known[i].mark, strlen(known[i].mark)) ||
+             (!known[i].beside && moe_tokenizer_find(p->tok, known[i].mark) >= 0))) {
             chat->calls[chat->n_calls] = known[i].form;
             chat->calls[chat->n_calls++].borrowed = true;
         }
@@ -605,7 +704,7 @@ void chat_learn_calls(struct chat_probe *p, const char *source, size_t n)
         }
     }
     if (!chat->forms.no_tools)
-        add_known(chat, source, n);
+        add_known(p, source, n);
     moe_buf_release(&prompt);
     moe_buf_release(&answer);
     moe_buf_release(&one);

@@ -150,35 +150,63 @@ static char *text_end(struct writer *w, const char *key)
     return (char *)mark.data;
 }
 
-/* Writes the rule `text-TOOL-J`: a text and what ends it, then the rule `rest`. One of a list of
- * texts, or any. */
-static void put_text(struct writer *w, size_t tool, uint32_t j, const char *key,
-                     const json_t *property, const char *rest)
+enum { MAX_SCHEMA_DEPTH = 8 };
+
+/* Appends to a list the values that a schema lists; false: it allows others too. */
+static bool list_values(const json_t *parameters, const json_t *schema, json_t *list, int depth)
 {
-    const json_t *one, *texts = json_object_get(property, "enum"),
-                       *only = json_object_get(property, "const");
-    char *end = text_end(w, key);
+    const json_t *target = chat_referenced(parameters, schema), *one,
+                 *only = json_object_get(target, "const"),
+                 *values = json_object_get(target, "enum"),
+                 *others = json_object_get(target, "anyOf"),
+                 *type = json_object_get(target, "type");
+    bool listed = json_array_size(others) > 0 && depth < MAX_SCHEMA_DEPTH;
     size_t i;
-    if (!end)
-        return;
-    if (json_array_size(texts) || json_is_string(only)) {
+    if (only)
+        return json_array_append(list, (json_t *)only) == 0;
+    if (json_array_size(values))
+        return json_array_extend(list, (json_t *)values) == 0;
+    if (json_is_string(type) && strcmp(json_string_value(type), "null") == 0)
+        return json_array_append_new(list, json_null()) == 0;
+    json_array_foreach(others, i, one) listed =
+        listed && list_values(parameters, one, list, depth + 1);
+    return listed;
+}
+
+/* Writes the rule `text-TOOL-J`: a text and what ends it, then the rule `rest`. One of a list of
+ * texts, or any. mixed: the list's other values too, as JSON. */
+static void put_text(struct writer *w, size_t tool, uint32_t j, const char *key,
+                     const json_t *parameters, const json_t *property, bool mixed, const char *rest)
+{
+    json_t *list = json_array(), *one;
+    char *end = text_end(w, key), *written;
+    bool any = false, failed = !list || !end;
+    size_t i;
+    if (!failed && list_values(parameters, property, list, 0)) {
         moe_buf_printf(w->out, "text-%zu-%u ::= (", tool, j);
-        if (json_is_string(only))
-            put_literal(w->out, json_string_value(only), json_string_length(only));
-        else
-            json_array_foreach(texts, i, one)
-            {
-                moe_buf_text(w->out, i ? " |" : "");
-                put_literal(w->out, json_string_value(one) ? json_string_value(one) : "",
-                            json_string_length(one));
-            }
+        json_array_foreach(list, i, one)
+        {
+            if (!json_is_string(one) && !mixed)
+                continue;
+            moe_buf_text(w->out, any ? " |" : "");
+            written = json_is_string(one) ? NULL : json_dumps(one, JSON_ENCODE_ANY);
+            if (json_is_string(one))
+                put_literal(w->out, json_string_value(one), json_string_length(one));
+            else if (written)
+                put_literal(w->out, written, strlen(written));
+            failed |= !json_is_string(one) && !written;
+            free(written);
+            any = true;
+        }
         moe_buf_text(w->out, ")");
         put_literal(w->out, end, strlen(end));
         moe_buf_printf(w->out, " %s\n", rest);
-    } else {
+    } else if (!failed) {
         moe_buf_printf(w->out, "text-%zu-%u ::= until-%u\n", tool, j, w->n_rules);
         put_text_until(w, end, false, rest);
     }
+    w->out->failed |= failed;
+    json_decref(list);
     free(end);
 }
 
@@ -190,25 +218,37 @@ static void put_parameters(struct writer *w, size_t tool, const char *name, cons
     json_t *properties = json_object_get(schema, "properties"), *property;
     const char *key;
     uint32_t j = 0, n = (uint32_t)json_object_size(properties);
+    bool marked = strcmp(f->text.key_ends, f->other.key_ends) != 0;
     json_object_foreach(properties, key, property)
     {
-        bool is_text = moe_chat_is_text(property);
+        unsigned values = moe_chat_values(schema, property);
+        /* Without marks around texts alone, what may be a text is written as one. */
+        bool plain = !(values & (MOE_VALUE_LIST | MOE_VALUE_OBJECT)) || marked,
+             text = values & MOE_VALUE_TEXT && plain,
+             json = values != MOE_VALUE_TEXT && (marked || !text);
         char rest[64];
         snprintf(rest, sizeof rest, "rest-%zu-%u-m", tool, j + 1);
-        if (is_text)
-            put_text(w, tool, j, key, property, rest);
+        if (text)
+            put_text(w, tool, j, key, schema, property, !json, rest);
         for (int more = 0; more < 2; more++) {
             moe_buf_printf(w->out, "rest-%zu-%u-%s ::=", tool, j, more ? "m" : "f");
             if (more)
                 put_piece(w, f->parameter_between, name, key);
             put_piece(w, f->key_begins, name, key);
             put_literal(w->out, key, strlen(key));
-            put_piece(w, is_text ? f->text.key_ends : f->other.key_ends, name, key);
-            moe_buf_printf(w->out, " %s-%zu-%u", is_text ? "text" : "value", tool, j);
-            if (!is_text) {
+            moe_buf_text(w->out, " (");
+            if (text) {
+                put_piece(w, f->text.key_ends, name, key);
+                moe_buf_printf(w->out, " text-%zu-%u", tool, j);
+            }
+            if (json) {
+                moe_buf_text(w->out, text ? " |" : "");
+                put_piece(w, f->other.key_ends, name, key);
+                moe_buf_printf(w->out, " value-%zu-%u", tool, j);
                 put_piece(w, f->other.value_ends, name, key);
                 moe_buf_printf(w->out, " %s", rest);
             }
+            moe_buf_text(w->out, ")");
             if (!is_required(schema, key))
                 moe_buf_printf(w->out, " | rest-%zu-%u-%s", tool, j + 1, more ? "m" : "f");
             moe_buf_text(w->out, "\n");

@@ -111,6 +111,8 @@ struct json_t *probe_content(const struct chat_probe *p, const char *text);
 /* Finds the forms of calls (chat_calls.c); source: the template. */
 void chat_learn_calls(struct chat_probe *p, const char *source, uint64_t n);
 void chat_free_calls(struct call_form *form);
+/* What the schema of one of the parameters refers to, or itself; NULL: it is not there. */
+const struct json_t *chat_referenced(const struct json_t *parameters, const struct json_t *schema);
 /* The next mark within a piece, behind its first byte; NULL: there is none. */
 const char *chat_next_mark(const char *piece);
 /* Finds the special tokens in marks. */

@@ -62,13 +62,6 @@ static json_t *answered(const struct chat_probe *p, json_t *next)
                      message(p, "assistant", PROBE_ANSWER), next);
 }
 
-/* A message with a thought in `member`. */
-static json_t *thought(const struct chat_probe *p, const char *member)
-{
-    return json_pack("[o,{s:s,s:o,s:s}]", message(p, "user", PROBE_USER), "role", "assistant",
-                     "content", probe_content(p, PROBE_ANSWER), member, THOUGHT);
-}
-
 static json_t *tools(void)
 {
     return json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s,s:s}},s:[s]}}}]", "type", "function",
@@ -85,6 +78,16 @@ static json_t *answer_calling(const struct chat_probe *p, bool as_text, json_t *
                      "role", "assistant", "content", answer_content, "tool_calls", "id",
                      "abcdefgh1", "type", "function", "function", "name", TOOL, "arguments",
                      arguments);
+}
+
+/* An answer with a thought in `member`, and perhaps a call. */
+static json_t *thought(const struct chat_probe *p, const char *member, bool calling)
+{
+    json_t *messages = calling ? answer_calling(p, p->chat->forms.arguments_as_text,
+                                                probe_content(p, PROBE_ANSWER))
+                               : answered(p, NULL);
+    json_object_set_new(json_array_get(messages, 1), member, json_string(THOUGHT));
+    return messages;
 }
 
 /* ---- Forms ---- */
@@ -303,9 +306,9 @@ static void find_thoughts(struct chat_probe *p)
     struct moe_buf prompt = {0}, out = {0};
     if (probe_write(p, question(p), NULL, true, &prompt)) {
         uint64_t n = prompt.size - 1;
-        for (int i = 0; i < 3 && !p->chat->thought_member; i++)
-            if (probe_write(p, thought(p, members[i]), NULL, false, &out))
-                take_marks(p, text_of(&prompt), n, text_of(&out), members[i]);
+        for (int i = 0; i < 6 && !p->chat->thought_member; i++) /* some only where a call follows */
+            if (probe_write(p, thought(p, members[i % 3], i >= 3), NULL, false, &out))
+                take_marks(p, text_of(&prompt), n, text_of(&out), members[i % 3]);
         if (p->chat->thought_member)
             find_lead(p, text_of(&prompt), n);
     }

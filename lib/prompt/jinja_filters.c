@@ -230,7 +230,10 @@ static struct jinja_value f_tojson(struct jinja_run *run, const struct jinja_fun
         style.item_separator = separators.as.list->items[0].as.text;
         style.key_separator = separators.as.list->items[1].as.text;
     }
-    jinja_print_json(run, args->at, &b, value_of(args), &style);
+    struct jinja_value v = value_of(args);
+    if (v.kind == JINJA_STREAM) /* a list, as llama.cpp has it */
+        v = jinja_items(run, args->at, v);
+    jinja_print_json(run, args->at, &b, v, &style);
     return jinja_built(run, &b);
 }
 

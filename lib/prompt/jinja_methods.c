@@ -721,7 +721,54 @@ static struct jinja_value m_copy(struct jinja_run *run, const struct jinja_funct
                                  const struct jinja_args *args)
 {
     jinja_at_most(run, args, 0);
-    return self->of; /* neither can be changed */
+    if (!jinja_is_sequence(self->of))
+        return self->of; /* which cannot be changed */
+    struct jinja_value list = jinja_list(run, self->of.kind, self->of.as.list->n);
+    jinja_step(run, args->at, self->of.as.list->n);
+    for (uint32_t i = 0; i < self->of.as.list->n; i++)
+        jinja_append(run, list, self->of.as.list->items[i]);
+    return list;
+}
+
+static struct jinja_value m_refused(struct jinja_run *run, const struct jinja_function *self,
+                                    const struct jinja_args *args)
+{
+    jinja_fail(&run->heap, args->at, MOE_ERR_FORMAT,
+               "'%s' would change a value, which templates cannot", self->name);
+}
+
+/* Templates change lists that they made themselves, but not what they are given. */
+static struct jinja_list *own_list(struct jinja_run *run, const struct jinja_function *self,
+                                   const struct jinja_args *args)
+{
+    if (self->of.kind != JINJA_LIST || self->of.as.list->given)
+        m_refused(run, self, args);
+    return self->of.as.list;
+}
+
+static struct jinja_value m_append(struct jinja_run *run, const struct jinja_function *self,
+                                   const struct jinja_args *args)
+{
+    own_list(run, self, args);
+    jinja_at_most(run, args, 1);
+    jinja_append(run, self->of, jinja_need(run, args, 0, NULL));
+    return jinja_none();
+}
+
+static struct jinja_value m_pop(struct jinja_run *run, const struct jinja_function *self,
+                                const struct jinja_args *args)
+{
+    struct jinja_list *list = own_list(run, self, args);
+    struct jinja_value which = jinja_arg(args, 0, NULL, jinja_int(-1));
+    int64_t i = jinja_is_whole(which) ? jinja_index(jinja_whole(which), list->n) : -1;
+    jinja_at_most(run, args, 1);
+    if (i < 0)
+        jinja_fail(&run->heap, args->at, MOE_ERR_FORMAT, "the list has no such item");
+    jinja_step(run, args->at, list->n);
+    struct jinja_value item = list->items[i];
+    list->n--;
+    memmove(list->items + i, list->items + i + 1, (list->n - (size_t)i) * sizeof *list->items);
+    return item;
 }
 
 static struct jinja_value m_get(struct jinja_run *run, const struct jinja_function *self,
@@ -763,13 +810,6 @@ static struct jinja_value m_items(struct jinja_run *run, const struct jinja_func
         jinja_append(run, list, pair);
     }
     return list;
-}
-
-static struct jinja_value m_refused(struct jinja_run *run, const struct jinja_function *self,
-                                    const struct jinja_args *args)
-{
-    jinja_fail(&run->heap, args->at, MOE_ERR_FORMAT,
-               "'%s' would change a value, which templates cannot", self->name);
 }
 
 /* ---- By name ---- */
@@ -814,8 +854,8 @@ static const struct jinja_named of_text[] = {
     {NULL, NULL},
 };
 static const struct jinja_named of_list[] = {
-    {"index", m_list_index}, {"count", m_list_count}, {"copy", m_copy},     {"append", m_refused},
-    {"extend", m_refused},   {"insert", m_refused},   {"pop", m_refused},   {"remove", m_refused},
+    {"index", m_list_index}, {"count", m_list_count}, {"copy", m_copy},     {"append", m_append},
+    {"extend", m_refused},   {"insert", m_refused},   {"pop", m_pop},       {"remove", m_refused},
     {"reverse", m_refused},  {"sort", m_refused},     {"clear", m_refused}, {NULL, NULL},
 };
 static const struct jinja_named of_dict[] = {

@@ -514,6 +514,7 @@ struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json, bo
         return text_from_json(run, json, caller);
     case JSON_ARRAY:
         v = jinja_list(run, JINJA_LIST, (uint32_t)json_array_size(json));
+        v.as.list->given = true;
         json_array_foreach(json, i, item) jinja_append(run, v, jinja_from_json(run, item, caller));
         return v;
     case JSON_OBJECT:

@@ -43,8 +43,8 @@ void jinja_heap_free(struct jinja_heap *heap);
 
 /*
  * Values of a template: Python's, as far as templates meet them. They live in a render's heap and
- * are passed by value; what they point to never changes after creation, except namespaces, and
- * lists and dictionaries under construction.
+ * are passed by value; what they point to never changes after creation, except namespaces,
+ * lists that a template appends to, and lists and dictionaries under construction.
  */
 
 struct json_t;
@@ -102,6 +102,7 @@ struct jinja_value {
 
 struct jinja_list {
     uint32_t n, room;
+    bool given; /* made of the caller's JSON: templates cannot change it */
     struct jinja_value *items;
 };
 

@@ -72,7 +72,7 @@ static void refusals_say_where(void **state)
         {"{% if x %}\n", "t, line 1, column 11: the template ends where", MOE_ERR_FORMAT},
         {"x {% include 'y' %}", "t, line 1, column 3: chat templates cannot have 'include'",
          MOE_ERR_UNSUPPORTED},
-        {"{{ [].append(1) }}", "'append' would change a value", MOE_ERR_FORMAT},
+        {"{{ [].insert(0, 1) }}", "'insert' would change a value", MOE_ERR_FORMAT},
         {"{{ 'a' + 1 }}", "'+' has no meaning for a str and a int", MOE_ERR_FORMAT},
         {"{{ 'a'.ljust(5, 3) }}", "expected a text, not a value of type int", MOE_ERR_FORMAT},
         {"{{ {'a': 1}[1:] }}", "a value of type dict has no slices", MOE_ERR_FORMAT},
@@ -91,6 +91,9 @@ static void refusals_say_where(void **state)
     json_decref(none);
 }
 
+/* Two lists that hold themselves. */
+#define SELF "{% set a = [] %}{% set b = [] %}{% set _ = a.append(a) %}{% set _ = b.append(b) %}"
+
 /* Whatever a template does, it ends, and in one sentence. */
 static void bombs_are_bounded(void **state)
 {
@@ -108,6 +111,11 @@ static void bombs_are_bounded(void **state)
         "{% set ns = namespace(x=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}"
         "{% endfor %}{{ ns.x }}",
         "{% for x in [[]] recursive %}{{ loop([[]]) }}{% endfor %}",
+        SELF "{{ a }}",
+        SELF "{{ a|tojson }}",
+        SELF "{{ a == b }}",
+        SELF "{{ a < b }}",
+        SELF "{{ [a, b]|sort }}",
     };
     json_t *none = json_object();
     const struct moe_jinja_limits limits = {.memory = 16 << 20, .steps = 1000 * 1000};
