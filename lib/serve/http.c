@@ -394,6 +394,10 @@ static void on_completed(void *ctx, struct MHD_Connection *connection, void **co
         epoll_ctl(h->poll, EPOLL_CTL_DEL, x->watched, NULL);
     pthread_mutex_lock(&h->lock);
     x->connection = NULL;
+    if (x->done) { /* though an executor may hold it for another moment */
+        h->buffered -= x->booked;
+        x->booked = 0;
+    }
     pthread_mutex_unlock(&h->lock);
     leave_exchange(x,
                    code != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->stage != EXCHANGE_RECEIVING);

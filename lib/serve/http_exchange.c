@@ -178,22 +178,19 @@ void exchange_release(struct exchange *x)
 {
     struct moe_http *h = x->http;
     pthread_mutex_lock(&h->lock);
-    bool ends = x->holders == 1; /* nobody else knows it */
-    pthread_mutex_unlock(&h->lock);
-    if (ends && h->options.access_log >= 0)
-        write_access_line(x);
-    pthread_mutex_lock(&h->lock);
     bool last = --x->holders == 0;
-    if (last) {
-        *x->link = x->next;
-        if (x->next)
-            x->next->link = x->link;
-        h->buffered -= x->booked;
-    }
-    pthread_cond_broadcast(&h->fewer);
     pthread_mutex_unlock(&h->lock);
     if (!last)
         return;
+    if (h->options.access_log >= 0)
+        write_access_line(x);
+    pthread_mutex_lock(&h->lock);
+    *x->link = x->next;
+    if (x->next)
+        x->next->link = x->link;
+    h->buffered -= x->booked;
+    pthread_cond_broadcast(&h->fewer);
+    pthread_mutex_unlock(&h->lock);
     if (x->completion)
         x->free_completion(x->completion);
     moe_buf_release(&x->body);

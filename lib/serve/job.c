@@ -184,20 +184,20 @@ static int request_new(struct request **out, struct moe_server *s, uint64_t byte
     return MOE_OK;
 }
 
-/* The server knows it no more. */
+/* Gives back its place and its memory, before its client hears of the end and asks for more. Under
+ * the mutex. */
 static void request_unlist(struct moe_server *s, struct request *a)
 {
     s->slots[a->slot] = NULL;
     s->free_slots[s->n_free++] = a->slot;
+    s->n_unlisted++;
     s->request_bytes -= a->bytes;
     a->client->n_requests--;
     count_choices(a, 0);
-    if (s->n_free == s->n_slots)
-        pthread_cond_broadcast(&s->idle);
 }
 
-/* Frees it once it is unlisted. */
-static void request_free(const struct moe_server *s, struct request *a, bool with_request)
+/* Frees it once it is unlisted and its last event is over. Without the mutex. */
+static void request_free(struct moe_server *s, struct request *a, bool with_request)
 {
     for (uint32_t i = 0; a->jobs && i < a->request->n; i++) {
         moe_buf_release(&a->jobs[i].text);
@@ -217,6 +217,10 @@ static void request_free(const struct moe_server *s, struct request *a, bool wit
         moe_request_free(a->request);
     free(a->jobs);
     free(a);
+    pthread_mutex_lock(&s->mutex);
+    if (--s->n_unlisted == 0)
+        pthread_cond_broadcast(&s->idle);
+    pthread_mutex_unlock(&s->mutex);
 }
 
 static struct request *request_find(const struct moe_server *s, uint64_t id)
@@ -338,7 +342,7 @@ static bool oust_for(struct moe_server *s, uint64_t client, uint32_t n, struct r
     return true;
 }
 
-static void tell_ousted(const struct moe_server *s, struct request *ousted)
+static void tell_ousted(struct moe_server *s, struct request *ousted)
 {
     struct moe_err err;
     moe_fail(&err, MOE_ERR_MEMORY,
@@ -393,14 +397,14 @@ int moe_server_submit(struct moe_server *s, struct moe_request *r,
     if (status == MOE_OK)
         status = request_begin(s, a, r, model, &ousted, err);
     s->counts.refused += status == MOE_ERR_LIMIT;
-    if (status != MOE_OK && a) {
+    if (status != MOE_OK && a)
         request_unlist(s, a);
-        request_free(s, a, false);
-    }
     s->counts.requests += status == MOE_OK;
     if (status == MOE_OK && id)
         *id = a->id;
     pthread_mutex_unlock(&s->mutex);
+    if (status != MOE_OK && a)
+        request_free(s, a, false);
     tell_ousted(s, ousted);
     return status;
 }
@@ -513,16 +517,15 @@ static void request_take(struct moe_server *s, struct request *a, bool quick)
         again = false;
     s->counts.requests += status == MOE_OK;
     s->counts.refused += status == MOE_ERR_LIMIT;
+    if (status != MOE_OK && !again)
+        request_unlist(s, a);
     pthread_mutex_unlock(&s->mutex);
     tell_ousted(s, ousted);
     if (status == MOE_OK || again)
         return;
-    a->events.refused(a->events.ctx, &err);
-    pthread_mutex_lock(&s->mutex);
-    request_unlist(s, a);
-    pthread_mutex_unlock(&s->mutex);
-    request_free(s, a, false);
     moe_request_free(r);
+    a->events.refused(a->events.ctx, &err);
+    request_free(s, a, false);
 }
 
 static bool reads_before(const struct request *a, const struct request *b)
@@ -577,7 +580,7 @@ void moe_server_cancel(struct moe_server *s, uint64_t id)
 void moe_server_drain(struct moe_server *s)
 {
     pthread_mutex_lock(&s->mutex);
-    while (s->n_free < s->n_slots)
+    while (s->n_free < s->n_slots || s->n_unlisted > 0)
         pthread_cond_wait(&s->idle, &s->mutex);
     pthread_mutex_unlock(&s->mutex);
 }
@@ -675,11 +678,6 @@ static void job_finish(struct executor *x, struct job *j, struct moe_server_resu
     result->route = j->route.failed ? result->model : (const char *)j->route.data;
     result->seconds = now - a->came;
     result->queue_seconds = (j->began ? j->began : now) - a->came;
-    if (a->events.ended) {
-        pthread_mutex_lock(&a->telling);
-        a->events.ended(a->events.ctx, j->choice, result);
-        pthread_mutex_unlock(&a->telling);
-    }
     pthread_mutex_lock(&s->mutex);
     j->state = JOB_ENDED;
     forget_cancelled(x, j);
@@ -694,11 +692,16 @@ static void job_finish(struct executor *x, struct job *j, struct moe_server_resu
         s->counts.cancelled++;
     else
         s->counts.ended++;
-    if (--a->n_left == 0) {
+    if (--a->n_left == 0)
         request_unlist(s, a);
-        request_free(s, a, true);
-    }
     pthread_mutex_unlock(&s->mutex);
+    pthread_mutex_lock(&a->telling);
+    if (a->events.ended)
+        a->events.ended(a->events.ctx, j->choice, result);
+    bool last = ++a->n_told == a->request->n;
+    pthread_mutex_unlock(&a->telling);
+    if (last)
+        request_free(s, a, true);
 }
 
 void job_end(struct executor *x, struct job *j, int status, const struct moe_err *err)

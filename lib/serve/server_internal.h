@@ -74,8 +74,8 @@ struct request {
     uint32_t n_counted; /* among the client's choices */
     double came;
     pthread_mutex_t telling; /* held during an event */
-    uint32_t n_left;
-    struct job *jobs; /* [request->n] */
+    uint32_t n_left, n_told; /* choices that have not ended; whose end was told */
+    struct job *jobs;        /* [request->n] */
     atomic_bool cancelled;
     /* Before it is read. */
     enum moe_request_kind kind;
@@ -186,6 +186,7 @@ struct moe_server {
     struct to_read quick, slow; /* slow: what takes more than a moment */
     struct request **slots;     /* [n_slots] NULL: free */
     uint32_t n_slots, *free_slots, n_free;
+    uint32_t n_unlisted; /* requests that have ended, whose events are not over */
     uint64_t n_requests; /* so far */
     struct client *clients;
     bool closing;

@@ -237,7 +237,7 @@ can_control_groups() {
     [ "$groups" != none ]
 }
 
-control_group() { # BYTES COMMAND...
+make_control_group() { # BYTES: $group, and $grouped, a command that runs others in it
     can_control_groups || return 1
     group=$groups/moe-test-$$
     mkdir "$group" || return 1
@@ -249,15 +249,25 @@ control_group() { # BYTES COMMAND...
         echo "$1" >"$group/$swap" 2>/dev/null
         ;;
     esac
-    shift
-    # shellcheck disable=SC2016 # for the inner shell
-    run sh -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group" "$@"
+    grouped=$tmp/grouped
+    printf '#!/bin/sh\necho $$ >"%s/cgroup.procs" && exec "$@"\n' "$group" >"$grouped"
+    chmod +x "$grouped"
+}
+
+end_control_group() { # $killed: how many of its processes were, for their memory
     killed=$(sed -n 's/^oom_kill //p' "$group/$kills")
     # What it was charged for may take a moment to go.
     for pause in 0 0.1 1 5; do
         sleep "$pause"
         rmdir "$group" 2>/dev/null && return
     done
+}
+
+control_group() { # BYTES COMMAND...
+    make_control_group "$1" || return 1
+    shift
+    run "$grouped" "$@"
+    end_control_group
 }
 
 finish() {

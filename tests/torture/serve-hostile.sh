@@ -2,7 +2,8 @@
 # for HOSTILE_SECONDS (3600): in turn alone and beside HOSTILE (50) whose attacks are drawn, from ATTACKERS addresses
 # (10), with what the others leave of the processor; HOSTILE_SEED draws others. Wanted, in the middle of all turns: the
 # honest ones' answers are right and take at most twice as long (the median and 95 of 100), /health takes less than
-# 50 ms (99 of 100; HOSTILE_HEALTH on a busy machine), the process stays within --memory, and no descriptor is left.
+# 50 ms (99 of 100; HOSTILE_HEALTH on a busy machine), the process stays within --memory, also in a control group of
+# that size where there is one, and no descriptor is left.
 # shellcheck shell=sh disable=SC2154,SC2046 # the variables are lib.sh's; what `of` prints is one word
 . tests/cli/lib.sh
 pack
@@ -78,7 +79,11 @@ ask_health() { # UNTIL OUT: a moment between two
 
 run "$bin/moe-run" -t 1 "$tiny" -p 'Once upon a time' -n 8 --temp 0
 printf '"text":"%s' "$(head -c 20 "$out")" >"$tmp/expected"
-listen "$bin/moe-serve" "$tiny" --memory "${memory}M" --template-file tests/data/chatml.jinja --request-timeout 10 || exit 1
+grouped=env
+make_control_group $((memory << 20)) || echo "# there is no control group here: the server runs outside one"
+printf '#!/bin/sh\nexec "%s" "%s/moe-serve" "$@"\n' "$grouped" "$bin" >"$tmp/server"
+chmod +x "$tmp/server"
+listen "$tmp/server" "$tiny" --memory "${memory}M" --template-file tests/data/chatml.jinja --request-timeout 10 || exit 1
 ask_honestly 2 "$tmp/first"
 before=$(descriptors)
 round=0
@@ -126,5 +131,9 @@ kill -TERM "$server"
 code=0
 wait "$server" || code=$?
 check "it ends as it should" [ "$code" = 0 ]
+if [ "$grouped" != env ]; then
+    end_control_group
+    check "its control group of $memory MiB killed nothing" [ "$killed" = 0 ]
+fi
 grep -v 'listening at' "$tmp/log" | sed 's/^/# /'
 finish

@@ -334,6 +334,46 @@ static void what_cannot_be_served_is_refused(void **state)
         moe_buf_release(&asked[i].text);
 }
 
+enum { ONE_BY_ONE = 20 };
+
+struct one_by_one {
+    struct moe_server *server;
+    struct moe_server_events events;
+    int asked, refused;
+};
+
+/* Asks again as soon as it hears of the end, as a client does that waits for each answer. */
+static void ask_again(void *ctx, uint32_t choice, const struct moe_server_result *result)
+{
+    struct one_by_one *o = ctx;
+    static struct asked asked = {.json = "{\"prompt\": \"x\", \"max_tokens\": 1}"};
+    struct moe_request *r = o->asked < ONE_BY_ONE ? request_of(&asked) : NULL;
+    struct moe_err err;
+    (void)choice, (void)result;
+    if (!r)
+        return;
+    o->asked++;
+    if (moe_server_submit(o->server, r, &o->events, NULL, &err) != MOE_OK) {
+        o->refused++;
+        moe_request_free(r);
+    }
+}
+
+/* What a request had of the queue is free before its client hears of the end. */
+static void who_asks_one_by_one_is_never_refused(void **state)
+{
+    struct one_by_one o = {.server = open_server(1, 1)};
+    struct moe_server_counts counts;
+    (void)state;
+    o.events = (struct moe_server_events){.ctx = &o, .ended = ask_again};
+    ask_again(&o, 0, NULL);
+    moe_server_drain(o.server);
+    moe_server_count(o.server, &counts);
+    assert_int_equal(o.refused, 0);
+    assert_int_equal(counts.ended, ONE_BY_ONE);
+    moe_server_close(o.server);
+}
+
 /* ---- Collections ---- */
 
 /* Requests say which model they begin with; results of the first go on, some to the second, some to
@@ -719,6 +759,7 @@ int main(void)
         cmocka_unit_test(clients_share_places_and_the_queue),
         cmocka_unit_test(nobody_learns_of_anothers_prompts),
         cmocka_unit_test(what_cannot_be_served_is_refused),
+        cmocka_unit_test(who_asks_one_by_one_is_never_refused),
         cmocka_unit_test(collections_answer_as_each_model_alone),
         cmocka_unit_test(a_broken_model_fails_alone),
         cmocka_unit_test(cancelled_at_any_moment_others_are_unharmed),
