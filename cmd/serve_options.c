@@ -71,7 +71,13 @@ static const struct cli_option options[] = {
      .help = "the model's name for clients",
      .excludes = "coe"},
     {CLI_OPT_FLAG(0, "strict-names", &serve_opt.server.strict_names),
-     .help = "refuse requests for models of other names"},
+     .help = "refuse requests for models of other names",
+     .excludes = "any-model-name"},
+    {CLI_OPT_FLAG(0, "any-model-name", &serve_opt.server.any_name),
+     .help = "a collection, too, answers to any name",
+     .needs = "coe"},
+    {CLI_OPT_TEXTS(0, "alias", "NAME[=MODEL]", &serve_opt.aliases),
+     .help = "another name of a model"},
     {CLI_OPT_U32('c', "context", "N", &serve_opt.server.engine.session.context, 2, MOE_MAX_CONTEXT),
      .shown = "the model's, at most 4096", .help = "context of each sequence, in tokens"},
     {CLI_OPT_TEXT(0, "template-file", "FILE", &serve_opt.server.template_file),
@@ -210,6 +216,7 @@ int serve_options_parse(int argc, char **argv, const char **path)
     serve_opt.server.engine.ahead = serve_opt.draft == DRAFT_MTP;
     serve_opt.server.executors = serve_opt.executors.of;
     serve_opt.server.n_executors = serve_opt.executors.n;
+    serve_opt.server.aliases = serve_opt.aliases.items;
     *path = serve_opt.collection ? NULL : args[0];
     const char *asked = *path;
     status = asked ? kept_model_resolve(path) : -1;

@@ -22,6 +22,7 @@ struct serve_options {
     struct requests_options requests;
     struct moe_server_options server;
     struct serve_http_options http;
+    struct cli_texts aliases;
 };
 
 extern struct serve_options serve_opt; /* of the process */

@@ -2,6 +2,7 @@
 #include "engine/memory.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 #include "gpu.h"
 #include "infer/layer_predictor.h"
 #include "infer/pass_ops.h"
+#include "model/shape.h"
 #include "sched/history.h"
 
 enum {
@@ -793,6 +795,7 @@ int moe_needs_of(struct moe_needs *out, const char *path, const struct moe_engin
 {
     struct moe_engine_options o = *options;
     struct moe_model *model;
+    struct moe_shape_bytes shape = {0};
     *out = (struct moe_needs){0};
     o.shares = true;
     o.program_bytes = 0;
@@ -801,6 +804,13 @@ int moe_needs_of(struct moe_needs *out, const char *path, const struct moe_engin
     out->config = model->config;
     out->sampling = model->sampling;
     out->file_bytes = moe_pack_file_bytes(model->pack);
+    out->fingerprint = moe_pack_fingerprint(model->pack);
+    if (moe_pack_n_variants(model->pack))
+        snprintf(out->variant, sizeof out->variant, "%s",
+                 moe_pack_variant_at(model->pack, 0)->name);
+    if (status == MOE_OK)
+        status = moe_shape_bytes(&shape, &out->config, (struct moe_bits){16, 16}, 16, 64, err);
+    out->parameters = shape.parameters;
     if (status == MOE_OK)
         status = look_at_needs(&out->on[false], model, NULL, &o, err);
     if (status == MOE_OK && gpu)

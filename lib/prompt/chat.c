@@ -196,6 +196,12 @@ const char *moe_chat_thought_member(const struct moe_chat *chat)
     return chat->thought_member;
 }
 
+void moe_chat_can(const struct moe_chat *chat, bool *calls, bool *thinks)
+{
+    *calls = chat->n_calls > 0;
+    *thinks = chat->thought_begins != NULL;
+}
+
 void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer, uint64_t n,
                     struct moe_chat_answer *out)
 {

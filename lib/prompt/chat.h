@@ -121,5 +121,7 @@ void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer
                     struct moe_chat_answer *out);
 /* The message member from which the template takes a thought. */
 const char *moe_chat_thought_member(const struct moe_chat *chat);
+/* Whether calls of tools, and thoughts, are known in the form in which the template writes them. */
+void moe_chat_can(const struct moe_chat *chat, bool *calls, bool *thinks);
 
 #endif

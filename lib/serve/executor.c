@@ -281,6 +281,7 @@ int models_list(struct moe_server *s, struct moe_err *err)
     }
     for (uint32_t i = 0; i < c->n_follows; i++)
         s->models[c->follows[i].from].goes_on = true;
+    MOE_TRY(aliases_list(s, err));
     return read_template(s, err);
 }
 
@@ -292,6 +293,7 @@ void models_free(struct moe_server *s)
         free(s->models[i].broken);
     }
     moe_buf_release(&s->template);
+    aliases_free(s);
     free(s->models);
     free(s->needs);
     moe_coe_collection_free(s->own);
@@ -415,6 +417,23 @@ static void unload_leaving(struct executor *x)
     }
 }
 
+/* Notes what clients may ask about it, of an engine that has all memory also what was not known
+ * before. Under the mutex. */
+static void note_loaded(struct moe_server *s, struct model *m, const struct loaded *l)
+{
+    const struct moe_chat *chat = l->chat;
+    if (s->whole) {
+        s->needs[0].config = l->engine->model->config;
+        m->sampling = l->engine->model->sampling;
+        m->file_bytes = moe_pack_file_bytes(l->engine->model->pack);
+        m->fingerprint = moe_pack_fingerprint(l->engine->model->pack);
+    }
+    m->chats = chat != NULL;
+    m->calls = m->thinks = false;
+    if (chat)
+        moe_chat_can(chat, &m->calls, &m->thinks);
+}
+
 /* Loads a model and notes the result. The mutex is held before and after. */
 static void load_model(struct executor *x, uint32_t model)
 {
@@ -429,6 +448,7 @@ static void load_model(struct executor *x, uint32_t model)
     pthread_mutex_lock(&s->mutex);
     if (status == MOE_OK) {
         l->state = MODEL_READY;
+        note_loaded(s, &s->models[model], l);
         x->counts.loads++;
         x->counts.host_loads += l->from_host;
         x->counts.bytes_read += l->read_bytes;

@@ -45,6 +45,7 @@ struct exchange {
     /* For the access log. */
     double came;
     char method[16], who[64]; /* who: its client */
+    char item[160];           /* of a path with {id}: what is there, decoded */
     unsigned status;          /* 0: it was not answered */
     char model[64];           /* that answered; shared, as all that follows */
     uint64_t n_prompt, n_tokens, n_sent;
@@ -171,5 +172,13 @@ void http_route_late(struct exchange *x);
 /* Answers a complete request, or one that was suspended and may have something to send. If its
  * stage is EXCHANGE_WAITING afterwards, its connection must be suspended. */
 enum MHD_Result http_answer(struct exchange *x, const char *method);
+
+/* ---- http_models.c: what is said of models ---- */
+
+struct moe_server_model;
+
+/* /v1/models and /v1/models/{id}: a list, a model, in the forms of several APIs at once. */
+void http_write_models(struct moe_server *s, struct moe_buf *out);
+void http_write_model(const struct moe_server_model *m, struct moe_buf *out);
 
 #endif

@@ -2,11 +2,11 @@
  * server's events. */
 #define _DEFAULT_SOURCE /* getentropy */
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -31,11 +31,34 @@ static const struct route {
     [MOE_HTTP_RESPONSES] = {.post = true, .kind = MOE_REQUEST_RESPONSES},
 };
 
-static enum moe_http_route find_route(const char *url)
+/* Copies what a path has in the place of {id}; its escapes are decoded, those of slashes too, which
+ * names of models may have. False: it is empty, too long or has control characters. */
+static bool copy_item(const char *from, char *to, size_t room)
 {
-    for (int i = 0; i < MOE_HTTP_ELSEWHERE; i++)
-        if (strcmp(moe_http_paths[i], url) == 0)
+    size_t n = 0;
+    for (; *from && n + 1 < room; from++) {
+        unsigned code = (unsigned char)*from;
+        if (*from == '%' && isxdigit((unsigned char)from[1]) && isxdigit((unsigned char)from[2])) {
+            sscanf(from + 1, "%2x", &code);
+            from += 2;
+        }
+        if (code < ' ')
+            return false;
+        to[n++] = (char)code;
+    }
+    to[n] = 0;
+    return n > 0 && !*from;
+}
+
+/* The route of a path, and what it has in the place of {id}. */
+static enum moe_http_route find_route(const char *url, char *item, size_t room)
+{
+    for (int i = 0; i < MOE_HTTP_ELSEWHERE; i++) {
+        const char *path = moe_http_paths[i], *id = strstr(path, "{id}");
+        size_t n = id ? (size_t)(id - path) : strlen(path);
+        if (strncmp(path, url, n) == 0 && (id ? copy_item(url + n, item, room) : !url[n]))
             return (enum moe_http_route)i;
+    }
     return MOE_HTTP_ELSEWHERE;
 }
 
@@ -227,7 +250,7 @@ void http_route(struct exchange *x, const char *url, const char *method, const c
     snprintf(x->method, sizeof x->method, "%s", method);
     x->old = strcmp(version, "HTTP/1.0") == 0;
     x->faulty = !read_head(x, url, &path, &host, authority);
-    x->route = x->faulty ? MOE_HTTP_ELSEWHERE : find_route(path);
+    x->route = x->faulty ? MOE_HTTP_ELSEWHERE : find_route(path, x->item, sizeof x->item);
     x->refused = x->faulty ? MHD_HTTP_BAD_REQUEST : refusal(x, path, host, method, &x->why);
     http_client_name(x->client->id, x->who);
     http_route_late(x);
@@ -507,31 +530,6 @@ static enum MHD_Result respond_page(struct exchange *x)
 
 /* ---- Answers at once ---- */
 
-/* {"object": "list", "data": [{"id", "object": "model", ...}]} */
-static void write_models(struct moe_buf *out, const struct moe_server *server)
-{
-    struct moe_emit e;
-    struct moe_sampler_options nothing;
-    const char *name;
-    moe_sampling_unsaid(&nothing);
-    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
-    moe_emit_text(&e, "object", "list");
-    moe_emit_open_list(&e, "data");
-    for (uint32_t i = 0; (name = moe_server_model(server, i)) != NULL; i++) {
-        moe_emit_open_map(&e, NULL);
-        moe_emit_text(&e, "id", name);
-        moe_emit_text(&e, "object", "model");
-        moe_emit_i64(&e, "created", (int64_t)time(NULL));
-        moe_emit_text(&e, "owned_by", "moe-serve");
-        const struct moe_sampler_options *published = moe_server_sampling(server, i);
-        if (published)
-            moe_sampling_emit(&e, "sampling", &nothing, published);
-        moe_emit_close(&e);
-    }
-    moe_emit_close(&e);
-    moe_emit_end_item(&e, NULL);
-}
-
 /* Whether the text is a list of header names as browsers send it. */
 static bool is_list_of_names(const char *text)
 {
@@ -562,6 +560,18 @@ static void write_metrics(struct exchange *x)
     moe_metrics_write(&counts, h->server, &x->out);
 }
 
+static enum MHD_Result respond_model(struct exchange *x)
+{
+    struct moe_server_model m;
+    struct moe_err err;
+    if (!moe_server_describe_name(x->http->server, x->item, &m)) {
+        moe_fail(&err, MOE_ERR_USAGE, "the model '%.100s' is not served here", x->item);
+        return http_respond_error(x, MHD_HTTP_NOT_FOUND, &err);
+    }
+    http_write_model(&m, &x->out);
+    return http_respond(x, MHD_HTTP_OK, "application/json", no_store);
+}
+
 static enum MHD_Result answer_whole(struct exchange *x)
 {
     switch (x->route) {
@@ -574,8 +584,10 @@ static enum MHD_Result answer_whole(struct exchange *x)
         write_metrics(x);
         return http_respond(x, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", no_store);
     case MOE_HTTP_MODELS:
-        write_models(&x->out, x->http->server);
+        http_write_models(x->http->server, &x->out);
         return http_respond(x, MHD_HTTP_OK, "application/json", no_store);
+    case MOE_HTTP_MODEL:
+        return respond_model(x);
     default: /* models answer these, or nobody */
         return MHD_NO;
     }

@@ -17,66 +17,7 @@
 #include "prompt/chat.h"
 #include "prompt/chat_answer.h"
 
-/* The name for requests without a model, if rules lead to models. */
-#define BY_RULES "auto"
-
 enum { MARK_TOKENS = 32 }; /* at a prompt's end, where what opens a thought is looked for */
-
-/* ---- Models by name ---- */
-
-const char *moe_server_model(const struct moe_server *s, uint32_t i)
-{
-    const struct moe_coe_collection *c = s->collection;
-    if (i < s->n_models)
-        return s->models[i].name;
-    return i == s->n_models && (c->n_routes || c->n_scores) ? BY_RULES : NULL;
-}
-
-const struct moe_sampler_options *moe_server_sampling(const struct moe_server *s, uint32_t i)
-{
-    return i < s->n_models && !s->models[i].is_broken ? &s->models[i].sampling : NULL;
-}
-
-/* Refuses a name, and lists those served. */
-static int refuse_name(const struct moe_server *s, const char *name, struct moe_err *err)
-{
-    char names[256] = "";
-    const char *served;
-    for (uint32_t i = 0; (served = moe_server_model(s, i)) != NULL; i++) {
-        size_t n = strlen(names);
-        if (n + strlen(served) + sizeof ", ..." > sizeof names) {
-            strcpy(names + n, ", ...");
-            break;
-        }
-        snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", served);
-    }
-    return moe_fail(err, MOE_ERR_USAGE, "the model '%.100s' is not served here; these are: %s",
-                    name, names);
-}
-
-static const char *field(void *ctx, const char *name)
-{
-    return moe_request_field(ctx, name);
-}
-
-static int choose_model(const struct moe_server *s, struct moe_request *r, uint32_t *model,
-                        struct moe_err *err)
-{
-    *model = MOE_COE_NONE;
-    for (uint32_t i = 0; r->model && i < s->n_models; i++)
-        if (strcmp(s->models[i].name, r->model) == 0)
-            *model = i;
-    if (*model != MOE_COE_NONE)
-        return MOE_OK;
-    bool any = s->own && !s->options.strict_names;
-    if (r->model && strcmp(r->model, BY_RULES) != 0 && !any)
-        return refuse_name(s, r->model, err);
-    *model = s->own ? 0 : moe_coe_route(s->collection, field, r);
-    if (*model == MOE_COE_NONE)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "no rule of the collection accepts the request: name a 'model'");
-    return MOE_OK;
-}
 
 /* ---- The list of requests ---- */
 
@@ -386,7 +327,7 @@ int moe_server_submit(struct moe_server *s, struct moe_request *r,
 {
     struct request *a = NULL, *ousted = NULL;
     uint32_t model;
-    int status = choose_model(s, r, &model, err);
+    int status = model_choose(s, r, &model, err);
     if (status != MOE_OK)
         return status;
     memory_look_again(s, model);
@@ -502,7 +443,7 @@ static void request_take(struct moe_server *s, struct request *a, bool quick)
     if (!again)
         moe_buf_release(&a->body);
     if (status == MOE_OK)
-        status = choose_model(s, r, &model, &err);
+        status = model_choose(s, r, &model, &err);
     if (status == MOE_OK)
         memory_look_again(s, model);
     if (status == MOE_OK)
@@ -673,7 +614,7 @@ static void job_finish(struct executor *x, struct job *j, struct moe_server_resu
     double now = moe_seconds();
     moe_buf_u8(&j->route, 0);
     result->model = s->models[j->queued.expert].name;
-    if (s->own && a->request->model) /* by the requested name: clients compare it with theirs */
+    if (model_answers_as(s, a->request->model)) /* clients compare it with theirs */
         result->model = a->request->model;
     result->route = j->route.failed ? result->model : (const char *)j->route.data;
     result->seconds = now - a->came;

@@ -15,6 +15,7 @@ const char *const moe_http_paths[MOE_HTTP_ROUTES] = {
     [MOE_HTTP_HEALTH] = "/health",
     [MOE_HTTP_METRICS] = "/metrics",
     [MOE_HTTP_MODELS] = "/v1/models",
+    [MOE_HTTP_MODEL] = "/v1/models/{id}",
     [MOE_HTTP_CHAT] = "/v1/chat/completions",
     [MOE_HTTP_TEXT] = "/v1/completions",
     [MOE_HTTP_MESSAGES] = "/v1/messages",

@@ -16,6 +16,7 @@ enum moe_http_route {
     MOE_HTTP_HEALTH,
     MOE_HTTP_METRICS,
     MOE_HTTP_MODELS,
+    MOE_HTTP_MODEL,
     MOE_HTTP_CHAT,
     MOE_HTTP_TEXT,
     MOE_HTTP_MESSAGES,
@@ -23,7 +24,7 @@ enum moe_http_route {
     MOE_HTTP_ELSEWHERE, /* no route */
     MOE_HTTP_ROUTES,
 };
-/* Their paths, "other" for none. */
+/* Their paths, "other" for none; {id} is what follows. */
 extern const char *const moe_http_paths[MOE_HTTP_ROUTES];
 
 /* The HTTP statuses that are answered, and counted. */

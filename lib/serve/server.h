@@ -48,7 +48,10 @@ struct moe_server_options {
      * Borrowed while the server is open. */
     struct moe_engine_options engine;
     const char *template_file; /* chat template of all models; NULL: each model's own */
-    bool strict_names;         /* one pack answers only to its own name, not to any other */
+    /* One pack answers only to its own name and aliases, not to any other; a collection to any. */
+    bool strict_names, any_name;
+    /* Other names of models, "NAME=MODEL", or of one pack "NAME"; NULL-terminated; NULL: none. */
+    const char *const *aliases;
 
     const struct moe_server_executor *executors; /* [n_executors]; 0: one on engine.device */
     uint32_t n_executors;
@@ -136,10 +139,29 @@ void moe_server_drain(struct moe_server *s);
 /* Ends all requests with MOE_STOP_USER, waits for them, and frees. NULL is fine. */
 void moe_server_close(struct moe_server *s);
 
-/* Names of models, then "auto" if rules lead to them; NULL past the end. */
+/* Names of models, then "auto" if rules lead to them, then aliases; NULL past the end. */
 const char *moe_server_model(const struct moe_server *s, uint32_t i);
-/* Model i's defaults for drawing tokens; NULL: unknown, as for "auto". */
-const struct moe_sampler_options *moe_server_sampling(const struct moe_server *s, uint32_t i);
+
+/* What is known of a model before anyone asks it. */
+struct moe_server_model {
+    const char *name;  /* that is asked for */
+    const char *model; /* ... and the model's own; NULL: rules lead to one */
+    int64_t modified;  /* its file's time, in seconds since 1970 */
+    bool loaded;       /* an executor has it */
+    /* Since it was first loaded: whether its template can be used, has a place for tools, writes
+     * thoughts. */
+    bool chats, calls, thinks;
+    /* 0 where it could not be opened yet, or rules choose. */
+    uint64_t file_bytes, fingerprint, parameters;
+    uint32_t context, most_context; /* of a sequence here; that the model was made for */
+    uint32_t vocab, hidden, n_layers;
+    const char *family, *variant;               /* "" likewise; its makers' name, bits of experts */
+    const struct moe_sampler_options *sampling; /* as published; NULL likewise */
+};
+/* Describes the i-th name: as above, and then the aliases. False: past the end. */
+bool moe_server_describe(struct moe_server *s, uint32_t i, struct moe_server_model *out);
+/* ... or the name that a client asks for. False: it is not served. */
+bool moe_server_describe_name(struct moe_server *s, const char *name, struct moe_server_model *out);
 
 /* ---- Counts since the server was opened ---- */
 

@@ -105,8 +105,16 @@ struct model {
     int broken_status;
     uint32_t kind; /* index in the server's needs, shared by models of one architecture */
     struct moe_needs_on on[2]; /* what it takes on the processor, on a GPU (engine/memory.h) */
-    uint64_t file_bytes;
+    uint64_t file_bytes, fingerprint, parameters;
+    char variant[MOE_NAME_BYTES];
     struct moe_sampler_options sampling; /* as published */
+    bool chats, calls, thinks;           /* once it has been loaded; under the mutex */
+};
+
+/* Another name of a model. */
+struct alias {
+    char *name;
+    uint32_t model;
 };
 
 enum loaded_state { MODEL_ABSENT, MODEL_LOADING, MODEL_READY, MODEL_FAILED };
@@ -162,6 +170,8 @@ struct moe_server {
     const struct moe_coe_collection *collection;
     uint32_t n_models, n_executors, n_kinds;
     struct model *models;
+    struct alias *aliases;
+    uint32_t n_aliases;
     struct moe_needs *needs; /* [n_kinds] */
     struct executor *executors;
     struct moe_gpu *gpu; /* if executors compute on one: to measure it; engines open their own */
@@ -273,6 +283,8 @@ int memory_survey(struct moe_server *s, const struct moe_progress *progress, str
  * what they need there is one tier for packs above the disk. MOE_ERR_LIMIT: too small. */
 int memory_divide(struct moe_server *s, struct moe_err *err);
 
+/* The context of sequences of a model of these needs. */
+uint32_t memory_context(const struct moe_server *s, const struct moe_needs *needs);
 /* The session of a model on an executor, within the part for computing. */
 int memory_session(const struct executor *x, const struct model *m, struct moe_session_options *o,
                    struct moe_err *err);
@@ -291,6 +303,17 @@ void memory_look_again(struct moe_server *s, uint32_t model);
 bool memory_is_whole(const struct executor *x, const struct model *m);
 /* Whether the model uses the host tier: engines on a GPU have all experts there. */
 bool memory_in_tier(const struct moe_server *s, uint32_t model);
+
+/* Names of models (model_names.c). */
+
+/* Reads the options' aliases, once models are listed. */
+int aliases_list(struct moe_server *s, struct moe_err *err);
+void aliases_free(struct moe_server *s);
+/* The model that a request is for, by its name or by rules. */
+int model_choose(const struct moe_server *s, struct moe_request *r, uint32_t *model,
+                 struct moe_err *err);
+/* Whether replies to a request for this name (NULL: none) have it as their model's. */
+bool model_answers_as(const struct moe_server *s, const char *name);
 
 /* Models: their list, and loading them into an executor's memory. */
 

@@ -35,6 +35,15 @@ static uint32_t kind_of(struct moe_server *s, const struct moe_needs *needs)
     return i;
 }
 
+static void note_file(struct model *m, const struct moe_needs *needs)
+{
+    m->file_bytes = needs->file_bytes;
+    m->fingerprint = needs->fingerprint;
+    m->parameters = needs->parameters;
+    memcpy(m->variant, needs->variant, sizeof m->variant);
+    m->sampling = needs->sampling;
+}
+
 static int survey_one(struct moe_server *s, struct model *m, struct moe_needs *needs,
                       struct moe_err *err)
 {
@@ -43,8 +52,7 @@ static int survey_one(struct moe_server *s, struct model *m, struct moe_needs *n
     if (status == MOE_OK) {
         m->kind = kind_of(s, needs);
         memcpy(m->on, needs->on, sizeof m->on);
-        m->file_bytes = needs->file_bytes;
-        m->sampling = needs->sampling;
+        note_file(m, needs);
         return MOE_OK;
     }
     if (!s->own && status != MOE_ERR_MEMORY) {
@@ -84,7 +92,7 @@ int memory_survey(struct moe_server *s, const struct moe_progress *progress, str
 
 /* ---- Sessions ---- */
 
-static uint32_t context_of(const struct moe_server *s, const struct moe_needs *needs)
+uint32_t memory_context(const struct moe_server *s, const struct moe_needs *needs)
 {
     uint32_t wanted = s->options.engine.session.context, cap = s->options.engine.context_cap;
     uint32_t most = needs->config.context_max;
@@ -98,7 +106,7 @@ static struct moe_session_options session_of(const struct moe_server *s,
                                              const struct moe_needs *needs, bool on_gpu)
 {
     struct moe_session_options o = s->options.engine.session;
-    o.context = context_of(s, needs);
+    o.context = memory_context(s, needs);
     o.n_sequences = s->options.sequences;
     o.gpu = on_gpu ? s->gpu : NULL;
     if (o.kv_kind == MOE_LAYOUT_NONE)
@@ -140,8 +148,7 @@ static bool take_needs(struct moe_server *s, struct model *m, const struct moe_n
             return false;
     for (uint32_t i = 0; i < s->n_executors; i++)
         s->sizes[(uint64_t)i * s->n_models + model] = memory_as_listed(&s->executors[i], m);
-    m->file_bytes = needs->file_bytes;
-    m->sampling = needs->sampling;
+    note_file(m, needs);
     return true;
 }
 

@@ -61,6 +61,10 @@ ask /v1/models
 is 200 "/v1/models"
 says '*"object":*"list"*"id":*"tiny"*"object":*"model"*' "... names the model"
 says '*"sampling":{"temperature":{"value":0.8,"from":"model"},"top_k":{"value":40,"from":"default"}*' "... and how it draws"
+says '*"context_length":512,"max_model_len":512,*"n_ctx_train":512,*"n_params":[1-9]*' "... and how long its texts may be"
+ask /v1/models/org%2Fother
+is 200 "/v1/models/{id}, of any name"
+says '{"id":"org/other","object":"model",*"root":"tiny","context_length":512,*' "... is the model that answers"
 ask /
 is 200 "/"
 has_header "content-type: text/html" "... is a page"
@@ -332,12 +336,21 @@ run "$bin/moe-serve" "$tiny" --listen nowhere
 error_line 2 "moe-serve: 'nowhere' is not an address*" "no address"
 run "$bin/moe-serve" "$tiny" --allow-origin pages.example
 error_line 2 "moe-serve: option --allow-origin: 'pages.example' is none of*" "no origin"
-serve --strict-names || exit 1
+run "$bin/moe-serve" "$tiny" --alias gpt=none
+error_line 2 "moe-serve: the alias 'gpt=none': there is no model 'none'" "an alias of no model"
+serve --strict-names --alias gpt-4o --alias best=tiny || exit 1
 post /v1/completions '{"prompt": "x", "model": "gpt-9"}'
-error_is 404 "the model 'gpt-9' is not served here; these are: tiny" "--strict-names refuses other names"
+error_is 404 "the model 'gpt-9' is not served here; these are: tiny, gpt-4o, best" "--strict-names refuses other names"
 says '*"param":"model","code":"model_not_found"*' "... by a code"
 post /v1/completions '{"prompt": "x", "model": "tiny", "max_tokens": 1}'
 is 200 "... and takes its own"
+post /v1/completions '{"prompt": "x", "model": "gpt-4o", "max_tokens": 1}'
+is 200 "... and an alias"
+says '*"model":"gpt-4o"*' "... by which it answers"
+ask /v1/models
+says '*"id":"tiny"*"id":"gpt-4o"*"root":"tiny"*"id":"best"*"last_id":"best"}' "... and which is listed"
+ask /v1/models/gpt-9
+error_is 404 "the model 'gpt-9' is not served here" "a model that is not there"
 run "$bin/moe-serve" "$tiny" --port "$port"
 error_line 1 "moe-serve: 127.0.0.1, port $port: cannot listen there: *" "a port in use"
 post /v1/chat/completions '{"messages": [{"role": "user", "content": "x"}]}'

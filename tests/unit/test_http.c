@@ -93,10 +93,16 @@ void moe_server_cancel(struct moe_server *s, uint64_t id)
         end(MOE_OK, NULL, MOE_STOP_USER);
 }
 
-const struct moe_sampler_options *moe_server_sampling(const struct moe_server *s, uint32_t i)
+bool moe_server_describe(struct moe_server *s, uint32_t i, struct moe_server_model *out)
 {
-    (void)s, (void)i;
-    return NULL;
+    *out = (struct moe_server_model){.name = moe_server_model(s, i)};
+    return out->name != NULL;
+}
+
+bool moe_server_describe_name(struct moe_server *s, const char *name, struct moe_server_model *out)
+{
+    moe_server_describe(s, 0, out);
+    return strcmp(name, out->name) == 0;
 }
 
 const char *moe_server_model(const struct moe_server *s, uint32_t i)
