@@ -66,26 +66,41 @@ static struct client *client_find(struct moe_server *s, uint64_t id, struct moe_
     return found;
 }
 
-/* Whether that many bytes fit beside others. Accepts an oversized request only into an empty queue.
- */
-static int request_check(const struct moe_server *s, uint64_t others, uint32_t n_others,
-                         uint64_t bytes, struct moe_err *err)
+/* Requests that take more than this part of the queue's memory are large. */
+enum { LARGE_PART = 64 };
+
+static uint64_t bytes_if_large(const struct moe_server *s, uint64_t bytes)
 {
-    if (n_others > 0 && others + bytes > s->request_bytes_max)
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        "the queue is full: the requests in it take all of its memory (later)");
-    return MOE_OK;
+    return bytes > s->request_bytes_max / LARGE_PART ? bytes : 0;
 }
 
-/* Books a request's memory in place of what was booked for it before. */
+/* Of the queue's memory large requests leave a quarter to small ones. */
+static bool large_fit(const struct moe_server *s, uint64_t bytes)
+{
+    return s->request_bytes + bytes <= s->request_bytes_max &&
+           s->large_bytes + bytes <= s->request_bytes_max / 4 * 3;
+}
+
+/* Books a listed request's memory in place of what was booked for it before. Alone, it may take
+ * any.
+ */
 static int request_book(struct moe_server *s, struct request *a, uint64_t bytes,
                         struct moe_err *err)
 {
-    uint64_t others = s->request_bytes - a->bytes;
-    MOE_TRY(request_check(s, others, s->n_slots - s->n_free - 1, bytes, err));
-    s->request_bytes = others + bytes;
-    a->bytes = bytes;
-    return MOE_OK;
+    const uint64_t had = a->bytes, large = bytes_if_large(s, bytes);
+    s->request_bytes -= had;
+    s->large_bytes -= bytes_if_large(s, had);
+    const uint64_t small = s->request_bytes - s->large_bytes + bytes;
+    bool fits = s->n_slots - s->n_free == 1 || large_fit(s, bytes) ||
+                (!large && (s->request_bytes + bytes <= s->request_bytes_max ||
+                            small <= s->request_bytes_max / 4));
+    a->bytes = fits ? bytes : had;
+    s->request_bytes += a->bytes;
+    s->large_bytes += bytes_if_large(s, a->bytes);
+    return fits ? MOE_OK
+                : moe_fail(err, MOE_ERR_LIMIT,
+                           "the queue is full: the requests in it take all of its memory%s (later)",
+                           large ? " that is for large ones" : "");
 }
 
 static void count_choices(struct request *a, uint32_t n)
@@ -94,8 +109,8 @@ static void count_choices(struct request *a, uint32_t n)
     a->n_counted = n;
 }
 
-/* Lists a request that takes this much memory. Under the mutex. */
-static int request_new(struct request **out, struct moe_server *s, uint64_t bytes,
+/* Lists a request. Under the mutex. */
+static int request_new(struct request **out, struct moe_server *s,
                        const struct moe_server_events *events, struct moe_err *err)
 {
     if (s->closing)
@@ -103,7 +118,6 @@ static int request_new(struct request **out, struct moe_server *s, uint64_t byte
     if (s->n_free == 0)
         return moe_fail(err, MOE_ERR_LIMIT, "the queue is full: %u requests wait or run (later)",
                         s->n_slots);
-    MOE_TRY(request_check(s, s->request_bytes, s->n_slots - s->n_free, bytes, err));
     struct client *client = client_find(s, events->client, err);
     struct request *a = client ? moe_alloc(1, sizeof *a, err) : NULL;
     if (!a)
@@ -121,7 +135,6 @@ static int request_new(struct request **out, struct moe_server *s, uint64_t byte
     pthread_mutex_init(&a->preparing, NULL);
     s->slots[a->slot] = a;
     *out = a;
-    s->request_bytes += a->bytes = bytes;
     return MOE_OK;
 }
 
@@ -133,6 +146,7 @@ static void request_unlist(struct moe_server *s, struct request *a)
     s->free_slots[s->n_free++] = a->slot;
     s->n_unlisted++;
     s->request_bytes -= a->bytes;
+    s->large_bytes -= bytes_if_large(s, a->bytes);
     a->client->n_requests--;
     count_choices(a, 0);
 }
@@ -299,6 +313,23 @@ static void tell_ousted(struct moe_server *s, struct request *ousted)
     }
 }
 
+/* Lists a request and books its memory; others give way. *out: listed, though memory may be short.
+ * Under the mutex. */
+static int request_enter(struct request **out, struct moe_server *s, uint64_t bytes,
+                         const struct moe_server_events *events, struct request **ousted,
+                         struct moe_err *err)
+{
+    int status;
+    do
+        status = request_new(out, s, events, err);
+    while (status == MOE_ERR_LIMIT && oust_for(s, events->client, 1, ousted));
+    MOE_TRY(status);
+    do
+        status = request_book(s, *out, bytes, err);
+    while (status == MOE_ERR_LIMIT && oust_for(s, events->client, 0, ousted));
+    return status;
+}
+
 /* Gives a listed request what it asks for: `r`, which it owns if MOE_OK. Under the mutex. */
 static int request_begin(struct moe_server *s, struct request *a, struct moe_request *r,
                          uint32_t model, struct request **ousted, struct moe_err *err)
@@ -332,9 +363,7 @@ int moe_server_submit(struct moe_server *s, struct moe_request *r,
         return status;
     memory_look_again(s, model);
     pthread_mutex_lock(&s->mutex);
-    do
-        status = request_new(&a, s, 0, events, err);
-    while (status == MOE_ERR_LIMIT && oust_for(s, events->client, 1, &ousted));
+    status = request_enter(&a, s, 0, events, &ousted, err);
     if (status == MOE_OK)
         status = request_begin(s, a, r, model, &ousted, err);
     s->counts.refused += status == MOE_ERR_LIMIT;
@@ -379,11 +408,10 @@ int moe_server_submit_body(struct moe_server *s, enum moe_request_kind kind, str
                            struct moe_err *err)
 {
     struct request *a = NULL, *ousted = NULL;
-    int status;
     pthread_mutex_lock(&s->mutex);
-    do
-        status = request_new(&a, s, sizeof *a + body->room, events, err);
-    while (status == MOE_ERR_LIMIT && oust_for(s, events->client, 1, &ousted));
+    int status = request_enter(&a, s, sizeof *a + body->room, events, &ousted, err);
+    if (status != MOE_OK && a)
+        request_unlist(s, a);
     s->counts.refused += status == MOE_ERR_LIMIT;
     if (status == MOE_OK) {
         a->kind = kind;
@@ -393,6 +421,8 @@ int moe_server_submit_body(struct moe_server *s, enum moe_request_kind kind, str
         wait_to_be_read(s, a, a->body.size > QUICK_BYTES ? &s->slow : &s->quick);
     }
     pthread_mutex_unlock(&s->mutex);
+    if (status != MOE_OK && a)
+        request_free(s, a, false);
     tell_ousted(s, ousted);
     return status;
 }
@@ -715,6 +745,7 @@ static void job_wake(struct executor *x, struct job *j)
     j->rests = false;
     x->n_resting--;
     x->server->request_bytes -= moe_generator_rest_bytes(x->batch);
+    x->server->large_bytes -= moe_generator_rest_bytes(x->batch);
 }
 
 static void leave_batch(struct executor *x, struct job *j)
@@ -971,10 +1002,10 @@ bool job_rest(struct executor *x, struct job *j)
 {
     struct moe_server *s = x->server;
     uint64_t bytes = moe_generator_rest_bytes(x->batch);
-    if (s->request_bytes + bytes > s->request_bytes_max ||
-        !moe_generator_rest(x->batch, j->in_batch))
+    if (!large_fit(s, bytes) || !moe_generator_rest(x->batch, j->in_batch))
         return false;
     s->request_bytes += bytes;
+    s->large_bytes += bytes;
     s->counts.rested++;
     x->n_resting++;
     j->rests = true;

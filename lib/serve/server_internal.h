@@ -185,6 +185,7 @@ struct moe_server {
     struct moe_coe_cost *costs[MOE_COE_MAX_PROCESSORS]; /* [kinds of `all`] each: cpu, cuda */
     uint32_t processors[MOE_COE_MAX_PROCESSORS];        /* ... and dispatch's numbers for them */
     uint64_t request_bytes, request_bytes_max;          /* memory of requests, and its limit */
+    uint64_t large_bytes;                               /* ... of large ones, and of what rests */
     uint64_t reading_bytes; /* that reading a request may take: the reader, and each executor for
                                a prompt */
     pthread_mutex_t mutex;

@@ -374,6 +374,61 @@ static void who_asks_one_by_one_is_never_refused(void **state)
     moe_server_close(o.server);
 }
 
+/* The least memory that works for these options. */
+static uint64_t floor_of(struct moe_server_options o)
+{
+    struct moe_server_counts counts;
+    struct moe_server *s;
+    struct moe_err err;
+    o.engine.memory_bytes = 0;
+    assert_ok(moe_server_open(&s, &o, NULL, &err), &err);
+    moe_server_count(s, &counts);
+    moe_server_close(s);
+    return counts.floor_bytes + (1 << 20); /* as --memory says it: opening varies a little */
+}
+
+/* Submits requests with a prompt of n bytes until one is refused, `most` at most; returns how many
+ * were not. */
+static int fill_queue(struct moe_server *s, size_t n, int most)
+{
+    const struct moe_server_events events = {0};
+    struct moe_err err;
+    int status = MOE_OK, accepted = -1;
+    for (; status == MOE_OK && accepted < most; accepted++) {
+        struct moe_buf json = {0};
+        struct moe_request *r;
+        moe_buf_text(&json, "{\"max_tokens\": 200, \"ignore_eos\": true, \"prompt\": \"");
+        for (size_t i = 0; i < n; i++)
+            moe_buf_u8(&json, 'x');
+        moe_buf_text(&json, "\"}");
+        assert_ok(moe_request_parse(&r, MOE_REQUEST_TEXT, (char *)json.data, json.size, NULL, &err),
+                  &err);
+        moe_buf_release(&json);
+        status = moe_server_submit(s, r, &events, NULL, &err);
+        if (status != MOE_OK)
+            moe_request_free(r);
+    }
+    assert_true(status == MOE_OK || status == MOE_ERR_LIMIT);
+    return accepted;
+}
+
+/* The queue of a server with little memory has 1 MiB. */
+static void large_requests_leave_room_for_small_ones(void **state)
+{
+    struct moe_server_options o = {
+        .pack = packs[0], .engine = {.session = {.context = CONTEXT}}, .sequences = 1};
+    struct moe_server *s;
+    struct moe_err err;
+    (void)state;
+    o.engine.memory_bytes = floor_of(o);
+    assert_ok(moe_server_open(&s, &o, NULL, &err), &err);
+    assert_int_equal(fill_queue(s, 1, 1), 1);
+    assert_in_range(fill_queue(s, 200 << 10, 100), 1, 4);
+    fill_queue(s, 20 << 10, 100);
+    assert_int_equal(fill_queue(s, 1000, 50), 50);
+    moe_server_close(s);
+}
+
 /* ---- Collections ---- */
 
 /* Requests say which model they begin with; results of the first go on, some to the second, some to
@@ -442,19 +497,6 @@ static void write_routed(struct asked *asked)
             "{\"prompt\": \"A dog %d\", \"max_tokens\": %d, \"seed\": %d, \"temperature\": 0.8, "
             "\"metadata\": {\"kind\": \"k%d\"}}",
             i, 1 + (int)(test_random(&random) % 16), i, i % 3);
-}
-
-/* The least memory that works for these options. */
-static uint64_t floor_of(struct moe_server_options o)
-{
-    struct moe_server_counts counts;
-    struct moe_server *s;
-    struct moe_err err;
-    o.engine.memory_bytes = 0;
-    assert_ok(moe_server_open(&s, &o, NULL, &err), &err);
-    moe_server_count(s, &counts);
-    moe_server_close(s);
-    return counts.floor_bytes + (1 << 20); /* as --memory says it: opening varies a little */
 }
 
 /* Returns how many models were loaded. */
@@ -760,6 +802,7 @@ int main(void)
         cmocka_unit_test(nobody_learns_of_anothers_prompts),
         cmocka_unit_test(what_cannot_be_served_is_refused),
         cmocka_unit_test(who_asks_one_by_one_is_never_refused),
+        cmocka_unit_test(large_requests_leave_room_for_small_ones),
         cmocka_unit_test(collections_answer_as_each_model_alone),
         cmocka_unit_test(a_broken_model_fails_alone),
         cmocka_unit_test(cancelled_at_any_moment_others_are_unharmed),
