@@ -43,8 +43,10 @@ static int take_bytes(struct moe_answer *a, const uint8_t *bytes, uint32_t n, bo
         if (!**stop)
             continue;
         for (uint64_t i = 0; i + strlen(*stop) <= a->pending.size && i < first; i++)
-            if (memcmp(text + i, *stop, strlen(*stop)) == 0)
+            if (memcmp(text + i, *stop, strlen(*stop)) == 0) {
                 first = i;
+                a->stop_text = *stop;
+            }
         uint64_t k = overlap(a->pending.data, a->pending.size, *stop);
         keep = k > keep ? k : keep;
     }

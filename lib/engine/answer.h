@@ -90,6 +90,7 @@ struct moe_answer {
     bool begins; /* a text by itself, no token of which has been shown */
     bool ended;
     enum moe_stop_reason why; /* when it has */
+    const char *stop_text;    /* ... of MOE_STOP_TEXT: which of options->stop_texts */
     struct moe_buf pending;   /* bytes not shown yet: an unfinished character, or what may become a
                                  stop text */
 };

@@ -311,6 +311,7 @@ static void finish(struct member *m, int status, const struct moe_err *err)
     const int shown = moe_answer_end(&m->answer, status);
     const struct moe_generate_result result = {
         .why = m->answer.why,
+        .stop_text = m->answer.stop_text,
         .status = shown,
         .err = shown == MOE_OK    ? NULL
                : status == MOE_OK ? &unsaid

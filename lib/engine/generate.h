@@ -36,6 +36,7 @@
 /* How a request ended. */
 struct moe_generate_result {
     enum moe_stop_reason why;  /* where status is MOE_OK */
+    const char *stop_text;     /* of MOE_STOP_TEXT: the one of options.stop_texts that appeared */
     int status;                /* else: it failed, others did not */
     const struct moe_err *err; /* then; valid for the call; without text where one of the options'
                                   functions failed, which knows why */

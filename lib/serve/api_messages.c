@@ -45,6 +45,11 @@ static void flush_texts(json_t *messages, const char *role, json_t *parts, struc
         chat_add(m, messages, json_pack("{s:s,s:O}", "role", role, "content", parts));
 }
 
+static const struct chat_member result_members[] = {{"tool_use_id", CHAT_TEXT, true}, {NULL}};
+static const struct chat_member use_members[] = {
+    {"id", CHAT_TEXT, true}, {"name", CHAT_TEXT, true}, {"input", CHAT_OBJECT, false}, {NULL}};
+static const struct chat_member thinking_members[] = {{"thinking", CHAT_TEXT, true}, {NULL}};
+
 /* A user's message: results of tools are messages of their own, in the blocks' order. */
 static int append_user(json_t *messages, const json_t *content, const char *where,
                        struct chat_maker *m)
@@ -58,13 +63,16 @@ static int append_user(json_t *messages, const json_t *content, const char *wher
     json_array_foreach(content, i, block)
     {
         char at[96];
-        snprintf(at, sizeof at, "%.64s[%zu].content", where, i);
+        snprintf(at, sizeof at, "%.64s[%zu]", where, i);
         if (status == MOE_OK && strcmp(chat_text_of(block, "type"), "tool_result") == 0) {
             json_t *result = json_array();
+            status = chat_check(m, block, at, result_members);
+            strcat(at, ".content");
             flush_texts(messages, "user", parts, m);
             json_decref(parts);
             parts = json_array();
-            status = append_texts(result, json_object_get(block, "content"), at, m);
+            if (status == MOE_OK)
+                status = append_texts(result, json_object_get(block, "content"), at, m);
             chat_add(m, messages,
                      json_pack("{s:s,s:s,s:O}", "role", "tool", "tool_call_id",
                                chat_text_of(block, "tool_use_id"), "content", result));
@@ -95,13 +103,18 @@ static int append_assistant(json_t *messages, const json_t *content, const char 
     json_array_foreach(content, i, block)
     {
         const char *type = chat_text_of(block, "type");
-        if (strcmp(type, "tool_use") == 0) {
+        const bool uses = strcmp(type, "tool_use") == 0, thinks = strcmp(type, "thinking") == 0;
+        char at[96];
+        snprintf(at, sizeof at, "%.64s[%zu]", where, i);
+        if (status == MOE_OK && (uses || thinks))
+            status = chat_check(m, block, at, uses ? use_members : thinking_members);
+        if (uses) {
             json_t *input = json_object_get(block, "input");
             chat_add(m, calls,
                      json_pack("{s:s,s:s,s:{s:s,s:o}}", "id", chat_text_of(block, "id"), "type",
                                "function", "function", "name", chat_text_of(block, "name"),
                                "arguments", input ? json_incref(input) : json_object()));
-        } else if (strcmp(type, "thinking") == 0) {
+        } else if (thinks) {
             chat_put(m, message, "reasoning_content", json_string(chat_text_of(block, "thinking")));
         } else if (strcmp(type, "redacted_thinking") != 0 && status == MOE_OK) {
             json_t *one = json_pack("[O]", block);
@@ -123,11 +136,8 @@ static int append_messages(json_t *messages, const json_t *list, struct chat_mak
 {
     size_t i;
     const json_t *message;
-    if (!json_is_array(list) || !json_array_size(list))
-        return moe_fail(m->err, MOE_ERR_FORMAT, REQUEST ": 'messages' is %s",
-                        json_is_array(list) ? "empty"
-                        : list              ? "not a list"
-                                            : "missing");
+    if (!json_array_size(list))
+        return moe_fail(m->err, MOE_ERR_FORMAT, REQUEST ": 'messages' is empty");
     json_array_foreach(list, i, message)
     {
         const char *role = chat_text_of(message, "role");
@@ -148,12 +158,20 @@ static int append_messages(json_t *messages, const json_t *list, struct chat_mak
 /* Tools of the client; those that Anthropic's servers run are refused. */
 static int put_tools(json_t *chat, const json_t *tools, struct chat_maker *m)
 {
+    static const struct chat_member members[] = {
+        {"type", CHAT_TEXT, false},        {"name", CHAT_TEXT, true},
+        {"description", CHAT_TEXT, false}, {"input_schema", CHAT_OBJECT, false},
+        {"strict", CHAT_BOOL, false},      {NULL}};
     size_t i;
     const json_t *tool;
     json_t *list = json_array();
     int status = MOE_OK;
     json_array_foreach(tools, i, tool)
     {
+        char at[32];
+        snprintf(at, sizeof at, "tools[%zu]", i);
+        if (status == MOE_OK)
+            status = chat_check(m, tool, at, members);
         const char *type = chat_text_of(tool, "type");
         json_t *schema = json_object_get(tool, "input_schema"), *function;
         if (status == MOE_OK && *type && strcmp(type, "custom") != 0)
@@ -175,9 +193,14 @@ static int put_tools(json_t *chat, const json_t *tools, struct chat_maker *m)
 
 static int put_tool_choice(json_t *chat, const json_t *choice, struct chat_maker *m)
 {
+    static const struct chat_member members[] = {{"type", CHAT_TEXT, true},
+                                                 {"name", CHAT_TEXT, false},
+                                                 {"disable_parallel_tool_use", CHAT_BOOL, false},
+                                                 {NULL}};
     const char *type = chat_text_of(choice, "type");
     if (!choice || json_is_null(choice))
         return MOE_OK;
+    MOE_TRY(chat_check(m, choice, "tool_choice", members));
     if (strcmp(type, "tool") == 0)
         chat_put(m, chat, "tool_choice",
                  json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
@@ -194,20 +217,86 @@ static int put_tool_choice(json_t *chat, const json_t *choice, struct chat_maker
     return MOE_OK;
 }
 
-static int messages_to_chat(json_t **out, const json_t *body, struct moe_err *err)
+/* What the answer's text must be: {"format": {"type": "json_schema", "schema"}}. */
+static int put_output(json_t *chat, const json_t *body, struct chat_maker *m)
+{
+    static const struct chat_member members[] = {
+        {"type", CHAT_TEXT, true}, {"schema", CHAT_OBJECT, true}, {NULL}};
+    const json_t *config = json_object_get(body, "output_config");
+    const json_t *format = json_object_get(config, "format");
+    if (json_object_get(body, "output_format"))
+        format = json_object_get(body, "output_format");
+    chat_take(m, chat, "reasoning_effort", config, "effort");
+    if (!format || json_is_null(format))
+        return MOE_OK;
+    MOE_TRY(chat_check(m, format, "output_config.format", members));
+    if (strcmp(chat_text_of(format, "type"), "json_schema") != 0)
+        return moe_fail(m->err, MOE_ERR_FORMAT,
+                        REQUEST ": 'output_config.format.type' is not json_schema");
+    chat_put(
+        m, chat, "response_format",
+        json_pack("{s:s,s:O}", "type", "json_schema", "schema", json_object_get(format, "schema")));
+    return MOE_OK;
+}
+
+static int put_thinking(struct moe_request *r, json_t *chat, const json_t *thinking,
+                        struct chat_maker *m)
+{
+    static const struct chat_member members[] = {{"type", CHAT_TEXT, true}, {NULL}};
+    static const char *const known[] = {"type", NULL};
+    const char *type = chat_text_of(thinking, "type");
+    if (!thinking || json_is_null(thinking))
+        return MOE_OK;
+    MOE_TRY(chat_check(m, thinking, "thinking", members));
+    chat_ignore_others(r, thinking, "thinking.", known);
+    if (strcmp(type, "enabled") != 0 && strcmp(type, "adaptive") != 0 &&
+        strcmp(type, "disabled") != 0)
+        return moe_fail(m->err, MOE_ERR_FORMAT,
+                        REQUEST ": 'thinking.type' is none of enabled, adaptive, disabled");
+    chat_put(m, chat, "chat_template_kwargs",
+             json_pack("{s:b}", "enable_thinking", strcmp(type, "disabled") != 0));
+    return MOE_OK;
+}
+
+static const char *const keys[] = {
+    "model",       "max_tokens",    "messages",      "system",      "stop_sequences", "stream",
+    "temperature", "top_p",         "top_k",         "seed",        "tools",          "tool_choice",
+    "thinking",    "output_config", "output_format", "mcp_servers", "container",      NULL};
+
+static const char *const renamed[][2] = {
+    {"stop", "stop_sequences"},
+    {"].function.parameters", "].input_schema"},
+    {"].function.", "]."},
+    {"response_format", "output_config.format"},
+    {"reasoning_effort", "output_config.effort"},
+    {NULL, NULL},
+};
+
+static int messages_to_chat(struct moe_request *r, json_t **out, const json_t *body,
+                            struct moe_err *err)
 {
     static const char *const same[] = {"model", "max_tokens", "stream", "temperature",
-                                       "top_p", "top_k",      "seed"};
+                                       "top_p", "top_k",      "seed",   NULL};
+    static const struct chat_member members[] = {
+        {"system", CHAT_TEXT_OR_LIST, false},  {"messages", CHAT_LIST, true},
+        {"stop_sequences", CHAT_LIST, false},  {"tools", CHAT_LIST, false},
+        {"tool_choice", CHAT_OBJECT, false},   {"thinking", CHAT_OBJECT, false},
+        {"output_config", CHAT_OBJECT, false}, {NULL}};
+    static const char *const not_done[] = {"mcp_servers", "container"};
     json_t *chat = *out = json_object(), *messages = json_array(), *system = json_array();
-    const json_t *thinking = json_object_get(body, "thinking");
     struct chat_maker maker = {.err = err}, *m = &maker;
-    int status = MOE_OK;
-    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
-        if (json_object_get(body, same[i]))
-            chat_put(m, chat, same[i], json_incref(json_object_get(body, same[i])));
-    if (json_object_get(body, "stop_sequences"))
-        chat_put(m, chat, "stop", json_incref(json_object_get(body, "stop_sequences")));
-    if (!json_is_integer(json_object_get(body, "max_tokens")))
+    int status = chat_check(m, body, "", members);
+    for (const char *const *key = same; *key; key++)
+        chat_take(m, chat, *key, body, *key);
+    chat_take(m, chat, "stop", body, "stop_sequences");
+    for (size_t i = 0; i < sizeof not_done / sizeof not_done[0] && status == MOE_OK; i++) {
+        const json_t *value = json_object_get(body, not_done[i]);
+        if (value && !json_is_null(value) && !(json_is_array(value) && !json_array_size(value)))
+            status = moe_fail(err, MOE_ERR_FORMAT,
+                              REQUEST ": '%s' is not supported by this server; leave it out",
+                              not_done[i]);
+    }
+    if (status == MOE_OK && !json_object_get(chat, "max_tokens"))
         status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'max_tokens' is missing");
     if (status == MOE_OK)
         status = append_texts(system, json_object_get(body, "system"), "system", m);
@@ -220,15 +309,13 @@ static int messages_to_chat(json_t **out, const json_t *body, struct moe_err *er
         status = put_tools(chat, json_object_get(body, "tools"), m);
     if (status == MOE_OK)
         status = put_tool_choice(chat, json_object_get(body, "tool_choice"), m);
-    if (json_is_object(thinking))
-        chat_put(m, chat, "chat_template_kwargs",
-                 json_pack("{s:b}", "enable_thinking",
-                           strcmp(chat_text_of(thinking, "type"), "disabled") != 0));
+    if (status == MOE_OK)
+        status = put_output(chat, body, m);
+    if (status == MOE_OK)
+        status = put_thinking(r, chat, json_object_get(body, "thinking"), m);
     json_decref(messages);
     json_decref(system);
-    if (status == MOE_OK && maker.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
-    return status;
+    return chat_end(m, status);
 }
 
 /* ---- Replies ---- */
@@ -238,7 +325,7 @@ static const char *stop_reason(const struct moe_reply *r)
     const struct choice *c = &r->choices[0];
     return c->why == MOE_STOP_LENGTH || c->why == MOE_STOP_CONTEXT ? "max_tokens"
            : c->n_whole                                            ? "tool_use"
-           : c->why == MOE_STOP_TEXT                               ? "stop_sequence"
+           : c->stop_text                                          ? "stop_sequence"
                                                                    : "end_turn";
 }
 
@@ -258,7 +345,10 @@ static void put_stop(const struct moe_reply *r, struct moe_emit *e, bool ended)
         moe_emit_text(e, "stop_reason", stop_reason(r));
     else
         moe_emit_null(e, "stop_reason");
-    moe_emit_null(e, "stop_sequence"); /* which one is not known */
+    if (ended && r->choices[0].stop_text)
+        moe_emit_text(e, "stop_sequence", r->choices[0].stop_text);
+    else
+        moe_emit_null(e, "stop_sequence");
 }
 
 static void put_head(const struct moe_reply *r, struct moe_emit *e)
@@ -462,6 +552,8 @@ static void fail_stream(struct moe_reply *r, struct moe_buf *out)
 
 const struct moe_reply_api reply_messages = {
     .to_chat = messages_to_chat,
+    .keys = keys,
+    .renamed = renamed,
     .id = "msg_",
     .call_id = "toolu_",
     .part = write_part,

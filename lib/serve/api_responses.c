@@ -108,18 +108,32 @@ static int append_result(json_t *messages, const json_t *item, size_t i, struct 
     return status;
 }
 
+/* What items must have. */
+static const struct {
+    const char *type;
+    struct chat_member members[4];
+} items[] = {
+    {"message", {{"role", CHAT_TEXT, true}, {"content", CHAT_TEXT_OR_LIST, true}}},
+    {"function_call",
+     {{"call_id", CHAT_TEXT, true}, {"name", CHAT_TEXT, true}, {"arguments", CHAT_TEXT, true}}},
+    {"function_call_output", {{"call_id", CHAT_TEXT, true}, {"output", CHAT_TEXT_OR_LIST, true}}},
+    {"reasoning", {{"summary", CHAT_LIST, false}, {"content", CHAT_LIST, false}}},
+};
+
 static int append_items(json_t *messages, const json_t *input, struct chat_maker *m)
 {
     size_t i;
     const json_t *item;
     if (json_is_string(input))
         chat_add(m, messages, json_pack("{s:s,s:O}", "role", "user", "content", input));
-    else if (!json_is_array(input))
-        return moe_fail(m->err, MOE_ERR_FORMAT, REQUEST ": 'input' is %s",
-                        input ? "neither a text nor a list" : "missing");
     json_array_foreach(input, i, item)
     {
         const char *type = json_object_get(item, "type") ? chat_text_of(item, "type") : "message";
+        char at[32];
+        snprintf(at, sizeof at, "input[%zu]", i);
+        for (size_t k = 0; k < sizeof items / sizeof items[0]; k++)
+            if (strcmp(type, items[k].type) == 0)
+                MOE_TRY(chat_check(m, item, at, items[k].members));
         if (strcmp(type, "message") == 0)
             MOE_TRY(append_message(messages, item, i, m));
         else if (strcmp(type, "function_call") == 0)
@@ -138,58 +152,151 @@ static int append_items(json_t *messages, const json_t *input, struct chat_maker
 }
 
 /* Functions; tools that OpenAI's servers run are not shown to the model. */
-static void put_tools(json_t *chat, const json_t *tools, struct chat_maker *m)
+static int put_tools(struct moe_request *r, json_t *chat, const json_t *tools, struct chat_maker *m)
 {
-    static const char *const members[] = {"name", "description", "parameters", "strict"};
+    static const char *const kept[] = {"name", "description", "parameters", "strict"};
+    static const struct chat_member members[] = {
+        {"type", CHAT_TEXT, true},         {"name", CHAT_TEXT, false},
+        {"description", CHAT_TEXT, false}, {"parameters", CHAT_OBJECT, false},
+        {"strict", CHAT_BOOL, false},      {NULL}};
     size_t i;
     const json_t *tool;
     json_t *list = json_array();
+    int status = MOE_OK;
     json_array_foreach(tools, i, tool)
     {
-        if (strcmp(chat_text_of(tool, "type"), "function") != 0)
+        char at[32];
+        snprintf(at, sizeof at, "tools[%zu]", i);
+        if (status == MOE_OK)
+            status = chat_check(m, tool, at, members);
+        if (strcmp(chat_text_of(tool, "type"), "function") != 0) {
+            chat_ignore(r, "", at);
             continue;
-        json_t *function = json_object();
-        for (size_t k = 0; k < sizeof members / sizeof members[0]; k++) {
-            json_t *member = json_object_get(tool, members[k]);
-            if (member && !json_is_null(member))
-                chat_put(m, function, members[k], json_incref(member));
         }
+        json_t *function = json_object();
+        for (size_t k = 0; k < sizeof kept / sizeof kept[0]; k++)
+            chat_take(m, function, kept[k], tool, kept[k]);
         chat_add(m, list, json_pack("{s:s,s:o}", "type", "function", "function", function));
     }
     if (json_array_size(list))
         chat_put(m, chat, "tools", json_incref(list));
     json_decref(list);
+    return status;
 }
 
-static void put_format(json_t *chat, const json_t *body, struct chat_maker *m)
+static int put_tool_choice(json_t *chat, const json_t *choice, struct chat_maker *m)
 {
-    const json_t *format = json_object_get(json_object_get(body, "text"), "format");
+    if (!choice || json_is_null(choice))
+        return MOE_OK;
+    if (json_is_string(choice))
+        chat_put(m, chat, "tool_choice", json_incref((json_t *)choice));
+    else if (strcmp(chat_text_of(choice, "type"), "function") == 0)
+        chat_put(m, chat, "tool_choice",
+                 json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
+                           chat_text_of(choice, "name")));
+    else
+        return moe_fail(m->err, MOE_ERR_FORMAT,
+                        REQUEST ": 'tool_choice' is none of auto, none, required, and an object of "
+                                "type function");
+    return MOE_OK;
+}
+
+static int put_format(struct moe_request *r, json_t *chat, const json_t *text, struct chat_maker *m)
+{
+    static const struct chat_member members[] = {
+        {"type", CHAT_TEXT, true}, {"schema", CHAT_OBJECT, false}, {NULL}};
+    static const char *const known[] = {"format", NULL};
+    const json_t *format = json_object_get(text, "format");
     const char *type = chat_text_of(format, "type");
+    chat_ignore_others(r, text, "text.", known);
+    if (!format || json_is_null(format))
+        return MOE_OK;
+    MOE_TRY(chat_check(m, format, "text.format", members));
     if (strcmp(type, "json_schema") == 0)
         chat_put(m, chat, "response_format",
                  json_pack("{s:s,s:{s:s,s:O?}}", "type", type, "json_schema", "name",
                            chat_text_of(format, "name"), "schema",
                            json_object_get(format, "schema")));
-    else if (strcmp(type, "json_object") == 0)
+    else
         chat_put(m, chat, "response_format", json_pack("{s:s}", "type", type));
+    return MOE_OK;
 }
 
-static int responses_to_chat(json_t **out, const json_t *body, struct moe_err *err)
+/* What would change the answer, and is not done, unless it has the value that asks for nothing. */
+static int refuse_what_is_not_done(const json_t *body, struct chat_maker *m)
 {
-    static const char *const same[] = {
-        "model", "stream", "temperature", "top_p", "parallel_tool_calls", "seed"};
+    static const struct {
+        const char *key, *nothing;
+    } not_done[] = {{"background", ""},   {"conversation", ""},       {"prompt", ""},
+                    {"top_logprobs", ""}, {"truncation", "disabled"}, {"max_tool_calls", ""}};
+    for (size_t i = 0; i < sizeof not_done / sizeof not_done[0]; i++) {
+        const json_t *value = json_object_get(body, not_done[i].key);
+        if (value && !json_is_null(value) && !json_is_false(value) &&
+            !(json_is_number(value) && json_number_value(value) == 0) &&
+            !(json_is_string(value) && strcmp(json_string_value(value), not_done[i].nothing) == 0))
+            return moe_fail(m->err, MOE_ERR_FORMAT,
+                            REQUEST ": '%s' is not supported by this server; leave it out",
+                            not_done[i].key);
+    }
+    return MOE_OK;
+}
+
+static const char *const keys[] = {
+    "model",          "input",  "instructions", "stream",      "temperature",
+    "top_p",          "seed",   "tools",        "tool_choice", "parallel_tool_calls",
+    "reasoning",      "text",   "metadata",     "background",  "max_output_tokens",
+    "conversation",   "prompt", "top_logprobs", "truncation",  "previous_response_id",
+    "max_tool_calls", NULL};
+
+static const char *const renamed[][2] = {
+    {"max_tokens", "max_output_tokens"},
+    {"messages", "input"},
+    {"response_format", "text.format"},
+    {"reasoning_effort", "reasoning.effort"},
+    {"].function.", "]."},
+    {NULL, NULL},
+};
+
+static int responses_to_chat(struct moe_request *r, json_t **out, const json_t *body,
+                             struct moe_err *err)
+{
+    static const char *const same[] = {"model", "stream",   "temperature",         "top_p",
+                                       "seed",  "metadata", "parallel_tool_calls", NULL};
+    /* ... and what a reply gives back. */
+    static const char *const kept[] = {"instructions",
+                                       "max_output_tokens",
+                                       "metadata",
+                                       "parallel_tool_calls",
+                                       "previous_response_id",
+                                       "reasoning",
+                                       "temperature",
+                                       "text",
+                                       "tool_choice",
+                                       "tools",
+                                       "top_p",
+                                       NULL};
+    static const struct chat_member members[] = {{"input", CHAT_TEXT_OR_LIST, true},
+                                                 {"instructions", CHAT_TEXT, false},
+                                                 {"tools", CHAT_LIST, false},
+                                                 {"reasoning", CHAT_OBJECT, false},
+                                                 {"text", CHAT_OBJECT, false},
+                                                 {"metadata", CHAT_OBJECT, false},
+                                                 {"previous_response_id", CHAT_TEXT, false},
+                                                 {NULL}};
+    static const char *const of_reasoning[] = {"effort", NULL};
+    const json_t *before = json_object_get(body, "previous_response_id");
     json_t *chat = *out = json_object(), *messages = json_array();
-    const json_t *choice = json_object_get(body, "tool_choice"),
-                 *before = json_object_get(body, "previous_response_id");
-    const json_t *effort = json_object_get(json_object_get(body, "reasoning"), "effort");
     struct chat_maker maker = {.err = err}, *m = &maker;
-    int status = MOE_OK;
-    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
-        if (json_object_get(body, same[i]))
-            chat_put(m, chat, same[i], json_incref(json_object_get(body, same[i])));
-    if (json_object_get(body, "max_output_tokens"))
-        chat_put(m, chat, "max_tokens", json_incref(json_object_get(body, "max_output_tokens")));
-    if (before && !json_is_null(before))
+    int status = chat_check(m, body, "", members);
+    if (status == MOE_OK)
+        status = refuse_what_is_not_done(body, m);
+    for (const char *const *key = same; *key; key++)
+        chat_take(m, chat, *key, body, *key);
+    chat_take(m, chat, "max_tokens", body, "max_output_tokens");
+    chat_take(m, chat, "reasoning_effort", json_object_get(body, "reasoning"), "effort");
+    chat_ignore_others(r, json_object_get(body, "reasoning"), "reasoning.", of_reasoning);
+    chat_keep(r, m, body, kept);
+    if (status == MOE_OK && before && !json_is_null(before))
         status = moe_fail(err, MOE_ERR_FORMAT,
                           REQUEST ": 'previous_response_id': this server keeps no responses: send "
                                   "the whole conversation");
@@ -200,20 +307,14 @@ static int responses_to_chat(json_t **out, const json_t *body, struct moe_err *e
     if (status == MOE_OK)
         status = append_items(messages, json_object_get(body, "input"), m);
     chat_put(m, chat, "messages", json_incref(messages));
-    put_tools(chat, json_object_get(body, "tools"), m);
-    put_format(chat, body, m);
-    if (json_is_string(choice))
-        chat_put(m, chat, "tool_choice", json_incref((json_t *)choice));
-    else if (strcmp(chat_text_of(choice, "type"), "function") == 0)
-        chat_put(m, chat, "tool_choice",
-                 json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
-                           chat_text_of(choice, "name")));
-    if (json_is_string(effort))
-        chat_put(m, chat, "reasoning_effort", json_incref((json_t *)effort));
+    if (status == MOE_OK)
+        status = put_tools(r, chat, json_object_get(body, "tools"), m);
+    if (status == MOE_OK)
+        status = put_tool_choice(chat, json_object_get(body, "tool_choice"), m);
+    if (status == MOE_OK)
+        status = put_format(r, chat, json_object_get(body, "text"), m);
     json_decref(messages);
-    if (status == MOE_OK && maker.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
-    return status;
+    return chat_end(m, status);
 }
 
 /* ---- Items of a reply ---- */
@@ -279,6 +380,37 @@ static void begin_item_event(struct moe_reply *r, struct moe_emit *e, struct moe
 
 /* ---- Whole replies ---- */
 
+/* Gives back what was asked, and what is meant where nothing was. */
+static void put_asked(const struct moe_reply *r, struct moe_emit *e)
+{
+    static const struct {
+        const char *key, *unasked;
+    } members[] = {
+        {"instructions", "null"},
+        {"max_output_tokens", "null"},
+        {"metadata", "{}"},
+        {"parallel_tool_calls", "true"},
+        {"previous_response_id", "null"},
+        {"reasoning", "null"},
+        {"temperature", "null"},
+        {"text", "{\"format\":{\"type\":\"text\"}}"},
+        {"tool_choice", "\"auto\""},
+        {"tools", "[]"},
+        {"top_p", "null"},
+    };
+    json_t *asked = json_loads(r->asked ? r->asked : "{}", 0, NULL);
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        const json_t *value = json_object_get(asked, members[i].key);
+        char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+        const char *put = text ? text : members[i].unasked;
+        moe_emit_json(e, members[i].key, put, strlen(put));
+        free(text);
+    }
+    json_decref(asked);
+    moe_emit_text(e, "truncation", "disabled");
+    moe_emit_bool(e, "background", false);
+}
+
 static void put_response(struct moe_reply *r, struct moe_emit *e, const char *status)
 {
     const struct choice *c = &r->choices[0];
@@ -308,13 +440,7 @@ static void put_response(struct moe_reply *r, struct moe_emit *e, const char *st
     } else {
         moe_emit_null(e, "incomplete_details");
     }
-    moe_emit_null(e, "instructions");
-    moe_emit_open_line_map(e, "metadata");
-    moe_emit_close(e);
-    moe_emit_bool(e, "parallel_tool_calls", true);
-    moe_emit_text(e, "tool_choice", "auto");
-    moe_emit_open_line_list(e, "tools");
-    moe_emit_close(e);
+    put_asked(r, e);
     if (!ended || r->failed) {
         moe_emit_null(e, "usage");
         return;
@@ -486,6 +612,8 @@ static void fail_stream(struct moe_reply *r, struct moe_buf *out)
 
 const struct moe_reply_api reply_responses = {
     .to_chat = responses_to_chat,
+    .keys = keys,
+    .renamed = renamed,
     .id = "resp_",
     .call_id = "call_",
     .part = write_part,

@@ -425,11 +425,19 @@ static enum MHD_Result queue_response(struct exchange *x, unsigned status,
         MHD_add_response_header(response, "Vary", "Origin");
     if (x->foreign) {
         MHD_add_response_header(response, "Access-Control-Allow-Origin", http_header(x, "Origin"));
-        MHD_add_response_header(response, "Access-Control-Expose-Headers", "Retry-After");
+        MHD_add_response_header(response, "Access-Control-Expose-Headers",
+                                "Retry-After, X-Moe-Ignored");
     }
     enum MHD_Result result = MHD_queue_response(x->connection, status, response);
     MHD_destroy_response(response); /* the connection holds it */
     return result;
+}
+
+static void add_headers(struct MHD_Response *response, const char *const headers[][2])
+{
+    for (size_t i = 0; response && headers[i][0]; i++)
+        if (headers[i][1])
+            MHD_add_response_header(response, headers[i][0], headers[i][1]);
 }
 
 enum MHD_Result http_respond(struct exchange *x, unsigned status, const char *type,
@@ -439,9 +447,7 @@ enum MHD_Result http_respond(struct exchange *x, unsigned status, const char *ty
         x->out.failed
             ? NULL
             : MHD_create_response_from_buffer(x->out.size, x->out.data, MHD_RESPMEM_PERSISTENT);
-    for (size_t i = 0; response && headers[i][0]; i++)
-        if (headers[i][1])
-            MHD_add_response_header(response, headers[i][0], headers[i][1]);
+    add_headers(response, headers);
     x->n_sent = x->out.size;
     return queue_response(x, status, response, type);
 }
@@ -483,7 +489,8 @@ static void end_stream(void *ctx)
     exchange_release(ctx);
 }
 
-enum MHD_Result http_respond_stream(struct exchange *x)
+enum MHD_Result http_respond_stream(struct exchange *x, const char *type,
+                                    const char *const headers[][2])
 {
     exchange_hold(x);
     struct MHD_Response *response = MHD_create_response_from_callback(
@@ -492,7 +499,7 @@ enum MHD_Result http_respond_stream(struct exchange *x)
         exchange_release(x);
         return MHD_NO;
     }
-    MHD_add_response_header(response, "Cache-Control", "no-cache");
+    add_headers(response, headers);
     MHD_add_response_header(response, "X-Accel-Buffering", "no"); /* proxies must not buffer it */
-    return queue_response(x, MHD_HTTP_OK, response, "text/event-stream");
+    return queue_response(x, MHD_HTTP_OK, response, type);
 }

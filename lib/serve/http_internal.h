@@ -157,8 +157,9 @@ const char *http_header(const struct exchange *x, const char *name);
  * type may be NULL. */
 enum MHD_Result http_respond(struct exchange *x, unsigned status, const char *type,
                              const char *const headers[][2]);
-/* Sends everything put into `out`, as it comes, until it is done. */
-enum MHD_Result http_respond_stream(struct exchange *x);
+/* Sends everything put into `out`, as it comes, until it is done; as above. */
+enum MHD_Result http_respond_stream(struct exchange *x, const char *type,
+                                    const char *const headers[][2]);
 
 /* ---- http_routes.c ---- */
 

@@ -297,6 +297,7 @@ struct completion {
     struct moe_reply *reply; /* NULL: the request was not read */
     unsigned refused;        /* HTTP status of `why`; 0: it was accepted */
     struct moe_err why;
+    char ignored[MOE_REQUEST_IGNORED]; /* keys of the request */
 };
 
 static void free_completion(struct completion *c)
@@ -390,6 +391,7 @@ static int on_read(void *ctx, const struct moe_request *r, struct moe_err *err)
     const char *model = r->model ? r->model : moe_server_model(x->http->server, 0);
     MOE_TRY(moe_reply_new(&c->reply, r, model ? model : "", err));
     c->n_choices = r->n;
+    memcpy(c->ignored, r->ignored, sizeof c->ignored);
     pthread_mutex_lock(&x->http->lock);
     x->streams = r->stream;
     x->put_at = moe_seconds();
@@ -479,8 +481,13 @@ static enum MHD_Result complete(struct exchange *x)
         const struct moe_err *why = c->refused ? &c->why : moe_reply_failed(c->reply);
         return http_respond_error(x, c->refused ? c->refused : moe_reply_http_status(why), why);
     }
-    return x->streams ? http_respond_stream(x)
-                      : http_respond(x, MHD_HTTP_OK, "application/json", no_store);
+    const char *const headers[][2] = {
+        {"Cache-Control", x->streams ? "no-cache" : "no-store"},
+        {"X-Moe-Ignored", c->ignored[0] ? c->ignored : NULL},
+        {NULL},
+    };
+    return x->streams ? http_respond_stream(x, "text/event-stream", headers)
+                      : http_respond(x, MHD_HTTP_OK, "application/json", headers);
 }
 
 /* ---- The page ---- */

@@ -762,6 +762,15 @@ static void leave_batch(struct executor *x, struct job *j)
     pthread_mutex_unlock(&x->server->mutex);
 }
 
+/* The stop text if it is one of the request's. */
+static const char *asked_stop(const struct moe_request *r, const char *stop)
+{
+    for (uint32_t i = 0; stop && i < r->n_stops; i++)
+        if (r->stops[i] == stop)
+            return stop;
+    return NULL;
+}
+
 static void on_ended(void *ctx, const struct moe_generate_result *r)
 {
     struct moe_err err;
@@ -793,6 +802,7 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
         .err = (r->status == MOE_OK && told != MOE_OK) || (r->err && !r->err->text[0]) ? &lost
                                                                                        : r->err,
         .why = r->why,
+        .stop_text = asked_stop(j->of->request, r->stop_text),
         .n_prompt = r->n_prompt,
         .n_tokens = r->n_tokens,
         .n_cached = r->n_cached,

@@ -180,7 +180,9 @@ int moe_reply_new(struct moe_reply **out, const struct moe_request *request, con
     r->model = moe_strndup(name, strlen(name), err);
     if (request->echo)
         r->echo = moe_strndup(request->prompt, request->n_prompt, err);
-    if (!r->model || (request->echo && !r->echo)) {
+    if (request->asked)
+        r->asked = moe_strndup(request->asked, strlen(request->asked), err);
+    if (!r->model || (request->echo && !r->echo) || (request->asked && !r->asked)) {
         moe_reply_free(r);
         return MOE_ERR_MEMORY;
     }
@@ -217,6 +219,7 @@ void moe_reply_free(struct moe_reply *r)
     moe_buf_release(&r->items);
     free(r->model);
     free(r->echo);
+    free(r->asked);
     free(r);
 }
 
@@ -551,6 +554,7 @@ void moe_reply_ended(struct moe_reply *r, uint32_t choice, const struct moe_serv
     } else {
         c->finish = finish_reason(result->why);
         c->why = result->why;
+        c->stop_text = result->stop_text;
         if (c->n_whole && strcmp(c->finish, "stop") == 0)
             c->finish = "tool_calls";
         r->n_prompt = result->n_prompt;

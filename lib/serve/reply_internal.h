@@ -36,6 +36,7 @@ struct choice {
     bool begun;         /* a part was sent */
     const char *finish; /* NULL: it continues */
     enum moe_stop_reason why;
+    const char *stop_text; /* struct moe_server_result's, while the answer ends */
 };
 
 struct moe_reply {
@@ -49,6 +50,7 @@ struct moe_reply {
     struct moe_err why;
     /* Other APIs (reply_api). */
     const struct moe_reply_api *api; /* NULL: OpenAI's completions */
+    char *asked;                     /* JSON, members that the reply gives back; NULL: none */
     bool begun;                      /* the stream's first events are written */
     int open; /* kind of the item that goes on, enum moe_answer_part_kind; -1: none */
     uint32_t n_items, n_events;
@@ -59,8 +61,13 @@ struct moe_reply {
 
 /* An API other than OpenAI's completions: its requests as chats, its replies, of one choice. */
 struct moe_reply_api {
-    /* Makes the body of a chat completion; *chat is released with moe_json_free. */
-    int (*to_chat)(struct json_t **chat, const struct json_t *body, struct moe_err *err);
+    /* Makes the body of a chat completion; *chat is released with moe_json_free. May set what only
+     * this API's replies have of the request. */
+    int (*to_chat)(struct moe_request *r, struct json_t **chat, const struct json_t *body,
+                   struct moe_err *err);
+    const char *const *keys; /* that it reads of a body; NULL-terminated */
+    /* Where an error names a chat's key, what is put in its place; ended by NULL. */
+    const char *const (*renamed)[2];
     const char *id, *call_id; /* what the ids of replies and calls begin with */
     /* More of the answer, which the choice has noted already. `out`: a stream's events. */
     void (*part)(struct moe_reply *r, const struct moe_answer_part *part, struct moe_buf *out);
@@ -72,29 +79,48 @@ struct moe_reply_api {
 };
 extern const struct moe_reply_api reply_messages, reply_responses;
 
+/* ---- api_chat.c: requests of other APIs as chats ---- */
+
 /* Makes a chat of a request; jansson fails only for lack of memory, which `failed` notes. */
 struct chat_maker {
     struct moe_err *err;
     bool failed;
 };
 
-static inline void chat_add(struct chat_maker *m, json_t *list, json_t *value)
-{
-    m->failed |= json_array_append_new(list, value) != 0;
-}
-
+void chat_add(struct chat_maker *m, json_t *list, json_t *value);
 /* Sets a member. */
-static inline void chat_put(struct chat_maker *m, json_t *object, const char *key, json_t *value)
-{
-    m->failed |= json_object_set_new(object, key, value) != 0;
-}
-
+void chat_put(struct chat_maker *m, json_t *object, const char *key, json_t *value);
+/* Sets the member `as` to that of the body, if it has one that is not null. */
+void chat_take(struct chat_maker *m, json_t *chat, const char *as, const json_t *body,
+               const char *key);
 /* A member's text; "" if it is none. */
-static inline const char *chat_text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
+const char *chat_text_of(const json_t *object, const char *key);
+
+enum chat_type { CHAT_TEXT, CHAT_LIST, CHAT_OBJECT, CHAT_BOOL, CHAT_TEXT_OR_LIST };
+
+/* What an object's members must be; null counts as missing. Ended by a NULL key. */
+struct chat_member {
+    const char *key;
+    enum chat_type type;
+    bool needed;
+};
+
+/* MOE_ERR_FORMAT where a member is missing or of another type, or `object` is none; `where` is the
+ * path to it, "" at the top. */
+int chat_check(struct chat_maker *m, const json_t *object, const char *where,
+               const struct chat_member *members);
+/* Notes the keys of an object that are none of `known` (NULL-terminated) as ignored, behind `path`
+ * ("options."). */
+void chat_ignore_others(struct moe_request *r, const json_t *object, const char *path,
+                        const char *const *known);
+void chat_ignore(struct moe_request *r, const char *path, const char *key);
+/* Keeps the members named of a body, those that it has, for replies that give them back. */
+void chat_keep(struct moe_request *r, struct chat_maker *m, const json_t *body,
+               const char *const *keys);
+/* MOE_ERR_MEMORY where memory was short. */
+int chat_end(const struct chat_maker *m, int status);
+
+/* ---- Streams ---- */
 
 /* Begins a server-sent event with a name; its data is an object that reply_end_event ends. */
 void reply_begin_event(struct moe_emit *e, struct moe_buf *out, const char *name);

@@ -683,6 +683,65 @@ static int read_fields(struct moe_request *r, const json_t *body, struct moe_err
     return MOE_OK;
 }
 
+/* ---- Keys that have no effect ---- */
+
+/* Keys that are read, beside those of the tables above. */
+static const struct {
+    const char *key;
+    int kind; /* enum moe_request_kind, or BOTH */
+} others[] = {
+    {"model", BOTH},
+    {"n", BOTH},
+    {"top_k", BOTH},
+    {"max_tokens", BOTH},
+    {"max_completion_tokens", BOTH},
+    {"seed", BOTH},
+    {"stop", BOTH},
+    {"stream_options", BOTH},
+    {"response_format", BOTH},
+    {"json_schema", BOTH},
+    {"grammar", BOTH},
+    {"metadata", BOTH},
+    {"modalities", BOTH},
+    {"tools", BOTH},
+    {"top_logprobs", MOE_REQUEST_CHAT},
+    {"messages", MOE_REQUEST_CHAT},
+    {"tool_choice", MOE_REQUEST_CHAT},
+    {"parallel_tool_calls", MOE_REQUEST_CHAT},
+    {"chat_template_kwargs", MOE_REQUEST_CHAT},
+    {"reasoning_effort", MOE_REQUEST_CHAT},
+    {"logprobs", MOE_REQUEST_TEXT},
+    {"prompt", MOE_REQUEST_TEXT},
+    {"prefix_text", MOE_REQUEST_TEXT},
+};
+
+static bool is_read(const char *key, int kind)
+{
+    bool is = false;
+    for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++)
+        is = is || strcmp(reals[i].key, key) == 0;
+    for (size_t i = 0; i < sizeof not_done / sizeof not_done[0]; i++)
+        is = is || strcmp(not_done[i].key, key) == 0;
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++)
+        is = is || ((switches[i].kind == BOTH || switches[i].kind == kind) &&
+                    strcmp(switches[i].key, key) == 0);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        is = is || ((others[i].kind == BOTH || others[i].kind == kind) &&
+                    strcmp(others[i].key, key) == 0);
+    return is;
+}
+
+static void note_ignored(struct moe_request *r, const json_t *body)
+{
+    json_t *value;
+    const char *key;
+    json_object_foreach((json_t *)body, key, value)
+    {
+        if (!json_is_null(value) && !is_read(key, (int)r->kind))
+            chat_ignore(r, "", key);
+    }
+}
+
 /* ---- The whole ---- */
 
 static int read_body(struct moe_request *r, const json_t *body, struct moe_allowance *allowance,
@@ -705,6 +764,23 @@ const struct moe_reply_api *moe_request_api(enum moe_request_kind kind)
                                            : NULL;
 }
 
+/* Puts this API's names into an error that names a chat's key. */
+static void rename_key(const struct moe_reply_api *api, struct moe_err *err)
+{
+    static const char begins[] = REQUEST ": '";
+    char *key = err ? err->text + sizeof begins - 1 : NULL;
+    if (!key || strncmp(err->text, begins, sizeof begins - 1) != 0)
+        return;
+    for (const char *const(*r)[2] = api->renamed; (*r)[0]; r++) {
+        struct moe_err was = *err;
+        char *at = strstr(key, (*r)[0]);
+        if (!at || at >= key + strcspn(key, "'"))
+            continue;
+        const char *rest = was.text + (at - err->text) + strlen((*r)[0]);
+        snprintf(at, sizeof err->text - (size_t)(at - err->text), "%s%s", (*r)[1], rest);
+    }
+}
+
 int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
                      const struct json_t *body, struct moe_allowance *allowance,
                      struct moe_err *err)
@@ -722,11 +798,17 @@ int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
     r->api = moe_request_api(kind);
     if (r->api) {
         r->kind = MOE_REQUEST_CHAT;
-        status = r->api->to_chat(&chat, body, err);
+        chat_ignore_others(r, body, "", r->api->keys);
+        status = r->api->to_chat(r, &chat, body, err);
         body = chat;
+    } else {
+        note_ignored(r, body);
     }
-    if (status == MOE_OK)
+    if (status == MOE_OK) {
         status = read_body(r, body, allowance ? allowance : &usual, err);
+        if (status != MOE_OK && r->api)
+            rename_key(r->api, err);
+    }
     moe_json_free(chat);
     if (status == MOE_OK)
         *out = r;
@@ -775,6 +857,7 @@ void moe_request_free(struct moe_request *r)
     free(r->prefix_text);
     free(r->ids);
     moe_grammar_free(r->grammar);
+    free(r->asked);
     free(r->model);
     free(r->id);
     free(r);
@@ -788,6 +871,8 @@ uint64_t moe_request_bytes(const struct moe_request *r)
         bytes += strlen(r->stops[i]) + MALLOC_BYTES;
     for (uint32_t i = 0; i < r->n_fields; i++)
         bytes += strlen(r->fields[i].name) + strlen(r->fields[i].text) + 2 * MALLOC_BYTES;
+    if (r->asked)
+        bytes += 2 * (strlen(r->asked) + MALLOC_BYTES); /* the reply's copy, too */
     if (r->tools)
         bytes += r->n * (moe_constraint_bytes(SOME_LOGITS) + CALLS_BYTES);
     if (r->grammar)

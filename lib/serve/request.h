@@ -7,8 +7,9 @@
  *
  * response_format, and llama.cpp's json_schema and grammar, restrict the answer (grammar/).
  *
- * Unknown keys are ignored, as compatible servers do. Keys that would change the answer and are not
- * implemented (logit_bias, ...) are refused; every error names the key in single quotes.
+ * Unknown keys are ignored, as compatible servers do, and noted. Keys that would change the answer
+ * and are not implemented (logit_bias, ...) are refused; every error names the key in single
+ * quotes.
  */
 #ifndef MOE_SERVE_REQUEST_H
 #define MOE_SERVE_REQUEST_H
@@ -44,6 +45,7 @@ enum {
     MOE_REQUEST_MAX_TOP_LOGPROBS = 20,
     MOE_REQUEST_MAX_FIELDS = 64,
     MOE_REQUEST_MAX_VARIABLES = 64,
+    MOE_REQUEST_IGNORED = 256,
 };
 
 struct moe_request_field {
@@ -79,6 +81,9 @@ struct moe_request {            /* owns everything it points at */
     uint32_t top_logprobs; /* ... and the likeliest in its place */
     bool ignore_eos, echo; /* echo: TEXT, the prompt comes first */
     bool draft;            /* drafts are allowed if the server drafts */
+
+    char ignored[MOE_REQUEST_IGNORED]; /* names of keys that had no effect, "user, store" */
+    char *asked; /* of other APIs: JSON, members that replies give back; NULL: none */
 
     struct moe_grammar *grammar; /* holds the answer; NULL: free */
     char *id; /* JSON lines: the value of "custom_id" or "id", as JSON; NULL: none */

@@ -79,6 +79,7 @@ struct moe_server_result {
     int status;                /* MOE_OK, or why it failed; other choices did not */
     const struct moe_err *err; /* if it failed */
     enum moe_stop_reason why;  /* if it did not */
+    const char *stop_text;     /* of MOE_STOP_TEXT: the request's that appeared; NULL: the chat's */
     uint64_t n_prompt, n_tokens;
     uint64_t n_cached;              /* prompt tokens reused from earlier */
     uint64_t n_drafted, n_accepted; /* draft tokens; accepted ones */

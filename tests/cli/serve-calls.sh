@@ -5,7 +5,7 @@ pack
 got=$tmp/got
 post() { # PATH JSON
     printf '%s' "$2" >"$tmp/body"
-    run "$load" -p "$port" -P "$1" -o "$got" -f "$tmp/body"
+    run "$load" -p "$port" -P "$1" -o "$got" -D "$tmp/head" -f "$tmp/body"
 }
 says() { # GLOB NAME
     check "$2" matches "$got" "$1"
@@ -58,6 +58,9 @@ says '{"id":"msg_*","type":"message","role":"assistant",*"content":\[{"type":"to
 post /v1/messages '{"temperature":0,"max_tokens":2,"stream":true,"messages":[{"role":"user","content":[{"type":"text","text":"Once"}]}]}'
 says '*event: message_start*"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}*"type":"text_delta","text":*event: content_block_stop*"stop_reason":"max_tokens"*event: message_stop*' \
     "... and stream their events"
+post /v1/messages '{"temperature":0,"max_tokens":40,"stop_sequences":["zebra","##"],"messages":[{"role":"user","content":"Once"}],"user":"me"}'
+says '*"stop_reason":"stop_sequence","stop_sequence":"##",*' "... and say which stop sequence ended them"
+check "... and a header says which keys had no effect" grep -qi '^x-moe-ignored: user' "$tmp/head"
 post /v1/messages '{"messages":[{"role":"user","content":"Hi"}]}'
 says '{"type":"error","error":{"type":"invalid_request_error","message":"*max_tokens*is missing"}}' "... and refuse in their own form"
 post /v1/messages '{"max_tokens":8,"messages":[{"role":"user","content":[{"type":"image","source":{}}]}]}'
@@ -68,6 +71,8 @@ post /v1/responses '{"temperature":0,"instructions":"Be short.","max_output_toke
 {"type":"function_call_output","call_id":"c1","output":"found"}]}'
 says '{"id":"resp_*","object":"response",*"status":"completed",*"output":\[{"id":"fc_*","type":"function_call","call_id":"call_*","name":"find","arguments":"{\\"path\\": \\"[ab]\\"}","status":"completed"}\]*' \
     "Responses answer with a call"
+says '*"instructions":"Be short.","max_output_tokens":80,*"temperature":0,*"tool_choice":{"type":"function","name":"find"},"tools":\[{"type":"function","name":"find",*' \
+    "... and give back what was asked"
 post /v1/responses '{"temperature":0,"input":"Once","max_output_tokens":2,"stream":true}'
 says '*event: response.created*"sequence_number":0*event: response.output_item.added*event: response.output_text.delta*event: response.output_text.done*event: response.incomplete*"reason":"max_output_tokens"*' \
     "... and stream their events"

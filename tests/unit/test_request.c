@@ -322,10 +322,102 @@ static void values_are_bounded(void **state)
     free(json);
 }
 
+/* Wrong types are refused by the names that the API's own clients know. */
+static void other_apis_name_their_keys(void **state)
+{
+    (void)state;
+    static const struct {
+        enum moe_request_kind kind;
+        const char *json, *words;
+    } cases[] = {
+#define M MOE_REQUEST_MESSAGES, "{\"max_tokens\": 9, " HELLO ", "
+        {M "\"system\": 7}", "'system' is not a text or a list"},
+        {M "\"stop_sequences\": \"x\"}", "'stop_sequences' is not a list"},
+        {M "\"stop_sequences\": [\"x\", 7]}", "'stop_sequences[1]' is not a text"},
+        {M "\"tools\": {}}", "'tools' is not a list"},
+        {M "\"tools\": [7]}", "'tools[0]' is not an object"},
+        {M "\"tools\": [{}]}", "'tools[0].name' is missing"},
+        {M "\"tools\": [{\"name\": \"\"}]}", "'tools[0].name' is no name of a function"},
+        {M "\"tools\": [{\"name\": \"f\", \"input_schema\": []}]}",
+         "'tools[0].input_schema' is not"},
+        {M "\"tool_choice\": \"auto\"}", "'tool_choice' is not an object"},
+        {M "\"tool_choice\": {\"type\": \"one\"}}", "'tool_choice' is of none of the types"},
+        {M "\"thinking\": true}", "'thinking' is not an object"},
+        {M "\"thinking\": {\"type\": \"on\"}}", "'thinking.type' is none of"},
+        {M "\"mcp_servers\": [{}]}", "'mcp_servers' is not supported"},
+        {M "\"output_config\": {\"format\": {\"type\": \"json_schema\"}}}",
+         "'output_config.format.schema' is missing"},
+        {MOE_REQUEST_MESSAGES, "{" HELLO ", \"max_tokens\": true}", "'max_tokens' is "},
+        {MOE_REQUEST_MESSAGES, "{\"max_tokens\": 9, \"messages\": {}}", "'messages' is not a list"},
+        {MOE_REQUEST_MESSAGES,
+         "{\"max_tokens\": 9, \"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "
+         "\"tool_result\", \"content\": \"x\"}]}]}",
+         "'messages[0].content[0].tool_use_id' is missing"},
+        {MOE_REQUEST_MESSAGES,
+         "{\"max_tokens\": 9, \"messages\": [{\"role\": \"assistant\", \"content\": [{\"type\": "
+         "\"tool_use\", \"id\": \"a\", \"name\": \"f\", \"input\": \"{}\"}]}]}",
+         "'messages[0].content[0].input' is not an object"},
+#define R MOE_REQUEST_RESPONSES, "{\"input\": \"x\", "
+        {R "\"max_output_tokens\": \"many\"}", "'max_output_tokens' is "},
+        {R "\"instructions\": 7}", "'instructions' is not a text"},
+        {R "\"reasoning\": \"high\"}", "'reasoning' is not an object"},
+        {R "\"reasoning\": {\"effort\": 7}}", "'reasoning.effort' is not a text"},
+        {R "\"text\": {\"format\": {\"type\": \"xml\"}}}", "'text.format' is not of type"},
+        {R "\"tools\": [{\"type\": \"function\"}]}", "'tools[0].name' is no name"},
+        {R "\"tools\": [{\"type\": \"function\", \"name\": \"f\", \"parameters\": 7}]}",
+         "'tools[0].parameters' is not an object"},
+        {R "\"tool_choice\": {\"type\": \"mcp\"}}", "'tool_choice' is none of"},
+        {R "\"background\": true}", "'background' is not supported"},
+        {MOE_REQUEST_RESPONSES, "{}", "'input' is missing"},
+        {MOE_REQUEST_RESPONSES, "{\"input\": []}", "'input' is empty"},
+        {MOE_REQUEST_RESPONSES, "{\"input\": [{\"role\": \"user\"}]}",
+         "'input[0].content' is missing"},
+        {MOE_REQUEST_RESPONSES,
+         "{\"input\": [{\"type\": \"function_call\", \"call_id\": \"a\", \"name\": \"f\", "
+         "\"arguments\": {}}]}",
+         "'input[0].arguments' is not a text"},
+#undef M
+#undef R
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        refused(cases[i].kind, cases[i].json, cases[i].words);
+}
+
+/* Keys without effect are named, and no others. */
+static void ignored_keys_are_named(void **state)
+{
+    (void)state;
+    struct moe_request *r =
+        parse(MOE_REQUEST_CHAT, "{" HELLO ", \"user\": \"me\", \"top_k\": 1, \"echo\": true, "
+                                "\"store\": null, \"a\\nb\\u00e9\": 1}");
+    assert_string_equal(r->ignored, "user, echo, a?b??");
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_MESSAGES,
+              "{" HELLO ", \"max_tokens\": 1, \"service_tier\": \"auto\", \"thinking\": {\"type\": "
+              "\"enabled\", \"budget_tokens\": 9}}");
+    assert_string_equal(r->ignored, "service_tier, thinking.budget_tokens");
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_RESPONSES,
+              "{\"input\": \"x\", \"user\": \"me\", \"tools\": [{\"type\": \"web_search\"}], "
+              "\"text\": {\"verbosity\": \"low\"}}");
+    assert_string_equal(r->ignored, "user, tools[0], text.verbosity");
+    moe_request_free(r);
+    char many[4096] = "{\"prompt\": \"x\"";
+    for (int i = 0; i < 60; i++)
+        snprintf(many + strlen(many), sizeof many - strlen(many), ", \"unknown-%d\": 1", i);
+    strcat(many, "}");
+    r = parse(MOE_REQUEST_TEXT, many);
+    assert_true(strlen(r->ignored) > 200 && strlen(r->ignored) < sizeof r->ignored);
+    assert_string_equal(strrchr(r->ignored, ','), ", ...");
+    moe_request_free(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(missing_keys_mean_what_the_api_says),
+        cmocka_unit_test(other_apis_name_their_keys),
+        cmocka_unit_test(ignored_keys_are_named),
         cmocka_unit_test(every_key_is_read),
         cmocka_unit_test(chats_keep_all_members),
         cmocka_unit_test(prompts_come_in_each_form),

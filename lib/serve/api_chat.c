@@ -1,0 +1,117 @@
+/* What APIs share that make chats of their requests: members set, and checked for their types. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "serve/reply_internal.h"
+
+void chat_add(struct chat_maker *m, json_t *list, json_t *value)
+{
+    m->failed |= json_array_append_new(list, value) != 0;
+}
+
+void chat_put(struct chat_maker *m, json_t *object, const char *key, json_t *value)
+{
+    m->failed |= json_object_set_new(object, key, value) != 0;
+}
+
+void chat_take(struct chat_maker *m, json_t *chat, const char *as, const json_t *body,
+               const char *key)
+{
+    json_t *value = json_object_get(body, key);
+    if (value && !json_is_null(value))
+        chat_put(m, chat, as, json_incref(value));
+}
+
+const char *chat_text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+static bool is_of(const json_t *value, enum chat_type type)
+{
+    switch (type) {
+    case CHAT_TEXT:
+        return json_is_string(value);
+    case CHAT_LIST:
+        return json_is_array(value);
+    case CHAT_OBJECT:
+        return json_is_object(value);
+    case CHAT_BOOL:
+        return json_is_boolean(value);
+    case CHAT_TEXT_OR_LIST:
+        return json_is_string(value) || json_is_array(value);
+    }
+    return false;
+}
+
+int chat_check(struct chat_maker *m, const json_t *object, const char *where,
+               const struct chat_member *members)
+{
+    static const char *const names[] = {[CHAT_TEXT] = "a text",
+                                        [CHAT_LIST] = "a list",
+                                        [CHAT_OBJECT] = "an object",
+                                        [CHAT_BOOL] = "true or false",
+                                        [CHAT_TEXT_OR_LIST] = "a text or a list"};
+    const char *dot = *where ? "." : "";
+    if (!json_is_object(object))
+        return moe_fail(m->err, MOE_ERR_FORMAT, "the request: '%s' is not an object", where);
+    for (; members->key; members++) {
+        const json_t *value = json_object_get(object, members->key);
+        bool given = value && !json_is_null(value);
+        if (given ? !is_of(value, members->type) : members->needed)
+            return moe_fail(m->err, MOE_ERR_FORMAT, "the request: '%s%s%s' is %s%s", where, dot,
+                            members->key, given ? "not " : "missing",
+                            given ? names[members->type] : "");
+    }
+    return MOE_OK;
+}
+
+void chat_ignore(struct moe_request *r, const char *path, const char *key)
+{
+    size_t n = strlen(r->ignored), room = sizeof r->ignored - n;
+    size_t length = (n ? 2 : 0) + strlen(path) + strlen(key);
+    if (length + sizeof ", ..." > room) {
+        if (n && strcmp(r->ignored + (n > 3 ? n - 3 : 0), "...") != 0)
+            strcpy(r->ignored + n, ", ...");
+        return;
+    }
+    snprintf(r->ignored + n, room, "%s%s%s", n ? ", " : "", path, key);
+    for (char *c = r->ignored + n; *c; c++) /* what a header may have */
+        if ((unsigned char)*c < ' ' || (unsigned char)*c >= 0x7f)
+            *c = '?';
+}
+
+void chat_ignore_others(struct moe_request *r, const json_t *object, const char *path,
+                        const char *const *known)
+{
+    json_t *value;
+    const char *key;
+    json_object_foreach((json_t *)object, key, value)
+    {
+        const char *const *k = known;
+        while (*k && strcmp(*k, key) != 0)
+            k++;
+        if (!*k && !json_is_null(value))
+            chat_ignore(r, path, key);
+    }
+}
+
+void chat_keep(struct moe_request *r, struct chat_maker *m, const json_t *body,
+               const char *const *keys)
+{
+    json_t *kept = json_object();
+    for (; *keys; keys++)
+        chat_take(m, kept, *keys, body, *keys);
+    r->asked = json_dumps(kept, JSON_COMPACT);
+    m->failed |= !r->asked;
+    json_decref(kept);
+}
+
+int chat_end(const struct chat_maker *m, int status)
+{
+    return status == MOE_OK && m->failed
+               ? moe_fail(m->err, MOE_ERR_MEMORY, "out of memory: the request")
+               : status;
+}
