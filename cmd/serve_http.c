@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -80,14 +81,19 @@ static void notify(const char *what)
 
 /* ---- Serving ---- */
 
+/* Opens a named pipe for reading, too, so that it neither waits for a reader nor misses one. */
 static int open_access_log(struct serve_http_options *o, struct moe_err *err)
 {
     char text[64];
+    struct stat file;
     if (!o->access_log)
         return MOE_OK;
-    o->http.access_log = strcmp(o->access_log, "-") == 0
-                             ? STDOUT_FILENO
-                             : open(o->access_log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+    bool is_pipe = stat(o->access_log, &file) == 0 && S_ISFIFO(file.st_mode);
+    o->http.access_log =
+        strcmp(o->access_log, "-") == 0
+            ? STDOUT_FILENO
+            : open(o->access_log, (is_pipe ? O_RDWR : O_WRONLY) | O_APPEND | O_CREAT | O_CLOEXEC,
+                   0640);
     return o->http.access_log >= 0 ? MOE_OK
                                    : moe_fail(err, MOE_ERR_IO, "%s: cannot open: %s", o->access_log,
                                               moe_errno_text(errno, text, sizeof text));

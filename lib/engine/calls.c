@@ -37,15 +37,14 @@ static void append_renamed(struct moe_buf *out, const char *rules, const char *p
 }
 
 /* Appends the rule `rule` for a schema's values; where the schema cannot be held to and `otherwise`
- * is not NULL, for that schema's. */
-static int append_schema(struct moe_buf *out, const char *rule, const json_t *schema,
-                         const json_t *otherwise, struct moe_allowance *allowance,
-                         struct moe_err *err)
+ * is not NULL, for that schema's. `name` begins errors. */
+static int append_schema(struct moe_buf *out, const char *rule, const char *name,
+                         const json_t *schema, const json_t *otherwise,
+                         struct moe_allowance *allowance, struct moe_err *err)
 {
     struct moe_buf rules = {0};
-    char name[160], prefix[64];
+    char prefix[64];
     struct moe_err why;
-    snprintf(name, sizeof name, "the parameters of a tool (%s)", rule);
     snprintf(prefix, sizeof prefix, "of-%s-", rule);
     int status = moe_grammar_write_schema(&rules, name, schema, allowance, &why);
     if (status != MOE_OK && status != MOE_ERR_MEMORY && allowance->status == MOE_OK && otherwise) {
@@ -78,9 +77,9 @@ static json_t *property_schema(const json_t *parameters, const json_t *property)
     return schema;
 }
 
-static int append_properties(struct moe_buf *out, size_t tool, const json_t *parameters,
-                             const json_t *any, struct moe_allowance *allowance,
-                             struct moe_err *err)
+static int append_properties(struct moe_buf *out, size_t tool, const char *tool_name,
+                             const json_t *parameters, const json_t *any,
+                             struct moe_allowance *allowance, struct moe_err *err)
 {
     json_t *properties = json_object_get(parameters, "properties"), *property;
     const char *key;
@@ -88,12 +87,13 @@ static int append_properties(struct moe_buf *out, size_t tool, const json_t *par
     int status = MOE_OK;
     json_object_foreach(properties, key, property)
     {
-        char rule[48];
+        char rule[48], name[200];
         snprintf(rule, sizeof rule, "value-%zu-%u", tool, j++);
+        snprintf(name, sizeof name, "%s: '%.60s'", tool_name, key);
         if (status != MOE_OK || moe_chat_values(parameters, property) == MOE_VALUE_TEXT)
             continue;
         json_t *schema = property_schema(parameters, property);
-        status = schema ? append_schema(out, rule, schema, any, allowance, err)
+        status = schema ? append_schema(out, rule, name, schema, any, allowance, err)
                         : moe_fail(err, MOE_ERR_MEMORY, "out of memory: a tool's parameters");
         json_decref(schema);
     }
@@ -109,15 +109,18 @@ static int append_tool(struct moe_buf *out, const struct moe_chat *chat,
     bool strict = wanted->must || json_is_true(json_object_get(function, "strict"));
     json_t *object = json_pack("{s:s}", "type", "object"), *any = json_true();
     json_t *nothing = json_pack("{s:s,s:b}", "type", "object", "additionalProperties", 0);
-    char rule[48];
+    const char *function_name = json_string_value(json_object_get(function, "name"));
+    char rule[48], name[120];
     snprintf(rule, sizeof rule, "arguments-%zu", i);
+    snprintf(name, sizeof name, "the parameters of '%.64s' (tools[%zu])",
+             function_name ? function_name : "", i);
     int status = MOE_ERR_MEMORY;
     if (!object || !nothing)
         moe_fail(err, status, "out of memory: a tool's parameters");
     else if (moe_chat_calls_by_parameter(chat))
-        status = append_properties(out, i, parameters, strict ? NULL : any, allowance, err);
+        status = append_properties(out, i, name, parameters, strict ? NULL : any, allowance, err);
     else
-        status = append_schema(out, rule, json_is_object(parameters) ? parameters : nothing,
+        status = append_schema(out, rule, name, json_is_object(parameters) ? parameters : nothing,
                                strict ? NULL : object, allowance, err);
     json_decref(object);
     json_decref(nothing);

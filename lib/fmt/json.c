@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "base/text.h"
 
 /*
  * Estimates, never too low, of what a text's tree takes in memory: measured with jansson 2.14 on 64
@@ -74,13 +75,13 @@ int moe_json_parse(struct json_t **out, const char *name, const void *text, uint
      * is never read cannot make a file unreadable. */
     size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
     json_error_t error;
+    char size[32], most[32];
     uint64_t needed = tree_bytes(text, n);
     *out = NULL;
     if (needed > max_memory)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: its values would take %" PRIu64
-                        " MiB of memory, more than the %" PRIu64 " MiB that they may",
-                        name, needed >> 20, max_memory >> 20);
+                        "%s: its values would take %s of memory, more than the %s that they may",
+                        name, moe_format_bytes(needed, size), moe_format_bytes(max_memory, most));
     /* The parser would skip a NUL after a number. */
     const void *nul = n ? memchr(text, 0, n) : NULL;
     if (nul)

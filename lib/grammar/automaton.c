@@ -611,7 +611,8 @@ int automaton_keep(struct automaton *a, uint32_t *place)
 
 struct reach {
     const struct moe_grammar *g;
-    const bool *nullable; /* by rule: whether it can be empty */
+    const bool *nullable; /* by rule: whether it can be empty, or */
+    bool reads;           /* ... whether it can end: visits also go on behind bytes */
     uint32_t *stamp;      /* by state: the last visit that saw it */
     uint32_t *stack;      /* states to visit */
     uint32_t visit, n_stack;
@@ -646,6 +647,8 @@ static const struct state *next_reached(struct reach *r)
             reach_state(r, s->b);
         } else if (s->kind == STATE_JUMP) {
             reach_state(r, s->a);
+        } else if (s->kind == STATE_BYTES && r->reads) {
+            reach_state(r, at + 1);
         } else if (s->kind == STATE_CALL) {
             if (r->nullable[s->a])
                 reach_state(r, at + 1);
@@ -657,7 +660,7 @@ static const struct state *next_reached(struct reach *r)
     return NULL;
 }
 
-static bool may_be_empty(struct reach *r, uint32_t rule)
+static bool reaches_end(struct reach *r, uint32_t rule)
 {
     const struct state *s;
     begin_visit(r, rule);
@@ -667,7 +670,8 @@ static bool may_be_empty(struct reach *r, uint32_t rule)
     return false;
 }
 
-/* Goes in both directions in turn, so that long chains of rules do not need a round each. */
+/* Finds the rules that reach their end. Goes in both directions in turn, so that long chains of
+ * rules do not need a round each. */
 static int find_nullable(struct reach *r, bool *nullable, const char *name, struct moe_err *err)
 {
     uint32_t n = r->g->n_rules;
@@ -676,7 +680,7 @@ static int find_nullable(struct reach *r, bool *nullable, const char *name, stru
         changed = false;
         for (uint32_t i = 0; i < n; i++) {
             uint32_t rule = up ? i : n - 1 - i;
-            if (nullable[rule] || !may_be_empty(r, rule))
+            if (nullable[rule] || !reaches_end(r, rule))
                 continue;
             nullable[rule] = changed = true;
         }
@@ -773,6 +777,27 @@ static int refuse_left_recursion(struct reach *r, const char *name, struct moe_e
     return status;
 }
 
+/* Refuses rules whose every way leads to themselves again; `ends` has room for all rules. */
+static int refuse_endless(struct reach *r, bool *ends, const char *name, struct moe_err *err)
+{
+    const struct moe_grammar *g = r->g;
+    struct reach behind = {.g = g,
+                           .nullable = ends,
+                           .reads = true,
+                           .stamp = r->stamp,
+                           .stack = r->stack,
+                           .visit = r->visit,
+                           .allowance = r->allowance};
+    memset(ends, 0, g->n_rules * sizeof *ends);
+    MOE_TRY(find_nullable(&behind, ends, name, err));
+    for (uint32_t i = 0; i < g->n_rules; i++)
+        if (!ends[i])
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: line %u, column %u: the rule '%s' can never end", name,
+                            g->rules[i].line, g->rules[i].column, g->rules[i].name);
+    return MOE_OK;
+}
+
 /* ---- Where an answer begins ---- */
 
 /* States that may read the first byte. */
@@ -818,6 +843,8 @@ static int check_rules(const struct moe_grammar *g, const char *name, struct moe
                           name, MAX_STACKS);
     if (status == MOE_OK && r.allowance->status != MOE_OK)
         status = moe_allowance_say(r.allowance, name, err);
+    if (status == MOE_OK && g->must_end)
+        status = refuse_endless(&r, nullable, name, err);
     free(r.stack);
     free(r.stamp);
     free(nullable);

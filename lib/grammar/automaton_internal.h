@@ -54,6 +54,7 @@ struct moe_grammar {
     uint32_t n_classes;
     int status;                      /* the first failure of adding; MOE_OK: none */
     struct moe_allowance *allowance; /* while it is read */
+    bool must_end;                   /* likewise: rules that can never end are refused */
 };
 
 /* Adding never fails at once: `status` tells afterwards whether everything was added. */
@@ -74,9 +75,10 @@ struct range {
 void machine_add_class(struct moe_grammar *g, struct range *ranges, uint32_t n, bool negated);
 void machine_add_character(struct moe_grammar *g, uint32_t c);
 
-/* Reads GBNF of any length (moe_grammar_parse). */
+/* Reads GBNF of any length (moe_grammar_parse). must_end: refuses rules that can never end, as
+ * MOE_ERR_UNSUPPORTED. */
 int machine_read(struct moe_grammar **out, const char *name, const void *text, uint64_t n,
-                 struct moe_allowance *allowance, struct moe_err *err);
+                 bool must_end, struct moe_allowance *allowance, struct moe_err *err);
 
 /* Ends adding: finds the root and the classes; refuses missing rules, left recursion, and what
  * leaves too many ways open where an answer begins. `name` begins the sentences. */

@@ -425,7 +425,7 @@ static int read_rule(struct reader *r)
 }
 
 int machine_read(struct moe_grammar **out, const char *name, const void *text, uint64_t n,
-                 struct moe_allowance *allowance, struct moe_err *err)
+                 bool must_end, struct moe_allowance *allowance, struct moe_err *err)
 {
     struct moe_allowance usual = moe_allowance_usual();
     *out = NULL;
@@ -433,6 +433,7 @@ int machine_read(struct moe_grammar **out, const char *name, const void *text, u
     if (!g)
         return MOE_ERR_MEMORY;
     g->allowance = allowance ? allowance : &usual;
+    g->must_end = must_end;
     struct reader r = {.g = g, .name = name, .text = text, .at = text, .err = err};
     r.end = r.text + n;
     int status = MOE_OK;
@@ -457,7 +458,7 @@ int moe_grammar_parse(struct moe_grammar **out, const char *name, const void *te
     return n > MOE_GRAMMAR_MAX_BYTES
                ? moe_fail(err, MOE_ERR_LIMIT, "%s: a grammar of more than %d MiB", name,
                           MOE_GRAMMAR_MAX_BYTES >> 20)
-               : machine_read(out, name, text, n, allowance, err);
+               : machine_read(out, name, text, n, false, allowance, err);
 }
 
 int moe_grammar_read(struct moe_grammar **out, const char *path, struct moe_err *err)

@@ -909,15 +909,12 @@ static int write_value(struct schema *s, const json_t *schema, struct moe_buf *t
 
 /* ---- All ---- */
 
-int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct json_t *schema,
-                             struct moe_allowance *allowance, struct moe_err *err)
+/* Appends the schema's GBNF. *refers: it has references, which may lead back to themselves. */
+static int write_rules(struct moe_buf *out, const char *name, const json_t *schema, bool *refers,
+                       struct moe_allowance *allowance, struct moe_err *err)
 {
-    struct moe_allowance usual = moe_allowance_usual();
-    struct schema s = {.name = name,
-                       .root = schema,
-                       .allowance = allowance ? allowance : &usual,
-                       .value = write_value,
-                       .err = err};
+    struct schema s = {
+        .name = name, .root = schema, .allowance = allowance, .value = write_value, .err = err};
     struct moe_buf root = {0};
     uint64_t held = s.allowance->bytes;
     s.kept = json_array();
@@ -938,6 +935,7 @@ int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct
         if (out->failed || root.failed || s.rules.failed || s.path.failed)
             status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the grammar of a schema");
     }
+    *refers = json_object_size(s.references) > 0;
     moe_buf_release(&root);
     moe_buf_release(&s.rules);
     moe_buf_release(&s.path);
@@ -949,26 +947,52 @@ int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct
     return status;
 }
 
+static int read_rules(struct moe_grammar **out, const char *name, const void *rules, uint64_t n,
+                      bool refers, struct moe_allowance *allowance, struct moe_err *err)
+{
+    int status = machine_read(out, name, rules, n, refers, allowance, err);
+    if (status == MOE_ERR_UNSUPPORTED)
+        return moe_fail(err, status,
+                        "%s: a $ref leads back to itself at once or always, so that no value would "
+                        "end: let the property that holds it be left out, or be null",
+                        name);
+    if (status == MOE_ERR_LIMIT && allowance->status == MOE_OK)
+        return moe_fail(err, status,
+                        "%s: the schema is too large: its counts (minLength, maxItems and "
+                        "the like) or its properties become more than %d states",
+                        name, MOE_GRAMMAR_MAX_STATES);
+    return status;
+}
+
+int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct json_t *schema,
+                             struct moe_allowance *allowance, struct moe_err *err)
+{
+    struct moe_allowance usual = moe_allowance_usual();
+    struct moe_grammar *g = NULL;
+    uint64_t from = out->size, held;
+    bool refers;
+    allowance = allowance ? allowance : &usual;
+    int status = write_rules(out, name, schema, &refers, allowance, err);
+    held = allowance->bytes;
+    if (status == MOE_OK && refers)
+        status = read_rules(&g, name, out->data + from, out->size - from, true, allowance, err);
+    moe_grammar_free(g);
+    allowance->bytes = held;
+    return status;
+}
+
 int moe_grammar_of_schema(struct moe_grammar **out, const char *name, const struct json_t *schema,
                           struct moe_allowance *allowance, struct moe_err *err)
 {
     struct moe_buf text = {0};
     struct moe_allowance usual = moe_allowance_usual();
+    bool refers;
     allowance = allowance ? allowance : &usual;
     *out = NULL;
-    int status = moe_grammar_write_schema(&text, name, schema, allowance, err);
+    int status = write_rules(&text, name, schema, &refers, allowance, err);
     moe_allowance_take(allowance, text.room);
-    if (status == MOE_OK) {
-        status = machine_read(out, name, text.data, text.size, allowance, err);
-        if (status == MOE_ERR_UNSUPPORTED)
-            status = moe_fail(err, status,
-                              "%s: a $ref leads back to itself: no value can satisfy it", name);
-        else if (status == MOE_ERR_LIMIT && allowance->status == MOE_OK)
-            status = moe_fail(err, status,
-                              "%s: the schema is too large: its counts (minLength, maxItems and "
-                              "the like) or its properties become more than %d states",
-                              name, MOE_GRAMMAR_MAX_STATES);
-    }
+    if (status == MOE_OK)
+        status = read_rules(out, name, text.data, text.size, refers, allowance, err);
     allowance->bytes -= text.room;
     moe_buf_release(&text);
     return status;

@@ -2,13 +2,13 @@
  */
 #include "serve/coe_planner.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 #include "serve/coe_dispatch.h"
 
 static bool runs_on(const struct moe_coe_experts *all, uint32_t expert, uint32_t on)
@@ -178,7 +178,6 @@ enum {
 #define LITTLE                                                                                     \
     0.25 /* of a processor's memory: a largest batch within this share is placed first             \
           */
-#define MIB (1 << 20)
 
 struct making {
     const struct moe_coe_planner *p;
@@ -224,12 +223,14 @@ static int set_executors(struct making *m, uint32_t cuda, uint32_t cpu)
     coe_shares_divide(&m->shares, &plan->host_bytes, &plan->memory_bytes);
     for (uint32_t on = 0; on < m->p->costs->n_processors; on++) {
         const struct moe_coe_share *s = &m->shares.of[on];
+        char has[32], needs[32];
         if (s->executors && s->bytes < s->executors->number * (s->largest + s->request))
             return moe_fail(m->err, MOE_ERR_LIMIT,
-                            "%" PRIu64 " MiB is not enough for %u executors on '%s': each needs "
-                            "%" PRIu64 " MiB for its largest expert and a request",
-                            s->bytes / MIB, s->executors->number, s->executors->device,
-                            (s->largest + s->request) / MIB + 1);
+                            "%s is not enough for %u executor%s on '%s': each needs %s for its "
+                            "largest expert and a request",
+                            moe_format_bytes(s->bytes, has), s->executors->number,
+                            s->executors->number == 1 ? "" : "s", s->executors->device,
+                            moe_format_bytes(s->largest + s->request, needs));
         if (s->executors)
             split_simply(m, on);
     }
@@ -358,6 +359,7 @@ static int slide(struct making *m, uint32_t on)
     const struct moe_coe_share *s = &m->shares.of[on];
     struct moe_coe_window_options o = m->p->window;
     struct moe_coe_window found;
+    char size[32];
     m->window = on;
     o.most = coe_shares_fit(&m->shares, on, s->bytes - s->executors->number * s->request);
     MOE_TRY(moe_coe_slide(&o, measure, m, &found, m->err));
@@ -376,13 +378,13 @@ static int slide(struct making *m, uint32_t on)
     coe_shares_split(&m->shares, on, coe_shares_bytes_of(&m->shares, on, found.chosen));
     moe_coe_plan_because(
         plan, s->executors->device,
-        "its largest batches would take %.0f%% of %" PRIu64
-        " MiB, so the number of experts in memory was searched with a sliding window; between %u "
+        "its largest batches would take %.0f%% of %s, so the number of experts in memory was "
+        "searched with a sliding window; between %u "
         "and %u throughput fell below its trend (%.4g a second instead of %.4g), and %u was picked "
         "at random from that range",
-        100 * (double)s->batch * s->executors->number / (double)s->bytes, s->bytes / MIB,
-        found.lower, found.upper, found.throughput[found.n_points - 1], found.expected,
-        found.chosen);
+        100 * (double)s->batch * s->executors->number / (double)s->bytes,
+        moe_format_bytes(s->bytes, size), found.lower, found.upper,
+        found.throughput[found.n_points - 1], found.expected, found.chosen);
     return MOE_OK;
 }
 
@@ -391,28 +393,29 @@ static int divide(struct making *m, uint32_t on)
     const struct moe_coe_share *s = &m->shares.of[on];
     const struct moe_coe_planner *p = m->p;
     bool accelerator = strcmp(p->costs->processors[on].name, "cuda") == 0;
+    char size[32];
     if (!s->executors)
         return MOE_OK;
     if (p->casual && accelerator) {
         moe_coe_plan_because(m->plan, s->executors->device,
-                             "%.0f%% of %" PRIu64 " MiB for experts, the rest for batches: the "
+                             "%.0f%% of %s for experts, the rest for batches: the "
                              "casual setting",
-                             100 * MOE_COE_CASUAL, s->bytes / MIB);
+                             100 * MOE_COE_CASUAL, moe_format_bytes(s->bytes, size));
     } else if (p->resident && (accelerator || p->costs->n_processors == 1)) {
         coe_shares_split(&m->shares, on, coe_shares_bytes_of(&m->shares, on, p->resident));
         moe_coe_plan_because(m->plan, s->executors->device, "%u experts, as asked for",
                              p->resident);
     } else if (batch_first(s)) {
         moe_coe_plan_because(m->plan, s->executors->device,
-                             "the largest batches take %.1f%% of %" PRIu64 " MiB, so these come "
+                             "the largest batches take %.1f%% of %s, so these come "
                              "first, and experts get the rest",
                              100 * (double)s->batch * s->executors->number / (double)s->bytes,
-                             s->bytes / MIB);
+                             moe_format_bytes(s->bytes, size));
     } else if (m->plan->window.device[0]) {
         moe_coe_plan_because(m->plan, s->executors->device,
-                             "%.0f%% of %" PRIu64 " MiB for experts, the rest for batches, "
+                             "%.0f%% of %s for experts, the rest for batches, "
                              "refined with a sliding window",
-                             100 * MOE_COE_CASUAL, s->bytes / MIB);
+                             100 * MOE_COE_CASUAL, moe_format_bytes(s->bytes, size));
     } else {
         return slide(m, on);
     }
@@ -448,11 +451,12 @@ static void list_batches(struct making *m)
 static void explain_host(struct making *m)
 {
     const struct moe_coe_plan *plan = m->plan;
+    char size[32];
     if (plan->host_bytes)
         moe_coe_plan_because(m->plan, "host",
-                             "%" PRIu64 " MiB of the host's memory hold experts above the disk, "
+                             "%s of the host's memory hold experts above the disk, "
                              "for processors with memory of their own",
-                             plan->host_bytes / MIB);
+                             moe_format_bytes(plan->host_bytes, size));
     else
         moe_coe_plan_because(m->plan, "host", "no tier of experts above the disk: %s",
                              m->shares.of[0].bytes && plan->n_executors > 1

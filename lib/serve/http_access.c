@@ -31,6 +31,7 @@ static bool is_key(const char *line)
 
 static int find_keys(struct moe_access_keys *k, const char *path, struct moe_err *err)
 {
+    static const char blanks[] = " \t\r";
     uint64_t lines = 1;
     for (uint64_t i = 0; i < k->text.size; i++)
         lines += k->text.data[i] == '\n';
@@ -42,13 +43,15 @@ static int find_keys(struct moe_access_keys *k, const char *path, struct moe_err
         char *end = strchr(line, '\n');
         if (end)
             *end = 0;
-        uint64_t n = strlen(line);
-        if (n && line[n - 1] == '\r')
-            line[n - 1] = 0;
+        line += strspn(line, blanks);
+        size_t n = strlen(line);
+        while (n > 0 && strchr(blanks, line[n - 1]))
+            line[--n] = 0;
         if (*line && *line != '#') {
             if (!is_key(line))
                 return moe_fail(err, MOE_ERR_FORMAT,
-                                "%s: line %llu: a key has printable ASCII characters and no blanks",
+                                "%s: line %llu: a key has printable ASCII characters and no blanks "
+                                "between them",
                                 path, (unsigned long long)number);
             k->keys[k->n++] = line;
         }

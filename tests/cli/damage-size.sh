@@ -49,7 +49,7 @@ small() { # FILE MIB: so many MiB of {} in front of its members
     fresh
     { printf '{"of no use": ['; empties "$2"; printf '{}],'; tail -c +2 "$sound/$1"; } >"$dir/$1"
     quantize 400
-    error_line 3 "moe-quantize: *$1: its values would take * MiB of memory, more than the * MiB that they may" \
+    error_line 3 "moe-quantize: *$1: its values would take * of memory, more than the * that they may" \
         "$2 MiB of {} in $1"
 }
 small config.json 12

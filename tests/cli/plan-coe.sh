@@ -34,7 +34,7 @@ sed 's/architecture: yolov5l/architecture: vgg/' "$tmp/a.yaml" >"$tmp/other.yaml
 run "$plan" --coe "$tmp/other.yaml" --costs $numa
 error_line 2 "moe-plan: expert 'detect02': the costs have no architecture 'vgg'*" "costs of other models"
 run "$plan" --coe "$tmp/a.yaml" --costs $numa --device-memory 100M --executors cuda:1
-error_line 4 "moe-plan: 100 MiB is not enough for 1 executors on 'cuda'*" "memory that does not suffice"
+error_line 4 "moe-plan: 100.00 MiB is not enough for 1 executor on 'cuda'*" "memory that does not suffice"
 
 # Plans.
 run "$plan" --coe "$tmp/a.yaml" --costs $numa -o "$tmp/p.yaml"
@@ -59,7 +59,7 @@ run "$plan" --coe "$tmp/a.yaml" --costs $numa --casual
 expect_stdout_like "*  3 on cuda           3.00 GiB      1.00 GiB*  1 on cpu*the casual setting*" \
     "the casual setting: three executors, 75% for experts"
 run "$plan" --coe "$tmp/a.yaml" --costs $uma --executors cuda:2
-expect_stdout_like "*the largest batches take 12.4% of 24576 MiB, so these*come first*" \
+expect_stdout_like "*the largest batches take 12.4% of 24.00 GiB, so these*come first*" \
     "where batches take little they come first"
 run "$plan" --coe "$tmp/a.yaml" --costs $numa --executors cuda:3,cpu:1 --resident 35
 expect_stdout_like "*  3 on cuda *             35*cuda: 35 experts, as asked for*" "experts by hand"

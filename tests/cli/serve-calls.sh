@@ -34,6 +34,15 @@ says "*'tool_choice' names 'other', which is none of the 'tools'*" "a function t
 post /v1/chat/completions "{$chat,\"tool_choice\":\"required\"}"
 says "*'tool_choice' wants a call, but there are no 'tools'*" "a call without tools is refused"
 
+strange() { # SCHEMA GLOB NAME: of the second tool
+    post /v1/chat/completions "{$chat,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\"}},
+{\"type\":\"function\",\"function\":{\"name\":\"strange\",\"parameters\":$1}}],\"tool_choice\":\"required\"}"
+    says "*the parameters of 'strange' (tools\[1\]): $2*" "$3"
+}
+strange '{"type":"object","not":{}}' '#: no value is allowed here' "what a tool's schema has wrong is said of the tool"
+strange '{"type":"object","properties":{"n":{"$ref":"#"}},"required":["n"]}' 'a $ref leads back to itself at once or always, *' \
+    "... also where a call could never end"
+
 # Answers written by a grammar: what a model would say.
 says_so() { # TEXT: as GBNF writes it
     post /v1/chat/completions "{$chat,$tools,\"grammar\":\"root ::= \\\"$1\\\"\"}"

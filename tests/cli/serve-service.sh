@@ -63,10 +63,12 @@ error_line 1 "moe-serve: $tmp/none/x: cannot open: *" "a log that cannot be writ
 
 # ---- A service manager ----
 
-"$manager" "$socket" "$bin/moe-serve" -t 1 "$tiny" >"$tmp/told" 2>"$tmp/log" </dev/null &
+mkfifo "$tmp/fifo"
+"$manager" "$socket" "$bin/moe-serve" -t 1 "$tiny" --access-log "$tmp/fifo" >"$tmp/told" 2>"$tmp/log" </dev/null &
 service=$!
 check "a service manager is told when it is ready" wait_for grep -q '^READY=1$' "$tmp/told"
 check "... and the socket that it gave answers" health "$socket"
+check "... who reads the log from a named pipe may come later" sh -c "timeout 9 head -n 1 '$tmp/fifo' | grep -q '\"path\":\"/health\"'"
 kill -TERM "$(pgrep -P "$service")"
 code=0
 wait "$service" || code=$?

@@ -10,7 +10,7 @@
 static void keys_are_lines(void **state)
 {
     (void)state;
-    static const char text[] = "# ours\n\nsk-one\r\nsk-two\nlast";
+    static const char text[] = "# ours\n \nsk-one\r\n\tsk-two \t\nlast ";
     struct moe_err err;
     struct moe_access_keys *keys;
     write_in_dir("keys", text, sizeof text - 1);

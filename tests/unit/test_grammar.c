@@ -722,6 +722,12 @@ static void what_schemas_cannot_keep_is_refused_by_its_place(void **state)
         {"{\"$ref\":\"http://x/y\"}", "s: #/$ref: "},
         {"{\"$ref\":\"#\"}", "leads back to itself"},
         {"{\"anyOf\":[{\"type\":\"null\"},{\"$ref\":\"#\"}]}", "leads back to itself"},
+        {"{\"properties\":{\"n\":{\"$ref\":\"#\"}},\"required\":[\"n\"]}", "leads back to itself"},
+        {"{\"items\":{\"$ref\":\"#\"},\"minItems\":1,\"type\":\"array\"}", "leads back to itself"},
+        {"{\"properties\":{\"a\":{\"$ref\":\"#/$defs/a\"}},\"$defs\":{"
+         "\"a\":{\"properties\":{\"b\":{\"$ref\":\"#/$defs/b\"}},\"required\":[\"b\"]},"
+         "\"b\":{\"prefixItems\":[{\"$ref\":\"#/$defs/a\"}],\"minItems\":1}}}",
+         "leads back to itself"},
         {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "s: #/oneOf: "},
         {"{\"pattern\":\"^(?=a)\"}", "s: #/pattern: "},
         {"{\"pattern\":\"a{3,2}\"}", "s: #/pattern: "},
