@@ -22,7 +22,7 @@
 #include "run_options.h"
 #include "show/show.h"
 
-enum { DEFAULT_CONTEXT = 4096 };
+enum { DEFAULT_CONTEXT = 4096, CALLS_BYTES = 256 << 10 /* a usual grammar of calls */ };
 
 /* ---- Opening ---- */
 
@@ -167,8 +167,8 @@ static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t 
     uint64_t beams =
         opt.beams.n ? moe_beams_bytes(&model->config, &opt.beams, r->context, batch) : 0;
     uint64_t encode = opt.encode ? moe_encode_bytes(&model->config, batch) : 0;
-    uint64_t grammar =
-        r->grammar ? moe_grammar_bytes(r->grammar) + moe_constraints_bytes(&model->config, 1) : 0;
+    uint64_t grammar = r->grammar ? moe_grammar_bytes(r->grammar) : opt.tools ? CALLS_BYTES : 0;
+    grammar += grammar ? moe_constraints_bytes(&model->config, 1) : 0;
     const uint64_t room = moe_engine_text_room(r->context);
     return (r->text_bytes > room ? r->text_bytes : room) + beams + encode + grammar;
 }
@@ -245,10 +245,24 @@ static void close_run(struct run *r)
 
 /* ---- Text ---- */
 
+/* How answers of the conversation are shown: read for thoughts and calls where there are tools, in
+ * the interactive prompt, and for --json. */
+static void show_answers(struct moe_conversation *talk, struct repl_said *said)
+{
+    bool reads = talk->tools || opt.json ||
+                 (is_interactive() && talk->chat && moe_chat_thought_member(talk->chat));
+    if (!reads || !talk->chat || opt.beams.n || cli_given("logprobs"))
+        return;
+    *said = (struct repl_said){.hidden = opt.json};
+    talk->on_part = repl_say_part;
+    talk->part_ctx = said;
+}
+
 static int generate(struct run *r, double started, struct moe_err *err)
 {
     struct moe_chat *chat = NULL;
-    struct json_t *messages = NULL;
+    struct json_t *messages = NULL, *tools = NULL;
+    struct repl_said said = {0};
     struct moe_conversation talk = {0};
     const char *text = opt.messages ? NULL : (const char *)r->prompt.text.data;
     bool raw = opt.raw || opt.prefix_text || r->model->config.n_encoder;
@@ -261,6 +275,17 @@ static int generate(struct run *r, double started, struct moe_err *err)
         status = moe_conversation_system(&talk, opt.system, err);
     if (status == MOE_OK && opt.messages)
         status = messages_take(&talk, opt.messages, &r->prompt.text, &messages, err);
+    if (status == MOE_OK && (opt.tools || opt.json) && !chat)
+        status = moe_fail(
+            err, MOE_ERR_USAGE,
+            "%s: options --tools and --json go with chats, and the model has no chat template",
+            r->pack);
+    if (status == MOE_OK && opt.tools)
+        status = messages_take_tools(&talk, opt.tools, &tools, err);
+    if (status == MOE_OK && !r->grammar)
+        status = messages_hold_calls(&talk, r->engine, opt.tool_choice, &r->grammar, &r->constraint,
+                                     err);
+    show_answers(&talk, &said);
     if (status == MOE_OK && is_interactive()) {
         struct repl repl = {
             .engine = r->engine,
@@ -290,6 +315,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
     moe_conversation_release(&talk);
     moe_chat_free(chat);
     moe_json_free(messages);
+    moe_json_free(tools);
     return status;
 }
 

@@ -4,12 +4,15 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/allowance.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "cli.h"
+#include "engine/calls.h"
 #include "engine/prompt.h"
 #include "fmt/json.h"
 
@@ -155,7 +158,7 @@ int prompt_chat(const char *file, bool raw, const struct moe_model *model, const
 
 /* ---- Conversations that are read whole ---- */
 
-enum { JSON_MEMORY = 256 << 20 };
+enum { JSON_MEMORY = 256 << 20, MAX_TOOLS_BYTES = 16 << 20 };
 
 int messages_take(struct moe_conversation *talk, const char *file, const struct moe_buf *text,
                   json_t **json, struct moe_err *err)
@@ -167,14 +170,106 @@ int messages_take(struct moe_conversation *talk, const char *file, const struct 
     const json_t *tools = whole ? json_object_get(*json, "tools") : NULL;
     const json_t *variables = whole ? json_object_get(*json, "chat_template_kwargs") : NULL;
     MOE_TRY(moe_chat_check_messages(file, messages, err));
-    if (tools && !json_is_null(tools) && !json_is_array(tools))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'tools' is not a list", file);
+    MOE_TRY(moe_chat_check_tools(file, tools, err));
     if (variables && !json_is_null(variables) && !json_is_object(variables))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'chat_template_kwargs' is not an object", file);
     MOE_TRY(moe_conversation_set(talk, messages, err));
     talk->tools = tools;
     talk->variables = variables;
     return MOE_OK;
+}
+
+int messages_take_tools(struct moe_conversation *talk, const char *file, json_t **json,
+                        struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    int status = moe_file_read_all(file, MAX_TOOLS_BYTES, &text, err);
+    *json = NULL;
+    if (status == MOE_OK)
+        status = moe_json_parse(json, file, text.data, text.size, JSON_MEMORY, err);
+    moe_buf_release(&text);
+    const json_t *tools = json_is_object(*json) ? json_object_get(*json, "tools") : *json;
+    if (status == MOE_OK && !tools)
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s: 'tools' is missing", file);
+    if (status == MOE_OK)
+        status = moe_chat_check_tools(file, tools, err);
+    if (status == MOE_OK)
+        talk->tools = tools;
+    return status;
+}
+
+/* Whether the prompt of an answer opens a thought. */
+static bool opens_thought(const struct moe_conversation *talk)
+{
+    struct moe_buf out = {0};
+    struct moe_err refused;
+    json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "?");
+    const struct moe_chat_input input = {.messages = messages,
+                                         .tools = talk->tools,
+                                         .variables = talk->variables,
+                                         .add_generation_prompt = true,
+                                         .now = talk->now};
+    bool opens = messages && moe_chat_render(talk->chat, &input, &out, NULL, &refused) == MOE_OK &&
+                 moe_chat_opens_thought(talk->chat, out.data, out.size);
+    json_decref(messages);
+    moe_buf_release(&out);
+    return opens;
+}
+
+static bool is_tool(const json_t *tools, const char *name)
+{
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(tools, i, tool)
+    {
+        if (strcmp(json_string_value(json_object_get(moe_chat_function(tool), "name")), name) == 0)
+            return true;
+    }
+    return false;
+}
+
+int messages_hold_calls(struct moe_conversation *talk, struct moe_engine *engine,
+                        const char *choice, struct moe_grammar **grammar,
+                        struct moe_constraint **constraint, struct moe_err *err)
+{
+    choice = choice ? choice : "auto";
+    bool must = strcmp(choice, "auto") != 0, any = strcmp(choice, "required") == 0;
+    if (strcmp(choice, "none") == 0)
+        talk->tools = NULL;
+    if (!talk->chat || json_array_size(talk->tools) == 0)
+        return MOE_OK;
+    if (must && !any && !is_tool(talk->tools, choice))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "option --tool-choice: '%s' is none of the tools, nor auto, none, required",
+                        choice);
+    struct moe_allowance allowance = moe_allowance_usual();
+    const struct moe_calls_wanted wanted = {.tools = talk->tools,
+                                            .only = must && !any ? choice : NULL,
+                                            .must = must,
+                                            .parallel = !must || any,
+                                            .opened = opens_thought(talk)};
+    MOE_TRY(moe_calls_grammar(grammar, talk->chat, &wanted, &allowance, err));
+    return *grammar
+               ? moe_engine_constrain(engine, *grammar, moe_chat_marks(talk->chat), constraint, err)
+               : MOE_OK;
+}
+
+int messages_print_answer(const struct moe_conversation *talk, enum moe_stop_reason why,
+                          struct moe_err *err)
+{
+    json_t *message = json_array_get(talk->messages, json_array_size(talk->messages) - 1);
+    const char *ended = json_object_get(message, "tool_calls")        ? "tool_calls"
+                        : why == MOE_STOP_EOS || why == MOE_STOP_TEXT ? "stop"
+                                                                      : "length";
+    json_t *all = json_pack("{s:O,s:s}", "message", message, "finish_reason", ended);
+    char *line = all ? json_dumps(all, 0) : NULL;
+    struct moe_buf text = {0};
+    moe_buf_printf(&text, "%s\n", line ? line : "");
+    free(line);
+    json_decref(all);
+    if (!line)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer");
+    return cli_print(MOE_OK, &text, err);
 }
 
 /* What would be fed, with the question where there is one. */

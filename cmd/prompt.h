@@ -7,6 +7,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "engine/conversation.h"
+#include "engine/engine.h"
 #include "infer/model.h"
 #include "prompt/chat.h"
 #include "text/tokenizer.h"
@@ -43,6 +44,20 @@ struct json_t;
  * moe_json_free when the conversation is done. */
 int messages_take(struct moe_conversation *talk, const char *file, const struct moe_buf *text,
                   struct json_t **json, struct moe_err *err);
+
+/* Gives the conversation the tools of a file: their JSON array, or an object with "tools". *json as
+ * above. */
+int messages_take_tools(struct moe_conversation *talk, const char *file, struct json_t **json,
+                        struct moe_err *err);
+/* Holds calls of the conversation's tools to form and schemas; choice: "auto", "none", "required",
+ * or the name of the one to call; NULL: auto. *grammar and *constraint stay NULL where answers are
+ * free; release both, the constraint first. */
+int messages_hold_calls(struct moe_conversation *talk, struct moe_engine *engine,
+                        const char *choice, struct moe_grammar **grammar,
+                        struct moe_constraint **constraint, struct moe_err *err);
+/* Prints the last message of a conversation, and why it ended, as an object of JSON. */
+int messages_print_answer(const struct moe_conversation *talk, enum moe_stop_reason why,
+                          struct moe_err *err);
 
 /* Prints what would be fed for an answer, exactly, and a line with its ids. text: the question;
  * NULL: the conversation has it. */

@@ -92,6 +92,10 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "messages", "FILE", &opt.messages),
      .modes = ANSWERS, .excludes = "prompt file system raw prefix-text"},
     {CLI_OPT_FLAG(0, "show-prompt", &opt.show_prompt), .modes = ANSWERS},
+    {CLI_OPT_TEXT(0, "tools", "FILE", &opt.tools),
+     .modes = CLI_USUAL, .excludes = "raw prefix-text logprobs"},
+    {CLI_OPT_TEXT(0, "tool-choice", "WHICH", &opt.tool_choice), .shown = "auto",
+     .modes = CLI_USUAL, .excludes = "grammar json-schema json-object"},
     {.kind = CLI_LIST, .help = "Sampling"},
     {CLI_OPT_DOUBLE(0, "temp", "X", &opt.sampling.temperature, 0, 100), .modes = DRAWS},
     {CLI_OPT_U32(0, "top-k", "N", &opt.sampling.top_k, 0, 1000000), .modes = DRAWS},
@@ -170,7 +174,8 @@ static const struct cli_option options[] = {
      .modes = PERPLEXITY},
     {CLI_OPT_U32(0, "window", "N", &opt.window, 2, MOE_MAX_CONTEXT),
      .modes = PERPLEXITY, .excludes = "max-doc-tokens max-windows"},
-    {CLI_OPT_FLAG(0, "json", &opt.json), .modes = PERPLEXITY | BENCH},
+    {CLI_OPT_FLAG(0, "json", &opt.json), .modes = CLI_USUAL | PERPLEXITY | BENCH,
+     .excludes = "raw prefix-text logprobs"},
     {CLI_OPT_SHARE(0, "prompt-share", "P", &opt.prompt_share, 0, 1), .shown = "100%",
      .modes = PERPLEXITY},
     {CLI_OPT_STREAM(0, "token-log", "FILE", &opt.token_log), .modes = PERPLEXITY},
@@ -232,6 +237,11 @@ static int check_options(int n_args, char **args)
         isatty(STDIN_FILENO))
         return cli_misuse("option --%s goes with -p, -f or a text on standard input",
                           opt.prompt_cache ? "prompt-cache" : "logprobs");
+    if (opt.json && !opt.perplexity && !opt.bench && !opt.prompt && !opt.file && !opt.messages &&
+        isatty(STDIN_FILENO))
+        return cli_misuse("option --json goes with -p, -f, --messages, --bench or --perplexity");
+    if (opt.tool_choice && !opt.tools && !opt.messages)
+        return cli_misuse("option --tool-choice goes with --tools");
     if (opt.requests.input && opt.strategy.device.test)
         return cli_misuse("option --requests: requests are not served by a rehearsal");
     opt.beams.early = (enum moe_early_stopping)opt.early_stopping;

@@ -15,7 +15,7 @@
 struct run_options {
     const char *prompt, *file, *prefix_text, *system, *template_file, *perplexity, *token_log, *ids,
         *stats_json, *trace_events, *plan, *calibration, *prompt_cache, *grammar, *json_schema,
-        *messages, *follow;
+        *messages, *tools, *tool_choice, *follow;
     struct cli_texts stops;
     uint64_t n; /* tokens to generate at most; UINT64_MAX: no limit */
     uint32_t context, batch, sequences, logprobs, max_doc_tokens, max_windows, window,

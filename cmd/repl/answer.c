@@ -22,6 +22,53 @@ int repl_stream(void *ctx, const char *bytes, uint64_t n)
     return cli_write(bytes, n) ? MOE_OK : MOE_ERR_IO;
 }
 
+static void set_dim(struct repl_said *s, bool dim)
+{
+    if (s->dim != dim && cli_may_colour(STDOUT_FILENO)) {
+        FILE *terminal = cli_terminal(STDOUT_FILENO);
+        fputs(dim ? "\033[2m" : "\033[0m", terminal);
+        fflush(terminal);
+    }
+    s->dim = dim;
+}
+
+int repl_say_part(void *said, const struct moe_answer_part *part)
+{
+    struct repl_said *s = said;
+    bool thinks = part->kind == MOE_PART_THOUGHT, calls = part->kind == MOE_PART_CALL,
+         begins = !s->some || s->last != part->kind;
+    const char *before = "", *after = "";
+    cli_progress_done();
+    if (s->hidden)
+        return MOE_OK;
+    if (calls)
+        before = !s->some ? "-> " : s->last == MOE_PART_CALL_ENDS ? "\n-> " : "\n\n-> ";
+    else if (part->kind == MOE_PART_CONTENT && s->some && begins)
+        before = "\n\n";
+    else if (thinks && begins && !cli_may_colour(STDOUT_FILENO))
+        before = "thought: ";
+    if (calls)
+        after = "(";
+    else if (part->kind == MOE_PART_CALL_ENDS)
+        after = ")";
+    else if (part->kind == MOE_PART_CALL_FAILS)
+        after = "  [not a whole call]";
+    set_dim(s, thinks);
+    s->some = true;
+    s->last = part->kind;
+    bool shown = part->kind != MOE_PART_CALL_FAILS; /* its text was shown as it came */
+    return cli_write(before, strlen(before)) && cli_write(part->bytes, shown ? part->n : 0) &&
+                   cli_write(after, strlen(after))
+               ? MOE_OK
+               : MOE_ERR_IO;
+}
+
+void repl_end_said(struct repl_said *s)
+{
+    set_dim(s, false);
+    s->some = false;
+}
+
 void repl_explain_stop(enum moe_stop_reason why, uint32_t context)
 {
     if (why == MOE_STOP_CONTEXT)
@@ -149,10 +196,12 @@ static int generate(struct console *c, const char *text, const struct moe_genera
 {
     struct moe_conversation *talk = c->r->conversation;
     int status;
-    if (c->r->context_shift)
+    if (c->r->context_shift && (text || !moe_conversation_has_result(talk)))
         return moe_conversation_shifting(talk, text, c->sampler, options, why, err);
     status = text ? moe_conversation_ask(talk, text, c->sampler, options, why, err)
-                  : moe_conversation_continue(talk, c->sampler, options, why, err);
+             : moe_conversation_has_result(talk)
+                 ? moe_conversation_answer(talk, c->sampler, options, why, err)
+                 : moe_conversation_continue(talk, c->sampler, options, why, err);
     cli_progress_done();
     if (status == MOE_ERR_LIMIT && text && talk->chat && moe_conversation_n(talk) > 0 &&
         would_fit(c, text, err) && offer_shift(c)) {
@@ -193,6 +242,8 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     cli_start_over();
     err->text[0] = 0;
     int status = generate(c, text, &o, &why, err);
+    if (r->conversation->on_part)
+        repl_end_said(r->conversation->part_ctx);
     cli_start_over();
     cli_progress_done();
     if (status != MOE_OK && !err->text[0])

@@ -35,6 +35,8 @@ static const struct command commands[] = {
     {"stop", "TEXT", "end answers before this text (- removes all)", ARGUMENT_TEXT, command_stop},
     {"continue", "", "continue the last answer (an empty line does the same)", ARGUMENT_NONE,
      do_continue},
+    {"result", "TEXT", "what the tool that the answer called gives back", ARGUMENT_TEXT,
+     command_result},
     {"undo", "", "take back the last question and its answer", ARGUMENT_NONE, command_undo},
     {"retry", "", "ask the last question again, with other draws", ARGUMENT_NONE, command_retry},
     {"save", "FILE", "keep the conversation, with all that was computed", ARGUMENT_FILE,

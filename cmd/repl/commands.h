@@ -42,6 +42,7 @@ int command_file(struct console *c, const char *arg, struct moe_err *err);
 int command_reset(struct console *c, const char *arg, struct moe_err *err);
 
 /* turns.c */
+int command_result(struct console *c, const char *arg, struct moe_err *err);
 int command_undo(struct console *c, const char *arg, struct moe_err *err);
 int command_retry(struct console *c, const char *arg, struct moe_err *err);
 int command_save(struct console *c, const char *arg, struct moe_err *err);

@@ -34,6 +34,17 @@ int repl_run(struct repl *repl);
 /* Text callback for moe_generate: stdout, at once. */
 int repl_stream(void *ctx, const char *bytes, uint64_t n);
 
+/* What is on stdout of an answer that is read (moe_conversation's on_part): thoughts, dim on a
+ * terminal, text, and calls as "-> NAME(ARGUMENTS)". */
+struct repl_said {
+    bool hidden; /* nothing is shown */
+    bool some, dim;
+    enum moe_answer_part_kind last;
+};
+int repl_say_part(void *said, const struct moe_answer_part *part);
+/* The answer is over; another may follow. */
+void repl_end_said(struct repl_said *said);
+
 /* Says on stderr that an answer ended because the context is full; silent otherwise. */
 void repl_explain_stop(enum moe_stop_reason why, uint32_t context);
 /* Says on stderr that a full context has lost something; silent otherwise. */

@@ -1,4 +1,4 @@
-/* /undo, /retry, /save, /load: turns taken back, and conversations kept in files. */
+/* /result, /undo, /retry, /save, /load: turns taken back, and conversations kept in files. */
 #include <inttypes.h>
 
 #include "cli.h"
@@ -10,6 +10,19 @@ int command_undo(struct console *c, const char *arg, struct moe_err *err)
     bool undone = moe_conversation_undo(c->r->conversation, NULL);
     console_tell(c, undone ? "the last question and its answer are gone"
                            : "there is no question to take back");
+    return 0;
+}
+
+int command_result(struct console *c, const char *arg, struct moe_err *err)
+{
+    uint64_t open;
+    if (moe_conversation_result(c->r->conversation, arg, &open, err) != MOE_OK) {
+        console_tell(c, "%s", err->text);
+        return 0;
+    }
+    if (open == 0)
+        return console_answer(c, NULL, err);
+    console_tell(c, "calls without a result: %" PRIu64, open);
     return 0;
 }
 

@@ -2,6 +2,7 @@
 #include "engine/conversation.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -190,6 +191,21 @@ static json_t *part_of(const struct moe_conversation *c, const struct moe_buf *s
     return moe_chat_message("assistant", (const char *)shown->data + from, to - from, err);
 }
 
+/* Adds the thought to a message, which it takes over. NULL: memory is short. */
+static json_t *with_thought(const struct moe_conversation *c, json_t *message, json_t *thought,
+                            struct moe_err *err)
+{
+    if (message && thought &&
+        json_object_set(message, moe_chat_thought_member(c->chat),
+                        json_object_get(thought, "content")) != 0) {
+        moe_fail(err, MOE_ERR_MEMORY, "out of memory: a message");
+        json_decref(message);
+        message = NULL;
+    }
+    json_decref(thought);
+    return message;
+}
+
 /* The answer as a message, its thought apart; shown: what was shown of it. NULL: memory is short.
  */
 static json_t *answer_message(const struct moe_conversation *c, const struct moe_buf *shown,
@@ -205,31 +221,26 @@ static json_t *answer_message(const struct moe_conversation *c, const struct moe
         return moe_chat_message("assistant", (const char *)shown->data, shown->size, err);
     json_t *message = part_of(c, shown, parts.content, err);
     json_t *thought = message && parts.has_thought ? part_of(c, shown, parts.thought, err) : NULL;
-    if (thought && json_object_set(message, moe_chat_thought_member(c->chat),
-                                   json_object_get(thought, "content")) != 0) {
-        moe_fail(err, MOE_ERR_MEMORY, "out of memory: a message");
-        json_decref(message);
-        message = NULL;
-    }
-    json_decref(thought);
-    return message;
+    return with_thought(c, message, thought, err);
 }
 
-/* Appends what was shown of the last answer. */
+/* Appends what was shown of the last answer, or read. */
 static void append_shown(const struct moe_conversation *c, struct moe_buf *out)
 {
-    const struct moe_tokenizer *tok = c->session->model->tokenizer;
     const json_t *last = json_array_get(c->messages, json_array_size(c->messages) - 1);
     const char *member = moe_chat_thought_member(c->chat), *text = moe_chat_text(last);
-    if (text && !(member && json_object_get(last, member))) {
+    if (text && !(member && json_object_get(last, member)) &&
+        (c->cut || !json_object_get(last, "tool_calls"))) {
         moe_buf_text(out, text);
         return;
     }
+    bool begins = false;
     for (uint64_t i = c->answer_at; i < c->history.n; i++) {
         uint32_t n = 0;
-        const uint8_t *bytes = moe_tokenizer_bytes(tok, c->history.ids[i], &n);
-        if (!moe_tokenizer_is_special(tok, c->history.ids[i]))
-            moe_buf_append(out, bytes, n);
+        const uint8_t *bytes =
+            moe_answer_bytes(c->session->model, c->on_part ? moe_chat_marks(c->chat) : NULL,
+                             c->history.ids[i], &begins, &n);
+        moe_buf_append(out, bytes, n);
     }
 }
 
@@ -321,17 +332,96 @@ static int prepare_source(struct moe_conversation *c, const char *text, struct m
 
 /* ---- Generating ---- */
 
-/* Passes the answer on and keeps a copy of it. */
+/* Passes the answer on and keeps a copy of it, and of what it says where it is read. */
 struct listener {
+    const struct moe_conversation *talk;
     const struct moe_generate_options *options;
-    struct moe_buf answer;
+    struct moe_buf answer, content, thought, arguments;
+    json_t *calls;
+    struct moe_answer_reader *reader;
+    bool again; /* it reads what was handed on before */
+    struct moe_err *err;
 };
+
+static void release_listener(struct listener *l)
+{
+    moe_answer_reader_free(l->reader);
+    json_decref(l->calls);
+    moe_buf_release(&l->answer);
+    moe_buf_release(&l->content);
+    moe_buf_release(&l->thought);
+    moe_buf_release(&l->arguments);
+}
+
+/* An id as templates accept: nine letters and digits. */
+static json_t *new_call(const struct listener *l, const struct moe_answer_part *part)
+{
+    char id[16];
+    snprintf(id, sizeof id, "call%03u%02u", (unsigned)moe_conversation_n(l->talk) % 1000,
+             (unsigned)json_array_size(l->calls) % 100);
+    return json_pack("{s:s,s:s,s:{s:s%,s:s}}", "id", id, "type", "function", "function", "name",
+                     part->bytes, (size_t)part->n, "arguments", "{}");
+}
+
+static int take_part(void *ctx, const struct moe_answer_part *part)
+{
+    struct listener *l = ctx;
+    size_t last = json_array_size(l->calls);
+    json_t *call = json_array_get(l->calls, last - 1);
+    int failed = 0;
+    switch (part->kind) {
+    case MOE_PART_THOUGHT:
+        moe_buf_append(&l->thought, part->bytes, part->n);
+        break;
+    case MOE_PART_CALL_FAILS:
+        failed = json_array_remove(l->calls, last - 1);
+        /* fall through */
+    case MOE_PART_CONTENT:
+        moe_buf_append(&l->content, part->bytes, part->n);
+        break;
+    case MOE_PART_CALL:
+        moe_buf_clear(&l->arguments);
+        failed = json_array_append_new(l->calls, new_call(l, part));
+        break;
+    case MOE_PART_ARGUMENTS:
+        moe_buf_append(&l->arguments, part->bytes, part->n);
+        break;
+    case MOE_PART_CALL_ENDS:
+        failed =
+            json_object_set_new(json_object_get(call, "function"), "arguments",
+                                json_stringn((const char *)l->arguments.data, l->arguments.size));
+        break;
+    }
+    if (failed || l->content.failed || l->thought.failed || l->arguments.failed)
+        return moe_fail(l->err, MOE_ERR_MEMORY, "out of memory: the answer's text");
+    return l->again ? MOE_OK : l->talk->on_part(l->talk->part_ctx, part);
+}
 
 static int listen(void *ctx, const char *bytes, uint64_t n)
 {
     struct listener *l = ctx;
     moe_buf_append(&l->answer, bytes, n);
+    if (l->reader)
+        return moe_answer_reader_add(l->reader, bytes, n, l->err);
     return l->options->text ? l->options->text(l->options->ctx, bytes, n) : MOE_OK;
+}
+
+/* Begins to read an answer, which has so far what the listener has. */
+static int read_answer(struct moe_conversation *c, struct listener *l, struct moe_err *err)
+{
+    l->talk = c;
+    l->err = err;
+    if (!c->chat || !c->on_part)
+        return MOE_OK;
+    if (!(l->calls = json_array()))
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text");
+    MOE_TRY(moe_answer_reader_new(&l->reader, c->chat, c->tools, c->in_thought && !c->cut,
+                                  take_part, l, err));
+    l->again = true;
+    int status =
+        moe_answer_reader_add(l->reader, (const char *)l->answer.data, l->answer.size, err);
+    l->again = false;
+    return status;
 }
 
 static int listen_token(void *ctx, const struct moe_token_said *said)
@@ -344,6 +434,7 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
                   const struct moe_generate_options *options, struct listener *l,
                   enum moe_stop_reason *why, struct moe_err *err)
 {
+    MOE_TRY(read_answer(c, l, err));
     const char **stops = moe_prompt_stops(options->stop_texts, c->chat, err);
     if (!stops)
         return MOE_ERR_MEMORY;
@@ -351,16 +442,39 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     l->options = options;
     o.stop_texts = stops;
     o.text = listen;
+    o.marks = l->reader ? moe_chat_marks(c->chat) : NULL;
     o.token = options->token ? listen_token : NULL;
     o.ctx = l;
     o.source = c->source.n ? c->source.ids : NULL;
     o.n_source = c->source.n;
     int status = moe_generate(c->session, sampler, &c->history, &o, why, err);
+    if (status == MOE_OK && l->reader)
+        status = moe_answer_reader_end(l->reader, err);
     if (status == MOE_OK && l->answer.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text");
     c->source.n = 0;
     free(stops);
     return status;
+}
+
+/* The message that a read answer is. NULL: memory is short. */
+static json_t *read_message(const struct moe_conversation *c, const struct listener *l,
+                            struct moe_err *err)
+{
+    const struct moe_buf *texts[] = {&l->content, &l->thought};
+    json_t *made[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++)
+        if (i == 0 || (made[0] && l->thought.size))
+            made[i] = moe_chat_message("assistant", texts[i]->data ? (char *)texts[i]->data : "",
+                                       texts[i]->size, err);
+    json_t *message = with_thought(c, made[0], made[1], err);
+    if (message && json_array_size(l->calls) &&
+        json_object_set(message, "tool_calls", l->calls) != 0) {
+        moe_fail(err, MOE_ERR_MEMORY, "out of memory: a message");
+        json_decref(message);
+        return NULL;
+    }
+    return message;
 }
 
 /* ---- Asking ---- */
@@ -379,7 +493,7 @@ static int answer_and_keep(struct moe_conversation *c, struct moe_sampler *sampl
 {
     int status = answer(c, sampler, options, l, why, err);
     if (status == MOE_OK && c->chat) {
-        json_t *message = answer_message(c, &l->answer, err);
+        json_t *message = l->reader ? read_message(c, l, err) : answer_message(c, &l->answer, err);
         if (message && in_place)
             drop_messages(c, moe_conversation_n(c) - 1);
         status = add_message(c, message, err);
@@ -394,6 +508,8 @@ int moe_conversation_answer(struct moe_conversation *c, struct moe_sampler *samp
     struct listener l = {0};
     if (!moe_conversation_n(c))
         return moe_fail(err, MOE_ERR_USAGE, "there is nothing to answer yet");
+    if (options->constraint)
+        moe_constraint_restart(options->constraint);
     int status = prepare_chat(c, err);
     if (status == MOE_OK) {
         c->answer_at = c->history.n;
@@ -405,7 +521,7 @@ int moe_conversation_answer(struct moe_conversation *c, struct moe_sampler *samp
     moe_conversation_note_turn(c);
     if (status != MOE_OK)
         keep_computed(c);
-    moe_buf_release(&l.answer);
+    release_listener(&l);
     return status;
 }
 
@@ -416,12 +532,14 @@ static int ask_plainly(struct moe_conversation *c, const char *text, struct moe_
 {
     struct listener l = {0};
     bool encoder = c->session->model->config.n_encoder > 0;
+    if (options->constraint)
+        moe_constraint_restart(options->constraint);
     int status = encoder ? prepare_source(c, text, err) : prepare_plain(c, text, err);
     if (status == MOE_OK)
         status = answer(c, sampler, options, &l, why, err);
     if (status != MOE_OK)
         keep_computed(c);
-    moe_buf_release(&l.answer);
+    release_listener(&l);
     return status;
 }
 
@@ -429,8 +547,6 @@ int moe_conversation_ask(struct moe_conversation *c, const char *text, struct mo
                          const struct moe_generate_options *options, enum moe_stop_reason *why,
                          struct moe_err *err)
 {
-    if (options->constraint)
-        moe_constraint_restart(options->constraint);
     if (!c->chat || c->session->model->config.n_encoder)
         return ask_plainly(c, text, sampler, options, why, err);
     MOE_TRY(add_message(c, moe_chat_message("user", text, strlen(text), err), err));
@@ -438,6 +554,30 @@ int moe_conversation_ask(struct moe_conversation *c, const char *text, struct mo
     if (status != MOE_OK) /* of those before it some may have been dropped */
         moe_conversation_keep(c, moe_conversation_n(c) - 1);
     return status;
+}
+
+bool moe_conversation_has_result(const struct moe_conversation *c)
+{
+    return moe_chat_has_role(message_at(c, moe_conversation_n(c) - 1), "tool");
+}
+
+int moe_conversation_result(struct moe_conversation *c, const char *text, uint64_t *open,
+                            struct moe_err *err)
+{
+    uint64_t results = 0, n = moe_conversation_n(c);
+    while (results < n && moe_chat_has_role(message_at(c, n - 1 - results), "tool"))
+        results++;
+    const json_t *calls = json_object_get(message_at(c, n - 1 - results), "tool_calls");
+    if (json_array_size(calls) <= results)
+        return moe_fail(err, MOE_ERR_USAGE, "there is no call of a tool without a result");
+    json_t *result = moe_chat_message("tool", text, strlen(text), err);
+    if (result && json_object_set(result, "tool_call_id",
+                                  json_object_get(json_array_get(calls, results), "id")) != 0) {
+        json_decref(result);
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: a message");
+    }
+    *open = json_array_size(calls) - results - 1;
+    return add_message(c, result, err);
 }
 
 int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sampler,
@@ -466,7 +606,7 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
     }
     c->in_step = in_step && status == MOE_OK && *why != MOE_STOP_TEXT;
     moe_conversation_note_turn(c);
-    moe_buf_release(&l.answer);
+    release_listener(&l);
     return status;
 }
 

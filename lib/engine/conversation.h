@@ -22,6 +22,7 @@
 #include "engine/sampler.h"
 #include "infer/session.h"
 #include "prompt/chat.h"
+#include "prompt/chat_answer.h"
 #include "text/tokenizer.h"
 
 struct json_t;
@@ -36,6 +37,10 @@ struct moe_conversation {
      * answer's thought is in the member that the template takes it from, apart from its content. */
     struct json_t *messages;
     const struct json_t *tools, *variables; /* of the template; NULL: none; borrowed */
+    /* Chat: gets what an answer says, read as it comes (prompt/chat_answer.h), in place of its
+     * text: the message then has thoughts and calls of the tools apart. NULL: the text as it is. */
+    int (*on_part)(void *part_ctx, const struct moe_answer_part *part);
+    void *part_ctx;
     struct tm now;      /* for templates that show it: when the conversation began */
     uint64_t answer_at; /* where in `history` the last answer begins */
     bool undone;        /* ... and is none of the messages any more */
@@ -82,6 +87,14 @@ int moe_conversation_ask(struct moe_conversation *c, const char *text, struct mo
 int moe_conversation_answer(struct moe_conversation *c, struct moe_sampler *sampler,
                             const struct moe_generate_options *options, enum moe_stop_reason *why,
                             struct moe_err *err);
+
+/* Takes a text as the result of the first call of the last answer that has none yet. *open: calls
+ * that still have none; where there are none the conversation can be answered. MOE_ERR_USAGE: all
+ * calls have one. */
+int moe_conversation_result(struct moe_conversation *c, const char *text, uint64_t *open,
+                            struct moe_err *err);
+/* Whether the last message is such a result. */
+bool moe_conversation_has_result(const struct moe_conversation *c);
 
 /* Goes on where the last answer stopped; MOE_ERR_USAGE when there is nothing to continue. */
 int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sampler,

@@ -21,7 +21,7 @@
 #define CDATA_ENDS "]]>"
 
 enum {
-    MAX_NAME = 128,
+    MAX_NAME = MOE_CHAT_MAX_TOOL_NAME + 1,
     MAX_ANY = 200,
     MAX_VALUE_DEPTH = 64,
     MAX_OBJECT = 1 << 20,

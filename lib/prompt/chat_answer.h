@@ -88,6 +88,11 @@ enum {
 };
 unsigned moe_chat_values(const struct json_t *parameters, const struct json_t *schema);
 unsigned moe_chat_value_kind(const struct json_t *value);
+enum { MOE_CHAT_MAX_TOOL_NAME = 128 };
+/* Checks the tools of a file or request: an array of functions with a name and perhaps a schema of
+ * their parameters, in OpenAI's form; NULL or null: none.
+ * MOE_ERR_FORMAT; `name` begins the error text. */
+int moe_chat_check_tools(const char *name, const struct json_t *tools, struct moe_err *err);
 /* What a tool of the list describes: its "function", or itself. */
 const struct json_t *moe_chat_function(const struct json_t *tool);
 

@@ -141,6 +141,39 @@ unsigned moe_chat_values(const json_t *parameters, const json_t *schema)
     return values_of(parameters, schema, 0);
 }
 
+/* ---- Tools ---- */
+
+static int check_tool(const char *where, const json_t *tools, size_t i, struct moe_err *err)
+{
+    const json_t *tool = json_array_get(tools, i), *function = moe_chat_function(tool);
+    const json_t *type = json_object_get(tool, "type"), *name = json_object_get(function, "name");
+    const json_t *parameters = json_object_get(function, "parameters");
+    if (!json_is_object(tool))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'tools[%zu]' is not an object", where, i);
+    if (type && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'tools[%zu].type' is not 'function'", where, i);
+    size_t n = json_string_length(name);
+    if (n == 0 || n > MOE_CHAT_MAX_TOOL_NAME ||
+        strcspn(json_string_value(name), "\"\\\b\f\n\r\t<>{}") != n)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'tools[%zu].function.name' is no name of a function: letters, digits, "
+                        "- and _, %d at most",
+                        where, i, MOE_CHAT_MAX_TOOL_NAME);
+    if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'tools[%zu].function.parameters' is not an object", where, i);
+    return MOE_OK;
+}
+
+int moe_chat_check_tools(const char *name, const json_t *tools, struct moe_err *err)
+{
+    if (tools && !json_is_null(tools) && !json_is_array(tools))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'tools' is not a list", name);
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        MOE_TRY(check_tool(name, tools, i, err));
+    return MOE_OK;
+}
+
 /* ---- Pieces of a rendered text ---- */
 
 struct piece {

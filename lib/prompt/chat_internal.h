@@ -13,7 +13,7 @@ struct chat_forms {
     bool parts_only;        /* a content must be a list of parts */
     bool texts_only;        /* ... a text */
     bool arguments_as_text; /* of tool calls; else as an object */
-    bool writes_none;       /* for a null content */
+    bool needs_content;     /* it writes "None" for a null content, or fails */
     bool no_system;         /* it leaves out a system text */
     bool no_tools;          /* ... or tools */
     bool no_developer;      /* it does not name the role */

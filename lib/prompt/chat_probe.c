@@ -135,8 +135,9 @@ static void find_forms(struct chat_probe *p)
     f->arguments_as_text =
         !template_writes(p, answer_calling(p, false, json_string("")), tools(), VALUE) &&
         takes_arguments_as_text(p);
-    if (probe_write(p, answer_calling(p, f->arguments_as_text, json_null()), tools(), false, &out))
-        f->writes_none = strstr(text_of(&out), "None") != NULL;
+    f->needs_content = !probe_write(p, answer_calling(p, f->arguments_as_text, json_null()),
+                                    tools(), false, &out) ||
+                       strstr(text_of(&out), "None");
     moe_buf_release(&out);
 }
 

@@ -251,7 +251,7 @@ static bool change_content(struct change *c, json_t *message)
     json_t *other = NULL;
     bool joins = f->texts_only && json_is_array(content) && all_texts(content);
     bool parts = f->parts_only && json_is_string(content);
-    bool empty = f->writes_none && json_is_null(content);
+    bool empty = f->needs_content && (!content || json_is_null(content));
     if (!joins && !parts && !empty)
         return false;
     if (c->make) {
@@ -306,10 +306,27 @@ static bool change_arguments(struct change *c, json_t *call)
     return true;
 }
 
+/* Gives a thought the name that the template takes it by. */
+static bool change_thought(struct change *c, json_t *message)
+{
+    static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
+    const char *own = c->chat->thought_member;
+    for (int i = 0; own && i < 3 && !json_object_get(message, own); i++) {
+        json_t *thought = json_object_get(message, names[i]);
+        if (!json_is_string(thought))
+            continue;
+        if (c->make)
+            change_member(c, message, own, json_incref(thought));
+        return true;
+    }
+    return false;
+}
+
 static bool change_message(struct change *c, json_t *message)
 {
     bool changed = change_content(c, message);
     changed |= change_role(c, message);
+    changed |= change_thought(c, message);
     json_t *calls = json_object_get(message, "tool_calls"), *call;
     size_t i;
     json_array_foreach(calls, i, call) changed |= change_arguments(c, call);

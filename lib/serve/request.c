@@ -475,29 +475,6 @@ static int read_only_call(struct moe_request *r, const json_t *tools, const json
                     json_string_value(named));
 }
 
-/* A tool is a function with a name of its own, and perhaps a schema of its parameters. */
-static int check_tool(const json_t *tools, size_t i, struct moe_err *err)
-{
-    const json_t *tool = json_array_get(tools, i), *function = moe_chat_function(tool);
-    const json_t *type = json_object_get(tool, "type"), *name = json_object_get(function, "name");
-    const json_t *parameters = json_object_get(function, "parameters");
-    if (!json_is_object(tool))
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools[%zu]' is not an object", i);
-    if (type && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools[%zu].type' is not 'function'", i);
-    size_t n = json_string_length(name);
-    if (n == 0 || n > MOE_REQUEST_MAX_TOOL_NAME ||
-        strcspn(json_string_value(name), "\"\\\b\f\n\r\t<>{}") != n)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        REQUEST ": 'tools[%zu].function.name' is no name of a function: letters, "
-                                "digits, - and _, %d at most",
-                        i, MOE_REQUEST_MAX_TOOL_NAME);
-    if (is_given(parameters) && !json_is_object(parameters))
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        REQUEST ": 'tools[%zu].function.parameters' is not an object", i);
-    return MOE_OK;
-}
-
 static int read_tools(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     const json_t *tools = json_object_get(body, "tools");
@@ -511,10 +488,7 @@ static int read_tools(struct moe_request *r, const json_t *body, struct moe_err 
         return moe_fail(err, MOE_ERR_FORMAT,
                         REQUEST ": 'tool_choice' is none of auto, none, required, and an object "
                                 "that names a function");
-    if (is_given(tools) && !json_is_array(tools))
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools' is not a list");
-    for (size_t i = 0; i < json_array_size(tools); i++)
-        MOE_TRY(check_tool(tools, i, err));
+    MOE_TRY(moe_chat_check_tools(REQUEST, tools, err));
     if (json_array_size(tools) == 0 && (any || one))
         return moe_fail(err, MOE_ERR_FORMAT,
                         REQUEST ": 'tool_choice' wants a call, but there are no 'tools'");

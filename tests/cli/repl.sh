@@ -330,6 +330,23 @@ prompts
 type_line '/quit'
 check "/quit leaves with 0" left_with 0
 
+# Calls of tools.
+echo '[{"name": "find", "parameters": {"type": "object", "properties": {"path": {"enum": ["a", "b"]}},
+    "required": ["path"], "additionalProperties": false}}]' >"$tmp/tools"
+start -n 60 --template-file tests/data/calls.jinja --tools "$tmp/tools" --tool-choice required --temp 0
+prompts
+type_line '/result none'
+check "/result without a call" shows 'no call of a tool without a result'
+prompts
+type_line 'Find it'
+check "a call is shown" shows '-> find\(\{"path": "[ab]"\}\)'
+prompts
+type_line '/result there'
+check "/result answers it" shows '-> find\(\{"path": "[ab]"\}\)' 2
+prompts
+type_line '/quit'
+check "/quit leaves with 0" left_with 0
+
 # Turns: taken back, asked again, kept in a file; and a full context.
 cat >"$tmp/chatml" <<'END'
 {% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>

@@ -133,6 +133,36 @@ moe --messages "$tmp/messages" --template-file tests/data/chatml.jinja
 error_line 3 "moe-run: $tmp/messages: line *" "damaged messages"
 moe --messages "$tmp/messages" -p x
 error_line 2 'moe-run: options --messages and --prompt exclude each other*' "messages and a prompt"
+
+# ---- Calls of tools ----
+
+cat >"$tmp/tools" <<'END'
+[{"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties":
+  {"path": {"enum": ["a", "b"]}}, "required": ["path"], "additionalProperties": false}}}]
+END
+cat >"$tmp/says" <<'END'
+root ::= "See. <tool_call>\n{\"name\": \"find\", \"arguments\": {\"path\": \"a\"}}\n</tool_call>"
+END
+calling="--template-file tests/data/calls.jinja --tools $tmp/tools --temp 0"
+moe -p x $calling --grammar "$tmp/says"
+expect_stdout 'See.
+
+-> find({"path": "a"})' "--tools: text and calls are shown apart"
+moe -p x $calling --tool-choice find -n 60 --json
+expect_stdout_like '{"message": {"role": "assistant", "content": "", "tool_calls": \[{"id": "call00100", "type": "function", "function": {"name": "find", "arguments": "{\\"path\\": \\"[ab]\\"}"}}\]}, "finish_reason": "tool_calls"}' \
+    "--json: an answer as a message, its call held to the schema"
+printf '[{"role": "user", "content": "x"}, %s, {"role": "tool", "content": "found", "tool_call_id": "call00100"}]' \
+    "$(sed 's/^{"message": //;s/, "finish_reason.*//' "$out")" >"$tmp/messages"
+moe --messages "$tmp/messages" $calling --show-prompt
+expect_stdout_like '*"arguments": {"path": "*"}}
+</tool_call><|im_end|>
+<|im_start|>tool
+found<|im_end|>*' "... which joins the messages"
+moe -p x $calling --tool-choice other
+error_line 2 "moe-run: option --tool-choice: 'other' is none of the tools*" "a tool that is none"
+echo '[{"name": 1}]' >"$tmp/tools"
+moe -p x $calling
+error_line 3 "moe-run: $tmp/tools: 'tools\[0\].function.name' is no name of a function*" "damaged tools"
 moe -p ''  -n 3 --temp 0
 expect_exit 0 "an empty prompt"
 

@@ -181,6 +181,21 @@ static void messages_take_the_templates_form(void **state)
     assert_int_equal(render(as_text, CALL("{\"k\":1}"), NULL, got, sizeof got), MOE_OK);
     assert_string_equal(got, "q={\"k\": 1}");
     moe_chat_free(as_text);
+    /* It adds the content to other texts: null would make it fail. */
+    struct moe_chat *adds = open_chat(EACH("{{ m.role + m.content }}") "{{ tools }}");
+    assert_int_equal(render(adds, CALL("\"\""), NULL, got, sizeof got), MOE_OK);
+    assert_string_equal(got, "userqassistantNone");
+    assert_int_equal(render(adds, "[{\"role\":\"assistant\"}]", NULL, got, sizeof got), MOE_OK);
+    assert_string_equal(got, "assistantNone");
+    moe_chat_free(adds);
+    struct moe_chat *thinks =
+        open_chat(EACH("{% if m.thinking %}[{{ m.thinking }}]{% endif %}{{ m.content }}"));
+    assert_int_equal(render(thinks,
+                            "[{\"role\":\"assistant\",\"content\":\"a\",\"reasoning\":\"t\"}]",
+                            NULL, got, sizeof got),
+                     MOE_OK);
+    assert_string_equal(got, "[t]a");
+    moe_chat_free(thinks);
 }
 
 static void what_would_be_left_out_is_refused(void **state)
