@@ -42,10 +42,6 @@ void slot_uses_overwrite(struct slot_uses *u, uint32_t slot);
 /*
  * Three tiers: slots on a GPU, filled from the host tier (host_tier.h), which is filled from disk.
  * The channel between the scheduler and two loaders, in place of that of experts_channel.c.
- *
- * A segment that is in the host tier is copied to its slot; any other is read into a place there
- * first. While such transfers take all places, the most urgent waiting one gets the first that
- * becomes free.
  */
 
 /* Reserves and fills the host tier; c->gpu, pools, store and loader are there, its slots hold
@@ -69,52 +65,5 @@ void tiers_host_view(const struct tiers *t, uint32_t moe_layer, struct moe_exper
 
 /* Adds what was read from disk since the last call to the cache's phase. */
 void tiers_count_traffic(struct tiers *t);
-
-/*
- * Transfers of segments, and the state of the channel that they go through.
- */
-
-enum { TIERS_AT_ONCE = 32 /* completions taken at a time */ };
-
-/* A segment on its way to a slot. */
-struct transfer {
-    enum {
-        TRANSFER_NONE = 0,
-        TRANSFER_WAITING, /* for a place, or for another transfer that is reading the same */
-        TRANSFER_READING,
-        TRANSFER_COPYING,
-        TRANSFER_FAILED, /* to be reported */
-    } state;
-    uint32_t copy, place;
-    uint32_t handle; /* of the loader that has it */
-    enum moe_load_priority priority;
-    float score;
-    int status;    /* failed: why */
-    uint32_t next; /* failed: the one after */
-};
-
-struct tiers {
-    struct cached *c;
-    struct moe_host_tier host;
-    struct moe_loader *disk;            /* NULL: the host tier holds everything */
-    struct moe_loader_stats seen;       /* of the disk's, as last counted */
-    struct transfer *transfers;         /* [slots][MOE_PACK_MAX_SEGMENTS]; a number here is a tag */
-    struct moe_link waiting;            /* orders the waiting ones */
-    struct moe_link_item *items;        /* for it */
-    uint32_t n_reading, n_copying;      /* with the loaders */
-    uint32_t first_failed, last_failed; /* in the order in which they are reported */
-    bool stirred;                       /* something ended: a waiting transfer may start */
-    struct slot_uses uses;
-};
-
-/* Starts waiting transfers as far as possible, the most urgent first. */
-void transfers_go_on(struct tiers *t);
-/* A transfer no longer needs its place. */
-void transfers_release_place(struct tiers *t, const struct transfer *x);
-
-/* What has ended, at most max (and TIERS_AT_ONCE), without waiting or after a wait. 0 after a wait:
- * nothing is under way. */
-uint32_t transfers_poll(struct tiers *t, struct moe_arrival *arrivals, uint32_t max);
-uint32_t transfers_wait(struct tiers *t, struct moe_arrival *arrivals, uint32_t max);
 
 #endif

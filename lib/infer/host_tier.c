@@ -57,11 +57,6 @@ uint8_t *moe_host_tier_at(const struct moe_host_tier *t, uint32_t place, uint32_
     return t->memory + t->place_at[place] + moe_size_class_offset(class_at(t, place), segment);
 }
 
-bool moe_host_tier_complete(const struct moe_host_tier *t, uint32_t place)
-{
-    return t->places.places[place].arrived == (1u << class_at(t, place)->n_segments) - 1;
-}
-
 /* ---- First contents ---- */
 
 struct filling {

@@ -36,8 +36,6 @@ struct moe_expert_segment moe_host_tier_segment(const struct moe_host_tier *t, u
                                                 uint32_t segment);
 /* Where a segment of a place's expert is or will be. */
 uint8_t *moe_host_tier_at(const struct moe_host_tier *t, uint32_t place, uint32_t segment);
-/* Whether all segments of a place's expert are there. */
-bool moe_host_tier_complete(const struct moe_host_tier *t, uint32_t place);
 
 /* Loads experts at `high`, then at `low` where the strategy takes that, as far as there are places:
  * by falling frequency ([layer][expert]; NULL: the first of every layer, the second of every layer

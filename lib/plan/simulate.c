@@ -16,21 +16,13 @@
 /*
  * The simulator's channel: segments of experts on a modelled link (cache/link.h), or on two in
  * series: from storage into places of the host's memory, and from there into a device's slots, as
- * infer/experts_tiers.h moves them.
+ * infer/experts_tiers.h moves them, by the same transfers (sched/host_places.h).
  */
 /* A segment under way. */
 struct simulate_cargo {
     uint32_t slot, segment;
     struct moe_simulated_phase *phase; /* which counted its bytes */
     uint64_t bytes;
-    enum moe_load_priority priority;
-    float score;
-    enum {
-        CARGO_LOADING = 0,
-        CARGO_WAITING,
-        CARGO_READING
-    } state;              /* over the last link; before it */
-    uint32_t copy, place; /* of its expert */
 };
 
 struct simulate_link {
@@ -46,9 +38,9 @@ struct simulate_link {
     /* What lies behind: without it (tiers false) everything is where the link begins. */
     bool tiers;
     struct moe_host_places places;
-    struct moe_link storage, waiting; /* the second orders what waits for a place */
-    struct moe_link_item *storage_items, *waiting_items;
-    bool stirred; /* something ended: what waits may start */
+    struct moe_transfers transfers;
+    struct moe_link storage;
+    struct moe_link_item *storage_items;
 };
 
 /* The scheduler's options have their pools. */
@@ -301,7 +293,54 @@ int moe_simulate(const struct moe_simulation *in, struct moe_simulated *out,
     return status;
 }
 
-/* ---- The modelled link: what lies behind ---- */
+/* ---- From storage, through places ---- */
+
+static bool read_cargo(void *ctx, uint32_t item)
+{
+    struct simulate_link *l = ctx;
+    const struct simulate_cargo *x = &l->cargo[item];
+    const struct moe_transfer *t = &l->transfers.transfers[item];
+    x->phase->storage_bytes += x->bytes;
+    moe_link_add(&l->storage, item, x->bytes, t->priority, t->score);
+    return true;
+}
+
+static bool copy_cargo(void *ctx, uint32_t item)
+{
+    struct simulate_link *l = ctx;
+    const struct moe_transfer *t = &l->transfers.transfers[item];
+    moe_link_add(&l->link, item, l->cargo[item].bytes, t->priority, t->score);
+    return true;
+}
+
+/* The link that a transfer's bytes are on. */
+static struct moe_link *link_of(struct simulate_link *l, uint32_t item)
+{
+    bool reads = l->tiers && l->transfers.transfers[item].state == MOE_TRANSFER_READING;
+    return reads ? &l->storage : &l->link;
+}
+
+static void promote_cargo(void *ctx, uint32_t item)
+{
+    moe_link_promote(link_of(ctx, item), item, MOE_LOAD_DEMAND, 0);
+}
+
+/* The bytes not moved yet are never moved. */
+static bool drop_cargo(void *ctx, uint32_t item)
+{
+    struct simulate_link *l = ctx;
+    struct moe_link *link = link_of(l, item);
+    const struct simulate_cargo *x = &l->cargo[item];
+    uint64_t moved = link->items[item].started;
+    uint64_t *counted = link == &l->storage ? &x->phase->storage_bytes : &x->phase->bytes;
+    *counted -= x->bytes - moved;
+    x->phase->experts.prefetch_wasted_bytes += moved;
+    moe_link_drop(link, item);
+    return true;
+}
+
+static const struct moe_transfer_ops transfer_ops = {
+    .read = read_cargo, .copy = copy_cargo, .drop = drop_cargo, .promote = promote_cargo};
 
 static uint32_t low_variant(const struct moe_scheduler_options *o)
 {
@@ -337,21 +376,20 @@ static int open_tiers(struct simulate_link *l, const struct moe_simulation *in, 
     if (sizes.whole)
         return MOE_OK;
     l->tiers = true;
+    l->transfers = (struct moe_transfers){
+        .ops = &transfer_ops, .ctx = l, .inventory = inv, .places = &l->places};
+    MOE_TRY(moe_transfers_open(&l->transfers, l->n_items, err));
+    MOE_TRY(moe_host_places_open(&l->places, inv->n_layers * inv->n_experts * inv->n_variants,
+                                 sizes.n, inv->n_classes, err));
     l->storage_items = moe_alloc(l->n_items, sizeof *l->storage_items, err);
-    l->waiting_items = moe_alloc(l->n_items, sizeof *l->waiting_items, err);
-    int status = moe_host_places_open(&l->places, inv->n_layers * inv->n_experts * inv->n_variants,
-                                      sizes.n, inv->n_classes, err);
-    if (status == MOE_OK && (!l->storage_items || !l->waiting_items))
-        status = MOE_ERR_MEMORY;
-    if (status != MOE_OK)
-        return status;
+    if (!l->storage_items)
+        return MOE_ERR_MEMORY;
     moe_link_init(&l->storage, l->storage_items, l->n_items, l->link.piece_bytes,
                   in->pace->storage_rate);
     l->storage.costs.piece = in->pace->storage_piece_seconds;
     /* A device computes: loads take nothing of its time. Both links then have one clock. */
     l->link.costs =
         (struct moe_link_costs){.piece = in->pace->loads.piece, .latency = in->pace->loads.latency};
-    moe_link_init(&l->waiting, l->waiting_items, l->n_items, MOE_LINK_PIECE_BYTES, 0);
     return fill_places(l, o, err);
 }
 
@@ -385,71 +423,17 @@ static void simulate_link_close(struct simulate_link *l)
     free(l->cargo);
     free(l->free_items);
     free(l->storage_items);
-    free(l->waiting_items);
+    moe_transfers_close(&l->transfers);
     moe_host_places_close(&l->places);
-}
-
-/* ---- From storage, through places, as experts_tiers.c ---- */
-
-static void release_place(struct simulate_link *l, uint32_t item)
-{
-    moe_host_places_unpin(&l->places, l->cargo[item].place);
-    l->stirred = true;
-}
-
-static void load_item(struct simulate_link *l, uint32_t item)
-{
-    struct simulate_cargo *x = &l->cargo[item];
-    x->state = CARGO_LOADING;
-    moe_link_add(&l->link, item, x->bytes, x->priority, x->score);
-}
-
-/* Starts what waits for a place, if that is possible. */
-static void start_item(struct simulate_link *l, uint32_t item)
-{
-    struct simulate_cargo *x = &l->cargo[item];
-    uint32_t bit = 1u << x->segment, place = moe_host_places_find(&l->places, x->copy);
-    if (place == MOE_NO_PLACE)
-        place = moe_host_places_take(&l->places, moe_store_slot(l->store, x->slot)->class_index,
-                                     x->copy);
-    if (place == MOE_NO_PLACE || l->places.places[place].loading & bit)
-        return;
-    moe_link_drop(&l->waiting, item);
-    moe_host_places_pin(&l->places, place);
-    x->place = place;
-    if (l->places.places[place].arrived & bit) {
-        load_item(l, item);
-        return;
-    }
-    x->state = CARGO_READING;
-    l->places.places[place].loading |= bit;
-    x->phase->storage_bytes += x->bytes;
-    moe_link_add(&l->storage, item, x->bytes, x->priority, x->score);
-}
-
-static void start_waiting(struct simulate_link *l)
-{
-    while (l->stirred) {
-        l->stirred = false;
-        for (uint32_t i = moe_link_first(&l->waiting), after; i != MOE_LINK_NONE; i = after) {
-            after = moe_link_after(&l->waiting, i);
-            start_item(l, i);
-        }
-    }
 }
 
 /* What has come from storage goes on. */
 static void take_in_reads(struct simulate_link *l)
 {
     uint32_t item;
-    while ((item = moe_link_take_arrived(&l->storage)) != MOE_LINK_NONE) {
-        struct moe_host_place *place = &l->places.places[l->cargo[item].place];
-        place->loading &= ~(1u << l->cargo[item].segment);
-        place->arrived |= 1u << l->cargo[item].segment;
-        l->stirred = true;
-        load_item(l, item);
-    }
-    start_waiting(l);
+    while ((item = moe_link_take_arrived(&l->storage)) != MOE_LINK_NONE)
+        moe_transfers_read(&l->transfers, item, true);
+    moe_transfers_go_on(&l->transfers);
 }
 
 /* Advances both links to the end of the next piece from storage, or by `most`; returns how far. */
@@ -500,69 +484,43 @@ static int submit_segment(void *ctx, uint32_t slot, uint32_t segment,
         return moe_fail(err, MOE_ERR_LIMIT, "more loads under way than there is room for");
     uint32_t item = l->free_items[--l->n_free];
     uint64_t bytes = moe_inventory_load_bytes(l->inventory, x->key, x->variant, segment);
+    uint32_t copy = moe_expert_copy(l->inventory->n_variants, x->key, x->variant);
     l->cargo[item] = (struct simulate_cargo){
-        .slot = slot,
-        .segment = segment,
-        .phase = l->phase,
-        .bytes = bytes,
-        .priority = priority,
-        .score = score,
-        .copy = moe_expert_copy(l->inventory->n_variants, x->key, x->variant),
-    };
+        .slot = slot, .segment = segment, .phase = l->phase, .bytes = bytes};
     l->phase->bytes += bytes;
     *handle = item;
     if (!l->tiers) {
-        load_item(l, item);
+        moe_link_add(&l->link, item, bytes, priority, score);
         return MOE_OK;
     }
     if (segment == 0) {
-        uint32_t place = moe_host_places_find(&l->places, l->cargo[item].copy);
-        const struct moe_size_class *c = &l->inventory->classes[x->class_index];
-        bool hit =
-            place != MOE_NO_PLACE && l->places.places[place].arrived == (1u << c->n_segments) - 1;
+        bool hit = moe_host_places_complete(&l->places, l->inventory, copy);
         l->phase->host_hits += hit;
         l->phase->disk_loads += !hit;
     }
-    l->cargo[item].state = CARGO_WAITING;
-    moe_link_add(&l->waiting, item, 1, priority, score);
-    l->stirred = true;
-    start_waiting(l);
+    moe_transfers_add(&l->transfers, item, copy, segment, priority, score);
     return MOE_OK;
 }
 
 static void promote_item(void *ctx, uint32_t handle)
 {
     struct simulate_link *l = ctx;
-    struct simulate_cargo *x = &l->cargo[handle];
-    x->priority = MOE_LOAD_DEMAND;
-    x->score = 0;
-    moe_link_promote(x->state == CARGO_WAITING   ? &l->waiting
-                     : x->state == CARGO_READING ? &l->storage
-                                                 : &l->link,
-                     handle, MOE_LOAD_DEMAND, 0);
+    if (l->tiers)
+        moe_transfers_promote(&l->transfers, handle);
+    else
+        promote_cargo(l, handle);
 }
 
-/* The bytes not moved yet are never moved. */
 static bool cancel_item(void *ctx, uint32_t handle)
 {
     struct simulate_link *l = ctx;
-    struct simulate_cargo *x = &l->cargo[handle];
-    uint64_t moved = x->state == CARGO_LOADING ? l->items[handle].started : 0;
-    if (x->state == CARGO_WAITING) {
-        moe_link_drop(&l->waiting, handle);
-    } else if (x->state == CARGO_READING) {
-        uint64_t read = l->storage_items[handle].started;
-        x->phase->storage_bytes -= x->bytes - read;
-        x->phase->experts.prefetch_wasted_bytes += read;
-        l->places.places[x->place].loading &= ~(1u << x->segment);
-        moe_link_drop(&l->storage, handle);
-    } else {
-        moe_link_drop(&l->link, handle);
-    }
-    if (l->tiers && x->state != CARGO_WAITING)
-        release_place(l, handle);
-    x->phase->bytes -= x->bytes - moved;
-    x->phase->experts.prefetch_wasted_bytes += moved;
+    bool on_link = !l->tiers || l->transfers.transfers[handle].state == MOE_TRANSFER_COPYING;
+    if (!on_link) /* what never came to it is not counted */
+        l->cargo[handle].phase->bytes -= l->cargo[handle].bytes;
+    if (l->tiers)
+        moe_transfers_cancel(&l->transfers, handle);
+    else
+        drop_cargo(l, handle);
     l->free_items[l->n_free++] = handle;
     return true;
 }
@@ -581,13 +539,11 @@ static uint32_t reap_items(void *ctx, bool wait, struct moe_arrival *done, uint3
     while (n < max && (item = moe_link_take_arrived(&l->link)) != MOE_LINK_NONE) {
         done[n++] = (struct moe_arrival){l->cargo[item].slot, l->cargo[item].segment, MOE_OK};
         l->free_items[l->n_free++] = item;
-        if (l->tiers) {
-            moe_host_places_copied(&l->places, l->cargo[item].place);
-            release_place(l, item);
-        }
+        if (l->tiers)
+            moe_transfers_copied(&l->transfers, item, true);
     }
     if (l->tiers)
-        start_waiting(l);
+        moe_transfers_go_on(&l->transfers);
     return n;
 }
 

@@ -1,4 +1,4 @@
-/* Places of experts in host memory before they go to a GPU. */
+/* Places of experts in host memory before they go to a GPU, and transfers through them. */
 #include "sched/host_places.h"
 
 #include <stdlib.h>
@@ -178,6 +178,14 @@ uint32_t moe_host_places_find(const struct moe_host_places *p, uint32_t copy)
     return p->of_copy[copy];
 }
 
+bool moe_host_places_complete(const struct moe_host_places *p, const struct moe_inventory *inv,
+                              uint32_t copy)
+{
+    uint32_t place = moe_host_places_find(p, copy), class_ = inv->class_of[copy];
+    return place != MOE_NO_PLACE &&
+           p->places[place].arrived == (1u << inv->classes[class_].n_segments) - 1;
+}
+
 /* What the place holds is forgotten. */
 static void empty(struct moe_host_places *p, struct moe_host_place *x)
 {
@@ -250,4 +258,147 @@ void moe_host_places_copied(struct moe_host_places *p, uint32_t place)
 {
     unlink_place(p, place);
     link_newest(p, place);
+}
+
+/* ---- Transfers ---- */
+
+int moe_transfers_open(struct moe_transfers *t, uint32_t n, struct moe_err *err)
+{
+    t->transfers = moe_alloc(n, sizeof *t->transfers, err);
+    t->items = moe_alloc(n, sizeof *t->items, err);
+    if (!t->transfers || !t->items)
+        return MOE_ERR_MEMORY;
+    moe_link_init(&t->waiting, t->items, n, MOE_LINK_PIECE_BYTES, 0);
+    return MOE_OK;
+}
+
+void moe_transfers_close(struct moe_transfers *t)
+{
+    free(t->transfers);
+    free(t->items);
+}
+
+static void release_place(struct moe_transfers *t, const struct moe_transfer *x)
+{
+    moe_host_places_unpin(t->places, x->place);
+    t->stirred = true;
+}
+
+static void fail_transfer(struct moe_transfers *t, struct moe_transfer *x)
+{
+    release_place(t, x);
+    x->state = MOE_TRANSFER_FAILED;
+}
+
+static void copy_to_slot(struct moe_transfers *t, uint32_t transfer)
+{
+    struct moe_transfer *x = &t->transfers[transfer];
+    x->state = MOE_TRANSFER_COPYING;
+    if (!t->ops->copy(t->ctx, transfer))
+        fail_transfer(t, x);
+}
+
+static void read_to_place(struct moe_transfers *t, uint32_t transfer)
+{
+    struct moe_transfer *x = &t->transfers[transfer];
+    x->state = MOE_TRANSFER_READING;
+    if (t->ops->read(t->ctx, transfer))
+        t->places->places[x->place].loading |= 1u << x->segment;
+    else
+        fail_transfer(t, x);
+}
+
+/* Begins one that waits, if that is possible. */
+static void begin_transfer(struct moe_transfers *t, uint32_t transfer)
+{
+    struct moe_transfer *x = &t->transfers[transfer];
+    struct moe_host_places *places = t->places;
+    uint32_t bit = 1u << x->segment, place = moe_host_places_find(places, x->copy);
+    if (place == MOE_NO_PLACE)
+        place = moe_host_places_take(places, t->inventory->class_of[x->copy], x->copy);
+    if (place == MOE_NO_PLACE || places->places[place].loading & bit)
+        return;
+    moe_link_drop(&t->waiting, transfer);
+    moe_host_places_pin(places, place);
+    x->place = place;
+    if (places->places[place].arrived & bit)
+        copy_to_slot(t, transfer);
+    else
+        read_to_place(t, transfer);
+}
+
+void moe_transfers_go_on(struct moe_transfers *t)
+{
+    while (t->stirred) {
+        t->stirred = false;
+        for (uint32_t i = moe_link_first(&t->waiting), after; i != MOE_LINK_NONE; i = after) {
+            after = moe_link_after(&t->waiting, i);
+            begin_transfer(t, i);
+        }
+    }
+}
+
+void moe_transfers_add(struct moe_transfers *t, uint32_t transfer, uint32_t copy, uint32_t segment,
+                       enum moe_load_priority priority, float score)
+{
+    t->transfers[transfer] = (struct moe_transfer){.state = MOE_TRANSFER_WAITING,
+                                                   .copy = copy,
+                                                   .segment = segment,
+                                                   .priority = priority,
+                                                   .score = score};
+    moe_link_add(&t->waiting, transfer, 1, priority, score);
+    t->stirred = true;
+    moe_transfers_go_on(t);
+}
+
+void moe_transfers_promote(struct moe_transfers *t, uint32_t transfer)
+{
+    struct moe_transfer *x = &t->transfers[transfer];
+    x->priority = MOE_LOAD_DEMAND;
+    x->score = 0;
+    if (x->state == MOE_TRANSFER_WAITING)
+        moe_link_promote(&t->waiting, transfer, MOE_LOAD_DEMAND, 0);
+    else if (x->state == MOE_TRANSFER_READING || x->state == MOE_TRANSFER_COPYING)
+        t->ops->promote(t->ctx, transfer);
+}
+
+bool moe_transfers_cancel(struct moe_transfers *t, uint32_t transfer)
+{
+    struct moe_transfer *x = &t->transfers[transfer];
+    if (x->state == MOE_TRANSFER_FAILED)
+        return false;
+    if (x->state == MOE_TRANSFER_WAITING)
+        moe_link_drop(&t->waiting, transfer);
+    if (x->state == MOE_TRANSFER_READING || x->state == MOE_TRANSFER_COPYING) {
+        if (!t->ops->drop(t->ctx, transfer))
+            return false;
+        if (x->state == MOE_TRANSFER_READING)
+            t->places->places[x->place].loading &= ~(1u << x->segment);
+        release_place(t, x);
+    }
+    x->state = MOE_TRANSFER_NONE;
+    return true;
+}
+
+void moe_transfers_read(struct moe_transfers *t, uint32_t transfer, bool ok)
+{
+    struct moe_transfer *x = &t->transfers[transfer];
+    struct moe_host_place *place = &t->places->places[x->place];
+    t->stirred = true;
+    place->loading &= ~(1u << x->segment);
+    if (ok) {
+        place->arrived |= 1u << x->segment;
+        copy_to_slot(t, transfer);
+    } else {
+        fail_transfer(t, x);
+    }
+}
+
+void moe_transfers_copied(struct moe_transfers *t, uint32_t transfer, bool ok)
+{
+    struct moe_transfer *x = &t->transfers[transfer];
+    x->state = MOE_TRANSFER_NONE;
+    if (ok)
+        moe_host_places_copied(t->places, x->place);
+    release_place(t, x);
 }

@@ -271,7 +271,8 @@ static void the_most_frequent_are_in_host_memory(void **state)
             continue;
         }
         least_in = frequency[i] < least_in ? frequency[i] : least_in;
-        assert_true(moe_host_tier_complete(&tier, place));
+        assert_true(
+            moe_host_places_complete(&tier.places, &inventory, moe_expert_copy(VARIANTS, i, 0)));
         const struct moe_expert_class *class_ = moe_pack_class_at(
             packs[1], moe_pack_expert(packs[1], i / EXPERTS, i % EXPERTS, 0)->class_index);
         const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
