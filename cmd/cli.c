@@ -38,9 +38,8 @@ static const char *cpu_word(int i)
 }
 static const char *const shells[] = {"bash", "zsh", "fish", NULL}; /* as enum cli_shell */
 
-static bool name_page(const char *text, void *to, char why[128])
+static bool name_page(const char *text, void *to, struct moe_err *why)
 {
-    (void)why;
     *(const char **)to = text ? text : program->name;
     return true;
 }

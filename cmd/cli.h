@@ -61,8 +61,9 @@ struct cli_option {
     /* Words that shells complete it by, NULL past the end: where there are no choices. */
     const char *(*word)(int i);
     /* CLI_CUSTOM: reads `text` into `to`. On failure returns false, and `why` continues a message
-     * that ends with the argument in quotes: "is not a list of 16, 8, 4, 3, 2". */
-    bool (*parse)(const char *text, void *to, char why[128]);
+     * that ends with the argument in quotes: "is not a list of 16, 8, 4, 3, 2"; where it says
+     * nothing, the message lists the words. */
+    bool (*parse)(const char *text, void *to, struct moe_err *why);
     /* CLI_CUSTOM: the option may come without its argument, last or before another option; text is
      * NULL then. */
     bool alone;
@@ -133,7 +134,7 @@ enum {
 int cli_parse(const struct cli_program *program, int argc, char **argv, char ***args, int *n_args);
 
 /* For CLI_CUSTOM: the name of a rounding method, into a const struct moe_quant_method pointer. */
-bool cli_parse_method(const char *text, void *to, char why[128]);
+bool cli_parse_method(const char *text, void *to, struct moe_err *why);
 /* Names for cli_option.word: of rounding methods, and of how a collection is served. */
 const char *cli_method_word(int i);
 const char *cli_schedule_word(int i);

@@ -50,18 +50,35 @@ static int set_real(const struct cli_option *o, const char *text)
     return CLI_DONE;
 }
 
+/* Names the words that the option takes. */
+static int refuse_unlisted(const struct cli_option *o, const char *text)
+{
+    char why[256] = "is not one of";
+    const char *word;
+    for (int i = 0; (word = o->word ? o->word(i) : o->choices[i]) != NULL; i++) {
+        size_t n = strlen(why);
+        snprintf(why + n, sizeof why - n, "%s %s", i ? "," : "", word);
+    }
+    return refuse_value(o, text, why);
+}
+
 static int set_choice(const struct cli_option *o, const char *text)
 {
-    char why[160] = "is not one of";
     for (int i = 0; o->choices[i]; i++) {
         if (strcmp(text, o->choices[i]) == 0) {
             *(int *)o->to = i;
             return CLI_DONE;
         }
-        size_t n = strlen(why);
-        snprintf(why + n, sizeof why - n, "%s %s", i ? "," : "", o->choices[i]);
     }
-    return refuse_value(o, text, why);
+    return refuse_unlisted(o, text);
+}
+
+static int set_custom(const struct cli_option *o, const char *text)
+{
+    struct moe_err why = {0};
+    if (o->parse(text, o->to, &why))
+        return CLI_DONE;
+    return why.text[0] ? refuse_value(o, text, why.text) : refuse_unlisted(o, text);
 }
 
 static int add_text(const struct cli_option *o, const char *text)
@@ -81,7 +98,6 @@ static int add_text(const struct cli_option *o, const char *text)
 
 int cli_set(const struct cli_option *o, const char *text)
 {
-    char why[128];
     if (text && !*text && cli_names_file(o))
         return refuse_value(o, text, "names no file");
     switch (o->kind) {
@@ -109,25 +125,15 @@ int cli_set(const struct cli_option *o, const char *text)
     case CLI_CHOICE:
         return set_choice(o, text);
     case CLI_CUSTOM:
-        return o->parse(text, o->to, why) ? CLI_DONE : refuse_value(o, text, why);
+        return set_custom(o, text);
     default: /* not an option */
         return CLI_MISUSE;
     }
 }
 
-bool cli_parse_method(const char *text, void *to, char why[128])
+bool cli_parse_method(const char *text, void *to, struct moe_err *why)
 {
-    const struct moe_quant_method *method = moe_quant_method_find(text);
-    if (method) {
-        *(const struct moe_quant_method **)to = method;
-        return true;
-    }
-    snprintf(why, 128, "is not one of");
-    for (int i = 0; (method = moe_quant_method_at(i)) != NULL; i++) {
-        size_t n = strlen(why);
-        snprintf(why + n, 128 - n, "%s %s", i ? "," : "", method->name);
-    }
-    return false;
+    return (*(const struct moe_quant_method **)to = moe_quant_method_find(text)) != NULL;
 }
 
 const char *cli_method_word(int i)

@@ -47,7 +47,7 @@ static bool is_listed(const struct moe_calibrate_options *c, uint64_t bits)
     return false;
 }
 
-static bool parse_dense(const char *text, void *to, char why[128])
+static bool parse_dense(const char *text, void *to, struct moe_err *why)
 {
     struct moe_calibrate_options *c = to;
     for (c->n_dense_bits = 0; c->n_dense_bits < MOE_CALIBRATE_DENSE;) {
@@ -63,7 +63,7 @@ static bool parse_dense(const char *text, void *to, char why[128])
             return true;
         text += n + 1;
     }
-    snprintf(why, 128, "is not a list of up to %d different ones of 16, 8, 4, 3, 2",
+    moe_fail(why, MOE_ERR_USAGE, "is not a list of up to %d different ones of 16, 8, 4, 3, 2",
              MOE_CALIBRATE_DENSE);
     return false;
 }

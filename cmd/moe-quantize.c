@@ -31,7 +31,7 @@ static struct {
 
 /* ---- Options ---- */
 
-static bool parse_experts(const char *text, void *to, char why[128])
+static bool parse_experts(const char *text, void *to, struct moe_err *why)
 {
     struct moe_convert_options *convert = to;
     const int room = sizeof convert->experts / sizeof convert->experts[0];
@@ -42,7 +42,7 @@ static bool parse_experts(const char *text, void *to, char why[128])
         snprintf(word, sizeof word, "%.*s", (int)n, p);
         if (n >= sizeof word || convert->n_experts == room ||
             !moe_parse_variant(word, &convert->experts[convert->n_experts])) {
-            snprintf(why, 128,
+            moe_fail(why, MOE_ERR_USAGE,
                      "is not a list of up to %d of 32, 16, 8, 4, 3, 2, 4d8 (down at 8), map", room);
             return false;
         }
@@ -53,11 +53,11 @@ static bool parse_experts(const char *text, void *to, char why[128])
     }
 }
 
-static bool parse_dense(const char *text, void *to, char why[128])
+static bool parse_dense(const char *text, void *to, struct moe_err *why)
 {
     struct moe_bits bits;
     if (!moe_parse_bits(text, &bits) || bits.gate_up != bits.down) {
-        snprintf(why, 128, "is not one of 32, 16, 8, 4, 3, 2");
+        moe_fail(why, MOE_ERR_USAGE, "is not one of 32, 16, 8, 4, 3, 2");
         return false;
     }
     *(int *)to = bits.down;

@@ -19,25 +19,27 @@ static bool task_number(const char *name, uint64_t *out)
     return text && moe_parse_u64(text, out) && *out <= UINT32_MAX;
 }
 
-static bool task_shard(struct offline_shard *shard, char why[128])
+static bool task_shard(struct offline_shard *shard, struct moe_err *why)
 {
     uint64_t id, count, first, last;
     if (!task_number("SLURM_ARRAY_TASK_ID", &id) ||
         !task_number("SLURM_ARRAY_TASK_COUNT", &count) ||
         !task_number("SLURM_ARRAY_TASK_MIN", &first) ||
         !task_number("SLURM_ARRAY_TASK_MAX", &last)) {
-        snprintf(why, 128, "alone is for a task of a Slurm job array: say which shard, as in 2/8");
+        moe_fail(why, MOE_ERR_USAGE,
+                 "alone is for a task of a Slurm job array: say which shard, as in 2/8");
         return false;
     }
     if (id < first || id > last || last - first + 1 != count || count > MOE_MAX_SHARDS) {
-        snprintf(why, 128, "alone is for a job array without gaps: say which shard, as in 2/8");
+        moe_fail(why, MOE_ERR_USAGE,
+                 "alone is for a job array without gaps: say which shard, as in 2/8");
         return false;
     }
     *shard = (struct offline_shard){(uint32_t)(id - first), (uint32_t)count};
     return true;
 }
 
-bool offline_parse_shard(const char *text, void *to, char why[128])
+bool offline_parse_shard(const char *text, void *to, struct moe_err *why)
 {
     struct offline_shard *shard = to;
     unsigned index = 0, n = 0;
@@ -49,7 +51,7 @@ bool offline_parse_shard(const char *text, void *to, char why[128])
         *shard = (struct offline_shard){index - 1, n};
         return true;
     }
-    snprintf(why, 128, "is not a shard like 2/8");
+    moe_fail(why, MOE_ERR_USAGE, "is not a shard like 2/8");
     return false;
 }
 

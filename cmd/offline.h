@@ -17,7 +17,7 @@ struct offline_shard {
 };
 /* For CLI_OPT_CUSTOM. text NULL: the place in Slurm's job array, as the environment has it
  * (SLURM_ARRAY_TASK_ID, _COUNT, _MIN and _MAX). */
-bool offline_parse_shard(const char *text, void *to, char why[128]);
+bool offline_parse_shard(const char *text, void *to, struct moe_err *why);
 
 /* "OUT.part"; free() it. NULL: out of memory. */
 char *offline_partial_name(const char *out, struct moe_err *err);

@@ -17,7 +17,7 @@ struct serve_options serve_opt = {
 };
 
 /* Parses "cpu:2,cuda:1": a number of executors for each processor. */
-static bool parse_executors(const char *text, void *to, char why[128])
+static bool parse_executors(const char *text, void *to, struct moe_err *why)
 {
     struct serve_executors *e = to;
     e->n = 0;
@@ -33,7 +33,7 @@ static bool parse_executors(const char *text, void *to, char why[128])
         if (length >= sizeof item || (!cuda && strcmp(item, "cpu") != 0) ||
             (colon && !moe_parse_u64(colon + 1, &n)) || n < 1 ||
             n > MOE_SERVER_MAX_EXECUTORS - e->n) {
-            snprintf(why, 128, "is not a list like cpu:2 or cpu:1,cuda:1, of %d at most",
+            moe_fail(why, MOE_ERR_USAGE, "is not a list like cpu:2 or cpu:1,cuda:1, of %d at most",
                      MOE_SERVER_MAX_EXECUTORS);
             return false;
         }
@@ -45,20 +45,14 @@ static bool parse_executors(const char *text, void *to, char why[128])
     }
 }
 
-static bool parse_schedule(const char *text, void *to, char why[128])
+static bool parse_schedule(const char *text, void *to, struct moe_err *why)
 {
-    const struct moe_coe_schedule *s;
-    size_t n = 0;
-    *(const struct moe_coe_schedule **)to = moe_coe_schedule_find(text);
-    n += (size_t)snprintf(why, 128, "is not one of");
-    for (uint32_t i = 0; (s = moe_coe_schedule_at(i)) != NULL && n < 128; i++)
-        n += (size_t)snprintf(why + n, 128 - n, "%s %s", i ? "," : "", s->name);
-    return moe_coe_schedule_find(text) != NULL;
+    return (*(const struct moe_coe_schedule **)to = moe_coe_schedule_find(text)) != NULL;
 }
 
-static bool parse_evict(const char *text, void *to, char why[128])
+static bool parse_evict(const char *text, void *to, struct moe_err *why)
 {
-    snprintf(why, 128, "is not one of lru, fifo, two-stage");
+    moe_fail(why, MOE_ERR_USAGE, "is not one of lru, fifo, two-stage");
     return moe_coe_evict_find(text, to);
 }
 

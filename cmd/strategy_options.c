@@ -12,7 +12,7 @@ const char *const drafters[] = {"none", "ngram", "mtp", NULL};
 
 /* ---- Options ---- */
 
-static bool set_flag(const char *text, void *to, char why[128])
+static bool set_flag(const char *text, void *to, struct moe_err *why)
 {
     *(const char **)to = "on";
     return true;
@@ -36,15 +36,15 @@ const struct cli_option *strategy_part_options(struct strategy_options *o)
     return options;
 }
 
-bool strategy_device(const char *text, void *to, char why[128])
+bool strategy_device(const char *text, void *to, struct moe_err *why)
 {
     return moe_device_parse(text, to, why);
 }
 
-bool strategy_kv(const char *text, void *to, char why[128])
+bool strategy_kv(const char *text, void *to, struct moe_err *why)
 {
     uint16_t kind = moe_kv_kind_find(text);
-    snprintf(why, 128, "is not " MOE_KV_KINDS);
+    moe_fail(why, MOE_ERR_USAGE, "is not " MOE_KV_KINDS);
     *(uint16_t *)to = kind;
     return kind != MOE_LAYOUT_NONE;
 }
@@ -85,13 +85,13 @@ static int apply_name(const char *text, struct moe_strategy *out, uint32_t *name
 static int apply_parts(const struct strategy_options *o, struct moe_strategy *out, uint32_t *named,
                        struct moe_err *err)
 {
-    char why[128];
+    struct moe_err why;
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
         if (!o->parts[part])
             continue;
-        if (!moe_strategy_set(out, part, o->parts[part], why))
+        if (!moe_strategy_set(out, part, o->parts[part], &why))
             return moe_fail(err, MOE_ERR_USAGE, "option --%s: '%s' %s",
-                            moe_strategy_part_at(part)->name, o->parts[part], why);
+                            moe_strategy_part_at(part)->name, o->parts[part], why.text);
         *named |= 1u << part;
     }
     return MOE_OK;
@@ -100,7 +100,7 @@ static int apply_parts(const struct strategy_options *o, struct moe_strategy *ou
 static int apply_without(const char *list, struct moe_strategy *out, struct moe_err *err)
 {
     enum moe_part part;
-    char name[32], why[128];
+    char name[32];
     for (const char *at = list; at; at = *at ? at + 1 : NULL) {
         int n = (int)strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", n, at);
@@ -108,7 +108,7 @@ static int apply_without(const char *list, struct moe_strategy *out, struct moe_
             return moe_fail(err, MOE_ERR_USAGE,
                             "option --without: '%.*s' is not a part (--strategy help lists them)",
                             n, at);
-        moe_strategy_set(out, part, moe_strategy_part_at(part)->off, why);
+        moe_strategy_set(out, part, moe_strategy_part_at(part)->off, NULL);
         at += n;
     }
     return MOE_OK;

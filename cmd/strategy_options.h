@@ -36,8 +36,8 @@ struct strategy_options {
  * --staging. They set *o. The array is static: a program has one. */
 const struct cli_option *strategy_part_options(struct strategy_options *o);
 
-bool strategy_device(const char *text, void *to, char why[128]); /* CLI_CUSTOM: --device */
-bool strategy_kv(const char *text, void *to, char why[128]);     /* CLI_CUSTOM: --kv */
+bool strategy_device(const char *text, void *to, struct moe_err *why); /* CLI_CUSTOM: --device */
+bool strategy_kv(const char *text, void *to, struct moe_err *why);     /* CLI_CUSTOM: --kv */
 /* -1, or the exit status after a message: a GPU has what --kv names, and --exact allows it. */
 int strategy_check_kv(const struct strategy_options *o);
 /* Words of --device and of --strategy, for cli_option.word. */

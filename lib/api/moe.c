@@ -72,15 +72,15 @@ static int tell(int status, const struct moe_err *err, struct moe_error *error)
 static int read_options(struct moe *m, const struct moe_options *o, struct moe_engine_options *out,
                         struct moe_err *err)
 {
-    char why[128];
+    struct moe_err why;
     uint32_t named = 0;
     int status = MOE_OK;
     *out = (struct moe_engine_options){.memory_bytes = o->memory_bytes,
                                        .exact = o->exact,
                                        .context_cap = CONTEXT_CAP,
                                        .session = {.context = o->context, .n_sources = 1}};
-    if (o->device && !moe_device_parse(o->device, &out->device, why))
-        status = moe_fail(err, MOE_ERR_USAGE, "device: '%s' %s", o->device, why);
+    if (o->device && !moe_device_parse(o->device, &out->device, &why))
+        status = moe_fail(err, MOE_ERR_USAGE, "device: '%s' %s", o->device, why.text);
     if (status == MOE_OK && o->strategy && strcmp(o->strategy, "auto") != 0) {
         status = moe_strategy_parse(o->strategy, &out->strategy, &named, err);
         moe_strategy_drop_idle(&out->strategy, named);

@@ -341,7 +341,7 @@ void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out)
 
 enum { MAX_GPU = 1023 };
 
-bool moe_device_parse(const char *text, struct moe_device_choice *device, char why[128])
+bool moe_device_parse(const char *text, struct moe_device_choice *device, struct moe_err *why)
 {
     char speed[32];
     const char *numbers = strncmp(text, "test:", 5) == 0 ? text + 5 : "";
@@ -370,8 +370,8 @@ bool moe_device_parse(const char *text, struct moe_device_choice *device, char w
             moe_parse_rate(numbers + n + 1, &device->link_rate))
             return true;
     }
-    snprintf(
-        why, 128,
+    moe_fail(
+        why, MOE_ERR_USAGE,
         "is not cpu, cuda[:N], auto or test:SPEED,LINK, as in test:4,2GB/s; SPEED is 1 or more");
     return false;
 }

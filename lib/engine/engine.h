@@ -27,7 +27,7 @@ struct moe_device_choice {
 
 /* "cpu", "cuda", "cuda:N", "auto", "test:SPEED,LINK". False: it is none of these, and `why` says
  * so, for behind the text. */
-bool moe_device_parse(const char *text, struct moe_device_choice *out, char why[128]);
+bool moe_device_parse(const char *text, struct moe_device_choice *out, struct moe_err *why);
 
 /*
  * Engine: a model, its experts and a session, opened so that the process stays within a budget of

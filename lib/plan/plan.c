@@ -738,16 +738,16 @@ static int read_part(struct moe_record_reader *r, struct moe_yaml_node *parts,
 {
     const struct moe_strategy_part *shown = moe_strategy_part_at(part);
     const char *text = NULL;
-    char why[128];
+    struct moe_err why;
     bool on = false;
     bool required = part == MOE_PART_CACHE && !s->resident;
     int status = shown->arg ? moe_yaml_get_text(r->doc, parts, shown->name, required, &text, r->err)
                             : moe_yaml_get_bool(r->doc, parts, shown->name, false, &on, r->err);
     if (on)
         text = "on";
-    if (status == MOE_OK && text && !moe_strategy_set(s, part, text, why))
+    if (status == MOE_OK && text && !moe_strategy_set(s, part, text, &why))
         status = moe_yaml_fail(r->doc, moe_yaml_get(parts, shown->name), r->err, "'%s': '%.60s' %s",
-                               shown->name, text, why);
+                               shown->name, text, why.text);
     return status;
 }
 
@@ -757,10 +757,9 @@ static int read_parts(struct moe_record_reader *r, struct moe_yaml_node *map,
 {
     struct moe_strategy *s = &((struct moe_plan *)record)->strategy;
     struct moe_yaml_node *parts = NULL;
-    char why[128];
     int status = moe_yaml_get_map(r->doc, map, m->key, !s->resident, &parts, r->err);
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
-        moe_strategy_set(s, part, moe_strategy_part_at(part)->off, why);
+        moe_strategy_set(s, part, moe_strategy_part_at(part)->off, NULL);
     for (enum moe_part part = 0; part < MOE_N_PARTS && parts && status == MOE_OK; part++)
         status = read_part(r, parts, s, part);
     return status;

@@ -237,16 +237,15 @@ static void load_low(struct moe_strategy *s)
 static bool change(const struct search *search, struct moe_strategy *s, uint32_t i)
 {
     const struct moe_calibration *c = search->planner->calibration;
-    char why[128];
     struct moe_err ignored;
     const struct moe_strategy before = *s;
     if (changes[i].measured && !c)
         return false;
-    if (!moe_strategy_set(s, changes[i].part, changes[i].text, why))
+    if (!moe_strategy_set(s, changes[i].part, changes[i].text, NULL))
         return false;
     /* A new prediction is useless without a prefetch. */
     if (changes[i].part == MOE_PART_PREDICT && before.predict == MOE_PREDICT_BY_NOTHING)
-        moe_strategy_set(s, MOE_PART_PREFETCH, "all", why);
+        moe_strategy_set(s, MOE_PART_PREFETCH, "all", NULL);
     if (changes[i].part == MOE_PART_PREFETCH && s->predict == MOE_PREDICT_BY_NOTHING)
         return false;
     /* Whether there is a host is the strategy's to say. */

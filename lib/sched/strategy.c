@@ -241,13 +241,12 @@ static bool is_idle(const struct moe_strategy *s, enum moe_part part)
 
 void moe_strategy_drop_idle(struct moe_strategy *s, uint32_t named)
 {
-    char why[128];
     bool dropped;
     do { /* dropping one may leave others without effect */
         dropped = false;
         for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
             if (!(named >> part & 1) && is_idle(s, part)) {
-                moe_strategy_set(s, part, moe_strategy_part_at(part)->off, why);
+                moe_strategy_set(s, part, moe_strategy_part_at(part)->off, NULL);
                 dropped = true;
             }
         }
@@ -476,15 +475,16 @@ void moe_strategy_part_values(enum moe_part part, char out[MOE_PART_TEXT_BYTES])
                               moe_policy_at(i) == &moe_policy_lrfu ? "[:N]" : "");
 }
 
-static bool refuse(enum moe_part part, char why[128])
+static bool refuse(enum moe_part part, struct moe_err *why)
 {
     char values[MOE_PART_TEXT_BYTES];
     moe_strategy_part_values(part, values);
-    snprintf(why, 128, "is not %.120s", values);
+    moe_fail(why, MOE_ERR_USAGE, "is not %s", values);
     return false;
 }
 
-bool moe_strategy_set(struct moe_strategy *s, enum moe_part part, const char *text, char why[128])
+bool moe_strategy_set(struct moe_strategy *s, enum moe_part part, const char *text,
+                      struct moe_err *why)
 {
     const struct part *p = &parts[part];
     void *at = (char *)s + p->at;
@@ -580,7 +580,8 @@ static void replace(char *text, char from, char to)
 static int parse_part(const char *item, struct moe_strategy *out, uint32_t *named,
                       struct moe_err *err)
 {
-    char name[32], value[MOE_STRATEGY_BRIEF], why[128];
+    char name[32], value[MOE_STRATEGY_BRIEF];
+    struct moe_err why;
     enum moe_part part;
     size_t n = strcspn(item, "=");
     snprintf(name, sizeof name, "%.*s", (int)n, item);
@@ -590,8 +591,8 @@ static int parse_part(const char *item, struct moe_strategy *out, uint32_t *name
     const char *alone = moe_strategy_part_at(part)->alone;
     snprintf(value, sizeof value, "%s", item[n] ? item + n + 1 : alone ? alone : "on");
     replace(value, ';', ',');
-    if (!moe_strategy_set(out, part, value, why))
-        return moe_fail(err, MOE_ERR_USAGE, "%s: '%s' %s", name, value, why);
+    if (!moe_strategy_set(out, part, value, &why))
+        return moe_fail(err, MOE_ERR_USAGE, "%s: '%s' %s", name, value, why.text);
     *named |= 1u << part;
     return MOE_OK;
 }

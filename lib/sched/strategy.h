@@ -228,7 +228,8 @@ void moe_strategy_part_values(enum moe_part part, char out[MOE_PART_TEXT_BYTES])
 
 /* Sets one part. false: `why` says what is wrong with the text, in the form that follows the text
  * in quotes ("is not ..."); *s is unchanged. */
-bool moe_strategy_set(struct moe_strategy *s, enum moe_part part, const char *text, char why[128]);
+bool moe_strategy_set(struct moe_strategy *s, enum moe_part part, const char *text,
+                      struct moe_err *why);
 /* The part's value as a text that moe_strategy_set turns into exactly the same. */
 void moe_strategy_part_text(const struct moe_strategy *s, enum moe_part part,
                             char out[MOE_PART_TEXT_BYTES]);

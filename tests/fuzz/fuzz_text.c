@@ -54,11 +54,11 @@ static void try_numbers(const char *text)
 static void try_part(struct moe_strategy *s, enum moe_part part, const char *value)
 {
     struct moe_strategy again = {0};
-    char why[128], text[MOE_PART_TEXT_BYTES], second[MOE_PART_TEXT_BYTES];
-    if (!moe_strategy_set(s, part, value, why))
+    char text[MOE_PART_TEXT_BYTES], second[MOE_PART_TEXT_BYTES];
+    if (!moe_strategy_set(s, part, value, NULL))
         return;
     moe_strategy_part_text(s, part, text);
-    if (!moe_strategy_set(&again, part, text, why))
+    if (!moe_strategy_set(&again, part, text, NULL))
         abort();
     moe_strategy_part_text(&again, part, second);
     if (strcmp(text, second) != 0)

@@ -316,11 +316,10 @@ static void the_host_sees_all_experts_or_none(void **state)
     uint64_t least, all;
     static const char *const names[] = {"host", "daop", "hobbit"};
     for (int i = 0; i < 3; i++) {
-        char why[128];
         moe_strategy_find(names[i], &strategy);
         bool hobbit = i == 2; /* in its cooperative mode: the host has both precisions */
         if (hobbit)
-            moe_strategy_set(&strategy, MOE_PART_ON_MISS, "compute-host,load-low", why);
+            moe_strategy_set(&strategy, MOE_PART_ON_MISS, "compute-host,load-low", NULL);
         strategy.init = MOE_INIT_LAYERWISE;
         strategy.alloc = MOE_ALLOC_GLOBAL;
         assert_ok(moe_strategy_settle(&strategy, &err), &err);

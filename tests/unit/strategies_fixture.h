@@ -32,7 +32,7 @@ struct strategies {
 /* "hobbit on-miss=load skip-below=0": a strategy, and parts that differ. */
 static inline void strategies_parse(const char *words, struct moe_strategy *s)
 {
-    char buffer[256], *rest = buffer, why[128];
+    char buffer[256], *rest = buffer;
     uint32_t named = 0;
     struct moe_err err = {0};
     snprintf(buffer, sizeof buffer, "%s", words);
@@ -44,7 +44,7 @@ static inline void strategies_parse(const char *words, struct moe_strategy *s)
         char name[32];
         size_t n = strcspn(item, "=");
         snprintf(name, sizeof name, "%.*s", (int)n, item);
-        if (!moe_strategy_part_find(name, &part) || !moe_strategy_set(s, part, item + n + 1, why))
+        if (!moe_strategy_part_find(name, &part) || !moe_strategy_set(s, part, item + n + 1, NULL))
             fail_msg("%s is no part", item);
         named |= 1u << part;
     }

@@ -266,14 +266,13 @@ static void calm(struct moe_strategy *s, bool spare, uint64_t *random)
 {
     enum moe_part parts[MOE_N_PARTS];
     uint32_t n = 0;
-    char why[128];
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
         if (moe_strategy_part_inexact(s, part))
             parts[n++] = part;
     uint32_t spared = spare && n ? random_below(random, n) : n;
     for (uint32_t i = 0; i < n; i++)
         if (i != spared)
-            moe_strategy_set(s, parts[i], moe_strategy_part_at(parts[i])->off, why);
+            moe_strategy_set(s, parts[i], moe_strategy_part_at(parts[i])->off, NULL);
 }
 
 static bool draw_strategy(struct moe_strategy *s, uint64_t *random)
@@ -379,7 +378,6 @@ static bool check_plan_case(const struct pack *p, const struct moe_engine_option
                             const char *text, uint64_t *random)
 {
     struct moe_engine_options o = *drawn, follow = base_options(p);
-    char why[128];
     o.device = (struct moe_device_choice){0}; /* plans are made for one */
     o.exact = random_below(random, 4) == 0;
     o.lockstep = false;
@@ -388,7 +386,7 @@ static bool check_plan_case(const struct pack *p, const struct moe_engine_option
     if (!plan)
         return false;
     if (random_below(random, 2) == 0) /* by hand: the variant alone says what is kept */
-        moe_strategy_set(&plan->strategy, MOE_PART_CACHE_BITS, "0", why);
+        moe_strategy_set(&plan->strategy, MOE_PART_CACHE_BITS, "0", NULL);
     const struct moe_terms terms = moe_plan_terms(plan);
     const struct moe_exactness explained = moe_exactness_of(&terms);
     if (o.exact && !explained.exact)

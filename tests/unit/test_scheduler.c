@@ -351,9 +351,8 @@ static void a_host_computes_what_is_missing(void **state)
 static void a_host_computes_at_the_precision_of_the_score(void **state)
 {
     struct moe_strategy strategy = strategy_of("hobbit");
-    char why[128];
     struct moe_err err = {0};
-    assert_true(moe_strategy_set(&strategy, MOE_PART_ON_MISS, "compute-host,load-low", why));
+    assert_true(moe_strategy_set(&strategy, MOE_PART_ON_MISS, "compute-host,load-low", NULL));
     assert_ok(moe_strategy_settle(&strategy, &err), &err);
     assert_true(strategy.needs_host && strategy.needs_low && strategy.low_pool > 0);
     struct moe_scheduler *s = open_scheduler(&strategy, 4, 4, 2);

@@ -144,9 +144,9 @@ static const char *draw(uint64_t *random, const char *const *list)
 
 static void set(struct moe_strategy *s, enum moe_part part, const char *text)
 {
-    char why[128];
-    if (!moe_strategy_set(s, part, text, why))
-        fail_msg("--%s '%s' %s", moe_strategy_part_at(part)->name, text, why);
+    struct moe_err why;
+    if (!moe_strategy_set(s, part, text, &why))
+        fail_msg("--%s '%s' %s", moe_strategy_part_at(part)->name, text, why.text);
 }
 
 static void draw_parts(struct moe_strategy *s, bool host, uint64_t *random)

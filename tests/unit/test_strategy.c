@@ -18,9 +18,9 @@ static struct moe_strategy strategy(const char *name)
 
 static void set(struct moe_strategy *s, enum moe_part part, const char *text)
 {
-    char why[128] = "";
-    if (!moe_strategy_set(s, part, text, why))
-        fail_msg("--%s '%s' %s", moe_strategy_part_at(part)->name, text, why);
+    struct moe_err why;
+    if (!moe_strategy_set(s, part, text, &why))
+        fail_msg("--%s '%s' %s", moe_strategy_part_at(part)->name, text, why.text);
 }
 
 /* Applies a line of options to *s, as --strategy NAME, --flag or --option argument. */
@@ -300,13 +300,14 @@ static void wrong_texts_are_refused(void **state)
     uint64_t seed = 7;
     for (size_t i = 0; i < N_ITEMS(wrong); i++) {
         struct moe_strategy s = random_strategy(&seed), kept = s;
-        char why[128] = "", values[MOE_PART_TEXT_BYTES];
-        if (moe_strategy_set(&s, wrong[i].part, wrong[i].text, why))
+        char values[MOE_PART_TEXT_BYTES];
+        struct moe_err why;
+        if (moe_strategy_set(&s, wrong[i].part, wrong[i].text, &why))
             fail_msg("--%s '%s' was taken", moe_strategy_part_at(wrong[i].part)->name,
                      wrong[i].text);
         moe_strategy_part_values(wrong[i].part, values);
-        assert_int_equal(strncmp(why, "is not ", 7), 0);
-        assert_string_equal(why + 7, values); /* none is cut off */
+        assert_int_equal(strncmp(why.text, "is not ", 7), 0);
+        assert_string_equal(why.text + 7, values); /* none is cut off */
         assert_same(&s, &kept);
     }
 }
