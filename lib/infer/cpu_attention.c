@@ -28,6 +28,10 @@
  *   sink     joined last, as a chunk with m = the sink, sum = 1, o = 0
  *   result   O[d] / S
  *
+ * Where keys are codes of 8 or 4 bits, these are of keys turned by a Hadamard rotation (`turn` of
+ * kern/kern.h), and the query is turned likewise before anything else: products are the same, and
+ * no dimension is much larger than the others. Where values are codes, the result is turned back.
+ *
  * The products run over what any row of the tile sees, with e = 0 for the rows that do not: values
  * are finite (kv.c), so that adds nothing; it could only change the sign of an output
  * that is zero.
@@ -344,6 +348,11 @@ static void open_column(const struct attend *a, const struct moe_attn_tile *from
         a->work->queries + (a->first + row) * a->work->stride.queries + (uint64_t)head * key_dim;
     tile->cols[t] = (struct column){.row = row, .head = head};
     tile->sees[t] = (struct span){sees_from(a, end), end};
+    if (moe_kv_has_scales(a->kv->keys_as)) {
+        memcpy(tile->room, q, key_dim * sizeof *q);
+        moe_kern.turn(tile->room, key_dim);
+        q = tile->room;
+    }
     for (uint32_t c = 0; c < key_dim; c++)
         tile->query[c * tile->nt + t] = q[c] * a->scale;
 }
@@ -400,6 +409,8 @@ static void close_column(const struct attend *a, struct tile *tile, uint32_t t)
     float *to = a->work->attended + row * a->work->stride.attended + (uint64_t)col->head * n;
     for (uint32_t d = 0; d < n; d++)
         to[d] = out[d] / col->sum;
+    if (moe_kv_has_scales(a->kv->values_as))
+        moe_kern.turn(to, n);
 }
 
 static void attend_tile(const struct attend *a, const struct moe_attn_tile *from, uint32_t kv_head,

@@ -14,7 +14,11 @@
 
 /* ---- Kinds of cells ---- */
 
-enum { N_KINDS = 4, SCALED = 32 /* dimensions that share a scale */ };
+enum {
+    N_KINDS = 4,
+    SCALED = 32, /* dimensions that share a scale */
+    TURNED = 128 /* ... that are turned and coded at a time: as many as a piece at most */
+};
 
 static const uint16_t kinds[N_KINDS] = {MOE_LAYOUT_F32, MOE_LAYOUT_F16, MOE_LAYOUT_Q8,
                                         MOE_LAYOUT_Q4};
@@ -453,8 +457,7 @@ static void put_cell(uint16_t layout, uint8_t *cells, uint64_t c, float v)
 /* Sets half a byte. */
 static void put_half(uint8_t *byte, bool high, int code)
 {
-    int bits = (code + 8) & 15;
-    *byte = (uint8_t)(high ? (*byte & 0x0f) | bits << 4 : (*byte & 0xf0) | bits);
+    *byte = (uint8_t)(high ? (*byte & 0x0f) | code << 4 : (*byte & 0xf0) | code);
 }
 
 static void put_key_code(uint16_t layout, uint8_t *panel, uint32_t d, uint64_t place, int code)
@@ -475,15 +478,54 @@ static void put_value_code(uint16_t layout, uint8_t *row, uint32_t d, int code)
         put_half(&row[d % 8], d >= 8, code);
 }
 
+/* Codes of 4 bits of n numbers by a scale; returns the sum of their squared errors. */
+static float code_by(const float *x, uint32_t n, float scale, int8_t codes[SCALED])
+{
+    float lane[MOE_LANES] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        codes[i] = (int8_t)moe_math_cell_code(4, x[i], scale);
+        float error = fmaf(-(float)moe_iq4_numbers[codes[i]], scale, x[i]);
+        lane[i % MOE_LANES] = fmaf(error, error, lane[i % MOE_LANES]);
+    }
+    return moe_math_join(lane);
+}
+
 /* Codes of up to SCALED numbers, and their scale, f16. */
 static uint16_t code_group(uint16_t layout, const float *x, uint32_t n, int8_t codes[SCALED])
 {
-    int bits = moe_layout_bits(layout);
-    uint16_t half = moe_math_cell_scale(bits, x, n);
-    float scale = moe_f16_to_f32(half);
-    for (uint32_t i = 0; i < n; i++)
-        codes[i] = (int8_t)moe_math_cell_code(bits, x[i], scale);
-    return half;
+    const float m = moe_math_cell_largest(x, n);
+    int8_t other[SCALED];
+    if (layout == MOE_LAYOUT_Q8) {
+        uint16_t half = moe_math_cell_scale(8, m, 0);
+        for (uint32_t i = 0; i < n; i++)
+            codes[i] = (int8_t)moe_math_cell_code(8, x[i], moe_f16_to_f32(half));
+        return half;
+    }
+    uint16_t first = moe_math_cell_scale(4, m, 0), second = moe_math_cell_scale(4, m, 1);
+    float error = code_by(x, n, moe_f16_to_f32(first), codes);
+    if (!(code_by(x, n, moe_f16_to_f32(second), other) < error))
+        return first;
+    memcpy(codes, other, n);
+    return second;
+}
+
+/* The next TURNED of `left` dimensions, turned. Those behind the last count as of code 0. */
+struct coded {
+    uint32_t n, n_groups;
+    int8_t codes[TURNED];
+    uint16_t scales[TURNED / SCALED];
+};
+
+static struct coded code_turned(uint16_t layout, const float *x, uint32_t left)
+{
+    struct coded c = {.n = left < TURNED ? left : TURNED};
+    float turned[TURNED];
+    memcpy(turned, x, c.n * sizeof *x);
+    moe_kern.turn(turned, c.n);
+    for (uint32_t d = 0; d < c.n; d += SCALED)
+        c.scales[c.n_groups++] =
+            code_group(layout, turned + d, c.n - d < SCALED ? c.n - d : SCALED, c.codes + d);
+    return c;
 }
 
 static void put_key(uint16_t layout, uint32_t dim, uint8_t *panel, uint64_t place, const float *key)
@@ -491,13 +533,12 @@ static void put_key(uint16_t layout, uint32_t dim, uint8_t *panel, uint64_t plac
     uint8_t *scales = panel + key_codes(layout, dim) + place % MOE_PANEL_ROWS * sizeof(uint16_t);
     for (uint32_t d = 0; !moe_kv_has_scales(layout) && d < dim; d++)
         put_cell(layout, panel, (uint64_t)d * MOE_PANEL_ROWS + place % MOE_PANEL_ROWS, key[d]);
-    for (uint32_t d = 0; moe_kv_has_scales(layout) && d < dim; d += SCALED) {
-        int8_t codes[SCALED];
-        uint32_t n = dim - d < SCALED ? dim - d : SCALED;
-        moe_put_u16(scales, code_group(layout, key + d, n, codes));
-        scales += MOE_PANEL_ROWS * sizeof(uint16_t);
-        for (uint32_t i = 0; i < n; i++)
-            put_key_code(layout, panel, d + i, place, codes[i]);
+    for (uint32_t d = 0; moe_kv_has_scales(layout) && d < dim; d += TURNED) {
+        const struct coded c = code_turned(layout, key + d, dim - d);
+        for (uint32_t i = 0; i < c.n; i++)
+            put_key_code(layout, panel, d + i, place, c.codes[i]);
+        for (uint32_t i = 0; i < c.n_groups; i++, scales += MOE_PANEL_ROWS * sizeof(uint16_t))
+            moe_put_u16(scales, c.scales[i]);
     }
 }
 
@@ -508,12 +549,12 @@ void moe_kv_put(const struct moe_kv *kv, const struct moe_kv_cells *to, uint64_t
     put_key(kv->keys_as, kv->key_dim, key_panel(kv, to, place), place, key);
     for (uint32_t d = 0; !moe_kv_has_scales(layout) && d < kv->value_dim; d++)
         put_cell(layout, value_row(kv, to, d, place), d % MOE_PANEL_ROWS, value[d]);
-    for (uint32_t d = 0; moe_kv_has_scales(layout) && d < kv->value_dim; d += SCALED) {
-        int8_t codes[SCALED] = {0};
-        uint32_t n = kv->value_dim - d < SCALED ? kv->value_dim - d : SCALED;
-        moe_put_u16(value_scale(kv, to, d, place), code_group(layout, value + d, n, codes));
-        for (uint32_t i = 0; i < SCALED && d + i < kv->value_padded; i++)
-            put_value_code(layout, value_row(kv, to, d + i, place), d + i, codes[i]);
+    for (uint32_t d = 0; moe_kv_has_scales(layout) && d < kv->value_dim; d += TURNED) {
+        const struct coded c = code_turned(layout, value + d, kv->value_dim - d);
+        for (uint32_t i = 0; i < TURNED && d + i < kv->value_padded; i++)
+            put_value_code(layout, value_row(kv, to, d + i, place), d + i, c.codes[i]);
+        for (uint32_t i = 0; i < c.n_groups; i++)
+            moe_put_u16(value_scale(kv, to, d + i * SCALED, place), c.scales[i]);
     }
 }
 
@@ -546,7 +587,7 @@ void moe_kv_value_of_key(const struct moe_kv *kv, const struct moe_kv_cells *cel
         uint64_t at = ((uint64_t)d * MOE_PANEL_ROWS + in_panel) * item;
         if (layout == MOE_LAYOUT_Q4) {
             uint8_t both = panel[(uint64_t)(d / 2) * MOE_PANEL_ROWS + in_panel];
-            put_value_code(layout, row, d, (d % 2 ? both >> 4 : both & 15) - 8);
+            put_value_code(layout, row, d, d % 2 ? both >> 4 : both & 15);
         } else {
             memcpy(row + d % MOE_PANEL_ROWS * item, panel + at, item);
         }

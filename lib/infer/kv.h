@@ -15,9 +15,10 @@
  *   values  a matrix [value_dim][positions]: per block, layer and kv head, panels of 16 dimensions
  *
  * Cells are f32, f16, or codes of 8 or 4 bits (q8, q4), keys and values each of their kind. Codes
- * have a scale for every 32 neighbouring dimensions of a position's key, or value (the last group
- * may be shorter), by moe_math_cell_scale and moe_math_cell_code (kern/kern_math.h). A cell is code
- * * scale, exact in f32: attention unpacks a panel at a time and multiplies that. Of codes
+ * are of turned keys and values (`turn` of kern/kern.h), whose dimensions are about alike, and have
+ * a scale for every 32 neighbouring dimensions (the last group may be shorter): kern/kern_math.h
+ * says which. A cell is code, or number of the code, times scale, exact in f32: attention unpacks a
+ * panel at a time and multiplies that. Of codes
  *
  *   keys    per panel: q8 codes [key_dim][16], q4 codes [key_dim / 2, rounded up][16] with an even
  *           dimension in a byte's low half and the next in its high half; scales [groups][16], f16

@@ -175,13 +175,21 @@ struct moe_kern {
                         const float *q, const float *v, uint32_t n, float *y);
 
     /*
-     * Codes of the KV cache (infer/kv.h) as numbers, code * scale, exact: y[n][16], by 8 bits [0]
-     * or 4 bits [1] each. Of keys, y[i][j] has scales[j]: q8 codes[n][16], signed; q4 codes[n / 2,
-     * rounded up][16], byte [i / 2][j], whose low half is that of an even i, less 8 (y has room for
-     * an even n). Of values, y[i][j] has scales[i]: q8 codes[n][16]; q4 codes[n][8], byte [i][j %
-     * 8], whose low half is that of j < 8.
+     * Codes of the KV cache (infer/kv.h) as numbers times scales, exact: y[n][16], by 8 bits [0],
+     * signed, or 4 bits [1] each, of moe_iq4_numbers. Of keys, y[i][j] has scales[j]: q8
+     * codes[n][16]; q4 codes[n / 2, rounded up][16], byte [i / 2][j], whose low half is that of an
+     * even i (y has room for an even n). Of values, y[i][j] has scales[i]: q8 codes[n][16]; q4
+     * codes[n][8], byte [i][j % 8], whose low half is that of j < 8.
      */
     moe_unpack_fn *unpack_keys[2], *unpack_values[2];
+
+    /*
+     * A Hadamard rotation in place, which is its own inverse but for rounding: x is cut into pieces
+     * from its front on, each of the largest power of two up to 128 that is left. In a piece of w,
+     * for s = 1, 2, 4, ... w / 2 each pair x[i], x[i + s] (of i without the bit s) becomes their
+     * sum and their difference, and then every number x * (1 / sqrt(w)), each step rounded.
+     */
+    void (*turn)(float *x, uint32_t n);
 
     /* f32 to f16 bits, round to nearest even (float16.h), and back. */
     void (*f32_to_f16)(const float *x, uint32_t n, uint16_t *y);

@@ -823,11 +823,38 @@ static void f16_to_f32(const uint16_t *x, uint32_t n, float *y)
         y[i] = moe_f16_to_f32(x[i]);
 }
 
+MOE_TEMPLATE void unpack_cells(bool four, bool values, MOE_UNPACK_PARAMS)
+{
+    const __m128i numbers = _mm_loadu_si128((const __m128i *)moe_iq4_numbers);
+    __m256 scale[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    if (!values)
+        scale[0] = _mm256_loadu_ps(scales), scale[1] = _mm256_loadu_ps(scales + 8);
+    for (uint32_t i = 0; i < n; i++, y += MOE_PANEL_ROWS) {
+        const uint8_t *at = codes + (four ? (values ? i * 8 : i / 2 * 16) : i * 16);
+        __m128i row = four && values ? _mm_loadl_epi64((const __m128i *)at)
+                                     : _mm_loadu_si128((const __m128i *)at);
+        if (four && values)
+            row = _mm_unpacklo_epi64(row, _mm_srli_epi16(row, 4));
+        else if (four)
+            row = _mm_srl_epi16(row, _mm_cvtsi32_si128((int)(i % 2) * 4));
+        if (four)
+            row = _mm_shuffle_epi8(numbers, _mm_and_si128(row, _mm_set1_epi8(15)));
+        if (values)
+            scale[0] = scale[1] = _mm256_set1_ps(scales[i]);
+        __m256 low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(row));
+        __m256 high = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(row, 8)));
+        _mm256_storeu_ps(y, _mm256_mul_ps(low, scale[0]));
+        _mm256_storeu_ps(y + 8, _mm256_mul_ps(high, scale[1]));
+    }
+}
+
+MOE_CELLS
+
 void moe_kern_fill_avx2(struct moe_kern *kern)
 {
     fill_float_panels(kern);
     fill_quant_panels(kern);
-    fill_unpacks(kern);
+    fill_cells(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->layer_norm = layer_norm;

@@ -52,31 +52,6 @@ static inline MOE_DEVICE_CODE float moe_math_exp(float x)
     return moe_bits_f32(moe_f32_bits(p) + ((uint32_t)(int32_t)n << 23));
 }
 
-/*
- * A group of numbers as codes of 8 or 4 bits and a scale, f16 (infer/kv.h). With m the number of
- * the largest magnitude, of equal ones the first: 8 bits have the scale |m| / 127, 4 bits m / -8,
- * rounded to f16 and at most 65504; a code is the number divided by that, rounded to the nearest
- * (even), and at least -127 and at most 127, or -8 and 7. Of a NaN the scale is NaN, so that it
- * shows; where the scale is 0, so are the codes.
- */
-static inline MOE_DEVICE_CODE uint16_t moe_math_cell_scale(int bits, const float *x, uint32_t n)
-{
-    float m = 0, scale;
-    for (uint32_t i = 0; i < n; i++)
-        if ((moe_f32_bits(x[i]) & 0x7fffffffu) > (moe_f32_bits(m) & 0x7fffffffu))
-            m = x[i];
-    scale = bits == 8 ? fabsf(m) / 127 : m / -8;
-    scale = scale > 65504.0f ? 65504.0f : scale < -65504.0f ? -65504.0f : scale;
-    return moe_f32_to_f16(scale);
-}
-
-static inline MOE_DEVICE_CODE int moe_math_cell_code(int bits, float x, float scale)
-{
-    const float least = bits == 8 ? -127 : -8, most = bits == 8 ? 127 : 7;
-    float code = rintf(x / scale);
-    return scale == 0 || code != code ? 0 : (int)(code < least ? least : code > most ? most : code);
-}
-
 /* Joins 16 running sums: lane i += lane i+8, then i+4, i+2, i+1. Destroys `lane`. */
 static inline MOE_DEVICE_CODE float moe_math_join(float lane[MOE_LANES])
 {
@@ -84,6 +59,67 @@ static inline MOE_DEVICE_CODE float moe_math_join(float lane[MOE_LANES])
         for (int i = 0; i < half; i++)
             lane[i] += lane[i + half];
     return lane[0];
+}
+
+/*
+ * Codes of the KV cache (infer/kv.h): a group of numbers as codes of 8 or 4 bits and a scale, f16.
+ * With m the number of the largest magnitude, of equal ones the first:
+ *
+ *   8 bits   the scale is |m| / 127; a code is the number divided by that, rounded to the nearest
+ *            (even), and at least -127 and at most 127
+ *   4 bits   codes stand for the numbers of moe_iq4_numbers (quant/layout.h). Two scales are
+ *            tried, m / -127 and m / -134: that with the smaller sum of squared errors, of equal
+ *            ones the first. A code is that of the number nearest to x / scale, of two the lesser.
+ *            An error is fma(-number, scale, x); their squares have a 16-lane fma sum
+ *
+ * Scales are rounded to f16, and at most 65504. Of a NaN the scale is NaN, so that it shows; where
+ * the scale is 0, so is every cell.
+ */
+enum { MOE_CELL_SCALES = 2 };
+
+static inline MOE_DEVICE_CODE float moe_math_cell_largest(const float *x, uint32_t n)
+{
+    float m = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if ((moe_f32_bits(x[i]) & 0x7fffffffu) > (moe_f32_bits(m) & 0x7fffffffu))
+            m = x[i];
+    return m;
+}
+
+/* The i-th scale to try. */
+static inline MOE_DEVICE_CODE uint16_t moe_math_cell_scale(int bits, float m, int i)
+{
+    float scale = bits == 8 ? fabsf(m) / 127 : m / (i == 0 ? -127.0f : -134.0f);
+    scale = scale > 65504.0f ? 65504.0f : scale < -65504.0f ? -65504.0f : scale;
+    return moe_f32_to_f16(scale);
+}
+
+static inline MOE_DEVICE_CODE int moe_math_cell_code(int bits, float x, float scale)
+{
+    const float between[15] = {-115.5f, -93.5f, -74,   -57,   -42, -28.5f, -16, -4.5f,
+                               7,       19,     31.5f, 45.5f, 61,  79,     101};
+    float at = scale == 0 ? 0 : x / scale, code = rintf(at);
+    int n = 0;
+    if (bits == 8)
+        return code != code ? 0 : (int)(code < -127 ? -127 : code > 127 ? 127 : code);
+    for (int i = 0; i < 15; i++)
+        n += at > between[i];
+    return n;
+}
+
+/* The Hadamard rotation of the kernel table's `turn`: its piece of n numbers that are left, and
+ * what they are multiplied by. */
+static inline MOE_DEVICE_CODE uint32_t moe_math_turn_piece(uint32_t n)
+{
+    uint32_t piece = 128;
+    while (piece > n)
+        piece /= 2;
+    return piece;
+}
+
+static inline MOE_DEVICE_CODE float moe_math_turn_scale(uint32_t piece)
+{
+    return 1.0f / sqrtf((float)piece);
 }
 
 /* x[i] = e^(x[i] - largest) for begin <= i < end, added to lane i % MOE_LANES. */

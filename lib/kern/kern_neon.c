@@ -407,11 +407,38 @@ static void f16_to_f32(const uint16_t *x, uint32_t n, float *y)
         y[i] = moe_f16_to_f32(x[i]);
 }
 
+MOE_TEMPLATE void unpack_cells(bool four, bool values, MOE_UNPACK_PARAMS)
+{
+    const int8x16_t numbers = vld1q_s8(moe_iq4_numbers);
+    for (uint32_t i = 0; i < n; i++, y += MOE_PANEL_ROWS) {
+        int8x16_t row;
+        if (four && values) {
+            uint8x8_t both = vld1_u8(codes + (uint64_t)i * 8);
+            uint8x16_t digits = vcombine_u8(vand_u8(both, vdup_n_u8(15)), vshr_n_u8(both, 4));
+            row = vqtbl1q_s8(numbers, digits);
+        } else if (four) {
+            uint8x16_t both = vld1q_u8(codes + (uint64_t)(i / 2) * 16);
+            row = vqtbl1q_s8(numbers, i % 2 ? vshrq_n_u8(both, 4) : vandq_u8(both, vdupq_n_u8(15)));
+        } else {
+            row = vreinterpretq_s8_u8(vld1q_u8(codes + (uint64_t)i * 16));
+        }
+        const int16x8_t half[2] = {vmovl_s8(vget_low_s8(row)), vmovl_high_s8(row)};
+        for (int h = 0; h < 4; h++) {
+            int32x4_t four_cells =
+                h % 2 ? vmovl_high_s16(half[h / 2]) : vmovl_s16(vget_low_s16(half[h / 2]));
+            float32x4_t scale = values ? vdupq_n_f32(scales[i]) : vld1q_f32(scales + 4 * h);
+            vst1q_f32(y + 4 * h, vmulq_f32(vcvtq_f32_s32(four_cells), scale));
+        }
+    }
+}
+
+MOE_CELLS
+
 void moe_kern_fill_neon(struct moe_kern *kern)
 {
     fill_float_panels(kern);
     fill_quant_panels(kern);
-    fill_unpacks(kern);
+    fill_cells(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->exp_sum = exp_sum;

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "kern/kern.h"
+#include "kern/kern_math.h"
 
 #define MOE_TEMPLATE static inline __attribute__((always_inline))
 
@@ -72,53 +73,49 @@
     }
 
 /* ---- Codes of the KV cache ----
- * Loops of 16 that the compiler makes vectors of, for each instruction set its own. */
+ * A variant writes `unpack_cells` once; its first two arguments are constants at every use. */
 
-static inline void unpack_keys_q8(const uint8_t *restrict codes, uint32_t n,
-                                  const float *restrict scales, float *restrict y)
-{
-    for (uint32_t i = 0; i < n; i++, codes += MOE_PANEL_ROWS, y += MOE_PANEL_ROWS)
-        for (int j = 0; j < MOE_PANEL_ROWS; j++)
-            y[j] = (float)(int8_t)codes[j] * scales[j];
-}
-
-static inline void unpack_keys_q4(const uint8_t *restrict codes, uint32_t n,
-                                  const float *restrict scales, float *restrict y)
-{
-    for (uint32_t i = 0; i < n; i += 2, codes += MOE_PANEL_ROWS, y += 2 * MOE_PANEL_ROWS) {
-        for (int j = 0; j < MOE_PANEL_ROWS; j++)
-            y[j] = (float)((codes[j] & 15) - 8) * scales[j];
-        for (int j = 0; j < MOE_PANEL_ROWS; j++)
-            y[MOE_PANEL_ROWS + j] = (float)((codes[j] >> 4) - 8) * scales[j];
+#define MOE_UNPACK_PARAMS                                                                          \
+    const uint8_t *restrict codes, uint32_t n, const float *restrict scales, float *restrict y
+#define MOE_UNPACK_ONE(name, four, values)                                                         \
+    static void name(MOE_UNPACK_PARAMS)                                                            \
+    {                                                                                              \
+        unpack_cells(four, values, codes, n, scales, y);                                           \
     }
-}
-
-static inline void unpack_values_q8(const uint8_t *restrict codes, uint32_t n,
-                                    const float *restrict scales, float *restrict y)
-{
-    for (uint32_t i = 0; i < n; i++, codes += MOE_PANEL_ROWS, y += MOE_PANEL_ROWS)
-        for (int j = 0; j < MOE_PANEL_ROWS; j++)
-            y[j] = (float)(int8_t)codes[j] * scales[i];
-}
-
-static inline void unpack_values_q4(const uint8_t *restrict codes, uint32_t n,
-                                    const float *restrict scales, float *restrict y)
-{
-    const int half = MOE_PANEL_ROWS / 2;
-    for (uint32_t i = 0; i < n; i++, codes += half, y += MOE_PANEL_ROWS) {
-        for (int j = 0; j < half; j++)
-            y[j] = (float)((codes[j] & 15) - 8) * scales[i];
-        for (int j = 0; j < half; j++)
-            y[half + j] = (float)((codes[j] >> 4) - 8) * scales[i];
+/* Defines fill_cells(kern). */
+#define MOE_CELLS                                                                                  \
+    MOE_UNPACK_ONE(unpack_keys_q8, false, false)                                                   \
+    MOE_UNPACK_ONE(unpack_keys_q4, true, false)                                                    \
+    MOE_UNPACK_ONE(unpack_values_q8, false, true)                                                  \
+    MOE_UNPACK_ONE(unpack_values_q4, true, true)                                                   \
+    static void fill_cells(struct moe_kern *kern)                                                  \
+    {                                                                                              \
+        kern->unpack_keys[0] = unpack_keys_q8;                                                     \
+        kern->unpack_keys[1] = unpack_keys_q4;                                                     \
+        kern->unpack_values[0] = unpack_values_q8;                                                 \
+        kern->unpack_values[1] = unpack_values_q4;                                                 \
+        kern->turn = turn;                                                                         \
     }
-}
 
-static inline void fill_unpacks(struct moe_kern *kern)
+/* Pairs of neighbours: what was next to each other goes halves apart, so that the bit that tells a
+ * pair's numbers apart is the lowest at each step. After all steps every number is where it was. */
+static inline void turn(float *x, uint32_t n)
 {
-    kern->unpack_keys[0] = unpack_keys_q8;
-    kern->unpack_keys[1] = unpack_keys_q4;
-    kern->unpack_values[0] = unpack_values_q8;
-    kern->unpack_values[1] = unpack_values_q4;
+    float next[128];
+    for (uint32_t w; n > 0; n -= w, x += w) {
+        w = moe_math_turn_piece(n);
+        const uint32_t half = w / 2;
+        const float by = moe_math_turn_scale(w);
+        for (uint32_t s = 1; s < w; s *= 2) {
+            for (uint32_t i = 0; i < half; i++) {
+                next[i] = x[2 * i] + x[2 * i + 1];
+                next[i + half] = x[2 * i] - x[2 * i + 1];
+            }
+            memcpy(x, next, w * sizeof *x);
+        }
+        for (uint32_t i = 0; i < w; i++)
+            x[i] *= by;
+    }
 }
 
 /* ---- Geometry of records (layout.h) ---- */

@@ -83,6 +83,20 @@ MOE_TEMPLATE void quant_panel(int kind, int nt, MOE_PANEL_PARAMS)
 MOE_PANEL_FLOATS
 MOE_PANEL_QUANTS
 
+MOE_TEMPLATE void unpack_cells(bool four, bool values, MOE_UNPACK_PARAMS)
+{
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < MOE_PANEL_ROWS; j++) {
+            uint32_t byte = values ? i * 8 + j % 8 : i / 2 * MOE_PANEL_ROWS + j;
+            uint32_t shift = (values ? j / 8 : i % 2) * 4;
+            int number = four ? moe_iq4_numbers[codes[byte] >> shift & 15]
+                              : (int8_t)codes[i * MOE_PANEL_ROWS + j];
+            y[i * MOE_PANEL_ROWS + j] = (float)number * scales[values ? i : j];
+        }
+}
+
+MOE_CELLS
+
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
                      float *s, float *z, struct moe_sums *sum)
 {
@@ -286,7 +300,7 @@ void moe_kern_fill_ref(struct moe_kern *kern)
 {
     fill_float_panels(kern);
     fill_quant_panels(kern);
-    fill_unpacks(kern);
+    fill_cells(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->layer_norm = layer_norm;

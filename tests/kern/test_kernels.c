@@ -1012,7 +1012,7 @@ static void test_unpacking(void **state)
                     bool high = values ? lane >= 8 : row % 2;
                     if (four)
                         byte = codes[values ? row * 8 + lane % 8 : row / 2 * 16 + lane];
-                    int code = !four ? (int8_t)byte : (int)(high ? byte >> 4 : byte & 15) - 8;
+                    int code = !four ? (int8_t)byte : moe_iq4_numbers[high ? byte >> 4 : byte & 15];
                     float want = (float)code * scales[values ? row : lane];
                     assert_memory_equal(&want, &got[i], sizeof want);
                 }
@@ -1021,6 +1021,43 @@ static void test_unpacking(void **state)
             free(scales);
             free(got);
         }
+}
+
+/* Turned by the definition, pair by pair; turned again it is what it was, but for rounding. */
+static void test_turning(void **state)
+{
+    (void)state;
+    uint64_t seed = 6;
+    for (uint32_t n = 1; n <= 300; n += 1 + n / 40) {
+        float *x = take_exact(n, 4), *want = take_exact(n, 4), *got = take_exact(n, 4);
+        for (uint32_t i = 0; i < n; i++)
+            want[i] = x[i] = test_uniform(&seed);
+        for (uint32_t at = 0, w; at < n; at += w) {
+            for (w = 128; w > n - at;)
+                w /= 2;
+            for (uint32_t s = 1; s < w; s *= 2)
+                for (uint32_t i = at; i < at + w; i++)
+                    if (((i - at) & s) == 0) {
+                        float a = want[i], b = want[i + s];
+                        want[i] = a + b;
+                        want[i + s] = a - b;
+                    }
+            for (uint32_t i = at; i < at + w; i++)
+                want[i] *= 1 / sqrtf((float)w);
+        }
+        for (int l = -1; l < n_levels; l++) {
+            const struct moe_kern *kern = l < 0 ? &ref : &levels[l];
+            memcpy(got, x, n * sizeof *x);
+            kern->turn(got, n);
+            assert_memory_equal(got, want, n * sizeof *x);
+            kern->turn(got, n);
+            for (uint32_t i = 0; i < n; i++)
+                assert_true(fabsf(got[i] - x[i]) < 1e-5f);
+        }
+        free(x);
+        free(want);
+        free(got);
+    }
 }
 
 /* All of f16, and f32 around every f16: all roundings, overflow, subnormals, NaN. */
@@ -1344,6 +1381,7 @@ int main(void)
         cmocka_unit_test(test_scan_step_against_double),
         cmocka_unit_test(test_select_step_against_double),
         cmocka_unit_test(test_unpacking),
+        cmocka_unit_test(test_turning),
         cmocka_unit_test(test_f16_conversions),
         cmocka_unit_test(test_reference_vectors_against_double),
         cmocka_unit_test(test_exp),

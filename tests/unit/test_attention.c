@@ -21,7 +21,7 @@ struct world {
     struct moe_session *s;
     float *sinks;   /* [heads] */
     float *scratch; /* in place of the session's: allocated to the byte */
-    float *k, *v;   /* [sequence][position][kv head][width], as the cells hold them */
+    float *k, *v;   /* [sequence][position][kv head][width], as the cells hold them: codes turned */
     struct moe_row *rows;
     uint32_t n_rows;
     uint64_t random;
@@ -75,22 +75,57 @@ static const struct moe_kv *kv_of(const struct world *w)
     return &((const struct cpu_work *)w->s->device)->kv;
 }
 
+/* The number times scale that is nearest to x: of 4 bits by the table, by x / scale, of two the
+ * lesser. */
+static float nearest(bool eight, float x, float scale)
+{
+    float at = scale == 0 ? 0 : x / scale, best = moe_iq4_numbers[0];
+    if (eight)
+        return fminf(fmaxf(rintf(at), -127), 127) * scale;
+    for (int i = 1; i < 16; i++)
+        if (fabsf(moe_iq4_numbers[i] - at) < fabsf(best - at))
+            best = moe_iq4_numbers[i];
+    return best * scale;
+}
+
+/* Keeps a group of numbers by a scale; returns the sum of squared errors. */
+static float keep_by(bool eight, const float *x, uint32_t n, float scale, float *kept)
+{
+    float lane[16] = {0};
+    scale = moe_f16_to_f32(moe_f32_to_f16(scale));
+    for (uint32_t i = 0; i < n; i++) {
+        kept[i] = nearest(eight, x[i], scale);
+        float error = x[i] - kept[i]; /* kept is exact: one rounding, as of an fma */
+        lane[i % 16] = fmaf(error, error, lane[i % 16]);
+    }
+    for (int half = 8; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] += lane[i + half];
+    return lane[0];
+}
+
 /* What cells of a layout keep of n numbers, by the words of kern_math.h. */
 static void keep(uint16_t layout, const float *x, uint32_t n, float *kept)
 {
     const bool eight = layout == MOE_LAYOUT_Q8;
-    for (uint32_t i = 0; i < n; i++) {
-        float largest = 0, scale;
-        if (!moe_kv_has_scales(layout)) {
+    float turned[128], other[32];
+    if (!moe_kv_has_scales(layout)) {
+        for (uint32_t i = 0; i < n; i++)
             kept[i] = layout == MOE_LAYOUT_F16 ? moe_f16_to_f32(moe_f32_to_f16(x[i])) : x[i];
-            continue;
-        }
-        for (uint32_t c = i / 32 * 32; c < n && c < i / 32 * 32 + 32; c++)
-            largest = fabsf(x[c]) > fabsf(largest) ? x[c] : largest;
-        scale = eight ? fabsf(largest) / 127 : largest / -8;
-        scale = moe_f16_to_f32(moe_f32_to_f16(scale));
-        float code = scale == 0 ? 0 : rintf(x[i] / scale);
-        kept[i] = fminf(fmaxf(code, eight ? -127 : -8), eight ? 127 : 7) * scale;
+        return;
+    }
+    memcpy(turned, x, n * sizeof *x);
+    moe_kern.turn(turned, n);
+    for (uint32_t first = 0; first < n; first += 32) {
+        const uint32_t width = n - first < 32 ? n - first : 32;
+        const float *from = turned + first;
+        float largest = 0;
+        for (uint32_t i = 0; i < width; i++)
+            largest = fabsf(from[i]) > fabsf(largest) ? from[i] : largest;
+        float scale = eight ? fabsf(largest) / 127 : largest / -127;
+        float error = keep_by(eight, from, width, scale, kept + first);
+        if (!eight && keep_by(false, from, width, largest / -134, other) < error)
+            memcpy(kept + first, other, width * sizeof *other);
     }
 }
 
@@ -191,10 +226,11 @@ static void world_free(struct world *w)
 struct head {
     uint32_t begin, end;                 /* positions it sees */
     uint32_t key_dim, value_dim, stride; /* stride: kv heads */
-    const float *query;
+    float query[128];                    /* turned, where keys are codes */
     const float *k, *v; /* of position 0; those of p lie p * stride * width further */
     const float *sink;  /* or NULL */
     float scale;
+    bool turned; /* values are codes: so are outputs until they are turned back */
 };
 
 static struct head head_of(const struct world *w, uint32_t i, uint32_t h)
@@ -203,18 +239,23 @@ static struct head head_of(const struct world *w, uint32_t i, uint32_t h)
     const struct moe_kv *kv = kv_of(w);
     uint32_t kv_head = h / (c->n_heads / kv->n_heads), end = w->rows[i].position + 1;
     uint64_t first = (uint64_t)w->rows[i].sequence * w->s->context * kv->n_heads + kv_head;
-    return (struct head){
+    struct head head = {
         .begin = c->window && end > c->window ? end - c->window : 0,
         .end = end,
         .key_dim = kv->key_dim,
         .value_dim = kv->value_dim,
         .stride = kv->n_heads,
-        .query = work_of(w)->queries + i * work_of(w)->stride.queries + h * kv->key_dim,
         .k = w->k + first * kv->key_dim,
         .v = w->v + first * kv->value_dim,
         .sink = w->layers[LAYER].sinks ? &w->sinks[h] : NULL,
         .scale = c->attn_scale,
+        .turned = moe_kv_has_scales(kv->values_as),
     };
+    memcpy(head.query, work_of(w)->queries + i * work_of(w)->stride.queries + h * kv->key_dim,
+           kv->key_dim * sizeof *head.query);
+    if (moe_kv_has_scales(kv->keys_as))
+        moe_kern.turn(head.query, kv->key_dim);
+    return head;
 }
 
 static const float *key_at(const struct head *h, uint32_t p)
@@ -281,6 +322,8 @@ static void by_definition(const struct head *h, float *out)
         join(&j, *h->sink, 1, nothing, h->value_dim);
     for (uint32_t d = 0; d < h->value_dim; d++)
         out[d] = j.out[d] / j.sum;
+    if (h->turned)
+        moe_kern.turn(out, h->value_dim);
 }
 
 static void compare_bits(const struct world *w, const char *level)
@@ -367,8 +410,12 @@ static void test_near_plain_softmax(void **state)
             for (uint32_t h = 0; h < w->model.config.n_heads; h++) {
                 struct head head = head_of(w, i, h);
                 double want[128];
+                float got[128];
                 by_softmax(&head, want);
-                const float *got = work->attended + i * work->stride.attended + h * head.value_dim;
+                memcpy(got, work->attended + i * work->stride.attended + h * head.value_dim,
+                       head.value_dim * sizeof *got);
+                if (head.turned)
+                    moe_kern.turn(got, head.value_dim); /* as the cells are */
                 for (uint32_t d = 0; d < head.value_dim; d++) {
                     double error = fabs(got[d] - want[d]);
                     assert_true(error <= TOLERANCE);
