@@ -7,6 +7,7 @@
 #include "fmt/emit.h"
 #include "fmt/json.h"
 #include "serve/reply_internal.h"
+#include "serve/server.h"
 
 #define REQUEST "the request"
 
@@ -325,7 +326,7 @@ static const char *stop_reason(const struct moe_reply *r)
     const struct choice *c = &r->choices[0];
     return c->why == MOE_STOP_LENGTH || c->why == MOE_STOP_CONTEXT ? "max_tokens"
            : c->n_whole                                            ? "tool_use"
-           : c->stop_text                                          ? "stop_sequence"
+           : c->result->stop_text                                  ? "stop_sequence"
                                                                    : "end_turn";
 }
 
@@ -345,8 +346,8 @@ static void put_stop(const struct moe_reply *r, struct moe_emit *e, bool ended)
         moe_emit_text(e, "stop_reason", stop_reason(r));
     else
         moe_emit_null(e, "stop_reason");
-    if (ended && r->choices[0].stop_text)
-        moe_emit_text(e, "stop_sequence", r->choices[0].stop_text);
+    if (ended && r->choices[0].result->stop_text)
+        moe_emit_text(e, "stop_sequence", r->choices[0].result->stop_text);
     else
         moe_emit_null(e, "stop_sequence");
 }
@@ -560,4 +561,37 @@ const struct moe_reply_api reply_messages = {
     .end = write_end,
     .error = write_error,
     .fail = fail_stream,
+};
+
+/* ---- Counting ---- */
+
+/* The same request, but for what is said of the answer. */
+static int count_to_chat(struct moe_request *r, json_t **out, const json_t *body,
+                         struct moe_err *err)
+{
+    json_t *whole = json_copy((json_t *)body);
+    struct chat_maker maker = {.err = err};
+    r->task = MOE_TASK_IDS;
+    chat_put(&maker, whole, "max_tokens", json_integer(1));
+    int status = messages_to_chat(r, out, whole, err);
+    json_decref(whole);
+    return status;
+}
+
+static void write_count(struct moe_reply *r, struct moe_buf *out)
+{
+    struct moe_emit e;
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    moe_emit_u64(&e, "input_tokens", r->n_prompt);
+    moe_emit_end_item(&e, NULL);
+}
+
+const struct moe_reply_api reply_count = {
+    .to_chat = count_to_chat,
+    .keys = keys,
+    .renamed = renamed,
+    .id = "msg_",
+    .call_id = "toolu_",
+    .end = write_count,
+    .error = write_error,
 };

@@ -286,8 +286,8 @@ void exchange_put(struct exchange *x, const struct moe_buf *bytes)
 
 void exchange_put_comment(struct exchange *x)
 {
-    static const char comment[] = ": \n\n";
-    const struct moe_buf bytes = {.data = (uint8_t *)comment, .size = sizeof comment - 1};
+    const char *comment = x->lines ? " " : ": \n\n";
+    const struct moe_buf bytes = {.data = (uint8_t *)comment, .size = strlen(comment)};
     exchange_put(x, &bytes);
 }
 

@@ -70,17 +70,17 @@ struct exchange {
     struct exchange *next, **link; /* all exchanges */
     struct exchange *next_told;
     int holders;
-    uint64_t booked;    /* its part of http->buffered */
-    struct moe_buf out; /* for the client */
-    uint64_t taken;     /* bytes of `out` already sent */
-    double put_at;      /* when `out` last got something, or the exchange began */
-    bool streams;       /* its answer is sent as it comes */
-    bool done;          /* `out` is complete */
-    bool suspended;     /* its connection, until exchange_tell */
-    bool told;          /* it is in the list http->told */
-    bool cut;           /* it took too much memory */
-    bool gone;          /* its client left */
-    bool gone_early;    /* ... before it had its answer */
+    uint64_t booked;     /* its part of http->buffered */
+    struct moe_buf out;  /* for the client */
+    uint64_t taken;      /* bytes of `out` already sent */
+    double put_at;       /* when `out` last got something, or the exchange began */
+    bool streams, lines; /* its answer is sent as it comes; as JSON lines, not as events */
+    bool done;           /* `out` is complete */
+    bool suspended;      /* its connection, until exchange_tell */
+    bool told;           /* it is in the list http->told */
+    bool cut;            /* it took too much memory */
+    bool gone;           /* its client left */
+    bool gone_early;     /* ... before it had its answer */
 };
 
 struct moe_http {
@@ -138,7 +138,7 @@ void exchange_tell(struct exchange *x);
 /* Appends bytes, if any, to `out` and tells. Cuts off a client whose answer takes too much memory.
  * With the lock held. */
 void exchange_put(struct exchange *x, const struct moe_buf *bytes);
-/* Puts what clients leave out: a comment. With the lock held. */
+/* Puts what clients leave out: a comment, or before a JSON line a blank. With the lock held. */
 void exchange_put_comment(struct exchange *x);
 /* Has streams that have been silent say so: those that have not begun after `first` seconds, others
  * after `seconds`. */
@@ -181,5 +181,10 @@ struct moe_server_model;
 /* /v1/models and /v1/models/{id}: a list, a model, in the forms of several APIs at once. */
 void http_write_models(struct moe_server *s, struct moe_buf *out);
 void http_write_model(const struct moe_server_model *m, struct moe_buf *out);
+/* llama.cpp's /props, of the first model. */
+void http_write_props(struct moe_server *s, struct moe_buf *out);
+/* Ollama's /api/tags, with only_loaded /api/ps, and /api/show. */
+void http_write_tags(struct moe_server *s, bool only_loaded, struct moe_buf *out);
+void http_write_show(struct moe_server *s, const struct moe_server_model *m, struct moe_buf *out);
 
 #endif

@@ -8,6 +8,9 @@
 #include "serve/http_internal.h"
 #include "serve/server.h"
 
+/* When models leave memory: not by the clock. In seconds since 1970, the year 2100. */
+#define NEVER 4102444800
+
 /* Writes a time as APIs have it: "2026-11-22T08:00:00Z". */
 static void put_time(struct moe_emit *e, const char *key, int64_t seconds)
 {
@@ -80,4 +83,119 @@ void http_write_model(const struct moe_server_model *m, struct moe_buf *out)
     moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
     put_model(&e, m);
     moe_emit_end_item(&e, NULL);
+}
+
+/* ---- llama.cpp's /props ---- */
+
+void http_write_props(struct moe_server *s, struct moe_buf *out)
+{
+    struct moe_server_model m;
+    struct moe_buf template = {0};
+    struct moe_emit e;
+    moe_server_describe(s, 0, &m);
+    moe_server_template(s, m.name, &template);
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    moe_emit_open_map(&e, "default_generation_settings");
+    moe_emit_u64(&e, "n_ctx", m.context);
+    moe_emit_close(&e);
+    moe_emit_u64(&e, "total_slots", moe_server_sequences(s));
+    moe_emit_text(&e, "model_alias", m.name);
+    moe_emit_text(&e, "model_path", m.name); /* where it lies is nobody's business */
+    moe_emit_bytes(&e, "chat_template", template.data, template.size);
+    moe_emit_open_map(&e, "modalities");
+    moe_emit_bool(&e, "vision", false);
+    moe_emit_bool(&e, "audio", false);
+    moe_emit_close(&e);
+    moe_emit_text(&e, "build_info", "moe-toolkit " MOE_VERSION);
+    moe_emit_end_item(&e, NULL);
+    out->failed |= template.failed;
+    moe_buf_release(&template);
+}
+
+/* ---- Ollama ---- */
+
+static void put_details(struct moe_emit *e, const struct moe_server_model *m)
+{
+    char text[32];
+    moe_emit_open_map(e, "details");
+    moe_emit_text(e, "parent_model", m->model && strcmp(m->model, m->name) != 0 ? m->model : "");
+    moe_emit_text(e, "format", "moe");
+    moe_emit_text(e, "family", m->family);
+    moe_emit_open_list(e, "families");
+    moe_emit_text(e, NULL, m->family);
+    moe_emit_close(e);
+    snprintf(text, sizeof text, m->parameters < 1000000000 ? "%.1fM" : "%.1fB",
+             (double)m->parameters / (m->parameters < 1000000000 ? 1e6 : 1e9));
+    moe_emit_text(e, "parameter_size", text);
+    snprintf(text, sizeof text, "%s%.20s", m->variant[0] ? "Q" : "", m->variant);
+    moe_emit_text(e, "quantization_level", text);
+    moe_emit_close(e);
+}
+
+void http_write_tags(struct moe_server *s, bool only_loaded, struct moe_buf *out)
+{
+    struct moe_server_model m;
+    struct moe_emit e;
+    char digest[65];
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    moe_emit_open_list(&e, "models");
+    for (uint32_t i = 0; moe_server_describe(s, i, &m); i++) {
+        if (only_loaded && !m.loaded)
+            continue;
+        snprintf(digest, sizeof digest, "%064llx", (unsigned long long)m.fingerprint);
+        moe_emit_open_map(&e, NULL);
+        moe_emit_text(&e, "name", m.name);
+        moe_emit_text(&e, "model", m.name);
+        put_time(&e, only_loaded ? "expires_at" : "modified_at", only_loaded ? NEVER : m.modified);
+        moe_emit_u64(&e, "size", m.file_bytes);
+        moe_emit_text(&e, "digest", digest);
+        put_details(&e, &m);
+        if (only_loaded) {
+            moe_emit_u64(&e, "size_vram", 0); /* not told apart here: /metrics has it */
+            moe_emit_u64(&e, "context_length", m.context);
+        }
+        moe_emit_close(&e);
+    }
+    moe_emit_close(&e);
+    moe_emit_end_item(&e, NULL);
+}
+
+/* A figure as GGUF names it: "family.context_length". */
+static void put_info(struct moe_emit *e, const struct moe_server_model *m, const char *what,
+                     uint64_t value)
+{
+    char key[96];
+    snprintf(key, sizeof key, "%s.%s", m->family, what);
+    moe_emit_u64(e, key, value);
+}
+
+void http_write_show(struct moe_server *s, const struct moe_server_model *m, struct moe_buf *out)
+{
+    struct moe_buf template = {0};
+    struct moe_emit e;
+    moe_server_template(s, m->name, &template);
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    moe_emit_text(&e, "license", "");
+    moe_emit_text(&e, "modelfile", "");
+    moe_emit_text(&e, "parameters", "");
+    moe_emit_bytes(&e, "template", template.data, template.size);
+    put_details(&e, m);
+    moe_emit_open_map(&e, "model_info");
+    moe_emit_text(&e, "general.architecture", m->family);
+    moe_emit_u64(&e, "general.parameter_count", m->parameters);
+    put_info(&e, m, "context_length", m->context);
+    put_info(&e, m, "embedding_length", m->hidden);
+    put_info(&e, m, "block_count", m->n_layers);
+    moe_emit_close(&e);
+    moe_emit_open_list(&e, "capabilities");
+    moe_emit_text(&e, NULL, "completion");
+    if (m->calls)
+        moe_emit_text(&e, NULL, "tools");
+    if (m->thinks)
+        moe_emit_text(&e, NULL, "thinking");
+    moe_emit_close(&e);
+    put_time(&e, "modified_at", m->modified);
+    moe_emit_end_item(&e, NULL);
+    out->failed |= template.failed;
+    moe_buf_release(&template);
 }

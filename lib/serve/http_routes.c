@@ -10,25 +10,37 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "fmt/emit.h"
+#include "fmt/json.h"
 #include "prompt/chat_answer.h"
 #include "serve/http_internal.h"
 #include "serve/reply.h"
 #include "serve/server.h"
 
+/* The version of Ollama whose API this is: clients refuse older ones. */
+#define OLLAMA_VERSION "0.12.6"
+
 static const char *const no_store[][2] = {{"Cache-Control", "no-store"}, {NULL}};
 
 static const struct route {
-    bool post; /* a request of this kind, which models answer; else it is read at once */
-    enum moe_request_kind kind;
-    bool open; /* without a key */
+    enum { READ, ANSWER, SHOW } how; /* GET; POST that a model answers; POST that is read at once */
+    enum moe_request_kind kind;      /* of ANSWER; else in whose form errors are */
+    bool open;                       /* without a key */
 } routes[MOE_HTTP_ROUTES] = {
     [MOE_HTTP_PAGE] = {.open = true},
     [MOE_HTTP_HEALTH] = {.open = true},
-    [MOE_HTTP_CHAT] = {.post = true, .kind = MOE_REQUEST_CHAT},
-    [MOE_HTTP_TEXT] = {.post = true, .kind = MOE_REQUEST_TEXT},
-    [MOE_HTTP_MESSAGES] = {.post = true, .kind = MOE_REQUEST_MESSAGES},
-    [MOE_HTTP_RESPONSES] = {.post = true, .kind = MOE_REQUEST_RESPONSES},
+    [MOE_HTTP_CHAT] = {ANSWER, MOE_REQUEST_CHAT},
+    [MOE_HTTP_TEXT] = {ANSWER, MOE_REQUEST_TEXT},
+    [MOE_HTTP_MESSAGES] = {ANSWER, MOE_REQUEST_MESSAGES},
+    [MOE_HTTP_COUNT] = {ANSWER, MOE_REQUEST_COUNT},
+    [MOE_HTTP_RESPONSES] = {ANSWER, MOE_REQUEST_RESPONSES},
+    [MOE_HTTP_TOKENIZE] = {ANSWER, MOE_REQUEST_TOKENIZE},
+    [MOE_HTTP_DETOKENIZE] = {ANSWER, MOE_REQUEST_DETOKENIZE},
+    [MOE_HTTP_OLLAMA_CHAT] = {ANSWER, MOE_REQUEST_OLLAMA_CHAT},
+    [MOE_HTTP_OLLAMA_GENERATE] = {ANSWER, MOE_REQUEST_OLLAMA_GENERATE},
+    [MOE_HTTP_OLLAMA_TAGS] = {.kind = MOE_REQUEST_OLLAMA_CHAT},
+    [MOE_HTTP_OLLAMA_PS] = {.kind = MOE_REQUEST_OLLAMA_CHAT},
+    [MOE_HTTP_OLLAMA_SHOW] = {SHOW, MOE_REQUEST_OLLAMA_CHAT},
+    [MOE_HTTP_OLLAMA_VERSION] = {.kind = MOE_REQUEST_OLLAMA_CHAT},
 };
 
 /* Copies what a path has in the place of {id}; its escapes are decoded, those of slashes too, which
@@ -223,9 +235,10 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
         moe_fail(why, MOE_ERR_USAGE, "there is nothing at '%.200s'", path);
         return 404;
     }
-    if (routes[x->route].post ? strcmp(method, "POST") != 0 : !is_get(method)) {
-        moe_fail(why, MOE_ERR_USAGE, "'%s' takes %s, not %.20s", path,
-                 routes[x->route].post ? "POST" : "GET", method);
+    const bool posts = routes[x->route].how != READ;
+    if (posts ? strcmp(method, "POST") != 0 : !is_get(method)) {
+        moe_fail(why, MOE_ERR_USAGE, "'%s' takes %s, not %.20s", path, posts ? "POST" : "GET",
+                 method);
         return 405;
     }
     if (x->reserved && x->route != MOE_HTTP_HEALTH && x->route != MOE_HTTP_METRICS) {
@@ -279,7 +292,7 @@ enum MHD_Result http_respond_error(struct exchange *x, unsigned status, const st
         {"Retry-After", later ? seconds : NULL},
         {"WWW-Authenticate", status == MHD_HTTP_UNAUTHORIZED ? "Bearer" : NULL},
         {"Allow", status != MHD_HTTP_METHOD_NOT_ALLOWED ? NULL
-                  : routes[x->route].post               ? "POST, OPTIONS"
+                  : routes[x->route].how != READ        ? "POST, OPTIONS"
                                                         : "GET, HEAD, OPTIONS"},
         {NULL}};
     return http_respond(x, status, "application/json", headers);
@@ -394,6 +407,7 @@ static int on_read(void *ctx, const struct moe_request *r, struct moe_err *err)
     memcpy(c->ignored, r->ignored, sizeof c->ignored);
     pthread_mutex_lock(&x->http->lock);
     x->streams = r->stream;
+    x->lines = moe_reply_is_lines(c->reply);
     x->put_at = moe_seconds();
     pthread_mutex_unlock(&x->http->lock);
     return MOE_OK;
@@ -486,7 +500,8 @@ static enum MHD_Result complete(struct exchange *x)
         {"X-Moe-Ignored", c->ignored[0] ? c->ignored : NULL},
         {NULL},
     };
-    return x->streams ? http_respond_stream(x, "text/event-stream", headers)
+    const char *type = x->lines ? "application/x-ndjson" : "text/event-stream";
+    return x->streams ? http_respond_stream(x, type, headers)
                       : http_respond(x, MHD_HTTP_OK, "application/json", headers);
 }
 
@@ -567,34 +582,80 @@ static void write_metrics(struct exchange *x)
     moe_metrics_write(&counts, h->server, &x->out);
 }
 
-static enum MHD_Result respond_model(struct exchange *x)
+static enum MHD_Result respond_json(struct exchange *x)
+{
+    return http_respond(x, MHD_HTTP_OK, "application/json", no_store);
+}
+
+/* The model of this name, as one API or Ollama's shows it. */
+static enum MHD_Result respond_model(struct exchange *x, const char *name)
 {
     struct moe_server_model m;
     struct moe_err err;
-    if (!moe_server_describe_name(x->http->server, x->item, &m)) {
-        moe_fail(&err, MOE_ERR_USAGE, "the model '%.100s' is not served here", x->item);
+    if (!moe_server_describe_name(x->http->server, name, &m)) {
+        moe_fail(&err, MOE_ERR_USAGE, "the model '%.100s' is not served here", name);
         return http_respond_error(x, MHD_HTTP_NOT_FOUND, &err);
     }
-    http_write_model(&m, &x->out);
-    return http_respond(x, MHD_HTTP_OK, "application/json", no_store);
+    if (x->route == MOE_HTTP_MODEL)
+        http_write_model(&m, &x->out);
+    else
+        http_write_show(x->http->server, &m, &x->out);
+    return respond_json(x);
+}
+
+enum { SHOW_MEMORY = 64 << 10 }; /* for the values of a body */
+
+/* {"model": "NAME"}, or "name". */
+static enum MHD_Result respond_show(struct exchange *x)
+{
+    struct moe_err err;
+    struct json_t *asked = NULL;
+    struct moe_buf body = exchange_take_body(x);
+    const char *name = NULL;
+    int status = moe_json_parse(&asked, "the request", body.data ? (const void *)body.data : "",
+                                body.size, SHOW_MEMORY, &err);
+    if (status == MOE_OK)
+        status = moe_json_get_text("the request", asked, "name", false, &name, &err);
+    if (status == MOE_OK)
+        status = moe_json_get_text("the request", asked, "model", name == NULL, &name, &err);
+    enum MHD_Result result = status == MOE_OK
+                                 ? respond_model(x, name)
+                                 : http_respond_error(x, moe_reply_http_status(&err), &err);
+    moe_json_free(asked);
+    moe_buf_release(&body);
+    return result;
 }
 
 static enum MHD_Result answer_whole(struct exchange *x)
 {
+    struct moe_server *server = x->http->server;
     switch (x->route) {
     case MOE_HTTP_PAGE:
         return respond_page(x);
     case MOE_HTTP_HEALTH:
         moe_buf_text(&x->out, "{\"status\":\"ok\"}\n");
-        return http_respond(x, MHD_HTTP_OK, "application/json", no_store);
+        return respond_json(x);
     case MOE_HTTP_METRICS:
         write_metrics(x);
         return http_respond(x, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", no_store);
     case MOE_HTTP_MODELS:
-        http_write_models(x->http->server, &x->out);
-        return http_respond(x, MHD_HTTP_OK, "application/json", no_store);
+        http_write_models(server, &x->out);
+        return respond_json(x);
     case MOE_HTTP_MODEL:
-        return respond_model(x);
+        return respond_model(x, x->item);
+    case MOE_HTTP_PROPS:
+        http_write_props(server, &x->out);
+        return respond_json(x);
+    case MOE_HTTP_OLLAMA_TAGS:
+    case MOE_HTTP_OLLAMA_PS:
+        http_write_tags(server, x->route == MOE_HTTP_OLLAMA_PS, &x->out);
+        return respond_json(x);
+    case MOE_HTTP_OLLAMA_SHOW:
+        return respond_show(x);
+    case MOE_HTTP_OLLAMA_VERSION:
+        moe_buf_text(&x->out,
+                     "{\"version\":\"" OLLAMA_VERSION "\",\"moe_toolkit\":\"" MOE_VERSION "\"}\n");
+        return respond_json(x);
     default: /* models answer these, or nobody */
         return MHD_NO;
     }
@@ -606,5 +667,5 @@ enum MHD_Result http_answer(struct exchange *x, const char *method)
         return http_respond_error(x, (unsigned)x->refused, &x->why);
     if (strcmp(method, "OPTIONS") == 0)
         return respond_preflight(x);
-    return routes[x->route].post ? complete(x) : answer_whole(x);
+    return routes[x->route].how == ANSWER ? complete(x) : answer_whole(x);
 }

@@ -814,6 +814,14 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
     job_finish(x, j, &result);
 }
 
+/* Positions that a prompt may have: one that is only to be counted, those that the model was made
+ * for. */
+static uint32_t most_positions(const struct moe_session *s, const struct moe_request *r)
+{
+    uint32_t most = s->model->config.context_max;
+    return r->task == MOE_TASK_ANSWER || most < s->context ? s->context : most;
+}
+
 /* Makes the ids that the answer continues. */
 static int make_prompt(const struct moe_server *s, const struct loaded *l, const char *name,
                        struct request *a, struct moe_err *err)
@@ -835,7 +843,11 @@ static int make_prompt(const struct moe_server *s, const struct loaded *l, const
                         "the model '%s' has no chat template: request a text completion instead",
                         name);
     if (r->kind == MOE_REQUEST_CHAT)
-        return moe_prompt_chat(model, l->chat, &input, l->engine->session->context, &a->ids, err);
+        return moe_prompt_chat(model, l->chat, &input, most_positions(l->engine->session, r),
+                               &a->ids, err);
+    if (!r->ids && r->bare)
+        return moe_tokenizer_encode(model->tokenizer, r->prompt, r->n_prompt, r->special, &a->ids,
+                                    err);
     if (!r->ids)
         return moe_prompt_prefixed(model, r->prefix_text, r->prompt, r->n_prompt, &a->ids, err);
     for (uint64_t i = 0; i < r->n_ids; i++)
@@ -857,7 +869,8 @@ static int check_length(const struct executor *x, const struct moe_request *r, s
     const char *const texts[] = {r->prompt, r->prefix_text};
     for (int i = 0; i < 2; i++) {
         if (texts[i])
-            MOE_TRY(moe_prompt_check_length(s->model, texts[i], strlen(texts[i]), s->context, err));
+            MOE_TRY(moe_prompt_check_length(s->model, texts[i], strlen(texts[i]),
+                                            most_positions(s, r), err));
     }
     return MOE_OK;
 }
@@ -973,6 +986,30 @@ static int begin_reader(struct executor *x, struct job *j, struct moe_err *err)
     return moe_answer_reader_new(&j->reader, l->chat, r->tools, opened, report_part, j, err);
 }
 
+/* What is asked of a prompt without an answer. */
+static int do_task(struct executor *x, struct job *j, struct moe_err *err)
+{
+    const struct moe_engine *engine = x->loaded[j->queued.expert].engine;
+    const struct request *a = j->of;
+    struct moe_server_result result = {.n_prompt = a->ids.n,
+                                       .ids = a->ids.ids,
+                                       .text = &j->text,
+                                       .tokenizer = engine->model->tokenizer,
+                                       .context = engine->session->context};
+    for (uint64_t i = 0; i < a->ids.n && a->request->task == MOE_TASK_TEXT; i++) {
+        uint32_t n = 0;
+        const uint8_t *bytes = moe_tokenizer_bytes(result.tokenizer, a->ids.ids[i], &n);
+        if (a->ids.ids[i] >= moe_tokenizer_n_tokens(result.tokenizer))
+            return moe_fail(err, MOE_ERR_FORMAT, "the request: 'tokens[%llu]' is not a token's id",
+                            (unsigned long long)i);
+        moe_buf_append(&j->text, bytes, n);
+    }
+    if (j->text.failed)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the text of ids");
+    job_finish(x, j, &result);
+    return MOE_OK;
+}
+
 void job_begin(struct executor *x, struct job *j)
 {
     const struct loaded *l = &x->loaded[j->queued.expert];
@@ -986,6 +1023,12 @@ void job_begin(struct executor *x, struct job *j)
     add_to_route(j, x->server->models[j->queued.expert].name);
     pthread_mutex_lock(&j->of->preparing);
     int status = prepare_prompt(x, j, &err);
+    if (status == MOE_OK && r->task != MOE_TASK_ANSWER) { /* of one choice: nobody shares it */
+        pthread_mutex_unlock(&j->of->preparing);
+        if (do_task(x, j, &err) != MOE_OK)
+            job_end(x, j, err.status, &err);
+        return;
+    }
     if (status == MOE_OK)
         status = begin_reader(x, j, &err);
     if (status == MOE_OK) {

@@ -19,7 +19,17 @@ const char *const moe_http_paths[MOE_HTTP_ROUTES] = {
     [MOE_HTTP_CHAT] = "/v1/chat/completions",
     [MOE_HTTP_TEXT] = "/v1/completions",
     [MOE_HTTP_MESSAGES] = "/v1/messages",
+    [MOE_HTTP_COUNT] = "/v1/messages/count_tokens",
     [MOE_HTTP_RESPONSES] = "/v1/responses",
+    [MOE_HTTP_TOKENIZE] = "/tokenize",
+    [MOE_HTTP_DETOKENIZE] = "/detokenize",
+    [MOE_HTTP_PROPS] = "/props",
+    [MOE_HTTP_OLLAMA_CHAT] = "/api/chat",
+    [MOE_HTTP_OLLAMA_GENERATE] = "/api/generate",
+    [MOE_HTTP_OLLAMA_TAGS] = "/api/tags",
+    [MOE_HTTP_OLLAMA_PS] = "/api/ps",
+    [MOE_HTTP_OLLAMA_SHOW] = "/api/show",
+    [MOE_HTTP_OLLAMA_VERSION] = "/api/version",
     [MOE_HTTP_ELSEWHERE] = "other",
 };
 

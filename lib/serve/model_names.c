@@ -194,3 +194,27 @@ bool moe_server_describe_name(struct moe_server *s, const char *name, struct moe
         describe(s, model, out);
     return served;
 }
+
+void moe_server_template(struct moe_server *s, const char *name, struct moe_buf *out)
+{
+    const uint32_t model = find_name(s, name), m = model == MOE_COE_NONE ? 0 : model;
+    bool found = s->options.template_file != NULL;
+    if (found)
+        moe_buf_append(out, s->template.data, s->template.size);
+    pthread_mutex_lock(&s->mutex);
+    for (uint32_t i = 0; i < s->n_executors && !found; i++) {
+        const struct loaded *l = &s->executors[i].loaded[m];
+        uint64_t n;
+        if (l->state != MODEL_READY)
+            continue;
+        const uint8_t *text = moe_pack_section(l->engine->model->pack, MOE_PACK_CHAT, &n);
+        moe_buf_append(out, text, text ? n : 0);
+        found = true;
+    }
+    pthread_mutex_unlock(&s->mutex);
+}
+
+uint32_t moe_server_sequences(const struct moe_server *s)
+{
+    return s->options.sequences;
+}

@@ -223,6 +223,11 @@ void moe_reply_free(struct moe_reply *r)
     free(r);
 }
 
+bool moe_reply_is_lines(const struct moe_reply *r)
+{
+    return r->api && r->api->lines;
+}
+
 const char *moe_reply_id(const struct moe_reply *r)
 {
     return r->id;
@@ -471,7 +476,7 @@ void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answe
             moe_buf_append(&c->text, part->bytes, part->n);
         break;
     }
-    if (r->api)
+    if (r->api && r->api->part)
         r->api->part(r, part, out);
     else if (r->stream)
         send_choice(r, choice, out);
@@ -554,7 +559,7 @@ void moe_reply_ended(struct moe_reply *r, uint32_t choice, const struct moe_serv
     } else {
         c->finish = finish_reason(result->why);
         c->why = result->why;
-        c->stop_text = result->stop_text;
+        c->result = result;
         if (c->n_whole && strcmp(c->finish, "stop") == 0)
             c->finish = "tool_calls";
         r->n_prompt = result->n_prompt;
@@ -672,7 +677,7 @@ void moe_reply_error(struct moe_buf *out, const struct moe_reply_api *api, unsig
                      const struct moe_err *why)
 {
     struct moe_emit e;
-    if (api) {
+    if (api && api->error) {
         api->error(out, http_status, why);
         return;
     }

@@ -31,6 +31,8 @@ struct moe_reply;
 int moe_reply_new(struct moe_reply **out, const struct moe_request *r, const char *model,
                   struct moe_err *err);
 void moe_reply_free(struct moe_reply *reply); /* NULL is fine */
+/* Whether its stream is JSON lines, not server-sent events. */
+bool moe_reply_is_lines(const struct moe_reply *reply);
 /* "chatcmpl-..." or "cmpl-...". */
 const char *moe_reply_id(const struct moe_reply *reply);
 

@@ -36,7 +36,7 @@ struct choice {
     bool begun;         /* a part was sent */
     const char *finish; /* NULL: it continues */
     enum moe_stop_reason why;
-    const char *stop_text; /* struct moe_server_result's, while the answer ends */
+    const struct moe_server_result *result; /* while the answer ends */
 };
 
 struct moe_reply {
@@ -61,23 +61,26 @@ struct moe_reply {
 
 /* An API other than OpenAI's completions: its requests as chats, its replies, of one choice. */
 struct moe_reply_api {
-    /* Makes the body of a chat completion; *chat is released with moe_json_free. May set what only
-     * this API's replies have of the request. */
+    /* Makes the body of a chat completion, or with "prompt" of a text completion; *chat is released
+     * with moe_json_free. May set what such a body cannot say. */
     int (*to_chat)(struct moe_request *r, struct json_t **chat, const struct json_t *body,
                    struct moe_err *err);
     const char *const *keys; /* that it reads of a body; NULL-terminated */
     /* Where an error names a chat's key, what is put in its place; ended by NULL. */
     const char *const (*renamed)[2];
     const char *id, *call_id; /* what the ids of replies and calls begin with */
-    /* More of the answer, which the choice has noted already. `out`: a stream's events. */
+    bool lines;               /* a stream is JSON lines, not server-sent events */
+    /* More of the answer, which the choice has noted already. `out`: a stream's events. NULL, as
+     * `fail`: there are no answers. */
     void (*part)(struct moe_reply *r, const struct moe_answer_part *part, struct moe_buf *out);
     /* The answer is complete: a stream's last events, or the whole reply. */
     void (*end)(struct moe_reply *r, struct moe_buf *out);
-    /* An error's body, and as a stream's last event. */
+    /* An error's body (NULL: as of completions), and as a stream's last event. */
     void (*error)(struct moe_buf *out, unsigned http_status, const struct moe_err *why);
     void (*fail)(struct moe_reply *r, struct moe_buf *out);
 };
-extern const struct moe_reply_api reply_messages, reply_responses;
+extern const struct moe_reply_api reply_messages, reply_count, reply_responses, reply_tokenize,
+    reply_detokenize, reply_ollama_chat, reply_ollama_generate;
 
 /* ---- api_chat.c: requests of other APIs as chats ---- */
 

@@ -733,9 +733,16 @@ static int read_body(struct moe_request *r, const json_t *body, struct moe_allow
 
 const struct moe_reply_api *moe_request_api(enum moe_request_kind kind)
 {
-    return kind == MOE_REQUEST_MESSAGES    ? &reply_messages
-           : kind == MOE_REQUEST_RESPONSES ? &reply_responses
-                                           : NULL;
+    static const struct moe_reply_api *const apis[MOE_REQUEST_KINDS] = {
+        [MOE_REQUEST_MESSAGES] = &reply_messages,
+        [MOE_REQUEST_COUNT] = &reply_count,
+        [MOE_REQUEST_RESPONSES] = &reply_responses,
+        [MOE_REQUEST_TOKENIZE] = &reply_tokenize,
+        [MOE_REQUEST_DETOKENIZE] = &reply_detokenize,
+        [MOE_REQUEST_OLLAMA_CHAT] = &reply_ollama_chat,
+        [MOE_REQUEST_OLLAMA_GENERATE] = &reply_ollama_generate,
+    };
+    return apis[kind];
 }
 
 /* Puts this API's names into an error that names a chat's key. */
@@ -771,13 +778,12 @@ int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
     r->kind = kind;
     r->api = moe_request_api(kind);
     if (r->api) {
-        r->kind = MOE_REQUEST_CHAT;
         chat_ignore_others(r, body, "", r->api->keys);
         status = r->api->to_chat(r, &chat, body, err);
         body = chat;
-    } else {
-        note_ignored(r, body);
+        r->kind = json_object_get(body, "prompt") ? MOE_REQUEST_TEXT : MOE_REQUEST_CHAT;
     }
+    note_ignored(r, body);
     if (status == MOE_OK) {
         status = read_body(r, body, allowance ? allowance : &usual, err);
         if (status != MOE_OK && r->api)

@@ -24,16 +24,28 @@
 struct json_t;
 struct moe_grammar;
 
-/* What a body is; the last two become chats while they are read (api_messages.c, api_responses.c).
- */
+/* What a body is; those from MESSAGES on become chats or texts while they are read (api_*.c). */
 enum moe_request_kind {
     MOE_REQUEST_CHAT,
     MOE_REQUEST_TEXT,
     MOE_REQUEST_MESSAGES,
+    MOE_REQUEST_COUNT,
     MOE_REQUEST_RESPONSES,
+    MOE_REQUEST_TOKENIZE,
+    MOE_REQUEST_DETOKENIZE,
+    MOE_REQUEST_OLLAMA_CHAT,
+    MOE_REQUEST_OLLAMA_GENERATE,
+    MOE_REQUEST_KINDS,
 };
 
-/* In whose form a reply is: Anthropic's Messages or OpenAI's Responses; NULL: its completions. */
+/* What is wanted of the model. */
+enum moe_request_task {
+    MOE_TASK_ANSWER,
+    MOE_TASK_IDS,  /* those of the prompt; nothing is computed */
+    MOE_TASK_TEXT, /* of the prompt's ids */
+};
+
+/* In whose form a reply is; NULL: OpenAI's completions. */
 struct moe_reply_api;
 const struct moe_reply_api *moe_request_api(enum moe_request_kind kind);
 
@@ -54,7 +66,10 @@ struct moe_request_field {
 struct moe_request {            /* owns everything it points at */
     enum moe_request_kind kind; /* CHAT or TEXT */
     const struct moe_reply_api *api;
-    char *model; /* the name asked for; NULL: any */
+    enum moe_request_task task;
+    bool bare, special; /* of IDS and a text: without what begins and ends texts; special tokens
+                           spelled there count as such */
+    char *model;        /* the name asked for; NULL: any */
 
     /* CHAT: the conversation as in prompt/chat.h, with all its members; variables are those of
      * "chat_template_kwargs", and "reasoning_effort". */

@@ -81,6 +81,11 @@ struct moe_server_result {
     enum moe_stop_reason why;  /* if it did not */
     const char *stop_text;     /* of MOE_STOP_TEXT: the request's that appeared; NULL: the chat's */
     uint64_t n_prompt, n_tokens;
+    /* Of other tasks than answers: the prompt's ids, the text of ids; what they are by. */
+    const uint32_t *ids;
+    const struct moe_buf *text;
+    const struct moe_tokenizer *tokenizer;
+    uint32_t context;
     uint64_t n_cached;              /* prompt tokens reused from earlier */
     uint64_t n_drafted, n_accepted; /* draft tokens; accepted ones */
     double ttft_seconds;            /* from its arrival to the first token; 0: none */
@@ -163,6 +168,11 @@ struct moe_server_model {
 bool moe_server_describe(struct moe_server *s, uint32_t i, struct moe_server_model *out);
 /* ... or the name that a client asks for. False: it is not served. */
 bool moe_server_describe_name(struct moe_server *s, const char *name, struct moe_server_model *out);
+
+/* Appends the chat template of a model that is loaded, or the options'. */
+void moe_server_template(struct moe_server *s, const char *name, struct moe_buf *out);
+/* Answers computed side by side, by one executor. */
+uint32_t moe_server_sequences(const struct moe_server *s);
 
 /* ---- Counts since the server was opened ---- */
 

@@ -85,6 +85,37 @@ says '*"instructions":"Be short.","max_output_tokens":80,*"temperature":0,*"tool
 post /v1/responses '{"temperature":0,"input":"Once","max_output_tokens":2,"stream":true}'
 says '*event: response.created*"sequence_number":0*event: response.output_item.added*event: response.output_text.delta*event: response.output_text.done*event: response.incomplete*"reason":"max_output_tokens"*' \
     "... and stream their events"
+
+# ---- Other APIs: what they have beside answers ----
+
+post /v1/messages/count_tokens '{"system":"Be short.","messages":[{"role":"user","content":"Hi"}]}'
+says '{"input_tokens":2[0-9]}' "Messages are counted"
+post /tokenize '{"content":"Once upon a time"}'
+says '{"count":4,"max_model_len":512,"tokens":\[997,804,259,534\]}' "/tokenize as llama.cpp has it"
+post /tokenize '{"prompt":"Once \u00e9","return_token_strs":true,"model":"x"}'
+says '{"count":5,*"tokens":\[4093,997,*"token_strs":\["<|endoftext|>","Once"," *' "... and as vLLM has it"
+post /detokenize '{"tokens":[997,804,259,534]}'
+says '{"content":"Once upon a time","prompt":"Once upon a time"}' "/detokenize gives the text back"
+post /detokenize '{"tokens":[997,99999]}'
+says "*'tokens\[1\]' is not a token's id*" "... of ids that there are"
+post /tokenize '{"content":"a","prompt":"b"}'
+says "*one of 'content', 'prompt' and 'messages'*" "... and /tokenize takes one text"
+run "$load" -p "$port" -P /props -o "$got"
+says '{"default_generation_settings":{"n_ctx":512},"total_slots":8,"model_alias":"tiny",*"chat_template":"{% if tools %}*' "/props as llama.cpp has it"
+
+post /api/chat '{"model":"m","messages":[{"role":"user","content":"Once"}],"options":{"num_predict":2,"temperature":0,"num_gpu":9},"keep_alive":"5m"}'
+says '{"model":"m","created_at":"20*Z","message":{"role":"assistant","content":"*"},"done":false}*"done":true,"done_reason":"length",*"eval_count":2,*' "Ollama's chats stream"
+check "... as JSON lines" grep -qi '^content-type: application/x-ndjson' "$tmp/head"
+check "... and say which options had no effect" grep -qi '^x-moe-ignored: keep_alive, options.num_gpu' "$tmp/head"
+post /api/chat '{"model":"m","stream":false,"messages":[{"role":"user","content":"Once","images":["aGk="]}]}'
+says "{\"error\":\"*'messages\[0\].images': only texts can be read\"}*" "... refuse images in their own form"
+post /api/generate '{"model":"m","prompt":"Once upon a","raw":true,"stream":false,"options":{"num_predict":1,"temperature":0}}'
+says '*"response":" time","done":true,*' "... and continue texts as they are"
+run "$load" -p "$port" -P /api/tags -o "$got"
+says '{"models":\[{"name":"tiny",*"size":[1-9]*"digest":"0*"details":{*"parameter_size":"17.5M",*' "... list models"
+post /api/show '{"model":"tiny"}'
+says '*"model_info":{*.context_length":512,*"capabilities":\["completion","tools"\],*' "... and say what a model can"
+
 post /v1/responses '{"input":"Once","previous_response_id":"resp_1"}'
 says "*'previous_response_id': this server keeps no responses*" "... and say what they do not keep"
 kill "$server"

@@ -28,9 +28,11 @@ if "$python" -c 'import openai' 2>/dev/null; then
     tell "the openai client" "$tmp/lines"
     kill "$server"
     wait "$server"
-    serve --template-file tests/data/calls.jinja || exit 1
+    serve --template-file tests/data/calls.jinja --strict-names --alias m || exit 1
     "$python" tests/clients/agents.py "$url" none 2>"$err" </dev/null | grep -v '^skip' >"$tmp/lines"
     tell "agents' clients" "$tmp/lines"
+    "$python" tests/clients/ollama_client.py "$url" tiny 2>"$err" </dev/null | grep -v '^skip' >"$tmp/lines"
+    [ ! -s "$tmp/lines" ] || tell "Ollama's clients" "$tmp/lines"
     kill "$server"
     wait "$server"
 else

@@ -111,6 +111,17 @@ const char *moe_server_model(const struct moe_server *s, uint32_t i)
     return i == 0 ? "fake" : NULL;
 }
 
+void moe_server_template(struct moe_server *s, const char *name, struct moe_buf *out)
+{
+    (void)s, (void)name, (void)out;
+}
+
+uint32_t moe_server_sequences(const struct moe_server *s)
+{
+    (void)s;
+    return 1;
+}
+
 void moe_server_count(struct moe_server *s, struct moe_server_counts *out)
 {
     (void)s;

@@ -297,6 +297,54 @@ static void errors_have_the_apis_form(void **state)
     moe_buf_release(&out);
 }
 
+/* Ollama's lines have calls whole; a call that is malformed is text. */
+static void ollamas_streams_are_lines(void **state)
+{
+    (void)state;
+    struct moe_reply *r = reply_to(MOE_REQUEST_OLLAMA_CHAT, "{\"model\": \"tiny\", \"messages\": "
+                                                            "[{\"role\": \"user\", "
+                                                            "\"content\": \"x\"}]}");
+    static const struct moe_answer_part parts[] = {
+        {MOE_PART_THOUGHT, "Hm", 2},         {MOE_PART_CONTENT, "So:", 3},
+        {MOE_PART_CALL, "find", 4},          {MOE_PART_ARGUMENTS, "{\"a\":", 5},
+        {MOE_PART_ARGUMENTS, "1}", 2},       {MOE_PART_CALL_ENDS, "", 0},
+        {MOE_PART_CALL, "find", 4},          {MOE_PART_ARGUMENTS, "{", 1},
+        {MOE_PART_CALL_FAILS, "<call>{", 7},
+    };
+    struct moe_buf out = {0};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        moe_reply_part(r, 0, &parts[i], &out);
+    const struct moe_server_result result = {.why = MOE_STOP_EOS,
+                                             .n_prompt = 3,
+                                             .n_tokens = 9,
+                                             .queue_seconds = 0.5,
+                                             .ttft_seconds = 1,
+                                             .seconds = 3,
+                                             .model = "tiny"};
+    moe_reply_ended(r, 0, &result, &out);
+    assert_true(moe_reply_is_lines(r));
+    moe_buf_u8(&out, 0);
+    static const char *const lines[] = {
+        "\"message\":{\"role\":\"assistant\",\"content\":\"\",\"thinking\":\"Hm\"},\"done\":false}",
+        "\"message\":{\"role\":\"assistant\",\"content\":\"So:\"},\"done\":false}",
+        "\"function\":{\"index\":0,\"name\":\"find\",\"arguments\":{\"a\":1}}}]},\"done\":false}",
+        "\"content\":\"<call>{\"},\"done\":false}",
+        "\"content\":\"\"},\"done\":true,\"done_reason\":\"stop\",\"total_duration\":3000000000,"
+        "\"load_duration\":500000000,\"prompt_eval_count\":3,\"prompt_eval_duration\":500000000,"
+        "\"eval_count\":9,\"eval_duration\":2000000000}",
+    };
+    char *line = strtok((char *)out.data, "\n");
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++, line = strtok(NULL, "\n")) {
+        json_t *object = line ? json_loads(line, 0, NULL) : NULL;
+        assert_non_null(object);
+        assert_non_null(strstr(line, lines[i]));
+        json_decref(object);
+    }
+    assert_null(line);
+    moe_buf_release(&out);
+    moe_reply_free(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +353,7 @@ int main(void)
         cmocka_unit_test(log_probabilities_in_both_forms),
         cmocka_unit_test(a_choice_that_fails_fails_the_reply),
         cmocka_unit_test(errors_have_the_apis_form),
+        cmocka_unit_test(ollamas_streams_are_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
