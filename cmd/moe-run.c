@@ -192,6 +192,7 @@ static int open_run(struct run *r, struct moe_err *err)
                                      .n_sources = 1,
                                      .batch = opt.batch,
                                      .takes_back = opt.draft_max > 0,
+                                     .n_snapshots = is_interactive() ? MOE_SNAPSHOTS : 0,
                                      .whole_windows = opt.prompt_cache != NULL,
                                      .kv_kind = opt.strategy.kv_kind,
                                      .predict_on = (enum moe_predict_on)opt.predict_on};

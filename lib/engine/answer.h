@@ -60,6 +60,9 @@ struct moe_generate_options {
     const struct moe_progress *progress; /* of a prompt's passes; its `stop` is not used; may be
                                             NULL */
     double started;                      /* moe_seconds() when the request came; for ttft */
+    /* With recurrent states: how many ids of the prompt the next one of the conversation begins
+     * with; 0: not known, and the prompt is none that comes again. */
+    uint64_t again;
     bool goes_on; /* where a prompt sees all of itself: the text has that of the text before, and
                      is not a prompt itself */
     /* Bytes of the answer as they are certain: whole UTF-8 characters, never part of a stop text.

@@ -246,14 +246,19 @@ static void append_shown(const struct moe_conversation *c, struct moe_buf *out)
 
 /* ---- From messages to tokens ---- */
 
+static struct moe_chat_input input_of(const struct moe_conversation *c, const json_t *messages)
+{
+    return (struct moe_chat_input){.messages = messages,
+                                   .tools = c->tools,
+                                   .variables = c->variables,
+                                   .add_generation_prompt = true,
+                                   .now = c->now};
+}
+
 static int render(const struct moe_conversation *c, const json_t *messages, struct moe_buf *out,
                   struct moe_buf *words, struct moe_err *err)
 {
-    const struct moe_chat_input input = {.messages = messages,
-                                         .tools = c->tools,
-                                         .variables = c->variables,
-                                         .add_generation_prompt = true,
-                                         .now = c->now};
+    const struct moe_chat_input input = input_of(c, messages);
     return moe_chat_render(c->chat, &input, out, words, err);
 }
 
@@ -302,6 +307,9 @@ static int prepare_chat(struct moe_conversation *c, struct moe_err *err)
                                    known ? &c->history : &ids, err);
         if (status == MOE_OK && !known)
             moe_conversation_adopt(c, &ids);
+        const struct moe_chat_input input = input_of(c, c->messages);
+        if (c->session->kv_pool.n_snapshots)
+            c->again = moe_prompt_again(c->session->model, c->chat, &input, &all, &c->history);
         c->in_thought = moe_chat_opens_thought(c->chat, all.data, all.size);
     }
     moe_ids_release(&ids);
@@ -447,6 +455,7 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     o.ctx = l;
     o.source = c->source.n ? c->source.ids : NULL;
     o.n_source = c->source.n;
+    o.again = c->again;
     int status = moe_generate(c->session, sampler, &c->history, &o, why, err);
     if (status == MOE_OK && l->reader)
         status = moe_answer_reader_end(l->reader, err);

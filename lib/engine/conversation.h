@@ -48,6 +48,7 @@ struct moe_conversation {
     bool in_thought;    /* ... and whether what precedes it opens the thought */
     /* The context ends exactly where the messages' text and the last answer end. */
     bool in_step;
+    uint64_t again;       /* private: of the context, that the next turn begins with */
     struct moe_buf turns; /* private: where answers end in the context, for when what follows one is
                              taken back */
 };

@@ -22,6 +22,9 @@ enum {
     MOST_AGAIN = 3,     /* with recurrent states the pass of a draft in vain is computed again with
                            the next one; after so many tokens there is no draft, so that states are
                            kept further on */
+    WORTH_KEEPING = 32, /* positions from a snapshot to the next that a prompt is read in two pieces
+                           for */
+    NEXT_SNAPSHOT = 256, /* ... without that */
 };
 
 /* How moe_generate ended. */
@@ -48,6 +51,8 @@ struct member {
     uint64_t n_cached;  /* of the prompt: found computed */
     uint64_t n_drafted, n_accepted; /* tokens; of these, that were right */
     struct moe_draft draft;
+    uint64_t keeps[2]; /* ids of the history that a snapshot is made behind; 0: there is none */
+    uint64_t n_kept;   /* ... the last one was */
     uint32_t to_draft; /* while the layer that drafts is at work, tokens of the next draft */
     double ttft_seconds;
     bool has_run;
@@ -168,6 +173,8 @@ static void free_members(struct member *m)
 static struct member *stop_running(struct moe_generator *g, uint32_t sequence)
 {
     struct member *m = g->running[sequence];
+    if (!m->outcome && moe_sequence_length(g->session, sequence) == m->n_done)
+        moe_sequence_snapshot(g->session, sequence, true);
     moe_sequence_rewind(g->session, sequence, m->outcome ? (uint32_t)m->n_done : 0);
     g->running[sequence] = NULL;
     g->state.n_running--;
@@ -385,6 +392,42 @@ static bool is_stopped(const struct member *m)
 
 /* ---- Beginning to run ---- */
 
+/* Chooses where to make snapshots of a text whose first n ids are there: where it departs from
+ * texts before it, as others may, and where the next turn will, or before the last token, which has
+ * to be computed again for its logits. */
+static void plan_snapshots(const struct moe_session *s, uint32_t sequence, struct member *m,
+                           uint32_t n)
+{
+    const uint64_t last = m->history->n - 1, again = m->request.options.again;
+    const uint64_t at[2] = {s->sequences[sequence].n_alike, again < last ? again : last};
+    m->n_kept = n;
+    for (int i = 0; i < 2; i++) {
+        bool worth = s->kv_pool.n_snapshots && again && at[i] >= n + (uint64_t)WORTH_KEEPING;
+        m->keeps[i] = worth && at[i] <= last ? at[i] : 0;
+    }
+}
+
+/* The end of the text's next piece: the first place of a snapshot behind `from`, or `most`. */
+static uint64_t next_keep(const struct member *m, uint64_t from, uint64_t most)
+{
+    for (int i = 0; i < 2; i++)
+        if (m->keeps[i] > from && m->keeps[i] < most)
+            most = m->keeps[i];
+    return most;
+}
+
+/* Makes the snapshot that is due of a text. */
+static void keep_states(struct moe_generator *g, uint32_t sequence)
+{
+    struct member *m = g->running[sequence];
+    const bool planned = m->n_done == m->keeps[0] || m->n_done == m->keeps[1];
+    if (moe_sequence_length(g->session, sequence) != m->n_done ||
+        (!planned && m->n_done < m->n_kept + NEXT_SNAPSHOT))
+        return;
+    moe_sequence_snapshot(g->session, sequence, planned);
+    m->n_kept = m->n_done;
+}
+
 /* Brings a sequence to the member's text, with room for a token more. What others left there was
  * for other sources, where there are some: the member's is encoded later. */
 static int sync_text(struct moe_generator *g, uint32_t sequence, struct member *m,
@@ -411,6 +454,7 @@ static int sync_text(struct moe_generator *g, uint32_t sequence, struct member *
     m->n_to_read = n - n_known;
     m->n_again = 0;
     m->draft.n = 0;
+    plan_snapshots(s, sequence, m, n_known);
     /* A decoder's first token is no prompt: that was the source. */
     m->reads = m->n_to_read > 1 || (n_known == 0 && s->model->config.n_encoder == 0);
     return MOE_OK;
@@ -496,25 +540,30 @@ static uint64_t n_alike(const struct moe_session *s, const struct member *m,
                         const struct member *from)
 {
     uint64_t most = m->history->n - 1, n = 0;
-    /* A text goes with its source, or with all of its prompt, or with a state that moves on. */
-    if (s->n_sources || s->prompts || s->state_ends || is_far(s, m) != is_far(s, from) ||
+    /* A text goes with its source, or with all of its prompt. */
+    if (s->n_sources || s->prompts || is_far(s, m) != is_far(s, from) ||
         m->request.owner != from->request.owner)
         return 0;
     most = from->history->n < most ? from->history->n : most;
     while (n < most && m->history->ids[n] == from->history->ids[n])
         n++;
-    return n;
+    if (!s->state_ends)
+        return n;
+    uint64_t keep = next_keep(from, from->n_done, n + 1); /* states are there at snapshots alone */
+    return keep <= n ? keep : 0;
 }
 
 /* Whether a running text is about to compute what a waiting member could then take over. */
 static bool is_being_computed(const struct moe_generator *g, const struct member *m)
 {
     const struct moe_session *s = g->session;
+    /* With states it could take over all of it, or nothing yet. */
+    const uint64_t least = s->state_ends ? 0 : WORTH_WAITING;
     uint64_t soon = 0;
     for (uint32_t i = 0; i < g->n_texts; i++) {
         const struct member *r = g->running[i];
-        uint64_t n = r && r->history->n - r->n_done > WORTH_WAITING ? n_alike(s, m, r) : 0;
-        if (r && n > r->n_done + WORTH_WAITING && n > soon)
+        uint64_t n = r && r->history->n - r->n_done > least ? n_alike(s, m, r) : 0;
+        if (r && n > r->n_done + least && n > soon)
             soon = n;
     }
     return soon && soon > WORTH_WAITING + moe_sequence_known(s, m->request.owner, m->history->ids,
@@ -738,6 +787,8 @@ static int compute(struct moe_generator *g, enum moe_phase phase, uint32_t n_row
         m->reads = m->reads && m->n_done < m->history->n;
         if (m->request.work)
             ++*(phase == MOE_DECODE ? &m->request.work->decoded : &m->request.work->read);
+        if (g->rows[i].position + 1 == m->n_done)
+            keep_states(g, g->rows[i].sequence);
     }
     if (status != MOE_OK)
         fail_rows(g, n_rows, status, &err);
@@ -791,7 +842,7 @@ static uint32_t next_to_read(const struct moe_generator *g, bool source, uint64_
  * prompt that sees all of itself comes whole, and with it what it was answered so far. */
 static uint32_t piece(const struct moe_generator *g, const struct member *m, uint32_t n_rows)
 {
-    uint64_t left = m->history->n - m->n_done - m->stops_before_end;
+    uint64_t left = next_keep(m, m->n_done, m->history->n - m->stops_before_end) - m->n_done;
     uint32_t room = g->prompt_rows - n_rows;
     if (!g->session->prompts)
         return left < room ? (uint32_t)left : room;

@@ -38,6 +38,8 @@ enum {
     SMALL_BATCH = 16,      /* the smallest that is chosen, and the step to the next */
     WORK_SHARE = 8,        /* of a budget, for the buffers of a batch that is chosen */
     EXPERTS_SHARE = 2,     /* times what a batch takes more than the smallest, for experts */
+    SNAPSHOTS_PART = 32,   /* of a budget, for snapshots of recurrent states */
+    SESSION_PART = 8,      /* ... of what a server's session has */
     MAX_HOST_THREADS = 16, /* a few experts of a layer are missing at a time */
 };
 
@@ -721,16 +723,65 @@ static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs
     return b->host.floor > b->host.total ? refuse_budget(in, &b->host, false, err) : MOE_OK;
 }
 
+/* What a snapshot of recurrent states takes, where the session computes. */
+static uint64_t snapshot_bytes(const struct moe_config *c, struct moe_session_options o)
+{
+    uint64_t bytes[2];
+    for (uint32_t n = 0; n < 2; n++) {
+        o.n_snapshots = n;
+        bytes[n] = o.gpu ? moe_session_gpu_bytes(c, &o) : moe_session_bytes(c, &o);
+    }
+    return bytes[1] > bytes[0] && bytes[1] != UINT64_MAX ? bytes[1] - bytes[0] : 0;
+}
+
+/* Of the snapshots that are wanted, those that 1 / part of `room` holds. */
+static uint32_t snapshots_within(const struct moe_config *c, const struct moe_session_options *o,
+                                 uint64_t room, uint32_t part)
+{
+    const uint64_t each = snapshot_bytes(c, *o), n = each ? room / part / each : 0;
+    return n < o->n_snapshots ? (uint32_t)n : o->n_snapshots;
+}
+
+/* Computes it with as many snapshots as a part of the budget has room for. The floor is that
+ * without any, and where all experts fit so, they still do. */
+static int compute_with_snapshots(struct moe_memory *out, struct moe_memory_inputs *in,
+                                  struct moe_err *err)
+{
+    const struct moe_memory empty = {.memory_named = in->memory_named};
+    const uint64_t total = in->gpu ? in->gpu_total : in->total;
+    uint32_t n = in->options->shares
+                     ? 0
+                     : snapshots_within(&in->model->config, &in->session, total, SNAPSHOTS_PART);
+    in->session.n_snapshots = 0;
+    *out = empty;
+    MOE_TRY(compute_memory(out, in, err));
+    const struct moe_budget without = out->budget;
+    const bool resident = out->resolved.strategy.resident;
+    for (struct moe_err short_of; n > 0; n /= 2) {
+        in->session.n_snapshots = n;
+        *out = empty;
+        int status = compute_memory(out, in, &short_of);
+        if (status == MOE_OK && out->resolved.strategy.resident == resident)
+            break;
+    }
+    if (in->session.n_snapshots > 0 && n == 0) {
+        in->session.n_snapshots = 0;
+        *out = empty;
+        return compute_memory(out, in, err);
+    }
+    out->budget.host.floor = without.host.floor;
+    out->budget.gpu.floor = without.gpu.floor;
+    return MOE_OK;
+}
+
 int moe_memory_of(struct moe_memory *out, const struct moe_model *model, struct moe_gpu *gpu,
                   const struct moe_engine_options *options, struct moe_err *err)
 {
     struct moe_memory_inputs in;
     *out = (struct moe_memory){0};
     int status = read_inputs(&in, model, gpu, options, err);
-    if (status == MOE_OK) {
-        out->memory_named = in.memory_named;
-        status = compute_memory(out, &in, err);
-    }
+    if (status == MOE_OK)
+        status = compute_with_snapshots(out, &in, err);
     moe_inventory_release(&in.inventory);
     return status;
 }
@@ -856,8 +907,8 @@ static bool fill_blocks(struct moe_session_options *o, const struct moe_needs *n
 }
 
 /* Large passes where half of the cache has room beside them; else small ones. */
-static bool fit_sequences(struct moe_session_options *o, const struct moe_needs *needs, bool cached,
-                          struct moe_session_room room)
+static bool fit_batch(struct moe_session_options *o, const struct moe_needs *needs, bool cached,
+                      struct moe_session_room room)
 {
     uint32_t each = moe_kv_shape(&needs->config, o).per_sequence, all = each * o->n_sequences;
     uint32_t named = o->batch, least = SMALL_BATCH;
@@ -876,6 +927,27 @@ static bool fit_sequences(struct moe_session_options *o, const struct moe_needs 
     return false;
 }
 
+/* With all snapshots that are wanted beside a whole cache, or as many as a part of the room holds,
+ * or none. */
+static bool fit_sequences(struct moe_session_options *o, const struct moe_needs *needs, bool cached,
+                          struct moe_session_room room)
+{
+    const struct moe_session_options wanted = *o;
+    const uint64_t bytes = o->gpu ? room.gpu : room.host;
+    const uint32_t n[] = {o->n_snapshots, snapshots_within(&needs->config, o, bytes, SESSION_PART),
+                          0};
+    for (int i = 0; i < 3; i++) {
+        *o = wanted;
+        o->n_snapshots = n[i];
+        bool fits = fit_batch(o, needs, cached, room);
+        bool whole = o->kv_blocks == moe_kv_shape(&needs->config, o).per_sequence * o->n_sequences;
+        if (fits && (n[i] <= n[1] || whole))
+            return true;
+    }
+    *o = wanted;
+    return false;
+}
+
 int moe_needs_fit_session(struct moe_session_options *o, const struct moe_needs *needs, bool cached,
                           struct moe_session_room room, struct moe_session_room *least,
                           struct moe_err *err)
@@ -890,6 +962,7 @@ int moe_needs_fit_session(struct moe_session_options *o, const struct moe_needs 
     }
     struct moe_session_options one = *o;
     one.n_sequences = 1;
+    one.n_snapshots = 0;
     one.batch = o->batch ? o->batch : SMALL_BATCH;
     one.kv_blocks = moe_kv_shape(&needs->config, &one).per_sequence;
     least->host = moe_needs_session_bytes(needs, &one, cached);

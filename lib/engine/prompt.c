@@ -93,9 +93,53 @@ static int check_texts(const struct moe_model *model, const json_t *json, uint64
     return MOE_OK;
 }
 
+/* Renders the chat as it is when another question has come. */
+static int render_next(const struct moe_chat *chat, const struct moe_chat_input *input,
+                       struct moe_buf *out, struct moe_err *err)
+{
+    struct moe_chat_input next = *input;
+    json_t *messages = json_copy((json_t *)input->messages);
+    int status = messages ? MOE_OK : moe_fail(err, MOE_ERR_MEMORY, "out of memory: messages");
+    for (int i = 0; i < 2 && status == MOE_OK; i++) {
+        json_t *message = moe_chat_message(i ? "user" : "assistant", "x", 1, err);
+        if (!message || json_array_append_new(messages, message) != 0)
+            status = MOE_ERR_MEMORY;
+    }
+    next.messages = messages;
+    next.allowance = NULL;
+    if (status == MOE_OK)
+        status = moe_chat_render(chat, &next, out, NULL, err);
+    json_decref(messages);
+    return status;
+}
+
+uint64_t moe_prompt_again(const struct moe_model *model, const struct moe_chat *chat,
+                          const struct moe_chat_input *input, const struct moe_buf *rendered,
+                          const struct moe_ids *ids)
+{
+    struct moe_buf next = {0};
+    struct moe_err refused;
+    uint64_t n = ids->n, same = 0, end = rendered->size;
+    if (model->config.layers[model->config.n_layers].state_index == 0)
+        return 0;
+    if (render_next(chat, input, &next, &refused) != MOE_OK) /* then as if nothing changed */
+        same = end;
+    while (same < end && same < next.size && rendered->data[same] == next.data[same])
+        same++;
+    for (uint32_t n_bytes; n > 0 && end > same; n--) {
+        moe_tokenizer_bytes(model->tokenizer, ids->ids[n - 1], &n_bytes);
+        end -= n_bytes < end ? n_bytes : end;
+    }
+    /* What follows may make another token of the last one. */
+    if (n > 1 && !moe_tokenizer_is_special(model->tokenizer, ids->ids[n - 1]))
+        n--;
+    moe_buf_release(&next);
+    return n;
+}
+
 int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
                     const struct moe_chat_input *input, uint64_t context, struct moe_ids *ids,
-                    struct moe_err *err)
+                    uint64_t *again, struct moe_err *err)
 {
     struct moe_buf all = {0}, words = {0};
     if (model->config.n_encoder)
@@ -111,6 +155,8 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
         status = moe_prompt_check_length(model, (const char *)all.data, all.size, context, err);
     if (status == MOE_OK)
         status = moe_prompt_encode(model, &all, &words, 0, ids, err);
+    if (status == MOE_OK && again)
+        *again = moe_prompt_again(model, chat, input, &all, ids);
     moe_buf_release(&all);
     moe_buf_release(&words);
     return status;

@@ -27,11 +27,19 @@ int moe_prompt_too_long(const struct moe_config *config, uint64_t n, bool least,
  */
 int moe_prompt_check_length(const struct moe_model *model, const char *text, uint64_t n,
                             uint64_t context, struct moe_err *err);
-/* Appends the ids of a chat, with what opens the answer. MOE_ERR_LIMIT: one of its texts alone does
- * not fit `context`. MOE_ERR_UNSUPPORTED: the model has an encoder. */
+/* How many of a chat's ids, which end as `rendered` does, its next turn will begin with, whatever
+ * is answered and asked: a template may write what opens an answer, and thoughts before it,
+ * otherwise by then. For models with recurrent states (moe_generate_options.again); 0 for others.
+ */
+uint64_t moe_prompt_again(const struct moe_model *model, const struct moe_chat *chat,
+                          const struct moe_chat_input *input, const struct moe_buf *rendered,
+                          const struct moe_ids *ids);
+/* Appends the ids of a chat, with what opens the answer, and sets *again to how many of all ids its
+ * next turn begins with (NULL: not wanted). MOE_ERR_LIMIT: one of its texts alone does not fit
+ * `context`. MOE_ERR_UNSUPPORTED: the model has an encoder. */
 int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
                     const struct moe_chat_input *input, uint64_t context, struct moe_ids *ids,
-                    struct moe_err *err);
+                    uint64_t *again, struct moe_err *err);
 /* Appends the ids of n bytes of plain text, or of what an encoder reads, with the tokens that the
  * tokenizer's files put around a text. */
 int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n,

@@ -47,7 +47,7 @@ struct moe_compressed moe_compressed_shape(const struct moe_config *config,
         .config = config, .kv = moe_kv_chosen_shape(config, o, 1), .context = o->context};
     for (uint32_t layer = 0; layer < config->n_layers; layer++)
         c.sequence += layer_bytes(&c, layer);
-    if (!moe_mul_u64(c.sequence, (uint64_t)o->n_sequences * (1 + o->takes_back), &c.bytes))
+    if (!moe_mul_u64(c.sequence, moe_session_states(o), &c.bytes))
         c.bytes = UINT64_MAX;
     return c;
 }

@@ -40,7 +40,8 @@ struct moe_compressed {
     uint64_t bytes;    /* of all; 0: no layer compresses; UINT64_MAX: they overflow */
 };
 
-/* Without memory. o: complete (no member 0 that has a default); takes_back: each sequence twice. */
+/* Without memory. o: complete (no member 0 that has a default); as many as there are
+ * recurrent states (moe_session_states). */
 struct moe_compressed moe_compressed_shape(const struct moe_config *config,
                                            const struct moe_session_options *o);
 

@@ -340,7 +340,10 @@ static void copy_states(struct moe_session *s, uint32_t from, uint32_t to)
     const struct cpu_work *w = s->device;
     if (w->states.n_layers)
         moe_recurrent_copy(&w->states, from, to);
-    moe_compressed_copy(&w->compressed, from, to, from < s->n_sequences && to < s->n_sequences);
+    /* What drafts are taken back to has its entries in the sequence. */
+    const uint32_t n = s->n_sequences, kept = s->kept_ends ? 2 * n : n;
+    const bool back = (from >= n && from < kept) || (to >= n && to < kept);
+    moe_compressed_copy(&w->compressed, from, to, !back);
 }
 
 static void states_of(const struct moe_session *s, const struct moe_recurrent **states,

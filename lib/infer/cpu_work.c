@@ -213,7 +213,7 @@ static void carve(struct cpu_work *w, struct moe_states *states, struct moe_aren
     if (moe_config_picks_positions(c))
         carve_index(&w->index, arena, c, o);
     carve_feed_forward(&w->ff, arena, c, o->batch, n_threads);
-    w->states = moe_recurrent_shape(c, o->n_sequences * (1 + o->takes_back));
+    w->states = moe_recurrent_shape(c, moe_session_states(o));
     if (w->states.n_layers)
         carve_recurrent(w, arena, c, o->batch);
     w->compressed = moe_compressed_shape(c, o);

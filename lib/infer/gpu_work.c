@@ -264,7 +264,7 @@ static void carve(struct gpu_work *g, struct moe_arena *arena, const struct moe_
     g->hidden.x_stride = g->hidden_stride;
     carve_act(&g->hidden, arena, batch, c->hidden);
     carve_attention(&g->attention, arena, c, o);
-    g->states = moe_recurrent_shape(c, o->n_sequences * (1 + o->takes_back));
+    g->states = moe_recurrent_shape(c, moe_session_states(o));
     if (g->states.n_layers)
         carve_recurrent(&g->recurrent, arena, c, &g->states, batch);
     carve_feed_forward(&g->ff, arena, c, batch);

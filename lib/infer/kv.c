@@ -186,6 +186,7 @@ struct moe_kv_pool moe_kv_pool_shape(const struct moe_config *c,
     uint64_t all = (uint64_t)pool.n_sequences * pool.per_sequence;
     all = all < UINT32_MAX ? all : UINT32_MAX;
     pool.n_blocks = o->kv_blocks && o->kv_blocks < all ? o->kv_blocks : (uint32_t)all;
+    pool.n_snapshots = o->n_snapshots;
     pool.window = c->window;
     pool.n_slots = may_lie_apart(c, o) ? moe_kv_windows_slots(&pool, o->batch) : 0;
     return pool;

@@ -1,4 +1,5 @@
-/* Blocks of the KV cache: whose they are, and what layers with a window keep of them. */
+/* Blocks of the KV cache: whose they are, which recurrent states are kept of their texts, and what
+ * layers with a window keep of them. */
 #include "infer/kv_pool.h"
 
 #include <stdbool.h>
@@ -45,9 +46,12 @@ void moe_kv_pool_carve(struct moe_kv_pool *pool, struct moe_arena *arena)
     pool->table = moe_arena_take(arena, (uint64_t)pool->n_sequences * pool->per_sequence,
                                  sizeof *pool->table);
     pool->n_taken = moe_arena_take(arena, pool->n_sequences, sizeof *pool->n_taken);
+    pool->snapshots = moe_arena_take(arena, pool->n_snapshots, sizeof *pool->snapshots);
     moe_kv_windows_carve(pool, arena);
     if (!pool->blocks || !pool->ids || !pool->table || !pool->n_taken)
         return;
+    for (uint32_t i = 0; i < pool->n_snapshots; i++)
+        pool->snapshots[i] = (struct moe_kv_snapshot){.block = MOE_NO_BLOCK};
     pool->n_free = 0;
     pool->oldest = pool->newest = MOE_NO_BLOCK;
     for (uint32_t i = 0; i < pool->n_blocks; i++) {
@@ -76,11 +80,46 @@ static void release(struct moe_kv_pool *p, uint32_t block)
         prepend_free(p, block);
 }
 
+/* How many of a text's next ids a block holds that follows the block `before`. */
+static uint32_t match(const struct moe_kv_pool *p, uint32_t block, uint64_t before,
+                      const struct moe_kv_text *text)
+{
+    const struct moe_kv_block *b = &p->blocks[block];
+    const uint32_t *ids = p->ids + (uint64_t)block * p->block_positions;
+    uint32_t most = b->n_known < text->n ? b->n_known : text->n, n = 0;
+    if (b->before != before || b->given != text->given)
+        return 0;
+    while (n < most && ids[n] == text->ids[n])
+        n++;
+    return n;
+}
+
+/* Of a block's text no more than n positions are left: later snapshots go to a block that has as
+ * much of it, or are free. */
+static void drop_snapshots(struct moe_kv_pool *p, uint32_t block, uint32_t n)
+{
+    const struct moe_kv_block *b = &p->blocks[block];
+    for (uint32_t i = 0; i < p->n_snapshots; i++) {
+        struct moe_kv_snapshot *s = &p->snapshots[i];
+        if (s->block != block || s->n <= n)
+            continue;
+        const struct moe_kv_text text = {p->ids + (uint64_t)block * p->block_positions, s->n,
+                                         b->given};
+        s->block = MOE_NO_BLOCK;
+        for (uint32_t other = 0; other < p->n_blocks && s->block == MOE_NO_BLOCK; other++)
+            if (other != block && match(p, other, b->before, &text) == s->n)
+                s->block = other;
+        if (s->block == MOE_NO_BLOCK)
+            *s = (struct moe_kv_snapshot){.block = MOE_NO_BLOCK};
+    }
+}
+
 /* The free block whose turn it is, for a sequence; there is one. What it held is forgotten. */
 static uint32_t take_oldest(struct moe_kv_pool *p)
 {
     uint32_t block = p->oldest;
     remove_free(p, block);
+    drop_snapshots(p, block, 0);
     moe_kv_windows_drop(p, block);
     p->blocks[block] = (struct moe_kv_block){.n_users = 1};
     return block;
@@ -130,20 +169,6 @@ void moe_kv_give_back(struct moe_kv_pool *pool, uint32_t sequence)
 
 /* ---- What blocks hold ---- */
 
-/* How many of a text's next ids a block holds that follows the block `before`. */
-static uint32_t match(const struct moe_kv_pool *p, uint32_t block, uint64_t before,
-                      const struct moe_kv_text *text)
-{
-    const struct moe_kv_block *b = &p->blocks[block];
-    const uint32_t *ids = p->ids + (uint64_t)block * p->block_positions;
-    uint32_t most = b->n_known < text->n ? b->n_known : text->n, n = 0;
-    if (b->before != before || b->given != text->given)
-        return 0;
-    while (n < most && ids[n] == text->ids[n])
-        n++;
-    return n;
-}
-
 /* The block that holds most of them, one in use where there is a choice; *n: how many. */
 static uint32_t longest(const struct moe_kv_pool *p, uint64_t before,
                         const struct moe_kv_text *text, uint32_t *n)
@@ -192,14 +217,41 @@ static uint32_t walk(const struct moe_kv_pool *p, const struct moe_kv_text *text
     return w.n;
 }
 
+/* The last snapshot of a text, MOE_NO_BLOCK without one, and how many positions it has. */
+static uint32_t last_snapshot(const struct moe_kv_pool *p, const struct moe_kv_text *text,
+                              uint32_t *n)
+{
+    struct moe_kv_text rest = *text;
+    uint64_t before = 0;
+    uint32_t last = MOE_NO_BLOCK, block = 0, part, held;
+    *n = 0;
+    while (block != MOE_NO_BLOCK) {
+        const uint32_t at = text->n - rest.n;
+        for (uint32_t i = 0; i < p->n_snapshots; i++) {
+            const struct moe_kv_snapshot *s = &p->snapshots[i];
+            if (s->block == MOE_NO_BLOCK || at + s->n <= *n ||
+                match(p, s->block, before, &rest) < s->n)
+                continue;
+            last = i;
+            *n = at + s->n;
+        }
+        block = next_whole(p, &before, &rest, &part, &held);
+    }
+    return last;
+}
+
 /* The text as far as it can be gone on from. Of a shorter one other blocks may hold as much: it is
  * looked at again. A part that might not be copied is none. */
-static struct moe_kv_text usable_text(const struct moe_kv_pool *p, const struct moe_kv_text *text)
+static struct moe_kv_text usable_text(const struct moe_kv_pool *p, const struct moe_kv_text *text,
+                                      uint32_t *snapshot)
 {
     struct moe_kv_text some = *text;
-    for (uint32_t n; p->n_slots; some.n = n) {
+    *snapshot = MOE_NO_BLOCK;
+    for (uint32_t n; p->n_slots || p->n_snapshots; some.n = n) {
         walk(p, &some, &n);
-        if (n % p->block_positions < COPIED_LEAST)
+        if (p->n_snapshots)
+            *snapshot = last_snapshot(p, &(struct moe_kv_text){text->ids, n, text->given}, &n);
+        else if (n % p->block_positions < COPIED_LEAST)
             n -= n % p->block_positions;
         if (n == some.n)
             break;
@@ -209,8 +261,8 @@ static struct moe_kv_text usable_text(const struct moe_kv_pool *p, const struct 
 
 uint32_t moe_kv_find(const struct moe_kv_pool *pool, const struct moe_kv_text *text)
 {
-    const struct moe_kv_text some = usable_text(pool, text);
     uint32_t n;
+    const struct moe_kv_text some = usable_text(pool, text, &n);
     return walk(pool, &some, &n);
 }
 
@@ -219,6 +271,7 @@ static void cut(struct moe_kv_pool *p, uint32_t block, uint32_t n)
 {
     p->blocks[block].n_known = n;
     p->blocks[block].text = 0;
+    drop_snapshots(p, block, n);
 }
 
 /* A block, just taken, will hold the first n positions of another, as far as these are known. */
@@ -247,7 +300,7 @@ static uint32_t begin_part(struct moe_kv_pool *p, uint32_t from, uint32_t spare,
             cut(p, from, *n);
         return from;
     }
-    if (*n < COPIED_LEAST) {
+    if (*n < COPIED_LEAST && p->n_snapshots == 0) {
         *n = 0;
         return MOE_NO_BLOCK;
     }
@@ -263,13 +316,14 @@ static uint32_t begin_part(struct moe_kv_pool *p, uint32_t from, uint32_t spare,
 int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_kv_text *text,
                  uint32_t n_positions, struct moe_kv_begun *out, struct moe_err *err)
 {
-    const struct moe_kv_text known = usable_text(pool, text);
+    uint32_t snapshot;
+    const struct moe_kv_text known = usable_text(pool, text, &snapshot);
     struct moe_kv_text rest = known;
     uint64_t before = 0;
     uint32_t *row = row_of(pool, sequence), *taken = &pool->n_taken[sequence];
     uint32_t wanted = n_blocks_of(pool, n_positions), part = MOE_NO_BLOCK, n, block, parts;
     *out = (struct moe_kv_begun){.copy_from = MOE_NO_BLOCK, .copy_to = MOE_NO_BLOCK};
-    out->n_alike = pool->n_slots ? walk(pool, text, &parts) : 0;
+    out->n_alike = pool->n_slots || pool->n_snapshots ? walk(pool, text, &parts) : 0;
     while ((block = next_whole(pool, &before, &rest, &part, &n)) != MOE_NO_BLOCK) {
         retain(pool, block);
         row[(*taken)++] = block;
@@ -286,9 +340,34 @@ int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_k
     out->n_known = known.n - rest.n + n;
     while (*taken < wanted)
         row[(*taken)++] = take_oldest(pool);
+    out->snapshot = snapshot;
+    if (snapshot != MOE_NO_BLOCK)
+        pool->snapshots[snapshot].needed = ++pool->n_kept + pool->n_snapshots;
     pool->n_changes++;
     moe_kv_windows_begun(pool, sequence, out);
     return MOE_OK;
+}
+
+uint32_t moe_kv_snapshot(struct moe_kv_pool *p, uint32_t sequence, uint32_t n, bool likely)
+{
+    const uint32_t at = (n - 1) / p->block_positions, place = (n - 1) % p->block_positions + 1;
+    const uint32_t block = at < p->n_taken[sequence] ? row_of(p, sequence)[at] : MOE_NO_BLOCK;
+    const uint64_t needed = ++p->n_kept + (likely ? p->n_snapshots : 0);
+    uint32_t least = MOE_NO_BLOCK;
+    if (block == MOE_NO_BLOCK || p->blocks[block].n_known < place)
+        return MOE_NO_BLOCK;
+    for (uint32_t i = 0; i < p->n_snapshots; i++) {
+        struct moe_kv_snapshot *s = &p->snapshots[i];
+        if (s->block == block && s->n == place) {
+            s->needed = needed;
+            return MOE_NO_BLOCK;
+        }
+        if (least == MOE_NO_BLOCK || s->needed < p->snapshots[least].needed)
+            least = i;
+    }
+    if (least != MOE_NO_BLOCK)
+        p->snapshots[least] = (struct moe_kv_snapshot){block, place, needed};
+    return least;
 }
 
 int moe_kv_fork(struct moe_kv_pool *pool, uint32_t from, uint32_t to, uint32_t n_positions,
@@ -298,7 +377,8 @@ int moe_kv_fork(struct moe_kv_pool *pool, uint32_t from, uint32_t to, uint32_t n
     uint32_t *row = row_of(pool, to), *taken = &pool->n_taken[to];
     uint32_t n_whole = n_positions / pool->block_positions;
     uint32_t n_part = n_positions % pool->block_positions;
-    *out = (struct moe_kv_begun){n_positions, n_positions, MOE_NO_BLOCK, MOE_NO_BLOCK};
+    *out =
+        (struct moe_kv_begun){n_positions, n_positions, MOE_NO_BLOCK, MOE_NO_BLOCK, MOE_NO_BLOCK};
     if (n_part) {
         if (pool->n_free == 0)
             return full(pool, n_positions, 1, 0, err);

@@ -7,10 +7,14 @@
  * shared, by as many sequences as like; nobody writes into them again. Of one that is equal in part
  * it gets a copy. What ended sequences leave is remembered in blocks that are free: the one that
  * has been free longest is taken first, and of a text its end before its beginning.
+ *
+ * A model with recurrent states goes on only from positions whose states were kept: snapshots,
+ * which belong to the block that holds the last of these positions.
  */
 #ifndef MOE_INFER_KV_POOL_H
 #define MOE_INFER_KV_POOL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -27,6 +31,13 @@ struct moe_kv_block {
                          texts with the same one find the block */
     uint32_t n_users; /* sequences that have it; 0: it is free */
     uint32_t older, newer; /* of a free one: neighbours in the order in which they will be taken */
+};
+
+/* Kept recurrent states of a text; their memory is the pool's user's. */
+struct moe_kv_snapshot {
+    uint32_t block;  /* MOE_NO_BLOCK: it is free */
+    uint32_t n;      /* positions of the block that the states have taken in */
+    uint64_t needed; /* those of lower numbers give way first */
 };
 
 /* Room for the keys and values of one block in layers with a window (see moe_kv_windows_slots). */
@@ -49,6 +60,9 @@ struct moe_kv_pool {
     uint32_t *n_taken;           /* [n_sequences] */
     uint64_t n_changes;          /* of the table, so far */
     uint64_t n_texts;            /* numbers of texts, so far */
+    uint32_t n_snapshots;        /* 0: any position of a text can be gone on from */
+    struct moe_kv_snapshot *snapshots; /* [n_snapshots] */
+    uint64_t n_kept;                   /* snapshots, so far */
     /* Where layers with a window keep fewer blocks than the others: */
     uint32_t window;                 /* positions that their rows see, the own one included */
     uint32_t n_slots;                /* 0: they have all blocks */
@@ -58,8 +72,8 @@ struct moe_kv_pool {
     uint64_t n_passes;               /* so far */
 };
 
-/* A pool whose first four members, window and n_slots are set: takes its arrays from the arena, or
- * only counts them. All blocks are free. */
+/* A pool whose first four members, n_snapshots, window and n_slots are set: takes its arrays from
+ * the arena, or only counts them. All blocks are free. */
 void moe_kv_pool_carve(struct moe_kv_pool *pool, struct moe_arena *arena);
 /* Has the first n_positions of a sequence lie in blocks of its own. MOE_ERR_LIMIT where fewer are
  * free than that takes; none is taken then. */
@@ -80,6 +94,7 @@ struct moe_kv_begun {
     uint32_t n_known;            /* positions of its text that are in its blocks */
     uint32_t n_alike;            /* ... that are in any, also where it cannot go on from them */
     uint32_t copy_from, copy_to; /* blocks: the cells have to be copied; MOE_NO_BLOCK: none */
+    uint32_t snapshot;           /* of the n_known positions; MOE_NO_BLOCK: none */
 };
 /* As moe_kv_take, for a sequence that has no blocks: it gets what is known of the text, at most all
  * of it, and n_positions >= text->n in all. */
@@ -90,6 +105,10 @@ int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_k
  * for it. */
 int moe_kv_fork(struct moe_kv_pool *pool, uint32_t from, uint32_t to, uint32_t n_positions,
                 struct moe_kv_begun *out, struct moe_err *err);
+/* The snapshot that the states of a sequence's first n positions are to be copied to, in place of
+ * the one that is needed least; `likely` ones are needed longer. MOE_NO_BLOCK: there is one
+ * already, or the ids of the positions are not known. */
+uint32_t moe_kv_snapshot(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n, bool likely);
 /* How many positions of a text moe_kv_begin would find. */
 uint32_t moe_kv_find(const struct moe_kv_pool *pool, const struct moe_kv_text *text);
 /* The sequence's position holds the keys and values of `id` now, of a text with that `given`.

@@ -23,7 +23,7 @@ struct moe_recurrent_strides moe_recurrent_strides(const struct moe_config *c)
     return s;
 }
 
-struct moe_recurrent moe_recurrent_shape(const struct moe_config *c, uint32_t n_sequences)
+struct moe_recurrent moe_recurrent_shape(const struct moe_config *c, uint32_t n)
 {
     struct moe_recurrent r = {.n_layers = c->layers[c->n_layers].recurrent_index};
     if (r.n_layers == 0)
@@ -37,7 +37,7 @@ struct moe_recurrent moe_recurrent_shape(const struct moe_config *c, uint32_t n_
     r.panel = (uint64_t)c->state_key_dim * MOE_PANEL_ROWS;
     r.layer = r.n_taps * r.stride + (uint64_t)c->state_heads * r.n_panels * r.panel;
     r.sequence = r.n_layers * r.layer;
-    if (!moe_mul_u64(r.sequence * sizeof(float), n_sequences, &r.bytes))
+    if (!moe_mul_u64(r.sequence * sizeof(float), n, &r.bytes))
         r.bytes = UINT64_MAX;
     return r;
 }

@@ -11,7 +11,9 @@
  * A short convolution has only the former, of its scaled values.
  *
  * A token's row changes the state of the row before it, so that rows must come in their order, and
- * no other than the last one's state is there to go on from.
+ * no other than the last one's state is there to go on from, but for states that were kept: the one
+ * of a sequence that drafts are taken back to, and snapshots, which any text of the session can
+ * begin from (infer/kv_pool.h).
  */
 #ifndef MOE_INFER_RECURRENT_H
 #define MOE_INFER_RECURRENT_H
@@ -45,8 +47,8 @@ struct moe_recurrent_strides {
 };
 struct moe_recurrent_strides moe_recurrent_strides(const struct moe_config *config);
 
-/* Without memory. */
-struct moe_recurrent moe_recurrent_shape(const struct moe_config *config, uint32_t n_sequences);
+/* Without memory. n: states, those of sequences and those that are kept. */
+struct moe_recurrent moe_recurrent_shape(const struct moe_config *config, uint32_t n);
 
 /* layer: its number among recurrent layers (recurrent_index). */
 float *moe_recurrent_taps(const struct moe_recurrent *r, uint32_t sequence, uint32_t layer);

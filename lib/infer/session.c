@@ -42,6 +42,8 @@ static struct moe_session_options resolve(const struct moe_config *c,
     if (c->n_encoder == 0)
         o.source_context = o.n_sources = 0;
     o.takes_back = o.takes_back && c->layers[c->n_layers].state_index > 0;
+    if (c->layers[c->n_layers].state_index == 0 || c->n_encoder || c->prefix_lm)
+        o.n_snapshots = 0;
     o.batch = larger(o.batch, o.source_context);
     if (c->prefix_lm)
         o.batch = larger(o.batch, o.context);
@@ -384,7 +386,23 @@ static bool is_far(const struct moe_session *s, uint32_t n)
 
 static bool takes_over(const struct moe_session *s)
 {
-    return !s->prompts && !s->state_ends;
+    return !s->prompts && (!s->state_ends || s->kv_pool.n_snapshots);
+}
+
+/* Where the states of a snapshot lie. */
+static uint32_t snapshot_at(const struct moe_session *s, uint32_t snapshot)
+{
+    return s->n_sequences * (s->kept_ends ? 2 : 1) + snapshot;
+}
+
+void moe_sequence_snapshot(struct moe_session *s, uint32_t sequence, bool likely)
+{
+    const uint32_t n = s->sequences[sequence].n;
+    if (!s->kv_pool.n_snapshots || n == 0 || moe_recurrent_from(s, sequence, n) != n)
+        return;
+    const uint32_t to = moe_kv_snapshot(&s->kv_pool, sequence, n, likely);
+    if (to != MOE_NO_BLOCK)
+        s->stages->copy_states(s, sequence, snapshot_at(s, to));
 }
 
 void moe_sequence_append(struct moe_session *s, const struct moe_row *row)
@@ -417,8 +435,13 @@ static int begin_sequence(struct moe_session *s, uint32_t sequence, const uint32
     MOE_TRY(moe_kv_begin(&s->kv_pool, sequence, &text, n_positions, &begun, err));
     if (begun.copy_to != MOE_NO_BLOCK)
         s->stages->copy_block(s, begun.copy_from, begun.copy_to);
+    if (begun.snapshot != MOE_NO_BLOCK) {
+        s->stages->copy_states(s, snapshot_at(s, begun.snapshot), sequence);
+        moe_recurrent_set(s, sequence, begun.n_known);
+    }
     moe_kv_windows_mark(&s->kv_pool, sequence, begun.n_alike, n);
     *n_done = s->sequences[sequence].n = begun.n_known;
+    s->sequences[sequence].n_alike = begun.n_alike;
     s->sequences[sequence].far = far;
     s->begins = true;
     return MOE_OK;
@@ -433,6 +456,7 @@ int moe_sequence_sync(struct moe_session *s, uint32_t sequence, const uint32_t *
     *n_done = moe_sequence_rewind(s, sequence, same);
     if (*n_done == 0)
         return begin_sequence(s, sequence, ids, n, n_positions, n_done, err);
+    s->sequences[sequence].n_alike = same;
     moe_kv_windows_mark(&s->kv_pool, sequence, same, n);
     return moe_sequence_reserve(s, sequence, n_positions, err);
 }

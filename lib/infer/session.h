@@ -54,8 +54,10 @@ uint32_t moe_sequence_common(const struct moe_session *s, uint32_t sequence, con
  * MOE_ERR_LIMIT: there is no room.
  *
  * Another text's positions are of use where their keys and values are the same: on the same side of
- * LongRoPE's original context; with an encoder, for the same encoding of a source; and never where
- * a prompt sees all of itself (moe_sequence_prompt), or with recurrent states. */
+ * LongRoPE's original context; with an encoder, for the same encoding of a source; with recurrent
+ * states up to the last snapshot; and never where a prompt sees all of itself
+ * (moe_sequence_prompt).
+ */
 int moe_sequence_sync(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
                       uint32_t n_positions, uint32_t *n_done, struct moe_err *err);
 /* Names the owner of the sequence's texts from now on; it loses those of another. Nothing is taken
@@ -71,6 +73,10 @@ uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint3
 /* Keeps the recurrent states that the sequence has now, in place of those kept before, so that it
  * can come back to them while it has this text. Options: takes_back. */
 void moe_sequence_keep(struct moe_session *s, uint32_t sequence);
+/* Keeps a copy of the recurrent states that the sequence has now, for every text of its owner that
+ * begins like this one, in place of the one that is needed least; `likely`: one will. Options:
+ * n_snapshots. */
+void moe_sequence_snapshot(struct moe_session *s, uint32_t sequence, bool likely);
 
 /* What the sequence has of its first n positions, or as many of them as can go on elsewhere:
  * out->n. MOE_ERR_UNSUPPORTED: it lies in a GPU's memory, or belongs to a source or a prompt that

@@ -87,6 +87,8 @@ enum moe_predict_on {
     MOE_PREDICT_ON_HOST,
 };
 
+enum { MOE_SNAPSHOTS = 4 /* that programs ask for, for each text at a time */ };
+
 struct moe_session_options {
     uint32_t context;     /* positions per sequence; 0: the model's context_max */
     uint32_t n_sequences; /* 0: 1 */
@@ -97,13 +99,16 @@ struct moe_session_options {
     uint32_t n_sources;      /* kept at a time; 0: as n_sequences */
     uint32_t
         kv_blocks; /* of the KV cache (infer/kv.h); 0: enough for all sequences at full context */
-    bool whole_windows;  /* layers with a window keep all keys and values (infer/kv_pool.h) */
-    bool takes_back;     /* sequences can go back to where their recurrent states were kept
-                            (moe_sequence_keep): each has them twice */
-    uint16_t kv_kind;    /* how keys and values are kept (infer/kv.h); 0: F32 */
-    uint32_t n_variants; /* of the pack, where an assigner will say at which one each activation is
-                            computed (struct moe_assigner); 0: there is no
-                            assigner */
+    bool whole_windows;   /* layers with a window keep all keys and values (infer/kv_pool.h) */
+    bool takes_back;      /* sequences can go back to where their recurrent states were kept
+                             (moe_sequence_keep): each has them twice */
+    uint32_t n_snapshots; /* of recurrent states, that texts to come can begin from
+                             (moe_sequence_snapshot); 0: they reuse nothing of others. Engines and
+                             servers make as many of these as memory has room for */
+    uint16_t kv_kind;     /* how keys and values are kept (infer/kv.h); 0: F32 */
+    uint32_t n_variants;  /* of the pack, where an assigner will say at which one each activation is
+                             computed (struct moe_assigner); 0: there is no
+                             assigner */
 
     /* Computes the stages, and holds the model's dense part, the experts' views and the KV cache;
      * borrowed. NULL: the processor, and the options below do not matter. */
@@ -115,6 +120,13 @@ struct moe_session_options {
     bool predict_residual;  /* ... on the residual stream instead of the gate's inputs */
     enum moe_predict_on predict_on; /* ... there, or by the host: room is made for either */
 };
+
+/* Recurrent states of a session with these options (complete): of its sequences, then with
+ * takes_back one that is kept of each, then the snapshots. */
+static inline uint32_t moe_session_states(const struct moe_session_options *o)
+{
+    return o->n_sequences * (1 + o->takes_back) + o->n_snapshots;
+}
 
 /* Rows of a pass where the processor sees them: all of these where it computes the stages; beside a
  * GPU those that predictions and experts on the host need. The others are NULL. */
@@ -137,6 +149,8 @@ struct moe_encoded {
  * KV cache (infer/kv_pool.h). */
 struct moe_sequence {
     uint32_t n;          /* positions of the text */
+    uint32_t n_alike;    /* ... that were known when it began, also where it could not go on from
+                            them */
     uint32_t n_recorded; /* tokens that the experts' records have of it */
     bool far;            /* its rows were computed for a text beyond rope_original */
     uint64_t owner;      /* whose text it is: the sequence's until another is named */

@@ -844,14 +844,15 @@ static int make_prompt(const struct moe_server *s, const struct loaded *l, const
                         name);
     if (r->kind == MOE_REQUEST_CHAT)
         return moe_prompt_chat(model, l->chat, &input, most_positions(l->engine->session, r),
-                               &a->ids, err);
+                               &a->ids, &a->again, err);
     if (!r->ids && r->bare)
-        return moe_tokenizer_encode(model->tokenizer, r->prompt, r->n_prompt, r->special, &a->ids,
-                                    err);
-    if (!r->ids)
-        return moe_prompt_prefixed(model, r->prefix_text, r->prompt, r->n_prompt, &a->ids, err);
+        MOE_TRY(moe_tokenizer_encode(model->tokenizer, r->prompt, r->n_prompt, r->special, &a->ids,
+                                     err));
+    else if (!r->ids)
+        MOE_TRY(moe_prompt_prefixed(model, r->prefix_text, r->prompt, r->n_prompt, &a->ids, err));
     for (uint64_t i = 0; i < r->n_ids; i++)
         MOE_TRY(moe_ids_push(&a->ids, r->ids[i], err));
+    a->again = a->ids.n;
     return MOE_OK;
 }
 
@@ -919,6 +920,7 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
                     .ignore_eos = r->ignore_eos,
                     .draft = r->draft ? x->server->options.draft : 0,
                     .draft_ahead = r->draft && x->server->options.engine.ahead,
+                    .again = j->of->again,
                     .stop_texts = j->stops,
                     .marks = j->reader ? moe_chat_marks(l->chat) : NULL,
                     .started = j->of->came,

@@ -28,6 +28,7 @@ static struct moe_server_options complete(const struct moe_server_options *given
     if (!o.schedule)
         o.schedule = moe_coe_schedule_find("coserve");
     o.engine.session.takes_back = o.draft > 0;
+    o.engine.session.n_snapshots = MOE_SNAPSHOTS * o.sequences;
     return o;
 }
 

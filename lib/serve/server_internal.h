@@ -85,6 +85,7 @@ struct request {
     /* The prompt for a model, which its choices share. */
     pthread_mutex_t preparing;
     struct moe_ids ids;
+    uint64_t again;             /* of these, that the next turn begins with */
     uint32_t n_begun;           /* choices that have had it */
     uint32_t ids_of;            /* the model; MOE_COE_NONE: not prepared */
     struct moe_grammar **calls; /* [n_models] that answers follow where they may call tools; NULL:

@@ -255,7 +255,7 @@ static int add_ids(struct reading *r, const struct moe_request *q, struct moe_er
                                          .add_generation_prompt = true,
                                          .now = moe_chat_today()};
     if (q->kind == MOE_REQUEST_CHAT && r->chat)
-        return moe_prompt_chat(r->model, r->chat, &input, UINT64_MAX - 1, ids, err);
+        return moe_prompt_chat(r->model, r->chat, &input, UINT64_MAX - 1, ids, NULL, err);
     for (size_t i = 0; i < json_array_size(q->messages); i++) {
         const char *text = moe_chat_text(json_array_get(q->messages, i));
         if (text)

@@ -70,15 +70,26 @@ answers() { # FILE OPTION...
     to=$1
     shift
     run "$bin/moe-run" -q -t 1 "$next" --requests "$tmp/requests" "$@"
-    sed -n 's/.*"custom_id":\("[^"]*"\).*"choices":\(.*\)}}.*/\1 \2/p' "$out" | sort >"$to"
+    sed -n 's/.*"custom_id":\("[^"]*"\).*"choices":\(.*\),"usage".*/\1 \2/p' "$out" | sort >"$to"
+    taken=$(grep -c '"cached_tokens":57' "$out")
 }
 answers "$tmp/one" --sequences 1
 check "--requests answers them" [ "$(wc -l <"$tmp/one")" = 6 ]
+check "... computing what they share once" [ "$taken" = 5 ]
 answers "$tmp/others" --sequences 4 --batch 7
 check "... four at a time: the same" cmp -s "$tmp/one" "$tmp/others"
+check "... also once" [ "$taken" = 5 ]
 answers "$tmp/others" --sequences 6 --expert-memory 100K
 check "... six, behind a small cache: the same" cmp -s "$tmp/one" "$tmp/others"
-listen "$bin/moe-serve" "$next" || exit 1
+
+# With a template that opens answers otherwise than it writes them later.
+cp -r "$drawn/qwen3-next-a" "$tmp/chat"
+sed -i 's/"max_position_embeddings": 256/"max_position_embeddings": 1024/' "$tmp/chat/config.json"
+cat >"$tmp/chat/chat_template.jinja" <<'END'
+{% for m in messages %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}{% if add_generation_prompt %}[assistant]<think>{% endif %}
+END
+"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$tmp/chat.moe" "$tmp/chat"
+listen "$bin/moe-serve" "$tmp/chat.moe" || exit 1
 printf '{"prompt": "%s", "temperature": 0, "max_tokens": 24, "ignore_eos": true}' "$story" >"$tmp/body"
 for i in 1 2; do
     run "$load" -p "$port" -P /v1/completions -f "$tmp/body" -o "$tmp/got$i"
@@ -86,6 +97,21 @@ for i in 1 2; do
 done
 check "moe-serve" grep -q '"finish_reason":"length"' "$tmp/got1"
 check "... again: the same" cmp -s "$tmp/got1" "$tmp/got2"
+# A chat goes on from where its turns end: what is computed again are the few tokens that open an answer.
+: >"$tmp/turns"
+before=0
+for turn in 1 2 3; do
+    printf '%s{"role": "user", "content": "%s %s"}' "$(cat "$tmp/turns")" "$story" $turn >"$tmp/turns"
+    printf '{"messages": [%s], "temperature": 0, "max_tokens": 24}' \
+        "$(cat "$tmp/turns")" >"$tmp/body"
+    run "$load" -p "$port" -P /v1/chat/completions -f "$tmp/body" -o "$tmp/got"
+    printf ', {"role": "assistant", "content": "A quiet answer."}, ' >>"$tmp/turns"
+    prompt=$(grep -o '"prompt_tokens":[0-9]*' "$tmp/got" | cut -d: -f2)
+    cached=$(grep -o '"cached_tokens":[0-9]*' "$tmp/got" | cut -d: -f2)
+    echo "# turn $turn: $prompt tokens, $cached of them cached"
+    [ $turn = 1 ] || check "... turn $turn computes its own tokens" [ "$cached" -ge $((before - 8)) ]
+    before=$prompt
+done
 kill -TERM "$server"
 wait "$server" 2>/dev/null
 

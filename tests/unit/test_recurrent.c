@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "engine/context_file.h"
+#include "engine/generate.h"
 #include "infer/compressed.h"
 #include "infer/recurrent.h"
 #include "model/config.h"
@@ -24,17 +25,24 @@ struct recurrent {
     float *want; /* [N_IDS][stride] logits after each token, computed one by one */
 };
 
-static void open_session(struct recurrent *r, uint32_t batch)
+static void open_with_snapshots(struct recurrent *r, uint32_t batch, uint32_t context,
+                                uint32_t n_snapshots)
 {
     struct moe_err err = {0};
     struct fixture *f = &r->f;
-    const struct moe_session_options options = {.context = 256,
+    const struct moe_session_options options = {.context = context,
                                                 .n_sequences = N_SEQUENCES,
                                                 .batch = batch,
                                                 .kv_kind = r->kv_kind,
-                                                .takes_back = true};
+                                                .takes_back = true,
+                                                .n_snapshots = n_snapshots};
     moe_session_close(f->session);
     assert_ok(moe_session_open(&f->session, f->model, f->experts, &options, &err), &err);
+}
+
+static void open_session(struct recurrent *r, uint32_t batch)
+{
+    open_with_snapshots(r, batch, 256, 0);
 }
 
 static int forward(struct fixture *f, const struct moe_row *rows, uint32_t n, struct moe_err *err)
@@ -67,6 +75,22 @@ static void compute(struct recurrent *r, uint32_t sequence, uint32_t first, uint
     free(logits);
 }
 
+/* A pack of the checkpoint with more positions: texts of several blocks of the KV cache. */
+static void make_long_pack(const char *path, const char *checkpoint,
+                           const struct moe_convert_options *options)
+{
+    char command[512], wide[96];
+    snprintf(wide, sizeof wide, "%s.wide", path);
+    snprintf(command, sizeof command,
+             "cp -r '%s' '%s' && sed -i -E 's/(max_position_embeddings|model_max_length)\": 256/"
+             "\\1\": 1024/' '%s/config.json'",
+             checkpoint, wide, wide);
+    assert_int_equal(system(command), 0);
+    make_pack(path, wide, options);
+    snprintf(command, sizeof command, "rm -r '%s'", wide);
+    assert_int_equal(system(command), 0);
+}
+
 static int open_kind(void **state, const char *checkpoint, uint16_t kv_kind)
 {
     struct moe_err err = {0};
@@ -75,7 +99,7 @@ static int open_kind(void **state, const char *checkpoint, uint16_t kv_kind)
     const struct moe_convert_options options = pack_options("8", 8);
     snprintf(context_path, sizeof context_path, "/tmp/moe-recurrent-%d.context", (int)getpid());
     snprintf(r->f.path, sizeof r->f.path, "/tmp/moe-recurrent-%d.moe", (int)getpid());
-    make_pack(r->f.path, checkpoint, &options);
+    make_long_pack(r->f.path, checkpoint, &options);
     assert_ok(moe_model_open(&r->f.model, r->f.path, 0, NULL, &err), &err);
     assert_ok(moe_experts_open_resident(&r->f.experts, r->f.model->pack, 0, NULL, NULL, &err),
               &err);
@@ -272,6 +296,146 @@ static void test_nothing_is_known_of_other_texts(void **state)
     assert_int_equal(n_known, 0);
 }
 
+/* Has a sequence begin with the first n ids; returns how many it need not compute. */
+static uint32_t begin_text(struct recurrent *r, uint32_t sequence, uint32_t n)
+{
+    struct moe_err err = {0};
+    uint32_t n_known = 0;
+    moe_sequence_rewind(r->f.session, sequence, 0);
+    assert_ok(moe_sequence_sync(r->f.session, sequence, r->ids, n, n, &n_known, &err), &err);
+    return n_known;
+}
+
+static void test_texts_begin_at_snapshots(void **state)
+{
+    struct recurrent *r = *state;
+    open_with_snapshots(r, N_IDS, 256, 3);
+    struct moe_session *s = r->f.session;
+    compute(r, 0, 0, 20, 7);
+    for (int i = 0; i < 3; i++) /* once */
+        moe_sequence_snapshot(s, 0, true);
+    compute(r, 0, 20, 41, 16);
+    moe_sequence_snapshot(s, 0, false);
+    assert_int_equal(moe_sequence_known(s, 0, r->ids, 42), 41);
+    assert_int_equal(moe_sequence_known(s, 1, r->ids, 42), 0); /* another owner's */
+    assert_int_equal(begin_text(r, 1, N_IDS), 41);             /* beside it */
+    compute(r, 1, 41, N_IDS, 9);
+    compute(r, 0, 41, 60, 5);
+    assert_int_equal(begin_text(r, 2, 41), 20);
+    compute(r, 2, 20, N_IDS, N_IDS);
+    assert_int_equal(begin_text(r, 0, N_IDS), 41); /* after it */
+    compute(r, 0, 41, 50, 1);
+    moe_sequence_snapshot(s, 0, false);
+    assert_int_equal(begin_text(r, 1, 45), 41);
+    compute(r, 1, 41, 60, 3);
+    moe_sequence_snapshot(s, 1, false); /* in the place of the one at 50 */
+    assert_int_equal(begin_text(r, 2, N_IDS), 60);
+    compute(r, 2, 60, N_IDS, 4);
+    assert_int_equal(begin_text(r, 0, 60), 41);
+    r->ids[30]++; /* another text from there on */
+    assert_int_equal(begin_text(r, 0, N_IDS), 20);
+    assert_int_equal(s->sequences[0].n_alike, 30);
+    r->ids[30]--;
+    compute(r, 0, 20, N_IDS, N_IDS);
+    open_session(r, N_IDS);
+}
+
+/* ---- Answers that go on from snapshots ---- */
+
+enum { N_TEXTS = 14, TEXT = 330, ANSWER = 9 };
+
+struct answered {
+    uint32_t prompt[TEXT];
+    uint32_t n, n_answer;
+    uint32_t answer[ANSWER];
+    uint64_t n_cached;
+    bool ended;
+};
+
+static int hear_token(void *ctx, const struct moe_token_said *said)
+{
+    struct answered *a = ctx;
+    a->answer[a->n_answer++] = said->token.id;
+    return MOE_OK;
+}
+
+static void end_answer(void *ctx, const struct moe_generate_result *result)
+{
+    struct answered *a = ctx;
+    assert_int_equal(result->status, MOE_OK);
+    a->n_cached = result->n_cached;
+    a->ended = true;
+}
+
+static void ask(struct moe_generator *g, struct answered *a, uint32_t draft)
+{
+    static const struct moe_sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
+    struct moe_err err;
+    uint64_t id;
+    struct moe_generate_request request = {.prompt = a->prompt,
+                                           .n_prompt = a->n,
+                                           .options = {.max_tokens = ANSWER,
+                                                       .ignore_eos = true,
+                                                       .draft = draft,
+                                                       .token = hear_token,
+                                                       .again = a->n - a->n % 7,
+                                                       .ctx = a},
+                                           .ended = end_answer};
+    assert_ok(moe_sampler_new(&request.sampler, &greedy, 256, &err), &err);
+    assert_ok(moe_generator_add(g, &request, &id, &err), &err);
+}
+
+/* Texts that begin like others, or go on from their answers, over several blocks of the cache. */
+static void make_texts(struct answered *texts, uint64_t *random)
+{
+    for (uint32_t i = 0; i < N_TEXTS; i++) {
+        struct answered *a = &texts[i];
+        const struct answered *from = &texts[i ? test_random(random) % i : 0];
+        uint32_t same = i ? (uint32_t)(test_random(random) % (from->n + 1)) : 0;
+        a->n = same + 1 + (uint32_t)(test_random(random) % (TEXT - same));
+        memcpy(a->prompt, from->prompt, same * sizeof *a->prompt);
+        for (uint32_t k = same; k < a->n; k++)
+            a->prompt[k] = (uint32_t)(test_random(random) % 250);
+    }
+}
+
+static void test_answers_are_those_of_texts_alone(void **state)
+{
+    struct recurrent *r = *state;
+    struct moe_err err;
+    struct moe_generator *g;
+    struct answered *want = calloc(N_TEXTS, sizeof *want), *got = calloc(N_TEXTS, sizeof *got);
+    uint64_t random = 5, n_cached = 0;
+    make_texts(want, &random);
+    memcpy(got, want, N_TEXTS * sizeof *got);
+    for (uint32_t i = 0; i < N_TEXTS; i++) {
+        open_with_snapshots(r, 64, 512, 0);
+        assert_ok(moe_generator_open(&g, r->f.session, 1, 0, &err), &err);
+        for (ask(g, &want[i], 0); !want[i].ended;)
+            moe_generator_step(g);
+        assert_int_equal(want[i].n_cached, 0);
+        moe_generator_close(g);
+    }
+    open_with_snapshots(r, 48, 512, 5);
+    assert_ok(moe_generator_open(&g, r->f.session, N_SEQUENCES, 31, &err), &err);
+    for (uint32_t i = 0; i < N_TEXTS; i += 2) { /* two at a time */
+        ask(g, &got[i], 0);
+        ask(g, &got[i + 1], 3);
+        while (!got[i].ended || !got[i + 1].ended)
+            moe_generator_step(g);
+    }
+    moe_generator_close(g);
+    for (uint32_t i = 0; i < N_TEXTS; i++) {
+        assert_int_equal(got[i].n_answer, ANSWER);
+        assert_memory_equal(got[i].answer, want[i].answer, sizeof got[i].answer);
+        n_cached += got[i].n_cached;
+    }
+    assert_in_range(n_cached, 500, N_TEXTS * TEXT);
+    open_session(r, N_IDS);
+    free(want);
+    free(got);
+}
+
 static void test_memory_is_booked(void **state)
 {
     struct recurrent *r = *state;
@@ -286,6 +450,9 @@ static void test_memory_is_booked(void **state)
     uint64_t before = moe_session_bytes(c, &options), more = 256 * 2 * (16 + 16) * 4 + one.bytes;
     options.n_sequences = 2;
     assert_in_range(moe_session_bytes(c, &options) - before, more, more + 8192);
+    before = moe_session_bytes(c, &options);
+    options.n_snapshots = 5;
+    assert_in_range(moe_session_bytes(c, &options) - before, 5 * one.bytes, 5 * one.bytes + 4096);
 }
 
 static void test_memory_of_inputs_is_booked(void **state)
@@ -429,6 +596,8 @@ int main(void)
 {
     struct moe_err err = {0};
     const struct CMUnitTest delta[] = {
+        cmocka_unit_test(test_texts_begin_at_snapshots),
+        cmocka_unit_test(test_answers_are_those_of_texts_alone),
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
@@ -440,6 +609,8 @@ int main(void)
         cmocka_unit_test(test_memory_is_booked),
     };
     const struct CMUnitTest compressed[] = {
+        cmocka_unit_test(test_texts_begin_at_snapshots),
+        cmocka_unit_test(test_answers_are_those_of_texts_alone),
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
@@ -453,6 +624,7 @@ int main(void)
         cmocka_unit_test(test_files_end_within_any_group),
     };
     const struct CMUnitTest compressed_f16[] = {
+        cmocka_unit_test(test_texts_begin_at_snapshots),
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_back_to_kept_states),
@@ -460,6 +632,8 @@ int main(void)
         cmocka_unit_test(test_files_end_within_any_group),
     };
     const struct CMUnitTest short_conv[] = {
+        cmocka_unit_test(test_texts_begin_at_snapshots),
+        cmocka_unit_test(test_answers_are_those_of_texts_alone),
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
@@ -469,6 +643,8 @@ int main(void)
         cmocka_unit_test(test_memory_of_inputs_is_booked),
     };
     const struct CMUnitTest scan[] = {
+        cmocka_unit_test(test_texts_begin_at_snapshots),
+        cmocka_unit_test(test_answers_are_those_of_texts_alone),
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
@@ -478,6 +654,8 @@ int main(void)
         cmocka_unit_test(test_memory_of_scans_is_booked),
     };
     const struct CMUnitTest halves[] = {
+        cmocka_unit_test(test_texts_begin_at_snapshots),
+        cmocka_unit_test(test_answers_are_those_of_texts_alone),
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
@@ -486,6 +664,8 @@ int main(void)
         cmocka_unit_test(test_one_layer_of_halves_attends),
     };
     const struct CMUnitTest kda[] = {
+        cmocka_unit_test(test_texts_begin_at_snapshots),
+        cmocka_unit_test(test_answers_are_those_of_texts_alone),
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
@@ -493,6 +673,8 @@ int main(void)
         cmocka_unit_test(test_files_keep_the_states),
     };
     const struct CMUnitTest select[] = {
+        cmocka_unit_test(test_texts_begin_at_snapshots),
+        cmocka_unit_test(test_answers_are_those_of_texts_alone),
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
