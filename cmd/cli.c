@@ -17,7 +17,7 @@
 
 bool cli_quiet, cli_verbose;
 
-enum { MAX_OPTIONS = 128, FIRST_LONG = 256 };
+enum { MAX_OPTIONS = 192, FIRST_LONG = 256 };
 
 static const struct cli_program *program;
 static const struct cli_option *table[MAX_OPTIONS]; /* the program's, then the common ones */

@@ -297,6 +297,8 @@ static int generate(struct run *r, double started, struct moe_err *err)
             .beams = opt.beams,
             .constraint = r->constraint,
             .max_tokens = opt.n,
+            .min_tokens = opt.min_tokens,
+            .stop_ids = &opt.stop_ids,
             .draft = opt.draft_max,
             .draft_ahead = opt.engine.ahead,
             .ignore_eos = opt.ignore_eos,
@@ -462,6 +464,6 @@ int main(int argc, char **argv)
     int exit_status = CLI_DONE;
     if (status != MOE_OK)
         exit_status = err.text[0] ? cli_error(&err) : CLI_FAILED;
-    free(opt.stops.items);
+    run_options_release();
     return cli_finish(exit_status);
 }

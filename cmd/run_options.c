@@ -2,9 +2,15 @@
 #define _DEFAULT_SOURCE /* getentropy */
 #include "run_options.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/mem.h"
+#include "base/text.h"
 #include "engine/beams.h"
 #include "engine/draft.h"
 #include "engine/encode.h"
@@ -62,6 +68,19 @@ static const char *const poolings[] = {
     NULL,
 };
 
+/* A number of tokens; -1: all. */
+static bool last_tokens(const char *text, void *to, char why[128])
+{
+    enum { ALL_TOKENS = 1000000 };
+    uint64_t n = ALL_TOKENS;
+    if (strcmp(text, "-1") != 0 && (!moe_parse_u64(text, &n) || n > ALL_TOKENS)) {
+        snprintf(why, 128, "is no number of tokens up to %d, or -1 for all", ALL_TOKENS);
+        return false;
+    }
+    *(uint32_t *)to = (uint32_t)n;
+    return true;
+}
+
 /* clang-format off */
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Text"},
@@ -81,6 +100,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "prefix-text", "TEXT", &opt.prefix_text),
      .modes = ANSWERS, .excludes = "template-file system"},
     {CLI_OPT_FLAG(0, "ignore-eos", &opt.ignore_eos), .modes = ALL & ~(ENCODE | REQUESTS)},
+    {CLI_OPT_U64(0, "min-tokens", "N", &opt.min_tokens, 0, UINT64_MAX), .modes = CLI_USUAL},
+    {CLI_OPT_TEXTS(0, "stop-token-id", "ID", &opt.stop_token_ids), .modes = CLI_USUAL},
     {CLI_OPT_TEXT(0, "system", "TEXT", &opt.system), .modes = ALL & ~(ENCODE | REQUESTS)},
     {CLI_OPT_TEXTS(0, "stop", "TEXT", &opt.stops), .modes = ALL & ~(ENCODE | REQUESTS)},
     {CLI_OPT_TEXT(0, "grammar", "FILE", &opt.grammar),
@@ -102,6 +123,24 @@ static const struct cli_option options[] = {
     {CLI_OPT_DOUBLE(0, "top-p", "X", &opt.sampling.top_p, 0, 1), .modes = DRAWS},
     {CLI_OPT_DOUBLE(0, "min-p", "X", &opt.sampling.min_p, 0, 1), .modes = DRAWS},
     {CLI_OPT_DOUBLE(0, "repeat-penalty", "X", &opt.sampling.repeat_penalty, 0.1, 10), .modes = DRAWS},
+    {CLI_OPT_CUSTOM(0, "repeat-last-n", "N", &opt.sampling.repeat_window, last_tokens), .modes = DRAWS},
+    {CLI_OPT_DOUBLE(0, "presence-penalty", "X", &opt.sampling.presence_penalty, -2, 2), .modes = DRAWS},
+    {CLI_OPT_DOUBLE(0, "frequency-penalty", "X", &opt.sampling.frequency_penalty, -2, 2), .modes = DRAWS},
+    {CLI_OPT_DOUBLE(0, "dry-multiplier", "X", &opt.sampling.dry_multiplier, 0, 100), .modes = DRAWS},
+    {CLI_OPT_DOUBLE(0, "dry-base", "X", &opt.sampling.dry_base, 1, 100), .modes = DRAWS},
+    {CLI_OPT_U32(0, "dry-allowed-length", "N", &opt.sampling.dry_allowed_length, 0, 1000), .modes = DRAWS},
+    {CLI_OPT_CUSTOM(0, "dry-penalty-last-n", "N", &opt.sampling.dry_window, last_tokens), .modes = DRAWS},
+    {CLI_OPT_TEXTS(0, "dry-sequence-breaker", "TEXT", &opt.breakers), .modes = DRAWS},
+    {CLI_OPT_DOUBLE(0, "top-n-sigma", "X", &opt.sampling.top_n_sigma, -1, 1000), .modes = DRAWS},
+    {CLI_OPT_DOUBLE(0, "typical", "X", &opt.sampling.typical_p, 0, 1), .modes = DRAWS},
+    {CLI_OPT_DOUBLE(0, "xtc-probability", "X", &opt.sampling.xtc_probability, 0, 1), .modes = DRAWS},
+    {CLI_OPT_DOUBLE(0, "xtc-threshold", "X", &opt.sampling.xtc_threshold, 0, 1), .modes = DRAWS},
+    {CLI_OPT_DOUBLE(0, "dynatemp-range", "X", &opt.sampling.dynatemp_range, 0, 100), .modes = DRAWS},
+    {CLI_OPT_DOUBLE(0, "dynatemp-exp", "X", &opt.sampling.dynatemp_exponent, 0, 100), .modes = DRAWS},
+    {CLI_OPT_U32(0, "mirostat", "N", &opt.sampling.mirostat, 0, 2), .modes = DRAWS},
+    {CLI_OPT_DOUBLE(0, "mirostat-ent", "X", &opt.sampling.mirostat_tau, 0, 100), .modes = DRAWS},
+    {CLI_OPT_DOUBLE(0, "mirostat-lr", "X", &opt.sampling.mirostat_eta, 0, 1), .modes = DRAWS},
+    {CLI_OPT_TEXTS(0, "logit-bias", "ID(+/-)X", &opt.biases), .modes = DRAWS},
     {CLI_OPT_U64(0, "seed", "N", &opt.sampling.seed, 0, UINT64_MAX), .modes = DRAWS},
     {CLI_OPT_U32(0, "logprobs", "N", &opt.logprobs, 0, MOE_MAX_TOP_TOKENS), .modes = CLI_USUAL},
     {CLI_OPT_OUTPUT(0, "prompt-cache", "FILE", &opt.prompt_cache), .modes = CLI_USUAL},
@@ -209,6 +248,68 @@ static bool names_a_strategy(void)
     return false;
 }
 
+/* Reads "15043-1.5" as what is added to token 15043; false, or -inf, has it never drawn. */
+static bool read_bias(const char *text, struct moe_logit_bias *out)
+{
+    char id[16];
+    uint64_t n = 0;
+    double bias = 0;
+    const size_t length = strspn(text, "0123456789");
+    const char *amount = text + length;
+    if (length == 0 || length >= sizeof id || (*amount != '+' && *amount != '-'))
+        return false;
+    snprintf(id, sizeof id, "%.*s", (int)length, text);
+    if (!moe_parse_u64(id, &n) || n > UINT32_MAX)
+        return false;
+    if (strcmp(amount, "-inf") == 0)
+        bias = -INFINITY;
+    else if (!moe_parse_double(amount + (*amount == '+'), &bias) || !(fabs(bias) <= 100))
+        return false;
+    *out = (struct moe_logit_bias){(uint32_t)n, (float)bias};
+    return true;
+}
+
+/* What repeated options of sampling say. */
+static int read_lists(void)
+{
+    struct moe_err err;
+    struct moe_logit_bias *biases = NULL;
+    if (opt.biases.n && !(biases = moe_alloc((uint64_t)opt.biases.n, sizeof *biases, &err)))
+        return cli_error(&err);
+    opt.sampling.biases = biases;
+    for (int i = 0; i < opt.biases.n; i++) {
+        if (!read_bias(opt.biases.items[i], &biases[i]))
+            return cli_misuse("option --logit-bias: '%s' is not a token's id with + or - and up to "
+                              "100 behind it, as in 15043-1.5, nor -inf, as in 15043-inf",
+                              opt.biases.items[i]);
+        opt.sampling.n_biases++;
+    }
+    for (int i = 0; i < opt.stop_token_ids.n; i++) {
+        uint64_t id;
+        if (!moe_parse_u64(opt.stop_token_ids.items[i], &id) || id > UINT32_MAX)
+            return cli_misuse("option --stop-token-id: '%s' is not a token's id",
+                              opt.stop_token_ids.items[i]);
+        if (moe_ids_push(&opt.stop_ids, (uint32_t)id, &err) != MOE_OK)
+            return cli_error(&err);
+    }
+    /* As in llama.cpp "none" says that there are none. */
+    static const char *const none[] = {NULL};
+    const char *const *breakers = opt.breakers.items;
+    if (opt.breakers.n)
+        opt.sampling.dry_breakers = strcmp(breakers[0], "none") == 0 ? none : breakers;
+    return -1;
+}
+
+void run_options_release(void)
+{
+    free((void *)opt.sampling.biases);
+    moe_ids_release(&opt.stop_ids);
+    free(opt.stops.items);
+    free(opt.biases.items);
+    free(opt.breakers.items);
+    free(opt.stop_token_ids.items);
+}
+
 static int check_options(int n_args, char **args)
 {
     if (strategy_wants_help(&opt.strategy)) {
@@ -244,6 +345,13 @@ static int check_options(int n_args, char **args)
         return cli_misuse("option --tool-choice goes with --tools");
     if (opt.requests.input && opt.strategy.device.test)
         return cli_misuse("option --requests: requests are not served by a rehearsal");
+    if (opt.sampling.mirostat == 1)
+        return cli_misuse("option --mirostat: 1 is not supported, 2 is");
+    if (opt.min_tokens > opt.n)
+        return cli_misuse("option --min-tokens: -n allows fewer");
+    int status = read_lists();
+    if (status >= 0)
+        return status;
     opt.beams.early = (enum moe_early_stopping)opt.early_stopping;
     return strategy_check_kv(&opt.strategy);
 }

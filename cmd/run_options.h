@@ -16,8 +16,9 @@ struct run_options {
     const char *prompt, *file, *prefix_text, *system, *template_file, *perplexity, *token_log, *ids,
         *stats_json, *trace_events, *plan, *calibration, *prompt_cache, *grammar, *json_schema,
         *messages, *tools, *tool_choice, *follow;
-    struct cli_texts stops;
-    uint64_t n; /* tokens to generate at most; UINT64_MAX: no limit */
+    struct cli_texts stops, biases, breakers, stop_token_ids;
+    struct moe_ids stop_ids; /* of stop_token_ids */
+    uint64_t n, min_tokens;  /* tokens to generate at most, at least; UINT64_MAX: no limit */
     uint32_t context, batch, sequences, logprobs, max_doc_tokens, max_windows, window,
         prompt_tokens, bench_runs;
     double prompt_share; /* of --perplexity's documents */
@@ -36,6 +37,8 @@ struct run_options {
 };
 
 extern struct run_options opt; /* of the process */
+/* Frees what its options made. */
+void run_options_release(void);
 
 /* Parses and checks. Returns -1 when the program should go on, otherwise the status to exit with.
  * *pack: the path of the pack or checkpoint; of the directory to --list, or NULL. */

@@ -139,7 +139,7 @@ void commands_choose(void *ctx, const char *text, struct choices *choices)
             if (command->argument == ARGUMENT_FILE)
                 choices_add_files(choices, arg);
             if (command->argument == ARGUMENT_SETTING && !arg[strcspn(arg, " \t")])
-                choose_word(choices, arg, setting_names);
+                choose_word(choices, arg, setting_names());
             choices->end = command->argument == ARGUMENT_FILE ? "" : " ";
         }
     }

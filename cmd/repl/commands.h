@@ -27,7 +27,7 @@ void commands_greet(const struct console *c);
 /* settings.c */
 int command_set(struct console *c, const char *arg, struct moe_err *err);
 int command_stop(struct console *c, const char *arg, struct moe_err *err);
-extern const char *const setting_names[]; /* NULL-terminated */
+const char *const *setting_names(void); /* NULL-terminated */
 void settings_release(struct console *c);
 
 /* show.c */

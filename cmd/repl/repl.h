@@ -19,9 +19,10 @@ struct repl {
     struct moe_sampler_options *sampling; /* /set changes it */
     struct moe_beam_options beams;
     struct moe_constraint *constraint; /* that every answer follows; NULL: none */
-    uint64_t max_tokens;
-    bool draft_ahead; /* by the model's own layer */
-    uint32_t draft;   /* tokens drafted at most; 0: none */
+    uint64_t max_tokens, min_tokens;
+    const struct moe_ids *stop_ids; /* tokens that end answers too */
+    bool draft_ahead;               /* by the model's own layer */
+    uint32_t draft;                 /* tokens drafted at most; 0: none */
     bool ignore_eos, context_shift;
     bool exact;                    /* --exact: no shift is offered */
     const char *const *stop_texts; /* NULL-terminated, or NULL */

@@ -11,133 +11,124 @@
 
 /* ---- Numbers ---- */
 
-const char *const setting_names[] = {"temp",           "top-k", "top-p", "min-p",
-                                     "repeat-penalty", "seed",  "n",     NULL};
-
-/* A number that /set changes: the one of three pointers that is not NULL. */
-struct setting {
-    double *real;
-    uint32_t *whole;
-    uint64_t *large;  /* UINT64_MAX is "none" where there is no largest */
-    double low, high; /* of reals and wholes */
-    const char *about;
-};
-
-enum { N_SETTINGS = 7 };
-
-/* In the order of the names, which begin as in moe_sampling_value. `o` holds the values. */
-static void list_settings(struct console *c, struct moe_sampler_options *o,
-                          struct setting settings[N_SETTINGS])
+/* Those of sampling come first, in the order of moe_sampling_field. */
+const char *const *setting_names(void)
 {
-    const struct setting all[N_SETTINGS] = {
-        {&o->temperature, NULL, NULL, 0, 100, "0 to 100; 0: always the likeliest token"},
-        {NULL, &o->top_k, NULL, 0, 1000000, "0 to 1000000 of the likeliest tokens; 0: all"},
-        {&o->top_p, NULL, NULL, 0, 1, "0 to 1, the likeliest tokens' share; 1: all"},
-        {&o->min_p, NULL, NULL, 0, 1, "0 to 1 of the likeliest's share at least; 0: all"},
-        {&o->repeat_penalty, NULL, NULL, 0.1, 10, "0.1 to 10; 1: none"},
-        {NULL, NULL, &o->seed, 0, 0, "a whole number"},
-        {NULL, NULL, &c->r->max_tokens, 0, 0, "tokens of an answer, or none: as many as come"},
-    };
-    memcpy(settings, all, sizeof all);
+    static const char *names[32];
+    int n = 0;
+    for (const struct moe_sampling_field *f; (f = moe_sampling_field(n)) != NULL; n++)
+        names[n] = f->option;
+    names[n++] = "seed";
+    names[n++] = "n"; /* NULL follows */
+    return names;
 }
 
-static void value_of(const struct setting *s, char out[32])
+/* What is not of sampling; NULL: it is. */
+static uint64_t *large_of(struct console *c, const char *name)
 {
-    if (s->real)
-        snprintf(out, 32, "%g", *s->real);
-    else if (s->whole)
-        snprintf(out, 32, "%" PRIu32, *s->whole);
-    else if (*s->large == UINT64_MAX)
-        snprintf(out, 32, "none");
+    return strcmp(name, "seed") == 0 ? &c->r->sampling->seed
+           : strcmp(name, "n") == 0  ? &c->r->max_tokens
+                                     : NULL;
+}
+
+/* Appends what values there are. */
+static void put_about(struct moe_buf *out, int i, const char *name)
+{
+    const struct moe_sampling_field *f = moe_sampling_field(i);
+    if (f)
+        moe_buf_printf(out, "%.10g to %.10g; %s", f->low, f->high, f->about);
     else
-        snprintf(out, 32, "%" PRIu64, *s->large);
+        moe_buf_text(out, strcmp(name, "seed") == 0
+                              ? "a whole number"
+                              : "tokens of an answer, or none: as many as come");
 }
 
 /* Setting i as it holds, and where it comes from. */
-static void show_setting(struct console *c, int i)
+static void show_setting(struct console *c, int i, const char *name)
 {
     static const char *const from[] = {[MOE_SAMPLING_DEFAULT] = "default, ",
                                        [MOE_SAMPLING_OF_MODEL] = "the model's, ",
                                        [MOE_SAMPLING_ASKED] = ""};
     const struct moe_sampler_options *model = &c->r->conversation->session->model->sampling;
-    struct moe_sampler_options holds = *c->r->sampling;
-    struct setting settings[N_SETTINGS];
+    const uint64_t *large = large_of(c, name);
     struct moe_sampling_value v = {.origin = MOE_SAMPLING_ASKED};
-    char value[32], row[160];
-    moe_sampling_complete(&holds, model);
-    list_settings(c, &holds, settings);
-    if (settings[i].real || settings[i].whole)
+    struct moe_buf row = {0};
+    char value[32] = "none";
+    if (!large) {
         moe_sampling_value(c->r->sampling, model, i, &v);
-    value_of(&settings[i], value);
-    snprintf(row, sizeof row, "%-14s %-8s (%s%s)", setting_names[i], value, from[v.origin],
-             settings[i].about);
-    console_print(row);
+        snprintf(value, sizeof value, "%.10g", v.value);
+    } else if (*large != UINT64_MAX) {
+        snprintf(value, sizeof value, "%" PRIu64, *large);
+    }
+    moe_buf_printf(&row, "%-18s %-8s (%s", name, value, from[v.origin]);
+    put_about(&row, i, name);
+    moe_buf_text(&row, ")");
+    moe_buf_u8(&row, 0);
+    if (!row.failed)
+        console_print((const char *)row.data);
+    moe_buf_release(&row);
 }
 
-static bool change_setting(const struct setting *s, const char *text, bool may_be_none)
+static bool change_setting(struct console *c, int i, const char *name, const char *text)
 {
-    uint64_t whole = UINT64_MAX;
-    double real = 0;
-    if (s->real) {
-        if (!moe_parse_double(text, &real) || real < s->low || real > s->high)
-            return false;
-        *s->real = real;
-        return true;
-    }
-    if (!(may_be_none && strcmp(text, "none") == 0) && !moe_parse_u64(text, &whole))
+    uint64_t *large = large_of(c, name), whole = UINT64_MAX;
+    double real;
+    struct moe_err err;
+    if (!large)
+        return moe_parse_double(text, &real) &&
+               moe_sampling_take(c->r->sampling, i, "/set", name, real, &err) == MOE_OK;
+    if (!(strcmp(name, "n") == 0 && strcmp(text, "none") == 0) && !moe_parse_u64(text, &whole))
         return false;
-    if (s->whole && (double)whole > s->high)
-        return false;
-    if (s->whole)
-        *s->whole = (uint32_t)whole;
-    else
-        *s->large = whole;
+    *large = whole;
     return true;
 }
 
-static void set_setting(struct console *c, const char *name, struct setting *s, const char *text,
+static void set_setting(struct console *c, int i, const char *name, const char *text,
                         struct moe_err *err)
 {
     struct moe_sampler_options *o = c->r->sampling, before = *o;
-    char value[32];
-    if (!change_setting(s, text, s->large == &c->r->max_tokens)) {
-        fprintf(stderr, "'%s' is not a value of %s: %s\n", text, name, s->about);
+    struct moe_buf about = {0};
+    if (!change_setting(c, i, name, text)) {
+        put_about(&about, i, name);
+        moe_buf_u8(&about, 0);
+        if (!about.failed)
+            fprintf(stderr, "'%s' is not a value of %s: %s\n", text, name,
+                    (const char *)about.data);
+        moe_buf_release(&about);
         return;
     }
     /* Unless the seed was set, the new sampler must not repeat the draws of the old one. */
-    if (s->large != &o->seed)
+    if (strcmp(name, "seed") != 0)
         o->seed++;
     if (console_new_sampler(c, err) != MOE_OK) {
         *o = before;
         cli_error(err);
         return;
     }
-    value_of(s, value);
-    console_tell(c, "%s is %s", name, value);
+    console_tell(c, "%s is %s", name, text);
 }
 
 int command_set(struct console *c, const char *arg, struct moe_err *err)
 {
-    struct setting settings[N_SETTINGS];
+    const char *const *names = setting_names();
     size_t n_name = strcspn(arg, " \t");
     const char *value = arg + n_name + strspn(arg + n_name, " \t");
     char name[32];
     snprintf(name, sizeof name, "%.*s", (int)(n_name < 31 ? n_name : 31), arg);
-    list_settings(c, c->r->sampling, settings);
-    for (int i = 0; i < N_SETTINGS; i++) {
+    for (int i = 0; names[i]; i++) {
         if (!*arg)
-            show_setting(c, i);
-        if (strcmp(name, setting_names[i]) != 0)
+            show_setting(c, i, names[i]);
+        if (strcmp(name, names[i]) != 0)
             continue;
         if (*value)
-            set_setting(c, name, &settings[i], value, err);
+            set_setting(c, i, name, value, err);
         else
-            show_setting(c, i);
+            show_setting(c, i, name);
         return 0;
     }
     if (!*arg)
         return 0;
-    const char *nearest = cli_nearest_name(name, setting_names);
+    const char *nearest = cli_nearest_name(name, names);
     if (nearest)
         fprintf(stderr, "unknown setting '%s'; did you mean %s? /set lists all\n", name, nearest);
     else

@@ -39,7 +39,9 @@ static int take_bytes(struct moe_answer *a, const uint8_t *bytes, uint32_t n, bo
         return MOE_OK;
     uint64_t keep = 0, first = UINT64_MAX;
     const char *text = (const char *)a->pending.data;
-    for (const char *const *stop = a->options->stop_texts; stop && *stop; stop++) {
+    const bool may_stop = a->n_tokens >= a->options->min_tokens;
+    const char *const *stop = may_stop ? a->options->stop_texts : NULL;
+    for (; stop && *stop; stop++) {
         if (!**stop)
             continue;
         for (uint64_t i = 0; i + strlen(*stop) <= a->pending.size && i < first; i++)
@@ -118,6 +120,9 @@ static int say(const struct moe_answer *a, uint32_t id, const float *logits)
 bool moe_answer_is_end(const struct moe_answer *a, uint32_t id)
 {
     const struct moe_generate_options *o = a->options;
+    for (uint32_t i = 0; i < o->n_stop_ids; i++)
+        if (o->stop_ids[i] == id)
+            return true;
     return !o->ignore_eos && (moe_config_is_eos(&a->model->config, id) ||
                               is_stop_token(a->model->tokenizer, o->stop_texts, id));
 }
@@ -141,22 +146,38 @@ const uint8_t *moe_answer_bytes(const struct moe_model *model, const struct moe_
     return bytes;
 }
 
-/* ---- Constraints ---- */
+/* ---- Draws and constraints ---- */
+
+/* Finds the tokens that an answer may not have yet, once. */
+static int find_ends(struct moe_answer *a, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (uint32_t id = 0; a->n_tokens == 0 && id < a->model->config.vocab; id++)
+        if (status == MOE_OK && moe_answer_is_end(a, id))
+            status = moe_ids_push(&a->ends, id, err);
+    return status;
+}
 
 int moe_answer_draw(struct moe_answer *a, struct moe_sampler *sampler, const float *logits,
                     const struct moe_ids *history, uint32_t *id, struct moe_err *err)
 {
     struct moe_constraint *c = a->options->constraint;
     struct moe_allowed allowed;
-    if (!c) {
-        *id = moe_sampler_next(sampler, logits, history->ids, history->n);
-        return MOE_OK;
+    struct moe_drawn_after after = {
+        .recent = history->ids,
+        .n_recent = history->n,
+        .tokenizer = a->model->tokenizer,
+    };
+    if (a->n_tokens < a->options->min_tokens) {
+        MOE_TRY(find_ends(a, err));
+        after.without = &a->ends;
     }
-    int status = moe_constraint_allowed(c, &allowed, err);
-    if (status != MOE_OK)
-        return status;
-    if (allowed.n > 0)
-        *id = moe_sampler_next_allowed(sampler, logits, allowed.bits, history->ids, history->n);
+    if (c) {
+        MOE_TRY(moe_constraint_allowed(c, &allowed, err));
+        after.allowed = allowed.bits;
+    }
+    if (!c || allowed.n > 0)
+        *id = moe_sampler_draw(sampler, logits, &after);
     else if (allowed.may_end)
         stop(a, MOE_STOP_EOS);
     else
@@ -225,5 +246,6 @@ int moe_answer_end(struct moe_answer *a, int status)
 {
     int shown = a->pending.size ? show(a, a->pending.size) : MOE_OK;
     moe_buf_release(&a->pending);
+    moe_ids_release(&a->ends);
     return status == MOE_OK ? shown : status;
 }

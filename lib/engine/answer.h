@@ -49,11 +49,15 @@ struct moe_generate_options {
      * Not with beams. */
     struct moe_constraint *constraint;
     uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
+    uint64_t min_tokens; /* before so many only the grammar ends it, or what its caller does */
     /* Tokens that are drafted at most (engine/draft.h), up to MOE_DRAFT_MOST; the answer is the
      * same without; 0: none. Not with beams. */
     uint32_t draft;
     bool draft_ahead; /* ... by the model's layer that drafts (engine.h, ahead) */
     bool ignore_eos;
+    const uint32_t *stop_ids; /* [n_stop_ids] tokens that end it as the model's own do, which are
+                                 ignored with ignore_eos, these not */
+    uint32_t n_stop_ids;
     const char *const *stop_texts;       /* NULL-terminated; NULL: none */
     const struct moe_ids *marks;         /* special tokens that are shown, ascending; NULL: none */
     const volatile sig_atomic_t *stop;   /* set by a signal handler; may be NULL */
@@ -94,6 +98,7 @@ struct moe_answer {
     bool ended;
     enum moe_stop_reason why; /* when it has */
     const char *stop_text;    /* ... of MOE_STOP_TEXT: which of options->stop_texts */
+    struct moe_ids ends;      /* tokens that end it, where it must have some first */
     struct moe_buf pending;   /* bytes not shown yet: an unfinished character, or what may become a
                                  stop text */
 };

@@ -724,7 +724,8 @@ static bool needs_no_logits(const struct moe_generator *g, const struct member *
     const struct moe_generate_options *o = &m->request.options;
     return o->beams.n || m->answer.ended ||
            (g->n_texts == 1 && g->session->stages->greedy &&
-            moe_sampler_is_greedy(m->request.sampler) && !o->token && !o->constraint);
+            moe_sampler_is_greedy(m->request.sampler) && !o->token && !o->constraint &&
+            m->answer.n_tokens >= o->min_tokens);
 }
 
 /* Draws what comes after rows [first, first + n) that are the last of their texts, or become it as

@@ -18,7 +18,7 @@ struct moe_sampler {
     struct moe_sampler_options options;
     uint32_t vocab;
     struct moe_sampler_draws draws;
-    float *penalised;             /* vocab logits, where a penalty or a mask changes some */
+    float *changed;               /* vocab logits, where a penalty or a mask changes some */
     struct candidate *candidates; /* vocab */
     float *weights;               /* of the candidates, or of all: vocab */
     double *blocks;               /* their sums, BLOCK at a time */
@@ -26,6 +26,7 @@ struct moe_sampler {
 };
 
 enum {
+    DRY_LONGEST = 64,  /* a repeat this much longer than allowed weighs as much as longer ones */
     FIRST_TOP_P = 256, /* how many of the likeliest top-p looks at first */
     BLOCK = 256,       /* weights summed at a time, so that a draw need not walk all */
 };
@@ -44,31 +45,24 @@ struct moe_sampler_draws moe_sampler_get_draws(const struct moe_sampler *s)
 void moe_sampler_set_draws(struct moe_sampler *s, const struct moe_sampler_draws *draws)
 {
     s->draws = *draws;
+    if (s->draws.surprise == 0)
+        s->draws.surprise = 2 * s->options.mirostat_tau;
 }
 
 /* ---- Opening ---- */
 
-/* Written so that a NaN fails. */
-static int check_options(const struct moe_sampler_options *o, struct moe_err *err)
+/* Kept finite: the likeliest token's 0 times infinity would be NaN. */
+static float scale_of(double temperature)
 {
-    if (!(o->temperature >= 0 && o->temperature <= FLT_MAX))
-        return moe_fail(err, MOE_ERR_USAGE, "temperature %g: at least 0 was expected",
-                        o->temperature);
-    if (!(o->top_p >= 0 && o->top_p <= 1))
-        return moe_fail(err, MOE_ERR_USAGE, "top-p %g: 0 to 1 was expected", o->top_p);
-    if (!(o->min_p >= 0 && o->min_p <= 1))
-        return moe_fail(err, MOE_ERR_USAGE, "min-p %g: 0 to 1 was expected", o->min_p);
-    if (!(o->repeat_penalty > 0 && o->repeat_penalty <= FLT_MAX))
-        return moe_fail(err, MOE_ERR_USAGE, "repeat penalty %g: above 0 was expected",
-                        o->repeat_penalty);
-    return MOE_OK;
+    const double inverse = temperature > 0 ? 1 / temperature : 0;
+    return inverse < FLT_MAX ? (float)inverse : FLT_MAX;
 }
 
 /* A sampler and its arrays from the arena, or NULL where it only counts. */
 static struct moe_sampler *carve(struct moe_arena *arena, uint32_t vocab)
 {
     struct moe_sampler none, *s = moe_arena_take(arena, 1, sizeof *s), *to = s ? s : &none;
-    to->penalised = moe_arena_take(arena, vocab, sizeof *to->penalised);
+    to->changed = moe_arena_take(arena, vocab, sizeof *to->changed);
     to->candidates = moe_arena_take(arena, vocab, sizeof *to->candidates);
     to->weights = moe_arena_take(arena, vocab, sizeof *to->weights);
     to->blocks = moe_arena_take(arena, (uint64_t)vocab / BLOCK + 1, sizeof *to->blocks);
@@ -85,7 +79,7 @@ uint64_t moe_sampler_bytes(uint32_t vocab)
 int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *options,
                     uint32_t vocab, struct moe_err *err)
 {
-    int status = vocab ? check_options(options, err)
+    int status = vocab ? moe_sampling_check(options, err)
                        : moe_fail(err, MOE_ERR_USAGE, "a sampler needs a vocabulary");
     struct moe_arena arena = {.size = moe_sampler_bytes(vocab)};
     if (status == MOE_OK && !(arena.base = moe_alloc(1, arena.size, err)))
@@ -95,12 +89,11 @@ int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *
     struct moe_sampler *s = *out = carve(&arena, vocab);
     s->options = *options;
     s->vocab = vocab;
-    /* Kept finite: the likeliest token's 0 times infinity would be NaN. */
-    double inverse = options->temperature > 0 ? 1 / options->temperature : 0;
-    s->inverse_temperature = inverse < FLT_MAX ? (float)inverse : FLT_MAX;
+    s->inverse_temperature = scale_of(options->temperature);
     uint64_t state = options->seed;
     for (int i = 0; i < 4; i++)
         s->draws.random[i] = moe_random_next(&state);
+    s->draws.surprise = 2 * options->mirostat_tau;
     return MOE_OK;
 }
 
@@ -116,30 +109,150 @@ void moe_sampler_free(struct moe_sampler *s)
 
 /* ---- Logits ---- */
 
-/* Each recent token once, however often it came: the penalty is taken from the original. */
-static const float *penalise(struct moe_sampler *s, const float *logits, const uint32_t *recent,
-                             uint64_t n_recent)
+static void add_biases(struct moe_sampler *s)
 {
-    float penalty = (float)s->options.repeat_penalty;
-    if (penalty == 1 || n_recent == 0 || s->options.repeat_window == 0)
-        return logits;
-    memcpy(s->penalised, logits, s->vocab * sizeof *logits);
-    uint64_t from = n_recent > s->options.repeat_window ? n_recent - s->options.repeat_window : 0;
-    for (uint64_t i = from; i < n_recent; i++) {
-        uint32_t id = recent[i];
-        if (id < s->vocab)
-            s->penalised[id] = logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
-    }
-    return s->penalised;
+    for (uint32_t i = 0; i < s->options.n_biases; i++)
+        if (s->options.biases[i].id < s->vocab)
+            s->changed[s->options.biases[i].id] += s->options.biases[i].bias;
 }
 
-/* What is not allowed becomes NaN, which is never drawn, and nothing else is. */
-static const float *leave_allowed(struct moe_sampler *s, const float *logits,
-                                  const uint64_t *allowed)
+static bool penalises(const struct moe_sampler_options *o)
+{
+    return o->repeat_window &&
+           (o->repeat_penalty != 1 || o->presence_penalty != 0 || o->frequency_penalty != 0);
+}
+
+/* Each of n recent tokens once: the repeat penalty and that of presence however often it came. */
+static void penalise(struct moe_sampler *s, const uint32_t *recent, uint64_t n)
+{
+    const float repeat = (float)s->options.repeat_penalty,
+                presence = (float)s->options.presence_penalty,
+                frequency = (float)s->options.frequency_penalty;
+    float *counts = s->weights;
+    for (uint64_t i = 0; i < n; i++)
+        if (recent[i] < s->vocab)
+            counts[recent[i]] = 0;
+    for (uint64_t i = 0; i < n; i++)
+        if (recent[i] < s->vocab)
+            counts[recent[i]]++;
+    for (uint64_t i = 0; i < n; i++) {
+        const uint32_t id = recent[i];
+        if (id >= s->vocab || counts[id] == 0)
+            continue;
+        const float logit = s->changed[id];
+        s->changed[id] =
+            (logit > 0 ? logit / repeat : logit * repeat) - (counts[id] * frequency + presence);
+        counts[id] = 0;
+    }
+}
+
+/* Whether the text of tokens[0..n) up to byte `end` of the last one ends with `breaker`. */
+static bool ends_with(const struct moe_tokenizer *tok, const uint32_t *tokens, uint64_t n,
+                      uint32_t end, const char *breaker)
+{
+    uint64_t left = strlen(breaker);
+    for (; left && n > 0; n--) {
+        uint32_t size;
+        const uint8_t *bytes = moe_tokenizer_bytes(tok, tokens[n - 1], &size);
+        for (end = end < size ? end : size; left && end > 0; left--)
+            if (bytes[--end] != (uint8_t)breaker[left - 1])
+                return false;
+        end = UINT32_MAX;
+    }
+    return !left;
+}
+
+/* Whether a breaker ends in the last of n tokens. */
+static bool breaks(const struct moe_sampler *s, const struct moe_tokenizer *tok,
+                   const uint32_t *tokens, uint64_t n)
+{
+    static const char *const usual[] = {"\n", ":", "\"", "*", NULL};
+    const char *const *breaker = s->options.dry_breakers ? s->options.dry_breakers : usual;
+    uint32_t size = 0;
+    if (!tok || tokens[n - 1] >= s->vocab)
+        return false;
+    moe_tokenizer_bytes(tok, tokens[n - 1], &size);
+    for (; *breaker; breaker++)
+        for (uint32_t end = 1; end <= size; end++)
+            if (**breaker && ends_with(tok, tokens, n, end, *breaker))
+                return true;
+    return false;
+}
+
+/* DRY: what came after a text's earlier occurrences of its end would go on repeating. */
+static void penalise_repeats(struct moe_sampler *s, const struct moe_tokenizer *tok,
+                             const uint32_t *recent, uint64_t n)
+{
+    const struct moe_sampler_options *o = &s->options;
+    const uint64_t allowed = o->dry_allowed_length;
+    float *penalty = s->weights;
+    uint64_t most = 0; /* tokens of a repeat: back to a breaker */
+    while (most < allowed + DRY_LONGEST && most < n && !breaks(s, tok, recent, n - most))
+        most++;
+    if (n == 0 || most < allowed)
+        return;
+    for (uint64_t i = 1; i < n; i++)
+        if (recent[i] < s->vocab)
+            penalty[recent[i]] = 0;
+    for (uint64_t i = 1; i < n; i++) {
+        const uint32_t next = recent[i];
+        uint64_t length = 0;
+        while (length < most && length < i && recent[i - 1 - length] == recent[n - 1 - length])
+            length++;
+        if (length < allowed || next >= s->vocab || breaks(s, tok, &next, 1))
+            continue;
+        const double p = o->dry_multiplier * pow(o->dry_base, (double)(length - allowed));
+        penalty[next] = p <= penalty[next] ? penalty[next] : p < FLT_MAX ? (float)p : FLT_MAX;
+    }
+    for (uint64_t i = 1; i < n; i++)
+        if (recent[i] < s->vocab) {
+            s->changed[recent[i]] -= penalty[recent[i]];
+            penalty[recent[i]] = 0;
+        }
+}
+
+/* The last ids of a window, and how many. */
+static const uint32_t *last_of(const struct moe_drawn_after *after, uint32_t window, uint64_t *n)
+{
+    *n = after->n_recent < window ? after->n_recent : window;
+    return after->recent + (after->n_recent - *n);
+}
+
+/* What is left out becomes NaN, which is never drawn, and nothing else is. */
+static void leave_out(struct moe_sampler *s, const struct moe_drawn_after *after)
 {
     for (uint32_t id = 0; id < s->vocab; id++)
-        s->penalised[id] = moe_is_allowed(allowed, id) ? moe_logit_sane(logits[id]) : NAN;
-    return s->penalised;
+        s->changed[id] = !after->allowed || moe_is_allowed(after->allowed, id)
+                             ? moe_logit_sane(s->changed[id])
+                             : NAN;
+    for (uint64_t i = 0; after->without && i < after->without->n; i++)
+        s->changed[after->without->ids[i]] = NAN;
+}
+
+static bool changes_logits(const struct moe_sampler_options *o)
+{
+    return o->n_biases || penalises(o) || (o->dry_multiplier != 0 && o->dry_window);
+}
+
+/* The logits that tokens are chosen by. */
+static const float *change(struct moe_sampler *s, const float *logits,
+                           const struct moe_drawn_after *after)
+{
+    const struct moe_sampler_options *o = &s->options;
+    uint64_t n;
+    if (!changes_logits(o) && !after->allowed && !after->without)
+        return logits;
+    memcpy(s->changed, logits, s->vocab * sizeof *logits);
+    add_biases(s);
+    const uint32_t *recent = last_of(after, o->repeat_window, &n);
+    if (penalises(o))
+        penalise(s, recent, n);
+    recent = last_of(after, o->dry_window, &n);
+    if (o->dry_multiplier != 0)
+        penalise_repeats(s, after->tokenizer, recent, n);
+    if (after->allowed || after->without)
+        leave_out(s, after);
+    return s->changed;
 }
 
 /* The lowest id among the highest. A NaN compares false and is passed over. */
@@ -283,58 +396,30 @@ static inline float weight(float logit, float highest, float scale, uint32_t lea
 }
 
 /* Weights of all logits, in id order; returns their sum. */
-static double weigh_all(struct moe_sampler *s, const float *logits, float highest, float least)
+static double weigh_all(struct moe_sampler *s, const float *logits, float highest, float scale,
+                        float least)
 {
-    float *weights = s->weights, scale = s->inverse_temperature;
+    float *weights = s->weights;
     for (uint32_t i = 0; i < s->vocab; i++)
         weights[i] = weight(logits[i], highest, scale, bits_of(least));
     return sum_blocks(s, s->vocab);
 }
 
-/* Weights of candidates[0..n); returns their sum. */
+/* Weights of candidates[0..n) at temperature 1; returns their sum. */
 static double weigh_candidates(struct moe_sampler *s, uint32_t n, float highest)
 {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++)
-        sum += s->weights[i] = weight(s->candidates[i].logit, highest, s->inverse_temperature, 0);
+        sum += s->weights[i] = weight(s->candidates[i].logit, highest, 1, 0);
     return sum;
 }
 
-/* ---- Top-k, top-p, min-p, draw ---- */
-
-/* How many of the first n candidates reach the share `top_p` of total; n + 1 when all do not. */
-static uint32_t reach(const struct moe_sampler *s, uint32_t n, double total)
+static double sum_of(const float *weights, uint32_t n)
 {
     double sum = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        sum += s->weights[i];
-        if (sum >= s->options.top_p * total)
-            return i + 1;
-    }
-    return n + 1;
-}
-
-/* Candidates after top-k and top-p, likeliest first, with their weights. Returns their number. */
-static uint32_t choose_candidates(struct moe_sampler *s, const float *logits, float highest)
-{
-    uint32_t n = s->vocab, k = s->options.top_k;
-    if (k && k < n) {
-        select_likeliest(s, logits, k);
-        uint32_t kept = reach(s, k, weigh_candidates(s, k, highest));
-        return kept < k ? kept : k;
-    }
-    double total = weigh_all(s, logits, highest, 0);
-    /* Few tokens usually hold the share: more are sorted only where they do not. */
-    for (k = FIRST_TOP_P;; k = k < n / 8 ? k * 8 : n) {
-        k = k < n ? k : n;
-        select_likeliest(s, logits, k);
-        weigh_candidates(s, k, highest);
-        uint32_t kept = reach(s, k, total);
-        if (kept <= k)
-            return kept;
-        if (k == n)
-            return n;
-    }
+    for (uint32_t i = 0; i < n; i++)
+        sum += weights[i];
+    return sum;
 }
 
 /* The place of the weight drawn among the first n, whose blocks are summed. */
@@ -355,46 +440,256 @@ static uint32_t draw(struct moe_sampler *s, uint32_t n, double total)
     return last;
 }
 
+/* ---- Which candidates stay ---- */
+
+/* What top-n-sigma keeps has at least this share of the likeliest's. */
+static float share_of_sigmas(const struct moe_sampler *s, const float *logits)
+{
+    double sum = 0, squares = 0, n = 0;
+    if (s->options.top_n_sigma <= 0)
+        return 0;
+    for (uint32_t i = 0; i < s->vocab; i++)
+        if (logits[i] > -FLT_MAX && ++n > 0)
+            sum += logits[i];
+    for (uint32_t i = 0; i < s->vocab; i++)
+        if (logits[i] > -FLT_MAX)
+            squares += (logits[i] - sum / n) * (logits[i] - sum / n);
+    return n > 0 ? (float)exp(-s->options.top_n_sigma * sqrt(squares / n)) : 0;
+}
+
+static bool uses_typical(const struct moe_sampler_options *o)
+{
+    return o->typical_p > 0 && o->typical_p < 1;
+}
+
+static bool uses_xtc(const struct moe_sampler_options *o)
+{
+    return o->xtc_probability > 0 && o->xtc_threshold <= 0.5;
+}
+
+/* How many of the first n candidates reach the share `top_p` of total; n + 1 when all do not. */
+static uint32_t reach(const struct moe_sampler *s, uint32_t n, double total)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sum += s->weights[i];
+        if (sum >= s->options.top_p * total)
+            return i + 1;
+    }
+    return n + 1;
+}
+
+/* Has the candidates that top-p keeps of all tokens of at least this share, likeliest first, and
+ * perhaps more. Few tokens usually hold the share: more are sorted only where they do not. */
+static uint32_t gather_top_p(struct moe_sampler *s, const float *logits, float highest, float least)
+{
+    const double total = weigh_all(s, logits, highest, 1, least);
+    uint32_t n = s->vocab;
+    for (uint32_t k = FIRST_TOP_P;; k = k < n / 8 ? k * 8 : n) {
+        k = k < n ? k : n;
+        select_likeliest(s, logits, k);
+        weigh_candidates(s, k, highest);
+        uint32_t kept = reach(s, k, total);
+        if (kept <= k || k == n)
+            return kept < n ? kept : n;
+    }
+}
+
+/* All of at least this share, by their ids. */
+static uint32_t gather_all(struct moe_sampler *s, const float *logits, float highest, float least)
+{
+    uint32_t n = 0;
+    weigh_all(s, logits, highest, 1, least);
+    for (uint32_t i = 0; i < s->vocab; i++) {
+        if (s->weights[i] <= 0)
+            continue;
+        s->weights[n] = s->weights[i];
+        s->candidates[n++] = (struct candidate){logits[i], i};
+    }
+    return n;
+}
+
+/* How many of n candidates, likeliest first, have at least this share of the first's weight. */
+static uint32_t keep_least(const struct moe_sampler *s, uint32_t n, float least)
+{
+    while (n > 1 && s->weights[n - 1] < least)
+        n--;
+    return n;
+}
+
+static double entropy_of(const struct moe_sampler *s, uint32_t n, double total)
+{
+    double entropy = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const double p = s->weights[i] / total;
+        entropy -= p > 0 ? p * log(p) : 0;
+    }
+    return entropy;
+}
+
+/* Keeps the candidates, likeliest first, whose surprise is nearest to the expected one, until they
+ * hold the share: they are neighbours. Returns how many. */
+static uint32_t keep_typical(struct moe_sampler *s, uint32_t n, float highest)
+{
+    const double total = sum_of(s->weights, n);
+    const double expected = highest + log(total) - entropy_of(s, n, total); /* as a logit */
+    uint32_t from = 0, to;
+    double sum = 0;
+    while (from < n && s->candidates[from].logit > expected)
+        from++;
+    to = from;
+    while ((from > 0 || to < n) && sum <= s->options.typical_p * total) {
+        if (to == n || (from > 0 && s->candidates[from - 1].logit - expected <=
+                                        expected - s->candidates[to].logit))
+            sum += s->weights[--from];
+        else
+            sum += s->weights[to++];
+    }
+    memmove(s->candidates, s->candidates + from, (to - from) * sizeof *s->candidates);
+    memmove(s->weights, s->weights + from, (to - from) * sizeof *s->weights);
+    return to - from;
+}
+
+/* XTC: of n candidates it leaves out those above the threshold, but for the least likely of them.
+ * Returns how many stay. */
+static uint32_t leave_out_likeliest(struct moe_sampler *s, uint32_t n)
+{
+    const double least = s->options.xtc_threshold * sum_of(s->weights, n);
+    uint32_t last = n, left = 0;
+    if (uniform(s) >= s->options.xtc_probability)
+        return n;
+    for (uint32_t i = 0; i < n; i++)
+        if (s->weights[i] >= least &&
+            (last == n || !is_likelier(s->candidates[i], s->candidates[last])))
+            last = i;
+    for (uint32_t i = 0; i < n; i++) {
+        if (s->weights[i] >= least && i != last)
+            continue;
+        s->candidates[left] = s->candidates[i];
+        s->weights[left++] = s->weights[i];
+    }
+    return left;
+}
+
+/* Finds the candidates that stay, with their weights at temperature 1; returns how many. */
+static uint32_t find_candidates(struct moe_sampler *s, const float *logits, float highest,
+                                float least)
+{
+    const struct moe_sampler_options *o = &s->options;
+    const bool few = o->top_k && o->top_k < s->vocab, typical = uses_typical(o);
+    uint32_t n;
+    if (few || typical) {
+        n = few ? o->top_k : s->vocab;
+        select_likeliest(s, logits, n);
+        weigh_candidates(s, n, highest);
+        n = keep_least(s, n, least);
+        if (typical)
+            n = keep_typical(s, n, highest);
+        const uint32_t kept = o->top_p < 1 ? reach(s, n, sum_of(s->weights, n)) : n;
+        n = kept < n ? kept : n;
+    } else if (o->top_p < 1) {
+        n = keep_least(s, gather_top_p(s, logits, highest, least), least);
+    } else {
+        const float share = (float)o->min_p > least ? (float)o->min_p : least;
+        return gather_all(s, logits, highest, share);
+    }
+    return keep_least(s, n, (float)o->min_p * s->weights[0]);
+}
+
+/* ---- Draws ---- */
+
+/* The temperature for n candidates: higher, the more they are alike. */
+static double temperature_for(const struct moe_sampler *s, uint32_t n)
+{
+    const struct moe_sampler_options *o = &s->options;
+    const double low = o->temperature - o->dynatemp_range;
+    if (o->dynatemp_range == 0 || n < 2)
+        return o->temperature;
+    const double from = low > 0 ? low : 0, to = o->temperature + o->dynatemp_range;
+    const double part = entropy_of(s, n, sum_of(s->weights, n)) / log(n);
+    return from + (to - from) * pow(part, o->dynatemp_exponent);
+}
+
+/* Among what stays of the candidates. */
+static uint32_t draw_candidate(struct moe_sampler *s, const float *logits, float highest,
+                               float least)
+{
+    uint32_t n = find_candidates(s, logits, highest, least), best = 0;
+    if (uses_xtc(&s->options))
+        n = leave_out_likeliest(s, n);
+    const double temperature = temperature_for(s, n);
+    for (uint32_t i = 1; i < n; i++)
+        if (is_likelier(s->candidates[i], s->candidates[best]))
+            best = i;
+    if (temperature <= 0)
+        return s->candidates[best].id;
+    const float scale = scale_of(temperature), top = s->candidates[best].logit;
+    for (uint32_t i = 0; i < n; i++)
+        s->weights[i] = weight(s->candidates[i].logit, top, scale, 0);
+    return s->candidates[draw(s, n, sum_blocks(s, n))].id;
+}
+
+/* Mirostat 2: tokens more surprising than a limit are left out, which follows from how surprising
+ * those drawn were. */
+static uint32_t draw_by_surprise(struct moe_sampler *s, const float *logits, uint32_t likeliest)
+{
+    const double total = weigh_all(s, logits, logits[likeliest], s->inverse_temperature, 0);
+    const double least = total * exp2(-s->draws.surprise);
+    for (uint32_t i = 0; i < s->vocab; i++)
+        s->weights[i] = s->weights[i] >= least || i == likeliest ? s->weights[i] : 0;
+    const double kept = sum_blocks(s, s->vocab);
+    const uint32_t id = draw(s, s->vocab, kept);
+    const double surprise = -log2(s->weights[id] / kept);
+    s->draws.surprise -= s->options.mirostat_eta * (surprise - s->options.mirostat_tau);
+    return id;
+}
+
+static bool needs_candidates(const struct moe_sampler *s)
+{
+    const struct moe_sampler_options *o = &s->options;
+    return (o->top_k && o->top_k < s->vocab) || o->top_p < 1 || uses_typical(o) || uses_xtc(o) ||
+           o->dynatemp_range > 0;
+}
+
+/* Whether the likeliest is drawn. */
+static bool takes_likeliest(const struct moe_sampler_options *o)
+{
+    return o->temperature == 0 &&
+           (o->mirostat || (!uses_typical(o) && !uses_xtc(o) && o->dynatemp_range == 0));
+}
+
 static uint32_t sample(struct moe_sampler *s, const float *logits)
 {
-    float least = (float)s->options.min_p;
+    const struct moe_sampler_options *o = &s->options;
     uint32_t likeliest = greedy(logits, s->vocab);
     float highest = logits[likeliest];
-    if (!(fabsf(highest) < FLT_MAX)) /* infinite, or nothing but NaN */
+    /* infinite, or nothing but NaN */
+    if (!(fabsf(highest) < FLT_MAX) || takes_likeliest(o))
         return likeliest;
-    if ((!s->options.top_k || s->options.top_k >= s->vocab) && s->options.top_p >= 1) {
-        double total = weigh_all(s, logits, highest, least);
-        return draw(s, s->vocab, total);
-    }
-    uint32_t n = choose_candidates(s, logits, highest);
-    for (uint32_t i = 0; i < n; i++)
-        s->weights[i] = s->weights[i] >= least ? s->weights[i] : 0;
-    double total = sum_blocks(s, n);
-    return s->candidates[draw(s, n, total)].id;
+    if (o->mirostat)
+        return draw_by_surprise(s, logits, likeliest);
+    float least = share_of_sigmas(s, logits);
+    if (needs_candidates(s))
+        return draw_candidate(s, logits, highest, least);
+    if ((float)o->min_p > least)
+        least = (float)o->min_p;
+    if (least > 0) /* shares are those at temperature 1 */
+        least = powf(least, s->inverse_temperature);
+    return draw(s, s->vocab, weigh_all(s, logits, highest, s->inverse_temperature, least));
 }
 
 bool moe_sampler_is_greedy(const struct moe_sampler *s)
 {
-    return s->options.temperature == 0 && s->options.repeat_penalty == 1;
+    return takes_likeliest(&s->options) && !changes_logits(&s->options);
 }
 
-uint32_t moe_sampler_next_allowed(struct moe_sampler *s, const float *logits,
-                                  const uint64_t *allowed, const uint32_t *recent,
-                                  uint64_t n_recent)
+uint32_t moe_sampler_draw(struct moe_sampler *s, const float *logits,
+                          const struct moe_drawn_after *after)
 {
-    logits = penalise(s, logits, recent, n_recent);
-    if (allowed)
-        logits = leave_allowed(s, logits, allowed);
-    uint32_t id = s->options.temperature == 0 ? greedy(logits, s->vocab) : sample(s, logits);
-    for (uint32_t i = 0; i < s->vocab && allowed && !moe_is_allowed(allowed, id); i++)
+    uint32_t id = sample(s, change(s, logits, after));
+    for (uint32_t i = 0; i < s->vocab && after->allowed && !moe_is_allowed(after->allowed, id); i++)
         id = i;
     return id;
-}
-
-uint32_t moe_sampler_next(struct moe_sampler *s, const float *logits, const uint32_t *recent,
-                          uint64_t n_recent)
-{
-    return moe_sampler_next_allowed(s, logits, NULL, recent, n_recent);
 }
 
 /* ---- What is said of a token ---- */

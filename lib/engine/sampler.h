@@ -24,7 +24,7 @@ static inline float moe_logit_sane(float logit)
 }
 
 struct moe_sampler;
-/* All options are set (moe_sampling_complete). */
+/* All options are given (moe_sampling_complete). */
 int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *options,
                     uint32_t vocab, struct moe_err *err);
 void moe_sampler_free(struct moe_sampler *s);
@@ -32,10 +32,10 @@ const struct moe_sampler_options *moe_sampler_asked(const struct moe_sampler *s)
 /* Memory that one takes. */
 uint64_t moe_sampler_bytes(uint32_t vocab);
 
-/* Where its random draws go on: a sampler that gets them continues like the one they come from. Not
- * all of them are 0. */
+/* Where its random draws go on: a sampler that gets them continues like the one they come from. */
 struct moe_sampler_draws {
-    uint64_t random[4];
+    uint64_t random[4]; /* not all of them are 0 */
+    double surprise;    /* mirostat's limit; 0: where it begins */
 };
 struct moe_sampler_draws moe_sampler_get_draws(const struct moe_sampler *s);
 void moe_sampler_set_draws(struct moe_sampler *s, const struct moe_sampler_draws *draws);
@@ -43,20 +43,30 @@ void moe_sampler_set_draws(struct moe_sampler *s, const struct moe_sampler_draws
 /* Whether the next token is the largest logit's, the lowest of equals. */
 bool moe_sampler_is_greedy(const struct moe_sampler *s);
 
-/* Order of the steps: repeat penalty, temperature, top-k, top-p, min-p, draw. `logits` (n = vocab)
- * is left as it is; `recent` are the last n_recent ids of the context, oldest first. */
-uint32_t moe_sampler_next(struct moe_sampler *s, const float *logits, const uint32_t *recent,
-                          uint64_t n_recent);
 static inline bool moe_is_allowed(const uint64_t *allowed, uint32_t id)
 {
     return allowed[id / 64] >> id % 64 & 1;
 }
-/* The same as if there were no tokens but those whose bit (id % 64 of word id / 64) is set in
- * `allowed` (NULL: all are), one at least: every step sees these alone. Where a damaged
- * model gives none of them more than any, it is the lowest. */
-uint32_t moe_sampler_next_allowed(struct moe_sampler *s, const float *logits,
-                                  const uint64_t *allowed, const uint32_t *recent,
-                                  uint64_t n_recent);
+
+/* What a token is drawn after, and among. */
+struct moe_drawn_after {
+    const uint32_t *recent; /* [n_recent] the last ids of the context, oldest first */
+    uint64_t n_recent;
+    const struct moe_tokenizer *tokenizer; /* to look for DRY's breakers; NULL: there are none */
+    /* Only those whose bit (id % 64 of word id / 64) is set, one at least; NULL: all. */
+    const uint64_t *allowed;
+    const struct moe_ids *without; /* ... but not these, unless others are missing; NULL: none */
+};
+
+/*
+ * Draws. The steps are llama.cpp's, in their usual order: biases, penalties, DRY; then what is not
+ * allowed is left out, as if there were no such tokens; top-n-sigma, top-k, typical, top-p, min-p,
+ * XTC, temperature, draw. With mirostat it is temperature, mirostat, draw after the penalties.
+ * `logits` [vocab] is left as it is. Where a damaged model gives none of the allowed more than any,
+ * it is the lowest of these.
+ */
+uint32_t moe_sampler_draw(struct moe_sampler *s, const float *logits,
+                          const struct moe_drawn_after *after);
 
 /*
  * Token said: a token of an answer with its log probability and those of the likeliest in its

@@ -20,23 +20,6 @@ static bool is_given(const json_t *value)
 
 /* ---- Requests: what chats and texts share ---- */
 
-/* Options that completions have by the same name. */
-static const char *const same_options[] = {"temperature",
-                                           "top_k",
-                                           "top_p",
-                                           "min_p",
-                                           "seed",
-                                           "stop",
-                                           "repeat_penalty",
-                                           "typical_p",
-                                           "mirostat",
-                                           "repeat_last_n",
-                                           "presence_penalty",
-                                           "frequency_penalty",
-                                           "tfs_z",
-                                           "mirostat_tau",
-                                           "mirostat_eta"};
-
 /* Options: those of sampling; others, which say how a model is loaded, have no effect. */
 static int put_options(struct moe_request *r, json_t *to, const json_t *options,
                        struct chat_maker *m)
@@ -45,10 +28,8 @@ static int put_options(struct moe_request *r, json_t *to, const json_t *options,
     const char *key;
     json_object_foreach((json_t *)options, key, value)
     {
-        size_t i = 0, n = sizeof same_options / sizeof same_options[0];
-        while (i < n && strcmp(same_options[i], key) != 0)
-            i++;
-        if (i < n)
+        if (chat_says_draws(key) || strcmp(key, "seed") == 0 || strcmp(key, "stop") == 0 ||
+            strcmp(key, "tfs_z") == 0)
             chat_take(m, to, key, options, key);
         else if (strcmp(key, "num_predict") != 0)
             chat_ignore(r, "options.", key);

@@ -159,6 +159,7 @@ static void request_free(struct moe_server *s, struct request *a, bool with_requ
         moe_buf_release(&a->jobs[i].said);
         moe_buf_release(&a->jobs[i].route);
         free(a->jobs[i].stops);
+        free(a->jobs[i].biases);
         moe_constraint_free(a->jobs[i].constraint);
     }
     pthread_mutex_destroy(&a->telling);
@@ -781,7 +782,9 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
     leave_batch(x, j);
     note_changes(j, r->n_cached > 0);
     free(j->stops);
+    free(j->biases);
     j->stops = NULL;
+    j->biases = NULL;
     moe_constraint_free(j->constraint);
     j->constraint = NULL;
     if (r->status == MOE_OK && r->why != MOE_STOP_USER && j->holds)
@@ -893,6 +896,42 @@ static int prepare_prompt(struct executor *x, const struct job *j, struct moe_er
     return a->why.status == MOE_OK ? MOE_OK : moe_fail(err, a->why.status, "%s", a->why.text);
 }
 
+/* Makes biases of the model's tokens from those of the request. */
+static int make_biases(struct job *j, const struct moe_model *model, uint32_t *n_out,
+                       struct moe_err *err)
+{
+    const struct moe_request *r = j->of->request;
+    struct moe_ids ids = {0};
+    struct moe_buf out = {0};
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < r->n_biases && status == MOE_OK; i++) {
+        const struct moe_request_bias *b = &r->biases[i];
+        struct moe_logit_bias token = b->token;
+        ids.n = 0;
+        if (b->text)
+            status =
+                moe_tokenizer_encode(model->tokenizer, b->text, strlen(b->text), false, &ids, err);
+        else if (token.id >= model->config.vocab)
+            status = moe_fail(err, MOE_ERR_FORMAT,
+                              "the request: 'logit_bias' names token %u: the model has %u",
+                              token.id, model->config.vocab);
+        else
+            status = moe_ids_push(&ids, token.id, err);
+        for (uint64_t k = 0; k < ids.n && status == MOE_OK; k++) {
+            token.id = ids.ids[k];
+            moe_buf_append(&out, &token, sizeof token);
+        }
+    }
+    moe_ids_release(&ids);
+    if (status == MOE_OK && out.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the biases of tokens");
+    if (status != MOE_OK)
+        moe_buf_release(&out);
+    *n_out = (uint32_t)(out.size / sizeof *j->biases);
+    j->biases = (struct moe_logit_bias *)(void *)out.data;
+    return status;
+}
+
 static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
 {
     const struct loaded *l = &x->loaded[j->queued.expert];
@@ -901,7 +940,10 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
     struct moe_sampler *sampler;
     sampling.seed = moe_request_seed(r, j->choice);
     moe_sampling_complete(&sampling, &l->engine->model->sampling);
-    int status = MOE_OK;
+    int status = make_biases(j, l->engine->model, &sampling.n_biases, err);
+    sampling.biases = j->biases;
+    if (status != MOE_OK)
+        return status;
     if (r->grammar)
         status = moe_engine_constrain(l->engine, r->grammar, NULL, &j->constraint, err);
     else if (j->of->calls && j->of->calls[j->queued.expert])
@@ -917,7 +959,10 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
         .sampler = sampler,
         .options = {.constraint = j->constraint,
                     .max_tokens = r->max_tokens,
+                    .min_tokens = r->min_tokens,
                     .ignore_eos = r->ignore_eos,
+                    .stop_ids = r->stop_ids,
+                    .n_stop_ids = r->n_stop_ids,
                     .draft = r->draft ? x->server->options.draft : 0,
                     .draft_ahead = r->draft && x->server->options.engine.ahead,
                     .again = j->of->again,

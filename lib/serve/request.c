@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "fmt/json.h"
 #include "grammar/constraint.h"
 #include "grammar/grammar.h"
@@ -59,32 +60,146 @@ static bool is_given(const json_t *value)
 
 /* ---- Numbers ---- */
 
-#define SAMPLING(member) offsetof(struct moe_request, sampling.member)
 #define OWN(member) offsetof(struct moe_request, member)
 
-/* Later keys override earlier ones. */
-static const struct {
-    const char *key;
-    size_t at; /* offset in struct moe_request */
-    double low, high;
-} reals[] = {
-    {"temperature", SAMPLING(temperature), 0, 2},
-    {"top_p", SAMPLING(top_p), 0, 1},
-    {"min_p", SAMPLING(min_p), 0, 1},
-    {"repetition_penalty", SAMPLING(repeat_penalty), 0.1, 10},
-    {"repeat_penalty", SAMPLING(repeat_penalty), 0.1, 10},
-};
+enum { MOST_TEMPERATURE = 2 };
 
-static int read_reals(struct moe_request *r, const json_t *body, struct moe_err *err)
+/* Reads the value of a key, where it is given. */
+static int read_value(struct moe_request *r, const json_t *body, int i, const char *key,
+                      struct moe_err *err)
 {
-    for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) {
-        double *to = (double *)(void *)((char *)r + reals[i].at);
-        MOE_TRY(moe_json_get_double(REQUEST, body, reals[i].key, false, to, err));
-        if (!isnan(*to) && !(*to >= reals[i].low && *to <= reals[i].high))
-            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s' is %g, expected %g to %g",
-                            reals[i].key, *to, reals[i].low, reals[i].high);
+    double value = (double)NAN;
+    MOE_TRY(moe_json_get_double(REQUEST, body, key, false, &value, err));
+    if (strcmp(key, "temperature") == 0 && value > MOST_TEMPERATURE)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s' is %g, expected 0 to %d", key, value,
+                        MOST_TEMPERATURE);
+    return isnan(value) ? MOE_OK : moe_sampling_take(&r->sampling, i, REQUEST, key, value, err);
+}
+
+static int read_sampling(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const struct moe_sampling_field *f;
+    for (int i = 0; (f = moe_sampling_field(i)) != NULL; i++) {
+        if (strcmp(f->key, "repeat_penalty") == 0)
+            MOE_TRY(read_value(r, body, i, "repetition_penalty", err));
+        MOE_TRY(read_value(r, body, i, f->key, err));
     }
     return MOE_OK;
+}
+
+/* A token's id, as a number or, as JSON's keys are, in decimal digits; else a text. */
+static int read_biased(struct moe_request_bias *out, const json_t *id, const char *key,
+                       struct moe_err *err)
+{
+    uint64_t n = UINT64_MAX;
+    if (json_is_integer(id) && json_integer_value(id) >= 0)
+        n = (uint64_t)json_integer_value(id);
+    else if (id && !json_is_string(id))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'logit_bias' has what is neither a token's id nor a text");
+    else if (id)
+        return copy_text(&out->text, id, "a text of 'logit_bias'", err);
+    else if (!moe_parse_u64(key, &n)) {
+        out->text = moe_strndup(key, strlen(key), err);
+        return out->text ? MOE_OK : MOE_ERR_MEMORY;
+    }
+    if (n > UINT32_MAX)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'logit_bias' has what is no token's id");
+    out->token.id = (uint32_t)n;
+    return MOE_OK;
+}
+
+static int read_bias(struct moe_request *r, const json_t *id, const char *key, const json_t *bias,
+                     struct moe_err *err)
+{
+    struct moe_request_bias *to = &r->biases[r->n_biases];
+    const double value = json_is_false(bias) ? -INFINITY : json_number_value(bias);
+    if (!json_is_false(bias) && !(json_is_number(bias) && fabs(value) <= 100))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'logit_bias' has a bias that is neither -100 to 100 nor false");
+    MOE_TRY(read_biased(to, id, key, err));
+    to->token.bias = (float)value;
+    r->n_biases++;
+    return MOE_OK;
+}
+
+/* {"15043": -1}, as OpenAI's API has it; llama.cpp's server takes texts too, [[15043, -1], ["Once",
+ * false]], and false for tokens that are never drawn. */
+static int read_biases(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    json_t *biases = json_object_get(body, "logit_bias"), *bias;
+    const size_t n = json_is_array(biases) ? json_array_size(biases) : json_object_size(biases);
+    const char *key;
+    size_t i;
+    if (is_given(biases) && !json_is_array(biases) && !json_is_object(biases))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'logit_bias' is neither an object nor a list");
+    if (n > MOE_REQUEST_MAX_BIASES)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'logit_bias' has %zu biases, %d at most are allowed", n,
+                        MOE_REQUEST_MAX_BIASES);
+    if (n && !(r->biases = moe_alloc(n, sizeof *r->biases, err)))
+        return MOE_ERR_MEMORY;
+    if (json_is_object(biases))
+        json_object_foreach(biases, key, bias) MOE_TRY(read_bias(r, NULL, key, bias, err));
+    else
+        json_array_foreach(biases, i, bias)
+        {
+            if (json_array_size(bias) != 2)
+                return moe_fail(err, MOE_ERR_FORMAT,
+                                REQUEST ": 'logit_bias[%zu]' is not a token and its bias", i);
+            MOE_TRY(read_bias(r, json_array_get(bias, 0), NULL, json_array_get(bias, 1), err));
+        }
+    return MOE_OK;
+}
+
+/* Reads "dry_sequence_breakers", a list of texts. */
+static int read_breakers(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *breakers = json_object_get(body, "dry_sequence_breakers");
+    const size_t n = json_array_size(breakers);
+    if (!is_given(breakers))
+        return MOE_OK;
+    if (!json_is_array(breakers) || n > MOE_REQUEST_MAX_BREAKERS)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'dry_sequence_breakers' is not a list of at most %d texts",
+                        MOE_REQUEST_MAX_BREAKERS);
+    if (!(r->breakers = moe_alloc(n + 1, sizeof *r->breakers, err)))
+        return MOE_ERR_MEMORY;
+    for (size_t i = 0; i < n; i++)
+        MOE_TRY(copy_text((char **)&r->breakers[i], json_array_get(breakers, i),
+                          "a text of 'dry_sequence_breakers'", err));
+    r->sampling.dry_breakers = r->breakers;
+    return MOE_OK;
+}
+
+/* Reads a list of tokens' ids. */
+static int read_id_list(const json_t *list, const char *key, uint32_t *out, struct moe_err *err)
+{
+    const json_t *id;
+    size_t i;
+    json_array_foreach(list, i, id)
+    {
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) > UINT32_MAX)
+            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s[%zu]' is not a token's id", key, i);
+        out[i] = (uint32_t)json_integer_value(id);
+    }
+    return MOE_OK;
+}
+
+static int read_stop_ids(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *ids = json_object_get(body, "stop_token_ids");
+    const size_t n = json_array_size(ids);
+    if ((is_given(ids) && !json_is_array(ids)) || n > MOE_REQUEST_MAX_STOP_IDS)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'stop_token_ids' is not a list of at most %d tokens' ids",
+                        MOE_REQUEST_MAX_STOP_IDS);
+    if (n && !(r->stop_ids = moe_alloc(n, sizeof *r->stop_ids, err)))
+        return MOE_ERR_MEMORY;
+    r->n_stop_ids = (uint32_t)n;
+    return read_id_list(ids, "stop_token_ids", r->stop_ids, err);
 }
 
 static const struct {
@@ -105,16 +220,6 @@ static int read_switches(struct moe_request *r, const json_t *body, struct moe_e
                                       (bool *)((char *)r + switches[i].at), err));
     }
     return MOE_OK;
-}
-
-static int read_top_k(struct moe_request *r, const json_t *body, struct moe_err *err)
-{
-    const json_t *top_k = json_object_get(body, "top_k");
-    if (json_is_integer(top_k) && json_integer_value(top_k) == -1) {
-        r->sampling.top_k = 0; /* as some servers write "all" */
-        return MOE_OK;
-    }
-    return moe_json_get_u32(REQUEST, body, "top_k", 1000000, false, &r->sampling.top_k, err);
 }
 
 static int read_choices(struct moe_request *r, const json_t *body, struct moe_err *err)
@@ -158,7 +263,12 @@ static int read_max_tokens(struct moe_request *r, const json_t *body, struct moe
         r->max_tokens = n;
         given = true;
     }
-    return MOE_OK;
+    MOE_TRY(moe_json_get_u32(REQUEST, body, "min_tokens", UINT32_MAX, false, &r->min_tokens, err));
+    return r->min_tokens <= r->max_tokens
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_FORMAT,
+                          REQUEST ": 'min_tokens' is %u, more than the most tokens allowed",
+                          r->min_tokens);
 }
 
 static int read_seed(struct moe_request *r, const json_t *body, struct moe_err *err)
@@ -259,9 +369,6 @@ static const struct {
 } not_done[] = {
     {"functions", "", 0},
     {"function_call", "none auto", 0},
-    {"logit_bias", "", 0},
-    {"presence_penalty", "", 0},
-    {"frequency_penalty", "", 0},
     {"best_of", "", 1},
     {"suffix", "", 0},
     {"audio", "", 0},
@@ -272,23 +379,16 @@ static const struct {
     {"bad_words", "", 0},
     {"chat_template", "", 0},
     {"continue_final_message", "", 0},
-    {"dry_multiplier", "", 0},
-    {"dynatemp_range", "", 0},
     {"guided_choice", "", 0},
     {"guided_grammar", "", 0},
     {"guided_json", "", 0},
     {"guided_regex", "", 0},
     {"length_penalty", "", 1},
-    {"min_tokens", "", 0},
-    {"mirostat", "", 0},
     {"n_predict", "", 0},
     {"prompt_logprobs", "", 0},
-    {"stop_token_ids", "", 0},
     {"structured_outputs", "", 0},
     {"tfs_z", "", 1},
-    {"typical_p", "", 1},
     {"use_beam_search", "", 0},
-    {"xtc_probability", "", 0},
 };
 
 /* Whether `word` is one of `words`. */
@@ -356,8 +456,8 @@ static int refuse_what_is_not_done(const json_t *body, struct moe_err *err)
 static int read_options(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     static int (*const parts[])(struct moe_request *, const json_t *, struct moe_err *) = {
-        read_reals,    read_switches,   read_top_k, read_choices,
-        read_logprobs, read_max_tokens, read_seed,  read_stream_options,
+        read_sampling, read_biases,     read_breakers, read_switches, read_choices,
+        read_logprobs, read_max_tokens, read_stop_ids, read_seed,     read_stream_options,
     };
     moe_sampling_unsaid(&r->sampling);
     r->n = 1;
@@ -547,14 +647,8 @@ static int read_ids(struct moe_request *r, const json_t *list, struct moe_err *e
     size_t n = json_array_size(list);
     if (!(r->ids = moe_alloc(n, sizeof *r->ids, err)))
         return MOE_ERR_MEMORY;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *id = json_array_get(list, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-            json_integer_value(id) > UINT32_MAX)
-            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prompt[%zu]' is not a token's id", i);
-        r->ids[r->n_ids++] = (uint32_t)json_integer_value(id);
-    }
-    return MOE_OK;
+    r->n_ids = n;
+    return read_id_list(list, "prompt", r->ids, err);
 }
 
 static int read_prompt(struct moe_request *r, const json_t *body, struct moe_err *err)
@@ -666,7 +760,6 @@ static const struct {
 } others[] = {
     {"model", BOTH},
     {"n", BOTH},
-    {"top_k", BOTH},
     {"max_tokens", BOTH},
     {"max_completion_tokens", BOTH},
     {"seed", BOTH},
@@ -689,11 +782,23 @@ static const struct {
     {"prefix_text", MOE_REQUEST_TEXT},
 };
 
+bool chat_says_draws(const char *key)
+{
+    static const char *const others_of_draws[] = {"repetition_penalty", "logit_bias",
+                                                  "dry_sequence_breakers", "min_tokens",
+                                                  "stop_token_ids"};
+    const struct moe_sampling_field *f;
+    bool is = false;
+    for (int i = 0; (f = moe_sampling_field(i)) != NULL; i++)
+        is = is || strcmp(f->key, key) == 0;
+    for (size_t i = 0; i < sizeof others_of_draws / sizeof others_of_draws[0]; i++)
+        is = is || strcmp(others_of_draws[i], key) == 0;
+    return is;
+}
+
 static bool is_read(const char *key, int kind)
 {
-    bool is = false;
-    for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++)
-        is = is || strcmp(reals[i].key, key) == 0;
+    bool is = chat_says_draws(key);
     for (size_t i = 0; i < sizeof not_done / sizeof not_done[0]; i++)
         is = is || strcmp(not_done[i].key, key) == 0;
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++)
@@ -705,15 +810,32 @@ static bool is_read(const char *key, int kind)
     return is;
 }
 
-static void note_ignored(struct moe_request *r, const json_t *body)
+/* Notes keys that are neither among `known`, of another API, nor of draws; NULL: not of ours. */
+static void note_ignored(struct moe_request *r, const json_t *body, const char *const *known)
 {
     json_t *value;
     const char *key;
     json_object_foreach((json_t *)body, key, value)
     {
-        if (!json_is_null(value) && !is_read(key, (int)r->kind))
+        const char *const *k = known;
+        while (k && *k && strcmp(*k, key) != 0)
+            k++;
+        if (!json_is_null(value) && !(k ? *k || chat_says_draws(key) : is_read(key, (int)r->kind)))
             chat_ignore(r, "", key);
     }
+}
+
+/* A chat made of another API's body takes over what it says of draws. */
+static int take_draws(json_t *chat, const json_t *body, struct moe_err *err)
+{
+    json_t *value;
+    const char *key;
+    json_object_foreach((json_t *)body, key, value)
+    {
+        if (chat_says_draws(key) && json_object_set(chat, key, value) != 0)
+            return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
+    }
+    return MOE_OK;
 }
 
 /* ---- The whole ---- */
@@ -778,12 +900,14 @@ int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
     r->kind = kind;
     r->api = moe_request_api(kind);
     if (r->api) {
-        chat_ignore_others(r, body, "", r->api->keys);
+        note_ignored(r, body, r->api->keys);
         status = r->api->to_chat(r, &chat, body, err);
+        if (status == MOE_OK)
+            status = take_draws(chat, body, err);
         body = chat;
         r->kind = json_object_get(body, "prompt") ? MOE_REQUEST_TEXT : MOE_REQUEST_CHAT;
     }
-    note_ignored(r, body);
+    note_ignored(r, body, NULL);
     if (status == MOE_OK) {
         status = read_body(r, body, allowance ? allowance : &usual, err);
         if (status != MOE_OK && r->api)
@@ -826,10 +950,17 @@ void moe_request_free(struct moe_request *r)
         free(r->fields[i].name);
         free(r->fields[i].text);
     }
+    for (uint32_t i = 0; i < r->n_biases; i++)
+        free(r->biases[i].text);
+    for (uint32_t i = 0; r->breakers && r->breakers[i]; i++)
+        free((char *)r->breakers[i]);
     moe_json_free(r->messages);
     moe_json_free(r->tools);
     free(r->only_call);
     moe_json_free(r->variables);
+    free(r->biases);
+    free(r->breakers);
+    free(r->stop_ids);
     free(r->question);
     free(r->stops);
     free(r->fields);
@@ -853,6 +984,16 @@ uint64_t moe_request_bytes(const struct moe_request *r)
         bytes += strlen(r->fields[i].name) + strlen(r->fields[i].text) + 2 * MALLOC_BYTES;
     if (r->asked)
         bytes += 2 * (strlen(r->asked) + MALLOC_BYTES); /* the reply's copy, too */
+    /* A text has as many tokens as bytes at most; each choice has them all. */
+    for (uint32_t i = 0; i < r->n_biases; i++)
+        bytes +=
+            sizeof *r->biases + r->n * sizeof r->biases->token +
+            (r->biases[i].text
+                 ? strlen(r->biases[i].text) * (1 + r->n * sizeof r->biases->token) + MALLOC_BYTES
+                 : 0);
+    for (uint32_t i = 0; r->breakers && r->breakers[i]; i++)
+        bytes += strlen(r->breakers[i]) + MALLOC_BYTES + sizeof *r->breakers;
+    bytes += r->n_stop_ids * sizeof *r->stop_ids;
     if (r->tools)
         bytes += r->n * (moe_constraint_bytes(SOME_LOGITS) + CALLS_BYTES);
     if (r->grammar)

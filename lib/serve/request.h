@@ -1,14 +1,14 @@
 /*
  * Request: what a client asks for, read from the body of OpenAI's /v1/chat/completions or
  * /v1/completions. Limits and the meaning of missing keys are the API's (/v1/completions ends after
- * 16 tokens), except for temperature and top_p, which are then the model's, as in moe-run. Added
- * are top_k, min_p, repeat_penalty (or repetition_penalty), ignore_eos, and draft, which is on if
- * the server drafts.
+ * 16 tokens), except for what says how tokens are drawn, which is then the model's, as in moe-run.
+ * Added are llama.cpp's keys for that (moe_sampling_field), vLLM's repetition_penalty, ignore_eos,
+ * min_tokens and stop_token_ids, and draft, which is on if the server drafts.
  *
  * response_format, and llama.cpp's json_schema and grammar, restrict the answer (grammar/).
  *
  * Unknown keys are ignored, as compatible servers do, and noted. Keys that would change the answer
- * and are not implemented (logit_bias, ...) are refused; every error names the key in single
+ * and are not implemented (best_of, ...) are refused; every error names the key in single
  * quotes.
  */
 #ifndef MOE_SERVE_REQUEST_H
@@ -57,6 +57,15 @@ enum {
     MOE_REQUEST_MAX_FIELDS = 64,
     MOE_REQUEST_MAX_VARIABLES = 64,
     MOE_REQUEST_IGNORED = 256,
+    MOE_REQUEST_MAX_BIASES = 1024,
+    MOE_REQUEST_MAX_STOP_IDS = 64,
+    MOE_REQUEST_MAX_BREAKERS = 32,
+};
+
+/* What "logit_bias" adds to a token, or to each token of a text. */
+struct moe_request_bias {
+    char *text; /* NULL: `token` says it */
+    struct moe_logit_bias token;
 };
 
 struct moe_request_field {
@@ -86,8 +95,14 @@ struct moe_request {            /* owns everything it points at */
     uint64_t n_ids;
 
     struct moe_sampler_options sampling; /* as asked for, with a random seed if none is */
-    uint64_t max_tokens;                 /* UINT64_MAX: no limit */
-    const char **stops;                  /* NULL-terminated, owns the texts; never NULL */
+    struct moe_request_bias *biases;     /* in place of sampling.biases */
+    uint32_t n_biases;
+    const char **breakers; /* sampling.dry_breakers, owned; NULL: the usual ones */
+    uint64_t max_tokens;   /* UINT64_MAX: no limit */
+    uint32_t min_tokens;
+    uint32_t *stop_ids; /* tokens that end it */
+    uint32_t n_stop_ids;
+    const char **stops; /* NULL-terminated, owns the texts; never NULL */
     uint32_t n_stops;
     uint32_t n; /* choices wanted; choice i is drawn with moe_request_seed(r, i) */
     bool stream, stream_usage;

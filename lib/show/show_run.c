@@ -275,21 +275,17 @@ void moe_show_sampling(const struct moe_sampler_options *asked,
     } origins[] = {{MOE_SAMPLING_ASKED, "asked for"},
                    {MOE_SAMPLING_OF_MODEL, "the model's"},
                    {MOE_SAMPLING_DEFAULT, "default"}};
-    struct moe_sampler_options all = *asked;
     struct moe_sampling_value v;
     uint32_t n = 0;
-    moe_sampling_complete(&all, model);
     for (size_t o = 0; o < sizeof origins / sizeof origins[0]; o++) {
         uint32_t n_before = n;
         for (int i = 0; moe_sampling_value(asked, model, i, &v); i++) {
-            bool penalty = strncmp(v.name, "repeat", 6) == 0;
-            bool idle = penalty ? all.repeat_penalty == 1 : i > 0 && all.temperature == 0;
-            if (v.origin != origins[o].origin || idle)
+            if (v.origin != origins[o].origin || v.idle)
                 continue;
             moe_buf_text(out, n++ ? ", " : "");
-            for (const char *c = v.name; *c; c++)
+            for (const char *c = v.field->name; *c; c++)
                 moe_buf_u8(out, *c == '_' ? '-' : (uint8_t)*c);
-            moe_buf_printf(out, " %g", v.value);
+            moe_buf_printf(out, " %.10g", v.value);
         }
         if (n > n_before)
             moe_buf_printf(out, " (%s)", origins[o].words);

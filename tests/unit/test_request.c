@@ -2,6 +2,7 @@
 #include "../test.h"
 
 #include <jansson.h>
+#include <math.h>
 
 #include "prompt/chat.h"
 #include "serve/request.h"
@@ -215,9 +216,24 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
          "'tool_choice' is none of auto, none, required"},
         {"\"chat_template_kwargs\": [1]", "'chat_template_kwargs' is not an object"},
         {"\"reasoning_effort\": 3", "'reasoning_effort' is not a text"},
-        {"\"logit_bias\": {\"50256\": -100}", "'logit_bias'"},
-        {"\"presence_penalty\": 0.5", "'presence_penalty'"},
-        {"\"frequency_penalty\": -0.5", "'frequency_penalty'"},
+        {"\"logit_bias\": 1", "'logit_bias' is neither an object nor a list"},
+        {"\"logit_bias\": {\"1\": -101}", "'logit_bias' has a bias that is neither -100 to 100"},
+        {"\"logit_bias\": {\"1\": true}", "'logit_bias' has a bias that is neither -100 to 100"},
+        {"\"logit_bias\": [[1]]", "'logit_bias[0]' is not a token and its bias"},
+        {"\"logit_bias\": [[1.5, 1]]", "'logit_bias' has what is neither a token's id nor a text"},
+        {"\"logit_bias\": [[-1, 1]]", "'logit_bias' has what is neither a token's id nor a text"},
+        {"\"logit_bias\": {\"4294967296\": 1}", "'logit_bias' has what is no token's id"},
+        {"\"presence_penalty\": 2.5", "'presence_penalty' is 2.5, expected -2 to 2"},
+        {"\"frequency_penalty\": -2.5", "'frequency_penalty' is -2.5, expected -2 to 2"},
+        {"\"mirostat\": 1", "'mirostat' is 1, which is not supported"},
+        {"\"typical_p\": -1", "'typical_p' is -1, expected 0 to 1"},
+        {"\"dry_base\": 0.5", "'dry_base' is 0.5, expected 1 to 100"},
+        {"\"dry_sequence_breakers\": \"x\"", "'dry_sequence_breakers' is not a list"},
+        {"\"dry_sequence_breakers\": [1]", "'dry_sequence_breakers' is not a text"},
+        {"\"repeat_last_n\": -2", "'repeat_last_n' is -2, expected a whole number"},
+        {"\"min_tokens\": 3, \"max_tokens\": 2", "'min_tokens' is 3, more than"},
+        {"\"stop_token_ids\": 3", "'stop_token_ids' is not a list"},
+        {"\"stop_token_ids\": [-3]", "'stop_token_ids[0]' is not a token's id"},
         {"\"response_format\": {\"type\": \"json\"}", "'response_format'"},
         {"\"response_format\": {\"type\": \"json_schema\"}", "'response_format'"},
         {"\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": "
@@ -288,6 +304,48 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         refused(MOE_REQUEST_CHAT, whole[i].json, whole[i].words);
     for (size_t i = 0; i < N_ITEMS(texts); i++)
         refused(MOE_REQUEST_TEXT, texts[i].json, texts[i].words);
+}
+
+static void how_tokens_are_drawn_is_read(void **state)
+{
+    (void)state;
+    struct moe_request *r = parse(
+        MOE_REQUEST_CHAT,
+        "{" HELLO ", \"presence_penalty\": 1.5, \"frequency_penalty\": -0.5, \"mirostat\": 2, "
+        "\"mirostat_tau\": 3, \"mirostat_eta\": 0.2, \"repeat_last_n\": -1, \"typical_p\": 0.9,"
+        "\"dry_multiplier\": 0.8, \"dry_base\": 2, \"dry_allowed_length\": 3,"
+        "\"dry_penalty_last_n\": 50, \"dry_sequence_breakers\": [\"a\", \"\"],"
+        "\"top_n_sigma\": 1.5, \"xtc_probability\": 0.5, \"xtc_threshold\": 0.2,"
+        "\"dynatemp_range\": 0.4, \"dynatemp_exponent\": 2, \"min_tokens\": 4,"
+        "\"stop_token_ids\": [7, 9], \"logit_bias\": [[5, -1], [\"Once\", false]]}");
+    const struct moe_sampler_options *s = &r->sampling;
+    assert_true(s->presence_penalty == 1.5 && s->frequency_penalty == -0.5);
+    assert_true(s->mirostat == 2 && s->mirostat_tau == 3 && s->mirostat_eta == 0.2);
+    assert_true(s->repeat_window == 1000000 && s->typical_p == 0.9);
+    assert_true(s->dry_multiplier == 0.8 && s->dry_base == 2 && s->dry_allowed_length == 3);
+    assert_int_equal(s->dry_window, 50);
+    assert_string_equal(s->dry_breakers[0], "a");
+    assert_string_equal(s->dry_breakers[1], "");
+    assert_null(s->dry_breakers[2]);
+    assert_true(s->top_n_sigma == 1.5 && s->xtc_probability == 0.5 && s->xtc_threshold == 0.2);
+    assert_true(s->dynatemp_range == 0.4 && s->dynatemp_exponent == 2);
+    assert_int_equal(r->min_tokens, 4);
+    assert_true(r->n_stop_ids == 2 && r->stop_ids[0] == 7 && r->stop_ids[1] == 9);
+    assert_int_equal(r->n_biases, 2);
+    assert_true(!r->biases[0].text && r->biases[0].token.id == 5 && r->biases[0].token.bias == -1);
+    assert_string_equal(r->biases[1].text, "Once");
+    assert_true(isinf(r->biases[1].token.bias) && r->biases[1].token.bias < 0);
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_TEXT, "{\"prompt\": \"x\", \"logit_bias\": {\"8\": 1, \"a b\": -2}}");
+    assert_int_equal(r->n_biases, 2);
+    for (int i = 0; i < 2; i++) { /* in any order */
+        if (r->biases[i].text)
+            assert_string_equal(r->biases[i].text, "a b");
+        else
+            assert_int_equal(r->biases[i].token.id, 8);
+        assert_true(r->biases[i].token.bias == (r->biases[i].text ? -2 : 1));
+    }
+    moe_request_free(r);
 }
 
 static void what_asks_for_nothing_is_taken(void **state)
@@ -422,6 +480,7 @@ int main(void)
         cmocka_unit_test(chats_keep_all_members),
         cmocka_unit_test(prompts_come_in_each_form),
         cmocka_unit_test(what_cannot_be_is_refused_by_its_key),
+        cmocka_unit_test(how_tokens_are_drawn_is_read),
         cmocka_unit_test(what_asks_for_nothing_is_taken),
         cmocka_unit_test(values_are_bounded),
     };

@@ -16,9 +16,9 @@ static void check_value(const struct moe_sampler_options *asked,
 {
     struct moe_sampling_value v;
     int i = 0;
-    while (moe_sampling_value(asked, model, i, &v) && strcmp(v.name, name) != 0)
+    while (moe_sampling_value(asked, model, i, &v) && strcmp(v.field->name, name) != 0)
         i++;
-    assert_string_equal(v.name, name);
+    assert_string_equal(v.field->name, name);
     assert_true(v.value == value);
     assert_int_equal(v.origin, origin);
 }
@@ -47,6 +47,54 @@ static void what_is_asked_for_comes_first(void **state)
     moe_sampling_unsaid(&asked);
     moe_sampling_complete(&asked, NULL);
     assert_true(asked.temperature == 0.8 && asked.top_k == 40 && asked.min_p == 0.05);
+}
+
+/* Whether a value has an effect, as statistics tell by: with these values, by their names. */
+static void what_has_no_effect_is_idle(void **state)
+{
+    static const struct {
+        const char *name;
+        double value;
+        const char *other;
+        double with;
+        bool idle;
+    } cases[] = {
+        {"presence_penalty", 1.5, "repeat_window", 64, false},
+        {"presence_penalty", 1.5, "repeat_window", 0, true},
+        {"frequency_penalty", 0, "repeat_window", 64, true},
+        {"repeat_window", 9, "frequency_penalty", 0, true},
+        {"repeat_window", 9, "frequency_penalty", 0.5, false},
+        {"dry_base", 2, "dry_multiplier", 0, true},
+        {"dry_base", 2, "dry_multiplier", 1, false},
+        {"top_k", 5, "mirostat", 2, true},
+        {"top_k", 5, "temperature", 0, true},
+        {"top_k", 5, "temperature", 1, false},
+        {"mirostat_tau", 5, "mirostat", 0, true},
+        {"mirostat_tau", 5, "mirostat", 2, false},
+        {"xtc_threshold", 0.2, "xtc_probability", 0, true},
+        {"xtc_probability", 0.5, "xtc_threshold", 0.6, true},
+        {"xtc_probability", 0.5, "xtc_threshold", 0.2, false},
+        {"typical_p", 1, "mirostat", 0, true},
+        {"top_n_sigma", -1, "mirostat", 0, true},
+        {"dynatemp_exponent", 2, "dynatemp_range", 0.5, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_sampler_options o;
+        struct moe_sampling_value v;
+        struct moe_err err;
+        const struct moe_sampling_field *f;
+        moe_sampling_unsaid(&o);
+        for (int k = 0; (f = moe_sampling_field(k)) != NULL; k++) {
+            if (strcmp(f->name, cases[i].name) == 0)
+                assert_ok(moe_sampling_take(&o, k, "x", f->name, cases[i].value, &err), &err);
+            if (strcmp(f->name, cases[i].other) == 0)
+                assert_ok(moe_sampling_take(&o, k, "x", f->name, cases[i].with, &err), &err);
+        }
+        for (int k = 0; moe_sampling_value(&o, NULL, k, &v); k++)
+            if (strcmp(v.field->name, cases[i].name) == 0 && v.idle != cases[i].idle)
+                fail_msg("%s with %s %g", cases[i].name, cases[i].other, cases[i].with);
+    }
 }
 
 /* What a generation_config.json says, as a pack keeps it; "": nothing. */
@@ -79,6 +127,7 @@ static void checkpoints_say_it(void **state)
         {"{\"top_k\": -7}", "'top_k' is -7"},
         {"{\"repetition_penalty\": 0}", "'repetition_penalty' is 0"},
         {"{\"temperature\": \"hot\"}", "'temperature' is a text"},
+        {"{\"typical_p\": 1.5}", "'typical_p' is 1.5, expected 0 to 1"},
         {"{\"do_sample\": 1}", "'do_sample'"},
         {"[]", "generation_config.json"},
         {"{", "generation_config.json"},
@@ -94,6 +143,7 @@ static void checkpoints_say_it(void **state)
              "{\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95}");
     check_hf("{\"top_k\": -1, \"min_p\": 0.1, \"repetition_penalty\": 1.05}",
              "{\"top_k\":0,\"min_p\":0.1,\"repeat_penalty\":1.05}");
+    check_hf("{\"do_sample\": true, \"typical_p\": 0.9}", "{\"typical_p\":0.9}");
     check_hf("{\"do_sample\": false, \"temperature\": 0.6}", "{\"temperature\":0}");
     for (size_t i = 0; i < N_ITEMS(bad); i++) {
         write_in_dir("generation_config.json", bad[i].json, strlen(bad[i].json));
@@ -128,7 +178,7 @@ static void gguf_files_say_it(void **state)
     moe_buf_text(&file, "GGUF");
     moe_buf_u32(&file, 3);
     moe_buf_u64(&file, 0);
-    moe_buf_u64(&file, 6);
+    moe_buf_u64(&file, 11);
     put_float(&file, "general.sampling.temp", 0.2f);
     put_key(&file, "general.sampling.top_k", I32);
     moe_buf_u32(&file, 20);
@@ -137,13 +187,21 @@ static void gguf_files_say_it(void **state)
     put_key(&file, "general.sampling.penalty_last_n", I32);
     moe_buf_u32(&file, (uint32_t)-1);
     put_float(&file, "general.sampling.penalty_repeat", 1.1f);
+    put_float(&file, "general.sampling.xtc_probability", 0.5f);
+    put_float(&file, "general.sampling.xtc_threshold", 0.15f);
+    put_key(&file, "general.sampling.mirostat", I32);
+    moe_buf_u32(&file, 2);
+    put_float(&file, "general.sampling.mirostat_tau", 4.5f);
+    put_float(&file, "general.sampling.mirostat_eta", 0.2f);
     write_in_dir("a.gguf", file.data, file.size);
     assert_ok(moe_gguf_open(&gguf, in_dir("a.gguf"), &err), &err);
     assert_ok(moe_sampling_read_gguf(&said, gguf, &err), &err);
     assert_ok(moe_sampling_write(&said, &kept, &err), &err);
     moe_buf_u8(&kept, 0);
     assert_string_equal(kept.data, "{\"temperature\":0.2,\"top_k\":20,\"top_p\":0.9,\"min_p\":0,"
-                                   "\"repeat_penalty\":1.1,\"repeat_window\":1000000}");
+                                   "\"repeat_penalty\":1.1,\"repeat_window\":1000000,"
+                                   "\"xtc_probability\":0.5,\"xtc_threshold\":0.15,"
+                                   "\"mirostat\":2,\"mirostat_tau\":4.5,\"mirostat_eta\":0.2}");
     moe_gguf_close(gguf);
     moe_buf_release(&file);
     moe_buf_release(&kept);
@@ -174,6 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_asked_for_comes_first),
+        cmocka_unit_test(what_has_no_effect_is_idle),
         cmocka_unit_test_setup_teardown(checkpoints_say_it, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(gguf_files_say_it, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(packs_keep_it, make_dir, remove_dir),
