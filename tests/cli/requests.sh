@@ -33,10 +33,31 @@ prompt() {
     3) echo "def f($1):" ;;
     esac
 }
+# How text $1 is drawn, as options and as keys of requests.
+drawn() {
+    case $1 in
+    1) echo "--presence-penalty 1.5 --frequency-penalty 0.3 --repeat-last-n -1" ;;
+    2) echo "--dry-multiplier 2 --dry-allowed-length 1 --dry-sequence-breaker a" ;;
+    3) echo "--mirostat 2 --mirostat-ent 3 --mirostat-lr 0.2" ;;
+    4) echo "--min-tokens 25 --stop-token-id 13" ;;
+    5) echo "--typical 0.9 --xtc-probability 0.5 --xtc-threshold 0.2" ;;
+    6) echo "--logit-bias 263-inf --logit-bias 13+2.5" ;;
+    7) echo "--dynatemp-range 0.5 --dynatemp-exp 2 --top-n-sigma 1.5 --top-k 0" ;;
+    esac
+}
+drawn_keys() {
+    case $1 in
+    2) echo ', "dry_multiplier": 2, "dry_allowed_length": 1, "dry_sequence_breakers": ["a"]' ;;
+    4) echo ', "min_tokens": 25, "stop_token_ids": [13]' ;;
+    6) echo ', "logit_bias": {"263": false, "13": 2.5}' ;;
+    *) drawn "$1" | sed 's/--\([a-z-]*\) \([0-9.-]*\)/, "\1": \2/g; :a; s/\("[a-z_]*\)-\([a-z-]*":\)/\1_\2/; ta
+        s/mirostat_ent/mirostat_tau/; s/mirostat_lr/mirostat_eta/; s/typical/typical_p/; s/dynatemp_exp/&onent/' ;;
+    esac
+}
 : >"$requests"
 for i in 0 1 2 3 4 5 6 7; do
     temp=$((i % 2))
-    echo "{\"custom_id\": \"t$i\", \"prompt\": \"$(prompt $i)\", \"temperature\": $temp, \"seed\": $i, \"max_tokens\": $((5 + 6 * i))}" >>"$requests"
+    echo "{\"custom_id\": \"t$i\", \"prompt\": \"$(prompt $i)\", \"temperature\": $temp, \"seed\": $i, \"max_tokens\": $((5 + 6 * i))$(drawn_keys $i)}" >>"$requests"
     echo "{\"custom_id\": \"c$i\", \"messages\": [{\"role\": \"system\", \"content\": \"Be kind.\"}, {\"role\": \"user\", \"content\": \"$(prompt $i)\"}], \"temperature\": $temp, \"seed\": $i, \"max_tokens\": 9}" >>"$requests"
 done
 run "$bin/moe-run" "$tiny" --requests "$requests" --sequences 5 --template-file tests/data/chatml.jinja
@@ -44,8 +65,9 @@ expect_exit 0 "requests are served"
 cp "$out" "$tmp/all"
 for i in 0 1 2 3 4 5 6 7; do
     temp=$((i % 2))
-    alone=$("$bin/moe-run" "$tiny" -p "$(prompt $i)" --temp $temp --seed $i -n $((5 + 6 * i)) | as_json)
-    check "text $i (temperature $temp) is that of moe-run alone" \
+    # shellcheck disable=SC2046
+    alone=$("$bin/moe-run" "$tiny" -p "$(prompt $i)" --temp $temp --seed $i -n $((5 + 6 * i)) $(drawn $i) | as_json)
+    check "text $i (temperature $temp $(drawn $i)) is that of moe-run alone" \
         [ "$(text_of t$i "$tmp/all")END" = "$alone" ]
     alone=$("$bin/moe-run" "$tiny" --system "Be kind." -p "$(prompt $i)" --temp $temp --seed $i -n 9 \
         --template-file tests/data/chatml.jinja | as_json)
@@ -61,6 +83,28 @@ run "$bin/moe-serve" "$tiny" --requests "$requests" --template-file tests/data/c
 expect_exit 0 "moe-serve serves them, too"
 comparable "$results" >"$tmp/served"
 check "... with the same results" cmp -s "$tmp/sorted" "$tmp/served"
+
+# ---- What is drawn, and where answers end ----
+
+# The end of text is token 4093 of the bundled model, " there" and " was" are tokens 481 and 321.
+once='"prompt": "Once upon a time", "temperature": 0, "max_tokens": 6'
+{
+    echo "{\"custom_id\": \"free\", $once}"
+    echo "{\"custom_id\": \"never\", $once, \"logit_bias\": [[\" there\", false]]}"
+    echo "{\"custom_id\": \"stopped\", $once, \"stop_token_ids\": [321]}"
+    echo "{\"custom_id\": \"least\", $once, \"min_tokens\": 3, \"stop\": \"the\", \"logit_bias\": {\"4093\": 100}}"
+    echo "{\"custom_id\": \"short\", $once, \"logit_bias\": {\"4093\": 100}}"
+    echo "{\"custom_id\": \"none\", $once, \"logit_bias\": {\"99999\": 1}}"
+} >"$tmp/ends"
+run "$bin/moe-run" "$tiny" --requests "$tmp/ends"
+check "an answer has its tokens" [ "$(text_of free "$out")" = ", there was a little girl" ]
+check "... but not those that are never drawn" [ "$(text_of never "$out" | grep -c there)" = 0 ]
+check "... up to a token that ends it" [ "$(text_of stopped "$out")" = ", there" ]
+check "... which is what ended it" grep -q '"custom_id":"stopped".*"finish_reason":"stop"' "$out"
+check "... at the end of text" [ "$(grep -c '"short".*"text":"".*"finish_reason":"stop"' "$out")" = 1 ]
+check "... not before the least tokens, whatever would end it" [ "$(text_of least "$out")" = ", there was" ]
+check "biases of tokens that the model does not have are refused" \
+    grep -q '"custom_id":"none".*names token 99999: the model has' "$out"
 
 # ---- Collections ----
 

@@ -30,6 +30,14 @@ static void check_limits(const struct moe_request *r)
         r->n_stops > MOE_REQUEST_MAX_STOPS || r->n_fields > MOE_REQUEST_MAX_FIELDS ||
         r->top_logprobs > MOE_REQUEST_MAX_TOP_LOGPROBS || r->stops[r->n_stops])
         abort();
+    struct moe_sampler_options complete = *s;
+    moe_sampling_complete(&complete, NULL);
+    if (moe_sampling_check(&complete, NULL) != MOE_OK || r->min_tokens > r->max_tokens ||
+        r->n_biases > MOE_REQUEST_MAX_BIASES || r->n_stop_ids > MOE_REQUEST_MAX_STOP_IDS)
+        abort();
+    for (uint32_t i = 0; i < r->n_biases; i++)
+        if (isnan(r->biases[i].token.bias) || r->biases[i].token.bias > 100)
+            abort();
     for (uint32_t i = 0; i < r->n_stops; i++)
         if (!r->stops[i][0])
             abort(); /* would end every answer at once */
