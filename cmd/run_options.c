@@ -69,12 +69,12 @@ static const char *const poolings[] = {
 };
 
 /* A number of tokens; -1: all. */
-static bool last_tokens(const char *text, void *to, char why[128])
+static bool last_tokens(const char *text, void *to, struct moe_err *why)
 {
     enum { ALL_TOKENS = 1000000 };
     uint64_t n = ALL_TOKENS;
     if (strcmp(text, "-1") != 0 && (!moe_parse_u64(text, &n) || n > ALL_TOKENS)) {
-        snprintf(why, 128, "is no number of tokens up to %d, or -1 for all", ALL_TOKENS);
+        moe_fail(why, MOE_ERR_USAGE, "is no number of tokens up to %d, nor -1 for all", ALL_TOKENS);
         return false;
     }
     *(uint32_t *)to = (uint32_t)n;
