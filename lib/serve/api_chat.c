@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/sampling.h"
 #include "serve/reply_internal.h"
 
 void chat_add(struct chat_maker *m, json_t *list, json_t *value)
@@ -81,6 +82,20 @@ void chat_ignore(struct moe_request *r, const char *path, const char *key)
     for (char *c = r->ignored + n; *c; c++) /* what a header may have */
         if ((unsigned char)*c < ' ' || (unsigned char)*c >= 0x7f)
             *c = '?';
+}
+
+bool chat_says_draws(const char *key)
+{
+    static const char *const others_of_draws[] = {"repetition_penalty", "logit_bias",
+                                                  "dry_sequence_breakers", "min_tokens",
+                                                  "stop_token_ids"};
+    const struct moe_sampling_field *f;
+    bool is = false;
+    for (int i = 0; (f = moe_sampling_field(i)) != NULL; i++)
+        is = is || strcmp(f->key, key) == 0;
+    for (size_t i = 0; i < sizeof others_of_draws / sizeof others_of_draws[0]; i++)
+        is = is || strcmp(others_of_draws[i], key) == 0;
+    return is;
 }
 
 void chat_ignore_others(struct moe_request *r, const json_t *object, const char *path,

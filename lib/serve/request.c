@@ -782,20 +782,6 @@ static const struct {
     {"prefix_text", MOE_REQUEST_TEXT},
 };
 
-bool chat_says_draws(const char *key)
-{
-    static const char *const others_of_draws[] = {"repetition_penalty", "logit_bias",
-                                                  "dry_sequence_breakers", "min_tokens",
-                                                  "stop_token_ids"};
-    const struct moe_sampling_field *f;
-    bool is = false;
-    for (int i = 0; (f = moe_sampling_field(i)) != NULL; i++)
-        is = is || strcmp(f->key, key) == 0;
-    for (size_t i = 0; i < sizeof others_of_draws / sizeof others_of_draws[0]; i++)
-        is = is || strcmp(others_of_draws[i], key) == 0;
-    return is;
-}
-
 static bool is_read(const char *key, int kind)
 {
     bool is = chat_says_draws(key);
