@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/sampling.h"
+#include "engine/sampler.h"
 #include "serve/reply_internal.h"
 
 void chat_add(struct chat_maker *m, json_t *list, json_t *value)
