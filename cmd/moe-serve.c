@@ -2,7 +2,9 @@
 #include <stdlib.h>
 
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "serve/server.h"
 #include "serve_options.h"
 #include "show/show.h"
@@ -72,6 +74,18 @@ static int read_collection(struct serve *v, struct moe_err *err)
     return MOE_OK;
 }
 
+/* Notes a budget that this process cannot have; a little may be in other processes meanwhile. */
+static void compare_with_free_memory(uint64_t budget)
+{
+    const uint64_t available = moe_available_bytes();
+    char named[32], there[32];
+    if (available < UINT64_MAX / 2 && budget / 16 * 15 > available + moe_rss_bytes())
+        cli_note(
+            "the machine and its control groups leave this process %s, not the %s of --memory: "
+            "it may be killed once it takes more",
+            moe_format_bytes(available + moe_rss_bytes(), there), moe_format_bytes(budget, named));
+}
+
 static int open_server(struct serve *v, struct moe_err *err)
 {
     struct moe_server_options *o = &serve_opt.server;
@@ -83,6 +97,7 @@ static int open_server(struct serve *v, struct moe_err *err)
     o->pack = v->path;
     o->beside_bytes = serve_opt.requests.input ? moe_lines_bytes(serve_opt.requests.input)
                                                : moe_http_bytes(&serve_opt.http.http);
+    compare_with_free_memory(o->engine.memory_bytes);
     status = moe_server_open(&v->server, o, cli_progress(), err);
     cli_progress_done();
     return status;

@@ -13,6 +13,7 @@
 #include "engine/calls.h"
 #include "engine/prompt.h"
 #include "engine/sampler.h"
+#include "gpu.h"
 #include "grammar/constraint.h"
 #include "prompt/chat.h"
 #include "prompt/chat_answer.h"
@@ -637,6 +638,21 @@ static void forget_cancelled(struct executor *x, const struct job *j)
         }
 }
 
+/* A failure of a device is one of the process: all executors on it leave it
+ * before they take another request (executor.c). Under the mutex. */
+static void look_at_device(const struct executor *x, uint32_t model)
+{
+    struct moe_server *s = x->server;
+    const struct moe_engine *engine = x->loaded[model].engine;
+    bool failed = (engine && engine->gpu && moe_gpu_status(engine->gpu, NULL) != MOE_OK) ||
+                  (s->gpu && moe_gpu_finish(s->gpu, NULL) != MOE_OK);
+    for (uint32_t i = 0; i < s->n_executors && failed; i++)
+        if (s->executors[i].options.device.cuda) {
+            s->executors[i].lost = true;
+            pthread_cond_signal(&s->executors[i].wake);
+        }
+}
+
 /* Reports a job's end and forgets it. */
 static void job_finish(struct executor *x, struct job *j, struct moe_server_result *result)
 {
@@ -651,6 +667,8 @@ static void job_finish(struct executor *x, struct job *j, struct moe_server_resu
     result->seconds = now - a->came;
     result->queue_seconds = (j->began ? j->began : now) - a->came;
     pthread_mutex_lock(&s->mutex);
+    if (result->err && result->err->status == MOE_ERR_DEVICE)
+        look_at_device(x, j->queued.expert);
     j->state = JOB_ENDED;
     forget_cancelled(x, j);
     job_bill(j);

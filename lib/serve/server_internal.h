@@ -152,6 +152,7 @@ struct executor {
     bool has_loader;
     pthread_cond_t load, is_loaded;
     uint32_t to_load; /* for the loader; MOE_COE_NONE: idle */
+    bool lost;        /* its device has failed: all models leave it */
     uint32_t model;   /* whose batch is open; MOE_COE_NONE: none */
     struct moe_generator *batch;
     uint32_t room;      /* jobs that the batch takes side by side */

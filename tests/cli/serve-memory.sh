@@ -69,6 +69,14 @@ serve_all() { # the first requests, one after another
     done
 }
 floor=$(smallest_memory "$bin/moe-serve" -q -t 1 -c 512 --port 0 --coe "$collection")
+if can_control_groups; then
+    head -n 1 "$coe/requests.jsonl" >"$tmp/one"
+    control_group $(((floor + 200) << 20)) "$bin/moe-serve" -t 1 -c 512 --coe "$collection" --requests "$tmp/one" --memory 3G
+    expect_stderr_like "*control groups leave this process * MiB, not the 3.00 GiB of --memory: it may be killed*" \
+        "a budget above the control group's is noted"
+else
+    skip "a budget above the control group's is noted" "none can be made here"
+fi
 listen "$bin/moe-serve" --coe "$collection" -c 512 --memory "$((floor + 100))M"
 serve_all
 first=$(served memory_rss_bytes) taken=$(($(served executor_models_bytes) + $(served executor_batch_bytes)))

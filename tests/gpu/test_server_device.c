@@ -345,6 +345,71 @@ static void one_model_on_several_executors(void **state)
     }
 }
 
+/* Whether the device is the shim's, which can be lost. */
+static bool can_be_lost(void)
+{
+    struct moe_gpu_info info;
+    assert_int_equal(moe_gpu_describe(0, &info), 0);
+    return strstr(info.name, "shim") != NULL;
+}
+
+/* Who is asked when a device is lost says so; who is asked next answers as ever. */
+static void a_lost_device_is_opened_again(void **state)
+{
+    static const char *const faults[] = {"cudaLaunchKernel:40", "cudaStreamSynchronize:30",
+                                         "cudaMalloc:1"};
+    enum { N_FAULTS = sizeof faults / sizeof faults[0] };
+    struct moe_coe_collection *c = make_collection();
+    (void)state;
+    if (!can_be_lost())
+        skip();
+    for (int way = 0; way < 3; way++) { /* an engine with all memory; several; several executors */
+        struct moe_server_options o = {
+            .engine = {.session = {.context = CONTEXT}},
+            .executors = executors[1],
+            .n_executors = way == 2 ? 3 : 1,
+            .sequences = 2,
+        };
+        if (way == 0)
+            o.pack = packs[3];
+        else
+            o.collection = c;
+        for (int i = 0; i < (way == 2 ? 1 : N_FAULTS); i++) {
+            static struct asked before, at, next, other;
+            struct moe_server *s = opened(&o);
+            write_request(&before, 0, 3, 8);
+            write_request(&other, 0, 1, 8);
+            at = next = before;
+            submit(s, &before);
+            submit(s, &other);
+            moe_server_drain(s);
+            assert_int_equal(before.result.status, MOE_OK);
+            setenv("MOE_SHIM_FAIL", faults[i], 1);
+            for (int tries = 0; tries < 20 && at.result.status == MOE_OK; tries++) {
+                submit(s, &at); /* perhaps it needs none of these calls */
+                moe_server_drain(s);
+            }
+            if (at.result.status == MOE_OK || at.err.status != MOE_ERR_DEVICE)
+                fail_msg("way %d, %s: status %d: %s", way, faults[i], at.result.status,
+                         at.result.status == MOE_OK ? "it is not called" : at.err.text);
+            submit(s, &next);
+            moe_server_drain(s);
+            if (next.result.status != MOE_OK)
+                fail_msg("way %d, %s: the next: %s", way, faults[i], next.err.text);
+            assert_true(next.text.size == before.text.size &&
+                        memcmp(next.text.data, before.text.data, next.text.size) == 0);
+            unsetenv("MOE_SHIM_FAIL");
+            moe_server_close(s);
+            moe_buf_release(&before.text);
+            moe_buf_release(&at.text);
+            moe_buf_release(&next.text);
+            moe_buf_release(&other.text);
+            before = at = next = other = (struct asked){0};
+        }
+    }
+    moe_coe_collection_free(c);
+}
+
 /* One executor on the device with room for one model, and a tier of the host's memory for
  * `packs_of` of the likeliest packs and the room that is left. */
 static struct moe_server_options one_at_a_time(const struct moe_coe_collection *c,
@@ -563,6 +628,7 @@ int main(void)
         cmocka_unit_test(packs_that_change_are_read_anew),
         cmocka_unit_test(one_memory_has_no_tier),
         cmocka_unit_test(too_little_of_the_device_is_refused),
+        cmocka_unit_test(a_lost_device_is_opened_again),
     };
     return cmocka_run_group_tests_name("server_device", tests, make_packs, remove_packs);
 }
