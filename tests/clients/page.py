@@ -100,6 +100,7 @@ class Browser:
 
 b = Browser()
 LAST = "[...document.querySelectorAll('.assistant')].pop()"
+KEPT = "JSON.parse(localStorage['moe-talks'])"
 IDLE = "document.getElementById('stop').hidden"
 
 
@@ -147,7 +148,7 @@ def matches_the_api():
     got = b.run("""fetch('/v1/chat/completions', {method: 'POST', body: JSON.stringify({temperature: 0, max_tokens: 24,
         messages: [{role: 'user', content: document.querySelector('.user .text').textContent}]})})
         .then((r) => r.json()).then((r) => r.choices[0].message.content)""")
-    assert got == b.run(LAST + ".querySelector('.text').textContent"), got
+    assert got == b.run(KEPT + "[0].turns.at(-1).content"), got
 
 
 def continues_a_text():
@@ -158,7 +159,7 @@ def continues_a_text():
     b.until(IDLE)
     got = b.run("""fetch('/v1/completions', {method: 'POST', body: JSON.stringify({temperature: 0, max_tokens: 24,
         prompt: 'Once upon a time'})}).then((r) => r.json()).then((r) => r.choices[0].text)""")
-    assert len(got) > 10 and got == b.run(LAST + ".querySelector('.text').textContent"), got
+    assert len(got) > 10 and got == b.run(KEPT + "[0].turns.at(-1).content"), got
     assert "24 tokens" in b.run(LAST + ".querySelector('.under').textContent")
 
 
@@ -182,6 +183,122 @@ def keeps_the_conversation():
     assert b.run("document.querySelectorAll('.turn').length") == n == 4
 
 
+def keeps_conversations():
+    b.run("document.getElementById('fresh').click()")
+    assert b.run("document.querySelectorAll('.turn').length") == 0
+    b.run("document.getElementById('o-max').value = '5'; document.getElementById('text').focus()")
+    b.write("Another")
+    b.press("Enter", 13, "\r")
+    b.until("document.querySelectorAll('.assistant').length === 1 && " + IDLE)
+    assert b.run("document.querySelectorAll('#talks li').length") == 2
+    b.run("document.querySelectorAll('#talks .open')[1].click()")
+    assert b.run("document.querySelectorAll('.turn').length") == 4
+    b.run("document.querySelectorAll('#talks .small')[0].click()")
+    assert b.run("document.querySelectorAll('#talks li').length") == 1 == b.run(KEPT + ".length")
+
+
+def edits_and_retries():
+    first = b.run(KEPT + "[0].turns.at(-1).content")
+    b.run("document.getElementById('o-temperature').value = '0'; " + LAST + ".querySelectorAll('.under button')[1].click()")
+    b.until(IDLE + " && " + KEPT + "[0].turns.length === 4")
+    assert b.run(KEPT + "[0].turns.at(-1).content") != first
+    b.run("[...document.querySelectorAll('.user')].pop().querySelectorAll('.under button')[1].click()")
+    assert b.run("document.getElementById('text').value") == "Once upon a time"
+    assert b.run("document.querySelectorAll('.turn').length") == 2
+    b.write("!")
+    b.press("Enter", 13, "\r")
+    b.until(IDLE + " && document.querySelectorAll('.turn').length === 4")
+    assert b.run(KEPT + "[0].turns[2].content") == "Once upon a time!"
+
+
+def markdown(text):
+    """What the page makes of a text, as HTML, and the seconds that it took."""
+    return b.run("(() => { const d = document.createElement('div'), t = performance.now(); markdown(d, %s);"
+                 "return [d.innerHTML, (performance.now() - t) / 1000]; })()" % json.dumps(text))
+
+
+def renders_markdown():
+    code = lambda text: ('<div class="code"><pre tabindex="0"><code>%s</code></pre>'
+                         '<button class="small" type="button" aria-label="Copy code">Copy</button></div>' % text)
+    to = '<a href="https://a.example/x" rel="noopener noreferrer" target="_blank">'
+    for text, html in (
+            ("plain\ntwo", "<p>plain\ntwo</p>"),
+            ("# One\ntext\n\n* a\n* b *c*\n", "<h3>One</h3><p>text</p><ul><li>a</li><li>b <em>c</em></li></ul>"),
+            ("3. x\n   ```py\n   1 < 2\n   ```\n4. y", '<ol start="3"><li><p>x</p>' + code("1 &lt; 2") + "</li><li>y</li></ol>"),
+            ("- a\n  - b\n- c", "<ul><li><p>a</p><ul><li>b</li></ul></li><li>c</li></ul>"),
+            ("**b _i_** `c*d*` snake_case_name 2*3*4 \\*no\\*", "<p><strong>b <em>i</em></strong> <code>c*d*</code> "
+             "snake_case_name 2<em>3</em>4 *no*</p>"),
+            ("> q\n> r", "<blockquote><p>q\nr</p></blockquote>"),
+            ("|a|b|\n|-|-|\n|1|`2`|", "<table><tr><th>a</th><th>b</th></tr><tr><td>1</td><td><code>2</code></td></tr></table>"),
+            ("[t](https://a.example/x) https://a.example/x", "<p>" + to + "t</a> " + to + "https://a.example/x</a></p>"),
+            ("```\nopen", code("open")),
+            ("---", "<hr>")):
+        got = markdown(text)[0]
+        assert got == html, (text, got)
+
+
+def hostile_markdown_is_text():
+    allowed = set("P H3 H4 H5 H6 UL OL LI EM STRONG DEL CODE PRE DIV BUTTON BLOCKQUOTE TABLE TR TH TD A HR".split())
+    bad = ["<img src=x onerror=alert(1)>", "[x](javascript:alert(1))", "[x](JaVaScRiPt:alert(1))", "[x](data:text/html,<script>)",
+           "[x](vbscript:x)", "<a href='javascript:x'>", "[<b>](https://a.example/\"onclick=\"x)", "`<script>`", "|<svg onload=x>|\n|-|",
+           "![x](https://a.example/x.png)", "```<script>\n</pre><script>\n```", "https://a.example/\"><img>", "[x](\tjavascript:x)",
+           "> <iframe>", "1. <style>*{}</style>", "[a](https://user:x@a.example)", "\u202e<b>", "# <h1 onclick=x>"]
+    for text in bad:
+        b.run("{ const d = document.createElement('div'); markdown(d, %s); window.probe = d; }" % json.dumps(text))
+        tags = set(b.run("[...probe.querySelectorAll('*')].map((e) => e.tagName)"))
+        names = set(b.run("[...probe.querySelectorAll('*')].flatMap((e) => e.getAttributeNames())"))
+        schemes = set(b.run("[...probe.querySelectorAll('a')].map((e) => e.protocol)"))
+        assert tags <= allowed and names <= {"class", "type", "aria-label", "tabindex", "href", "rel", "target", "start"} and \
+            schemes <= {"http:", "https:", "mailto:"}, (text, tags, names, schemes)
+    longest = 0
+    for piece in ("*", "**a ", "_a", "`", "`a``b", "[", "[a](", "> ", ">", "- ", "- a\n", "  ", "|", "|a\n|-|\n", "# ", "~~", "\\",
+                  "https://", "h", "*a **b ", "\n", "1. a\n\n", "```\n", " - a\n  ", "***", "[[a](b)"):
+        longest = max(longest, markdown(piece * (100000 // len(piece)))[1])
+    nested = "".join("  " * i + "- a\n" for i in range(400)) + ">" * 400 + " x"
+    longest = max(longest, markdown(nested)[1])
+    assert longest < 4, longest
+    print("# 100,000 characters of hostile Markdown take %.2f s at most" % longest)
+
+
+def folds_thoughts_and_shows_calls():
+    b.run("""{ const turn = { role: 'assistant', content: '', note: '' };
+        takePiece(turn, { delta: { reasoning_content: 'Hm <b>' } });
+        takePiece(turn, { delta: { tool_calls: [{ index: 0, id: 'c1', function: { name: 'look', arguments: '{"a"' } }] } });
+        takePiece(turn, { delta: { tool_calls: [{ index: 0, function: { arguments: ':1}' } }] } });
+        talk.push(turn); show(turn); }""")
+    assert b.run(LAST + ".querySelector('.thought').open") is False
+    assert b.run(LAST + ".querySelector('.thought .plain').textContent") == "Hm <b>"
+    assert b.run(LAST + ".querySelector('.call').textContent") == 'Call of look{\n  "a": 1\n}'
+    assert b.run("openCall()") == "c1"
+    b.run("talk.push({ role: 'tool', callId: 'c1', content: '2', note: '' })")
+    assert b.run("openCall()") is None
+    body = b.run("wishes().messages.slice(-2)")
+    assert body[0]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"a":1}'} and body[0]["reasoning_content"] == "Hm <b>"
+    assert body[1] == {"role": "tool", "content": "2", "tool_call_id": "c1"}
+    b.run("talk.length -= 2; showAll()")
+
+
+def takes_files():
+    b.run("""{ const to = new DataTransfer();
+        to.items.add(new File(['a ``` b'], 'notes.txt')); to.items.add(new File(['\\0'], 'x.bin'));
+        document.dispatchEvent(new DragEvent('drop', { dataTransfer: to, cancelable: true })); }""")
+    b.until("document.querySelectorAll('.error').length === 1")
+    assert b.run("document.getElementById('text').value") == "notes.txt:\n````\na ``` b\n````\n"
+    assert "x.bin is not text" in b.run("document.querySelector('.error .text').textContent")
+    b.run("document.getElementById('text').value = ''; talk.pop(); showAll()")
+
+
+def needs_no_mouse():
+    seen = []
+    b.run("document.getElementById('side').hidden = false")
+    b.run("document.getElementById('text').focus()")
+    for _ in range(60):
+        b.press("Tab", 9)
+        seen.append(b.run("(document.activeElement.id || document.activeElement.textContent)"))
+    for wanted in ("send", "text", "attach", "fresh", "figures", "settings", "Edit", "Again", "Copy", "Delete"):
+        assert wanted in seen, (wanted, seen)
+
+
 def tells_errors():
     b.run("document.getElementById('o-max').value = ''; document.getElementById('text').focus()")
     b.write("word " * 600)
@@ -193,7 +310,12 @@ def tells_errors():
 def fits_phones_and_desks():
     for width, height, dark, name in ((390, 800, False, "phone-light"), (390, 800, True, "phone-dark"),
                                       (1280, 800, False, "desk-light"), (1280, 800, True, "desk-dark")):
+        b.run("document.querySelectorAll('.sample').length || (() => { const t = { role: 'assistant', note: '12 tokens', thought: 'Hm.', "
+              "content: '# Title\\n\\nSome **bold** text, `code` and a [link](https://a.example/).\\n\\n- one\\n- two\\n\\n```c\\nint main(void) { return 0; }\\n```\\n\\n|a|b|\\n|-|-|\\n|1|2|', "
+              "calls: [{ id: 'x', name: 'look', arguments: '{}' }] }; show(t).root.classList.add('sample'); })()")
         b.run("document.getElementById('side').hidden = %s" % ("false" if width > 1000 else "true"))
+        b.look(width, height, dark, name)
+        b.run("document.querySelector('.sample').scrollIntoView()")
         b.look(width, height, dark, name)
         assert b.run("document.documentElement.scrollWidth <= innerWidth"), name
         assert b.run("document.getElementById('text').getBoundingClientRect().bottom <= innerHeight"), name
@@ -210,7 +332,8 @@ def keeps_the_policy():
 
 tests = {
     "chat": (opens, shows_figures, settings, streams, is_text_only, matches_the_api, stops, keeps_the_conversation,
-             tells_errors, fits_phones_and_desks, keeps_the_policy),
+             keeps_conversations, edits_and_retries, renders_markdown, hostile_markdown_is_text,
+             folds_thoughts_and_shows_calls, takes_files, needs_no_mouse, tells_errors, fits_phones_and_desks, keeps_the_policy),
     "text": (opens, settings, continues_a_text),
 }
 try:
