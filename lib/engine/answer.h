@@ -85,6 +85,10 @@ struct moe_generate_options {
      * now (context_file.h), and not later. NULL: not wanted. */
     int (*read)(void *read_ctx, struct moe_err *err);
     void *read_ctx;
+    /* The states of the prompt's tokens behind the last norm, [hidden], in order; after a pause
+     * they may begin again with the first. The whole prompt is computed. NULL: not wanted.
+     * MOE_ERR_UNSUPPORTED with an encoder, and on devices that keep them. */
+    void (*state)(void *ctx, uint32_t position, const float *state);
     uint32_t n_top; /* that it gets of the likeliest, at most MOE_MAX_TOP_TOKENS */
     void *ctx;
 };

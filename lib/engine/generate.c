@@ -220,6 +220,9 @@ static int check_options(const struct moe_generator *g, const struct moe_generat
                         "a search with beams follows no grammar: leave one of them out");
     if (o->beams.n && g->n_texts > 1)
         return moe_fail(err, MOE_ERR_USAGE, "a search with beams has the session for itself");
+    if (o->state && (!s->stages->last || s->model->config.n_encoder))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "states of a prompt are had on the processor only, without an encoder");
     if (o->draft && s->state_ends && !s->kept_ends)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "this session's recurrent states take no token back: no drafts here");
@@ -441,7 +444,11 @@ static int sync_text(struct moe_generator *g, uint32_t sequence, struct member *
     m->waits_for_source = o->source != NULL;
     if (m->waits_for_source || (s->prompts && !o->goes_on))
         moe_sequence_rewind(s, sequence, 0);
-    if (m->waits_for_source) {
+    if (o->state) { /* nothing is taken over: all states are wanted */
+        moe_sequence_own(s, sequence, m->request.owner);
+        moe_sequence_rewind(s, sequence, 0);
+        MOE_TRY(moe_sequence_reserve(s, sequence, wanted, err));
+    } else if (m->waits_for_source) {
         moe_sequence_attend(s, sequence, sequence);
         MOE_TRY(moe_sequence_reserve(s, sequence, wanted, err));
     } else {
@@ -783,6 +790,9 @@ static int compute(struct moe_generator *g, enum moe_phase phase, uint32_t n_row
         struct member *m = g->of_row[i];
         if (g->rows[i].position >= m->history->n) /* drafted: not computed before it is right */
             continue;
+        if (m->request.options.state && g->rows[i].position < m->n_prompt)
+            m->request.options.state(m->request.options.ctx, g->rows[i].position,
+                                     moe_last_state(s, i));
         m->n_done++;
         m->n_again = 0;
         m->reads = m->reads && m->n_done < m->history->n;

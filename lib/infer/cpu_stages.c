@@ -304,6 +304,12 @@ static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *l
     return MOE_OK;
 }
 
+static const float *last_state(struct moe_session *s, uint32_t row)
+{
+    last_inputs(s, row, 1);
+    return s->states.xn;
+}
+
 /* ---- Sources ---- */
 
 static int keep_sources(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
@@ -402,6 +408,7 @@ const struct moe_stages_ops moe_stages_cpu = {
     .keep_sources = keep_sources,
     .leave = leave,
     .logits = logits_of,
+    .last = last_state,
 };
 
 /*

@@ -223,6 +223,14 @@ int moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
     return status;
 }
 
+const float *moe_last_state(struct moe_session *s, uint32_t row)
+{
+    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    const float *state = s->stages->last(s, row);
+    add_time(s, started, joules);
+    return state;
+}
+
 int moe_greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_err *err)
 {
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);

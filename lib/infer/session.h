@@ -129,6 +129,11 @@ int moe_check_ids(const struct moe_model *model, const uint32_t *ids, uint64_t n
 int moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
                struct moe_err *err);
 
+/* What the head takes of a row of the last moe_forward, which must have ended with the last layer:
+ * its state behind the last norm, [hidden], valid until the next call. Only where s->stages->last
+ * is there. */
+const float *moe_last_state(struct moe_session *s, uint32_t row);
+
 /* The likeliest token after a row of the last moe_forward, chosen on the device: only where
  * s->stages->greedy is there. Fails where a device does. */
 int moe_greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_err *err);

@@ -99,6 +99,8 @@ struct moe_stages_ops {
     /* As moe_logits. */
     int (*logits)(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
                   struct moe_err *err);
+    /* As moe_last_state. NULL: the states lie in the device's own memory. */
+    const float *(*last)(struct moe_session *s, uint32_t row);
     /* The token of row `row` with the largest logit, the first of equals. NULL: the caller takes
      * the logits. */
     int (*greedy)(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_err *err);

@@ -360,7 +360,7 @@ static void write_end(struct moe_reply *r, struct moe_buf *out)
     moe_buf_u8(out, '\n');
 }
 
-static void write_error(struct moe_buf *out, unsigned http_status, const struct moe_err *why)
+void reply_ollama_error(struct moe_buf *out, unsigned http_status, const struct moe_err *why)
 {
     struct moe_emit e;
     (void)http_status;
@@ -372,7 +372,7 @@ static void write_error(struct moe_buf *out, unsigned http_status, const struct 
 
 static void fail_stream(struct moe_reply *r, struct moe_buf *out)
 {
-    write_error(out, 0, &r->why);
+    reply_ollama_error(out, 0, &r->why);
 }
 
 const struct moe_reply_api reply_ollama_chat = {
@@ -384,7 +384,7 @@ const struct moe_reply_api reply_ollama_chat = {
     .lines = true,
     .part = write_part,
     .end = write_end,
-    .error = write_error,
+    .error = reply_ollama_error,
     .fail = fail_stream,
 };
 
@@ -397,6 +397,6 @@ const struct moe_reply_api reply_ollama_generate = {
     .lines = true,
     .part = write_part,
     .end = write_end,
-    .error = write_error,
+    .error = reply_ollama_error,
     .fail = fail_stream,
 };

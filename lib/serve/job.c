@@ -161,6 +161,7 @@ static void request_free(struct moe_server *s, struct request *a, bool with_requ
         moe_buf_release(&a->jobs[i].route);
         free(a->jobs[i].stops);
         free(a->jobs[i].biases);
+        free(a->jobs[i].pooled);
         moe_constraint_free(a->jobs[i].constraint);
     }
     pthread_mutex_destroy(&a->telling);
@@ -752,6 +753,16 @@ static void follow_on(struct executor *x, struct job *j, uint32_t next)
         job_end(x, j, status, &err);
 }
 
+/* Takes a state of the prompt into the mean, or in place of the one before. */
+static void on_state(void *ctx, uint32_t position, const float *state)
+{
+    struct job *j = ctx;
+    const bool mean = j->of->request->task == MOE_TASK_MEAN && position > 0;
+    for (uint32_t i = 0; i < j->n_pooled; i++)
+        j->pooled[i] = mean ? j->pooled[i] + ((double)state[i] - j->pooled[i]) / (position + 1.0)
+                            : (double)state[i];
+}
+
 static void end_reader(struct job *j)
 {
     moe_answer_reader_free(j->reader);
@@ -830,6 +841,8 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
         .n_drafted = r->n_drafted,
         .n_accepted = r->n_accepted,
         .ttft_seconds = r->ttft_seconds,
+        .state = j->pooled,
+        .n_state = j->n_pooled,
         .changes = j->changes,
     };
     job_finish(x, j, &result);
@@ -840,22 +853,24 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
 static uint32_t most_positions(const struct moe_session *s, const struct moe_request *r)
 {
     uint32_t most = s->model->config.context_max;
-    return r->task == MOE_TASK_ANSWER || most < s->context ? s->context : most;
+    const bool counts = r->task == MOE_TASK_IDS || r->task == MOE_TASK_TEXT;
+    return counts && most > s->context ? most : s->context;
 }
 
 /* Makes the ids that the answer continues. */
 static int make_prompt(const struct moe_server *s, const struct loaded *l, const char *name,
-                       struct request *a, struct moe_err *err)
+                       struct request *a, const struct moe_request_input *input,
+                       struct moe_err *err)
 {
     const struct moe_model *model = l->engine->model;
     const struct moe_request *r = a->request;
     struct moe_allowance allowance = moe_server_allowance(s);
-    const struct moe_chat_input input = {.messages = r->messages,
-                                         .tools = r->tools,
-                                         .variables = r->variables,
-                                         .add_generation_prompt = true,
-                                         .now = moe_chat_today(),
-                                         .allowance = &allowance};
+    const struct moe_chat_input chat = {.messages = r->messages,
+                                        .tools = r->tools,
+                                        .variables = r->variables,
+                                        .add_generation_prompt = true,
+                                        .now = moe_chat_today(),
+                                        .allowance = &allowance};
     allowance.cancelled = &a->cancelled;
     if (r->kind == MOE_REQUEST_CHAT && l->no_chat.status)
         return moe_fail(err, l->no_chat.status, "%s", l->no_chat.text);
@@ -864,15 +879,19 @@ static int make_prompt(const struct moe_server *s, const struct loaded *l, const
                         "the model '%s' has no chat template: request a text completion instead",
                         name);
     if (r->kind == MOE_REQUEST_CHAT)
-        return moe_prompt_chat(model, l->chat, &input, most_positions(l->engine->session, r),
+        return moe_prompt_chat(model, l->chat, &chat, most_positions(l->engine->session, r),
                                &a->ids, &a->again, err);
-    if (!r->ids && r->bare)
+    const uint32_t *ids = input ? input->ids : r->ids;
+    const uint64_t n_ids = !ids ? 0 : input ? input->n : r->n_ids;
+    if (input && !ids)
+        MOE_TRY(moe_prompt_plain(model, input->text, input->n, &a->ids, err));
+    else if (!ids && r->bare)
         MOE_TRY(moe_tokenizer_encode(model->tokenizer, r->prompt, r->n_prompt, r->special, &a->ids,
                                      err));
-    else if (!r->ids)
+    else if (!ids)
         MOE_TRY(moe_prompt_prefixed(model, r->prefix_text, r->prompt, r->n_prompt, &a->ids, err));
-    for (uint64_t i = 0; i < r->n_ids; i++)
-        MOE_TRY(moe_ids_push(&a->ids, r->ids[i], err));
+    for (uint64_t i = 0; i < n_ids; i++)
+        MOE_TRY(moe_ids_push(&a->ids, ids[i], err));
     a->again = a->ids.n;
     return MOE_OK;
 }
@@ -885,10 +904,11 @@ static void add_to_route(struct job *j, const char *name)
 }
 
 /* Refuses a text that cannot fit before its ids take memory. */
-static int check_length(const struct executor *x, const struct moe_request *r, struct moe_err *err)
+static int check_length(const struct executor *x, const struct moe_request *r,
+                        const struct moe_request_input *input, struct moe_err *err)
 {
     const struct moe_session *s = x->loaded[x->model].engine->session;
-    const char *const texts[] = {r->prompt, r->prefix_text};
+    const char *const texts[] = {input ? input->text : r->prompt, r->prefix_text};
     for (int i = 0; i < 2; i++) {
         if (texts[i])
             MOE_TRY(moe_prompt_check_length(s->model, texts[i], strlen(texts[i]),
@@ -903,12 +923,14 @@ static int prepare_prompt(struct executor *x, const struct job *j, struct moe_er
 {
     const uint32_t model = j->queued.expert;
     struct request *a = j->of;
-    if (a->ids_of != model) {
+    const struct moe_request_input *input =
+        a->request->inputs ? &a->request->inputs[j->choice] : NULL;
+    if (a->ids_of != model || input) {
         a->ids.n = 0;
-        a->why.status = check_length(x, a->request, &a->why);
+        a->why.status = check_length(x, a->request, input, &a->why);
         if (a->why.status == MOE_OK)
             a->why.status = make_prompt(x->server, &x->loaded[model], x->server->models[model].name,
-                                        a, &a->why);
+                                        a, input, &a->why);
         a->ids_of = model;
     }
     return a->why.status == MOE_OK ? MOE_OK : moe_fail(err, a->why.status, "%s", a->why.text);
@@ -976,8 +998,8 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
         .n_prompt = j->of->ids.n,
         .sampler = sampler,
         .options = {.constraint = j->constraint,
-                    .max_tokens = r->max_tokens,
                     .min_tokens = r->min_tokens,
+                    .max_tokens = j->pooled ? 0 : r->max_tokens,
                     .ignore_eos = r->ignore_eos,
                     .stop_ids = r->stop_ids,
                     .n_stop_ids = r->n_stop_ids,
@@ -989,6 +1011,7 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
                     .started = j->of->came,
                     .text = on_text,
                     .token = r->logprobs && j->of->events.token ? on_token : NULL,
+                    .state = j->pooled ? on_state : NULL,
                     .n_top = r->top_logprobs,
                     .ctx = j},
         .owner = j->of->events.owner,
@@ -1075,6 +1098,13 @@ static int do_task(struct executor *x, struct job *j, struct moe_err *err)
     return MOE_OK;
 }
 
+static int begin_state(struct job *j, const struct loaded *l, struct moe_err *err)
+{
+    j->n_pooled = l->engine->model->config.hidden;
+    j->pooled = moe_alloc(j->n_pooled, sizeof *j->pooled, err);
+    return j->pooled ? MOE_OK : MOE_ERR_MEMORY;
+}
+
 void job_begin(struct executor *x, struct job *j)
 {
     const struct loaded *l = &x->loaded[j->queued.expert];
@@ -1088,7 +1118,10 @@ void job_begin(struct executor *x, struct job *j)
     add_to_route(j, x->server->models[j->queued.expert].name);
     pthread_mutex_lock(&j->of->preparing);
     int status = prepare_prompt(x, j, &err);
-    if (status == MOE_OK && r->task != MOE_TASK_ANSWER) { /* of one choice: nobody shares it */
+    if (status == MOE_OK && r->inputs)
+        status = begin_state(j, l, &err);
+    if (status == MOE_OK && (r->task == MOE_TASK_IDS ||
+                             r->task == MOE_TASK_TEXT)) { /* of one choice: nobody shares it */
         pthread_mutex_unlock(&j->of->preparing);
         if (do_task(x, j, &err) != MOE_OK)
             job_end(x, j, err.status, &err);

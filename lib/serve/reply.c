@@ -562,7 +562,7 @@ void moe_reply_ended(struct moe_reply *r, uint32_t choice, const struct moe_serv
         c->result = result;
         if (c->n_whole && strcmp(c->finish, "stop") == 0)
             c->finish = "tool_calls";
-        r->n_prompt = result->n_prompt;
+        r->n_prompt = result->state ? r->n_prompt + result->n_prompt : result->n_prompt;
         r->n_cached = result->n_cached > r->n_cached ? result->n_cached : r->n_cached;
         r->n_tokens += result->n_tokens;
         r->n_drafted += result->n_drafted;
@@ -578,8 +578,11 @@ void moe_reply_ended(struct moe_reply *r, uint32_t choice, const struct moe_serv
         send_error(r, out);
     if (r->failed)
         return;
+    if (r->api && r->api->choice)
+        r->api->choice(r, c);
     if (r->api) {
-        r->api->end(r, out);
+        if (r->n_ended == r->n && !r->failed)
+            r->api->end(r, out);
         return;
     }
     if (r->stream)

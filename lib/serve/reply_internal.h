@@ -54,6 +54,7 @@ struct moe_reply {
     bool begun;                      /* the stream's first events are written */
     int open; /* kind of the item that goes on, enum moe_answer_part_kind; -1: none */
     uint32_t n_items, n_events;
+    uint64_t n_vectors_bytes; /* of embeddings, as text */
     char item_id[40];
     struct moe_buf item, items; /* text of the open item; what was written of the others */
     struct choice choices[];
@@ -73,6 +74,8 @@ struct moe_reply_api {
     /* More of the answer, which the choice has noted already. `out`: a stream's events. NULL, as
      * `fail`: there are no answers. */
     void (*part)(struct moe_reply *r, const struct moe_answer_part *part, struct moe_buf *out);
+    /* A choice has ended, of an API with several; NULL: nothing is to be noted. */
+    void (*choice)(struct moe_reply *r, struct choice *c);
     /* The answer is complete: a stream's last events, or the whole reply. */
     void (*end)(struct moe_reply *r, struct moe_buf *out);
     /* An error's body (NULL: as of completions), and as a stream's last event. */
@@ -80,7 +83,11 @@ struct moe_reply_api {
     void (*fail)(struct moe_reply *r, struct moe_buf *out);
 };
 extern const struct moe_reply_api reply_messages, reply_count, reply_responses, reply_tokenize,
-    reply_detokenize, reply_ollama_chat, reply_ollama_generate;
+    reply_detokenize, reply_ollama_chat, reply_ollama_generate, reply_embeddings,
+    reply_ollama_embed, reply_ollama_embeddings;
+
+/* Ollama's errors (api_ollama.c). */
+void reply_ollama_error(struct moe_buf *out, unsigned http_status, const struct moe_err *why);
 
 /* ---- api_chat.c: requests of other APIs as chats ---- */
 

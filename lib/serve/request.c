@@ -849,6 +849,9 @@ const struct moe_reply_api *moe_request_api(enum moe_request_kind kind)
         [MOE_REQUEST_DETOKENIZE] = &reply_detokenize,
         [MOE_REQUEST_OLLAMA_CHAT] = &reply_ollama_chat,
         [MOE_REQUEST_OLLAMA_GENERATE] = &reply_ollama_generate,
+        [MOE_REQUEST_EMBEDDINGS] = &reply_embeddings,
+        [MOE_REQUEST_OLLAMA_EMBED] = &reply_ollama_embed,
+        [MOE_REQUEST_OLLAMA_EMBEDDINGS] = &reply_ollama_embeddings,
     };
     return apis[kind];
 }
@@ -900,6 +903,8 @@ int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
             rename_key(r->api, err);
     }
     moe_json_free(chat);
+    if (r->inputs)
+        r->n = r->n_inputs;
     if (status == MOE_OK)
         *out = r;
     else
@@ -940,6 +945,11 @@ void moe_request_free(struct moe_request *r)
         free(r->biases[i].text);
     for (uint32_t i = 0; r->breakers && r->breakers[i]; i++)
         free((char *)r->breakers[i]);
+    for (uint32_t i = 0; r->inputs && i < r->n_inputs; i++) {
+        free(r->inputs[i].text);
+        free(r->inputs[i].ids);
+    }
+    free(r->inputs);
     moe_json_free(r->messages);
     moe_json_free(r->tools);
     free(r->only_call);
@@ -968,6 +978,9 @@ uint64_t moe_request_bytes(const struct moe_request *r)
         bytes += strlen(r->stops[i]) + MALLOC_BYTES;
     for (uint32_t i = 0; i < r->n_fields; i++)
         bytes += strlen(r->fields[i].name) + strlen(r->fields[i].text) + 2 * MALLOC_BYTES;
+    for (uint32_t i = 0; i < r->n_inputs; i++)
+        bytes += sizeof *r->inputs + r->inputs[i].n * (r->inputs[i].ids ? sizeof(uint32_t) : 1) +
+                 MALLOC_BYTES;
     if (r->asked)
         bytes += 2 * (strlen(r->asked) + MALLOC_BYTES); /* the reply's copy, too */
     /* A text has as many tokens as bytes at most; each choice has them all. */

@@ -35,6 +35,9 @@ enum moe_request_kind {
     MOE_REQUEST_DETOKENIZE,
     MOE_REQUEST_OLLAMA_CHAT,
     MOE_REQUEST_OLLAMA_GENERATE,
+    MOE_REQUEST_EMBEDDINGS,
+    MOE_REQUEST_OLLAMA_EMBED,
+    MOE_REQUEST_OLLAMA_EMBEDDINGS,
     MOE_REQUEST_KINDS,
 };
 
@@ -43,6 +46,15 @@ enum moe_request_task {
     MOE_TASK_ANSWER,
     MOE_TASK_IDS,  /* those of the prompt; nothing is computed */
     MOE_TASK_TEXT, /* of the prompt's ids */
+    MOE_TASK_MEAN, /* of the states of an input's tokens behind the last norm */
+    MOE_TASK_LAST, /* ... that of the last token */
+};
+
+/* A text whose states are wanted, or its ids. */
+struct moe_request_input {
+    char *text; /* NULL: ids */
+    uint64_t n; /* bytes, or ids */
+    uint32_t *ids;
 };
 
 /* In whose form a reply is; NULL: OpenAI's completions. */
@@ -52,6 +64,7 @@ const struct moe_reply_api *moe_request_api(enum moe_request_kind kind);
 enum {
     MOE_REQUEST_MEMORY = 32 << 20, /* for a body's values, while it is read */
     MOE_REQUEST_MAX_CHOICES = 128,
+    MOE_REQUEST_MAX_INPUTS = 2048,
     MOE_REQUEST_MAX_STOPS = 16,
     MOE_REQUEST_MAX_TOP_LOGPROBS = 20,
     MOE_REQUEST_MAX_FIELDS = 64,
@@ -93,6 +106,9 @@ struct moe_request {            /* owns everything it points at */
     char *prefix_text; /* precedes it (moe_prompt_prefixed); NULL: none */
     uint32_t *ids;
     uint64_t n_ids;
+    /* MEAN, LAST: in place of a prompt, [n]; the choices are theirs. NULL: other tasks. */
+    struct moe_request_input *inputs;
+    uint32_t n_inputs;
 
     struct moe_sampler_options sampling; /* as asked for, with a random seed if none is */
     struct moe_request_bias *biases;     /* in place of sampling.biases */

@@ -86,6 +86,8 @@ struct moe_server_result {
     const struct moe_buf *text;
     const struct moe_tokenizer *tokenizer;
     uint32_t context;
+    const double *state; /* [n_state] of MEAN and LAST */
+    uint32_t n_state;
     uint64_t n_cached;              /* prompt tokens reused from earlier */
     uint64_t n_drafted, n_accepted; /* draft tokens; accepted ones */
     double ttft_seconds;            /* from its arrival to the first token; 0: none */

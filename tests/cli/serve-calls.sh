@@ -116,6 +116,18 @@ says '{"models":\[{"name":"tiny",*"size":[1-9]*"digest":"0*"details":{*"paramete
 post /api/show '{"model":"tiny"}'
 says '*"model_info":{*.context_length":512,*"capabilities":\["completion","tools"\],*' "... and say what a model can"
 
+
+post /v1/embeddings '{"input":["A cat","A cat"],"model":"m","user":"me"}'
+says '{"object":"list","data":\[{"object":"embedding","index":0,"embedding":\[*\]},{*"index":1,*"model":"m","usage":{"prompt_tokens":6,"total_tokens":6}}' "texts become vectors"
+check "... of length 1" awk 'match($0, /\[-?[0-9][^\]]*\]/) {
+    n = split(substr($0, RSTART + 1, RLENGTH - 2), x, ",")
+    for (i = 1; i <= n; i++) sum += x[i] * x[i] }
+    END { exit !(n == 192 && sum > 0.999999 && sum < 1.000001) }' "$got"
+post /v1/embeddings '{"input":"x","dimensions":193}'
+says "*'dimensions' is 193, but the model's states have 192*" "... of as many numbers as there are"
+post /v1/embeddings '{"input":["x",""]}'
+says "*'input\[1\]' is empty*" "... and an empty text has none"
+
 post /v1/responses '{"input":"Once","previous_response_id":"resp_1"}'
 says "*'previous_response_id': this server keeps no responses*" "... and say what they do not keep"
 kill "$server"

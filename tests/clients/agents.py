@@ -73,6 +73,23 @@ def openai_responses_stream():
         assert text and text == stream.get_final_response().output_text
 
 
+def openai_embeddings():
+    """Texts alike are closer than others; a text's vector does not depend on those beside it."""
+    def embed(**asked):
+        return [one.embedding for one in openai_client().embeddings.create(model="m", **asked).data]
+
+    def product(one, other):
+        return sum(x * y for x, y in zip(one, other))
+    many = embed(input=["The cat sat on the mat.", "A cat sat on a mat.", "Stock markets fell sharply"])
+    assert abs(product(many[0], many[0]) - 1) < 1e-6
+    assert product(many[0], many[1]) > product(many[0], many[2]) + 0.1, many
+    alone = embed(input="A cat sat on a mat.", encoding_format="float")
+    assert max(abs(x - y) for x, y in zip(alone[0], many[1])) < 1e-7
+    short = embed(input="A cat sat on a mat.", dimensions=16)[0]
+    assert len(short) == 16 and abs(product(short, short) - 1) < 1e-6
+    assert embed(input=[[997, 804, 259]], extra_body={"pooling": "last"}) != embed(input=[[997, 804, 259]])
+
+
 def anthropic_loop():
     import anthropic
     client = anthropic.Anthropic(base_url=url, api_key=key, max_retries=0, timeout=120)
@@ -126,7 +143,7 @@ def langchain_openai_tools():
     check(got.tool_calls[0]["args"])
 
 
-for tried in (openai_loop, openai_stream, openai_responses, openai_responses_stream, anthropic_loop, anthropic_stream,
+for tried in (openai_loop, openai_stream, openai_responses, openai_responses_stream, openai_embeddings, anthropic_loop, anthropic_stream,
               litellm_calls, instructor_model, langchain_openai_tools):
     name = tried.__name__.replace("_", " ")
     try:

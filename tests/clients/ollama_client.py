@@ -73,18 +73,27 @@ def ollama_refusals():
             raise AssertionError("it was answered: %s" % wrong)
 
 
+def ollama_embeddings():
+    got = client().embed(model=model, input=["a cat", "a dog"])
+    assert len(got.embeddings) == 2 and abs(sum(x * x for x in got.embeddings[0]) - 1) < 1e-6, got
+    assert max(abs(x - y) for x, y in zip(client().embeddings(model=model, prompt="a dog").embedding,
+                                          got.embeddings[1])) < 1e-7
+
+
 def langchain_ollama_chat():
-    from langchain_ollama import ChatOllama, OllamaLLM
+    from langchain_ollama import ChatOllama, OllamaEmbeddings, OllamaLLM
     chat = ChatOllama(model=model, base_url=url, temperature=0, num_predict=8, validate_model_on_init=True)
     got = chat.invoke("Once upon a time")
     assert got.content and got.usage_metadata["output_tokens"] == 8, got
     assert "".join(piece.content for piece in chat.stream("Once upon a time")) == got.content
     chat = ChatOllama(model=model, base_url=url, temperature=0, num_predict=80)
     assert chat.with_structured_output(SCHEMA, method="json_schema").invoke("x")["path"] in "ab"
+    assert len(OllamaEmbeddings(model=model, base_url=url).embed_documents(["a", "b"])) == 2
     assert OllamaLLM(model=model, base_url=url, temperature=0, num_predict=8).invoke("Once")
 
 
-for tried in (ollama_models, ollama_chat, ollama_generate, ollama_schema, ollama_tools, ollama_refusals, langchain_ollama_chat):
+for tried in (ollama_models, ollama_chat, ollama_generate, ollama_schema, ollama_tools, ollama_embeddings, ollama_refusals,
+              langchain_ollama_chat):
     name = tried.__name__.replace("_", " ")
     try:
         importlib.import_module({"langchain": "langchain_ollama"}.get(name.split()[0], name.split()[0]))

@@ -496,6 +496,72 @@ static void what_cannot_run_is_refused(void **state)
     moe_engine_close(e);
 }
 
+/* ---- States of prompts ---- */
+
+struct states {
+    uint32_t hidden, n;
+    const float *want; /* [n][hidden] */
+    double worst;
+};
+
+static void compare_state(void *ctx, uint32_t position, const float *state)
+{
+    struct states *s = ctx;
+    assert_int_equal(position, s->n);
+    for (uint32_t i = 0; i < s->hidden; i++) {
+        double off = fabs((double)state[i] - s->want[s->n * s->hidden + i]);
+        s->worst = off > s->worst ? off : s->worst;
+    }
+    s->n++;
+}
+
+/* A prompt's states are those behind the last norm, in order, all of them also where what was
+ * computed before could be taken over, and in however small pieces. */
+static void prompts_give_their_states(void **state)
+{
+    enum { TOKENS = 40, PIECE = 7 };
+    struct fixture f;
+    struct moe_err err;
+    struct moe_generator *b;
+    uint32_t ids[TOKENS];
+    struct moe_row rows[TOKENS];
+    (void)state;
+    fixture_open(&f, 4, 2, TOKENS);
+    const struct moe_config *c = &f.model->config;
+    float *want = moe_alloc((uint64_t)TOKENS * c->hidden, sizeof *want, &err);
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        ids[i] = i * 37 % 4000;
+        rows[i] = (struct moe_row){1, i, ids[i], TOKENS};
+    }
+    assert_ok(moe_forward(f.session, MOE_PREFILL, rows, TOKENS, 0, c->n_layers, NULL, want, &err),
+              &err);
+    for (uint32_t row = 0; row < TOKENS; row++) {
+        float *h = want + (uint64_t)row * c->hidden;
+        double squares = 0;
+        for (uint32_t i = 0; i < c->hidden; i++)
+            squares += (double)h[i] * h[i];
+        for (uint32_t i = 0; i < c->hidden; i++)
+            h[i] = (float)(h[i] / sqrt(squares / c->hidden + c->norm_eps) * f.model->final_norm[i]);
+    }
+    assert_ok(moe_generator_open(&b, f.session, 2, PIECE, &err), &err);
+    for (int again = 0; again < 2; again++) {
+        struct states s = {.hidden = c->hidden, .want = want};
+        struct asked a = {.prompt = {0}};
+        struct moe_generate_request request = {.prompt = ids,
+                                               .n_prompt = TOKENS,
+                                               .sampler = sampler_of(&asked[0], c->vocab),
+                                               .options = {.state = compare_state, .ctx = &s}};
+        assert_ok(moe_generator_add(b, &request, &a.id, &err), &err);
+        while (moe_generator_state(b)->n_running || moe_generator_state(b)->n_waiting)
+            moe_generator_step(b);
+        assert_int_equal(s.n, TOKENS);
+        assert_true(s.worst < 1e-4);
+    }
+    moe_generator_close(b);
+    free(want);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -505,6 +571,7 @@ int main(void)
         cmocka_unit_test(what_is_known_is_not_computed_again),
         cmocka_unit_test(records_are_of_all_that_run),
         cmocka_unit_test(what_cannot_run_is_refused),
+        cmocka_unit_test(prompts_give_their_states),
     };
     return cmocka_run_group_tests_name("batch", tests, open_all, close_all);
 }
