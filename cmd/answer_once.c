@@ -49,7 +49,7 @@ static int load_prompt(struct keeping *k, struct moe_err *err)
         return status;
     struct moe_context *c = &file.context;
     uint64_t n = moe_context_most(&file, s);
-    status = moe_context_put(&file, s, n, err);
+    status = moe_context_put(&file, s, 0, n, err);
     if (status == MOE_OK) {
         k->file = c->ids;
         k->file.n = c->n_done;
@@ -93,7 +93,7 @@ static int save_prompt(const struct keeping *k, bool reading, struct moe_err *er
     struct moe_context c = {.ids = talk->history, .n_done = n_kept};
     c.ids.n = n;
     snprintf(c.method, sizeof c.method, "%s", moe_engine_method(k->engine));
-    return moe_context_write(opt.prompt_cache, s, &c, err);
+    return moe_context_write(opt.prompt_cache, s, 0, &c, err);
 }
 
 static int save_read(void *keeping, struct moe_err *err)

@@ -86,6 +86,11 @@ static void compare_with_free_memory(uint64_t budget)
             moe_format_bytes(available + moe_rss_bytes(), there), moe_format_bytes(budget, named));
 }
 
+static void tell_of_prompts(const char *line)
+{
+    cli_note("%s", line);
+}
+
 static int open_server(struct serve *v, struct moe_err *err)
 {
     struct moe_server_options *o = &serve_opt.server;
@@ -98,6 +103,7 @@ static int open_server(struct serve *v, struct moe_err *err)
     o->beside_bytes = serve_opt.requests.input ? moe_lines_bytes(serve_opt.requests.input)
                                                : moe_http_bytes(&serve_opt.http.http);
     compare_with_free_memory(o->engine.memory_bytes);
+    o->prompt_cache.tell = tell_of_prompts;
     status = moe_server_open(&v->server, o, cli_progress(), err);
     cli_progress_done();
     return status;

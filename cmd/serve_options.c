@@ -13,7 +13,8 @@ enum { DEFAULT_CONTEXT = 4096, MAX_SEQUENCES = 256, MAX_QUEUE = 1 << 20 };
 struct serve_options serve_opt = {
     .server = {.evict = MOE_COE_TWO_STAGE,
                .sequences = MOE_SERVER_SEQUENCES,
-               .max_queue = MOE_SERVER_MAX_QUEUE},
+               .max_queue = MOE_SERVER_MAX_QUEUE,
+               .prompt_cache = {.bytes = 4ULL << 30}},
 };
 
 /* Parses "cpu:2,cuda:1": a number of executors for each processor. */
@@ -127,6 +128,10 @@ static const struct cli_option options[] = {
      .help = "tokens drafted and judged with the next: ngram or mtp"},
     {CLI_OPT_U32(0, "max-queue", "N", &serve_opt.server.max_queue, 1, MAX_QUEUE), .shown = "1024",
      .help = "requests that may wait or run"},
+    {CLI_OPT_TEXT(0, "cache-dir", "DIR", &serve_opt.server.prompt_cache.directory),
+     .help = "keep computed prompts here, for later and other runs"},
+    {CLI_OPT_BYTES(0, "cache-size", "SIZE", &serve_opt.server.prompt_cache.bytes), .shown = "4G",
+     .help = "of these files, at most", .needs = "cache-dir"},
     {CLI_OPT_STREAM(0, "stats-json", "FILE", &serve_opt.stats_json),
      .help = "at the end, what it did: figures as JSON"},
     REQUESTS_OPTIONS(serve_opt.requests, 0),

@@ -160,11 +160,11 @@ uint64_t moe_context_most(const struct moe_context_file *f, const struct moe_ses
     return s->state_ends ? 0 : s->context;
 }
 
-int moe_context_put(struct moe_context_file *f, struct moe_session *s, uint64_t n,
-                    struct moe_err *err)
+int moe_context_put(struct moe_context_file *f, struct moe_session *s, uint32_t sequence,
+                    uint64_t n, struct moe_err *err)
 {
-    return moe_sequence_load(s, 0, f->context.ids.ids, (uint32_t)n, f->context.far, put_pieces, f,
-                             err);
+    return moe_sequence_load(s, sequence, f->context.ids.ids, (uint32_t)n, f->context.far,
+                             put_pieces, f, err);
 }
 
 /* ---- Writing ---- */
@@ -178,11 +178,11 @@ static int write_all(struct moe_outfile *file, const uint8_t header[HEADER],
     return write_pieces(file, p, head_check, err);
 }
 
-int moe_context_write(const char *path, const struct moe_session *s, const struct moe_context *c,
-                      struct moe_err *err)
+int moe_context_write(const char *path, const struct moe_session *s, uint32_t sequence,
+                      const struct moe_context *c, struct moe_err *err)
 {
     struct moe_kept p;
-    MOE_TRY(moe_sequence_save(s, 0, (uint32_t)c->n_done, &p, err));
+    MOE_TRY(moe_sequence_save(s, sequence, (uint32_t)c->n_done, &p, err));
     if (c->ids.n > MOE_MAX_CONTEXT || c->text.size > most_text(c->ids.n))
         return moe_fail(err, MOE_ERR_LIMIT, "%s: a text of %" PRIu64 " bytes is too long to save",
                         path, c->text.size);

@@ -39,10 +39,10 @@ struct moe_context {
 };
 void moe_context_release(struct moe_context *c);
 
-/* Writes the context that is sequence 0 of the session, atomically. MOE_ERR_UNSUPPORTED: a model or
+/* Writes the context that is a sequence of the session, atomically. MOE_ERR_UNSUPPORTED: a model or
  * device whose contexts cannot be kept. */
-int moe_context_write(const char *path, const struct moe_session *s, const struct moe_context *c,
-                      struct moe_err *err);
+int moe_context_write(const char *path, const struct moe_session *s, uint32_t sequence,
+                      const struct moe_context *c, struct moe_err *err);
 
 struct moe_context_file {
     struct moe_context context;
@@ -60,10 +60,10 @@ int moe_context_open(struct moe_context_file *out, const char *path, const struc
 /* How many positions that may be: n_done, or as many as the session has room for, with recurrent
  * states none then. */
 uint64_t moe_context_most(const struct moe_context_file *f, const struct moe_session *s);
-/* Has sequence 0 of the session begin with the file's first n positions, at most these; with
+/* Has a sequence of the session begin with the file's first n positions, at most these; with
  * recurrent states n_done or 0. After an error the sequence has nothing. */
-int moe_context_put(struct moe_context_file *f, struct moe_session *s, uint64_t n,
-                    struct moe_err *err);
+int moe_context_put(struct moe_context_file *f, struct moe_session *s, uint32_t sequence,
+                    uint64_t n, struct moe_err *err);
 void moe_context_close(struct moe_context_file *f); /* one of zeroes is fine */
 
 #endif

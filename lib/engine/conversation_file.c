@@ -306,7 +306,7 @@ int moe_conversation_save(const struct moe_conversation *c, const struct moe_sam
     snprintf(context.method, sizeof context.method, "%s", method);
     int status = describe(c, &context.text, err);
     if (status == MOE_OK)
-        status = moe_context_write(path, c->session, &context, err);
+        status = moe_context_write(path, c->session, 0, &context, err);
     moe_buf_release(&context.text);
     return status;
 }
@@ -361,7 +361,7 @@ static int take(struct moe_conversation *c, struct moe_sampler *sampler,
     if (status == MOE_OK)
         status = moe_json_copy(&messages, json_object_get(root, "messages"), err);
     if (status == MOE_OK)
-        status = moe_context_put(file, s, context->n_done, err);
+        status = moe_context_put(file, s, 0, context->n_done, err);
     if (status == MOE_OK) {
         json_decref(c->messages);
         moe_ids_release(&c->history);

@@ -202,6 +202,14 @@ const struct moe_generator_state *moe_generator_state(const struct moe_generator
     return &g->state;
 }
 
+uint32_t moe_generator_free_sequence(const struct moe_generator *g)
+{
+    for (uint32_t i = 0; i < g->n_texts; i++)
+        if (!g->running[i])
+            return i;
+    return UINT32_MAX;
+}
+
 /* ---- Adding ---- */
 
 /* Positions that a sequence may have when it is the only one. */
@@ -326,6 +334,8 @@ static void finish(struct member *m, int status, const struct moe_err *err)
         .err = shown == MOE_OK    ? NULL
                : status == MOE_OK ? &unsaid
                                   : err,
+        .ids = m->history->ids,
+        .n_ids = m->history->n,
         .n_prompt = m->n_prompt,
         .n_tokens = m->answer.n_tokens,
         .n_cached = m->n_cached,

@@ -40,6 +40,8 @@ struct moe_generate_result {
     int status;                /* else: it failed, others did not */
     const struct moe_err *err; /* then; valid for the call; without text where one of the options'
                                   functions failed, which knows why */
+    const uint32_t *ids;       /* [n_ids] the text, prompt and answer; valid for the call */
+    uint64_t n_ids;
     uint64_t n_prompt, n_tokens;
     uint64_t n_cached;   /* of the prompt's: computed for another text before */
     uint64_t n_drafted;  /* tokens; 0 without drafts */
@@ -93,6 +95,9 @@ bool moe_generator_rest(struct moe_generator *g, uint64_t id);
 uint64_t moe_generator_rest_bytes(const struct moe_generator *g);
 /* Has a resting request go on, in front of those that wait. */
 void moe_generator_resume(struct moe_generator *g, uint64_t id);
+
+/* A sequence that no text has, until the next step; UINT32_MAX: there is none. */
+uint32_t moe_generator_free_sequence(const struct moe_generator *g);
 
 /* Computes a token of every running text, and a piece of waiting prompts. A failure ends the
  * requests concerned; the generator goes on. */

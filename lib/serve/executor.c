@@ -483,11 +483,56 @@ static void note_leaving(struct executor *x, const struct moe_coe_batch *batch)
         x->loaded[batch->evicted[i]].leaves = true;
 }
 
+/* ---- Texts kept on disk ---- */
+
+static void forget_unkept(struct executor *x, uint32_t i)
+{
+    moe_ids_release(&x->unkept[i].ids);
+    for (x->n_unkept--; i < x->n_unkept; i++)
+        x->unkept[i] = x->unkept[i + 1];
+}
+
+/* Whether a text is the beginning of n ids. */
+static bool begins(const struct unkept *text, uint64_t owner, const uint32_t *ids, uint64_t n)
+{
+    return text->owner == owner && text->ids.n <= n &&
+           memcmp(text->ids.ids, ids, text->ids.n * sizeof *ids) == 0;
+}
+
+void executor_keep(struct executor *x, uint64_t owner, const uint32_t *ids, uint64_t n)
+{
+    struct moe_err err;
+    struct moe_ids copy = {0};
+    if (!x->server->prompt_cache || moe_ids_reserve(&copy, n, &err) != MOE_OK)
+        return;
+    for (uint64_t i = 0; i < n; i++)
+        moe_ids_push(&copy, ids[i], &err);
+    for (uint32_t i = x->n_unkept; i-- > 0;)
+        if (begins(&x->unkept[i], owner, ids, n))
+            forget_unkept(x, i);
+    if (x->n_unkept == MOST_UNKEPT)
+        forget_unkept(x, 0);
+    x->unkept[x->n_unkept++] = (struct unkept){owner, copy};
+}
+
+/* Keeps the oldest that waits for it; the batch has a free sequence, or the text is lost. */
+static void keep_oldest(struct executor *x)
+{
+    const struct unkept *u = &x->unkept[0];
+    const uint32_t sequence = moe_generator_free_sequence(x->batch);
+    const struct moe_prompt_text text = {u->owner, u->ids.ids, u->ids.n};
+    if (sequence != UINT32_MAX)
+        moe_prompt_cache_save(x->server->prompt_cache, x->loaded[x->model].engine, sequence, &text);
+    forget_unkept(x, 0);
+}
+
 static void close_batch(struct executor *x)
 {
     if (!x->batch)
         return;
     struct moe_server *s = x->server;
+    while (x->n_unkept && x->batch)
+        keep_oldest(x);
     pthread_mutex_lock(&s->mutex);
     job_count(x);
     s->counts.preempted += moe_generator_state(x->batch)->n_preempted;
@@ -852,6 +897,10 @@ static void *executor_run(void *arg)
             x->counts.model = NULL;
         } else if (s->closing) {
             break;
+        } else if (x->n_unkept && x->batch) {
+            pthread_mutex_unlock(&s->mutex);
+            keep_oldest(x);
+            pthread_mutex_lock(&s->mutex);
         } else {
             pthread_cond_wait(&x->wake, &s->mutex);
         }

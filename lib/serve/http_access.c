@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 
 /* ---- Keys ---- */
@@ -116,6 +117,11 @@ uint32_t moe_access_key_find(const struct moe_access_keys *keys, const char *hea
     for (uint32_t i = 0; i < keys->n; i++)
         found = differs(keys->keys[i], given, n) == 0 ? i + 1 : found;
     return found;
+}
+
+uint64_t moe_access_key_owner(const struct moe_access_keys *keys, uint32_t n)
+{
+    return moe_hash64(keys->keys[n - 1], strlen(keys->keys[n - 1])) >> 1 | 1; /* for a bit more */
 }
 
 /* ---- Hosts and origins ---- */

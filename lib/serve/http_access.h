@@ -28,6 +28,9 @@ void moe_access_keys_free(struct moe_access_keys *keys); /* NULL is fine */
 uint32_t moe_access_key_find(const struct moe_access_keys *keys, const char *header,
                              const char *words);
 
+/* A number for the n-th key, from 1, that is the same in every run, not 0. */
+uint64_t moe_access_key_owner(const struct moe_access_keys *keys, uint32_t n);
+
 /* What a Host header names: a name or address with or without a port; a loopback one. */
 bool moe_access_host_is_valid(const char *host);
 bool moe_access_host_is_local(const char *host);

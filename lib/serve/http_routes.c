@@ -187,7 +187,7 @@ static void http_name_client(struct exchange *x, uint32_t n)
 {
     struct moe_http *h = x->http;
     struct http_client *named = http_client_hold(h, http_client_of_key(n));
-    x->owner = n;
+    x->owner = moe_access_key_owner(h->access.keys, n);
     if (!named)
         return; /* its address will do */
     http_client_release(h, x->client);

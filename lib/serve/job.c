@@ -809,6 +809,11 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
     struct moe_server *s = x->server;
     uint32_t next = MOE_COE_NONE;
     leave_batch(x, j);
+    /* Where the next turn is known to depart from the prompt, states behind the answer are of no
+     * use to it. */
+    const uint64_t again = j->of->again;
+    const bool departs = again && again + 1 < r->n_prompt;
+    executor_keep(x, j->of->events.owner, r->ids, departs ? again + 1 : r->n_ids);
     note_changes(j, r->n_cached > 0);
     free(j->stops);
     free(j->biases);
@@ -1018,6 +1023,10 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
         .work = &j->work,
         .ended = on_ended,
     };
+    const uint32_t sequence = moe_generator_free_sequence(x->batch);
+    const struct moe_prompt_text text = {request.owner, request.prompt, request.n_prompt};
+    if (x->server->prompt_cache && sequence != UINT32_MAX)
+        moe_prompt_cache_load(x->server->prompt_cache, l->engine, sequence, &text);
     status = moe_generator_add(x->batch, &request, &j->in_batch, err);
     if (status != MOE_OK)
         moe_sampler_free(sampler);

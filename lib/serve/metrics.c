@@ -150,6 +150,16 @@ static void write_requests(const struct moe_server_counts *c, struct moe_buf *ou
     counter(out, "prompt_tokens_total", c->prompt_tokens, "Tokens of prompts.");
     counter(out, "prompt_tokens_cached_total", c->cached_tokens,
             "Prompt tokens reused from earlier requests.");
+    if (c->keeps_prompts) {
+        const struct moe_prompt_cache_counts *p = &c->prompt_cache;
+        counter(out, "kept_prompt_hits_total", p->hits, "Prompts that began with a file.");
+        counter(out, "kept_prompt_tokens_total", p->tokens, "Prompt tokens taken from files.");
+        counter(out, "kept_prompts_written_total", p->written, "Files of prompts written.");
+        counter(out, "kept_prompts_failed_total", p->failed,
+                "Files of prompts that could not be read or written.");
+        gauge(out, "kept_prompts", p->files, "Files of prompts in the directory.");
+        gauge(out, "kept_prompt_bytes", p->bytes, "Bytes of these files.");
+    }
     counter(out, "generated_tokens_total", c->generated_tokens, "Tokens of answers.");
     counter(out, "drafted_tokens_total", c->drafted_tokens, "Tokens that were drafted.");
     counter(out, "accepted_tokens_total", c->accepted_tokens, "Drafted tokens that were right.");

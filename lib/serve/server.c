@@ -27,6 +27,11 @@ static struct moe_server_options complete(const struct moe_server_options *given
         o.patience = PATIENCE_SECONDS;
     if (!o.schedule)
         o.schedule = moe_coe_schedule_find("coserve");
+    if (o.prompt_cache.directory) {
+        uint32_t n = o.n_executors ? o.n_executors : 1, context = o.engine.session.context;
+        o.beside_bytes += moe_prompt_cache_bytes(context ? context : o.engine.context_cap, n);
+        o.engine.session.whole_windows = true; /* else their texts could not be kept */
+    }
     o.engine.session.takes_back = o.draft > 0;
     o.engine.session.n_snapshots = MOE_SNAPSHOTS * o.sequences;
     return o;
@@ -190,6 +195,8 @@ static int open_all(struct moe_server *s, const struct moe_progress *progress, s
         MOE_TRY(memory_divide(s, err));
     MOE_TRY(dispatching_open(s, err));
     MOE_TRY(host_tier_open(s, err));
+    if (s->options.prompt_cache.directory)
+        MOE_TRY(moe_prompt_cache_open(&s->prompt_cache, &s->options.prompt_cache, err));
     MOE_TRY(load_models(s, progress, err));
     for (uint32_t i = 0; i < s->n_executors; i++)
         MOE_TRY(executor_start(&s->executors[i], err));
@@ -243,6 +250,8 @@ void moe_server_count(struct moe_server *s, struct moe_server_counts *out)
     }
     host_tier_count(s, &out->host_taken, &out->host_models);
     pthread_mutex_unlock(&s->mutex);
+    if ((out->keeps_prompts = s->prompt_cache != NULL))
+        out->prompt_cache = moe_prompt_cache_count(s->prompt_cache);
     out->gpu_bytes = s->gpu_bytes;
     out->host_bytes = s->host_bytes;
     out->seconds = moe_seconds() - s->opened;
@@ -292,6 +301,7 @@ void moe_server_close(struct moe_server *s)
         free(c);
     }
     host_tier_close(s);
+    moe_prompt_cache_close(s->prompt_cache);
     dispatching_close(s);
     moe_gpu_close(s->gpu);
     models_free(s);

@@ -22,6 +22,7 @@
 #include "serve/coe_costs.h"
 #include "serve/coe_dispatch.h"
 #include "serve/coe_plan.h"
+#include "serve/prompt_cache.h"
 #include "serve/request.h"
 
 enum {
@@ -69,6 +70,7 @@ struct moe_server_options {
     double patience;       /* seconds after which a request for another model goes first; 0: 10 */
     bool no_prefetch;      /* does not load the next model while one computes */
     uint64_t beside_bytes; /* of the process's memory, for the caller */
+    struct moe_prompt_cache_options prompt_cache; /* directory NULL: none */
 };
 
 struct moe_token_said;  /* engine/answer.h */
@@ -205,6 +207,8 @@ struct moe_server_counts {
     uint64_t ousted;                      /* requests that others took the place of in the queue */
     uint64_t follow_ons;                  /* results that went to another model */
     uint64_t prompt_tokens, generated_tokens, cached_tokens;
+    bool keeps_prompts; /* on disk: */
+    struct moe_prompt_cache_counts prompt_cache;
     uint64_t drafted_tokens, accepted_tokens; /* by drafts; accepted ones */
     uint64_t activations, hits;               /* of experts within models; those found in memory */
     bool exact_required;                      /* --exact */

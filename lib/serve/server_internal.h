@@ -137,6 +137,13 @@ struct loaded {
     char *why;
 };
 
+/* A text that has ended, to be kept on disk when nothing else is to be done (prompt_cache.h). */
+struct unkept {
+    uint64_t owner;
+    struct moe_ids ids;
+};
+enum { MOST_UNKEPT = 8 };
+
 struct executor {
     struct moe_server *server;
     uint32_t index;
@@ -166,6 +173,8 @@ struct executor {
     struct moe_stats seen; /* its session's counts already in the server's */
     struct moe_changes seen_changes;
     uint64_t preempted_before; /* in closed batches */
+    struct unkept unkept[MOST_UNKEPT];
+    uint32_t n_unkept;
 };
 
 struct moe_server {
@@ -183,6 +192,7 @@ struct moe_server {
     uint64_t gpu_bytes;  /* budget of its memory; 0: none */
     uint64_t host_bytes; /* main memory for packs above the disk */
     struct host_tier *host;
+    struct moe_prompt_cache *prompt_cache; /* NULL: there is none */
     bool whole; /* the one model's engine has all memory, on a GPU: it is opened with its session */
     struct moe_coe_experts *all; /* the models as dispatch sees them */
     uint64_t *sizes;             /* [n_executors][n_models] on each executor */
@@ -225,6 +235,8 @@ void executor_load(struct executor *x, uint32_t model);
 int executor_start(struct executor *x, struct moe_err *err);
 /* Waits for its end, once the server closes, and frees what the thread held. */
 void executor_join(struct executor *x);
+/* In the executor's thread: a text of n ids has ended, which may be kept on disk later. */
+void executor_keep(struct executor *x, uint64_t owner, const uint32_t *ids, uint64_t n);
 
 /*
  * The tier above the disk (CoServe 4.1, 4.3), for executors on a GPU with its own memory: packs in

@@ -60,4 +60,109 @@ error_line 2 "moe-run: options --beams and --prompt-cache exclude each other *" 
 chmod 644 "$cache"
 kept -p "$start and more of it, so that it is written again" -n 1
 check "a cache is its user's alone, whatever it was" [ "$(stat -c %a "$cache")" = 600 ]
+
+# moe-serve --cache-dir: what was computed of prompts outlives the server, for whoever asked; what cannot be read
+# or written costs a line. Prompts of 80 tokens.
+kept=$tmp/kept
+long='Once upon a time there was a girl who had a dog, and the dog had a friend, and the friend had a small red ball. They played in the park all day, and in the evening they went home to eat. Her mom said that the ball was lost, and the girl was sad, but then the dog came with the ball in its mouth, and they all were happy'
+body() { printf '{"prompt": "%s", "temperature": 0, "max_tokens": 8}' "$1" >"$tmp/body"; }
+serve() { listen "$bin/moe-serve" -t 1 "$tiny" --cache-dir "$kept" "$@" || exit 1; }
+stop() {
+    kill -TERM "$server"
+    wait "$server" 2>/dev/null
+}
+request() { # OPTION...: sets $cached; the answer is in $tmp/answer
+    run "$load" -p "$port" -P /v1/completions -f "$tmp/body" -o "$tmp/got" "$@"
+    sed 's/.*"choices":\(.*\),"usage".*/\1/' "$tmp/got" >"$tmp/answer"
+    cached=$(grep -o '"cached_tokens":[0-9]*' "$tmp/got" | cut -d: -f2)
+}
+file() { find "$kept" -name '*.context'; }
+body "$long"
+serve
+request
+cp "$tmp/answer" "$tmp/first.answer"
+check "nothing is kept yet" [ "$cached" = 0 ]
+stop
+check "a server that ends has kept its prompts" [ -n "$(file)" ]
+check "... for its user alone" [ "$(stat -c %a "$kept") $(stat -c %a "$(file)")" = "700 600" ]
+serve
+request
+check "the next server takes them over" [ "$cached" = 79 ]
+check "... with the same answer" cmp -s "$tmp/answer" "$tmp/first.answer"
+check "... and counts them" [ "$(served kept_prompt_hits_total) $(served kept_prompt_tokens_total)" = "1 79" ]
+stop
+body "$long$(sed 's/.*"text":"\([^"]*\)".*/\1/' "$tmp/first.answer") and more"
+serve
+request
+check "... a longer prompt, as far as it goes" [ "$cached" -gt 80 ]
+stop
+check "a longer text takes the shorter one's place" [ "$(file | wc -l)" = 1 ]
+cp "$(file)" "$tmp/good"
+entry=$(file)
+body "$long"
+
+damaged() { # NAME LINE
+    serve
+    request
+    check "$1: computed anew" [ "$cached" = 0 ]
+    check "... with the same answer" cmp -s "$tmp/answer" "$tmp/first.answer"
+    check "... and a line" grep -q "moe-serve: $kept/.*: $2" "$tmp/log"
+    check "... one" [ "$(grep -c "$kept" "$tmp/log")" = 1 ]
+    stop
+}
+printf X | dd of="$entry" bs=1 seek=9000 conv=notrunc 2>/dev/null
+damaged "a damaged file" 'the context file is damaged: a checksum'
+check "... which is gone" [ "$(file)" != "$entry" ]
+rm -f "$kept"/*
+head -c 5000 "$tmp/good" >"$entry"
+damaged "a cut one" 'the context file is damaged: its size'
+rm -f "$kept"/*
+{
+    head -c 4 "$tmp/good"
+    printf '\011'
+    tail -c +6 "$tmp/good"
+} >"$entry"
+damaged "one of another version" 'a context file of version 9, and this program reads version'
+check "... which stays" [ -e "$entry" ]
+rm -f "$kept"/*
+echo mine >"$kept/notes.context"
+
+printf 'sk-one\nsk-two\n' >"$tmp/keys"
+chmod 600 "$tmp/keys"
+serve --api-key-file "$tmp/keys"
+request -H "Authorization: Bearer sk-one"
+stop
+printf 'sk-new\nsk-two\nsk-one\n' >"$tmp/keys"
+serve --api-key-file "$tmp/keys"
+request -H "Authorization: Bearer sk-two"
+check "another key's prompt is not there" [ "$cached" = 0 ]
+request -H "Authorization: Bearer sk-one"
+check "the key's own is, in another place of the list" [ "$cached" = 79 ]
+stop
+check "two keys, two files" [ "$(find "$kept" -name '*-*.context' | wc -l)" = 2 ]
+
+size=$(stat -c %s "$(find "$kept" -name '*-*.context' | head -1)")
+serve --cache-size $((size * 3 / 2))
+request
+stop
+check "--cache-size: the oldest go" [ "$(find "$kept" -name '*-*.context' | wc -l)" = 1 ]
+check "... and what is no file of these stays" [ "$(cat "$kept/notes.context")" = mine ]
+rm -f "$kept"/*
+serve --cache-size 64K
+request
+stop
+check "... a text that does not fit is not kept" [ -z "$(file)" ]
+
+if small_disk 200K; then
+    kept=$disk/kept
+    serve
+    request
+    body "$long, and so on, and on, until they fell asleep"
+    request
+    check "a full disk: answers all the same" grep -q '"finish_reason"' "$tmp/got"
+    stop
+    check "... and one line for both" [ "$(grep -c "$kept.*No space left" "$tmp/log")" = 1 ]
+fi
+run "$bin/moe-serve" "$tiny" --port 0 --cache-dir "$tmp/no/such"
+error_line 1 "moe-serve: $tmp/no/such: cannot make the directory for prompts: No such file or directory" "a directory that cannot be"
 finish

@@ -89,7 +89,7 @@ cat >"$tmp/chat/chat_template.jinja" <<'END'
 {% for m in messages %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}{% if add_generation_prompt %}[assistant]<think>{% endif %}
 END
 "$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$tmp/chat.moe" "$tmp/chat"
-listen "$bin/moe-serve" "$tmp/chat.moe" || exit 1
+listen "$bin/moe-serve" "$tmp/chat.moe" --cache-dir "$tmp/kept" || exit 1
 printf '{"prompt": "%s", "temperature": 0, "max_tokens": 24, "ignore_eos": true}' "$story" >"$tmp/body"
 for i in 1 2; do
     run "$load" -p "$port" -P /v1/completions -f "$tmp/body" -o "$tmp/got$i"
@@ -100,7 +100,12 @@ check "... again: the same" cmp -s "$tmp/got1" "$tmp/got2"
 # A chat goes on from where its turns end: what is computed again are the few tokens that open an answer.
 : >"$tmp/turns"
 before=0
-for turn in 1 2 3; do
+for turn in 1 2 3 4; do
+    if [ $turn = 4 ]; then # with another server, by files
+        kill -TERM "$server"
+        wait "$server" 2>/dev/null
+        listen "$bin/moe-serve" "$tmp/chat.moe" --cache-dir "$tmp/kept" || exit 1
+    fi
     printf '%s{"role": "user", "content": "%s %s"}' "$(cat "$tmp/turns")" "$story" $turn >"$tmp/turns"
     printf '{"messages": [%s], "temperature": 0, "max_tokens": 24}' \
         "$(cat "$tmp/turns")" >"$tmp/body"

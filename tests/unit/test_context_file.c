@@ -125,7 +125,7 @@ static void goes_on_bit_for_bit(void **state)
         float *want = calloc(2 * stride, sizeof *want), *got = want + stride;
         compute(a.session, ids, 0, n, BATCH, want);
         struct moe_context c = context_of(ids, n);
-        assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
+        assert_ok(moe_context_write(in_dir("c"), a.session, 0, &c, &err), &err);
         compute(a.session, ids, n, n + N_AFTER, BATCH, want);
         /* Blocks of another size, where the context is below 256. */
         moe_par_set_threads(1);
@@ -135,7 +135,7 @@ static void goes_on_bit_for_bit(void **state)
         assert_memory_equal(file.context.ids.ids, ids, n * sizeof *ids);
         assert_int_equal(file.context.n_done, n);
         assert_int_equal(file.context.far, a.session->sequences[0].far);
-        assert_ok(moe_context_put(&file, b.session, n, &err), &err);
+        assert_ok(moe_context_put(&file, b.session, 0, n, &err), &err);
         assert_int_equal(b.session->sequences[0].far, a.session->sequences[0].far);
         compute(b.session, ids, n, n + N_AFTER, 1 + (uint32_t)(seed % 3), got);
         if (memcmp(want, got, a.model->config.vocab * sizeof *want) != 0)
@@ -165,19 +165,19 @@ static void a_part_is_taken(void **state)
     float *want = calloc(2 * stride, sizeof *want), *got = want + stride;
     compute(a.session, ids, 0, N_IDS, BATCH, want);
     struct moe_context c = context_of(ids, N_IDS);
-    assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
+    assert_ok(moe_context_write(in_dir("c"), a.session, 0, &c, &err), &err);
     assert_ok(moe_context_open(&file, in_dir("c"), b.session, "", &err), &err);
-    assert_ok(moe_context_put(&file, b.session, 33, &err), &err);
+    assert_ok(moe_context_put(&file, b.session, 0, 33, &err), &err);
     moe_context_close(&file);
     ids[33] = (ids[33] + 1) % a.model->config.vocab;
     compute(b.session, ids, 33, 40, 3, got);
     compute(a.session, ids, 33, 40, BATCH, want);
     assert_memory_equal(want, got, a.model->config.vocab * sizeof *want);
     c = context_of(ids, 40);
-    assert_ok(moe_context_write(in_dir("c"), b.session, &c, &err), &err);
+    assert_ok(moe_context_write(in_dir("c"), b.session, 0, &c, &err), &err);
     assert_ok(moe_file_read_all(in_dir("c"), 1 << 24, &first, &err), &err);
     c = context_of(ids, 40); /* it has computed more */
-    assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
+    assert_ok(moe_context_write(in_dir("c"), a.session, 0, &c, &err), &err);
     assert_ok(moe_file_read_all(in_dir("c"), 1 << 24, &second, &err), &err);
     assert_int_equal(first.size, second.size);
     assert_memory_equal(first.data, second.data, first.size);
@@ -196,7 +196,7 @@ static int take(const char *path, struct moe_session *s, const char *way, struct
     int status = moe_context_open(&file, path, s, way, err);
     if (status != MOE_OK)
         return status;
-    status = moe_context_put(&file, s, file.context.n_done, err);
+    status = moe_context_put(&file, s, 0, file.context.n_done, err);
     moe_context_close(&file);
     return status;
 }
@@ -249,7 +249,7 @@ static void damage_is_refused(void **state)
         moe_buf_text(&c.text, "{\"messages\":[]}");
         c.has_draws = true;
         c.draws.random[2] = 7;
-        assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
+        assert_ok(moe_context_write(in_dir("c"), a.session, 0, &c, &err), &err);
         assert_ok(take(in_dir("c"), a.session, "", &err), &err);
         assert_ok(moe_file_read_all(in_dir("c"), 1 << 24, &file, &err), &err);
         damage(a.session, &file, 300, checkpoints[i] ? file.size / 90 : 97);
@@ -281,7 +281,7 @@ static void cells_are_finite(void **state)
         float *logits = calloc(moe_logits_stride(&a.model->config), sizeof *logits);
         compute(a.session, ids, 0, 20, BATCH, logits);
         const struct moe_context c = context_of(ids, 20);
-        assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
+        assert_ok(moe_context_write(in_dir("c"), a.session, 0, &c, &err), &err);
         assert_ok(moe_file_read_all(in_dir("c"), 1 << 24, &file, &err), &err);
         assert_ok(moe_sequence_save(a.session, 0, 20, &p, &err), &err);
         uint64_t bytes, n = moe_kept_count(&p, &bytes), at = 104 + 80;
@@ -333,7 +333,7 @@ static void scales_are_finite(void **state)
         float *logits = calloc(moe_logits_stride(&a.model->config), sizeof *logits);
         compute(a.session, ids, 0, 20, BATCH, logits);
         const struct moe_context c = context_of(ids, 20);
-        assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
+        assert_ok(moe_context_write(in_dir("c"), a.session, 0, &c, &err), &err);
         assert_ok(moe_file_read_all(in_dir("c"), 1 << 24, &file, &err), &err);
         assert_ok(moe_sequence_save(a.session, 0, 20, &p, &err), &err);
         uint8_t *piece = file.data + 104 + 80;
@@ -361,7 +361,7 @@ static void others_files_are_refused(void **state)
     float *logits = calloc(moe_logits_stride(&a.model->config), sizeof *logits);
     compute(a.session, ids, 0, N_IDS, BATCH, logits);
     struct moe_context c = context_of(ids, N_IDS);
-    assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
+    assert_ok(moe_context_write(in_dir("c"), a.session, 0, &c, &err), &err);
     assert_fails(take(in_dir("c"), half.session, "", &err), MOE_ERR_USAGE,
                  "kept as f32, and here as f16 (--kv f32)", &err);
     assert_fails(take(in_dir("c"), a.session, "skip=1", &err), MOE_ERR_USAGE,

@@ -508,12 +508,12 @@ static uint64_t keep_and_take(struct recurrent *r, uint32_t n)
     struct moe_err err = {0};
     struct moe_context_file file;
     const struct moe_context c = {.ids = {.ids = r->ids, .n = n}, .n_done = n};
-    assert_ok(moe_context_write(context_path, r->f.session, &c, &err), &err);
+    assert_ok(moe_context_write(context_path, r->f.session, 0, &c, &err), &err);
     open_session(r, N_IDS);
     assert_ok(moe_context_open(&file, context_path, r->f.session, "", &err), &err);
     uint64_t n_done = file.context.n_done;
     assert_int_equal(moe_context_most(&file, r->f.session), n_done);
-    assert_ok(moe_context_put(&file, r->f.session, n_done, &err), &err);
+    assert_ok(moe_context_put(&file, r->f.session, 0, n_done, &err), &err);
     moe_context_close(&file);
     return n_done;
 }
@@ -553,7 +553,7 @@ static void test_files_end_within_any_group(void **state)
         moe_sequence_rewind(r->f.session, 0, 0);
         compute(r, 0, 0, N_IDS, N_IDS); /* more than the file will hold */
         compute(r, 0, 0, n, 5);
-        assert_ok(moe_context_write(context_path, r->f.session, &c, &err), &err);
+        assert_ok(moe_context_write(context_path, r->f.session, 0, &c, &err), &err);
         assert_ok(moe_file_read_all(context_path, 1 << 24, &again, &err), &err);
         assert_int_equal(first.size, again.size);
         assert_memory_equal(first.data, again.data, first.size);
@@ -570,7 +570,7 @@ static void test_files_are_taken_whole(void **state)
     struct moe_context_file file;
     const struct moe_context c = {.ids = {.ids = r->ids, .n = 30}, .n_done = 30};
     compute(r, 0, 0, 30, 30);
-    assert_ok(moe_context_write(context_path, r->f.session, &c, &err), &err);
+    assert_ok(moe_context_write(context_path, r->f.session, 0, &c, &err), &err);
     const struct moe_session_options narrow = {.context = 20, .batch = N_IDS};
     moe_session_close(r->f.session);
     assert_ok(moe_session_open(&r->f.session, r->f.model, r->f.experts, &narrow, &err), &err);
@@ -584,7 +584,7 @@ static void test_files_are_taken_whole(void **state)
     assert_int_equal(fputc(fgetc(f) ^ 4, f) == EOF, 0);
     fclose(f);
     assert_ok(moe_context_open(&file, context_path, r->f.session, "", &err), &err);
-    assert_fails(moe_context_put(&file, r->f.session, 30, &err), MOE_ERR_FORMAT,
+    assert_fails(moe_context_put(&file, r->f.session, 0, 30, &err), MOE_ERR_FORMAT,
                  r->f.model->config.state_heads ? "of its recurrent states" : "of its entries",
                  &err);
     moe_context_close(&file);

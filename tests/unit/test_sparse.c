@@ -192,10 +192,10 @@ static void files_hold_the_indexer(void **state)
         struct moe_context c = {.ids = {.ids = r->ids, .n = n}, .n_done = n};
         open_session(&r->f, contexts[i], MOE_LAYOUT_F32);
         compute(r, 0, 0, n, 11);
-        assert_ok(moe_context_write(in_dir("c"), r->f.session, &c, &err), &err);
+        assert_ok(moe_context_write(in_dir("c"), r->f.session, 0, &c, &err), &err);
         open_session(&r->f, 256, MOE_LAYOUT_F32);
         assert_ok(moe_context_open(&file, in_dir("c"), r->f.session, "", &err), &err);
-        assert_ok(moe_context_put(&file, r->f.session, n, &err), &err);
+        assert_ok(moe_context_put(&file, r->f.session, 0, n, &err), &err);
         moe_context_close(&file);
         compute(r, 0, n, N_IDS, 4);
     }

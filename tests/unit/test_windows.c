@@ -355,13 +355,13 @@ static void files_hold_what_is_there(void **state)
     struct moe_context c = {.ids = {.ids = w.ids, .n = N_IDS}, .n_done = N_IDS};
     struct moe_session *from[] = {w.whole, w.f.session};
     for (int i = 0; i < 2; i++) {
-        assert_ok(moe_context_write(in_dir("c"), from[i], &c, &err), &err);
+        assert_ok(moe_context_write(in_dir("c"), from[i], 0, &c, &err), &err);
         open_sessions(&w, options_of(CONTEXT, 1));
         struct moe_session *to[] = {w.whole, w.f.session};
         for (int k = 0; k < 2; k++) {
             assert_ok(moe_context_open(&file, in_dir("c"), to[k], "", &err), &err);
             assert_int_equal(file.context.n_done, i ? 0 : N_IDS);
-            assert_ok(moe_context_put(&file, to[k], file.context.n_done, &err), &err);
+            assert_ok(moe_context_put(&file, to[k], 0, file.context.n_done, &err), &err);
             moe_context_close(&file);
         }
         compute(&w, 0, i ? 0 : N_IDS - 40, N_IDS + 90, 64);
