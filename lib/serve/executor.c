@@ -483,47 +483,12 @@ static void note_leaving(struct executor *x, const struct moe_coe_batch *batch)
         x->loaded[batch->evicted[i]].leaves = true;
 }
 
-/* ---- Texts kept on disk ---- */
-
-static void forget_unkept(struct executor *x, uint32_t i)
-{
-    moe_ids_release(&x->unkept[i].ids);
-    for (x->n_unkept--; i < x->n_unkept; i++)
-        x->unkept[i] = x->unkept[i + 1];
-}
-
-/* Whether a text is the beginning of n ids. */
-static bool begins(const struct unkept *text, uint64_t owner, const uint32_t *ids, uint64_t n)
-{
-    return text->owner == owner && text->ids.n <= n &&
-           memcmp(text->ids.ids, ids, text->ids.n * sizeof *ids) == 0;
-}
-
-void executor_keep(struct executor *x, uint64_t owner, const uint32_t *ids, uint64_t n)
-{
-    struct moe_err err;
-    struct moe_ids copy = {0};
-    if (!x->server->prompt_cache || moe_ids_reserve(&copy, n, &err) != MOE_OK)
-        return;
-    for (uint64_t i = 0; i < n; i++)
-        moe_ids_push(&copy, ids[i], &err);
-    for (uint32_t i = x->n_unkept; i-- > 0;)
-        if (begins(&x->unkept[i], owner, ids, n))
-            forget_unkept(x, i);
-    if (x->n_unkept == MOST_UNKEPT)
-        forget_unkept(x, 0);
-    x->unkept[x->n_unkept++] = (struct unkept){owner, copy};
-}
-
-/* Keeps the oldest that waits for it; the batch has a free sequence, or the text is lost. */
+/* Keeps the oldest text that waits for it on disk; without a free sequence it is lost. */
 static void keep_oldest(struct executor *x)
 {
-    const struct unkept *u = &x->unkept[0];
     const uint32_t sequence = moe_generator_free_sequence(x->batch);
-    const struct moe_prompt_text text = {u->owner, u->ids.ids, u->ids.n};
-    if (sequence != UINT32_MAX)
-        moe_prompt_cache_save(x->server->prompt_cache, x->loaded[x->model].engine, sequence, &text);
-    forget_unkept(x, 0);
+    moe_prompt_cache_save_oldest(x->server->prompt_cache, &x->unkept, x->loaded[x->model].engine,
+                                 sequence);
 }
 
 static void close_batch(struct executor *x)
@@ -531,7 +496,7 @@ static void close_batch(struct executor *x)
     if (!x->batch)
         return;
     struct moe_server *s = x->server;
-    while (x->n_unkept && x->batch)
+    while (x->unkept.n)
         keep_oldest(x);
     pthread_mutex_lock(&s->mutex);
     job_count(x);
@@ -897,7 +862,7 @@ static void *executor_run(void *arg)
             x->counts.model = NULL;
         } else if (s->closing) {
             break;
-        } else if (x->n_unkept && x->batch) {
+        } else if (x->unkept.n && x->batch) {
             pthread_mutex_unlock(&s->mutex);
             keep_oldest(x);
             pthread_mutex_lock(&s->mutex);

@@ -813,7 +813,9 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
      * use to it. */
     const uint64_t again = j->of->again;
     const bool departs = again && again + 1 < r->n_prompt;
-    executor_keep(x, j->of->events.owner, r->ids, departs ? again + 1 : r->n_ids);
+    if (s->prompt_cache)
+        moe_prompt_wait(&x->unkept, &(struct moe_prompt_text){j->of->events.owner, r->ids,
+                                                              departs ? again + 1 : r->n_ids});
     note_changes(j, r->n_cached > 0);
     free(j->stops);
     free(j->biases);

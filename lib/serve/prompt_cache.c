@@ -18,7 +18,6 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "engine/context_file.h"
 
 enum {
     STEP = 32,         /* ids between places where texts are compared by a hash */
@@ -468,8 +467,10 @@ static int write_text(struct moe_prompt_cache *c, const struct moe_engine *e, ui
     return status;
 }
 
-void moe_prompt_cache_save(struct moe_prompt_cache *c, const struct moe_engine *e,
-                           uint32_t sequence, const struct moe_prompt_text *text)
+/* Writes what the KV cache still has of a text, through a sequence that is free before and after.
+ */
+static void save(struct moe_prompt_cache *c, const struct moe_engine *e, uint32_t sequence,
+                 const struct moe_prompt_text *text)
 {
     struct moe_session *s = e->session;
     struct moe_err err;
@@ -493,4 +494,41 @@ void moe_prompt_cache_save(struct moe_prompt_cache *c, const struct moe_engine *
         moe_sequence_rewind(s, sequence, 0);
     }
     pthread_mutex_unlock(&c->mutex);
+}
+
+/* ---- Texts that wait ---- */
+
+static void forget(struct moe_prompt_waiting *w, uint32_t i)
+{
+    moe_ids_release(&w->texts[i].ids);
+    for (w->n--; i < w->n; i++)
+        w->texts[i] = w->texts[i + 1];
+}
+
+void moe_prompt_wait(struct moe_prompt_waiting *w, const struct moe_prompt_text *text)
+{
+    enum { MOST = sizeof w->texts / sizeof w->texts[0] };
+    struct moe_err err;
+    struct moe_ids ids = {0};
+    if (moe_ids_reserve(&ids, text->n, &err) != MOE_OK)
+        return;
+    for (uint64_t i = 0; i < text->n; i++)
+        moe_ids_push(&ids, text->ids[i], &err);
+    for (uint32_t i = w->n; i-- > 0;)
+        if (w->texts[i].owner == text->owner && w->texts[i].ids.n <= ids.n &&
+            memcmp(w->texts[i].ids.ids, ids.ids, w->texts[i].ids.n * sizeof *ids.ids) == 0)
+            forget(w, i);
+    if (w->n == MOST)
+        forget(w, 0);
+    w->texts[w->n].owner = text->owner;
+    w->texts[w->n++].ids = ids;
+}
+
+void moe_prompt_cache_save_oldest(struct moe_prompt_cache *c, struct moe_prompt_waiting *w,
+                                  const struct moe_engine *e, uint32_t sequence)
+{
+    const struct moe_prompt_text text = {w->texts[0].owner, w->texts[0].ids.ids, w->texts[0].ids.n};
+    if (sequence != UINT32_MAX)
+        save(c, e, sequence, &text);
+    forget(w, 0);
 }

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "engine/context_file.h"
 #include "engine/engine.h"
 
 struct moe_prompt_cache_options {
@@ -51,9 +52,20 @@ struct moe_prompt_text {
  * sequence that is free before and after. */
 void moe_prompt_cache_load(struct moe_prompt_cache *c, const struct moe_engine *engine,
                            uint32_t sequence, const struct moe_prompt_text *text);
-/* Writes what the KV cache still has of a text, through such a sequence. */
-void moe_prompt_cache_save(struct moe_prompt_cache *c, const struct moe_engine *engine,
-                           uint32_t sequence, const struct moe_prompt_text *text);
+
+/* Texts that have ended, for when nothing else is to be done; one of zeroes has none. */
+struct moe_prompt_waiting {
+    uint32_t n;
+    struct {
+        uint64_t owner;
+        struct moe_ids ids;
+    } texts[8]; /* the oldest first, which gives way */
+};
+/* Takes a copy, in place of what it begins with. */
+void moe_prompt_wait(struct moe_prompt_waiting *w, const struct moe_prompt_text *text);
+/* Saves the oldest and forgets it; sequence UINT32_MAX: only forgets it. */
+void moe_prompt_cache_save_oldest(struct moe_prompt_cache *c, struct moe_prompt_waiting *w,
+                                  const struct moe_engine *engine, uint32_t sequence);
 
 struct moe_prompt_cache_counts moe_prompt_cache_count(struct moe_prompt_cache *c);
 

@@ -137,13 +137,6 @@ struct loaded {
     char *why;
 };
 
-/* A text that has ended, to be kept on disk when nothing else is to be done (prompt_cache.h). */
-struct unkept {
-    uint64_t owner;
-    struct moe_ids ids;
-};
-enum { MOST_UNKEPT = 8 };
-
 struct executor {
     struct moe_server *server;
     uint32_t index;
@@ -172,9 +165,8 @@ struct executor {
     struct moe_server_executor_counts counts;
     struct moe_stats seen; /* its session's counts already in the server's */
     struct moe_changes seen_changes;
-    uint64_t preempted_before; /* in closed batches */
-    struct unkept unkept[MOST_UNKEPT];
-    uint32_t n_unkept;
+    uint64_t preempted_before;        /* in closed batches */
+    struct moe_prompt_waiting unkept; /* for the disk, of the batch's model */
 };
 
 struct moe_server {
@@ -235,8 +227,6 @@ void executor_load(struct executor *x, uint32_t model);
 int executor_start(struct executor *x, struct moe_err *err);
 /* Waits for its end, once the server closes, and frees what the thread held. */
 void executor_join(struct executor *x);
-/* In the executor's thread: a text of n ids has ended, which may be kept on disk later. */
-void executor_keep(struct executor *x, uint64_t owner, const uint32_t *ids, uint64_t n);
 
 /*
  * The tier above the disk (CoServe 4.1, 4.3), for executors on a GPU with its own memory: packs in
