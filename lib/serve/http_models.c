@@ -90,6 +90,8 @@ void http_write_model(const struct moe_server_model *m, struct moe_buf *out)
 void http_write_props(struct moe_server *s, struct moe_buf *out)
 {
     struct moe_server_model m;
+    struct moe_sampler_options nothing;
+    struct moe_sampling_value v;
     struct moe_buf template = {0};
     struct moe_emit e;
     moe_server_describe(s, 0, &m);
@@ -97,6 +99,11 @@ void http_write_props(struct moe_server *s, struct moe_buf *out)
     moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
     moe_emit_open_map(&e, "default_generation_settings");
     moe_emit_u64(&e, "n_ctx", m.context);
+    moe_emit_open_map(&e, "params");
+    moe_sampling_unsaid(&nothing);
+    for (int i = 0; moe_sampling_value(&nothing, m.sampling, i, &v); i++)
+        moe_emit_rounded(&e, v.field->key, 7, v.value);
+    moe_emit_close(&e);
     moe_emit_close(&e);
     moe_emit_u64(&e, "total_slots", moe_server_sequences(s));
     moe_emit_text(&e, "model_alias", m.name);

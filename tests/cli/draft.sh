@@ -31,6 +31,8 @@ check "... decoded tokens are the answer's, but for the last" [ "$decoded" = $((
 moe -p "$asked" -n 40 --temp 0 --ignore-eos --draft ngram --stats
 expect_stderr_like "*drafts   * tokens drafted, *% of them right*" "... which --stats says"
 same "drawn" -n 30 --seed 3 --repeat-penalty 1.1 --ignore-eos
+same "drawn by mirostat, with DRY" -n 30 --seed 3 --mirostat 2 --dry-multiplier 0.8 --ignore-eos
+same "drawn by XTC, not too soon" -n 30 --seed 4 --xtc-probability 0.5 --typical 0.9 --min-tokens 25
 same "within a budget" -n 40 --seed 3 --ignore-eos --memory \
     "$(($(smallest_memory "$bin/moe-run" -t 1 "$tiny" -p "$asked" --strategy lru) + 2))M" --strategy lru --exact
 check "... experts were loaded" some loads

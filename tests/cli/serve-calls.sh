@@ -101,7 +101,7 @@ says "*'tokens\[1\]' is not a token's id*" "... of ids that there are"
 post /tokenize '{"content":"a","prompt":"b"}'
 says "*one of 'content', 'prompt' and 'messages'*" "... and /tokenize takes one text"
 run "$load" -p "$port" -P /props -o "$got"
-says '{"default_generation_settings":{"n_ctx":512},"total_slots":8,"model_alias":"tiny",*"chat_template":"{% if tools %}*' "/props as llama.cpp has it"
+says '{"default_generation_settings":{"n_ctx":512,"params":{"temperature":0.8,"top_k":40,"top_p":0.95,*"mirostat":0,*}},"total_slots":8,"model_alias":"tiny",*"chat_template":"{% if tools %}*' "/props as llama.cpp has it"
 
 post /api/chat '{"model":"m","messages":[{"role":"user","content":"Once"}],"options":{"num_predict":2,"temperature":0,"num_gpu":9},"keep_alive":"5m"}'
 says '{"model":"m","created_at":"20*Z","message":{"role":"assistant","content":"*"},"done":false}*"done":true,"done_reason":"length",*"eval_count":2,*' "Ollama's chats stream"
