@@ -70,7 +70,6 @@ struct moe_engine_options {
     bool exact;                              /* refuse what may change results */
     const struct moe_statistics *statistics; /* of the model; borrowed while the engine is open;
                                                 NULL: none */
-    bool for_plan;           /* sizes are those of a run by the plan, which has most of these */
     const char *low_variant; /* name of the lower precision; NULL: the pack's last */
     uint32_t staging;        /* slots for prefetched experts; 0: top_k */
     struct moe_device_choice device;

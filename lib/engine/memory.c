@@ -165,17 +165,18 @@ static void follow_plan(struct moe_memory_inputs *in)
 
 /* Whether a process of its own reads the statistics and keeps them. A run by a plan does only where
  * it predicts from paths: all else that they say is in the plan. */
-static bool holds_statistics(const struct moe_engine_options *o)
+static bool holds_statistics(const struct moe_engine_options *o, bool by_plan)
 {
     struct moe_strategy s = o->strategy;
     if (!o->statistics || o->shares)
         return false;
-    return !o->for_plan ||
+    return !by_plan ||
            (moe_strategy_settle(&s, NULL) == MOE_OK && moe_predicts_from_paths(s.predict));
 }
 
 static int read_inputs(struct moe_memory_inputs *in, const struct moe_model *model,
-                       struct moe_gpu *gpu, const struct moe_engine_options *o, struct moe_err *err)
+                       struct moe_gpu *gpu, const struct moe_engine_options *o, bool by_plan,
+                       struct moe_err *err)
 {
     *in = (struct moe_memory_inputs){
         .model = model,
@@ -188,12 +189,13 @@ static int read_inputs(struct moe_memory_inputs *in, const struct moe_model *mod
         .memory_named = o->memory_bytes > 0,
         .expert_memory = o->expert_memory_bytes,
         .program = o->program_bytes,
+        .statistics = holds_statistics(o, by_plan) ? o->statistics : NULL,
     };
     if (!in->program)
         in->program = moe_model_directory_bytes(model);
     if (!o->program_bytes && !o->shares) {
         in->program += moe_program_bytes(gpu != NULL);
-        in->program += holds_statistics(o) ? moe_statistics_held_bytes(o->statistics) : 0;
+        in->program += in->statistics ? moe_statistics_held_bytes(in->statistics) : 0;
     }
     in->program += moe_pack_staging_bytes(model->pack);
     if (o->plan)
@@ -677,10 +679,9 @@ static void become_resident(struct moe_memory *out, const struct moe_memory_inpu
 /* Statistics were read before anything else was there. */
 static uint64_t reading_bytes(const struct moe_memory_inputs *in)
 {
-    const struct moe_statistics *s = in->options->statistics;
-    return holds_statistics(in->options)
-               ? moe_program_bytes(in->gpu != NULL) + moe_statistics_held_bytes(s) + s->read_bytes
-               : 0;
+    const struct moe_statistics *s = in->statistics;
+    return s ? moe_program_bytes(in->gpu != NULL) + moe_statistics_held_bytes(s) + s->read_bytes
+             : 0;
 }
 
 static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs *in,
@@ -774,16 +775,23 @@ static int compute_with_snapshots(struct moe_memory *out, struct moe_memory_inpu
     return MOE_OK;
 }
 
-int moe_memory_of(struct moe_memory *out, const struct moe_model *model, struct moe_gpu *gpu,
-                  const struct moe_engine_options *options, struct moe_err *err)
+/* by_plan: of a run by the plan that is made, which has most of the options. */
+static int memory_of(struct moe_memory *out, const struct moe_model *model, struct moe_gpu *gpu,
+                     const struct moe_engine_options *options, bool by_plan, struct moe_err *err)
 {
     struct moe_memory_inputs in;
     *out = (struct moe_memory){0};
-    int status = read_inputs(&in, model, gpu, options, err);
+    int status = read_inputs(&in, model, gpu, options, by_plan, err);
     if (status == MOE_OK)
         status = compute_with_snapshots(out, &in, err);
     moe_inventory_release(&in.inventory);
     return status;
+}
+
+int moe_memory_of(struct moe_memory *out, const struct moe_model *model, struct moe_gpu *gpu,
+                  const struct moe_engine_options *options, struct moe_err *err)
+{
+    return memory_of(out, model, gpu, options, false, err);
 }
 
 /* ---- A budget shared by several models ---- */
@@ -993,7 +1001,6 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
     if (!f)
         return MOE_ERR_MEMORY;
     f->options = *options;
-    f->options.for_plan = true;
     f->options.follows = NULL; /* borrowed while opening */
     int status = moe_model_open_directory(&f->model, path, err);
     struct moe_err other; /* a trace of another model may show the manner of one */
@@ -1054,7 +1061,7 @@ static int fit_pack(void *ctx, const struct moe_strategy *wanted, const struct m
         o.expert_memory_bytes = bytes;
     o.strategy = *wanted;
     *out = (struct moe_fitted){.strategy = *wanted, .named = o.expert_memory_bytes};
-    MOE_TRY(moe_memory_of(&m, f->model, described_gpu(&o), &o, err));
+    MOE_TRY(memory_of(&m, f->model, described_gpu(&o), &o, true, err));
     const struct moe_budget *b = &m.budget;
     out->strategy = m.resolved.strategy;
     out->high = m.cache.high;

@@ -21,10 +21,11 @@ struct moe_memory_inputs {
     struct moe_session_options session; /* its context is decided; batch 0: still open */
 
     /* Bytes. */
-    uint64_t total, gpu_total;      /* the budgets; UINT64_MAX: not known */
-    bool memory_named;              /* the user or a plan named the host's */
-    uint64_t expert_memory;         /* for the expert cache alone; 0: what the budget leaves */
-    uint64_t program;               /* the process with the model's directory open */
+    uint64_t total, gpu_total; /* the budgets; UINT64_MAX: not known */
+    bool memory_named;         /* the user or a plan named the host's */
+    uint64_t expert_memory;    /* for the expert cache alone; 0: what the budget leaves */
+    uint64_t program;          /* the process with the model's directory open */
+    const struct moe_statistics *statistics; /* that the process reads and keeps; NULL: none */
     uint64_t all, token;            /* all experts at their best variant; those one token visits */
     struct moe_inventory inventory; /* empty where the model has no experts */
 };
