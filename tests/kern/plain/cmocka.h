@@ -28,6 +28,7 @@ struct CMUnitTest {
     } while (0)
 #define assert_non_null(p) assert_true((p) != NULL)
 #define assert_int_equal(a, b) assert_true((a) == (b))
+#define assert_memory_equal(a, b, n) assert_true(memcmp(a, b, n) == 0)
 
 static inline int plain_run(const struct CMUnitTest *tests, size_t n)
 {
