@@ -1,7 +1,7 @@
 /*
  * Replay: a trace as passes over rows, with the predictions that a strategy would have made: those
  * of routers from the scores in the trace, those from earlier choices by sched/history.h; or
- * predictions of an assumed accuracy (assumed.h). The simulator goes by it, and a session that
+ * predictions of an assumed accuracy. The simulator goes by it, and a session that
  * follows a trace (struct moe_session).
  */
 #ifndef MOE_SCHED_REPLAY_H
@@ -17,7 +17,7 @@
 #include "sched/strategy.h"
 
 /* Tokens that go through the layers together: several of a prompt, or one decoded. Where the model
- * has an encoder a prompt is a source, all of which goes through its layers at once. */
+ * has an encoder, a prompt is a source and goes through its layers at once. */
 struct moe_replay_pass {
     uint32_t n_rows;   /* 0: the trace is over */
     uint32_t position; /* of its first token */
@@ -67,5 +67,24 @@ uint32_t moe_replay_predict_first(struct moe_replay *r, uint32_t first, uint32_t
 uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth,
                             const uint32_t *chosen, const float *weights,
                             const struct moe_prediction **predictions);
+
+/* ---- Predictions of an assumed accuracy ----
+ * Who knows what a router is going to choose names its experts, all but a share of them, which are
+ * others. So a strategy can be tried where no predictor of the model is at hand: a trace of another
+ * engine has none. */
+
+/* What a prediction is about; together with the expert's place it decides whether that is right. */
+struct moe_assumed_of {
+    uint64_t sequence; /* of the trace */
+    uint32_t token;    /* in the sequence */
+    uint32_t layer;    /* MoE layer */
+};
+
+/* Writes probabilities[n_experts]: of the experts chosen[top_k] each is predicted with the
+ * probability `accuracy`, else another expert in its place that was neither chosen nor predicted,
+ * as far as there is one. They fall in the router's order, those of all others are 0. Drawn from
+ * `of`, and so the same wherever it is asked for. */
+void moe_assumed_prediction(struct moe_assumed_of of, double accuracy, const uint16_t *chosen,
+                            uint32_t top_k, uint32_t n_experts, float *probabilities);
 
 #endif

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "lockstep_fixture.h"
-#include "sched/assumed.h"
+#include "sched/replay.h"
 #include "tune/followed_run.h"
 
 enum { TOKENS = 42 }; /* of a trace in lockstep: a text and the beginning of the next */
