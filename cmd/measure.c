@@ -265,13 +265,12 @@ int measure_ids(const char *pack_path, const char *text, struct moe_err *err)
         return status;
     uint64_t n;
     const uint8_t *section = moe_pack_section(pack, MOE_PACK_TOKENIZER, &n);
-    status = moe_tokenizer_read(&tok, pack_path, section, n, err);
-    if (status == MOE_OK)
-        status = moe_tokenizer_encode_whole(tok, text, strlen(text), false, &ids, err);
-    for (uint64_t i = 0; i < ids.n && status == MOE_OK; i++)
+    MOE_STEP(moe_tokenizer_read(&tok, pack_path, section, n, err));
+    MOE_STEP(moe_tokenizer_encode_whole(tok, text, strlen(text), false, &ids, err));
+    for (uint64_t i = 0; i < ids.n; i++)
         printf("%s%u", i ? " " : "", ids.ids[i]);
-    if (status == MOE_OK)
-        putchar('\n');
+    putchar('\n');
+out:
     moe_ids_release(&ids);
     moe_tokenizer_free(tok);
     moe_pack_close(pack);

@@ -294,14 +294,13 @@ static int merge(char **paths, int n)
     struct moe_err err;
     struct moe_map *sum = NULL;
     int status = MOE_OK;
-    for (int i = 0; i < n && status == MOE_OK; i++)
-        status = add_shard(&sum, paths[i], &err);
-    if (status == MOE_OK && !o.partial)
-        status = moe_map_check_whole(sum, &err);
-    if (status == MOE_OK)
-        status = write_map(sum, o.out, &err);
-    if (status == MOE_OK)
-        say_result(sum);
+    for (int i = 0; i < n; i++)
+        MOE_STEP(add_shard(&sum, paths[i], &err));
+    if (!o.partial)
+        MOE_STEP(moe_map_check_whole(sum, &err));
+    MOE_STEP(write_map(sum, o.out, &err));
+    say_result(sum);
+out:
     moe_map_free(sum);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }

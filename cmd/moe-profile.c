@@ -326,12 +326,11 @@ static int merge_statistics(char **paths, int n, struct moe_err *err)
 {
     struct moe_statistics *sum = NULL;
     int status = MOE_OK;
-    for (int i = 0; i < n && status == MOE_OK; i++)
-        status = add_shard(&sum, paths[i], err);
-    if (status == MOE_OK)
-        status = moe_origins_check(&sum->origins, o.partial, err);
-    if (status == MOE_OK)
-        status = write_statistics(sum, o.out, err);
+    for (int i = 0; i < n; i++)
+        MOE_STEP(add_shard(&sum, paths[i], err));
+    MOE_STEP(moe_origins_check(&sum->origins, o.partial, err));
+    MOE_STEP(write_statistics(sum, o.out, err));
+out:
     moe_statistics_free(sum);
     return status;
 }

@@ -211,19 +211,19 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     struct moe_pack_summary *summary;
     struct moe_buf text = {0};
     char bytes[32];
-    int status = moe_pack_summary_open(&summary, path, &err);
-    if (status == MOE_OK) {
-        moe_show_pack_line(summary, &text);
-        if (!cli_quiet && text.data)
-            fprintf(stderr, "%s: %s: %s, %.1f s\n", path, (const char *)text.data,
-                    moe_format_bytes(report->pack_bytes, bytes), seconds);
-    }
-    if (status == MOE_OK && !cli_quiet && note->data)
+    int status;
+    MOE_STEP(moe_pack_summary_open(&summary, path, &err));
+    moe_show_pack_line(summary, &text);
+    if (!cli_quiet && text.data)
+        fprintf(stderr, "%s: %s: %s, %.1f s\n", path, (const char *)text.data,
+                moe_format_bytes(report->pack_bytes, bytes), seconds);
+    if (!cli_quiet && note->data)
         fprintf(stderr, "%s: %.*s\n", path, (int)note->size, (const char *)note->data);
-    if (status == MOE_OK && cli_verbose)
+    if (cli_verbose)
         say_output_errors(path, report);
-    if (status == MOE_OK && !cli_quiet)
+    if (!cli_quiet)
         say_source(path, report);
+out:
     moe_buf_release(&text);
     moe_pack_summary_close(summary);
     /* The pack is in place: for want of memory it is not looked at, and no worse. */

@@ -267,27 +267,27 @@ static int generate(struct run *r, double started, struct moe_err *err)
     struct moe_conversation talk = {0};
     const char *text = opt.messages ? NULL : (const char *)r->prompt.text.data;
     bool raw = opt.raw || opt.prefix_text || r->model->config.n_encoder;
-    int status = prompt_chat(opt.template_file, raw, r->model, r->pack, &chat, err);
-    if (status == MOE_OK)
-        status = moe_conversation_init(&talk, r->session, chat, err);
+    int status;
+    MOE_STEP(prompt_chat(opt.template_file, raw, r->model, r->pack, &chat, err));
+    MOE_STEP(moe_conversation_init(&talk, r->session, chat, err));
     talk.prefix = opt.prefix_text;
     cli_detail("seed %llu", (unsigned long long)opt.sampling.seed);
-    if (status == MOE_OK && opt.system)
-        status = moe_conversation_system(&talk, opt.system, err);
-    if (status == MOE_OK && opt.messages)
-        status = messages_take(&talk, opt.messages, &r->prompt.text, &messages, err);
-    if (status == MOE_OK && (opt.tools || opt.json) && !chat)
-        status = moe_fail(
+    if (opt.system)
+        MOE_STEP(moe_conversation_system(&talk, opt.system, err));
+    if (opt.messages)
+        MOE_STEP(messages_take(&talk, opt.messages, &r->prompt.text, &messages, err));
+    if ((opt.tools || opt.json) && !chat)
+        MOE_STEP(moe_fail(
             err, MOE_ERR_USAGE,
             "%s: options --tools and --json go with chats, and the model has no chat template",
-            r->pack);
-    if (status == MOE_OK && opt.tools)
-        status = messages_take_tools(&talk, opt.tools, &tools, err);
-    if (status == MOE_OK && !r->grammar)
-        status = messages_hold_calls(&talk, r->engine, opt.tool_choice, &r->grammar, &r->constraint,
-                                     err);
+            r->pack));
+    if (opt.tools)
+        MOE_STEP(messages_take_tools(&talk, opt.tools, &tools, err));
+    if (!r->grammar)
+        MOE_STEP(messages_hold_calls(&talk, r->engine, opt.tool_choice, &r->grammar, &r->constraint,
+                                     err));
     show_answers(&talk, &said);
-    if (status == MOE_OK && is_interactive()) {
+    if (is_interactive()) {
         struct repl repl = {
             .engine = r->engine,
             .pack = r->pack,
@@ -308,13 +308,14 @@ static int generate(struct run *r, double started, struct moe_err *err)
             .total = &r->stats,
         };
         if (repl_run(&repl) != CLI_DONE)
-            status = -1; /* it has said why */
-    } else if (status == MOE_OK && opt.show_prompt) {
-        status = messages_show_prompt(&talk, text, err);
-    } else if (status == MOE_OK) {
-        status = answer_once(r->engine, &talk, text, r->constraint, started, err);
+            MOE_STEP(-1); /* it has said why */
+    } else if (opt.show_prompt) {
+        MOE_STEP(messages_show_prompt(&talk, text, err));
+    } else {
+        MOE_STEP(answer_once(r->engine, &talk, text, r->constraint, started, err));
         r->stats = r->session->stats;
     }
+out:
     moe_conversation_release(&talk);
     moe_chat_free(chat);
     moe_json_free(messages);

@@ -121,22 +121,20 @@ int serve_http(struct moe_server *server, const struct serve_http_options *o, st
     struct serve_http_options with = *o;
     struct moe_access_keys *keys = NULL;
     struct moe_http *h = NULL;
-    int status = o->key_file ? moe_access_keys_read(&keys, o->key_file, err) : MOE_OK;
+    int status;
+    MOE_STEP(o->key_file ? moe_access_keys_read(&keys, o->key_file, err) : MOE_OK);
     with.http.keys = keys;
     with.http.listener = inherited_listener();
-    if (status == MOE_OK)
-        status = open_access_log(&with, err);
-    if (status == MOE_OK)
-        status = moe_http_open(&h, server, &with.http, err);
-    if (status == MOE_OK) {
-        tell(h, &with);
-        notify("READY=1");
-        wait_for_signal();
-        notify("STOPPING=1");
-        uint32_t left = moe_http_finish(h, o->grace, NULL);
-        if (left)
-            cli_note("%u answers were not finished", left);
-    }
+    MOE_STEP(open_access_log(&with, err));
+    MOE_STEP(moe_http_open(&h, server, &with.http, err));
+    tell(h, &with);
+    notify("READY=1");
+    wait_for_signal();
+    notify("STOPPING=1");
+    uint32_t left = moe_http_finish(h, o->grace, NULL);
+    if (left)
+        cli_note("%u answers were not finished", left);
+out:
     moe_http_close(h);
     moe_access_keys_free(keys);
     if (with.http.access_log > STDERR_FILENO)

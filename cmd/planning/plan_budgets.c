@@ -171,15 +171,14 @@ int plan_budgets(const struct plan_options *o, const char *budgets, struct moe_e
     uint32_t n = 0;
     cli_catch_termination();
     options.memory = 1; /* of the process: each line sets its own */
-    int status = parse(all, &n, budgets, err);
-    if (status == MOE_OK)
-        status = choose_strategies(&choice, o, err);
-    if (status == MOE_OK)
-        status = plan_inputs_open(&in, &options, err);
-    if (status == MOE_OK && !cli_given("max-tokens"))
+    int status;
+    MOE_STEP(parse(all, &n, budgets, err));
+    MOE_STEP(choose_strategies(&choice, o, err));
+    MOE_STEP(plan_inputs_open(&in, &options, err));
+    if (!cli_given("max-tokens"))
         in.excerpt = moe_excerpt_of(in.trace, TOKEN_LAYERS / in.inventory->n_layers + 1);
-    if (status == MOE_OK)
-        status = run_all(&in, &choice, all, n, err);
+    MOE_STEP(run_all(&in, &choice, all, n, err));
+out:
     plan_inputs_close(&in);
     return status;
 }

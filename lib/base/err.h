@@ -59,6 +59,15 @@ void moe_err_rename(struct moe_err *err, const char *path, const char *name);
             return try_status;                                                                     \
     } while (0)
 
+/* Goes to the calling function's label `out`, with `status` set, when a call fails. For functions
+ * that free there what they own. */
+#define MOE_STEP(call)                                                                             \
+    do {                                                                                           \
+        status = (call);                                                                           \
+        if (status != MOE_OK)                                                                      \
+            goto out;                                                                              \
+    } while (0)
+
 /* The text of errno value `code`, in a thread-safe way; never NULL. `buffer` may be used. */
 const char *moe_errno_text(int code, char *buffer, unsigned long buffer_bytes);
 

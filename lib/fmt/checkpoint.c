@@ -547,13 +547,12 @@ static int open_sharded(struct opening *o, struct moe_err *err)
     struct index index = {.path = moe_path_join(o->dir, index_name, err)};
     if (!index.path)
         return MOE_ERR_MEMORY;
-    int status = moe_file_read_all(index.path, MAX_INDEX_BYTES, &index.text, err);
-    if (status == MOE_OK)
-        status = read_index(o, &index, open_mapped_shard, err);
-    if (status == MOE_OK)
-        status = sort_by_name(o, err);
-    if (status == MOE_OK)
-        status = check_map(o, &index, err);
+    int status;
+    MOE_STEP(moe_file_read_all(index.path, MAX_INDEX_BYTES, &index.text, err));
+    MOE_STEP(read_index(o, &index, open_mapped_shard, err));
+    MOE_STEP(sort_by_name(o, err));
+    MOE_STEP(check_map(o, &index, err));
+out:
     moe_buf_release(&index.text);
     moe_buf_release(&index.name);
     moe_buf_release(&index.shard);

@@ -1107,19 +1107,17 @@ static int read_codes(const struct moe_tensor_files *files, const struct moe_ten
     r.row = first / per_row;
     most = most < end - r.row ? most : end - r.row;
     most = most ? most : 1;
-    int status = rows_alloc(&r, most, err);
-    if (status == MOE_OK)
-        status = read_order(files, &r, err);
-    for (; r.row < end && status == MOE_OK; r.row += r.n) {
+    int status;
+    MOE_STEP(rows_alloc(&r, most, err));
+    MOE_STEP(read_order(files, &r, err));
+    for (; r.row < end; r.row += r.n) {
         uint64_t here = in_matrix - r.row % in_matrix; /* left of a matrix of a stack */
         r.n = end - r.row < most ? end - r.row : most;
         r.n = r.n < here ? r.n : here;
-        status = read_packed(files, &r, err);
-        if (status == MOE_OK)
-            status = read_row_scales(files, &r, err);
-        if (status == MOE_OK)
-            status = read_zeros(files, &r, err);
-        for (uint64_t i = 0; i < r.n && status == MOE_OK; i++) {
+        MOE_STEP(read_packed(files, &r, err));
+        MOE_STEP(read_row_scales(files, &r, err));
+        MOE_STEP(read_zeros(files, &r, err));
+        for (uint64_t i = 0; i < r.n; i++) {
             uint64_t from = i == 0 && first > r.row * per_row ? first - r.row * per_row : 0;
             uint64_t row_end =
                 (r.row + i + 1) * per_row < first + n ? per_row : first + n - (r.row + i) * per_row;
@@ -1127,6 +1125,7 @@ static int read_codes(const struct moe_tensor_files *files, const struct moe_ten
             out += (row_end - from) * type->bytes;
         }
     }
+out:
     rows_release(&r);
     return status;
 }

@@ -718,45 +718,32 @@ static int convert(struct converter *c, struct checkpoint_source **source, const
     struct moe_tokenizer *tokenizer = NULL;
     struct moe_buf model = {0}, tokens = {0};
     struct checkpoint_source *s = *source = moe_alloc(1, sizeof **source, err);
-    int status = s ? open_source(s, dir, c->in_place, err) : MOE_ERR_MEMORY;
-    if (status == MOE_OK) {
-        c->n_layers = s->config.n_layers;
-        if (!wanted->no_ahead)
-            find_ahead(s);
-        c->no_gate = !moe_act_is_gated(s->config.expert_act);
-        status = survey_source(c, s, wanted, err);
-    }
-    if (status == MOE_OK)
-        status = convert_start(c, wanted, true, err);
-    if (status == MOE_OK)
-        status = convert_check_map(c, s->config.n_experts, s->config.layers, err);
-    if (status == MOE_OK)
-        status = s->gguf ? moe_tokenizer_read_gguf(&tokenizer, s->gguf, err)
-                         : moe_tokenizer_read_hf(&tokenizer, dir, err);
-    if (status == MOE_OK) {
-        moe_config_write(&s->config, &model);
-        moe_tokenizer_write(tokenizer, &tokens);
-        status = check_sections(s, &model, &tokens, err);
-    }
-    if (status == MOE_OK)
-        status = walk_experts(c, s, check_carried, err);
-    if (status == MOE_OK)
-        status = check_unused(c, s, err);
-    if (status == MOE_OK)
-        status = create_pack(c, s, err);
-    if (status == MOE_OK)
-        status = put_sections(c, s, &model, &tokens, err);
-    if (status == MOE_OK)
-        status = walk_dense(c, s, put_dense, err);
-    if (status == MOE_OK)
-        status = walk_experts(c, s, put_expert, err);
-    if (status == MOE_OK && c->in_place)
-        status = hash_samples(c, s, err);
-    if (status == MOE_OK) {
-        moe_pack_set_source_fingerprint(c->writer, c->fingerprint);
-        s->own.source_fingerprint = c->fingerprint;
-        status = convert_check_map_source(c, c->fingerprint, err);
-    }
+    int status;
+    MOE_STEP(s ? open_source(s, dir, c->in_place, err) : MOE_ERR_MEMORY);
+    c->n_layers = s->config.n_layers;
+    if (!wanted->no_ahead)
+        find_ahead(s);
+    c->no_gate = !moe_act_is_gated(s->config.expert_act);
+    MOE_STEP(survey_source(c, s, wanted, err));
+    MOE_STEP(convert_start(c, wanted, true, err));
+    MOE_STEP(convert_check_map(c, s->config.n_experts, s->config.layers, err));
+    MOE_STEP(s->gguf ? moe_tokenizer_read_gguf(&tokenizer, s->gguf, err)
+                     : moe_tokenizer_read_hf(&tokenizer, dir, err));
+    moe_config_write(&s->config, &model);
+    moe_tokenizer_write(tokenizer, &tokens);
+    MOE_STEP(check_sections(s, &model, &tokens, err));
+    MOE_STEP(walk_experts(c, s, check_carried, err));
+    MOE_STEP(check_unused(c, s, err));
+    MOE_STEP(create_pack(c, s, err));
+    MOE_STEP(put_sections(c, s, &model, &tokens, err));
+    MOE_STEP(walk_dense(c, s, put_dense, err));
+    MOE_STEP(walk_experts(c, s, put_expert, err));
+    if (c->in_place)
+        MOE_STEP(hash_samples(c, s, err));
+    moe_pack_set_source_fingerprint(c->writer, c->fingerprint);
+    s->own.source_fingerprint = c->fingerprint;
+    MOE_STEP(convert_check_map_source(c, c->fingerprint, err));
+out:
     moe_buf_release(&model);
     moe_buf_release(&tokens);
     moe_tokenizer_free(tokenizer);

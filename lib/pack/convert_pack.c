@@ -302,14 +302,13 @@ int moe_convert_matrix(const struct moe_mat *mat, const char *path,
     struct converter c = {
         .report = &report, .source_path = path, .out_path = path, .n_layers = UINT32_MAX};
     struct row_source source;
-    int status = convert_start(&c, options, false, err);
-    if (status == MOE_OK)
-        status = dense_source(&c, text, mat, &source, layout, err);
-    if (status == MOE_OK)
-        status = convert_find_inputs(&c, name, options->dense_bits, &source, err);
+    int status;
+    MOE_STEP(convert_start(&c, options, false, err));
+    MOE_STEP(dense_source(&c, text, mat, &source, layout, err));
+    MOE_STEP(convert_find_inputs(&c, name, options->dense_bits, &source, err));
     struct row_target target = {.layout = *layout, .out = out};
-    if (status == MOE_OK)
-        status = convert_rows(&c, &source, &target, 1, err);
+    MOE_STEP(convert_rows(&c, &source, &target, 1, err));
+out:
     convert_release(&c);
     return status;
 }

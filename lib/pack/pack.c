@@ -539,28 +539,24 @@ int pack_open_file(struct moe_pack **out, const char *path, int fd, uint64_t fil
     int status = MOE_ERR_MEMORY;
     pack->path = moe_strndup(path, strlen(path), err);
     if (!pack->path)
-        goto done;
+        goto out;
     if (image) {
         pack->image = image->bytes;
         pack->file_bytes = image->n;
     }
     static const char not_a_pack[] = "not an expert pack (it does not begin with MOEP)";
     uint64_t n = pack->file_bytes < sizeof header ? pack->file_bytes : sizeof header;
-    status = pack_pread(pack, header, n, 0, err);
-    if (status == MOE_OK && memcmp(header, PACK_MAGIC, 4) != 0)
-        status = pack->image ? moe_fail(err, MOE_ERR_FORMAT, "%s: %s", path, not_a_pack)
-                             : moe_file_refuse(fd, path, not_a_pack + strlen("not "), err);
-    if (status == MOE_OK && n < sizeof header)
-        status = pack_damaged(pack, err, "too short for an expert pack");
-    if (status == MOE_OK)
-        status = parse_header(pack, header, err);
-    if (status == MOE_OK)
-        status = read_sections(pack, err);
-    if (status == MOE_OK)
-        status = pack_parse_tables(pack, err);
-    if (status == MOE_OK)
-        status = check_tiling(pack, err);
-done:
+    MOE_STEP(pack_pread(pack, header, n, 0, err));
+    if (memcmp(header, PACK_MAGIC, 4) != 0)
+        MOE_STEP(pack->image ? moe_fail(err, MOE_ERR_FORMAT, "%s: %s", path, not_a_pack)
+                             : moe_file_refuse(fd, path, not_a_pack + strlen("not "), err));
+    if (n < sizeof header)
+        MOE_STEP(pack_damaged(pack, err, "too short for an expert pack"));
+    MOE_STEP(parse_header(pack, header, err));
+    MOE_STEP(read_sections(pack, err));
+    MOE_STEP(pack_parse_tables(pack, err));
+    MOE_STEP(check_tiling(pack, err));
+out:
     if (status == MOE_OK)
         *out = pack;
     else

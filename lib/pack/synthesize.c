@@ -98,13 +98,14 @@ static int put_dense(struct synthesis *s, enum moe_tensor_role role, uint32_t la
 {
     uint64_t seed = seed_of(s, layer, role, UINT32_MAX, -1);
     uint8_t *data = moe_alloc(tensor_bytes(t), 1, err);
-    int status = data ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK && t->is_vector)
+    int status;
+    MOE_STEP(data ? MOE_OK : MOE_ERR_MEMORY);
+    if (t->is_vector)
         draw_vector(s, role, t->rows, seed, (float *)(void *)data);
-    else if (status == MOE_OK)
-        status = moe_drawn_matrix(t->layout, t->rows, t->cols, 1 / sqrt(t->cols), seed, data, err);
-    if (status == MOE_OK)
-        status = moe_pack_put_tensor(s->c.writer, t, data, err);
+    else
+        MOE_STEP(moe_drawn_matrix(t->layout, t->rows, t->cols, 1 / sqrt(t->cols), seed, data, err));
+    MOE_STEP(moe_pack_put_tensor(s->c.writer, t, data, err));
+out:
     free(data);
     s->c.report->dense_weights += (uint64_t)t->rows * t->cols;
     s->c.done += tensor_bytes(t);
@@ -293,23 +294,18 @@ static int put_sections(struct synthesis *s, struct moe_err *err)
     const uint64_t kind[] = {s->options->seed, s->options->sparse};
     struct moe_tokenizer *tokenizer = NULL;
     struct moe_buf model = {0}, tokens = {0};
-    int status = moe_tokenizer_of_bytes(&tokenizer, err);
-    if (status == MOE_OK) {
-        moe_config_write(&s->config, &model);
-        moe_tokenizer_write(tokenizer, &tokens);
-        if (model.failed || tokens.failed)
-            status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", s->c.out_path);
-    }
-    if (status == MOE_OK)
-        status = moe_pack_put_section(s->c.writer, MOE_PACK_MODEL, model.data, model.size, err);
-    if (status == MOE_OK)
-        status =
-            moe_pack_put_section(s->c.writer, MOE_PACK_TOKENIZER, tokens.data, tokens.size, err);
-    if (status == MOE_OK)
-        moe_pack_set_source_fingerprint(
-            s->c.writer, moe_hash64_chain(moe_hash64(model.data, model.size), kind, sizeof kind));
-    if (status == MOE_OK)
-        status = put_provenance(s, err);
+    int status;
+    MOE_STEP(moe_tokenizer_of_bytes(&tokenizer, err));
+    moe_config_write(&s->config, &model);
+    moe_tokenizer_write(tokenizer, &tokens);
+    if (model.failed || tokens.failed)
+        MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", s->c.out_path));
+    MOE_STEP(moe_pack_put_section(s->c.writer, MOE_PACK_MODEL, model.data, model.size, err));
+    MOE_STEP(moe_pack_put_section(s->c.writer, MOE_PACK_TOKENIZER, tokens.data, tokens.size, err));
+    moe_pack_set_source_fingerprint(
+        s->c.writer, moe_hash64_chain(moe_hash64(model.data, model.size), kind, sizeof kind));
+    MOE_STEP(put_provenance(s, err));
+out:
     moe_buf_release(&model);
     moe_buf_release(&tokens);
     moe_tokenizer_free(tokenizer);

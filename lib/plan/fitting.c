@@ -104,8 +104,9 @@ static int resolve_on_shape(const struct moe_shape_fit *f, bool all_fit, struct 
     const struct moe_inventory *inv = f->inventory;
     struct moe_resolved r = {.strategy = out->strategy};
     struct moe_strategy *s = &r.strategy;
-    int status = moe_strategy_settle(s, err);
-    if (status == MOE_OK && !s->resident) {
+    int status;
+    MOE_STEP(moe_strategy_settle(s, err));
+    if (!s->resident) {
         moe_strategy_fit(s, inv->n_layers - inv->n_encoder, f->statistics);
         const struct moe_fit_facts facts = {
             .inventory = inv,
@@ -115,14 +116,14 @@ static int resolve_on_shape(const struct moe_shape_fit *f, bool all_fit, struct 
             .has_host = f->has_host,
             .needs_statistics = s->needs_profile && !f->statistics,
         };
-        status = moe_fit_variants(&r, &facts, err);
-        if (status == MOE_OK)
-            status = moe_fit_needs(&r, &facts, err);
+        MOE_STEP(moe_fit_variants(&r, &facts, err));
+        MOE_STEP(moe_fit_needs(&r, &facts, err));
     }
-    if (status == MOE_OK && f->exact) {
+    if (f->exact) {
         const struct moe_terms terms = moe_terms_of(s, inv, r.high);
-        status = moe_exactness_check(&terms, err);
+        MOE_STEP(moe_exactness_check(&terms, err));
     }
+out:
     out->strategy = r.strategy;
     out->high = r.high;
     out->low = r.low < r.high ? r.high : r.low;

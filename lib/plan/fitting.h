@@ -43,7 +43,7 @@ struct moe_fitted {
     struct moe_plan_memory memory; /* where the slots are */
     struct moe_plan_memory host;   /* behind a GPU's (plan.h); total 0: as the planner has it */
     uint64_t host_bytes;           /* ... of it, for experts */
-    uint64_t named; /* bytes that were named for experts alone; 0: a whole budget was, or nothing */
+    uint64_t named; /* bytes that were named for the experts; 0: a whole budget was, or nothing */
 };
 
 /* What takes the place of what was asked for; 0: as asked for, and where that says nothing as the
@@ -71,7 +71,7 @@ struct moe_shape_fit {
     bool exact;                    /* refuse what may change results */
     const char *low;               /* variant; NULL: the last */
     uint32_t staging;              /* slots for prefetched experts; 0: top_k */
-    uint64_t expert_memory;        /* of the experts alone; 0: what total leaves */
+    uint64_t expert_memory;        /* of the experts; 0: what total leaves */
     struct moe_plan_memory memory; /* total (0: none), program, dense, kv, work, context, batch */
 };
 

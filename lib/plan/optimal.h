@@ -1,5 +1,5 @@
 /*
- * Belady's optimum: the most hits that any cache which loads on demand alone could have on a trace,
+ * Belady's optimum: the most hits that any cache that loads only on demand could have on a trace,
  * knowing the future. Pure.
  *
  * Experts that are not worth keeping may bypass the cache. A cache keeps intervals, each from one

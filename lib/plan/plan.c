@@ -195,7 +195,7 @@ static const struct moe_member layer_members[] = {
 };
 static const struct moe_record layer_record = {MOE_RECORD(layer_members)};
 
-/* Layers of which nothing is known are left out. */
+/* Leaves out layers that nothing is known about. */
 static int read_layers(struct moe_record_reader *r, struct moe_yaml_node *root,
                        const struct moe_member *m, void *record)
 {
@@ -284,7 +284,7 @@ static int check_tried(struct moe_record_reader *r, struct moe_yaml_node *item, 
 
 static const struct moe_record tried_record = {MOE_RECORD(tried_members), check_tried};
 
-/* ---- A plan of which nothing is known ---- */
+/* ---- A plan without figures ---- */
 
 bool moe_plan_shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k)
 {
@@ -649,22 +649,18 @@ static int read_contents(struct moe_record_reader *r, struct moe_yaml_node *root
     int status = moe_yaml_get_map(r->doc, root, m->key, false, &map, r->err);
     if (!map)
         return status;
-    status = moe_yaml_get_list_of(r->doc, map, "layers", p->n_layers, &list, r->err);
-    if (status == MOE_OK)
-        status = count_contents(r, list);
-    if (status == MOE_OK && moe_yaml_get(map, "order"))
-        status = moe_yaml_get_list_of(r->doc, map, "order", p->n_contents, &order, r->err);
-    if (status == MOE_OK) {
-        p->contents = moe_alloc(p->n_contents, sizeof *p->contents, r->err);
-        experts = moe_alloc(p->n_contents, sizeof *experts, r->err);
-        ends = moe_alloc(p->n_layers, sizeof *ends, r->err);
-        seen = moe_alloc(p->n_experts, sizeof *seen, r->err);
-        status = p->contents && experts && ends && seen ? MOE_OK : MOE_ERR_MEMORY;
-    }
-    if (status == MOE_OK)
-        status = read_layers_contents(r, list, experts, ends, seen);
-    if (status == MOE_OK)
-        status = order_contents(r, order, experts, ends);
+    MOE_STEP(moe_yaml_get_list_of(r->doc, map, "layers", p->n_layers, &list, r->err));
+    MOE_STEP(count_contents(r, list));
+    if (moe_yaml_get(map, "order"))
+        MOE_STEP(moe_yaml_get_list_of(r->doc, map, "order", p->n_contents, &order, r->err));
+    p->contents = moe_alloc(p->n_contents, sizeof *p->contents, r->err);
+    experts = moe_alloc(p->n_contents, sizeof *experts, r->err);
+    ends = moe_alloc(p->n_layers, sizeof *ends, r->err);
+    seen = moe_alloc(p->n_experts, sizeof *seen, r->err);
+    MOE_STEP(p->contents && experts && ends && seen ? MOE_OK : MOE_ERR_MEMORY);
+    MOE_STEP(read_layers_contents(r, list, experts, ends, seen));
+    MOE_STEP(order_contents(r, order, experts, ends));
+out:
     free(experts);
     free(ends);
     free(seen);
@@ -951,15 +947,13 @@ static const struct moe_member variant_name =
 static int read_variant(struct moe_record_reader *r, struct moe_yaml_node *item, struct moe_plan *p,
                         uint32_t v)
 {
-    int status = moe_yaml_item_map(r->doc, item, r->err);
-    if (status == MOE_OK)
-        status =
-            moe_record_read_member(r, item, &variant_name, (char *)p + sizeof p->variants[0] * v);
-    for (uint32_t i = 0; i < v && status == MOE_OK; i++)
+    MOE_TRY(moe_yaml_item_map(r->doc, item, r->err));
+    MOE_TRY(moe_record_read_member(r, item, &variant_name, (char *)p + sizeof p->variants[0] * v));
+    for (uint32_t i = 0; i < v; i++)
         if (strcmp(p->variants[v], p->variants[i]) == 0)
-            status =
-                moe_yaml_fail(r->doc, item, r->err, "precision '%s' occurs twice", p->variants[v]);
-    return status == MOE_OK ? read_line(r, item, &p->pace.experts[v]) : status;
+            return moe_yaml_fail(r->doc, item, r->err, "precision '%s' occurs twice",
+                                 p->variants[v]);
+    return read_line(r, item, &p->pace.experts[v]);
 }
 
 static int read_variants(struct moe_record_reader *r, struct moe_yaml_node *map,

@@ -149,7 +149,7 @@ static void set_expected(const struct moe_planner *p, const struct moe_trial_run
         e->link_limit_seconds = 0;
 }
 
-/* Seconds per token with every expert in memory: computation alone. */
+/* Seconds per token with every expert in memory: only computation. */
 static double compute_limit(const struct moe_planner *p, const struct moe_simulated_phase *decode)
 {
     const struct moe_inventory *inv = p->inventory;
@@ -323,38 +323,28 @@ int moe_planner_make(const struct moe_planner *planner, const struct moe_strateg
     struct moe_simulated_phase prompt;
     struct moe_simulated_layer *layers = moe_alloc(plan->n_layers, sizeof *layers, err);
     const uint64_t *placement = p->statistics ? moe_statistics_placement(p->statistics) : NULL;
-    int status = layers ? MOE_OK : MOE_ERR_MEMORY;
+    int status;
+    MOE_STEP(layers ? MOE_OK : MOE_ERR_MEMORY);
     reporting.what = "trying other budgets, links and settings";
-    if (status == MOE_OK)
-        status = moe_planner_try(p, strategy, 0, 0, &t, layers, err);
-    if (status == MOE_OK && t.simulated.decode.tokens == 0)
-        status = moe_fail(err, MOE_ERR_USAGE, "the trace has no decoded token to plan by");
-    if (status == MOE_OK)
-        status = moe_planner_try_prompt(p, strategy, 0, 0, &t, &prompt,
-                                        &plan->evidence.prompt_tokens, err);
-    if (status != MOE_OK)
-        goto done;
+    MOE_STEP(moe_planner_try(p, strategy, 0, 0, &t, layers, err));
+    if (t.simulated.decode.tokens == 0)
+        MOE_STEP(moe_fail(err, MOE_ERR_USAGE, "the trace has no decoded token to plan by"));
+    MOE_STEP(
+        moe_planner_try_prompt(p, strategy, 0, 0, &t, &prompt, &plan->evidence.prompt_tokens, err));
     set_shape(p, &t.fitted, plan);
     set_layers(&t.simulated, layers, plan);
     set_expected(p, &t, &prompt, compute_limit(p, &t.simulated.decode), &plan->expected);
     set_evidence(p, &t.simulated, &plan->evidence);
     set_losses(p, &t.fitted, plan);
-    status = set_error(p, strategy, &t, plan, err);
-    if (status == MOE_OK)
-        status = set_slots(p, &t.fitted, placement, plan, err);
-    if (status == MOE_OK)
-        status = set_contents(p, &t.fitted, placement, plan, err);
-    if (status == MOE_OK)
-        status = set_boundary_by_accuracy(p, plan, err);
-    if (status == MOE_OK)
-        status = set_boundary_by_stall(p, &t.fitted, plan, err);
-    if (status == MOE_OK)
-        status = planner_set_outlook(p, &t.fitted, plan, err);
-    if (status == MOE_OK)
-        status = planner_set_alternatives(p, &t.fitted, plan, err);
-    if (status == MOE_OK)
-        status = planner_set_doubts(p, &t.fitted, plan, err);
-done:
+    MOE_STEP(set_error(p, strategy, &t, plan, err));
+    MOE_STEP(set_slots(p, &t.fitted, placement, plan, err));
+    MOE_STEP(set_contents(p, &t.fitted, placement, plan, err));
+    MOE_STEP(set_boundary_by_accuracy(p, plan, err));
+    MOE_STEP(set_boundary_by_stall(p, &t.fitted, plan, err));
+    MOE_STEP(planner_set_outlook(p, &t.fitted, plan, err));
+    MOE_STEP(planner_set_alternatives(p, &t.fitted, plan, err));
+    MOE_STEP(planner_set_doubts(p, &t.fitted, plan, err));
+out:
     free(layers);
     return status;
 }
@@ -484,7 +474,7 @@ int moe_planner_search_room(struct moe_planner *p, const struct moe_strategy *st
             continue;
         if (status == MOE_OK)
             status = time_batch(&s, 0, &now, err);
-        /* A prompt that stands in one pass gains nothing from more room for it. */
+        /* A prompt of one pass gains nothing from more room for it. */
         if (status != MOE_OK || now.prompt + now.answers <= 0 || now.computing == computing)
             break;
         computing = now.computing;
@@ -705,7 +695,7 @@ static bool is_known(const struct bits *all, uint32_t n, const char *name)
     return false;
 }
 
-/* How many times as large experts are here as their bits alone say: pages, other groups. */
+/* How many times as large experts are here as their bits say: pages, other groups. */
 static double size_here(const struct moe_planner *p, uint32_t high)
 {
     const struct moe_inventory *inv = p->inventory;
@@ -782,7 +772,7 @@ static void set_loss(const struct moe_planner *p, struct moe_plan_alternative *a
     }
 }
 
-/* An inventory of the same layers whose experts all have so many bytes. */
+/* An inventory of the same layers whose experts all have the bytes of `bits`. */
 static int other_inventory(const struct moe_inventory *inv, const struct bits *bits,
                            struct moe_inventory *out, struct moe_err *err)
 {
@@ -873,24 +863,17 @@ int planner_set_alternatives(const struct moe_planner *p, const struct moe_fitte
     struct bits bits[MOST_BITS];
     uint32_t n_bits = lower_bits(p, f->high, bits);
     plan->n_alternatives = 0;
-    int status = simulate_ahead(p, f, err);
-    if (status == MOE_OK)
-        status = add_memory(p, f, 2, plan, err);
-    if (status == MOE_OK)
-        status = add_memory(p, f, 0.5, plan, err);
-    if (status == MOE_OK && !f->strategy.resident)
-        status = add_link(p, f, 2, plan, err);
-    if (status == MOE_OK)
-        status = add_processor(p, f, 2, plan, err);
-    for (uint32_t i = 0; i < n_bits && status == MOE_OK; i++)
-        status = add_bits(p, f, &bits[i], plan, err);
-    if (status == MOE_OK)
-        status = add_context(p, f, plan, err);
-    if (status == MOE_OK)
-        status = add_batch(p, f, 0.5, plan, err);
-    if (status == MOE_OK)
-        status = add_batch(p, f, 2, plan, err);
-    return status;
+    MOE_TRY(simulate_ahead(p, f, err));
+    MOE_TRY(add_memory(p, f, 2, plan, err));
+    MOE_TRY(add_memory(p, f, 0.5, plan, err));
+    if (!f->strategy.resident)
+        MOE_TRY(add_link(p, f, 2, plan, err));
+    MOE_TRY(add_processor(p, f, 2, plan, err));
+    for (uint32_t i = 0; i < n_bits; i++)
+        MOE_TRY(add_bits(p, f, &bits[i], plan, err));
+    MOE_TRY(add_context(p, f, plan, err));
+    MOE_TRY(add_batch(p, f, 0.5, plan, err));
+    return add_batch(p, f, 2, plan, err);
 }
 
 /* What a plan takes for granted, and what becomes of its speed where that does not hold. */
@@ -900,7 +883,7 @@ int planner_set_alternatives(const struct moe_planner *p, const struct moe_fitte
 static const double OFF_ROUTING = 0.1, OFF_FIGURES = 0.05, OFF_ALIKE = 0.03;
 /* A spread of runs that were interrupted says no more than that. */
 static const double MOST_QUIET = 1;
-/* Longer computation where memory bandwidth alone is known, and the part of a bus's stated rate
+/* Longer computation where only memory bandwidth is known, and the part of a bus's stated rate
  * that transfers do not reach. */
 static const double OFF_BANDWIDTH = 0.3, OFF_NOMINAL = 0.3;
 

@@ -13,7 +13,7 @@
 #include "sched/strategy.h"
 
 enum {
-    N_STARTS = 2,                /* strategies of which parts are changed */
+    N_STARTS = 2,                /* strategies whose parts are changed */
     MOST_ROUNDS = 4,             /* through all parts */
     SEARCH_TOKEN_LAYERS = 60000, /* of the trace, for each trial */
 };
@@ -331,15 +331,14 @@ int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
     plan->tried = moe_alloc(MOE_PLAN_MAX_TRIED, sizeof *plan->tried, err);
     if (!plan->tried)
         return MOE_ERR_MEMORY;
-    int status = try_table(&s, err);
-    if (status == MOE_OK && s.worth[0] <= 0)
-        status = refuse_search(p, err);
-    for (uint32_t i = 0; i < N_STARTS && status == MOE_OK; i++)
+    MOE_TRY(try_table(&s, err));
+    if (s.worth[0] <= 0)
+        MOE_TRY(refuse_search(p, err));
+    for (uint32_t i = 0; i < N_STARTS; i++)
         if (s.worth[i] > 0 && !s.best[i].resident)
-            status = improve(&s, &s.best[i], &s.worth[i], err);
-    if (status == MOE_OK)
-        *best = s.worth[1] > s.worth[0] ? s.best[1] : s.best[0];
-    return status;
+            MOE_TRY(improve(&s, &s.best[i], &s.worth[i], err));
+    *best = s.worth[1] > s.worth[0] ? s.best[1] : s.best[0];
+    return MOE_OK;
 }
 
 /* One strategy in the simulator. */

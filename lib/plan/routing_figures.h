@@ -66,7 +66,7 @@ void moe_routing_figures_tally_add(struct moe_routing_figures_tally *t, uint32_t
  * a failure. Errors of the trace's reader. */
 int moe_routing_figures_tally_trace(struct moe_routing_figures_tally *t, struct moe_trace *trace,
                                     struct moe_err *err);
-/* A figure of which nothing was counted is NAN. */
+/* A figure that counted nothing is NAN. */
 struct moe_routing_figures moe_routing_figures_of_tally(const struct moe_routing_figures_tally *t);
 
 #endif

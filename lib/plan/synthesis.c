@@ -259,7 +259,8 @@ static void write_layer(struct synthesizer *s, struct moe_trace_writer *w, uint3
     moe_trace_put(w, layer, first, n_rows, &seen, s->scores, s->draw.n_experts);
 }
 
-/* A source and its target do not share a pass: so many of the next n tokens go together. */
+/* A source and its target do not share a pass: returns how many of the next n tokens go together.
+ */
 static uint32_t of_one_stack(const struct synthesizer *s, uint32_t at, uint32_t n)
 {
     uint32_t n_prompt = s->in->prompt_tokens;

@@ -32,9 +32,9 @@ struct moe_synthesis {
 /* Writes the trace: the same figures always give the same file. Bisection on a short trial finds
  * how large each part of a score is; *reached receives the figures of the whole trace (accuracies
  * of more layers ahead than there are: the trial's; reuse in sequences of one token: NAN).
- * Impossible figures are approached as far as possible: reuse below what popularity alone causes,
- * or even use in a few sequences of a few topics. MOE_ERR_USAGE: a shape that no trace can have, no
- * tokens, or figures that are no shares. */
+ * Impossible figures are approached as far as possible: reuse below what popularity causes by
+ * itself, or even use in a few sequences of a few topics. MOE_ERR_USAGE: a shape that no trace can
+ * have, no tokens, or figures that are no shares. */
 int moe_synthesize_trace(const char *path, const struct moe_synthesis *synthesis,
                          struct moe_routing_figures *reached, struct moe_err *err);
 

@@ -171,7 +171,7 @@ struct point {
 
 struct tuner {
     const struct moe_tuning *in;
-    struct moe_strategy strategy; /* loads on demand alone: equation 3 is about eviction */
+    struct moe_strategy strategy; /* loads only on demand: equation 3 is about eviction */
     struct moe_pace pace;         /* then decides nothing */
     double high_bytes;            /* mean of a load */
     double *defaults;             /* [n_sizes] penalties */
@@ -318,7 +318,7 @@ static int descend_point(struct tuner *t, struct point *at, struct moe_err *err)
     return status;
 }
 
-/* The strategy's own weights, then each policy alone. */
+/* The strategy's own weights, then each policy by itself. */
 static struct point start_of(const struct tuner *t, uint32_t i)
 {
     const double *own = moe_strategy_weights(&t->strategy);

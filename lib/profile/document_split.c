@@ -119,14 +119,15 @@ int moe_split_count(struct moe_statistics **out, struct moe_trace *trace,
         t->top_k != shape->top_k || t->n_encoder || shape->n_encoder)
         return moe_fail(err, MOE_ERR_USAGE, "the trace and the statistics are of other models");
     uint64_t n = (uint64_t)shape->n_layers * shape->max_tokens * shape->top_k;
-    int status = moe_statistics_new(&c.statistics, shape, err);
+    int status;
+    MOE_STEP(moe_statistics_new(&c.statistics, shape, err));
     c.chosen = moe_alloc(n, sizeof *c.chosen, err);
     c.weights = moe_alloc(n, sizeof *c.weights, err);
     c.ids = moe_alloc(shape->max_tokens, sizeof *c.ids, err);
-    if (status == MOE_OK && (!c.chosen || !c.weights || !c.ids))
-        status = MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = count_all(&c, excerpt, err);
+    if (!c.chosen || !c.weights || !c.ids)
+        MOE_STEP(MOE_ERR_MEMORY);
+    MOE_STEP(count_all(&c, excerpt, err));
+out:
     free(c.chosen);
     free(c.weights);
     free(c.ids);

@@ -178,13 +178,12 @@ int moe_statistics_new(struct moe_statistics **out, const struct moe_statistics_
         s->series[i] = numbers;
         numbers += shape->n_layers * moe_series_length(shape, i);
     }
-    int status = s->series[0] ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = moe_path_table_new(&s->paths, 0, err);
-    if (status == MOE_OK)
-        status = moe_path_table_new(&s->whole, MOE_WHOLE_PATHS, err);
-    if (status == MOE_OK)
-        status = moe_requests_init(&s->requests, shape->n_layers, shape->n_experts, err);
+    int status;
+    MOE_STEP(s->series[0] ? MOE_OK : MOE_ERR_MEMORY);
+    MOE_STEP(moe_path_table_new(&s->paths, 0, err));
+    MOE_STEP(moe_path_table_new(&s->whole, MOE_WHOLE_PATHS, err));
+    MOE_STEP(moe_requests_init(&s->requests, shape->n_layers, shape->n_experts, err));
+out:
     if (status != MOE_OK) {
         moe_statistics_free(s);
         return status;

@@ -217,18 +217,19 @@ int moe_figure_paths(const struct moe_statistics *s, struct moe_path_figures *ou
     double right = 0, tokens = 0, all = 0, fifth = 0;
     struct moe_path_count *list = moe_path_table_sorted(s->paths, &n, err);
     struct moe_path_count *whole = moe_path_table_sorted(s->whole, &n_whole, err);
-    int status = list && whole ? MOE_OK : MOE_ERR_MEMORY;
-    for (uint64_t i = 0, end; status == MOE_OK && i < n; i = end) {
+    int status;
+    MOE_STEP(list && whole ? MOE_OK : MOE_ERR_MEMORY);
+    for (uint64_t i = 0, end; i < n; i = end) {
         for (end = i; end < n && list[end].key >> 16 == list[i].key >> 16; end++)
             tokens += (double)list[end].n;
         right += right_without_itself(list + i, end - i);
     }
-    if (status == MOE_OK)
-        qsort(whole, n_whole, sizeof *whole, by_count);
-    for (uint64_t i = 0; status == MOE_OK && i < n_whole; i++) {
+    qsort(whole, n_whole, sizeof *whole, by_count);
+    for (uint64_t i = 0; i < n_whole; i++) {
         all += (double)whole[i].n;
         fifth += i < (n_whole + 4) / 5 ? (double)whole[i].n : 0;
     }
+out:
     if (status == MOE_OK)
         *out = (struct moe_path_figures){
             .rank1_right = share(right, tokens),

@@ -475,23 +475,18 @@ int moe_statistics_read(struct moe_statistics **out, const char *path, struct mo
     struct reading r = {.err = err};
     struct head head = {0};
     *out = NULL;
-    int status = moe_yaml_read(&r.doc, path, MAX_FILE_BYTES, err);
-    if (status == MOE_OK)
-        status = moe_yaml_check_format(r.doc, "moe-stats", FORMAT_VERSION, err);
-    if (status == MOE_OK)
-        status = moe_record_read_map(&(struct moe_record_reader){r.doc, &head, err},
-                                     moe_yaml_root(r.doc), &head_record, &head);
-    if (status == MOE_OK)
-        status = check_claim(r.doc, &head.shape, err);
-    if (status == MOE_OK)
-        status = moe_statistics_new(&r.s, &head.shape, err);
-    if (status == MOE_OK) {
-        r.s->origins = head.origins;
-        head.origins = (struct moe_origins){0};
-        status = read_all(&r);
-    }
-    if (status == MOE_OK)
-        status = check_sums(&r);
+    int status;
+    MOE_STEP(moe_yaml_read(&r.doc, path, MAX_FILE_BYTES, err));
+    MOE_STEP(moe_yaml_check_format(r.doc, "moe-stats", FORMAT_VERSION, err));
+    MOE_STEP(moe_record_read_map(&(struct moe_record_reader){r.doc, &head, err},
+                                 moe_yaml_root(r.doc), &head_record, &head));
+    MOE_STEP(check_claim(r.doc, &head.shape, err));
+    MOE_STEP(moe_statistics_new(&r.s, &head.shape, err));
+    r.s->origins = head.origins;
+    head.origins = (struct moe_origins){0};
+    MOE_STEP(read_all(&r));
+    MOE_STEP(check_sums(&r));
+out:
     if (status == MOE_OK) { /* tables of paths double as they grow */
         r.s->read_bytes = moe_yaml_bytes(r.doc) +
                           (moe_path_table_held(r.s->paths) + moe_path_table_held(r.s->whole)) / 2;

@@ -646,11 +646,12 @@ static int copy_documents(struct merging *m, const struct moe_origin *whole, str
 
 static int write_all(struct merging *m, const char *to, struct moe_err *err)
 {
-    int status = moe_trace_create(&m->writer, to, &m->traces[0]->shape, err);
-    if (status == MOE_OK)
-        status = moe_trace_set_origins(m->writer, &m->origins, err);
-    for (uint32_t i = 0; i < m->origins.n && status == MOE_OK; i++)
-        status = copy_documents(m, &m->origins.items[i], err);
+    int status;
+    MOE_STEP(moe_trace_create(&m->writer, to, &m->traces[0]->shape, err));
+    MOE_STEP(moe_trace_set_origins(m->writer, &m->origins, err));
+    for (uint32_t i = 0; i < m->origins.n; i++)
+        MOE_STEP(copy_documents(m, &m->origins.items[i], err));
+out:
     if (status == MOE_OK)
         return moe_trace_commit(m->writer, err);
     moe_trace_abort(m->writer);
@@ -661,13 +662,13 @@ int moe_trace_merge(const char *const *paths, uint32_t n, const char *to, bool p
                     struct moe_err *err)
 {
     struct merging m = {.traces = moe_alloc(n, sizeof *m.traces, err)};
-    int status = m.traces ? MOE_OK : MOE_ERR_MEMORY;
-    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
-        status = open_one(&m, paths[i], err);
-    if (status == MOE_OK)
-        status = moe_origins_check(&m.origins, partial, err);
-    if (status == MOE_OK)
-        status = write_all(&m, to, err);
+    int status;
+    MOE_STEP(m.traces ? MOE_OK : MOE_ERR_MEMORY);
+    for (uint32_t i = 0; i < n; i++)
+        MOE_STEP(open_one(&m, paths[i], err));
+    MOE_STEP(moe_origins_check(&m.origins, partial, err));
+    MOE_STEP(write_all(&m, to, err));
+out:
     while (m.n > 0)
         moe_trace_close(m.traces[--m.n]);
     moe_origins_release(&m.origins);

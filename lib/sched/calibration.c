@@ -24,7 +24,7 @@ static struct finding find(const struct moe_map *map, enum moe_finding which)
         return (struct finding){h->there, h->high, h->low, &h->loss, "thresholds for --on-miss"};
     case MOE_FOUND_PREFILL:
         return (struct finding){f->there, f->high, f->low, &f->loss, "share for --prefill"};
-    default: /* at the best precision alone */
+    default: /* only at the best precision */
         return (struct finding){r->there, 0, 0, &r->loss, "lambda for --prefer-cached"};
     }
 }

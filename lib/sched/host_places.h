@@ -39,8 +39,8 @@ struct moe_host_places {
 
 /* ---- How many, and for which experts ---- */
 
-/* The variant of an expert that is loaded at low precision; UINT32_MAX: it is loaded at `high`
- * alone. */
+/* The variant of an expert that is loaded at low precision; UINT32_MAX: it is loaded only at
+ * `high`. */
 uint32_t moe_expert_low_variant(const struct moe_inventory *inventory, uint32_t key, uint32_t high,
                                 uint32_t low);
 
@@ -51,7 +51,7 @@ struct moe_host_sizes {
     bool whole;                      /* the places are all */
 };
 
-/* The places that `room` bytes give behind slots of so many pools: as many of each class as it has
+/* The places that `room` bytes give behind the slots of `pools`: as many of each class as it has
  * working slots, even where that is more; the rest in proportion to the experts' bytes. low: high
  * where the strategy takes no other. */
 void moe_host_sizes_of(struct moe_host_sizes *out, const struct moe_inventory *inventory,

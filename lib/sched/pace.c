@@ -141,8 +141,8 @@ static void set_attend(struct moe_pace *p, const struct moe_device *d)
     take_out(&p->pieces[MOE_PIECE_DENSE], p->attend, m->positions);
 }
 
-/* Loads by a profile without bursts that tell: one alone takes longer than its bytes do at the full
- * rate, and the rest is latency. Pieces arrive together as they are asked for. */
+/* Loads by a profile without bursts that tell: a single one takes longer than its bytes do at the
+ * full rate, and the rest is latency. Pieces arrive together as they are asked for. */
 static void set_loads_by_reads(struct moe_pace *p, const struct moe_device_storage *s)
 {
     struct moe_link_costs *c = &p->loads;

@@ -59,7 +59,7 @@ static void share_by_frequency(uint32_t n_slots, uint32_t n_layers, uint32_t n_e
     }
 }
 
-/* Among the layers of one stack, which have at least so many experts. */
+/* Among the layers of one stack. n_experts: the fewest that one of them has. */
 static void share(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uint32_t n_layers,
                   uint32_t n_experts, const uint64_t *frequencies, uint32_t *per_layer)
 {

@@ -370,7 +370,7 @@ static const struct part parts[MOE_N_PARTS] = {
         CODEC(predict, "none, previous, path, keys, gate-next[,token], gate-attention[-before]; "
                        "token, requests, gate-ahead, gate-residual, [:N]")},
     [MOE_PART_ASSUME_PREDICTION] = {
-        {"assume-prediction", "SHARE", "of a trace's choices, so many are predicted", "0"},
+        {"assume-prediction", "SHARE", "the share of a trace's choices that is predicted", "0"},
         SHARE(assumed)},
     [MOE_PART_PREFETCH] = {
         {"prefetch", "LIMITS", "prefetch predicted experts, within limits", "none"},
@@ -740,7 +740,7 @@ static bool part_count(const char *text, uint32_t least, uint32_t most, uint32_t
     return true;
 }
 
-/* A number to so many significant digits, without an exponent unless it is very large or small. */
+/* A number to `digits` significant ones, without an exponent unless it is very large or small. */
 static void write_digits(double x, int digits, char *out, size_t size)
 {
     snprintf(out, size, "%.*e", digits - 1, x);
@@ -1026,7 +1026,7 @@ static bool parse_on_miss(const char *text, struct moe_strategy *s)
     return true;
 }
 
-/* "load" stands alone: beside a precision it goes without saying. */
+/* "load" is written only by itself: beside a precision it goes without saying. */
 static void write_on_miss(const struct moe_strategy *s, char *out, size_t size)
 {
     char number[32], precision[64] = "";

@@ -75,17 +75,14 @@ int moe_run_figures_read(struct moe_run_figures *out, const char *path, struct m
     json_t *root = NULL;
     const char *strategy = NULL;
     *out = (struct moe_run_figures){.memory_bytes = 0};
-    int status = moe_json_read(&root, path, MAX_BYTES, MOE_JSON_CONFIG_MEMORY, err);
-    if (status == MOE_OK)
-        status = moe_json_get_text(path, root, "strategy", true, &strategy, err);
-    if (status == MOE_OK)
-        status = get_number(path, root, "memory_budget_bytes", &out->memory_bytes, err);
-    if (status == MOE_OK)
-        status = read_phase(&out->decode, path, root, "decode", err);
-    if (status == MOE_OK)
-        status = read_phase(&out->prefill, path, root, "prefill", err);
-    if (status == MOE_OK)
-        snprintf(out->strategy, sizeof out->strategy, "%s", strategy);
+    int status;
+    MOE_STEP(moe_json_read(&root, path, MAX_BYTES, MOE_JSON_CONFIG_MEMORY, err));
+    MOE_STEP(moe_json_get_text(path, root, "strategy", true, &strategy, err));
+    MOE_STEP(get_number(path, root, "memory_budget_bytes", &out->memory_bytes, err));
+    MOE_STEP(read_phase(&out->decode, path, root, "decode", err));
+    MOE_STEP(read_phase(&out->prefill, path, root, "prefill", err));
+    snprintf(out->strategy, sizeof out->strategy, "%s", strategy);
+out:
     moe_json_free(root);
     return status;
 }

@@ -134,18 +134,19 @@ int moe_compare_files(const char *path, const char *other, bool json, struct moe
     if (!measured && is_no_plan(other))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: neither a plan nor what moe-run --stats-json wrote", other);
-    int status = moe_plan_read(&plan, path, err);
-    if (status == MOE_OK)
-        status =
-            measured ? moe_run_figures_read(&run, other, err) : moe_plan_read(&second, other, err);
-    if (status == MOE_OK && measured)
+    int status;
+    MOE_STEP(moe_plan_read(&plan, path, err));
+    MOE_STEP(measured ? moe_run_figures_read(&run, other, err)
+                      : moe_plan_read(&second, other, err));
+    if (measured)
         moe_compare_run(plan, &run, &c);
-    else if (status == MOE_OK)
+    else
         moe_compare_plans(plan, second, &c);
-    if (status == MOE_OK && json)
-        status = moe_comparison_json(&c, out, err);
-    else if (status == MOE_OK)
+    if (json)
+        MOE_STEP(moe_comparison_json(&c, out, err));
+    else
         moe_draw_comparison(&c, screen, out);
+out:
     moe_plan_free(plan);
     moe_plan_free(second);
     return status;

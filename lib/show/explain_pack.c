@@ -30,15 +30,13 @@ static int measure_pack(const char *path, struct moe_plan_memory *out, struct mo
     struct moe_strategy usual;
     struct moe_fitted fitted;
     moe_strategy_find(MOE_DEFAULT_STRATEGY, &usual);
-    int status = moe_strategy_settle(&usual, err);
-    if (status == MOE_OK)
-        status = moe_pack_fit_open(&fit, path, &options, err);
-    if (status == MOE_OK) {
-        struct moe_fitter fitter = moe_pack_fit_fitter(fit);
-        status = fitter.fit(fitter.ctx, &usual, NULL, &fitted, err);
-    }
-    if (status == MOE_OK)
-        *out = fitted.memory;
+    int status;
+    MOE_STEP(moe_strategy_settle(&usual, err));
+    MOE_STEP(moe_pack_fit_open(&fit, path, &options, err));
+    struct moe_fitter fitter = moe_pack_fit_fitter(fit);
+    MOE_STEP(fitter.fit(fitter.ctx, &usual, NULL, &fitted, err));
+    *out = fitted.memory;
+out:
     moe_pack_fit_close(fit);
     return status;
 }
@@ -171,13 +169,14 @@ int moe_explain_pack(const char *path, bool json, struct moe_screen screen, stru
     const struct moe_pen pen = {out, screen};
     struct moe_pack_summary *s;
     struct moe_plan_memory memory = {0};
-    int status = moe_pack_summary_open(&s, path, err);
-    if (status == MOE_OK)
-        status = measure_pack(path, &memory, err);
-    if (status == MOE_OK && json)
+    int status;
+    MOE_STEP(moe_pack_summary_open(&s, path, err));
+    MOE_STEP(measure_pack(path, &memory, err));
+    if (json)
         put_pack_json(s, &memory, out);
-    else if (status == MOE_OK)
+    else
         (s->config.n_experts ? put_pack : put_dense)(s, &memory, path, &pen);
+out:
     moe_pack_summary_close(s);
     return status;
 }

@@ -382,16 +382,14 @@ int page_trace(struct moe_page *p, const char *path, struct moe_err *err)
     struct moe_trace *t = NULL;
     struct moe_routing_figures_tally tally = {0};
     struct moe_buf words = {0}, picture = {0};
-    int status = moe_trace_open(&t, path, err);
-    if (status == MOE_OK)
-        status = moe_routing_figures_tally_trace(&tally, t, err);
-    if (status == MOE_OK)
-        status = put_use(p, tally.activations, tally.n_layers, tally.n_experts, err);
-    if (status == MOE_OK) {
-        const struct moe_routing_figures f = moe_routing_figures_of_tally(&tally);
-        put_trace_figures(p, &f);
-        status = moe_explain_trace(t, false, MOE_PLAIN_SCREEN, &words, &picture, err);
-    }
+    int status;
+    MOE_STEP(moe_trace_open(&t, path, err));
+    MOE_STEP(moe_routing_figures_tally_trace(&tally, t, err));
+    MOE_STEP(put_use(p, tally.activations, tally.n_layers, tally.n_experts, err));
+    const struct moe_routing_figures f = moe_routing_figures_of_tally(&tally);
+    put_trace_figures(p, &f);
+    MOE_STEP(moe_explain_trace(t, false, MOE_PLAIN_SCREEN, &words, &picture, err));
+out:
     put_words(p, "The same in words", &words);
     moe_buf_release(&picture);
     moe_routing_figures_tally_release(&tally);
@@ -469,13 +467,14 @@ int page_map(struct moe_page *p, const char *path, struct moe_err *err)
 {
     struct moe_map *map = NULL;
     struct moe_buf words = {0};
-    int status = moe_map_read(&map, path, err);
-    if (status == MOE_OK && map->importances.there)
-        status = put_importances(p, map, err);
-    if (status == MOE_OK && map->choice.there)
-        status = put_choice(p, map, err);
-    if (status == MOE_OK)
-        moe_explain_map(map, MOE_PLAIN_SCREEN, &words);
+    int status;
+    MOE_STEP(moe_map_read(&map, path, err));
+    if (map->importances.there)
+        MOE_STEP(put_importances(p, map, err));
+    if (map->choice.there)
+        MOE_STEP(put_choice(p, map, err));
+    moe_explain_map(map, MOE_PLAIN_SCREEN, &words);
+out:
     put_words(p, "The same in words", &words);
     moe_map_free(map);
     return status;
@@ -577,25 +576,27 @@ int page_timeline(struct moe_page *p, const char *path, struct moe_err *err)
     struct tally t = {.begin = INFINITY, .end = -INFINITY};
     double at, length;
     int track;
-    int status = moe_json_read(&events, path, MAX_BYTES, MAX_MEMORY, err);
-    if (status == MOE_OK && !json_is_array(events))
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: not a list of events, as moe-run --trace-events writes", path);
-    for (size_t i = 0; status == MOE_OK && i < json_array_size(events); i++)
+    int status;
+    MOE_STEP(moe_json_read(&events, path, MAX_BYTES, MAX_MEMORY, err));
+    if (!json_is_array(events))
+        MOE_STEP(moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: not a list of events, as moe-run --trace-events writes", path));
+    for (size_t i = 0; i < json_array_size(events); i++)
         if (phase_of(json_array_get(events, i), &at, &length, &track)) {
             t.begin = fmin(t.begin, at);
             t.end = fmax(t.end, isnan(length) ? at : at + length);
         }
-    if (status == MOE_OK && !(isfinite(t.end - t.begin) && t.end > t.begin))
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: no events of a run, as moe-run --trace-events writes", path);
-    for (size_t i = 0; status == MOE_OK && i < json_array_size(events); i++) {
+    if (!(isfinite(t.end - t.begin) && t.end > t.begin))
+        MOE_STEP(moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: no events of a run, as moe-run --trace-events writes", path));
+    for (size_t i = 0; i < json_array_size(events); i++) {
         char phase = phase_of(json_array_get(events, i), &at, &length, &track);
         if (phase)
             count_change(&t, track, at, phase == 'e' ? -1 : 1);
         if (phase == 'X')
             count_change(&t, track, at + length, -1);
     }
+out:
     if (status == MOE_OK) {
         char room[32];
         moe_page_open_section(p, "A run over time");

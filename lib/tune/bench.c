@@ -135,19 +135,17 @@ int moe_bench(struct moe_session *s, const struct moe_bench_options *options, st
     struct bench b = {.s = s, .options = options};
     b.rows = moe_alloc(options->prompt_tokens, sizeof *b.rows, err);
     b.logits = moe_alloc(moe_logits_stride(&s->model->config), sizeof *b.logits, err);
-    int status = b.rows && b.logits ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK) {
-        moe_bench_rows(options->text, s->model->config.vocab, 0, b.rows, options->prompt_tokens);
-        status = run_once(&b, &unused[0], &unused[1], err);
-    }
-    for (uint32_t i = 0; i < options->n_runs && status == MOE_OK; i++) {
+    int status;
+    MOE_STEP(b.rows && b.logits ? MOE_OK : MOE_ERR_MEMORY);
+    moe_bench_rows(options->text, s->model->config.vocab, 0, b.rows, options->prompt_tokens);
+    MOE_STEP(run_once(&b, &unused[0], &unused[1], err));
+    for (uint32_t i = 0; i < options->n_runs; i++) {
         moe_progress_report(options->progress, "bench", i + 1, options->n_runs + 1);
-        status = run_once(&b, &prefill[i], &decode[i], err);
+        MOE_STEP(run_once(&b, &prefill[i], &decode[i], err));
     }
-    if (status == MOE_OK) {
-        out->prefill = moe_bench_summarize(prefill, options->n_runs);
-        out->decode = moe_bench_summarize(decode, options->n_runs);
-    }
+    out->prefill = moe_bench_summarize(prefill, options->n_runs);
+    out->decode = moe_bench_summarize(decode, options->n_runs);
+out:
     free(b.rows);
     free(b.logits);
     return status;

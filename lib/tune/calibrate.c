@@ -314,23 +314,19 @@ int moe_calibrate(struct moe_map **out, const char *pack,
     struct calibration c = {.options = options};
     struct calibration_need need;
     *out = NULL;
-    int status = options->partial ? moe_outfile_try(options->partial, err) : MOE_OK;
-    if (status == MOE_OK)
-        status = calibrate_open(&c, pack, &need, err);
-    if (status == MOE_OK)
-        status = measure_references(&c, err);
-    if (status == MOE_OK)
-        status = calibrate_uniform(&c, err);
-    if (status == MOE_OK)
-        status = calibrate_bounds(&c, err);
-    if (status == MOE_OK)
-        status = measure_importances(&c, err);
-    if (status == MOE_OK)
-        status = save_partial(&c, err);
-    bool measured = c.map && c.map->importances.there;
-    if (status == MOE_OK && options->n_shards <= 1 && options->tolerance >= 0)
-        status = choose_all(&c, err);
-    if (status != MOE_OK && measured) { /* what was measured must survive the error */
+    int status;
+    MOE_STEP(options->partial ? moe_outfile_try(options->partial, err) : MOE_OK);
+    MOE_STEP(calibrate_open(&c, pack, &need, err));
+    MOE_STEP(measure_references(&c, err));
+    MOE_STEP(calibrate_uniform(&c, err));
+    MOE_STEP(calibrate_bounds(&c, err));
+    MOE_STEP(measure_importances(&c, err));
+    MOE_STEP(save_partial(&c, err));
+    if (options->n_shards <= 1 && options->tolerance >= 0)
+        MOE_STEP(choose_all(&c, err));
+out:
+    if (status != MOE_OK && c.map &&
+        c.map->importances.there) { /* what was measured must survive the error */
         struct moe_err later;
         save_partial(&c, &later);
     }
@@ -517,20 +513,17 @@ int moe_calibrate_forecast(struct moe_forecast *out, const char *pack,
     struct calibration c = {.options = options};
     struct calibration_need need;
     struct trial t = {.c = &c};
-    int status = calibrate_open(&c, pack, &need, err);
-    if (status == MOE_OK) {
-        t.config = &c.model->config;
-        status = moe_importance_cost_open(&t.costs, t.config, c.corpus, err);
-    }
-    if (status == MOE_OK && !(t.jobs = moe_alloc(c.corpus->n_documents, sizeof *t.jobs, err)))
-        status = MOE_ERR_MEMORY;
-    if (status == MOE_OK) {
-        choose_documents(&t);
-        t.visited = moe_alloc((uint64_t)t.n_jobs * t.config->n_layers, t.config->n_experts, err);
-        status = t.visited ? try_documents(&t, err) : MOE_ERR_MEMORY;
-    }
-    if (status == MOE_OK)
-        count_forecast(&t, &need, out);
+    int status;
+    MOE_STEP(calibrate_open(&c, pack, &need, err));
+    t.config = &c.model->config;
+    MOE_STEP(moe_importance_cost_open(&t.costs, t.config, c.corpus, err));
+    if (!(t.jobs = moe_alloc(c.corpus->n_documents, sizeof *t.jobs, err)))
+        MOE_STEP(MOE_ERR_MEMORY);
+    choose_documents(&t);
+    t.visited = moe_alloc((uint64_t)t.n_jobs * t.config->n_layers, t.config->n_experts, err);
+    MOE_STEP(t.visited ? try_documents(&t, err) : MOE_ERR_MEMORY);
+    count_forecast(&t, &need, out);
+out:
     moe_importance_cost_close(&t.costs);
     free(t.jobs);
     free(t.visited);

@@ -411,21 +411,21 @@ static int measure_routing(struct calibration *c, bool check, double lambda,
     struct bench b;
     q.nats = moe_alloc(corpus->n_documents, sizeof *q.nats, err);
     q.changed = moe_alloc(corpus->n_documents, sizeof *q.changed, err);
-    int status = open_bench(&b, c, corpus, lambda, err);
-    if (status == MOE_OK && !(q.nats && q.changed))
-        status = MOE_ERR_MEMORY;
-    for (uint32_t d = 0; d < corpus->n_documents && status == MOE_OK; d++) {
-        status = decode(&b, corpus, d, reference, &q, err);
-        if (status == MOE_OK && moe_progress_stopped(c->options->progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    int status;
+    MOE_STEP(open_bench(&b, c, corpus, lambda, err));
+    if (!(q.nats && q.changed))
+        MOE_STEP(MOE_ERR_MEMORY);
+    for (uint32_t d = 0; d < corpus->n_documents; d++) {
+        MOE_STEP(decode(&b, corpus, d, reference, &q, err));
+        if (moe_progress_stopped(c->options->progress))
+            MOE_STEP(moe_fail(err, MOE_ERR_INTERRUPTED, "stopped"));
     }
-    if (status == MOE_OK) {
-        const struct moe_phase_stats *s = &b.session->stats.decode;
-        out->lambda = lambda;
-        moe_quality_loss(&q, reference, 0, corpus->n_documents, &out->loss);
-        out->bytes_per_token = (double)s->bytes_read / (double)s->tokens;
-        out->replaced_share = (double)s->experts.substituted / (double)s->experts.activations;
-    }
+    const struct moe_phase_stats *s = &b.session->stats.decode;
+    out->lambda = lambda;
+    moe_quality_loss(&q, reference, 0, corpus->n_documents, &out->loss);
+    out->bytes_per_token = (double)s->bytes_read / (double)s->tokens;
+    out->replaced_share = (double)s->experts.substituted / (double)s->experts.activations;
+out:
     close_bench(&b);
     moe_quality_release(&q);
     return status;

@@ -232,39 +232,34 @@ int calibrate_weights(struct calibration *c, struct moe_err *err)
     struct moe_strategy strategy;
     struct moe_tuned tuned;
     uint64_t sizes[N_SIZES];
-    int status = moe_trace_open(&trace, c->options->trace, err);
-    if (status == MOE_OK)
-        status = check_shape(c, moe_trace_shape(trace), err);
-    if (status == MOE_OK)
-        status = moe_inventory_of_pack(&inventory, c->model->pack, c->map->top_k, err);
-    if (status == MOE_OK)
-        status = settle_strategy(hobbit, &strategy, err);
-    if (status == MOE_OK) {
-        double token = (double)moe_inventory_slot_bytes(&inventory, hobbit->high) * c->map->top_k *
-                       c->map->n_layers;
-        for (int i = 0; i < N_SIZES; i++)
-            sizes[i] = (uint64_t)(demands[i] * token);
-        const struct moe_tuning tuning = {
-            .inventory = &inventory,
-            .trace = trace,
-            .excerpt = moe_excerpt_of(trace, TOKEN_LAYERS / c->map->n_layers + 1),
-            .strategy = strategy,
-            .high = hobbit->high,
-            .low = hobbit->low,
-            .cache_bytes = sizes,
-            .n_sizes = N_SIZES,
-            .progress = c->options->progress,
-        };
-        status = moe_tune_hobbit(&tuning, &tuned, err);
-    }
-    if (status == MOE_OK) {
-        hobbit->weighed = true;
-        for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
-            hobbit->weights[i] = tuned.weights[i];
-        hobbit->low_pool = tuned.low_pool;
-        hobbit->penalty = tuned.penalty;
-        hobbit->default_penalty = tuned.default_penalty;
-    }
+    int status;
+    MOE_STEP(moe_trace_open(&trace, c->options->trace, err));
+    MOE_STEP(check_shape(c, moe_trace_shape(trace), err));
+    MOE_STEP(moe_inventory_of_pack(&inventory, c->model->pack, c->map->top_k, err));
+    MOE_STEP(settle_strategy(hobbit, &strategy, err));
+    double token = (double)moe_inventory_slot_bytes(&inventory, hobbit->high) * c->map->top_k *
+                   c->map->n_layers;
+    for (int i = 0; i < N_SIZES; i++)
+        sizes[i] = (uint64_t)(demands[i] * token);
+    const struct moe_tuning tuning = {
+        .inventory = &inventory,
+        .trace = trace,
+        .excerpt = moe_excerpt_of(trace, TOKEN_LAYERS / c->map->n_layers + 1),
+        .strategy = strategy,
+        .high = hobbit->high,
+        .low = hobbit->low,
+        .cache_bytes = sizes,
+        .n_sizes = N_SIZES,
+        .progress = c->options->progress,
+    };
+    MOE_STEP(moe_tune_hobbit(&tuning, &tuned, err));
+    hobbit->weighed = true;
+    for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
+        hobbit->weights[i] = tuned.weights[i];
+    hobbit->low_pool = tuned.low_pool;
+    hobbit->penalty = tuned.penalty;
+    hobbit->default_penalty = tuned.default_penalty;
+out:
     moe_inventory_release(&inventory);
     moe_trace_close(trace);
     return status;

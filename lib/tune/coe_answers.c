@@ -297,18 +297,17 @@ int moe_coe_samples_read(struct moe_coe_samples *out, const struct moe_coe_colle
     *out = (struct moe_coe_samples){0};
     out->usage = moe_alloc(collection->n_models, sizeof *out->usage, err);
     r.unknown = moe_alloc(collection->n_models, sizeof *r.unknown, err);
-    int status = out->usage && r.unknown ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK && model)
-        status = moe_prompt_open_chat(&r.chat, model, "the chat template", NULL, 0, err);
-    if (status == MOE_OK)
-        status = moe_coe_each_sample(path, add_request, &r, progress, err);
-    if (status == MOE_OK) {
-        spread_unknown(&r);
-        for (uint32_t i = 0; i < collection->n_models; i++)
-            out->usage[i] = r.unknown[i] ? -1 : out->usage[i] / (double)out->n;
-        out->mean_prompt = (double)out->prompts.n / (double)out->n;
-        out->mean_answer /= r.n_answers ? (double)r.n_answers : 1;
-    }
+    int status;
+    MOE_STEP(out->usage && r.unknown ? MOE_OK : MOE_ERR_MEMORY);
+    if (model)
+        MOE_STEP(moe_prompt_open_chat(&r.chat, model, "the chat template", NULL, 0, err));
+    MOE_STEP(moe_coe_each_sample(path, add_request, &r, progress, err));
+    spread_unknown(&r);
+    for (uint32_t i = 0; i < collection->n_models; i++)
+        out->usage[i] = r.unknown[i] ? -1 : out->usage[i] / (double)out->n;
+    out->mean_prompt = (double)out->prompts.n / (double)out->n;
+    out->mean_answer /= r.n_answers ? (double)r.n_answers : 1;
+out:
     free(r.unknown);
     moe_chat_free(r.chat);
     return status;

@@ -366,15 +366,14 @@ int moe_coe_bench(struct moe_coe_costs **out, const struct moe_coe_bench_options
     *out = NULL;
     b.costs = moe_alloc(1, sizeof *b.costs, err);
     b.kinds = moe_alloc(n < MOE_COE_MAX_KINDS ? n : MOE_COE_MAX_KINDS, sizeof *b.kinds, err);
-    int status = b.costs && b.kinds ? make_room(b.costs, n, err) : MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = find_kinds(&b, err);
-    if (status == MOE_OK) {
-        moe_device_describe(b.costs->machine, b.costs->source);
-        b.costs->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-        add_processors(&b);
-        status = measure_all(&b, err);
-    }
+    int status;
+    MOE_STEP(b.costs && b.kinds ? make_room(b.costs, n, err) : MOE_ERR_MEMORY);
+    MOE_STEP(find_kinds(&b, err));
+    moe_device_describe(b.costs->machine, b.costs->source);
+    b.costs->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    add_processors(&b);
+    MOE_STEP(measure_all(&b, err));
+out:
     free(b.kinds);
     if (status == MOE_OK)
         *out = b.costs;

@@ -91,21 +91,19 @@ int moe_device_bench(const struct moe_device_bench_options *options, struct moe_
     struct moe_pack *pack = NULL;
     *out = NULL;
     struct moe_device *d = moe_alloc(1, sizeof *d, err);
-    int status = d ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK && options->pack)
-        status = moe_pack_open(&pack, options->pack, err);
-    if (status == MOE_OK)
-        status =
-            moe_device_measure_storage(&d->storage, pack, options->dir, options->progress, err);
-    if (status == MOE_OK)
-        status = measure_host(&d->host, options->progress, err);
-    if (status == MOE_OK)
-        moe_device_measure_gpu(&d->accelerator);
-    if (status == MOE_OK && options->pack) {
-        status = moe_device_measure_model(&d->model, options->pack, MODEL_SECONDS,
-                                          options->progress, err);
+    int status;
+    MOE_STEP(d ? MOE_OK : MOE_ERR_MEMORY);
+    if (options->pack)
+        MOE_STEP(moe_pack_open(&pack, options->pack, err));
+    MOE_STEP(moe_device_measure_storage(&d->storage, pack, options->dir, options->progress, err));
+    MOE_STEP(measure_host(&d->host, options->progress, err));
+    moe_device_measure_gpu(&d->accelerator);
+    if (options->pack) {
+        MOE_STEP(moe_device_measure_model(&d->model, options->pack, MODEL_SECONDS,
+                                          options->progress, err));
         d->has_model = true;
     }
+out:
     moe_pack_close(pack);
     if (status != MOE_OK) {
         free(d);

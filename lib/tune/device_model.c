@@ -468,18 +468,15 @@ static int measure_loading(struct bench *b, double seconds, struct moe_device_mo
 static int run_head(struct bench *b, struct moe_figure *out, struct moe_err *err)
 {
     struct samples s = {.n = 0};
-    int status = MOE_OK;
-    for (int i = 0; i <= HEAD_RUNS && status == MOE_OK; i++) {
-        status = run_layer(b, b->model->config.n_layers - 1, 1, NULL, 0, err);
+    for (int i = 0; i <= HEAD_RUNS; i++) {
+        MOE_TRY(run_layer(b, b->model->config.n_layers - 1, 1, NULL, 0, err));
         double began = moe_seconds();
-        if (status == MOE_OK)
-            status = moe_logits(b->session, 0, 1, b->logits, err);
+        MOE_TRY(moe_logits(b->session, 0, 1, b->logits, err));
         if (i > 0)
             add_sample(&s, moe_seconds() - began);
     }
-    if (status == MOE_OK)
-        moe_bench_set_figure(out, s.values, s.n);
-    return status;
+    moe_bench_set_figure(out, s.values, s.n);
+    return MOE_OK;
 }
 
 /* What the decoder's rows attend to. */

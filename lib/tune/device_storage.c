@@ -499,26 +499,22 @@ int moe_device_measure_storage(struct moe_device_storage *s, const struct moe_pa
     struct handled handled[N_SIZES];
     struct moe_loader *checking = NULL;
     uint32_t n_handled = 0;
-    int status = device_reads_open(&r, pack, dir, progress, err);
-    if (status == MOE_OK) {
-        const struct moe_loader_options options = {
-            .fd = r.fd, .path = r.path, .n_requests = TOGETHER, .verify = true};
-        status = moe_loader_open(&checking, &options, err);
-    }
-    if (status == MOE_OK)
-        status = open_handled(&r, handled, &n_handled, err);
-    if (status == MOE_OK)
-        status = run_rounds(&r, checking, handled, n_handled, &rounds, progress, err);
-    if (status == MOE_OK) {
-        const struct moe_loader_stats *stats = moe_loader_stats(r.loader);
-        set_figures(s, &rounds, device_reads_mean_bytes(&r), handled, n_handled);
-        s->direct = stats->direct;
-        snprintf(s->source, sizeof s->source, "loads at random places of %s, %s, %s",
-                 r.own_fd ? "a scratch file" : "the pack, whole experts",
-                 stats->direct ? "past the page cache"
-                               : "through the page cache, dropped after each load",
-                 stats->uring ? "io_uring" : "threads in pread");
-    }
+    int status;
+    MOE_STEP(device_reads_open(&r, pack, dir, progress, err));
+    const struct moe_loader_options options = {
+        .fd = r.fd, .path = r.path, .n_requests = TOGETHER, .verify = true};
+    MOE_STEP(moe_loader_open(&checking, &options, err));
+    MOE_STEP(open_handled(&r, handled, &n_handled, err));
+    MOE_STEP(run_rounds(&r, checking, handled, n_handled, &rounds, progress, err));
+    const struct moe_loader_stats *stats = moe_loader_stats(r.loader);
+    set_figures(s, &rounds, device_reads_mean_bytes(&r), handled, n_handled);
+    s->direct = stats->direct;
+    snprintf(s->source, sizeof s->source, "loads at random places of %s, %s, %s",
+             r.own_fd ? "a scratch file" : "the pack, whole experts",
+             stats->direct ? "past the page cache"
+                           : "through the page cache, dropped after each load",
+             stats->uring ? "io_uring" : "threads in pread");
+out:
     moe_loader_close(checking);
     device_reads_close(&r);
     return status;

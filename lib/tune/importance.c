@@ -695,13 +695,11 @@ int moe_importance_proxy(struct moe_map *map, struct moe_rerun *r, const struct 
         .stride = moe_round_up(c->hidden, MOE_PANEL_ROWS),
     };
     double loss = 0;
-    status = allocate(&p, map, err);
-    if (status == MOE_OK)
-        status = measure_loss(&p, r, &loss, err);
-    if (status == MOE_OK)
-        status = watch(&p, r, map, err);
-    if (status == MOE_OK)
-        share_out(map, loss);
+    MOE_STEP(allocate(&p, map, err));
+    MOE_STEP(measure_loss(&p, r, &loss, err));
+    MOE_STEP(watch(&p, r, map, err));
+    share_out(map, loss);
+out:
     release_proxy(&p);
     return status;
 }

@@ -246,28 +246,29 @@ int moe_perplexity(struct moe_session *s, const char *path,
     struct moe_buf text = {0};
     struct moe_left_out left_out = {0};
     bool pairs = s->model->config.n_encoder > 0;
-    int status = open_scorer(&sc, err);
-    if (status == MOE_OK && (pairs ? options->window > 0 : options->answers))
-        status = moe_fail(err, MOE_ERR_USAGE,
+    int status;
+    MOE_STEP(open_scorer(&sc, err));
+    if (pairs ? options->window > 0 : options->answers)
+        MOE_STEP(moe_fail(err, MOE_ERR_USAGE,
                           pairs ? "a file of pairs has no windows"
-                                : "only answers of a model with an encoder are judged");
-    if (status == MOE_OK && options->window) {
-        status = moe_file_read_all(path, MAX_WINDOWS_BYTES, &text, err);
-        if (status == MOE_OK)
-            status = score_windows(&sc, path, (const char *)text.data, text.size, err);
-    } else if (status == MOE_OK) {
+                                : "only answers of a model with an encoder are judged"));
+    if (options->window) {
+        MOE_STEP(moe_file_read_all(path, MAX_WINDOWS_BYTES, &text, err));
+        MOE_STEP(score_windows(&sc, path, (const char *)text.data, text.size, err));
+    } else {
         struct moe_documents documents = documents_of(options, s->model, s->context);
         documents.left_out = &left_out;
-        status = documents.pairs ? moe_pairs_each(&documents, path, score_pair, &sc, err)
-                                 : moe_documents_each(&documents, path, score_document, &sc, err);
+        MOE_STEP(documents.pairs ? moe_pairs_each(&documents, path, score_pair, &sc, err)
+                                 : moe_documents_each(&documents, path, score_document, &sc, err));
     }
-    if (status == MOE_OK && sc.n_tokens == 0)
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: has no text to predict", path);
-    if (status == MOE_OK && !isfinite(sc.sum))
-        status = moe_fail(err, MOE_ERR_FORMAT,
+    if (sc.n_tokens == 0)
+        MOE_STEP(moe_fail(err, MOE_ERR_FORMAT, "%s: has no text to predict", path));
+    if (!isfinite(sc.sum))
+        MOE_STEP(moe_fail(err, MOE_ERR_FORMAT,
                           "%s: the cost of %s is not a number: its weights give logits that are "
                           "not (damaged checkpoint?)",
-                          moe_pack_path(s->model->pack), path);
+                          moe_pack_path(s->model->pack), path));
+out:
     if (status == MOE_OK)
         *out = (struct moe_perplexity){
             .nll = sc.sum / (double)sc.n_tokens,

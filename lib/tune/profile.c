@@ -173,11 +173,11 @@ static int begin_statistics(struct profiling *p, const struct moe_statistics_sha
     if (status != MOE_OK || !o->partial || !o->resume || !moe_path_exists(o->partial))
         return status;
     struct moe_statistics *before = NULL;
-    status = moe_statistics_read(&before, o->partial, err);
-    if (status == MOE_OK && moe_statistics_add(p->statistics, before, err) != MOE_OK)
-        status = moe_err_prefix(err, "%s", o->partial);
-    if (status == MOE_OK)
-        status = check_origin(o->partial, &before->origins, &p->statistics->origins, err);
+    MOE_STEP(moe_statistics_read(&before, o->partial, err));
+    if (moe_statistics_add(p->statistics, before, err) != MOE_OK)
+        MOE_STEP(moe_err_prefix(err, "%s", o->partial));
+    MOE_STEP(check_origin(o->partial, &before->origins, &p->statistics->origins, err));
+out:
     moe_statistics_free(before);
     p->to_skip = p->statistics->totals[MOE_TOTAL_DOCUMENTS];
     p->hash_wanted = p->statistics->totals[MOE_TOTAL_HASH];
