@@ -235,13 +235,13 @@ static __device__ __forceinline__ void finish_fresh(const struct attend &s, stru
 /* ---- One chunk ---- */
 
 /* Computes scores of the positions base + [begin, end), for all columns. */
-template <int T, typename Cell>
+template <int T, int K>
 static __device__ __forceinline__ void score(const struct attend &s, struct tile<T> *tile,
                                              uint32_t base, uint32_t begin, uint32_t end)
 {
     const struct moe_gpu_kv &kv = s.a.kv;
     uint64_t head = dev_kv_head(kv, s.a.layer, tile->sequence, base, tile->kv_head);
-    const Cell *keys[EACH];
+    dev_keys<K> keys[EACH];
     float sum[EACH][T] = {};
     bool any = false;
     for (int i = 0; i < EACH; i++) {
@@ -249,7 +249,7 @@ static __device__ __forceinline__ void score(const struct attend &s, struct tile
         any = any || (p >= begin && p < end);
         /* Positions whose scores are not read may use any existing key. */
         p = p < begin || p >= end ? begin : p;
-        keys[i] = (const Cell *)kv.keys + dev_kv_keys(kv, head) + dev_key_cell(kv, p);
+        keys[i].open(kv, head, p);
     }
     for (uint32_t first = 0; first < kv.key_dim; first += QUERY_PART) {
         uint32_t n = min(kv.key_dim - first, (uint32_t)QUERY_PART);
@@ -263,7 +263,7 @@ static __device__ __forceinline__ void score(const struct attend &s, struct tile
 #pragma unroll 4
             for (uint32_t c = 0; c < n; c++)
                 for (int i = 0; i < EACH; i++) {
-                    float k = dev_cell(keys[i][(uint64_t)(first + c) * 16]);
+                    float k = keys[i].template read<1>(first + c).number(0);
                     for (int t = 0; t < T; t++)
                         sum[i][t] = fmaf(k, tile->query[c * T + t], sum[i][t]);
                 }
@@ -311,7 +311,7 @@ static __device__ __forceinline__ void share(struct tile<T, Q> *tile, uint32_t b
 }
 
 /* Joins the chunk's outputs to those of the columns. */
-template <int T, int H, typename Cell>
+template <int T, int H, int V>
 static __device__ __forceinline__ void blend(const struct attend &s, struct tile<T> *tile,
                                              uint32_t base, uint32_t begin, uint32_t end)
 {
@@ -320,14 +320,15 @@ static __device__ __forceinline__ void blend(const struct attend &s, struct tile
     begin -= begin % 4; /* e is 0 in front */
     for (uint32_t item = threadIdx.x; item < kv.value_dim * (T / H); item += ATTEND_THREADS) {
         uint32_t d = item % kv.value_dim, first = item / kv.value_dim * H, p = begin;
-        const Cell *v = (const Cell *)kv.values + dev_kv_values(kv, head) + dev_value_cell(kv, d);
         const float *e = tile->scores + first * CHUNK;
         float o[H] = {};
+        dev_values<V> v;
+        v.open(kv, head, d);
 #pragma unroll 2
         for (; p + 4 <= end; p += 4) {
             float x[4];
             for (int i = 0; i < 4; i++)
-                x[i] = dev_cell(v[(p + i) * 16]);
+                x[i] = v.template read<1>(p + i).number(0);
             for (int t = 0; t < H; t++) {
                 float4 by = *(const float4 *)(e + t * CHUNK + p);
                 o[t] = fmaf(x[0], by.x, o[t]);
@@ -337,7 +338,7 @@ static __device__ __forceinline__ void blend(const struct attend &s, struct tile
             }
         }
         for (; p < end; p++) {
-            float x = dev_cell(v[p * 16]);
+            float x = v.template read<1>(p).number(0);
             for (int t = 0; t < H; t++)
                 o[t] = fmaf(x, e[t * CHUNK + p], o[t]);
         }
@@ -351,22 +352,17 @@ static __device__ __forceinline__ void blend(const struct attend &s, struct tile
 }
 
 /* Computes the chunk that begins at position `base`; some column sees some of it. */
-template <int T, int H, typename Cell>
+template <int T, int H, int K, int V>
 static __device__ __forceinline__ void attend_chunk(const struct attend &s, struct tile<T> *tile,
                                                     uint32_t base)
 {
     uint32_t begin = max(tile->begin, base) - base, end = min(tile->end - base, (uint32_t)CHUNK);
-    score<T, Cell>(s, tile, base, begin, end);
+    score<T, K>(s, tile, base, begin, end);
     share<T>(tile, base);
-    blend<T, H, Cell>(s, tile, base, begin, end);
+    blend<T, H, V>(s, tile, base, begin, end);
 }
 
 /* ---- One chunk of one row ---- */
-
-/* Neighbouring cells or numbers, read at once. */
-template <typename Cell, int N> struct alignas(N * sizeof(Cell)) together {
-    Cell v[N];
-};
 
 /* Calls take(i, at(i)) for i from 0 to n - 1 in order; what at(i) reads is requested AHEAD to 2 *
  * AHEAD - 1 items before it is needed. */
@@ -407,18 +403,18 @@ static __device__ __forceinline__ void read_ahead(uint32_t n, At at, Take take)
 
 /* Prefetches the values at the positions base + [begin, end): lines of memory with number `mine`
  * modulo `of`; other tiles of the same kv head fetch theirs. */
-template <typename Cell>
+template <int V>
 static __device__ __forceinline__ void bring_values(const struct attend &s, uint64_t head,
                                                     uint32_t begin, uint32_t end, uint32_t mine,
                                                     uint32_t of)
 {
-    const uint32_t LINE = 128 / sizeof(Cell);
+    const uint32_t LINE = 128, bytes = V == MOE_LAYOUT_Q4 ? 8 : dev_row_bytes<V>();
     const struct moe_gpu_kv &kv = s.a.kv;
-    const Cell *v = (const Cell *)kv.values + dev_kv_values(kv, head);
-    uint32_t lines = ((end - begin) * 16 + LINE - 1) / LINE, n = kv.value_padded / 16 * lines;
+    const uint8_t *v = dev_kv_values(kv, head) + begin * bytes;
+    uint32_t lines = ((end - begin) * bytes + LINE - 1) / LINE, n = kv.value_padded / 16 * lines;
     for (uint32_t i = threadIdx.x * of + mine; i < n; i += ROW_THREADS * of) {
-        const Cell *line =
-            v + dev_value_cell(kv, i / lines * 16) + begin * 16 + (uint64_t)(i % lines) * LINE;
+        const uint8_t *line =
+            v + (uint64_t)(i / lines) * kv.block_positions * bytes + (uint64_t)(i % lines) * LINE;
 #ifdef __CUDA_ARCH__
         asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
 #else
@@ -429,20 +425,21 @@ static __device__ __forceinline__ void bring_values(const struct attend &s, uint
 
 /* Scores of the positions base + [begin, end): a thread has T products, of P positions with C
  * columns. */
-template <int T, typename Cell>
+template <int T, int K>
 static __device__ __forceinline__ void score_row(const struct attend &s,
                                                  struct tile<T, ROW_QUERY_PART> *tile,
                                                  uint64_t head, uint32_t begin, uint32_t end)
 {
-    const int P = T < 4 ? 1 : 2, C = T / P, AHEAD = T < 4 ? 32 : 16;
+    const int P = T < 4 ? 1 : 2, C = T / P, AHEAD = dev_has_scales(K) ? 8 : T < 4 ? 32 : 16;
     static_assert(CHUNK / P * (T / C) == ROW_THREADS, "an item for each thread");
-    typedef together<Cell, P> some;
+    typedef dev_cells<K, P> some;
     typedef together<float, C> queries;
     const struct moe_gpu_kv &kv = s.a.kv;
     uint32_t p = threadIdx.x % (CHUNK / P) * P, column = threadIdx.x / (CHUNK / P) * C;
     bool any = p < end && p + P > begin;
-    const Cell *keys = (const Cell *)kv.keys + dev_kv_keys(kv, head) + dev_key_cell(kv, p);
     float sum[P][C] = {};
+    dev_keys<K> keys;
+    keys.open(kv, head, p);
     for (uint32_t first = 0; first < kv.key_dim; first += ROW_QUERY_PART) {
         uint32_t n = min(kv.key_dim - first, (uint32_t)ROW_QUERY_PART);
         if (!s.fresh) {
@@ -454,14 +451,14 @@ static __device__ __forceinline__ void score_row(const struct attend &s,
             }
             __syncthreads();
         }
-        auto at = [&](uint32_t c) { return *(const some *)(keys + (uint64_t)(first + c) * 16); };
+        auto at = [&](uint32_t c) { return keys.template read<P>(first + c); };
         auto take = [&](uint32_t c, const some &k) {
             const queries q = *(const queries *)(tile->query + c * T + column);
 #pragma unroll
             for (int i = 0; i < P; i++)
 #pragma unroll
                 for (int t = 0; t < C; t++)
-                    sum[i][t] = fmaf(dev_cell(k.v[i]), q.v[t], sum[i][t]);
+                    sum[i][t] = fmaf(k.number(i), q.v[t], sum[i][t]);
         };
         if (any)
             read_ahead<AHEAD, some>(n, at, take);
@@ -476,40 +473,42 @@ static __device__ __forceinline__ void score_row(const struct attend &s,
 }
 
 /* The chunk's outputs: a thread has dimensions, each of H columns. */
-template <int T, int H, typename Cell>
+template <int T, int H, int V>
 static __device__ __forceinline__ void blend_row(const struct attend &s,
                                                  const struct tile<T, ROW_QUERY_PART> *tile,
                                                  uint64_t head, uint32_t begin, uint32_t end)
 {
-    const int AHEAD = T < 4 ? 8 : 4; /* of four positions each */
+    const int AHEAD = dev_has_scales(V) ? 2 : T < 4 ? 8 : 4; /* of four positions each */
     struct four {
-        Cell v[4];
+        dev_cells<V, 1> v[4];
     };
     const struct moe_gpu_kv &kv = s.a.kv;
     begin -= begin % 4; /* e is 0 in front */
     uint32_t n = end - begin;
     for (uint32_t item = threadIdx.x; item < kv.value_dim * (T / H); item += ROW_THREADS) {
         uint32_t d = item % kv.value_dim, first = item / kv.value_dim * H;
-        const Cell *v = (const Cell *)kv.values + dev_kv_values(kv, head) + dev_value_cell(kv, d) +
-                        (uint64_t)begin * 16;
         const float *e = tile->scores + first * CHUNK + begin;
         float o[H] = {};
+        dev_values<V> v;
+        v.open(kv, head, d);
         auto at = [&](uint32_t i) {
-            return four{v[i * 64], v[i * 64 + 16], v[i * 64 + 32], v[i * 64 + 48]};
+            const uint32_t p = begin + i * 4;
+            return four{v.template read<1>(p), v.template read<1>(p + 1), v.template read<1>(p + 2),
+                        v.template read<1>(p + 3)};
         };
         auto take = [&](uint32_t i, const four &x) {
 #pragma unroll
             for (int t = 0; t < H; t++) {
                 float4 by = *(const float4 *)(e + t * CHUNK + i * 4);
-                o[t] = fmaf(dev_cell(x.v[0]), by.x, o[t]);
-                o[t] = fmaf(dev_cell(x.v[1]), by.y, o[t]);
-                o[t] = fmaf(dev_cell(x.v[2]), by.z, o[t]);
-                o[t] = fmaf(dev_cell(x.v[3]), by.w, o[t]);
+                o[t] = fmaf(x.v[0].number(0), by.x, o[t]);
+                o[t] = fmaf(x.v[1].number(0), by.y, o[t]);
+                o[t] = fmaf(x.v[2].number(0), by.z, o[t]);
+                o[t] = fmaf(x.v[3].number(0), by.w, o[t]);
             }
         };
         read_ahead<AHEAD, four>(n / 4, at, take);
         for (uint32_t p = n - n % 4; p < n; p++) {
-            float x = dev_cell(v[p * 16]);
+            float x = v.template read<1>(begin + p).number(0);
             for (int t = 0; t < H; t++)
                 o[t] = fmaf(x, e[t * CHUNK + p], o[t]);
         }
@@ -521,18 +520,18 @@ static __device__ __forceinline__ void blend_row(const struct attend &s,
 }
 
 /* The only chunk of a tile; it begins at position `base`, and its row sees some of it. */
-template <int T, typename Cell>
+template <int T, int K, int V>
 static __device__ __forceinline__ void attend_row(const struct attend &s,
                                                   struct tile<T, ROW_QUERY_PART> *tile,
                                                   uint32_t base, uint64_t head)
 {
     uint32_t begin = max(tile->begin, base) - base, end = min(tile->end - base, (uint32_t)CHUNK);
-    score_row<T, Cell>(s, tile, head, begin, end);
+    score_row<T, K>(s, tile, head, begin, end);
     share(tile, base);
     if (s.a.kv.value_dim < ROW_THREADS && T > 1)
-        blend_row<T, (T + 1) / 2, Cell>(s, tile, head, begin, end);
+        blend_row<T, (T + 1) / 2, V>(s, tile, head, begin, end);
     else
-        blend_row<T, T, Cell>(s, tile, head, begin, end);
+        blend_row<T, T, V>(s, tile, head, begin, end);
 }
 
 /* ---- One chunk of a prompt's tile ---- */
@@ -551,16 +550,17 @@ static __device__ __forceinline__ struct wide wide_place(void)
 
 /* Computes scores of the chunk's positions, for all columns; those outside of [begin, end) are
  * arbitrary. */
-template <typename Cell, int T, int Q>
+template <int K, int T, int Q>
 static __device__ __forceinline__ void score_wide(const struct attend &s, struct tile<T, Q> *tile,
                                                   uint64_t head, uint32_t begin, uint32_t end)
 {
-    typedef together<Cell, WIDE> some;
+    typedef dev_cells<K, WIDE> some;
     static_assert(CHUNK / WIDE * (T / WIDE) == ATTEND_THREADS, "an item for each thread");
     const struct moe_gpu_kv &kv = s.a.kv;
     const struct wide at = wide_place();
     uint32_t p = at.group * WIDE, column = at.columns * WIDE;
-    const Cell *keys = (const Cell *)kv.keys + dev_kv_keys(kv, head) + dev_key_cell(kv, p);
+    dev_keys<K> keys;
+    keys.open(kv, head, p);
     float sum[WIDE][WIDE] = {}; /* [column][position] */
     for (uint32_t first = 0; first < kv.key_dim; first += Q) {
         uint32_t n = min(kv.key_dim - first, (uint32_t)Q);
@@ -573,7 +573,7 @@ static __device__ __forceinline__ void score_wide(const struct attend &s, struct
                 tile->query[c * tile->QUERIES + t] = q ? q[first + c] * s.a.scale : 0.0f;
         }
         __syncthreads();
-        auto read = [&](uint32_t c) { return *(const some *)(keys + (uint64_t)(first + c) * 16); };
+        auto read = [&](uint32_t c) { return keys.template read<WIDE>(first + c); };
         auto take = [&](uint32_t c, const some &k) {
             float q[WIDE];
 #pragma unroll
@@ -583,14 +583,14 @@ static __device__ __forceinline__ void score_wide(const struct attend &s, struct
             }
 #pragma unroll
             for (int i = 0; i < WIDE; i++) {
-                float x = dev_cell(k.v[i]);
+                float x = k.number(i);
 #pragma unroll
                 for (int t = 0; t < WIDE; t++)
                     sum[t][i] = fmaf(x, q[t], sum[t][i]);
             }
         };
         if (p < end && p + WIDE > begin)
-            read_ahead<4 / sizeof(Cell), some>(n, read, take);
+            read_ahead<K == MOE_LAYOUT_F16 ? 2 : 1, some>(n, read, take);
     }
 #pragma unroll
     for (int t = 0; t < WIDE; t++)
@@ -602,49 +602,52 @@ static __device__ __forceinline__ void score_wide(const struct attend &s, struct
 }
 
 /* Joins the chunk's outputs to those of the columns; a thread has every fourth column. */
-template <int W, typename Cell, int T, int Q>
+template <int W, int V, int T, int Q>
 static __device__ __forceinline__ void blend_wide(const struct attend &s, struct tile<T, Q> *tile,
                                                   uint64_t head, uint32_t begin, uint32_t end)
 {
     const int APART = T / WIDE;
-    typedef together<Cell, W> some;
+    typedef dev_cells<V, W> some;
+    struct four {
+        some v[4];
+    };
     const struct moe_gpu_kv &kv = s.a.kv;
     const struct wide place = wide_place();
     begin -= begin % 4; /* e is 0 in front */
     uint32_t n = end - begin;
     const float *e = tile->scores + place.columns * tile->SCORES + begin;
     for (uint32_t d = place.group * W; d < kv.value_dim; d += ATTEND_THREADS / APART * W) {
-        const Cell *v = (const Cell *)kv.values + dev_kv_values(kv, head) + dev_value_cell(kv, d) +
-                        (uint64_t)begin * 16;
         float o[WIDE][W] = {};
+        dev_values<V> v;
+        v.open(kv, head, d);
         auto read = [&](uint32_t i) {
-            together<some, 4> x;
+            four x;
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                x.v[k] = *(const some *)(v + (i * 4 + k) * 16);
+                x.v[k] = v.template read<W>(begin + i * 4 + k);
             return x;
         };
-        auto take = [&](uint32_t i, const together<some, 4> &x) {
+        auto take = [&](uint32_t i, const four &x) {
 #pragma unroll
             for (int t = 0; t < WIDE; t++) {
                 float4 by = *(const float4 *)(e + t * APART * tile->SCORES + i * 4);
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-                    o[t][w] = fmaf(dev_cell(x.v[0].v[w]), by.x, o[t][w]);
-                    o[t][w] = fmaf(dev_cell(x.v[1].v[w]), by.y, o[t][w]);
-                    o[t][w] = fmaf(dev_cell(x.v[2].v[w]), by.z, o[t][w]);
-                    o[t][w] = fmaf(dev_cell(x.v[3].v[w]), by.w, o[t][w]);
+                    o[t][w] = fmaf(x.v[0].number(w), by.x, o[t][w]);
+                    o[t][w] = fmaf(x.v[1].number(w), by.y, o[t][w]);
+                    o[t][w] = fmaf(x.v[2].number(w), by.z, o[t][w]);
+                    o[t][w] = fmaf(x.v[3].number(w), by.w, o[t][w]);
                 }
             }
         };
-        read_ahead<1, together<some, 4>>(n / 4, read, take);
+        read_ahead<1, four>(n / 4, read, take);
         for (uint32_t p = n - n % 4; p < n; p++) {
-            some x = *(const some *)(v + p * 16);
+            some x = v.template read<W>(begin + p);
 #pragma unroll
             for (int t = 0; t < WIDE; t++)
 #pragma unroll
                 for (int w = 0; w < W; w++)
-                    o[t][w] = fmaf(dev_cell(x.v[w]), e[t * APART * tile->SCORES + p], o[t][w]);
+                    o[t][w] = fmaf(x.number((int)w), e[t * APART * tile->SCORES + p], o[t][w]);
         }
 #pragma unroll
         for (int t = 0; t < WIDE; t++) {
@@ -660,15 +663,15 @@ static __device__ __forceinline__ void blend_wide(const struct attend &s, struct
 }
 
 /* The chunk that begins at position `base`; some column sees some of it. */
-template <int W, typename Cell, int T, int Q>
+template <int W, int K, int V, int T, int Q>
 static __device__ __forceinline__ void attend_wide(const struct attend &s, struct tile<T, Q> *tile,
                                                    uint32_t base)
 {
     uint64_t head = dev_kv_head(s.a.kv, s.a.layer, tile->sequence, base, tile->kv_head);
     uint32_t begin = max(tile->begin, base) - base, end = min(tile->end - base, (uint32_t)CHUNK);
-    score_wide<Cell>(s, tile, head, begin, end);
+    score_wide<K>(s, tile, head, begin, end);
     share(tile, base);
-    blend_wide<W, Cell>(s, tile, head, begin, end);
+    blend_wide<W, V>(s, tile, head, begin, end);
 }
 
 #endif

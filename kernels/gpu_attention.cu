@@ -13,6 +13,8 @@
  *   Around it: each block that needs a decoded row's queries finishes them itself, straight into
  * shared memory; the blocks of its own chunk finish its key and value. The byte forms of the
  * outputs are made by the block that writes them, if it has whole chunks of 64 columns of them.
+ *   Where the cache has codes, queries are finished and turned before, and outputs turned back
+ * after, each by a launch of its own.
  *
  * The fma chains are as long as the definition has them; columns, positions and dimensions are
  * computed side by side. Tensor cores cannot be used: they add in an order of their own. A load
@@ -84,7 +86,7 @@ static __device__ __forceinline__ void prepare_run(const struct attend &s,
 
 /* ---- Chunk after chunk ---- */
 
-template <int T, int H, typename Cell>
+template <int T, int H, int K, int V>
 static __global__ void __launch_bounds__(ATTEND_THREADS,
                                          H < MAX_COLUMNS ? WALK_NARROW_BLOCKS : WALK_BLOCKS)
     walk_chunks(struct attend s)
@@ -97,14 +99,14 @@ static __global__ void __launch_bounds__(ATTEND_THREADS,
         if (s.fresh)
             finish_fresh(s, &tile, blockIdx.y, true);
         for (uint32_t base = tile.begin / CHUNK * CHUNK; base < tile.end; base += CHUNK)
-            attend_chunk<T, H, Cell>(s, &tile, base);
+            attend_chunk<T, H, K, V>(s, &tile, base);
         close_run<T, H>(s, &tile);
         prepare_run(s, tile, run);
     }
 }
 
 /* The same for prompts: W neighbouring dimensions of a value are a thread's. */
-template <int W, typename Cell>
+template <int W, int K, int V>
 static __global__ void __launch_bounds__(ATTEND_THREADS, WIDE_BLOCKS) walk_wide(struct attend s)
 {
     __shared__ struct tile<WIDE_COLUMNS, WIDE_QUERY_PART> tile;
@@ -113,7 +115,7 @@ static __global__ void __launch_bounds__(ATTEND_THREADS, WIDE_BLOCKS) walk_wide(
     for (struct run run = {0, 0}; run.to < min(left, (uint32_t)WIDE_COLUMNS);) {
         run = open_run(s, &tile, first, blockIdx.y, run.to);
         for (uint32_t base = tile.begin / CHUNK * CHUNK; base < tile.end; base += CHUNK)
-            attend_wide<W, Cell>(s, &tile, base);
+            attend_wide<W, K, V>(s, &tile, base);
         close_run<WIDE_COLUMNS, WIDE>(s, &tile);
         prepare_run(s, tile, run);
     }
@@ -230,7 +232,7 @@ static __device__ __forceinline__ void join_run(const struct attend &s, struct t
     prepare_run(s, *tile, run);
 }
 
-template <int T, typename Cell>
+template <int T, int K, int V>
 static __global__ void __launch_bounds__(ROW_THREADS, SPLIT_BLOCKS) split_chunks(struct attend s)
 {
     __shared__ struct tile<T, ROW_QUERY_PART> tile;
@@ -243,8 +245,8 @@ static __global__ void __launch_bounds__(ROW_THREADS, SPLIT_BLOCKS) split_chunks
     struct run run = open_row(s, &tile, row, number * T, kv_head);
     uint64_t head = dev_kv_head(s.a.kv, s.a.layer, tile.sequence, base, kv_head);
     if (T < MAX_COLUMNS) /* else there are other blocks to wait with */
-        bring_values<Cell>(s, head, max(begin, base) - base, min(end - base, (uint32_t)CHUNK),
-                           number, n_tiles);
+        bring_values<V>(s, head, max(begin, base) - base, min(end - base, (uint32_t)CHUNK), number,
+                        n_tiles);
     if (s.fresh)
         finish_fresh(s, &tile, kv_head, end <= base + CHUNK);
     uint32_t n_seen = (end - 1) / CHUNK - begin / CHUNK + 1;
@@ -254,7 +256,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, SPLIT_BLOCKS) split_chunks
     float *attended = threadIdx.x < T ? col->out : NULL;
     if (attended && !alone)
         col->out = s.out + at * s.a.kv.value_dim;
-    attend_row<T, Cell>(s, &tile, base, head);
+    attend_row<T, K, V>(s, &tile, base, head);
     if (alone) {
         close_run<T, 1>(s, &tile);
         prepare_run(s, tile, run);
@@ -287,7 +289,7 @@ static __global__ void __launch_bounds__(ATTEND_THREADS, JOIN_BLOCKS) join_chunk
 static enum out_piece piece_of(const struct attend &s, uint32_t T)
 {
     uint32_t dim = s.a.kv.value_dim, group = s.group;
-    if (!s.a.out || !dev_prepare_wanted(*s.a.out))
+    if (!s.a.out || !dev_prepare_wanted(*s.a.out) || dev_has_scales(s.a.kv.values_as))
         return PIECE_NONE;
     if (s.a.out_parts > 1 || dim % DEV_PREPARE_CHUNK == 0)
         return PIECE_COLUMN;
@@ -297,39 +299,39 @@ static enum out_piece piece_of(const struct attend &s, uint32_t T)
 }
 
 /* Many rows, T columns at a time. */
-template <int T, int H, typename Cell> static void walk(struct moe_gpu *g, struct attend *s)
+template <int T, int H, int K, int V> static void walk(struct moe_gpu *g, struct attend *s)
 {
     uint32_t n_tiles = (s->n_together * s->group + T - 1) / T;
     s->piece = piece_of(*s, T);
-    MOE_LAUNCH(g, (walk_chunks<T, H, Cell>), dim3(n_tiles, s->a.kv.n_heads), ATTEND_THREADS, 0, *s);
+    MOE_LAUNCH(g, (walk_chunks<T, H, K, V>), dim3(n_tiles, s->a.kv.n_heads), ATTEND_THREADS, 0, *s);
 }
 
-template <int W, typename Cell> static void walk_prompt(struct moe_gpu *g, struct attend *s)
+template <int W, int K, int V> static void walk_prompt(struct moe_gpu *g, struct attend *s)
 {
     uint32_t n_tiles = (s->n_together * s->group + WIDE_COLUMNS - 1) / WIDE_COLUMNS;
     s->piece = piece_of(*s, WIDE_COLUMNS);
-    MOE_LAUNCH(g, (walk_wide<W, Cell>), dim3(n_tiles, s->a.kv.n_heads), ATTEND_THREADS, 0, *s);
+    MOE_LAUNCH(g, (walk_wide<W, K, V>), dim3(n_tiles, s->a.kv.n_heads), ATTEND_THREADS, 0, *s);
 }
 
-template <typename Cell> static void walk_columns(struct moe_gpu *g, struct attend *s)
+template <int K, int V> static void walk_columns(struct moe_gpu *g, struct attend *s)
 {
     uint32_t n_columns = s->n_together * s->group, dim = s->a.kv.value_dim;
     uint64_t full = (uint64_t)(n_columns / WIDE_COLUMNS) * s->a.kv.n_heads;
     bool wide = full >= (uint64_t)g->info.n_processors && dim % 4 == 0 && !s->fresh;
     if (wide && dim <= NARROW)
-        walk_prompt<2, Cell>(g, s);
+        walk_prompt<2, K, V>(g, s);
     else if (wide)
-        walk_prompt<4, Cell>(g, s);
+        walk_prompt<4, K, V>(g, s);
     else if (n_columns == 1)
-        walk<1, 1, Cell>(g, s);
+        walk<1, 1, K, V>(g, s);
     else if (n_columns == 2)
-        walk<2, 2, Cell>(g, s);
+        walk<2, 2, K, V>(g, s);
     else if (n_columns <= 4)
-        walk<4, 4, Cell>(g, s);
+        walk<4, 4, K, V>(g, s);
     else if (s->a.kv.value_dim <= NARROW)
-        walk<MAX_COLUMNS, MAX_COLUMNS / 2, Cell>(g, s);
+        walk<MAX_COLUMNS, MAX_COLUMNS / 2, K, V>(g, s);
     else
-        walk<MAX_COLUMNS, MAX_COLUMNS, Cell>(g, s);
+        walk<MAX_COLUMNS, MAX_COLUMNS, K, V>(g, s);
 }
 
 /* Columns of a tile of one row: as many as leave a block for each of the device's processors, and
@@ -349,7 +351,7 @@ static uint32_t columns_of(const struct moe_gpu *g, const struct attend &s)
 }
 
 /* Few rows: a block for each chunk of each. */
-template <int T, typename Cell> static void split(struct moe_gpu *g, struct attend *s)
+template <int T, int K, int V> static void split(struct moe_gpu *g, struct attend *s)
 {
     const struct moe_gpu_attention &a = s->a;
     uint32_t n_tiles = (s->group + T - 1) / T * a.kv.n_heads;
@@ -357,23 +359,60 @@ template <int T, typename Cell> static void split(struct moe_gpu *g, struct atte
                           (uint64_t)s->n * n_tiles <= GPU_ARRIVALS;
     s->arrivals = joined_at_once || s->n_chunks == 1 ? g->arrivals : NULL;
     s->piece = piece_of(*s, s->arrivals ? T : 1);
-    MOE_LAUNCH(g, (split_chunks<T, Cell>), dim3(s->n_chunks, n_tiles, s->n), ROW_THREADS, 0, *s);
+    MOE_LAUNCH(g, (split_chunks<T, K, V>), dim3(s->n_chunks, n_tiles, s->n), ROW_THREADS, 0, *s);
     if (!s->arrivals)
         MOE_LAUNCH(g, join_chunks, dim3(a.n_heads, s->n), ATTEND_THREADS, 0, *s);
 }
 
-template <typename Cell> static void split_columns(struct moe_gpu *g, struct attend *s)
+template <int K, int V> static void split_columns(struct moe_gpu *g, struct attend *s)
 {
     switch (columns_of(g, *s)) {
     case 1:
-        return split<1, Cell>(g, s);
+        return split<1, K, V>(g, s);
     case 2:
-        return split<2, Cell>(g, s);
+        return split<2, K, V>(g, s);
     case 4:
-        return split<4, Cell>(g, s);
+        return split<4, K, V>(g, s);
     default:
-        return split<MAX_COLUMNS, Cell>(g, s);
+        return split<MAX_COLUMNS, K, V>(g, s);
     }
+}
+
+template <int K, int V> static void attend_all(struct moe_gpu *g, struct attend *s, bool apart)
+{
+    if (apart)
+        split_columns<K, V>(g, s);
+    else
+        walk_columns<K, V>(g, s);
+}
+
+/* Turns the heads of a row, by a warp a run of dimensions. */
+static __global__ void __launch_bounds__(ATTEND_THREADS)
+    turn_heads(float *x, uint64_t stride, uint32_t n_heads, uint32_t dim)
+{
+    const uint32_t runs = (dim + DEV_TURNED - 1) / DEV_TURNED, lane = threadIdx.x % DEV_WARP;
+    uint32_t item = blockIdx.y * ATTEND_WARPS + threadIdx.x / DEV_WARP;
+    if (item >= n_heads * runs)
+        return; /* the whole warp */
+    uint32_t first = item % runs * DEV_TURNED, n = min(dim - first, (uint32_t)DEV_TURNED);
+    float *from = x + blockIdx.x * stride + (uint64_t)(item / runs) * dim + first;
+    struct dev_run_of r;
+#pragma unroll
+    for (uint32_t j = 0; j < DEV_TURNED / DEV_WARP; j++)
+        r.x[j] = j * DEV_WARP + lane < n ? from[j * DEV_WARP + lane] : 0;
+    dev_turn(&r, n);
+#pragma unroll
+    for (uint32_t j = 0; j < DEV_TURNED / DEV_WARP; j++)
+        if (j * DEV_WARP + lane < n)
+            from[j * DEV_WARP + lane] = r.x[j];
+}
+
+static void turn(struct moe_gpu *g, float *x, uint64_t stride, uint32_t n_heads, uint32_t dim,
+                 uint32_t n)
+{
+    uint32_t items = n_heads * ((dim + DEV_TURNED - 1) / DEV_TURNED);
+    MOE_LAUNCH(g, turn_heads, dim3(n, (items + ATTEND_WARPS - 1) / ATTEND_WARPS), ATTEND_THREADS, 0,
+               x, stride, n_heads, dim);
 }
 
 static uint32_t chunks_of(uint32_t positions)
@@ -399,7 +438,8 @@ extern "C" void moe_gpu_attention(struct moe_gpu *g, const struct moe_gpu_attent
         s.act = *a->out;
     if (a->fresh)
         s.heads = *a->fresh;
-    s.fresh = a->fresh && n == 1 && a->kv.key_dim <= QUERY_PART;
+    const bool coded = dev_has_scales(a->kv.keys_as);
+    s.fresh = a->fresh && n == 1 && a->kv.key_dim <= QUERY_PART && !coded;
     if (a->fresh && !s.fresh)
         moe_gpu_finish_heads(g, a->fresh, n);
     if (apart && room) {
@@ -407,14 +447,20 @@ extern "C" void moe_gpu_attention(struct moe_gpu *g, const struct moe_gpu_attent
         s.largest = s.out + parts * dim;
         s.sum = s.largest + parts;
     }
-    if (apart && a->kv.f16)
-        split_columns<uint16_t>(g, &s);
-    else if (apart)
-        split_columns<float>(g, &s);
-    else if (a->kv.f16)
-        walk_columns<uint16_t>(g, &s);
+    if (coded)
+        turn(g, (float *)a->queries, a->queries_stride, a->n_heads, a->kv.key_dim, n);
+    if (a->kv.keys_as == MOE_LAYOUT_F32)
+        attend_all<MOE_LAYOUT_F32, MOE_LAYOUT_F32>(g, &s, apart);
+    else if (a->kv.keys_as == MOE_LAYOUT_F16)
+        attend_all<MOE_LAYOUT_F16, MOE_LAYOUT_F16>(g, &s, apart);
+    else if (a->kv.keys_as == MOE_LAYOUT_Q4)
+        attend_all<MOE_LAYOUT_Q4, MOE_LAYOUT_Q4>(g, &s, apart);
+    else if (a->kv.values_as == MOE_LAYOUT_Q4)
+        attend_all<MOE_LAYOUT_Q8, MOE_LAYOUT_Q4>(g, &s, apart);
     else
-        walk_columns<float>(g, &s);
+        attend_all<MOE_LAYOUT_Q8, MOE_LAYOUT_Q8>(g, &s, apart);
+    if (coded)
+        turn(g, a->attended, a->attended_stride, a->n_heads, dim, n);
     if (a->out && s.piece == PIECE_NONE)
         moe_gpu_prepare(g, a->attended, a->attended_stride, n, a->out_parts, dim, a->out);
 }

@@ -193,8 +193,9 @@ uint64_t moe_gpu_bf16_rows(const struct moe_gpu *g);
 /* The KV cache, laid out as the processor's, in blocks (infer/kv.h). */
 struct moe_gpu_kv {
     uint8_t *keys, *values;
-    const uint32_t *table;    /* [sequences][per_sequence] the blocks of each */
-    bool f16;                 /* cells of 2 bytes; else f32 */
+    const uint32_t *table;           /* [sequences][per_sequence] the blocks of each */
+    uint16_t keys_as, values_as;     /* layouts: both floats of a kind, or both codes */
+    uint64_t key_bytes, value_bytes; /* of 16 positions of a head */
     uint32_t block_positions; /* MOE_ATTENTION_CHUNK, or the whole context where that is less */
     uint32_t per_sequence;
     uint32_t key_dim, value_dim, value_padded, n_heads, n_layers;
@@ -202,10 +203,9 @@ struct moe_gpu_kv {
 
 /* Ordinary attention's queries, keys and values, fresh from their products: biases, norms,
  * clipping, rotary positions (infer/cpu_projections.c). Queries stay where they are, keys and
- * values go into the cache and nowhere else. */
+ * values go into the cache; where this has codes, they are finished where they are before. */
 struct moe_gpu_heads {
-    float *q; /* [n][stride] each */
-    const float *k, *v;
+    float *q, *k, *v; /* [n][stride] each */
     uint64_t q_stride, k_stride, v_stride;
     const float *q_bias, *k_bias, *v_bias;
     enum moe_qk_norm qk_norm;
@@ -225,8 +225,9 @@ void moe_gpu_finish_heads(struct moe_gpu *g, const struct moe_gpu_heads *h, uint
  * latent] as key and the latent as value; the queries' rotated parts, from q, go beside what k_up
  * has made of the rest (infer/cpu_projections.c, finish_latent_rows). */
 struct moe_gpu_latent {
-    const float *q, *v; /* [n][heads * head_dim], [n][kv_rank + rope_dim] */
-    float *queries;     /* [n][heads * (rope_dim + kv_rank)] */
+    const float *q; /* [n][heads * head_dim] */
+    float *v;       /* [n][kv_rank + rope_dim]; finished there, where the cache has codes */
+    float *queries; /* [n][heads * (rope_dim + kv_rank)] */
     uint64_t q_stride, v_stride, queries_stride;
     const float *kv_norm; /* [kv_rank] */
     float eps;
@@ -245,7 +246,7 @@ void moe_gpu_finish_latent(struct moe_gpu *g, const struct moe_gpu_latent *l, ui
  * positions. What comes before and after it can be asked for with it: results are those of the
  * functions called one after the other, in as few launches as possible (a decoded row: one). */
 struct moe_gpu_attention {
-    const float *queries; /* [n][heads * key_dim] */
+    const float *queries; /* [n][heads * key_dim]; where the cache has codes, turned afterwards */
     float *attended;      /* [n][heads * value_dim] */
     uint64_t queries_stride, attended_stride;
     struct moe_gpu_kv kv;

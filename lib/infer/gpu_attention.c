@@ -11,7 +11,10 @@ static struct moe_gpu_kv gpu_kv_of(const struct gpu_work *g)
     return (struct moe_gpu_kv){
         .keys = kv->whole.keys,
         .values = kv->whole.values,
-        .f16 = kv->keys_as == MOE_LAYOUT_F16,
+        .keys_as = kv->keys_as,
+        .values_as = kv->values_as,
+        .key_bytes = kv->key_bytes,
+        .value_bytes = kv->value_bytes,
         .table = kv->table,
         .block_positions = kv->block_positions,
         .per_sequence = kv->per_sequence,

@@ -80,11 +80,11 @@ const char *moe_kv_kind_name(uint16_t kind); /* of at most 7 characters; NULL: n
 /* Whether GPUs have it, or it is not named; what to say if not, with its name. */
 static inline bool moe_kv_on_gpu(uint16_t kind)
 {
-    return kind == MOE_LAYOUT_NONE || kind == MOE_LAYOUT_F32 || kind == MOE_LAYOUT_F16;
+    return kind >> 8 == 0 || kind == (MOE_LAYOUT_Q8 | MOE_LAYOUT_Q4 << 8);
 }
 #define MOE_KV_ON_GPU                                                                              \
-    "option --kv %s: a GPU keeps keys and values as f32 or f16 (the CPU also as q8 and q4, each "  \
-    "of its own kind)"
+    "option --kv %s: a GPU keeps keys and values as f32, f16, q8, q4 or q8,q4 (the CPU also each " \
+    "of another kind)"
 /* Bytes of 16 positions of a head's keys, or values, of `dim` dimensions. */
 uint64_t moe_kv_panel_bytes(uint16_t layout, uint32_t dim);
 

@@ -197,9 +197,16 @@ check "... of other digits than with f16" [ "$(cat "$out")" != "$(cat "$tmp/whol
 check "... and near them" awk 'NR == FNR { want = $2; next } { exit !($2 > 0.98 * want && $2 < 1.02 * want) }' "$tmp/whole" "$out"
 run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --max-windows 1 --kv f32
 check "... and those of the CPU" cmp -s "$out" "$tmp/f32"
-ask --kv q8
-error_line 2 'moe-run: option --kv q8: a GPU keeps keys and values as f32 or f16*' "no codes on a GPU"
-run env MOE_SHIM_DEVICES=0 "$gpu" "$two" -p Once -n 2 --kv q8 --device auto
+for kind in q8 q8,q4; do
+    run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --max-windows 1 --device cuda --kv $kind
+    cp "$out" "$tmp/codes"
+    run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --max-windows 1 --kv $kind
+    check "--kv $kind on a GPU has the digits of the CPU" cmp -s "$out" "$tmp/codes"
+done
+check "... other ones than f32" [ "$(cat "$out")" != "$(cat "$tmp/f32")" ]
+ask --kv f16,q8
+error_line 2 'moe-run: option --kv f16,q8: a GPU keeps keys and values as f32, f16, q8, q4 or q8,q4*' "other pairs are the CPU's"
+run env MOE_SHIM_DEVICES=0 "$gpu" "$two" -p Once -n 2 --kv f16,q8 --device auto
 expect_exit 0 "... but on the CPU in place of one"
 ask --kv q7
 error_line 2 "moe-run: option --kv: 'q7' is not f32, f16, q8 or q4*" "another kind"

@@ -61,12 +61,14 @@ check "... which the plan names" [ "$(member memory kv)" = f32 ]
 cp "$tmp/plan.yaml" "$tmp/f32.yaml"
 run "$plan" --explain "$tmp/f32.yaml"
 expect_stdout_like '*context of 64 tokens as f32*' "... and is explained so"
-planned gpu --device cuda --memory ${host}M --gpu-memory 8M --kv q8
-error_line 2 'moe-plan: option --kv q8: a GPU keeps keys and values as f32 or f16*' "--kv q8: a GPU has none"
+planned gpu --strategy prefetch --device cuda --memory ${host}M --gpu-memory 8M --kv q8,q4
+check "--kv q8,q4: 13 of 64 bits" [ "$(member memory kv_bytes)" = $(($(sed -n '/^memory:/,/^[a-z]/s/^  kv_bytes: //p' "$tmp/f32.yaml") * 13 / 64)) ]
+planned gpu --device cuda --memory ${host}M --gpu-memory 8M --kv f16,q8
+error_line 2 'moe-plan: option --kv f16,q8: a GPU keeps keys and values as f32, f16, q8, q4 or q8,q4*' "--kv f16,q8: a GPU has not"
 planned gpu --device cuda --memory ${host}M --gpu-memory 8M --kv f32
 check "... a strategy is sought as without" [ "$(member memory kv)" = f32 ]
 sed 's/^  kv: f32/  kv: q7/' "$tmp/f32.yaml" >"$tmp/other.yaml"
-sed 's/^  kv: f32/  kv: q8/' "$tmp/f32.yaml" >"$tmp/codes.yaml"
+sed 's/^  kv: f32/  kv: f16,q8/' "$tmp/f32.yaml" >"$tmp/codes.yaml"
 rate() { planned gpu --strategy lru --device cuda --memory "$1" --gpu-memory 6M && member expected decode_tokens_per_second; }
 run "$plan" --explain "$tmp/first.yaml"
 expect_stdout_like "*are brought*from main memory*tiny.moe in 8.00 MiB of a GPU and $host.? MiB of*main memory, on *
@@ -158,7 +160,7 @@ ask --plan "$tmp/f32.yaml" --kv f16
 check "... unless told otherwise" [ "$(figure kv)" = f16 ]
 check "... which gives the answer that there is without" cmp -s "$out" "$tmp/want"
 ask --plan "$tmp/codes.yaml"
-error_line 2 'moe-run: option --kv q8: a GPU keeps keys and values as f32 or f16*' "... of codes, which a GPU has not"
+error_line 2 'moe-run: option --kv f16,q8: a GPU keeps keys and values as f32, f16, q8, q4 or q8,q4*' "... of a pair that a GPU has not"
 ask --plan "$tmp/other.yaml"
 error_line 3 "moe-run: the plan keeps keys and values as 'q7', which is not f32, f16, q8 or q4*" "... of a kind that there is not"
 

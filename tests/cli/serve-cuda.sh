@@ -83,8 +83,8 @@ serve --executors cpu:1 --kv q8
 expect_exit 0 "--kv q8"
 check "... is named as what may change results" grep -q '"why": "--kv q8"' "$json"
 check "... and counted" grep -q '"kv_rows": [1-9]' "$json"
-serve --executors cpu:1,cuda:1 --kv q8
-error_line 2 'moe-serve: option --kv q8: a GPU keeps keys and values as f32 or f16*' "... not with executors on a GPU"
+serve --executors cpu:1,cuda:1 --kv f16,q8
+error_line 2 'moe-serve: option --kv f16,q8: a GPU keeps keys and values as f32, f16, q8, q4 or q8,q4*' "pairs that executors on a GPU have not"
 serve --executors cpu:1 --kv q8 --exact
 error_line 2 'moe-serve: option --exact forbids what may change results: --kv q8*' "... nor with --exact"
 

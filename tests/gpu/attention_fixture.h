@@ -72,7 +72,8 @@ static inline struct moe_gpu_kv cache(struct layer *l)
     const struct shape *p = &l->p;
     uint32_t positions = (p->context + 15) / 16 * 16, table[N_SEQUENCES * MAX_BLOCKS];
     struct moe_gpu_kv kv = {
-        .f16 = p->f16,
+        .keys_as = p->f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
+        .values_as = p->f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
         .block_positions = positions < MOE_ATTENTION_CHUNK ? positions : MOE_ATTENTION_CHUNK,
         .key_dim = p->kv_rank ? p->rope_dim + p->kv_rank : p->head_dim,
         .value_dim = p->kv_rank ? p->kv_rank : p->head_dim,
@@ -90,6 +91,8 @@ static inline struct moe_gpu_kv cache(struct layer *l)
     kv.table = gpu_take(&l->taken, table, n_blocks * sizeof *table);
     uint64_t columns = (uint64_t)n_blocks * N_LAYERS * kv.n_heads * kv.block_positions;
     kv.value_padded = (kv.value_dim + 15) / 16 * 16;
+    kv.key_bytes = (uint64_t)kv.key_dim * (p->f16 ? 32 : 64);
+    kv.value_bytes = (uint64_t)kv.value_padded * (p->f16 ? 32 : 64);
     kv.keys = cells(l, columns * kv.key_dim, &l->key_bytes);
     kv.values = cells(l, columns * kv.value_padded, &l->value_bytes);
     return kv;

@@ -134,7 +134,10 @@ static inline struct moe_gpu_kv kv_on_device(struct forged *f)
     return (struct moe_gpu_kv){
         .keys = gpu_take(&f->taken, kv->whole.keys, key_bytes(f)),
         .values = gpu_take(&f->taken, kv->whole.values, value_bytes(f)),
-        .f16 = kv->keys_as == MOE_LAYOUT_F16,
+        .keys_as = kv->keys_as,
+        .values_as = kv->values_as,
+        .key_bytes = kv->key_bytes,
+        .value_bytes = kv->value_bytes,
         .table = gpu_take(&f->taken, kv->table,
                           (uint64_t)f->s->n_sequences * kv->per_sequence * sizeof *kv->table),
         .block_positions = kv->block_positions,

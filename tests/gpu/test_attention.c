@@ -8,17 +8,20 @@
 struct shape {
     uint32_t n_heads, n_kv_heads, head_dim, kv_rank; /* kv_rank > 0: latent */
     uint32_t rope_dim, window;
-    bool f16, sinks;
+    enum { F32, F16, Q8, Q4, Q8_Q4, N_KINDS } kv;
+    bool sinks;
     uint32_t context, n_sequences, n_rows;
 };
 
 enum { LAYER = 1 };
 
-/* Any finite cells: attention does not ask where they come from. */
+static const char *const kinds[N_KINDS] = {"f32", "f16", "q8", "q4", "q8,q4"};
+
+/* Any finite cells: attention does not ask where they come from. Halves are codes, too. */
 static void fill_cache(struct forged *f)
 {
     struct moe_kv *kv = &cpu_of(f)->kv;
-    bool f16 = kv->keys_as == MOE_LAYOUT_F16;
+    bool f16 = kv->keys_as != MOE_LAYOUT_F32;
     for (uint64_t i = 0; i < kv->bytes / (f16 ? sizeof(uint16_t) : sizeof(float)); i++) {
         float v = test_uniform(&f->random);
         if (f16)
@@ -60,7 +63,7 @@ static void open_shape(struct forged *f, const struct shape *p)
         .context = p->context,
         .n_sequences = p->n_sequences,
         .batch = p->n_rows,
-        .kv_kind = p->f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
+        .kv_kind = moe_kv_kind_find(kinds[p->kv]),
     };
     forged_open(f, &o);
     if (p->sinks)
@@ -100,6 +103,10 @@ static void check_with(struct forged *f, const struct shape *p, bool scratch, ui
     moe_gpu_attention(f->taken.g, &a, p->n_rows);
     moe_attention(f->s, LAYER, f->rows, p->n_rows);
     check_floats(f, a.attended, w->attended, all);
+    for (uint32_t i = 0; i < p->n_rows * p->n_heads && p->kv >= Q8; i++)
+        moe_kern.turn(w->queries + i / p->n_heads * w->stride.queries +
+                          i % p->n_heads * cpu_of(f)->kv.key_dim,
+                      cpu_of(f)->kv.key_dim);
     check_floats(f, a.queries, w->queries, p->n_rows * w->stride.queries);
     check_kv(f, &a.kv);
     gpu_give_back(&f->taken);
@@ -125,33 +132,40 @@ static void test_shapes(void **state)
 {
     static const struct shape shapes[] = {
         /* One position, one chunk, its ends, more. */
-        {1, 1, 8, 0, 8, 0, false, false, 1, 1, 1},
-        {2, 2, 18, 0, 8, 0, false, false, 17, 1, 3},
-        {4, 2, 32, 0, 8, 0, true, false, 255, 1, 5},
-        {4, 1, 32, 0, 8, 0, false, true, 256, 2, 4},
-        {4, 4, 64, 0, 8, 0, true, true, 257, 2, 9},
-        {8, 1, 128, 0, 8, 0, true, false, 700, 2, 2},
-        {8, 1, 128, 0, 8, 0, false, false, 700, 3, 13},
-        {16, 2, 64, 0, 8, 0, false, true, 600, 2, 3},
-        {16, 2, 64, 0, 8, 0, true, true, 600, 3, 20},
+        {1, 1, 8, 0, 8, 0, F32, false, 1, 1, 1},
+        {2, 2, 18, 0, 8, 0, F32, false, 17, 1, 3},
+        {4, 2, 32, 0, 8, 0, F16, false, 255, 1, 5},
+        {4, 1, 32, 0, 8, 0, F32, true, 256, 2, 4},
+        {4, 4, 64, 0, 8, 0, F16, true, 257, 2, 9},
+        {8, 1, 128, 0, 8, 0, F16, false, 700, 2, 2},
+        {8, 1, 128, 0, 8, 0, F32, false, 700, 3, 13},
+        {16, 2, 64, 0, 8, 0, F32, true, 600, 2, 3},
+        {16, 2, 64, 0, 8, 0, F16, true, 600, 3, 20},
         /* Groups that do not divide tiles. */
-        {6, 2, 20, 0, 8, 0, false, false, 520, 2, 11},
-        {6, 2, 20, 0, 8, 0, true, true, 520, 2, 4},
-        {12, 1, 24, 0, 8, 0, false, false, 300, 2, 7},
-        {10, 1, 70, 0, 8, 0, false, true, 300, 2, 1},
-        {5, 1, 16, 0, 8, 0, true, false, 530, 1, 2},
+        {6, 2, 20, 0, 8, 0, F32, false, 520, 2, 11},
+        {6, 2, 20, 0, 8, 0, F16, true, 520, 2, 4},
+        {12, 1, 24, 0, 8, 0, F32, false, 300, 2, 7},
+        {10, 1, 70, 0, 8, 0, F32, true, 300, 2, 1},
+        {5, 1, 16, 0, 8, 0, F16, false, 530, 1, 2},
         /* Windows: narrower than a chunk, across two, wider than what there is. */
-        {4, 2, 16, 0, 8, 1, false, false, 300, 1, 6},
-        {4, 2, 16, 0, 8, 100, true, true, 900, 2, 4},
-        {4, 2, 16, 0, 8, 100, false, false, 900, 2, 19},
-        {8, 2, 64, 0, 8, 256, true, true, 1000, 2, 12},
-        {8, 2, 64, 0, 8, 1000, false, false, 600, 2, 3},
+        {4, 2, 16, 0, 8, 1, F32, false, 300, 1, 6},
+        {4, 2, 16, 0, 8, 100, F16, true, 900, 2, 4},
+        {4, 2, 16, 0, 8, 100, F32, false, 900, 2, 19},
+        {8, 2, 64, 0, 8, 256, F16, true, 1000, 2, 12},
+        {8, 2, 64, 0, 8, 1000, F32, false, 600, 2, 3},
         /* Latent, also with keys wider than what is staged. */
-        {4, 4, 24, 32, 8, 0, false, false, 300, 2, 3},
-        {16, 16, 24, 64, 10, 0, true, false, 520, 2, 2},
-        {16, 16, 24, 64, 10, 0, false, false, 520, 2, 6},
-        {3, 3, 40, 512, 16, 0, false, false, 270, 1, 4},
-        {9, 9, 40, 272, 16, 0, true, false, 270, 2, 5},
+        {4, 4, 24, 32, 8, 0, F32, false, 300, 2, 3},
+        {16, 16, 24, 64, 10, 0, F16, false, 520, 2, 2},
+        {16, 16, 24, 64, 10, 0, F32, false, 520, 2, 6},
+        {3, 3, 40, 512, 16, 0, F32, false, 270, 1, 4},
+        {9, 9, 40, 272, 16, 0, F16, false, 270, 2, 5},
+        /* Codes: heads that end in whole groups and within them, one row and several, latent. */
+        {4, 2, 64, 0, 8, 0, Q8, false, 300, 2, 1},
+        {4, 2, 64, 0, 8, 0, Q4, true, 300, 2, 5},
+        {8, 1, 128, 0, 8, 0, Q8_Q4, false, 700, 2, 2},
+        {6, 2, 7, 0, 2, 100, Q4, false, 300, 2, 3},
+        {6, 2, 111, 0, 8, 0, Q8, true, 40, 1, 9},
+        {3, 3, 40, 272, 16, 0, Q4, false, 270, 2, 5},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++)
         check(state, 100 + i, &shapes[i], 1);
@@ -161,12 +175,14 @@ static void test_shapes(void **state)
 static void test_prompts(void **state)
 {
     static const struct shape shapes[] = {
-        {64, 16, 16, 0, 8, 0, false, false, 400, 1, 330},
-        {128, 32, 8, 0, 8, 0, true, true, 600, 3, 150},
-        {32, 8, 68, 0, 8, 300, true, false, 700, 2, 290},
-        {16, 16, 80, 0, 8, 0, false, true, 270, 1, 400},
-        {16, 16, 24, 96, 10, 0, false, false, 300, 2, 300},
-        {16, 16, 24, 80, 10, 0, true, false, 530, 1, 290},
+        {64, 16, 16, 0, 8, 0, F32, false, 400, 1, 330},
+        {128, 32, 8, 0, 8, 0, F16, true, 600, 3, 150},
+        {32, 8, 68, 0, 8, 300, F16, false, 700, 2, 290},
+        {16, 16, 80, 0, 8, 0, F32, true, 270, 1, 400},
+        {16, 16, 24, 96, 10, 0, F32, false, 300, 2, 300},
+        {16, 16, 24, 80, 10, 0, F16, false, 530, 1, 290},
+        {64, 16, 16, 0, 8, 0, Q4, false, 300, 1, 330},
+        {32, 8, 68, 0, 8, 300, Q8, false, 700, 2, 290},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++)
         check(state, 150 + i, &shapes[i], 1);
@@ -176,8 +192,8 @@ static void test_many_chunks(void **state)
 {
     /* More chunks than a block joins at a time. */
     static const struct shape shapes[] = {
-        {1, 1, 2, 0, 2, 0, true, false, 33000, 1, 1},
-        {2, 1, 4, 0, 2, 32900, false, true, 33100, 1, 2},
+        {1, 1, 2, 0, 2, 0, F16, false, 33000, 1, 1},
+        {2, 1, 4, 0, 2, 32900, F32, true, 33100, 1, 2},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++)
         check(state, 200 + i, &shapes[i], 3);
@@ -187,8 +203,8 @@ static void test_sharp(void **state)
 {
     /* Scores so far apart that shares reach moe_expf's ends, and rising and falling maxima. */
     static const struct shape shapes[] = {
-        {4, 2, 64, 0, 8, 0, false, true, 1100, 2, 3},
-        {4, 2, 64, 0, 8, 0, true, true, 1100, 2, 10},
+        {4, 2, 64, 0, 8, 0, F32, true, 1100, 2, 3},
+        {4, 2, 64, 0, 8, 0, F16, true, 1100, 2, 10},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++) {
         check(state, 300 + i, &shapes[i], 100);
@@ -200,8 +216,8 @@ static void test_sharp(void **state)
 static void test_not_numbers(void **state)
 {
     static const struct shape shapes[] = {
-        {4, 2, 32, 0, 8, 0, false, true, 600, 1, 3},
-        {4, 2, 32, 0, 8, 0, true, false, 600, 1, 9},
+        {4, 2, 32, 0, 8, 0, F32, true, 600, 1, 3},
+        {4, 2, 32, 0, 8, 0, F16, false, 600, 1, 9},
     };
     for (size_t n = 0; n < N_ITEMS(shapes); n++) {
         struct forged f = {.taken = {.g = *state}, .random = 400 + n};
@@ -221,7 +237,7 @@ static void test_not_numbers(void **state)
 /* What is recorded once serves rows at any position below `end`. */
 static void test_recorded(void **state)
 {
-    static const struct shape p = {8, 2, 40, 0, 8, 300, true, true, 1000, 2, 2};
+    static const struct shape p = {8, 2, 40, 0, 8, 300, F16, true, 1000, 2, 2};
     static const uint32_t positions[] = {0, 255, 256, 511, 830, 999};
     struct forged f = {.taken = {.g = *state}, .random = 450};
     struct moe_gpu_graph *graph = NULL;
@@ -279,7 +295,7 @@ static void test_random_shapes(void **state)
             .head_dim = 2 + (uint32_t)(test_random(&random) % 80),
             .rope_dim = 2,
             .window = test_random(&random) % 3 ? 0 : 1 + (uint32_t)(test_random(&random) % 600),
-            .f16 = test_random(&random) % 2,
+            .kv = test_random(&random) % N_KINDS,
             .sinks = test_random(&random) % 2,
             .context = 1 + (uint32_t)(test_random(&random) % 800),
             .n_sequences = 1 + (uint32_t)(test_random(&random) % 3),

@@ -418,41 +418,43 @@ static void tokens_wait_for_themselves_alone(void **state)
     pair_close(&p);
 }
 
-/* Half of the bytes, other logits, and no context file, which says why. */
-static void keys_and_values_in_f16(void **state)
+/* Fewer bytes, other logits, and no context file, which says why. */
+static void kinds_of_keys_and_values(void **state)
 {
+    static const char *const kinds[] = {"f32", "f16", "q8", "q4", "q8,q4"};
     enum { N = 20 };
     struct pair p;
     struct moe_row rows[N];
     struct moe_err err = {0};
     struct moe_kept kept;
-    uint64_t bytes[2];
+    uint64_t bytes[N_ITEMS(kinds)];
     float *first = NULL;
     open_pair(&p, DRAWN "/qwen3-moe-a", small, 8, 64, false);
     const struct moe_config *c = &p.sides[CPU].model->config;
     pair_rows(&p, rows, 0, 0, N);
-    for (int f16 = 0; f16 < 2; f16++) {
+    for (size_t i = 0; i < N_ITEMS(kinds); i++) {
         pair_close_sessions(&p);
         pair_sessions(&p, (struct moe_session_options){
                               .context = 64,
                               .batch = MAX_ROWS,
-                              .kv_kind = f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
+                              .kv_kind = moe_kv_kind_find(kinds[i]),
                           });
         struct side *s = &p.sides[GPU];
         const struct gpu_work *work = s->session->device;
-        bytes[f16] = work->kv.bytes;
-        pair_forward(&p, rows, N, 1, f16 ? "as f16" : "as f32");
-        if (!f16) {
+        bytes[i] = work->kv.bytes;
+        pair_forward(&p, rows, N, 1, kinds[i]);
+        if (i == 0) {
             first = malloc(c->vocab * sizeof *first);
             assert_non_null(first);
             memcpy(first, s->logits, c->vocab * sizeof *first);
         }
-        assert_int_equal(memcmp(first, s->logits, c->vocab * sizeof *first) != 0, f16);
+        assert_int_equal(memcmp(first, s->logits, c->vocab * sizeof *first) != 0, i > 0);
         assert_fails(moe_sequence_save(s->session, 0, N, &kept, &err), MOE_ERR_UNSUPPORTED,
                      "in the GPU's memory: take --device cpu", &err);
         err = (struct moe_err){0};
     }
     assert_int_equal(bytes[0], 2 * bytes[1]);
+    assert_true(bytes[1] > bytes[2] && bytes[2] > bytes[4] && bytes[4] > bytes[3]);
     free(first);
     pair_close(&p);
 }
@@ -509,7 +511,7 @@ int main(void)
         cmocka_unit_test(weights_that_are_no_numbers),
         cmocka_unit_test(prompts_in_bf16),
         cmocka_unit_test(tokens_wait_for_themselves_alone),
-        cmocka_unit_test(keys_and_values_in_f16),
+        cmocka_unit_test(kinds_of_keys_and_values),
         cmocka_unit_test(a_text_that_begins_like_another),
     };
     return cmocka_run_group_tests_name("engine", tests, open_gpu, close_gpu);

@@ -12,7 +12,7 @@ struct shape {
     enum moe_qk_norm qk_norm;
     bool biases;
     float clip;
-    bool f16;
+    uint16_t kv_kind;
 };
 
 enum { LAYER = 1, N_ROWS = 7, CONTEXT = 37, ORIGINAL = 20, N_SEQUENCES = 2, HIDDEN = 20 };
@@ -66,7 +66,7 @@ static void open_shape(struct forged *f, const struct shape *p)
         .context = CONTEXT,
         .n_sequences = N_SEQUENCES,
         .batch = N_ROWS,
-        .kv_kind = p->f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
+        .kv_kind = p->kv_kind,
     };
     forged_open(f, &o);
     make_layer(f, p);
@@ -146,18 +146,23 @@ static void check_heads(void **state, uint64_t seed, const struct shape *p)
 static void test_finish_heads(void **state)
 {
     static const struct shape shapes[] = {
-        {1, 1, 2, 2, 0, MOE_QK_NORM_NONE, false, 0, false},
-        {4, 2, 16, 16, 0, MOE_QK_NORM_NONE, false, 0, false},
-        {4, 2, 24, 8, 0, MOE_QK_NORM_NONE, true, 0, true},
-        {4, 4, 100, 50, 0, MOE_QK_NORM_NONE, false, 0.5f, false},
-        {6, 3, 64, 64, 0, MOE_QK_NORM_HEAD, false, 0, true},
-        {6, 3, 20, 10, 0, MOE_QK_NORM_HEAD, true, 1, false},
-        {6, 1, 130, 128, 0, MOE_QK_NORM_HEAD, true, 0, false},
-        {4, 2, 32, 32, 0, MOE_QK_NORM_FULL, false, 0, false},
-        {4, 2, 18, 6, 0, MOE_QK_NORM_FULL, true, 0.25f, true},
+        {1, 1, 2, 2, 0, MOE_QK_NORM_NONE, false, 0, MOE_LAYOUT_F32},
+        {4, 2, 16, 16, 0, MOE_QK_NORM_NONE, false, 0, MOE_LAYOUT_F32},
+        {4, 2, 24, 8, 0, MOE_QK_NORM_NONE, true, 0, MOE_LAYOUT_F16},
+        {4, 4, 100, 50, 0, MOE_QK_NORM_NONE, false, 0.5f, MOE_LAYOUT_F32},
+        {6, 3, 64, 64, 0, MOE_QK_NORM_HEAD, false, 0, MOE_LAYOUT_F16},
+        {6, 3, 20, 10, 0, MOE_QK_NORM_HEAD, true, 1, MOE_LAYOUT_F32},
+        {6, 1, 130, 128, 0, MOE_QK_NORM_HEAD, true, 0, MOE_LAYOUT_F32},
+        {4, 2, 32, 32, 0, MOE_QK_NORM_FULL, false, 0, MOE_LAYOUT_F32},
+        {4, 2, 18, 6, 0, MOE_QK_NORM_FULL, true, 0.25f, MOE_LAYOUT_F16},
         /* More heads than warps, more values than are staged. */
-        {40, 20, 64, 64, 0, MOE_QK_NORM_FULL, false, 0, false},
-        {70, 35, 34, 34, 0, MOE_QK_NORM_HEAD, false, 2, true},
+        {40, 20, 64, 64, 0, MOE_QK_NORM_FULL, false, 0, MOE_LAYOUT_F32},
+        {70, 35, 34, 34, 0, MOE_QK_NORM_HEAD, false, 2, MOE_LAYOUT_F16},
+        /* Codes: of whole groups, of less, of heads that fill up the last byte. */
+        {4, 2, 64, 32, 0, MOE_QK_NORM_HEAD, false, 0, MOE_LAYOUT_Q8},
+        {4, 1, 130, 128, 0, MOE_QK_NORM_FULL, true, 0, MOE_LAYOUT_Q4},
+        {6, 3, 21, 10, 0, MOE_QK_NORM_NONE, false, 0, MOE_LAYOUT_Q8 | MOE_LAYOUT_Q4 << 8},
+        {4, 2, 111, 2, 0, MOE_QK_NORM_NONE, false, 0, MOE_LAYOUT_Q4},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++)
         check_heads(state, 100 + i, &shapes[i]);
@@ -241,7 +246,7 @@ static void check_latent(void **state, uint64_t seed, const struct shape *p, uin
     };
     uint64_t launches = moe_gpu_launches(f.taken.g);
     moe_gpu_finish_latent(f.taken.g, &latent, N_ROWS);
-    assert_int_equal(moe_gpu_launches(f.taken.g) - launches, 1);
+    assert_int_equal(moe_gpu_launches(f.taken.g) - launches, moe_kv_has_scales(kv.keys_as) ? 2 : 1);
     check_floats(&f, latent.queries, w->queries, n_queries);
     check_kv(&f, &latent.kv);
     if (forms)
@@ -252,12 +257,14 @@ static void check_latent(void **state, uint64_t seed, const struct shape *p, uin
 static void test_finish_latent(void **state)
 {
     static const struct shape shapes[] = {
-        {1, 1, 4, 2, 16, MOE_QK_NORM_NONE, false, 0, false},
-        {4, 4, 24, 8, 32, MOE_QK_NORM_NONE, false, 0, true},
-        {16, 16, 192, 64, 512, MOE_QK_NORM_NONE, false, 0, false},
-        {5, 5, 40, 30, 272, MOE_QK_NORM_NONE, false, 0, true},
-        {2, 2, 20, 4, 2560, MOE_QK_NORM_NONE, false, 0, false},
-        {9, 9, 134, 4, 16, MOE_QK_NORM_NONE, false, 0, true},
+        {1, 1, 4, 2, 16, MOE_QK_NORM_NONE, false, 0, MOE_LAYOUT_F32},
+        {4, 4, 24, 8, 32, MOE_QK_NORM_NONE, false, 0, MOE_LAYOUT_F16},
+        {16, 16, 192, 64, 512, MOE_QK_NORM_NONE, false, 0, MOE_LAYOUT_F32},
+        {5, 5, 40, 30, 272, MOE_QK_NORM_NONE, false, 0, MOE_LAYOUT_F16},
+        {2, 2, 20, 4, 2560, MOE_QK_NORM_NONE, false, 0, MOE_LAYOUT_F32},
+        {9, 9, 134, 4, 16, MOE_QK_NORM_NONE, false, 0, MOE_LAYOUT_F16},
+        {5, 5, 40, 30, 272, MOE_QK_NORM_NONE, false, 0, MOE_LAYOUT_Q8},
+        {5, 5, 40, 30, 272, MOE_QK_NORM_NONE, false, 0, MOE_LAYOUT_Q4},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++)
         for (uint32_t forms = 0; forms < 1 << MOE_GPU_N_BLOCKS; forms++)
