@@ -92,7 +92,7 @@ struct tile {
     float *shares; /* [CHUNK][nt] e, from the first panel that a column sees on; nt > 1 */
     float *part;   /* [nt][value_padded] a chunk's o */
     float *out;    /* [nt][value_padded] O */
-    float *room;   /* a panel that was unpacked (kv.h) */
+    float *room;   /* scales of codes (kv.h) */
 };
 
 /* A chunk's keys and values: those from place `first` on. */
@@ -189,18 +189,17 @@ static void attend_one_chunk(const struct attend *a, struct tile *tile, const st
                              uint32_t base, const struct span *seen)
 {
     const struct moe_kv *kv = a->kv;
-    const struct moe_layout keys = moe_kv_panel_layout(kv->keys_as);
-    const struct moe_layout values = moe_kv_panel_layout(kv->values_as);
+    const struct moe_layout keys = {kv->keys_as, 0}, values = {kv->values_as, 0};
     int log2 = tile_log2(tile->nt);
-    moe_panel_fn *const times_keys = moe_kern.panel[moe_kern_layout_index(keys.kind)][log2];
-    moe_panel_fn *const times_values = moe_kern.panel[moe_kern_layout_index(values.kind)][log2];
+    moe_panel_fn *const times_keys = moe_kv_key_product(kv, log2);
+    moe_panel_fn *const times_values = moe_kv_value_product(kv, log2);
     float largest[MOE_TILE], sum[MOE_TILE];
     struct span any = span_hull(seen, tile->n);
     if (any.end == 0)
         return;
     any.begin -= any.begin % MOE_PANEL_ROWS;
 
-    struct moe_tile in = {.x = tile->query};
+    struct moe_tile in = {.x = tile->query, .s = tile->room};
     for (uint32_t p = any.begin; p < any.end; p += MOE_PANEL_ROWS)
         times_keys(moe_kv_key_panel(kv, &chunk->cells, chunk->first + p, tile->room), keys,
                    kv->key_dim, &in, tile->scores + p, CHUNK);

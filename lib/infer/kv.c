@@ -119,43 +119,44 @@ static uint8_t *value_scale(const struct moe_kv *kv, const struct moe_kv_cells *
 
 uint64_t moe_kv_room_floats(uint16_t kind, uint32_t key_dim)
 {
-    uint64_t floats = 0;
-    if (moe_kv_has_scales(moe_kv_of_keys(kind)))
-        floats = MOE_PANEL_ROWS * moe_round_up(key_dim, 2);
-    if (moe_kv_has_scales(moe_kv_of_values(kind)) && floats < MOE_PANEL_ROWS * MOE_ATTENTION_CHUNK)
-        floats = MOE_PANEL_ROWS * MOE_ATTENTION_CHUNK;
-    return floats;
+    if (!moe_kv_has_scales(moe_kv_of_keys(kind)) && !moe_kv_has_scales(moe_kv_of_values(kind)))
+        return 0;
+    return larger((uint32_t)moe_padded(key_dim), MOE_ATTENTION_CHUNK);
+}
+
+moe_panel_fn *moe_kv_key_product(const struct moe_kv *kv, int tile_log2)
+{
+    if (moe_kv_has_scales(kv->keys_as))
+        return moe_kern
+            .cells[kv->keys_as == MOE_LAYOUT_Q4 ? MOE_CELLS_KEYS_Q4 : MOE_CELLS_KEYS_Q8][tile_log2];
+    return moe_kern.panel[moe_kern_layout_index(kv->keys_as)][tile_log2];
+}
+
+moe_panel_fn *moe_kv_value_product(const struct moe_kv *kv, int tile_log2)
+{
+    if (moe_kv_has_scales(kv->values_as))
+        return moe_kern.cells[kv->values_as == MOE_LAYOUT_Q4 ? MOE_CELLS_VALUES_Q4
+                                                             : MOE_CELLS_VALUES_Q8][tile_log2];
+    return moe_kern.panel[moe_kern_layout_index(kv->values_as)][tile_log2];
 }
 
 const uint8_t *moe_kv_key_panel(const struct moe_kv *kv, const struct moe_kv_cells *cells,
-                                uint64_t place, float *room)
+                                uint64_t place, float *scales)
 {
     const uint8_t *panel = key_panel(kv, cells, place);
-    const uint8_t *scales = panel + key_codes(kv->keys_as, kv->key_dim);
-    bool four = kv->keys_as == MOE_LAYOUT_Q4;
-    if (!moe_kv_has_scales(kv->keys_as))
-        return panel;
-    for (uint32_t d = 0; d < kv->key_dim; d += SCALED, scales += 2 * MOE_PANEL_ROWS) {
-        float by[MOE_PANEL_ROWS];
-        uint32_t n = kv->key_dim - d < SCALED ? kv->key_dim - d : SCALED;
-        moe_kern.f16_to_f32((const uint16_t *)(const void *)scales, MOE_PANEL_ROWS, by);
-        moe_kern.unpack_keys[four](panel + (uint64_t)d * MOE_PANEL_ROWS / (four ? 2 : 1), n, by,
-                                   room + (uint64_t)d * MOE_PANEL_ROWS);
-    }
-    return (const uint8_t *)room;
+    const void *halves = panel + key_codes(kv->keys_as, kv->key_dim);
+    if (moe_kv_has_scales(kv->keys_as))
+        moe_kern.f16_to_f32(halves, n_scales(kv->keys_as, kv->key_dim) * MOE_PANEL_ROWS, scales);
+    return panel;
 }
 
 const uint8_t *moe_kv_value_panel(const struct moe_kv *kv, const struct moe_kv_cells *cells,
-                                  uint32_t first, uint64_t place, uint32_t n, float *room)
+                                  uint32_t first, uint64_t place, uint32_t n, float *scales)
 {
-    float by[MOE_ATTENTION_CHUNK];
-    const uint8_t *panel = value_row(kv, cells, first, place);
-    if (!moe_kv_has_scales(kv->values_as))
-        return panel;
-    const void *scales = value_scale(kv, cells, first, place);
-    moe_kern.f16_to_f32(scales, n, by);
-    moe_kern.unpack_values[kv->values_as == MOE_LAYOUT_Q4](panel, n, by, room);
-    return (const uint8_t *)room;
+    const void *halves = value_scale(kv, cells, first, place);
+    if (moe_kv_has_scales(kv->values_as))
+        moe_kern.f16_to_f32(halves, n, scales);
+    return value_row(kv, cells, first, place);
 }
 
 /* ---- Its shape ---- */

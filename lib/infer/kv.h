@@ -17,8 +17,7 @@
  * Cells are f32, f16, or codes of 8 or 4 bits (q8, q4), keys and values each of their kind. Codes
  * are of turned keys and values (`turn` of kern/kern.h), whose dimensions are about alike, and have
  * a scale for every 32 neighbouring dimensions (the last group may be shorter): kern/kern_math.h
- * says which. A cell is code, or number of the code, times scale, exact in f32: attention unpacks a
- * panel at a time and multiplies that. Of codes
+ * says which. A cell is code, or number of the code, times scale, exact in f32. Of codes
  *
  *   keys    per panel: q8 codes [key_dim][16], q4 codes [key_dim / 2, rounded up][16] with an even
  *           dimension in a byte's low half and the next in its high half; scales [groups][16], f16
@@ -41,6 +40,7 @@
 #include <stdint.h>
 
 #include "infer/kv_pool.h"
+#include "kern/kern.h"
 #include "model/config.h"
 #include "quant/layout.h"
 
@@ -192,18 +192,17 @@ void moe_kv_put(const struct moe_kv *kv, const struct moe_kv_cells *to, uint64_t
 /* Copies one position's key and value. */
 void moe_kv_copy(const struct moe_kv *kv, const struct moe_kv_cells *from, uint64_t at,
                  const struct moe_kv_cells *to, uint64_t place);
-/* The float panel of the keys at places [place, place + 16), or of 16 values from dimension `first`
- * on at n <= MOE_ATTENTION_CHUNK places: there, or unpacked into room, of moe_kv_room_floats. */
+/* The panel of the keys at places [place, place + 16), or of 16 values from dimension `first` on at
+ * n <= MOE_ATTENTION_CHUNK places. Of codes, their scales go to `scales`, of moe_kv_room_floats. */
 const uint8_t *moe_kv_key_panel(const struct moe_kv *kv, const struct moe_kv_cells *cells,
-                                uint64_t place, float *room);
+                                uint64_t place, float *scales);
 const uint8_t *moe_kv_value_panel(const struct moe_kv *kv, const struct moe_kv_cells *cells,
-                                  uint32_t first, uint64_t place, uint32_t n, float *room);
+                                  uint32_t first, uint64_t place, uint32_t n, float *scales);
+/* What multiplies such panels by tiles of 1 << tile_log2 columns, whose s are these scales. */
+moe_panel_fn *moe_kv_key_product(const struct moe_kv *kv, int tile_log2);
+moe_panel_fn *moe_kv_value_product(const struct moe_kv *kv, int tile_log2);
+/* Also enough for a key that is turned. */
 uint64_t moe_kv_room_floats(uint16_t kind, uint32_t key_dim);
-/* The layout that such panels have. */
-static inline struct moe_layout moe_kv_panel_layout(uint16_t layout)
-{
-    return (struct moe_layout){moe_kv_has_scales(layout) ? MOE_LAYOUT_F32 : layout, 0};
-}
 /* Stores the rows' keys (after rope) and values of one layer, at their positions. */
 void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row *rows,
                   uint32_t n_rows, const struct moe_kv_input *in);

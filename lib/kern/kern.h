@@ -57,8 +57,14 @@ enum { MOE_ATTENTION_CHUNK = 256 };
 typedef void moe_panel_fn(const uint8_t *panel, struct moe_layout layout, uint32_t cols,
                           const struct moe_tile *tile, float *y, uint64_t y_stride);
 
-/* Unpacks n rows of 16 codes; see moe_kern.unpack_keys. */
-typedef void moe_unpack_fn(const uint8_t *codes, uint32_t n, const float *scales, float *y);
+/* Panels of codes of the KV cache (infer/kv.h); see moe_kern.cells. */
+enum moe_cells {
+    MOE_CELLS_KEYS_Q8,
+    MOE_CELLS_KEYS_Q4,
+    MOE_CELLS_VALUES_Q8,
+    MOE_CELLS_VALUES_Q4,
+    MOE_N_CELLS
+};
 
 struct moe_kern {
     enum moe_cpu_level level;
@@ -70,6 +76,17 @@ struct moe_kern {
      * f32. Quantized layouts: the arithmetic that layout.h defines.
      */
     moe_panel_fn *panel[MOE_N_LAYOUTS][MOE_N_TILES];
+
+    /*
+     * The same for codes of the KV cache, with float tiles whose s are the codes' scales: w[c] =
+     * the code's number * scale, which is exact. Q8 are signed bytes, Q4 have the numbers of
+     * moe_iq4_numbers. Of keys, columns are dimensions, 32 of which have the scales s[16], the next
+     * 32 the next 16: q8 codes[cols][16]; q4 codes[cols / 2, rounded up][16], an even column in the
+     * low half of its bytes. Of values, columns are positions with a scale s[c] each: q8
+     * codes[cols][16]; q4 codes[cols][8], row r < 8 in the low half of byte r, r + 8 in its high
+     * half. The layout does not matter.
+     */
+    moe_panel_fn *cells[MOE_N_CELLS][MOE_N_TILES];
 
     /*
      * Quantizes one input into column t of a byte tile of nt inputs with blocks of B columns:
@@ -173,15 +190,6 @@ struct moe_kern {
      */
     void (*select_step)(float *state, const float *rates, const float *steps, const float *k,
                         const float *q, const float *v, uint32_t n, float *y);
-
-    /*
-     * Codes of the KV cache (infer/kv.h) as numbers times scales, exact: y[n][16], by 8 bits [0],
-     * signed, or 4 bits [1] each, of moe_iq4_numbers. Of keys, y[i][j] has scales[j]: q8
-     * codes[n][16]; q4 codes[n / 2, rounded up][16], byte [i / 2][j], whose low half is that of an
-     * even i (y has room for an even n). Of values, y[i][j] has scales[i]: q8 codes[n][16]; q4
-     * codes[n][8], byte [i][j % 8], whose low half is that of j < 8.
-     */
-    moe_unpack_fn *unpack_keys[2], *unpack_values[2];
 
     /*
      * A Hadamard rotation in place, which is its own inverse but for rounding: x is cut into pieces

@@ -32,9 +32,30 @@ enum {
 
 /* ---- Panels ---- */
 
-/* Rows 8h..8h+7 of column `c` of a float panel. */
-MOE_TEMPLATE __m256 float_column(int kind, const uint8_t *panel, uint32_t c, int h)
+/* Rows 8h to 8h + 7 of column `c` of a panel of the KV cache's codes. */
+MOE_TEMPLATE __m256 cell_column(int kind, const uint8_t *panel, const float *scales, uint32_t c,
+                                int h)
 {
+    const uint8_t *at = moe_cells_at(kind, panel, c) + (kind == MOE_LAYOUT_VALUES_Q4 ? 0 : 8 * h);
+    const bool keys = moe_cells_are_keys(kind);
+    __m128i codes = _mm_loadl_epi64((const __m128i *)at);
+    if (kind == MOE_LAYOUT_VALUES_Q4 && h)
+        codes = _mm_srli_epi16(codes, 4);
+    if (kind == MOE_LAYOUT_KEYS_Q4)
+        codes = _mm_srl_epi16(codes, _mm_cvtsi32_si128((int)(c % 2) * 4));
+    if (moe_cells_have_four(kind))
+        codes = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)moe_iq4_numbers),
+                                 _mm_and_si128(codes, _mm_set1_epi8(15)));
+    __m256 scale = keys ? _mm256_loadu_ps(scales + c / 32 * 16 + 8 * h) : _mm256_set1_ps(scales[c]);
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), scale);
+}
+
+/* Rows 8h..8h+7 of column `c` of a float panel. */
+MOE_TEMPLATE __m256 float_column(int kind, const uint8_t *panel, const float *scales, uint32_t c,
+                                 int h)
+{
+    if (moe_cells_any(kind))
+        return cell_column(kind, panel, scales, c, h);
     if (kind == MOE_LAYOUT_F32)
         return _mm256_loadu_ps((const float *)(panel + (uint64_t)c * 64 + h * 32));
     __m128i half = _mm_loadu_si128((const __m128i *)(panel + (uint64_t)c * 32 + h * 16));
@@ -44,17 +65,19 @@ MOE_TEMPLATE __m256 float_column(int kind, const uint8_t *panel, uint32_t c, int
 }
 
 /* Computes the first n inputs at x, in a tile of nt. */
-MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, uint32_t cols,
-                             const float *x, float *y, uint64_t y_stride)
+MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, const float *scales,
+                             uint32_t cols, const float *x, float *y, uint64_t y_stride)
 {
     __m256 sum[PART][2];
     MOE_UNROLL
     for (int t = 0; t < n; t++)
         sum[t][0] = sum[t][1] = _mm256_setzero_ps();
     for (uint32_t c = 0; c < cols; c++, x += nt) {
-        if (nt == 1 && kind != MOE_LAYOUT_F32) /* f32 is faster without */
+        if (nt == 1 &&
+            (kind == MOE_LAYOUT_F16 || kind == MOE_LAYOUT_BF16)) /* f32 is faster without */
             _mm_prefetch((const char *)panel + (uint64_t)c * 32 + AHEAD, _MM_HINT_T0);
-        __m256 w0 = float_column(kind, panel, c, 0), w1 = float_column(kind, panel, c, 1);
+        __m256 w0 = float_column(kind, panel, scales, c, 0);
+        __m256 w1 = float_column(kind, panel, scales, c, 1);
         MOE_UNROLL
         for (int t = 0; t < n; t++) {
             __m256 v = _mm256_set1_ps(x[t]);
@@ -73,7 +96,7 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
 {
     const int n = nt < PART ? nt : PART;
     for (int t = 0; t < nt; t += n)
-        float_part(kind, nt, n, panel, cols, tile->x + t, y + t * y_stride, y_stride);
+        float_part(kind, nt, n, panel, tile->s, cols, tile->x + t, y + t * y_stride, y_stride);
 }
 
 /* Whether quad() gives signed numbers (of Q8 the code less 128), or unsigned ones: codes, or
@@ -823,38 +846,10 @@ static void f16_to_f32(const uint16_t *x, uint32_t n, float *y)
         y[i] = moe_f16_to_f32(x[i]);
 }
 
-MOE_TEMPLATE void unpack_cells(bool four, bool values, MOE_UNPACK_PARAMS)
-{
-    const __m128i numbers = _mm_loadu_si128((const __m128i *)moe_iq4_numbers);
-    __m256 scale[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    if (!values)
-        scale[0] = _mm256_loadu_ps(scales), scale[1] = _mm256_loadu_ps(scales + 8);
-    for (uint32_t i = 0; i < n; i++, y += MOE_PANEL_ROWS) {
-        const uint8_t *at = codes + (four ? (values ? i * 8 : i / 2 * 16) : i * 16);
-        __m128i row = four && values ? _mm_loadl_epi64((const __m128i *)at)
-                                     : _mm_loadu_si128((const __m128i *)at);
-        if (four && values)
-            row = _mm_unpacklo_epi64(row, _mm_srli_epi16(row, 4));
-        else if (four)
-            row = _mm_srl_epi16(row, _mm_cvtsi32_si128((int)(i % 2) * 4));
-        if (four)
-            row = _mm_shuffle_epi8(numbers, _mm_and_si128(row, _mm_set1_epi8(15)));
-        if (values)
-            scale[0] = scale[1] = _mm256_set1_ps(scales[i]);
-        __m256 low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(row));
-        __m256 high = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(row, 8)));
-        _mm256_storeu_ps(y, _mm256_mul_ps(low, scale[0]));
-        _mm256_storeu_ps(y + 8, _mm256_mul_ps(high, scale[1]));
-    }
-}
-
-MOE_CELLS
-
 void moe_kern_fill_avx2(struct moe_kern *kern)
 {
     fill_float_panels(kern);
     fill_quant_panels(kern);
-    fill_cells(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->layer_norm = layer_norm;

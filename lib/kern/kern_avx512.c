@@ -25,9 +25,28 @@ enum { AHEAD = 4096 /* bytes */ };
 
 /* ---- Panels ---- */
 
-/* Column `c` of a float panel. */
-MOE_TEMPLATE __m512 float_column(int kind, const uint8_t *panel, uint32_t c)
+/* Column `c` of a panel of the KV cache's codes. */
+MOE_TEMPLATE __m512 cell_column(int kind, const uint8_t *panel, const float *scales, uint32_t c)
 {
+    const __m128i *at = (const __m128i *)moe_cells_at(kind, panel, c);
+    const bool keys = moe_cells_are_keys(kind);
+    __m128i codes = kind == MOE_LAYOUT_VALUES_Q4 ? _mm_loadl_epi64(at) : _mm_loadu_si128(at);
+    if (kind == MOE_LAYOUT_VALUES_Q4)
+        codes = _mm_unpacklo_epi64(codes, _mm_srli_epi16(codes, 4));
+    if (kind == MOE_LAYOUT_KEYS_Q4)
+        codes = _mm_srl_epi16(codes, _mm_cvtsi32_si128((int)(c % 2) * 4));
+    if (moe_cells_have_four(kind))
+        codes = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)moe_iq4_numbers),
+                                 _mm_and_si128(codes, _mm_set1_epi8(15)));
+    __m512 scale = keys ? _mm512_loadu_ps(scales + c / 32 * 16) : _mm512_set1_ps(scales[c]);
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)), scale);
+}
+
+/* Column `c` of a float panel. */
+MOE_TEMPLATE __m512 float_column(int kind, const uint8_t *panel, const float *scales, uint32_t c)
+{
+    if (moe_cells_any(kind))
+        return cell_column(kind, panel, scales, c);
     if (kind == MOE_LAYOUT_F32)
         return _mm512_loadu_ps(panel + (uint64_t)c * 64);
     __m256i half = _mm256_loadu_si256((const __m256i *)(panel + (uint64_t)c * 32));
@@ -44,7 +63,7 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
     for (int t = 0; t < nt; t++)
         sum[t] = _mm512_setzero_ps();
     for (uint32_t c = 0; c < cols; c++, x += nt) {
-        __m512 w = float_column(kind, panel, c);
+        __m512 w = float_column(kind, panel, tile->s, c);
         MOE_UNROLL
         for (int t = 0; t < nt; t++)
             sum[t] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[t]), sum[t]);
@@ -755,35 +774,11 @@ static void f16_to_f32(const uint16_t *x, uint32_t n, float *y)
     }
 }
 
-MOE_TEMPLATE void unpack_cells(bool four, bool values, MOE_UNPACK_PARAMS)
-{
-    const __m128i numbers = _mm_loadu_si128((const __m128i *)moe_iq4_numbers);
-    __m512 scale = values ? _mm512_setzero_ps() : _mm512_loadu_ps(scales);
-    for (uint32_t i = 0; i < n; i++, y += MOE_PANEL_ROWS) {
-        const uint8_t *at = codes + (four ? (values ? i * 8 : i / 2 * 16) : i * 16);
-        __m128i row = four && values ? _mm_loadl_epi64((const __m128i *)at)
-                                     : _mm_loadu_si128((const __m128i *)at);
-        if (four && values)
-            row = _mm_unpacklo_epi64(row, _mm_srli_epi16(row, 4));
-        else if (four)
-            row = _mm_srl_epi16(row, _mm_cvtsi32_si128((int)(i % 2) * 4));
-        if (four)
-            row = _mm_shuffle_epi8(numbers, _mm_and_si128(row, _mm_set1_epi8(15)));
-        if (values)
-            scale = _mm512_set1_ps(scales[i]);
-        __m512 cells = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(row));
-        _mm512_storeu_ps(y, _mm512_mul_ps(cells, scale));
-    }
-}
-
-MOE_CELLS
-
 void moe_kern_fill_avx512(struct moe_kern *kern)
 {
     has_vbmi = __builtin_cpu_supports("avx512vbmi");
     fill_float_panels(kern);
     fill_quant_panels(kern);
-    fill_cells(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->exp_sum = exp_sum;

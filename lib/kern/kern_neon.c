@@ -11,9 +11,29 @@ enum { FLOAT_PART = 4, PART = 2 /* inputs computed at a time: 16 sums either way
 
 /* ---- Panels ---- */
 
-/* Rows 4h..4h+3 of column `c` of a float panel. */
-MOE_TEMPLATE float32x4_t float_column(int kind, const uint8_t *panel, uint32_t c, int h)
+/* Rows 4h to 4h + 3 of column `c` of a panel of the KV cache's codes. */
+MOE_TEMPLATE float32x4_t cell_column(int kind, const uint8_t *panel, const float *scales,
+                                     uint32_t c, int h)
 {
+    const bool keys = moe_cells_are_keys(kind), four = moe_cells_have_four(kind);
+    uint32_t word;
+    memcpy(&word, moe_cells_at(kind, panel, c) + 4 * (four && !keys ? h % 2 : h), sizeof word);
+    if (four)
+        word = (keys ? c % 2 : h >= 2) ? word >> 4 & 0x0f0f0f0fu : word & 0x0f0f0f0fu;
+    uint8x8_t codes = vreinterpret_u8_u32(vdup_n_u32(word));
+    int8x8_t numbers =
+        four ? vqtbl1_s8(vld1q_s8(moe_iq4_numbers), codes) : vreinterpret_s8_u8(codes);
+    int32x4_t wide = vmovl_s16(vget_low_s16(vmovl_s8(numbers)));
+    float32x4_t scale = keys ? vld1q_f32(scales + c / 32 * 16 + 4 * h) : vdupq_n_f32(scales[c]);
+    return vmulq_f32(vcvtq_f32_s32(wide), scale);
+}
+
+/* Rows 4h..4h+3 of column `c` of a float panel. */
+MOE_TEMPLATE float32x4_t float_column(int kind, const uint8_t *panel, const float *scales,
+                                      uint32_t c, int h)
+{
+    if (moe_cells_any(kind))
+        return cell_column(kind, panel, scales, c, h);
     if (kind == MOE_LAYOUT_F32)
         return vreinterpretq_f32_u8(vld1q_u8(panel + (uint64_t)c * 64 + 16 * h));
     uint16x4_t half = vreinterpret_u16_u8(vld1_u8(panel + (uint64_t)c * 32 + 8 * h));
@@ -23,8 +43,8 @@ MOE_TEMPLATE float32x4_t float_column(int kind, const uint8_t *panel, uint32_t c
 }
 
 /* Computes the first n inputs at x, in a tile of nt. */
-MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, uint32_t cols,
-                             const float *x, float *y, uint64_t y_stride)
+MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, const float *scales,
+                             uint32_t cols, const float *x, float *y, uint64_t y_stride)
 {
     float32x4_t sum[FLOAT_PART][4];
     MOE_UNROLL
@@ -34,7 +54,7 @@ MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, uint
     for (uint32_t c = 0; c < cols; c++, x += nt)
         MOE_UNROLL
     for (int h = 0; h < 4; h++) {
-        float32x4_t w = float_column(kind, panel, c, h);
+        float32x4_t w = float_column(kind, panel, scales, c, h);
         MOE_UNROLL
         for (int t = 0; t < n; t++)
             sum[t][h] = vfmaq_n_f32(sum[t][h], w, x[t]);
@@ -49,7 +69,8 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
 {
     const int n = nt < FLOAT_PART ? nt : FLOAT_PART;
     for (int t = 0; t < nt; t += n)
-        float_part(kind, nt, n, panel, cols, tile->x + t, y + (uint64_t)t * y_stride, y_stride);
+        float_part(kind, nt, n, panel, tile->s, cols, tile->x + t, y + (uint64_t)t * y_stride,
+                   y_stride);
 }
 
 /* Quads s and s+1 of a step, rows 4h..4h+3. Two products of at most 128 * 127 fit into 16 bits;
@@ -407,38 +428,10 @@ static void f16_to_f32(const uint16_t *x, uint32_t n, float *y)
         y[i] = moe_f16_to_f32(x[i]);
 }
 
-MOE_TEMPLATE void unpack_cells(bool four, bool values, MOE_UNPACK_PARAMS)
-{
-    const int8x16_t numbers = vld1q_s8(moe_iq4_numbers);
-    for (uint32_t i = 0; i < n; i++, y += MOE_PANEL_ROWS) {
-        int8x16_t row;
-        if (four && values) {
-            uint8x8_t both = vld1_u8(codes + (uint64_t)i * 8);
-            uint8x16_t digits = vcombine_u8(vand_u8(both, vdup_n_u8(15)), vshr_n_u8(both, 4));
-            row = vqtbl1q_s8(numbers, digits);
-        } else if (four) {
-            uint8x16_t both = vld1q_u8(codes + (uint64_t)(i / 2) * 16);
-            row = vqtbl1q_s8(numbers, i % 2 ? vshrq_n_u8(both, 4) : vandq_u8(both, vdupq_n_u8(15)));
-        } else {
-            row = vreinterpretq_s8_u8(vld1q_u8(codes + (uint64_t)i * 16));
-        }
-        const int16x8_t half[2] = {vmovl_s8(vget_low_s8(row)), vmovl_high_s8(row)};
-        for (int h = 0; h < 4; h++) {
-            int32x4_t four_cells =
-                h % 2 ? vmovl_high_s16(half[h / 2]) : vmovl_s16(vget_low_s16(half[h / 2]));
-            float32x4_t scale = values ? vdupq_n_f32(scales[i]) : vld1q_f32(scales + 4 * h);
-            vst1q_f32(y + 4 * h, vmulq_f32(vcvtq_f32_s32(four_cells), scale));
-        }
-    }
-}
-
-MOE_CELLS
-
 void moe_kern_fill_neon(struct moe_kern *kern)
 {
     fill_float_panels(kern);
     fill_quant_panels(kern);
-    fill_cells(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->exp_sum = exp_sum;

@@ -48,12 +48,21 @@
     MOE_PANEL_TILES(float_panel, F32)                                                              \
     MOE_PANEL_TILES(float_panel, F16)                                                              \
     MOE_PANEL_TILES(float_panel, BF16)                                                             \
+    MOE_PANEL_TILES(float_panel, KEYS_Q8)                                                          \
+    MOE_PANEL_TILES(float_panel, KEYS_Q4)                                                          \
+    MOE_PANEL_TILES(float_panel, VALUES_Q8)                                                        \
+    MOE_PANEL_TILES(float_panel, VALUES_Q4)                                                        \
     static void fill_float_panels(struct moe_kern *kern)                                           \
     {                                                                                              \
         static moe_panel_fn *const rows[3][MOE_N_TILES] = {MOE_PANEL_ROW(float_panel, F32),        \
                                                            MOE_PANEL_ROW(float_panel, F16),        \
                                                            MOE_PANEL_ROW(float_panel, BF16)};      \
+        static moe_panel_fn *const cells[MOE_N_CELLS][MOE_N_TILES] = {                             \
+            MOE_PANEL_ROW(float_panel, KEYS_Q8), MOE_PANEL_ROW(float_panel, KEYS_Q4),              \
+            MOE_PANEL_ROW(float_panel, VALUES_Q8), MOE_PANEL_ROW(float_panel, VALUES_Q4)};         \
         memcpy(kern->panel[0], rows, sizeof rows);                                                 \
+        memcpy(kern->cells, cells, sizeof cells);                                                  \
+        kern->turn = turn;                                                                         \
     }
 /* The quantized kinds, in the order of moe_kern_layout_index. */
 #define MOE_PANEL_EACH_QUANT(each)                                                                 \
@@ -72,30 +81,35 @@
         memcpy(kern->panel[3], rows, sizeof rows);                                                 \
     }
 
-/* ---- Codes of the KV cache ----
- * A variant writes `unpack_cells` once; its first two arguments are constants at every use. */
+/* ---- Codes of the KV cache ---- */
 
-#define MOE_UNPACK_PARAMS                                                                          \
-    const uint8_t *restrict codes, uint32_t n, const float *restrict scales, float *restrict y
-#define MOE_UNPACK_ONE(name, four, values)                                                         \
-    static void name(MOE_UNPACK_PARAMS)                                                            \
-    {                                                                                              \
-        unpack_cells(four, values, codes, n, scales, y);                                           \
-    }
-/* Defines fill_cells(kern). */
-#define MOE_CELLS                                                                                  \
-    MOE_UNPACK_ONE(unpack_keys_q8, false, false)                                                   \
-    MOE_UNPACK_ONE(unpack_keys_q4, true, false)                                                    \
-    MOE_UNPACK_ONE(unpack_values_q8, false, true)                                                  \
-    MOE_UNPACK_ONE(unpack_values_q4, true, true)                                                   \
-    static void fill_cells(struct moe_kern *kern)                                                  \
-    {                                                                                              \
-        kern->unpack_keys[0] = unpack_keys_q8;                                                     \
-        kern->unpack_keys[1] = unpack_keys_q4;                                                     \
-        kern->unpack_values[0] = unpack_values_q8;                                                 \
-        kern->unpack_values[1] = unpack_values_q4;                                                 \
-        kern->turn = turn;                                                                         \
-    }
+/* As kinds of float panels. */
+enum {
+    MOE_LAYOUT_KEYS_Q8 = 256 + MOE_CELLS_KEYS_Q8,
+    MOE_LAYOUT_KEYS_Q4 = 256 + MOE_CELLS_KEYS_Q4,
+    MOE_LAYOUT_VALUES_Q8 = 256 + MOE_CELLS_VALUES_Q8,
+    MOE_LAYOUT_VALUES_Q4 = 256 + MOE_CELLS_VALUES_Q4
+};
+
+MOE_TEMPLATE bool moe_cells_any(int kind)
+{
+    return kind >= MOE_LAYOUT_KEYS_Q8;
+}
+MOE_TEMPLATE bool moe_cells_are_keys(int kind)
+{
+    return kind == MOE_LAYOUT_KEYS_Q8 || kind == MOE_LAYOUT_KEYS_Q4;
+}
+MOE_TEMPLATE bool moe_cells_have_four(int kind)
+{
+    return kind == MOE_LAYOUT_KEYS_Q4 || kind == MOE_LAYOUT_VALUES_Q4;
+}
+/* The bytes of column c. */
+MOE_TEMPLATE const uint8_t *moe_cells_at(int kind, const uint8_t *panel, uint64_t c)
+{
+    return panel + (kind == MOE_LAYOUT_KEYS_Q4     ? c / 2 * MOE_PANEL_ROWS
+                    : kind == MOE_LAYOUT_VALUES_Q4 ? c * (MOE_PANEL_ROWS / 2)
+                                                   : c * MOE_PANEL_ROWS);
+}
 
 /* Pairs of neighbours: what was next to each other goes halves apart, so that the bit that tells a
  * pair's numbers apart is the lowest at each step. After all steps every number is where it was. */

@@ -11,8 +11,21 @@ float moe_expf(float x)
 
 /* ---- Panels ---- */
 
-static float float_weight(int kind, const uint8_t *panel, uint32_t c, int r)
+static float cell_weight(int kind, const uint8_t *panel, const float *scales, uint32_t c, int r)
 {
+    const uint8_t *codes = moe_cells_at(kind, panel, c);
+    const bool keys = moe_cells_are_keys(kind), four = moe_cells_have_four(kind);
+    bool high = keys ? c % 2 : r >= 8;
+    int number = !four  ? (int8_t)codes[r]
+                 : high ? moe_iq4_numbers[codes[keys ? r : r - 8] >> 4]
+                        : moe_iq4_numbers[codes[r] & 15];
+    return (float)number * (keys ? scales[c / 32 * MOE_PANEL_ROWS + (uint32_t)r] : scales[c]);
+}
+
+static float float_weight(int kind, const uint8_t *panel, const float *scales, uint32_t c, int r)
+{
+    if (moe_cells_any(kind))
+        return cell_weight(kind, panel, scales, c, r);
     uint64_t i = (uint64_t)c * MOE_PANEL_ROWS + (uint32_t)r;
     if (kind == MOE_LAYOUT_F32)
         return moe_bits_f32(moe_get_u32(panel + 4 * i));
@@ -26,7 +39,8 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
         for (int r = 0; r < MOE_PANEL_ROWS; r++) {
             float sum = 0;
             for (uint32_t c = 0; c < cols; c++)
-                sum = fmaf(float_weight(kind, panel, c, r), tile->x[(uint64_t)c * nt + t], sum);
+                sum = fmaf(float_weight(kind, panel, tile->s, c, r), tile->x[(uint64_t)c * nt + t],
+                           sum);
             y[t * y_stride + r] = sum;
         }
 }
@@ -82,20 +96,6 @@ MOE_TEMPLATE void quant_panel(int kind, int nt, MOE_PANEL_PARAMS)
 
 MOE_PANEL_FLOATS
 MOE_PANEL_QUANTS
-
-MOE_TEMPLATE void unpack_cells(bool four, bool values, MOE_UNPACK_PARAMS)
-{
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t j = 0; j < MOE_PANEL_ROWS; j++) {
-            uint32_t byte = values ? i * 8 + j % 8 : i / 2 * MOE_PANEL_ROWS + j;
-            uint32_t shift = (values ? j / 8 : i % 2) * 4;
-            int number = four ? moe_iq4_numbers[codes[byte] >> shift & 15]
-                              : (int8_t)codes[i * MOE_PANEL_ROWS + j];
-            y[i * MOE_PANEL_ROWS + j] = (float)number * scales[values ? i : j];
-        }
-}
-
-MOE_CELLS
 
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
                      float *s, float *z, struct moe_sums *sum)
@@ -300,7 +300,6 @@ void moe_kern_fill_ref(struct moe_kern *kern)
 {
     fill_float_panels(kern);
     fill_quant_panels(kern);
-    fill_cells(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->layer_norm = layer_norm;

@@ -988,38 +988,54 @@ static void test_select_step_against_double(void **state)
     free_delta(&d);
 }
 
-/* Codes of the KV cache as numbers, from buffers that end with them; any byte is two codes, or one.
+/* Products of the KV cache's codes, from buffers that end with them; any byte is two codes, or one.
  */
-static void test_unpacking(void **state)
+static void test_cells(void **state)
 {
     (void)state;
     uint64_t seed = 5;
-    for (uint32_t n = 1; n <= 40; n++)
-        for (int way = 0; way < 4; way++) {
-            const bool four = way % 2, values = way / 2;
-            uint32_t even = n + n % 2, n_codes = four ? (values ? n * 8 : even * 8) : n * 16;
+    for (uint32_t n = 1; n <= 70; n += 1 + n / 20)
+        for (int kind = 0; kind < MOE_N_CELLS; kind++) {
+            const bool four = kind == MOE_CELLS_KEYS_Q4 || kind == MOE_CELLS_VALUES_Q4;
+            const bool values = kind >= MOE_CELLS_VALUES_Q8;
+            uint32_t n_codes = !four ? n * 16 : values ? n * 8 : (n + 1) / 2 * 16;
+            uint32_t n_scales = values ? n : (n + 31) / 32 * 16;
             uint8_t *codes = take_exact(n_codes, 1);
-            float *scales = take_exact(values ? n : 16, 4), *got = take_exact(even * 16, 4);
+            float *scales = take_exact(n_scales, 4);
             for (uint32_t i = 0; i < n_codes; i++)
                 codes[i] = (uint8_t)test_random(&seed);
-            for (uint32_t i = 0; i < (values ? n : 16); i++)
+            for (uint32_t i = 0; i < n_scales; i++)
                 scales[i] = test_uniform(&seed);
-            for (int l = -1; l < n_levels; l++) {
-                const struct moe_kern *kern = l < 0 ? &ref : &levels[l];
-                (values ? kern->unpack_values : kern->unpack_keys)[four](codes, n, scales, got);
-                for (uint32_t i = 0; i < n * 16; i++) {
-                    uint32_t row = i / 16, lane = i % 16, byte = codes[four ? 0 : i];
-                    bool high = values ? lane >= 8 : row % 2;
-                    if (four)
-                        byte = codes[values ? row * 8 + lane % 8 : row / 2 * 16 + lane];
-                    int code = !four ? (int8_t)byte : moe_iq4_numbers[high ? byte >> 4 : byte & 15];
-                    float want = (float)code * scales[values ? row : lane];
-                    assert_memory_equal(&want, &got[i], sizeof want);
+            for (int log2 = 0; log2 < MOE_N_TILES; log2++) {
+                const uint32_t nt = 1u << log2;
+                float *x = take_exact(n * nt, 4), *got = take_exact(nt * 16, 4);
+                float *want = take_exact(nt * 16, 4);
+                for (uint32_t i = 0; i < n * nt; i++)
+                    x[i] = test_uniform(&seed);
+                for (uint32_t t = 0; t < nt; t++)
+                    for (uint32_t r = 0; r < 16; r++)
+                        for (uint32_t c = 0; c < n; c++) {
+                            uint32_t byte = !four    ? c * 16 + r
+                                            : values ? c * 8 + r % 8
+                                                     : c / 2 * 16 + r;
+                            bool high = values ? r >= 8 : c % 2;
+                            int code = !four ? (int8_t)codes[byte]
+                                             : moe_iq4_numbers[codes[byte] >> 4 * high & 15];
+                            float w = (float)code * scales[values ? c : c / 32 * 16 + r];
+                            want[t * 16 + r] = fmaf(w, x[c * nt + t], want[t * 16 + r]);
+                        }
+                for (int l = -1; l < n_levels; l++) {
+                    const struct moe_kern *kern = l < 0 ? &ref : &levels[l];
+                    const struct moe_tile tile = {.x = x, .s = scales};
+                    kern->cells[kind][log2](codes, (struct moe_layout){0, 0}, n, &tile, got, 16);
+                    assert_memory_equal(got, want, nt * 16 * sizeof *got);
                 }
+                free(x);
+                free(got);
+                free(want);
             }
             free(codes);
             free(scales);
-            free(got);
         }
 }
 
@@ -1380,7 +1396,7 @@ int main(void)
         cmocka_unit_test(test_delta_step_against_double),
         cmocka_unit_test(test_scan_step_against_double),
         cmocka_unit_test(test_select_step_against_double),
-        cmocka_unit_test(test_unpacking),
+        cmocka_unit_test(test_cells),
         cmocka_unit_test(test_turning),
         cmocka_unit_test(test_f16_conversions),
         cmocka_unit_test(test_reference_vectors_against_double),
