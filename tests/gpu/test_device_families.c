@@ -52,6 +52,21 @@ static void check_copies(struct pair *p)
     pair_rows(p, rows, 1, at + 1, 1);
     pair_rows(p, rows + 1, 0, at + 1, 1);
     pair_forward(p, rows, 2, 2, "a text that went on twice");
+    /* Another text begins at a snapshot. */
+    for (struct side *s = p->sides; s < p->sides + N_SIDES && s->session->state_ends; s++) {
+        const struct moe_kv_pool *pool = &s->session->kv_pool;
+        uint32_t ids[PROMPT + 8] = {0}, n = 0;
+        memcpy(ids, pool->ids + (uint64_t)pool->table[0] * pool->block_positions,
+               (at + 2) * sizeof *ids);
+        moe_sequence_snapshot(s->session, 0, true);
+        moe_sequence_rewind(s->session, 1, 0);
+        assert_ok(moe_sequence_sync(s->session, 1, ids, at + 3, at + 3, &n, &err), &err);
+        assert_int_equal(n, at + 2);
+    }
+    if (p->sides[0].session->state_ends) {
+        pair_rows(p, rows, 1, at + 2, 1);
+        pair_forward(p, rows, 1, 1, "after a snapshot");
+    }
 }
 
 /* Two prompts of different lengths in one batch, their rows mixed, then a token of each. */
@@ -91,6 +106,7 @@ static void device_equals_processor(void **state)
                 .batch = MAX_ROWS,
                 .kv_kind = f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
                 .takes_back = true,
+                .n_snapshots = 2,
                 .gpu = gpu,
             };
             uint64_t before = moe_gpu_allocated_bytes(gpu);

@@ -15,11 +15,12 @@
 static struct fixture fixture;
 static struct moe_chat *chatml;
 
+static const char source[] =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
 static int open_all(void **state)
 {
-    static const char source[] =
-        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
-        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
     struct moe_err err = {0};
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
@@ -53,7 +54,7 @@ static void begin(struct talk *t, const struct moe_chat *chat, uint32_t context,
     struct moe_err err = {0};
     struct moe_sampler_options sampling;
     const struct moe_session_options options = {
-        .context = context, .n_sequences = 1, .batch = batch};
+        .context = context, .n_sequences = 1, .batch = batch, .n_snapshots = MOE_SNAPSHOTS};
     *t = (struct talk){.why = MOE_STOP_EOS};
     assert_ok(moe_session_open(&t->session, fixture.model, fixture.experts, &options, &err), &err);
     sampling = (struct moe_sampler_options){
@@ -132,6 +133,27 @@ static void a_loaded_conversation_goes_on(void **state)
     end(&b);
 }
 
+/* A turn that is taken back and asked again computes little: a snapshot stands before its answer.
+ */
+static void turns_go_back_to_snapshots(void)
+{
+    struct talk a;
+    struct moe_chat *chat;
+    struct moe_err err = {0};
+    char first[256];
+    assert_ok(moe_chat_open(&chat, "test", source, strlen(source), fixture.model->tokenizer, &err),
+              &err);
+    begin(&a, chat, 256, 64, 0);
+    say(&a, QUESTIONS[0], 6, false);
+    snprintf(first, sizeof first, "%s", say(&a, QUESTIONS[1], 6, false));
+    uint64_t computed = a.session->stats.prompt_tokens;
+    assert_true(moe_conversation_undo(&a.c, NULL));
+    assert_string_equal(say(&a, QUESTIONS[1], 6, false), first);
+    assert_in_range(a.session->stats.prompt_tokens - computed, 1, 2);
+    end(&a);
+    moe_chat_free(chat);
+}
+
 /* The same of a model with recurrent states, which stand behind its last token alone. */
 static void states_go_on_too(void **state)
 {
@@ -160,6 +182,7 @@ static void states_go_on_too(void **state)
     assert_in_range(b.session->stats.prompt_tokens - computed, 1, 4);
     end(&a);
     end(&b);
+    turns_go_back_to_snapshots();
     fixture_close(&fixture);
     fixture = bundled;
 }
