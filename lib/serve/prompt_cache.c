@@ -45,8 +45,8 @@ struct moe_prompt_cache {
     pthread_mutex_t mutex;
     struct kept_file *files;
     uint32_t n_files;
-    char told[512];    /* the last line, which is not said twice in a row */
-    bool cannot_write; /* the last text could not be written, which was said */
+    bool cannot_keep;  /* texts of a session, which was said */
+    bool cannot_write; /* the last text, which was said */
     pthread_mutex_t counting;
     struct moe_prompt_cache_counts counts;
 };
@@ -85,9 +85,6 @@ static void count(struct moe_prompt_cache *c, uint64_t hits, uint64_t tokens, ui
 static void tell(struct moe_prompt_cache *c, const char *line)
 {
     count(c, 0, 0, 0, 1);
-    if (strcmp(c->told, line) == 0)
-        return;
-    snprintf(c->told, sizeof c->told, "%s", line);
     if (c->options.tell)
         c->options.tell(line);
 }
@@ -392,7 +389,9 @@ static bool can_keep(struct moe_prompt_cache *c, const struct moe_session *s)
     struct moe_err err;
     if (moe_sequence_save(s, 0, 0, &p, &err) == MOE_OK)
         return true;
-    tell(c, err.text);
+    if (!c->cannot_keep)
+        tell(c, err.text);
+    c->cannot_keep = true;
     return false;
 }
 

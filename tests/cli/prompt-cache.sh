@@ -153,6 +153,26 @@ request
 stop
 check "... a text that does not fit is not kept" [ -z "$(file)" ]
 
+# Two servers with one directory.
+serve
+first=$server first_port=$port
+serve
+second=$server second_port=$port
+for i in 1 2 3; do
+    for port in $first_port $second_port; do
+        body "$long $i"
+        request
+    done
+    check "two servers answer $i" grep -q '"finish_reason"' "$tmp/got"
+done
+kill -TERM "$first" "$second"
+wait "$first" "$second" 2>/dev/null
+check "... and keep each text once" [ "$(file | wc -l)" = 3 ]
+serve
+request
+check "... for a third" [ "$cached" -ge 80 ]
+stop
+
 if small_disk 200K; then
     kept=$disk/kept
     serve
