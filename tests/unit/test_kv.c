@@ -2,6 +2,7 @@
  * Blocks of the KV cache: whose they are, what happens when there are no more, and that a
  * sequence's logits do not depend on which it has.
  */
+#include "base/mem.h"
 #include "model_fixture.h"
 
 enum { N_SEQUENCES = 4, LONG = 300, SHORT = 40 };
@@ -323,6 +324,31 @@ static uint32_t turn_to(struct moe_session *s, uint32_t sequence, uint32_t chang
     return n_done;
 }
 
+/* Room for 64 whole contexts is asked for, and only blocks that texts reach become memory. */
+static void blocks_become_memory_as_they_are_needed(void **state)
+{
+    const struct moe_session_options o = {.context = 512, .n_sequences = 64, .batch = 64};
+    const uint64_t all = moe_session_kv_bytes(&f.model->config, &o), before = moe_rss_bytes();
+    float *logits = calloc(moe_logits_stride(&f.model->config), sizeof *logits);
+    struct moe_session *s;
+    struct moe_err err;
+    (void)state;
+    assert_non_null(logits);
+    assert_ok(moe_session_open(&s, f.model, f.experts, &o, &err), &err);
+    assert_ok(compute(s, 40, 0, SHORT, logits, &err), &err);
+    uint64_t one = moe_rss_bytes() - before;
+    for (uint32_t i = 0; i < 16; i++)
+        assert_ok(compute(s, i, 0, LONG, logits, &err), &err);
+    uint64_t many = moe_rss_bytes() - before;
+    print_message("# of %llu KiB, one text takes %llu, 16 long ones %llu\n",
+                  (unsigned long long)all / 1024, (unsigned long long)one / 1024,
+                  (unsigned long long)many / 1024);
+    assert_true(one < all / 8);
+    assert_true(many > all / 8 && many < all / 2);
+    moe_session_close(s);
+    free(logits);
+}
+
 /* A sequence keeps what it has of a text, and writes into no block that is another's too. */
 static void a_sequence_turns_to_other_texts(void **state)
 {
@@ -364,6 +390,7 @@ int main(void)
         cmocka_unit_test(what_is_known_is_what_would_be_computed),
         cmocka_unit_test(the_longest_unused_text_goes_first_and_its_end_before_its_beginning),
         cmocka_unit_test(sequences_end_and_make_room),
+        cmocka_unit_test(blocks_become_memory_as_they_are_needed),
         cmocka_unit_test(a_sequence_turns_to_other_texts),
     };
     return cmocka_run_group_tests_name("kv", tests, open_model, close_model);
