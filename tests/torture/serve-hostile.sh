@@ -84,8 +84,8 @@ make_control_group $((memory << 20)) || echo "# there is no control group here: 
 printf '#!/bin/sh\nexec "%s" "%s/moe-serve" "$@"\n' "$grouped" "$bin" >"$tmp/server"
 chmod +x "$tmp/server"
 listen "$tmp/server" "$tiny" --memory "${memory}M" --template-file tests/data/chatml.jinja --request-timeout 10 || exit 1
-ask_honestly 2 "$tmp/first"
 before=$(descriptors)
+ask_honestly 2 "$tmp/first"
 round=0
 while [ $((round * 2 * turn)) -lt "$seconds" ]; do
     ask_honestly "$turn" "$tmp/one"
