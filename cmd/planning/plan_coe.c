@@ -59,18 +59,14 @@ static void close_inputs(struct inputs *in)
 static int open_inputs(struct inputs *in, const struct plan_coe_options *o, struct moe_err *err)
 {
     bool probable;
-    int status = parse_executors(o->executors, &in->planner, err);
-    if (status == MOE_OK)
-        status = moe_coe_collection_read(&in->collection, o->collection, err);
-    if (status == MOE_OK)
-        status = moe_coe_costs_read(&in->costs, o->costs, err);
-    if (status == MOE_OK)
-        status = moe_coe_costs_experts(&in->all, in->costs, in->collection, &probable, err);
-    if (status == MOE_OK && !probable)
+    MOE_TRY(parse_executors(o->executors, &in->planner, err));
+    MOE_TRY(moe_coe_collection_read(&in->collection, o->collection, err));
+    MOE_TRY(moe_coe_costs_read(&in->costs, o->costs, err));
+    MOE_TRY(moe_coe_costs_experts(&in->all, in->costs, in->collection, &probable, err));
+    if (!probable)
         cli_note("not all experts' probabilities are known: those of the others count as 0");
-    if (status == MOE_OK)
-        status = moe_coe_task_draw(&in->sample, in->collection, in->all, o->requests, o->interval,
-                                   o->seed, err);
+    MOE_TRY(moe_coe_task_draw(&in->sample, in->collection, in->all, o->requests, o->interval,
+                              o->seed, err));
     struct moe_coe_planner *p = &in->planner;
     p->costs = in->costs;
     p->all = in->all;
@@ -84,7 +80,7 @@ static int open_inputs(struct inputs *in, const struct plan_coe_options *o, stru
     p->resident = o->resident;
     p->window = (struct moe_coe_window_options){
         .first = o->window, .fitted = o->fitted, .margin = o->margin, .seed = o->seed};
-    return status;
+    return MOE_OK;
 }
 
 static void name_inputs(struct moe_coe_plan *plan, const struct plan_coe_options *o,
@@ -100,24 +96,22 @@ int plan_coe_make(const struct plan_coe_options *o, struct moe_err *err)
     struct inputs in = {0};
     struct moe_coe_plan *plan = NULL;
     struct moe_buf text = {0};
-    int status = open_inputs(&in, o, err);
-    if (status == MOE_OK)
-        status = moe_coe_plan_new(&plan, err);
-    if (status == MOE_OK) {
-        name_inputs(plan, o, &in);
-        status = moe_coe_planner_make(&in.planner, plan, err);
-    }
-    if (status == MOE_OK && o->out) {
+    int status;
+    MOE_STEP(open_inputs(&in, o, err));
+    MOE_STEP(moe_coe_plan_new(&plan, err));
+    name_inputs(plan, o, &in);
+    MOE_STEP(moe_coe_planner_make(&in.planner, plan, err));
+    if (o->out) {
         status = moe_coe_plan_write(plan, false, &text, err);
-        status = cli_save(status, &text, o->out, err);
-        if (status == MOE_OK)
-            cli_note("%s: %.4g results/s expected; moe-plan --explain %s says why", o->out,
-                     plan->throughput, o->out);
-    } else if (status == MOE_OK) {
+        MOE_STEP(cli_save(status, &text, o->out, err));
+        cli_note("%s: %.4g results/s expected; moe-plan --explain %s says why", o->out,
+                 plan->throughput, o->out);
+    } else {
         moe_explain_coe_plan(plan, cli_screen(STDOUT_FILENO), &text);
         cli_fit(STDOUT_FILENO, &text);
         status = cli_print(MOE_OK, &text, err);
     }
+out:
     moe_coe_plan_free(plan);
     close_inputs(&in);
     return status;

@@ -633,22 +633,17 @@ static void set_fitters(struct plan_inputs *in)
 int plan_inputs_open(struct plan_inputs *in, const struct plan_options *o, struct moe_err *err)
 {
     *in = (struct plan_inputs){.options = o};
-    int status = open_model(in, err);
-    if (status == MOE_OK)
-        status = check_map(in, err);
-    if (status == MOE_OK)
-        status = open_statistics(in, err);
-    if (status == MOE_OK)
-        status = plan_trace_open(in, err);
-    if (status == MOE_OK)
-        status = moe_lookups_read(&in->lookups, in->trace, in->excerpt, err);
-    if (status == MOE_OK)
-        status = plan_machine_open(in, err);
+    int status;
+    MOE_STEP(open_model(in, err));
+    MOE_STEP(check_map(in, err));
+    MOE_STEP(open_statistics(in, err));
+    MOE_STEP(plan_trace_open(in, err));
+    MOE_STEP(moe_lookups_read(&in->lookups, in->trace, in->excerpt, err));
+    MOE_STEP(plan_machine_open(in, err));
+    MOE_STEP(check_kv(in, err));
+    set_fitters(in);
+out:
     cli_progress_done();
-    if (status == MOE_OK)
-        status = check_kv(in, err);
-    if (status == MOE_OK)
-        set_fitters(in);
     return status;
 }
 

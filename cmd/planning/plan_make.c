@@ -92,20 +92,19 @@ int plan_compute(struct moe_plan **out, const struct plan_options *o, struct moe
     bool automatic = false;
     *out = NULL;
     cli_catch_termination();
-    int status = o->calibration ? moe_map_read(&map, o->calibration, err) : MOE_OK;
+    int status;
+    if (o->calibration)
+        MOE_STEP(moe_map_read(&map, o->calibration, err));
     options.strategy.map = map;
-    if (status == MOE_OK)
-        status = strategy_options_apply(&options.strategy, &strategy, &automatic, err);
-    if (status == MOE_OK && !automatic)
+    MOE_STEP(strategy_options_apply(&options.strategy, &strategy, &automatic, err));
+    if (!automatic)
         options.wanted = strategy;
     options.strategy.exact |= automatic && !map; /* what changes results must be asked for */
-    if (status == MOE_OK)
-        status = plan_inputs_open(&in, &options, err);
-    if (status == MOE_OK)
-        status = moe_plan_new(&plan, in.inventory->n_layers, in.inventory->n_experts,
-                              in.inventory->top_k, err);
-    if (status == MOE_OK)
-        status = fill(&in, &strategy, automatic, plan, err);
+    MOE_STEP(plan_inputs_open(&in, &options, err));
+    MOE_STEP(moe_plan_new(&plan, in.inventory->n_layers, in.inventory->n_experts,
+                          in.inventory->top_k, err));
+    MOE_STEP(fill(&in, &strategy, automatic, plan, err));
+out:
     plan_inputs_close(&in);
     moe_map_free(map);
     if (status == MOE_OK)

@@ -301,23 +301,22 @@ int plan_simulate(const struct plan_options *o, const char *strategies, const ch
     t.json = json;
     t.width = 8;
     cli_catch_termination(); /* a drawn trace must not remain */
-    int status = parse_strategies(&t, strategies, &o->strategy, err);
-    if (status == MOE_OK)
-        status = parse_sizes(&t, sizes, err);
-    if (status == MOE_OK)
-        status = plan_inputs_open(&in, o, err);
-    for (uint32_t i = 0; i < t.n_sizes && status == MOE_OK; i++)
+    int status;
+    MOE_STEP(parse_strategies(&t, strategies, &o->strategy, err));
+    MOE_STEP(parse_sizes(&t, sizes, err));
+    MOE_STEP(plan_inputs_open(&in, o, err));
+    for (uint32_t i = 0; i < t.n_sizes; i++)
         resolve_size(&in, &t.sizes[i]);
-    if (status == MOE_OK)
-        print_head(&t, &in);
-    for (uint32_t i = 0; i < t.n_sizes && status == MOE_OK; i++)
-        status = run_size(&t, &in, &t.sizes[i], &why, err);
-    if (status == MOE_OK && t.n_results == 0) { /* nothing could run */
+    print_head(&t, &in);
+    for (uint32_t i = 0; i < t.n_sizes; i++)
+        MOE_STEP(run_size(&t, &in, &t.sizes[i], &why, err));
+    if (t.n_results == 0) { /* nothing could run */
         *err = why;
         status = why.status;
-    } else if (status == MOE_OK && json) {
+    } else if (json) {
         printf("]\n");
     }
+out:
     plan_inputs_close(&in);
     return status;
 }

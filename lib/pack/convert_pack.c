@@ -678,47 +678,35 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
     struct converter c = {.report = report, .source_path = pack_path, .out_path = out_path};
     struct repack r = {0};
     struct moe_convert_options wanted = *options;
-    int status = moe_pack_open(&r.pack, pack_path, err);
-    if (status == MOE_OK) {
-        c.n_layers = moe_pack_n_layers(r.pack);
-        if (!options->no_ahead)
-            moe_pack_take_ahead(r.pack);
-    }
-    for (uint32_t i = 0; status == MOE_OK && i < moe_pack_n_classes(r.pack); i++)
+    int status;
+    MOE_STEP(moe_pack_open(&r.pack, pack_path, err));
+    c.n_layers = moe_pack_n_layers(r.pack);
+    if (!options->no_ahead)
+        moe_pack_take_ahead(r.pack);
+    for (uint32_t i = 0; i < moe_pack_n_classes(r.pack); i++)
         c.no_gate |= !moe_class_has_gate(moe_pack_class_at(r.pack, i));
-    if (status == MOE_OK)
-        status = take_own_map(&r, &wanted, err);
-    if (status == MOE_OK)
-        status = convert_start(&c, &wanted, false, err);
+    MOE_STEP(take_own_map(&r, &wanted, err));
+    MOE_STEP(convert_start(&c, &wanted, false, err));
     *report = (struct moe_convert_report){0};
-    if (status == MOE_OK)
-        status = convert_check_output(&c, err);
-    if (status == MOE_OK)
-        status = check_map(&c, &r, err);
-    if (status == MOE_OK)
-        status = choose_variants(&c, &r, err);
-    if (status == MOE_OK) {
-        count_total(&c, &r);
-        status = moe_pack_create(&c.writer, out_path, c.n_layers, moe_pack_n_experts(r.pack),
-                                 c.described, (uint32_t)c.n_variants,
-                                 moe_pack_source_fingerprint(r.pack), options->zstd_level, err);
-        if (status == MOE_OK)
-            status = moe_pack_put_ahead(c.writer, moe_pack_n_layers(r.pack) - c.n_layers, err);
-    }
-    if (status == MOE_OK)
-        status = copy_sections(&c, &r, err);
-    for (uint32_t i = 0; status == MOE_OK && i < moe_pack_n_tensors(r.pack); i++) {
-        status = convert_check_stop(&c, err);
-        if (status == MOE_OK && !is_left_out(&c, moe_pack_tensor_at(r.pack, i)))
-            status = put_tensor(&c, &r, moe_pack_tensor_at(r.pack, i), err);
+    MOE_STEP(convert_check_output(&c, err));
+    MOE_STEP(check_map(&c, &r, err));
+    MOE_STEP(choose_variants(&c, &r, err));
+    count_total(&c, &r);
+    MOE_STEP(moe_pack_create(&c.writer, out_path, c.n_layers, moe_pack_n_experts(r.pack),
+                             c.described, (uint32_t)c.n_variants,
+                             moe_pack_source_fingerprint(r.pack), options->zstd_level, err));
+    MOE_STEP(moe_pack_put_ahead(c.writer, moe_pack_n_layers(r.pack) - c.n_layers, err));
+    MOE_STEP(copy_sections(&c, &r, err));
+    for (uint32_t i = 0; i < moe_pack_n_tensors(r.pack); i++) {
+        MOE_STEP(convert_check_stop(&c, err));
+        if (!is_left_out(&c, moe_pack_tensor_at(r.pack, i)))
+            MOE_STEP(put_tensor(&c, &r, moe_pack_tensor_at(r.pack, i), err));
         moe_progress_report(options->progress, "packing", c.done, c.total);
     }
-    if (status == MOE_OK)
-        status = put_experts(&c, &r, err);
-    if (status == MOE_OK)
-        status = put_provenance(&c, &r, err);
-    if (status == MOE_OK)
-        status = convert_commit(&c, err);
+    MOE_STEP(put_experts(&c, &r, err));
+    MOE_STEP(put_provenance(&c, &r, err));
+    MOE_STEP(convert_commit(&c, err));
+out:
     moe_pack_abort(c.writer);
     convert_release(&c);
     free(r.own.bits);

@@ -202,22 +202,20 @@ static int read_layers(struct moe_record_reader *r, struct moe_yaml_node *root,
     struct moe_plan *p = record;
     struct moe_yaml_node *list = NULL;
     uint64_t n = 0;
-    int status = moe_yaml_get_list(r->doc, root, m->key, false, &list, &n, r->err);
-    if (status == MOE_OK && n > p->n_layers)
+    MOE_TRY(moe_yaml_get_list(r->doc, root, m->key, false, &list, &n, r->err));
+    if (n > p->n_layers)
         return moe_yaml_fail(r->doc, list, r->err,
                              "'layers' must not have more than %" PRIu32 " items", p->n_layers);
-    for (struct moe_yaml_node *item = list ? moe_yaml_first(list) : NULL; item && status == MOE_OK;
+    for (struct moe_yaml_node *item = list ? moe_yaml_first(list) : NULL; item;
          item = moe_yaml_next(item)) {
         uint32_t l = 0;
-        status = moe_yaml_item_map(r->doc, item, r->err);
-        if (status == MOE_OK)
-            status = moe_yaml_get_u32(r->doc, item, "layer", p->n_layers - 1, true, &l, r->err);
-        if (status == MOE_OK && moe_record_is_there(&layer_record, &p->layers[l]))
-            status = moe_yaml_fail(r->doc, item, r->err, "layer %" PRIu32 " occurs twice", l);
-        if (status == MOE_OK)
-            status = moe_record_read_map(r, item, &layer_record, &p->layers[l]);
+        MOE_TRY(moe_yaml_item_map(r->doc, item, r->err));
+        MOE_TRY(moe_yaml_get_u32(r->doc, item, "layer", p->n_layers - 1, true, &l, r->err));
+        if (moe_record_is_there(&layer_record, &p->layers[l]))
+            return moe_yaml_fail(r->doc, item, r->err, "layer %" PRIu32 " occurs twice", l);
+        MOE_TRY(moe_record_read_map(r, item, &layer_record, &p->layers[l]));
     }
-    return status;
+    return MOE_OK;
 }
 
 static void write_layers(struct moe_record_writer *w, const struct moe_member *m,

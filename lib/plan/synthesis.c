@@ -404,25 +404,21 @@ int moe_synthesize_trace(const char *path, const struct moe_synthesis *synthesis
     shape.keep = moe_trace_default_keep(shape.n_experts, shape.top_k);
     shape.predictors =
         1u << MOE_PREDICT_GATE_1 | 1u << MOE_PREDICT_GATE_2 | 1u << MOE_PREDICT_GATE_3;
-    int status = check(path, synthesis, err);
-    if (status == MOE_OK)
-        status = moe_trace_create(&w, path, &shape, err); /* checks the shape, too */
-    if (status == MOE_OK)
-        status = synthesizer_init(&s, synthesis, err);
-    if (status == MOE_OK) {
-        struct moe_routing_figures trial = find_sizes(&s);
-        status = write_documents(&s, w, err);
-        *reached = moe_routing_figures_of_tally(&s.tally);
-        for (int i = 0; i < MOE_FIGURES_AHEAD; i++)
-            if (isnan(reached->accuracy[i]))
-                reached->accuracy[i] = trial.accuracy[i];
-    }
-    if (status == MOE_OK)
-        status = count_documents(&s, err);
-    if (status == MOE_OK)
-        status = moe_trace_commit(w, err);
-    else
-        moe_trace_abort(w);
+    int status;
+    MOE_STEP(check(path, synthesis, err));
+    MOE_STEP(moe_trace_create(&w, path, &shape, err)); /* checks the shape, too */
+    MOE_STEP(synthesizer_init(&s, synthesis, err));
+    struct moe_routing_figures trial = find_sizes(&s);
+    MOE_STEP(write_documents(&s, w, err));
+    *reached = moe_routing_figures_of_tally(&s.tally);
+    for (int i = 0; i < MOE_FIGURES_AHEAD; i++)
+        if (isnan(reached->accuracy[i]))
+            reached->accuracy[i] = trial.accuracy[i];
+    MOE_STEP(count_documents(&s, err));
+    status = moe_trace_commit(w, err);
+    w = NULL;
+out:
+    moe_trace_abort(w);
     synthesizer_release(&s);
     return status;
 }

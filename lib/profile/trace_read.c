@@ -302,25 +302,20 @@ static int open_trace(struct moe_trace **out, const char *path, int fd, uint64_t
         return MOE_ERR_MEMORY;
     }
     uint32_t n_origins = 0;
-    int status = MOE_OK;
+    int status;
     t->fd = fd;
     if (!(t->path = moe_strndup(path, strlen(path), err)) || !(t->zstd = ZSTD_createDCtx()))
-        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
-    if (status == MOE_OK)
-        status = read_header(t, file_bytes, part, &n_origins, err);
+        MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path));
+    MOE_STEP(read_header(t, file_bytes, part, &n_origins, err));
     t->at = TRACE_HEADER_BYTES;
-    if (status == MOE_OK)
-        status = read_description(t, err);
-    if (status == MOE_OK)
-        status = read_static(t, err);
-    if (status == MOE_OK)
-        status = trace_take_origins(t, n_origins, err);
+    MOE_STEP(read_description(t, err));
+    MOE_STEP(read_static(t, err));
+    MOE_STEP(trace_take_origins(t, n_origins, err));
     t->first_tokens_at = t->at;
     moe_trace_want(t, UINT32_MAX, 0, 0);
-    if (status == MOE_OK) {
-        t->layout = trace_layout_of(&t->shape);
-        status = make_room(t, err);
-    }
+    t->layout = trace_layout_of(&t->shape);
+    MOE_STEP(make_room(t, err));
+out:
     if (status == MOE_OK)
         *out = t;
     else

@@ -139,21 +139,16 @@ struct gpu_bench {
 
 static int open_bench(struct gpu_bench *b, struct moe_err *err)
 {
-    int status = moe_gpu_open(&b->gpu, 0, err);
-    if (status == MOE_OK)
-        status = moe_gpu_mark_open(&b->from, b->gpu, true, err);
-    if (status == MOE_OK)
-        status = moe_gpu_mark_open(&b->to, b->gpu, true, err);
-    if (status == MOE_OK && !(b->device = moe_gpu_alloc(b->gpu, 2 * (uint64_t)BYTES, err)))
-        status = MOE_ERR_MEMORY;
-    if (status == MOE_OK && !(b->host = moe_pages_alloc(BYTES, err)))
-        status = MOE_ERR_MEMORY;
-    if (status == MOE_OK) {
-        memset(b->host, 1, BYTES);
-        status = moe_gpu_pin(b->gpu, b->host, BYTES, err);
-        b->pinned = status == MOE_OK;
-    }
-    return status;
+    MOE_TRY(moe_gpu_open(&b->gpu, 0, err));
+    MOE_TRY(moe_gpu_mark_open(&b->from, b->gpu, true, err));
+    MOE_TRY(moe_gpu_mark_open(&b->to, b->gpu, true, err));
+    if (!(b->device = moe_gpu_alloc(b->gpu, 2 * (uint64_t)BYTES, err)) ||
+        !(b->host = moe_pages_alloc(BYTES, err)))
+        return MOE_ERR_MEMORY;
+    memset(b->host, 1, BYTES);
+    MOE_TRY(moe_gpu_pin(b->gpu, b->host, BYTES, err));
+    b->pinned = true;
+    return MOE_OK;
 }
 
 static void close_bench(struct gpu_bench *b)

@@ -303,18 +303,15 @@ int moe_documents_survey(const struct moe_documents *d, const char *const *paths
 static int chain(struct cutting *c, struct moe_hasher *hasher, uint64_t *fingerprint,
                  struct moe_err *err)
 {
-    int status = MOE_OK;
     moe_hasher_begin_after(hasher, *fingerprint);
-    for (uint64_t at = c->begin, n; at < c->end && status == MOE_OK; at += n) {
+    for (uint64_t at = c->begin, n = 0; at < c->end; at += n) {
         const char *text;
-        status = look_at(c, at, 1, &text, &n, err);
-        if (status == MOE_OK && n > c->end - at)
-            n = c->end - at;
-        if (status == MOE_OK)
-            moe_hasher_add(hasher, text, n);
+        MOE_TRY(look_at(c, at, 1, &text, &n, err));
+        n = n < c->end - at ? n : c->end - at;
+        moe_hasher_add(hasher, text, n);
     }
     *fingerprint = moe_hasher_end(hasher);
-    return status;
+    return MOE_OK;
 }
 
 static int give_nothing(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err)
@@ -330,21 +327,23 @@ int moe_documents_count(const struct moe_documents *d, const char *path, uint64_
     struct moe_hasher *hasher = moe_hasher_new();
     struct moe_ids ids = {0};
     bool found = true;
-    int status = cutting_open(&c, d, path, err);
+    int status;
     *n = *fingerprint = 0;
-    if (status == MOE_OK && !hasher)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: a text's fingerprint");
-    while (status == MOE_OK && found) {
-        status = next_document(&c, &found, err);
+    MOE_STEP(cutting_open(&c, d, path, err));
+    if (!hasher)
+        MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory: a text's fingerprint"));
+    while (found) {
+        MOE_STEP(next_document(&c, &found, err));
         uint64_t n_windows = found;
-        if (status == MOE_OK && found)
-            status = chain(&c, hasher, fingerprint, err);
-        if (status == MOE_OK && found && !d->pairs)
-            status = each_window(&c, &ids, give_nothing, NULL, &n_windows, err);
+        if (found)
+            MOE_STEP(chain(&c, hasher, fingerprint, err));
+        if (found && !d->pairs)
+            MOE_STEP(each_window(&c, &ids, give_nothing, NULL, &n_windows, err));
         *n += n_windows;
-        if (status == MOE_OK && moe_progress_stopped(d->progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+        if (moe_progress_stopped(d->progress))
+            MOE_STEP(moe_fail(err, MOE_ERR_INTERRUPTED, "stopped"));
     }
+out:
     moe_ids_release(&ids);
     moe_hasher_free(hasher);
     cutting_close(&c);
@@ -431,34 +430,32 @@ int moe_pairs_each(const struct moe_documents *d, const char *path,
     struct moe_ids source = {0}, target = {0};
     struct moe_buf texts[2] = {{0}, {0}}, name = {0};
     bool found = true;
-    int status = cutting_open(&c, d, path, err);
-    for (uint64_t number = 1; status == MOE_OK; number++) {
-        status = next_document(&c, &found, err);
-        if (status != MOE_OK || !found)
+    int status;
+    MOE_STEP(cutting_open(&c, d, path, err));
+    for (uint64_t number = 1;; number++) {
+        MOE_STEP(next_document(&c, &found, err));
+        if (!found)
             break;
         moe_buf_clear(&name);
         moe_buf_printf(&name, "%s: pair %llu", path, (unsigned long long)number);
         source.n = target.n = 0;
-        status =
-            name.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : read_document(&c, err);
-        if (status == MOE_OK)
-            status = read_pair((const char *)name.data, c.text, c.end - c.begin, texts, err);
-        if (status == MOE_OK)
-            status = encode_text(d, &texts[0], &source, err);
-        if (status == MOE_OK)
-            status = moe_ids_push(&target, d->decoder_start, err);
-        if (status == MOE_OK)
-            status = encode_text(d, &texts[1], &target, err);
-        if (status == MOE_OK && (!*(const char *)texts[0].data || !*(const char *)texts[1].data))
-            status = moe_fail(err, MOE_ERR_FORMAT, "%s: has an empty text", (char *)name.data);
+        if (name.failed)
+            MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory"));
+        MOE_STEP(read_document(&c, err));
+        MOE_STEP(read_pair((const char *)name.data, c.text, c.end - c.begin, texts, err));
+        MOE_STEP(encode_text(d, &texts[0], &source, err));
+        MOE_STEP(moe_ids_push(&target, d->decoder_start, err));
+        MOE_STEP(encode_text(d, &texts[1], &target, err));
+        if (!*(const char *)texts[0].data || !*(const char *)texts[1].data)
+            MOE_STEP(moe_fail(err, MOE_ERR_FORMAT, "%s: has an empty text", (char *)name.data));
         const struct moe_pair pair = {source.ids, target.ids, (uint32_t)source.n,
                                       (uint32_t)target.n, (const char *)texts[1].data};
-        if (status == MOE_OK)
-            status = fn(ctx, &pair, err);
+        MOE_STEP(fn(ctx, &pair, err));
         moe_progress_report(d->progress, d->what, c.after, c.size);
-        if (status == MOE_OK && moe_progress_stopped(d->progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+        if (moe_progress_stopped(d->progress))
+            MOE_STEP(moe_fail(err, MOE_ERR_INTERRUPTED, "stopped"));
     }
+out:
     moe_ids_release(&source);
     moe_ids_release(&target);
     moe_buf_release(&texts[0]);

@@ -411,29 +411,26 @@ int moe_inputs_seen_open(struct moe_inputs_seen **out, const char *pack_path,
     struct moe_inputs_seen *seen = moe_alloc(1, sizeof *seen, err);
     if (!seen)
         return MOE_ERR_MEMORY;
-    int status = moe_model_open_directory(&seen->model, pack_path, err);
-    if (status == MOE_OK && seen->model->config.n_encoder)
-        status =
+    int status;
+    MOE_STEP(moe_model_open_directory(&seen->model, pack_path, err));
+    if (seen->model->config.n_encoder)
+        MOE_STEP(
             moe_fail(err, MOE_ERR_UNSUPPORTED,
                      "%s: gptq is implemented for models without an encoder; use --method hqq, "
                      "linear or rtn",
-                     pack_path);
-    if (status == MOE_OK)
-        status = read_texts(seen, options, err);
-    if (status == MOE_OK)
-        status = open_buffers(seen, err);
-    if (status == MOE_OK)
-        status = open_run(seen, options, err);
-    if (status != MOE_OK) {
-        moe_inputs_seen_close(seen);
-        return status;
-    }
+                     pack_path));
+    MOE_STEP(read_texts(seen, options, err));
+    MOE_STEP(open_buffers(seen, err));
+    MOE_STEP(open_run(seen, options, err));
     seen->for_convert.ctx = seen;
     seen->for_convert.factor = find_factor;
     seen->for_convert.least_tokens = MOE_LEAST_INPUTS;
     seen->for_convert.rare = seen->rare;
     *out = seen;
     return MOE_OK;
+out:
+    moe_inputs_seen_close(seen);
+    return status;
 }
 
 const struct moe_convert_inputs *moe_inputs_seen_of(const struct moe_inputs_seen *seen)

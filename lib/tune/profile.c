@@ -308,19 +308,19 @@ static int begin_trace(struct profiling *p, const struct moe_session *session, s
     struct moe_trace_shape shape = trace_shape_of(model, p->options->trace_keep);
     struct moe_origins origins = {0};
     uint64_t *bytes = NULL;
-    int status = name_trace(p, err);
-    if (status == MOE_OK)
-        status = add_expert_bytes(model, &shape, &bytes, err);
-    if (status == MOE_OK)
-        status = trace_origins(p, &origins, err);
-    bool finished = status == MOE_OK && p->to_skip > 0 && is_finished(p, &shape, &origins);
-    if (status == MOE_OK && !finished)
-        status = p->to_skip > 0 ? resume_trace(p, &shape, &origins, err)
-                                : new_trace(p, &shape, &origins, err);
-    if (status == MOE_OK && p->trace)
-        status = moe_trace_reserve(p->trace, session->batch, err);
-    if (status == MOE_OK && p->trace)
+    int status;
+    MOE_STEP(name_trace(p, err));
+    MOE_STEP(add_expert_bytes(model, &shape, &bytes, err));
+    MOE_STEP(trace_origins(p, &origins, err));
+    if (p->to_skip == 0)
+        MOE_STEP(new_trace(p, &shape, &origins, err));
+    else if (!is_finished(p, &shape, &origins))
+        MOE_STEP(resume_trace(p, &shape, &origins, err));
+    if (p->trace) {
+        MOE_STEP(moe_trace_reserve(p->trace, session->batch, err));
         moe_probe_set_trace(p->probe, p->trace);
+    }
+out:
     moe_origins_release(&origins);
     free(bytes);
     return status;
@@ -428,34 +428,33 @@ int moe_profile_texts(struct moe_session *session, const struct moe_profile_opti
         .whole = true,
     };
     *out = NULL;
-    int status = shape.n_layers ? MOE_OK
-                                : moe_fail(err, MOE_ERR_UNSUPPORTED,
-                                           "the model has no experts: nothing to profile");
-    if (status == MOE_OK && o->pairs != (session->model->config.n_encoder > 0))
-        status = moe_fail(err, MOE_ERR_USAGE,
+    int status;
+    if (!shape.n_layers)
+        MOE_STEP(
+            moe_fail(err, MOE_ERR_UNSUPPORTED, "the model has no experts: nothing to profile"));
+    if (o->pairs != (session->model->config.n_encoder > 0))
+        MOE_STEP(moe_fail(err, MOE_ERR_USAGE,
                           o->pairs ? "the model has no encoder: it takes texts (--text FILE)"
-                                   : "the model has an encoder: it takes pairs (--pairs FILE)");
-    if (status == MOE_OK && o->partial)
-        status = moe_outfile_try(o->partial, err);
-    if (status == MOE_OK)
-        status = begin_statistics(&p, &shape, moe_pack_fingerprint(session->model->pack), err);
-    if (status == MOE_OK) {
-        p.statistics->prior = o->prior;
-        status = moe_probe_open(&p.probe, session, p.statistics, err);
-    }
-    if (status == MOE_OK && o->trace)
-        status = begin_trace(&p, session, err);
-    for (uint32_t i = 0; i < o->n_texts && status == MOE_OK; i++)
-        status = o->pairs
+                                   : "the model has an encoder: it takes pairs (--pairs FILE)"));
+    if (o->partial)
+        MOE_STEP(moe_outfile_try(o->partial, err));
+    MOE_STEP(begin_statistics(&p, &shape, moe_pack_fingerprint(session->model->pack), err));
+    p.statistics->prior = o->prior;
+    MOE_STEP(moe_probe_open(&p.probe, session, p.statistics, err));
+    if (o->trace)
+        MOE_STEP(begin_trace(&p, session, err));
+    for (uint32_t i = 0; i < o->n_texts; i++)
+        MOE_STEP(o->pairs
                      ? moe_pairs_each(&p.documents, o->texts[i], profile_pair, &p, err)
-                     : moe_documents_each(&p.documents, o->texts[i], profile_document, &p, err);
-    if (status == MOE_OK && p.to_skip > 0)
-        status = moe_fail(err, MOE_ERR_USAGE,
-                          "%s: was made from more documents than the texts have", o->partial);
-    else if (status == MOE_OK && p.n_documents == 0)
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: has no text to profile", o->texts[0]);
-    else if (status == MOE_OK && p.n_documents != p.statistics->origins.items->documents)
-        status = moe_fail(err, MOE_ERR_IO, "%s: was changed while it was read", o->texts[0]);
+                     : moe_documents_each(&p.documents, o->texts[i], profile_document, &p, err));
+    if (p.to_skip > 0)
+        MOE_STEP(moe_fail(err, MOE_ERR_USAGE,
+                          "%s: was made from more documents than the texts have", o->partial));
+    if (p.n_documents == 0)
+        MOE_STEP(moe_fail(err, MOE_ERR_FORMAT, "%s: has no text to profile", o->texts[0]));
+    if (p.n_documents != p.statistics->origins.items->documents)
+        MOE_STEP(moe_fail(err, MOE_ERR_IO, "%s: was changed while it was read", o->texts[0]));
+out:
     status = end(&p, status, err);
     moe_probe_close(p.probe);
     free(p.trace_path);
