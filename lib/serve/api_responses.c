@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "fmt/emit.h"
 #include "fmt/json.h"
 #include "serve/reply_internal.h"
@@ -241,12 +242,29 @@ static int refuse_what_is_not_done(const json_t *body, struct chat_maker *m)
     return MOE_OK;
 }
 
-static const char *const keys[] = {
-    "model",          "input",  "instructions", "stream",      "temperature",
-    "top_p",          "seed",   "tools",        "tool_choice", "parallel_tool_calls",
-    "reasoning",      "text",   "metadata",     "background",  "max_output_tokens",
-    "conversation",   "prompt", "top_logprobs", "truncation",  "previous_response_id",
-    "max_tool_calls", NULL};
+static const char *const keys[] = {"model",
+                                   "input",
+                                   "instructions",
+                                   "stream",
+                                   "temperature",
+                                   "top_p",
+                                   "seed",
+                                   "tools",
+                                   "tool_choice",
+                                   "parallel_tool_calls",
+                                   "reasoning",
+                                   "text",
+                                   "metadata",
+                                   "background",
+                                   "max_output_tokens",
+                                   "conversation",
+                                   "prompt",
+                                   "top_logprobs",
+                                   "truncation",
+                                   "previous_response_id",
+                                   "max_tool_calls",
+                                   "store",
+                                   NULL};
 
 static const char *const renamed[][2] = {
     {"max_tokens", "max_output_tokens"},
@@ -274,6 +292,7 @@ static int responses_to_chat(struct moe_request *r, json_t **out, const json_t *
                                        "tool_choice",
                                        "tools",
                                        "top_p",
+                                       "store",
                                        NULL};
     static const struct chat_member members[] = {{"input", CHAT_TEXT_OR_LIST, true},
                                                  {"instructions", CHAT_TEXT, false},
@@ -296,11 +315,13 @@ static int responses_to_chat(struct moe_request *r, json_t **out, const json_t *
     chat_take(m, chat, "reasoning_effort", json_object_get(body, "reasoning"), "effort");
     chat_ignore_others(r, json_object_get(body, "reasoning"), "reasoning.", of_reasoning);
     chat_keep(r, m, body, kept);
-    if (status == MOE_OK && before && !json_is_null(before))
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          REQUEST ": 'previous_response_id': this server keeps no responses: send "
-                                  "the whole conversation");
-    if (*chat_text_of(body, "instructions"))
+    if (status == MOE_OK && json_is_string(before)) {
+        r->before = moe_strndup(json_string_value(before), json_string_length(before), err);
+        status = r->before ? MOE_OK : MOE_ERR_MEMORY;
+    }
+    r->keeps = !json_is_false(json_object_get(body, "store"));
+    r->n_instructions = *chat_text_of(body, "instructions") != 0;
+    if (r->n_instructions)
         chat_add(m, messages,
                  json_pack("{s:s,s:s}", "role", "system", "content",
                            chat_text_of(body, "instructions")));
@@ -397,6 +418,7 @@ static void put_asked(const struct moe_reply *r, struct moe_emit *e)
         {"tool_choice", "\"auto\""},
         {"tools", "[]"},
         {"top_p", "null"},
+        {"store", "true"},
     };
     json_t *asked = json_loads(r->asked ? r->asked : "{}", 0, NULL);
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
@@ -610,6 +632,37 @@ static void fail_stream(struct moe_reply *r, struct moe_buf *out)
     write_response_event(r, out, "response.failed", "failed");
 }
 
+/* ---- Kept responses ---- */
+
+static bool keep(struct moe_reply *r, const char *conversation, struct moe_buf *response,
+                 struct moe_buf *out)
+{
+    const struct choice *c = &r->choices[0];
+    struct moe_err err;
+    struct chat_maker maker = {.err = &err};
+    struct moe_emit e;
+    struct moe_buf list = {0};
+    json_t *messages = json_loads(conversation, 0, NULL);
+    bool cut = c->why == MOE_STOP_LENGTH || c->why == MOE_STOP_CONTEXT;
+    moe_emit_begin_json(&e, response, MOE_EMIT_COMPACT);
+    put_response(r, &e, cut ? "incomplete" : "completed");
+    moe_emit_end_item(&e, NULL);
+    moe_buf_u8(&list, '[');
+    moe_buf_append(&list, r->items.data, r->items.size);
+    moe_buf_u8(&list, ']');
+    json_t *said = list.failed ? NULL : json_loadb((const char *)list.data, list.size, 0, NULL);
+    bool whole =
+        messages && said && append_items(messages, said, &maker) == MOE_OK && !maker.failed;
+    char *text = whole ? json_dumps(messages, JSON_COMPACT) : NULL;
+    if (text)
+        moe_buf_text(out, text);
+    free(text);
+    json_decref(said);
+    json_decref(messages);
+    moe_buf_release(&list);
+    return text && !out->failed && !response->failed;
+}
+
 const struct moe_reply_api reply_responses = {
     .to_chat = responses_to_chat,
     .keys = keys,
@@ -620,4 +673,5 @@ const struct moe_reply_api reply_responses = {
     .end = write_end,
     .error = write_error,
     .fail = fail_stream,
+    .keep = keep,
 };

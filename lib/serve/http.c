@@ -48,6 +48,7 @@ void moe_http_options_default(struct moe_http_options *options)
         .max_body_bytes = 4 << 20,
         .max_header_bytes = 16 << 10,
         .buffer_bytes = 16 << 20,
+        .responses_bytes = 4 << 20,
         .request_seconds = 30,
         .silence_seconds = 5,
     };
@@ -57,7 +58,7 @@ uint64_t moe_http_bytes(const struct moe_http_options *options)
 {
     return ((uint64_t)options->max_connections + RESERVE) *
                (options->max_header_bytes + CONNECTION_BYTES) +
-           options->buffer_bytes;
+           options->buffer_bytes + options->responses_bytes;
 }
 
 const char *moe_http_url(const struct moe_http *h)
@@ -722,7 +723,9 @@ int moe_http_open(struct moe_http **out, struct moe_server *server,
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->fewer, NULL);
     limit_connections(&h->options);
-    int status = start_listening(h, err);
+    int status = kept_responses_open(&h->kept, options->responses_bytes, err);
+    if (status == MOE_OK)
+        status = start_listening(h, err);
     if (status == MOE_OK)
         status = http_start(h, err);
     if (status == MOE_OK)
@@ -795,5 +798,6 @@ void moe_http_close(struct moe_http *h)
         unlink(local_path(&h->options));
     pthread_cond_destroy(&h->fewer);
     pthread_mutex_destroy(&h->lock);
+    kept_responses_close(h->kept);
     free(h);
 }

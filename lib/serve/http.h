@@ -47,9 +47,10 @@ struct moe_http_options {
     uint64_t max_header_bytes;                 /* of a request's headers with its first line */
     /* Bodies and answers in memory, all together; one answer gets at most a quarter. */
     uint64_t buffer_bytes;
-    double request_seconds; /* for a whole request to arrive; also the longest idle time of a
-                               connection */
-    double silence_seconds; /* after which a stream sends a comment */
+    uint64_t responses_bytes; /* responses that are kept (kept_responses.h); 0: none */
+    double request_seconds;   /* for a whole request to arrive; also the longest idle time of a
+                                 connection */
+    double silence_seconds;   /* after which a stream sends a comment */
 };
 void moe_http_options_default(struct moe_http_options *options);
 /* Upper bound of its memory, apart from requests being read (serve/request.h). */

@@ -16,6 +16,7 @@
 #include "base/buf.h"
 #include "serve/http.h"
 #include "serve/http_access.h"
+#include "serve/kept_responses.h"
 #include "serve/metrics.h"
 
 struct completion;
@@ -85,6 +86,7 @@ struct exchange {
 
 struct moe_http {
     struct moe_server *server;
+    struct kept_responses *kept;
     struct moe_http_options options;
     struct moe_access access;
     struct MHD_Daemon *daemon;

@@ -22,9 +22,10 @@
 static const char *const no_store[][2] = {{"Cache-Control", "no-store"}, {NULL}};
 
 static const struct route {
-    enum { READ, ANSWER, SHOW } how; /* GET; POST that a model answers; POST that is read at once */
-    enum moe_request_kind kind;      /* of ANSWER; else in whose form errors are */
-    bool open;                       /* without a key */
+    /* GET; POST that a model answers; POST that is read at once; GET or DELETE. */
+    enum { READ, ANSWER, SHOW, KEPT } how;
+    enum moe_request_kind kind; /* of ANSWER; else in whose form errors are */
+    bool open;                  /* without a key */
 } routes[MOE_HTTP_ROUTES] = {
     [MOE_HTTP_PAGE] = {.open = true},
     [MOE_HTTP_HEALTH] = {.open = true},
@@ -33,6 +34,7 @@ static const struct route {
     [MOE_HTTP_MESSAGES] = {ANSWER, MOE_REQUEST_MESSAGES},
     [MOE_HTTP_COUNT] = {ANSWER, MOE_REQUEST_COUNT},
     [MOE_HTTP_RESPONSES] = {ANSWER, MOE_REQUEST_RESPONSES},
+    [MOE_HTTP_RESPONSE] = {KEPT, MOE_REQUEST_RESPONSES},
     [MOE_HTTP_TOKENIZE] = {ANSWER, MOE_REQUEST_TOKENIZE},
     [MOE_HTTP_DETOKENIZE] = {ANSWER, MOE_REQUEST_DETOKENIZE},
     [MOE_HTTP_OLLAMA_CHAT] = {ANSWER, MOE_REQUEST_OLLAMA_CHAT},
@@ -202,6 +204,11 @@ static uint32_t find_key(struct exchange *x)
     return keys && !key ? moe_access_key_find(keys, http_header(x, "x-api-key"), "") : key;
 }
 
+static bool http_posts(const struct exchange *x)
+{
+    return routes[x->route].how == ANSWER || routes[x->route].how == SHOW;
+}
+
 /* The HTTP status that refuses the request, and why; 0: it is accepted. */
 static int refusal(struct exchange *x, const char *path, const char *host, const char *method,
                    struct moe_err *why)
@@ -238,8 +245,9 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
         moe_fail(why, MOE_ERR_USAGE, "there is nothing at '%.200s'", path);
         return 404;
     }
-    const bool posts = routes[x->route].how != READ;
-    if (posts ? strcmp(method, "POST") != 0 : !is_get(method)) {
+    const bool posts = http_posts(x), kept = routes[x->route].how == KEPT;
+    if (posts ? strcmp(method, "POST") != 0
+              : !is_get(method) && !(kept && strcmp(method, "DELETE") == 0)) {
         moe_fail(why, MOE_ERR_USAGE, "'%s' takes %s, not %.20s", path, posts ? "POST" : "GET",
                  method);
         return 405;
@@ -295,7 +303,8 @@ enum MHD_Result http_respond_error(struct exchange *x, unsigned status, const st
         {"Retry-After", later ? seconds : NULL},
         {"WWW-Authenticate", status == MHD_HTTP_UNAUTHORIZED ? "Bearer" : NULL},
         {"Allow", status != MHD_HTTP_METHOD_NOT_ALLOWED ? NULL
-                  : routes[x->route].how != READ        ? "POST, OPTIONS"
+                  : http_posts(x)                       ? "POST, OPTIONS"
+                  : routes[x->route].how == KEPT        ? "GET, HEAD, DELETE, OPTIONS"
                                                         : "GET, HEAD, OPTIONS"},
         {NULL}};
     return http_respond(x, status, "application/json", headers);
@@ -314,11 +323,13 @@ struct completion {
     unsigned refused;        /* HTTP status of `why`; 0: it was accepted */
     struct moe_err why;
     char ignored[MOE_REQUEST_IGNORED]; /* keys of the request */
+    char *conversation;                /* of a response that is to be kept; NULL: of others */
 };
 
 static void free_completion(struct completion *c)
 {
     moe_reply_free(c->reply);
+    free(c->conversation);
     free(c);
 }
 
@@ -370,6 +381,18 @@ static void count_end(struct moe_http_counts *counts, const struct moe_server_re
         moe_seconds_count(&counts->first_token, result->ttft_seconds);
 }
 
+/* Keeps a response whose answer is complete, if that is wanted. */
+static void keep_response(struct exchange *x)
+{
+    const struct completion *c = x->completion;
+    struct moe_buf response = {0}, conversation = {0};
+    if (c->conversation && moe_reply_keep(c->reply, c->conversation, &response, &conversation))
+        kept_responses_put(x->http->kept, moe_reply_id(c->reply), x->owner, &response,
+                           &conversation);
+    moe_buf_release(&response);
+    moe_buf_release(&conversation);
+}
+
 static void on_end(void *ctx, uint32_t choice, const struct moe_server_result *result)
 {
     struct exchange *x = ctx;
@@ -379,6 +402,7 @@ static void on_end(void *ctx, uint32_t choice, const struct moe_server_result *r
     struct moe_buf rest = {0};
     const struct moe_server_result told = end_to_tell(result, &err);
     moe_reply_ended(c->reply, choice, &told, &rest);
+    keep_response(x);
     bool last = ++c->n_ended == c->n_choices, failed = moe_reply_failed(c->reply) != NULL;
     pthread_mutex_lock(&h->lock);
     count_end(&h->counts, &told);
@@ -400,11 +424,32 @@ static void on_end(void *ctx, uint32_t choice, const struct moe_server_result *r
         exchange_release(x);
 }
 
-static int on_read(void *ctx, const struct moe_request *r, struct moe_err *err)
+/* Puts the conversation of the response that a request goes on from before it. */
+static int go_on(struct exchange *x, struct moe_request *r, struct moe_err *err)
+{
+    struct moe_buf before = {0};
+    int status = MOE_OK;
+    if (!kept_responses_get(x->http->kept, r->before, x->owner, NULL, &before))
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "the request: 'previous_response_id' is of no response that is kept here "
+                          "(any more): send the whole conversation");
+    else if (before.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the earlier response");
+    else
+        status = moe_request_go_on(r, before.data, before.size, err);
+    moe_buf_release(&before);
+    return status;
+}
+
+static int on_read(void *ctx, struct moe_request *r, struct moe_err *err)
 {
     struct exchange *x = ctx;
     struct completion *c = x->completion;
     const char *model = r->model ? r->model : moe_server_model(x->http->server, 0);
+    if (r->before)
+        MOE_TRY(go_on(x, r, err));
+    if (r->keeps && x->http->options.responses_bytes)
+        c->conversation = moe_request_conversation(r);
     MOE_TRY(moe_reply_new(&c->reply, r, model ? model : "", err));
     c->n_choices = r->n;
     memcpy(c->ignored, r->ignored, sizeof c->ignored);
@@ -567,7 +612,7 @@ static enum MHD_Result respond_preflight(struct exchange *x)
 {
     const char *names = http_header(x, "Access-Control-Request-Headers");
     const char *const foreign[][2] = {
-        {"Access-Control-Allow-Methods", "GET, POST"},
+        {"Access-Control-Allow-Methods", "GET, POST, DELETE"},
         {"Access-Control-Allow-Headers",
          names && is_list_of_names(names) ? names : "Authorization, Content-Type"},
         {"Access-Control-Max-Age", "600"},
@@ -629,6 +674,23 @@ static enum MHD_Result respond_show(struct exchange *x)
     return result;
 }
 
+/* Shows a kept response, or forgets it. */
+static enum MHD_Result respond_kept(struct exchange *x)
+{
+    struct moe_err err;
+    const bool drops = strcmp(x->method, "DELETE") == 0;
+    struct kept_responses *kept = x->http->kept;
+    if (drops ? !kept_responses_drop(kept, x->item, x->owner)
+              : !kept_responses_get(kept, x->item, x->owner, &x->out, NULL)) {
+        moe_fail(&err, MOE_ERR_USAGE, "there is no response '%.100s' here (any more)", x->item);
+        return http_respond_error(x, MHD_HTTP_NOT_FOUND, &err);
+    }
+    if (drops)
+        moe_buf_printf(&x->out, "{\"id\":\"%s\",\"object\":\"response\",\"deleted\":true}\n",
+                       x->item);
+    return respond_json(x);
+}
+
 static enum MHD_Result answer_whole(struct exchange *x)
 {
     struct moe_server *server = x->http->server;
@@ -646,6 +708,8 @@ static enum MHD_Result answer_whole(struct exchange *x)
         return respond_json(x);
     case MOE_HTTP_MODEL:
         return respond_model(x, x->item);
+    case MOE_HTTP_RESPONSE:
+        return respond_kept(x);
     case MOE_HTTP_PROPS:
         http_write_props(server, &x->out);
         return respond_json(x);

@@ -21,6 +21,7 @@ const char *const moe_http_paths[MOE_HTTP_ROUTES] = {
     [MOE_HTTP_MESSAGES] = "/v1/messages",
     [MOE_HTTP_COUNT] = "/v1/messages/count_tokens",
     [MOE_HTTP_RESPONSES] = "/v1/responses",
+    [MOE_HTTP_RESPONSE] = "/v1/responses/{id}",
     [MOE_HTTP_TOKENIZE] = "/tokenize",
     [MOE_HTTP_DETOKENIZE] = "/detokenize",
     [MOE_HTTP_PROPS] = "/props",

@@ -223,6 +223,12 @@ void moe_reply_free(struct moe_reply *r)
     free(r);
 }
 
+bool moe_reply_keep(struct moe_reply *r, const char *conversation, struct moe_buf *response,
+                    struct moe_buf *out)
+{
+    return r->api && r->api->keep && !r->failed && r->api->keep(r, conversation, response, out);
+}
+
 bool moe_reply_is_lines(const struct moe_reply *r)
 {
     return r->api && r->api->lines;

@@ -31,6 +31,10 @@ struct moe_reply;
 int moe_reply_new(struct moe_reply **out, const struct moe_request *r, const char *model,
                   struct moe_err *err);
 void moe_reply_free(struct moe_reply *reply); /* NULL is fine */
+/* Of a complete answer that may be kept (/v1/responses): appends the whole reply, and the
+ * conversation, a JSON list of messages, with what was answered. */
+bool moe_reply_keep(struct moe_reply *reply, const char *conversation, struct moe_buf *response,
+                    struct moe_buf *out);
 /* Whether its stream is JSON lines, not server-sent events. */
 bool moe_reply_is_lines(const struct moe_reply *reply);
 /* "chatcmpl-..." or "cmpl-...". */

@@ -81,6 +81,10 @@ struct moe_reply_api {
     /* An error's body (NULL: as of completions), and as a stream's last event. */
     void (*error)(struct moe_buf *out, unsigned http_status, const struct moe_err *why);
     void (*fail)(struct moe_reply *r, struct moe_buf *out);
+    /* Appends the response, and the conversation with its answer, both as JSON; called when the
+     * answer is complete. NULL: responses are not kept. */
+    bool (*keep)(struct moe_reply *r, const char *conversation, struct moe_buf *response,
+                 struct moe_buf *out);
 };
 extern const struct moe_reply_api reply_messages, reply_count, reply_responses, reply_tokenize,
     reply_detokenize, reply_ollama_chat, reply_ollama_generate, reply_embeddings,

@@ -965,9 +965,38 @@ void moe_request_free(struct moe_request *r)
     free(r->ids);
     moe_grammar_free(r->grammar);
     free(r->asked);
+    free(r->before);
     free(r->model);
     free(r->id);
     free(r);
+}
+
+int moe_request_go_on(struct moe_request *r, const void *conversation, uint64_t n,
+                      struct moe_err *err)
+{
+    json_t *before, *message;
+    size_t i;
+    int failed = 0;
+    MOE_TRY(
+        moe_json_parse(&before, "the earlier response", conversation, n, MOE_REQUEST_MEMORY, err));
+    json_array_foreach(before, i, message)
+    {
+        failed |= json_array_insert(r->messages, r->n_instructions + i, message);
+    }
+    r->chat_bytes += moe_json_bytes(before);
+    moe_json_free(before);
+    return failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the earlier response") : MOE_OK;
+}
+
+char *moe_request_conversation(const struct moe_request *r)
+{
+    json_t *list = json_array();
+    int failed = 0;
+    for (size_t i = r->n_instructions; i < json_array_size(r->messages); i++)
+        failed |= json_array_append(list, json_array_get(r->messages, i));
+    char *text = failed ? NULL : json_dumps(list, JSON_COMPACT);
+    json_decref(list);
+    return text;
 }
 
 uint64_t moe_request_bytes(const struct moe_request *r)

@@ -128,6 +128,11 @@ struct moe_request {            /* owns everything it points at */
     bool draft;            /* drafts are allowed if the server drafts */
 
     char ignored[MOE_REQUEST_IGNORED]; /* names of keys that had no effect, "user, store" */
+    /* Of Responses: the one that this goes on from (NULL: none), how many messages come before that
+     * conversation, and whether the response is to be kept. */
+    char *before;
+    uint32_t n_instructions;
+    bool keeps;
     char *asked; /* of other APIs: JSON, members that replies give back; NULL: none */
 
     struct moe_grammar *grammar; /* holds the answer; NULL: free */
@@ -148,6 +153,14 @@ void moe_request_free(struct moe_request *r); /* NULL is fine */
 
 /* Memory of a waiting request, including its grammar's constraints once it runs. */
 uint64_t moe_request_bytes(const struct moe_request *r);
+
+/* Puts the messages of an earlier conversation, JSON, before those of the request, behind its
+ * instructions. */
+int moe_request_go_on(struct moe_request *r, const void *conversation, uint64_t n,
+                      struct moe_err *err);
+
+/* Its messages but for its instructions, as JSON; free(). NULL: out of memory. */
+char *moe_request_conversation(const struct moe_request *r);
 
 uint64_t moe_request_seed(const struct moe_request *r, uint32_t choice);
 

@@ -110,7 +110,7 @@ struct moe_server_events {
      * of prompts. 0: nobody in particular. */
     uint64_t client, owner;
     /* Of moe_server_submit_body: the body has been read; a failure refuses the request. */
-    int (*read)(void *ctx, const struct moe_request *r, struct moe_err *err);
+    int (*read)(void *ctx, struct moe_request *r, struct moe_err *err);
     /* ... it is refused, and forgotten. MOE_ERR_LIMIT: the queue is full. */
     void (*refused)(void *ctx, const struct moe_err *why);
     /* Final text in whole UTF-8 characters, of chats told apart (prompt/chat_answer.h); held back

@@ -128,8 +128,30 @@ says "*'dimensions' is 193, but the model's states have 192*" "... of as many nu
 post /v1/embeddings '{"input":["x",""]}'
 says "*'input\[1\]' is empty*" "... and an empty text has none"
 
+# ---- Kept responses ----
+
 post /v1/responses '{"input":"Once","previous_response_id":"resp_1"}'
-says "*'previous_response_id': this server keeps no responses*" "... and say what they do not keep"
+says "*'previous_response_id' is of no response that is kept here*" "a response that is not kept is told"
+post /v1/responses '{"temperature":0,"instructions":"Be short.","input":"Once","max_output_tokens":4}'
+id=$(sed 's/.*"id":"\(resp_[0-9a-f]*\)".*/\1/' "$got")
+answered=$(sed 's/.*"output_text","text":"\([^"]*\)".*/\1/' "$got")
+cp "$got" "$tmp/first"
+run "$load" -p "$port" -P "/v1/responses/$id" -o "$got"
+check "a response can be read again" cmp "$got" "$tmp/first"
+post /v1/responses '{"temperature":0,"input":"And?","max_output_tokens":4,"previous_response_id":"'"$id"'"}'
+says '*"previous_response_id":"'"$id"'",*' "... and gone on from"
+sed 's/"id":"[^"]*"//g; s/"created_at":[0-9]*//; s/"previous_response_id":[^,]*//; s/"cached_tokens":[0-9]*//' "$got" >"$tmp/second"
+post /v1/responses '{"temperature":0,"input":[{"role":"user","content":"Once"},{"role":"assistant","content":"'"$answered"'"},{"role":"user","content":"And?"}],"max_output_tokens":4}'
+sed 's/"id":"[^"]*"//g; s/"created_at":[0-9]*//; s/"previous_response_id":[^,]*//; s/"cached_tokens":[0-9]*//' "$got" >"$tmp/whole"
+check "... which is the same as sending the whole conversation" cmp "$tmp/second" "$tmp/whole"
+run "$load" -p "$port" -P "/v1/responses/$id" -X DELETE -o "$got"
+says '{"id":"'"$id"'","object":"response","deleted":true}*' "... and forgotten"
+run "$load" -p "$port" -P "/v1/responses/$id" -o "$got"
+says '*"there is no response *'"$id"'*' "... for good"
+post /v1/responses '{"temperature":0,"store":false,"input":"Once","max_output_tokens":2,"stream":true}'
+id=$(sed -n 's/.*"id":"\(resp_[0-9a-f]*\)".*/\1/p' "$got" | head -n 1)
+run "$load" -p "$port" -P "/v1/responses/$id" -o "$got"
+says '*"there is no response *' "what is not to be stored is not kept"
 kill "$server"
 wait "$server"
 finish

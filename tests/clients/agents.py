@@ -59,6 +59,10 @@ def openai_responses():
              {"type": "function_call_output", "call_id": call.call_id, "output": "found"}]
     got = client.responses.create(model="m", instructions="Be short.", input=items, temperature=0, max_output_tokens=8)
     assert got.output_text and got.status == "incomplete" and got.incomplete_details.reason == "max_output_tokens"
+    assert client.responses.retrieve(got.id).output_text == got.output_text
+    more = client.responses.create(model="m", input="And?", previous_response_id=got.id, temperature=0, max_output_tokens=8)
+    assert more.usage.input_tokens > got.usage.input_tokens and more.previous_response_id == got.id, more
+    client.responses.delete(got.id)
 
 
 def openai_responses_stream():

@@ -135,7 +135,7 @@ static const struct field fields_responses[] = {
     {"text.verbosity", "\"text\": {\"verbosity\": \"low\"}", NULL},
     {"metadata", "\"metadata\": {\"a\": \"b\"}", NULL},
     {"previous_response_id", "\"previous_response_id\": \"resp_1\"", NULL},
-    {"store", "\"store\": true", NULL},
+    {"store", "\"store\": false", NULL},
     {"background", "\"background\": true", NULL},
     {"conversation", "\"conversation\": \"c\"", NULL},
     {"prompt", "\"prompt\": {\"id\": \"a\"}", NULL},
@@ -253,6 +253,8 @@ static void fingerprint(const struct moe_request *r, struct moe_buf *out)
                    (unsigned)r->min_tokens);
     put_text(out, r->model);
     put_text(out, r->only_call);
+    put_text(out, r->before);
+    moe_buf_u8(out, r->keeps);
     put_text(out, r->prompt);
     if (r->api != moe_request_api(MOE_REQUEST_RESPONSES)) /* which give back what had no effect */
         put_text(out, r->asked);

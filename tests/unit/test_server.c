@@ -125,7 +125,7 @@ struct sender {
     struct moe_err why;
 };
 
-static int hear_read(void *ctx, const struct moe_request *r, struct moe_err *err)
+static int hear_read(void *ctx, struct moe_request *r, struct moe_err *err)
 {
     (void)r, (void)err;
     pthread_mutex_lock(&telling_order);
