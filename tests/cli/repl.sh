@@ -178,7 +178,7 @@ check "Tab completes a command" wait_for last_line_is '> /memory'
 keys C-c
 check "Ctrl-C clears the line" shows '^> /memory \^C'
 prompts
-keys -l '/set rep'
+keys -l '/set repeat-p'
 keys Tab
 check "Tab completes a setting" wait_for last_line_is '> /set repeat-penalty'
 keys C-u

@@ -257,7 +257,6 @@ def hostile_markdown_is_text():
     nested = "".join("  " * i + "- a\n" for i in range(400)) + ">" * 400 + " x"
     longest = max(longest, markdown(nested)[1])
     assert longest < 4, longest
-    print("# 100,000 characters of hostile Markdown take %.2f s at most" % longest)
 
 
 def folds_thoughts_and_shows_calls():
