@@ -615,19 +615,15 @@ static int checkpoint_open_hf(struct moe_tensor_files *out, const char *dir, str
     char *index = moe_path_join(dir, index_name, err);
     out->files = moe_alloc(MAX_SHARDS, sizeof *out->files, err);
     if (!single || !index || !out->files)
-        goto done;
+        goto out;
     if (moe_path_exists(single)) {
-        status = open_shard(&o, single_name, err);
-        if (status == MOE_OK)
-            status = sort_by_name(&o, err);
-    } else if (moe_path_exists(index)) {
-        status = open_sharded(&o, err);
+        MOE_STEP(open_shard(&o, single_name, err));
+        MOE_STEP(sort_by_name(&o, err));
     } else {
-        status = fail_no_weights(dir, err);
+        MOE_STEP(moe_path_exists(index) ? open_sharded(&o, err) : fail_no_weights(dir, err));
     }
-    if (status == MOE_OK)
-        status = moe_tensor_pairs_join(out, dir, err);
-done:
+    MOE_STEP(moe_tensor_pairs_join(out, dir, err));
+out:
     free(single);
     free(index);
     return status;

@@ -161,11 +161,6 @@ const char *moe_strategy_name_at(int i)
 
 /* ---- What goes together ---- */
 
-static bool prefetches(const struct moe_strategy *s)
-{
-    return moe_strategy_has(s, MOE_PART_PREFETCH);
-}
-
 static bool computes_low(const struct moe_strategy *s)
 {
     return s->miss_precision != MOE_MISS_BEST || s->prefill == MOE_PREFILL_HYBRID;
@@ -183,7 +178,7 @@ static const char *idle(const struct moe_strategy *s, enum moe_part part)
         return "every expert is in memory already";
     switch (part) {
     case MOE_PART_PREDICT:
-        return prefetches(s) || s->precalculate
+        return moe_strategy_has(s, MOE_PART_PREFETCH) || s->precalculate
                    ? NULL
                    : "nothing uses the prediction: --prefetch or --precalculate would";
     case MOE_PART_ASSUME_PREDICTION:

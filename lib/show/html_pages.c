@@ -331,31 +331,26 @@ int page_statistics(struct moe_page *p, const char *path, struct moe_err *err)
     const char *predictors[MOE_N_PREDICTORS];
     struct moe_statistics *s = NULL;
     struct moe_buf words = {0};
-    int status = moe_statistics_read(&s, path, err);
     for (int i = 0; i < MOE_N_PREDICTORS; i++)
         predictors[i] = moe_predictor_name((enum moe_predictor)i);
-    if (status == MOE_OK) {
-        moe_page_say(p,
-                     "%" PRIu64 " document%s, %" PRIu64 " tokens; %" PRIu32 " MoE layers, %" PRIu32
-                     " experts, %" PRIu32 " per token.",
-                     s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_DOCUMENTS] == 1 ? "" : "s",
-                     s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers, s->shape.n_experts,
-                     s->shape.top_k);
-        status =
-            put_use(p, s->series[MOE_S_ACTIVATIONS], s->shape.n_layers, s->shape.n_experts, err);
-    }
-    if (status == MOE_OK)
-        status = put_shares(p, s, "Which are used again",
-                            "Layers down; the strongest shade is 100%, unknown shares are grey",
-                            reuses, REUSES, get_reuse, err);
-    if (status == MOE_OK)
-        status = put_shares(p, s, "How well they are predicted",
-                            "Share of a token's experts among as many predicted. Layers down, "
-                            "predictors across; the strongest shade is 100%, unknown shares are "
-                            "grey",
-                            predictors, MOE_N_PREDICTORS, get_accuracy, err);
-    if (status == MOE_OK)
-        status = moe_show_statistics(s, MOE_PLAIN_SCREEN, &words, err);
+    int status;
+    MOE_STEP(moe_statistics_read(&s, path, err));
+    moe_page_say(p,
+                 "%" PRIu64 " document%s, %" PRIu64 " tokens; %" PRIu32 " MoE layers, %" PRIu32
+                 " experts, %" PRIu32 " per token.",
+                 s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_DOCUMENTS] == 1 ? "" : "s",
+                 s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers, s->shape.n_experts,
+                 s->shape.top_k);
+    MOE_STEP(put_use(p, s->series[MOE_S_ACTIVATIONS], s->shape.n_layers, s->shape.n_experts, err));
+    MOE_STEP(put_shares(p, s, "Which are used again",
+                        "Layers down; the strongest shade is 100%, unknown shares are grey", reuses,
+                        REUSES, get_reuse, err));
+    MOE_STEP(put_shares(p, s, "How well they are predicted",
+                        "Share of a token's experts among as many predicted. Layers down, "
+                        "predictors across; the strongest shade is 100%, unknown shares are grey",
+                        predictors, MOE_N_PREDICTORS, get_accuracy, err));
+    MOE_STEP(moe_show_statistics(s, MOE_PLAIN_SCREEN, &words, err));
+out:
     put_words(p, "The same in words", &words);
     moe_statistics_free(s);
     return status;

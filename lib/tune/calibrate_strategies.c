@@ -506,21 +506,19 @@ int calibrate_adaptive(struct calibration *c, const struct moe_quality *base,
     struct adaptive a = {.c = c, .n = (uint64_t)c->map->n_layers * c->map->n_experts};
     struct moe_importance_options of_asked = *options;
     a.most = (uint64_t)ceil(c->options->measured_share * (double)a.n);
-    int status = allocate(&a, err);
+    int status;
+    MOE_STEP(allocate(&a, err));
     of_asked.asked = a.asked;
-    if (status == MOE_OK)
-        status = moe_importance_proxy(a.proxy, c->own.rerun, base, options, err);
-    if (status == MOE_OK)
-        status = begin_adaptive(&a, err);
-    for (uint32_t round = 0; status == MOE_OK; round++) {
-        status = moe_importance_exact(c->map, c->own.rerun, base, &of_asked, err);
-        if (status == MOE_OK)
-            status = choose_measured(&a, err);
-        if (status != MOE_OK || !ask(&a, round, &status, err))
-            break;
-    }
+    MOE_STEP(moe_importance_proxy(a.proxy, c->own.rerun, base, options, err));
+    MOE_STEP(begin_adaptive(&a, err));
+    uint32_t round = 0;
+    do {
+        MOE_STEP(moe_importance_exact(c->map, c->own.rerun, base, &of_asked, err));
+        MOE_STEP(choose_measured(&a, err));
+    } while (ask(&a, round++, &status, err));
     if (status == MOE_OK)
         settle(&a);
+out:
     moe_map_free(a.proxy);
     free(a.asked);
     free(a.figures);

@@ -588,27 +588,24 @@ int moe_device_measure_model(struct moe_device_model *out, const char *pack, dou
     if (!b)
         return MOE_ERR_MEMORY;
     b->progress = progress;
-    int status = open_session(b, pack, err);
-    if (status == MOE_OK) {
-        const struct moe_config *c = &b->model->config;
-        set_variants(b->model->pack, out);
-        out->source_fingerprint = moe_pack_source_fingerprint(b->model->pack);
-        out->layers = c->n_layers;
-        out->moe_layers = c->n_moe_layers;
-        out->experts_per_token = c->top_k;
-        out->positions = b->n_positions;
-    }
-    uint32_t n_variants = out->n_variants ? out->n_variants : 1;
-    for (uint32_t v = n_variants; v-- > 0 && status == MOE_OK;) {
+    int status;
+    MOE_STEP(open_session(b, pack, err));
+    const struct moe_config *c = &b->model->config;
+    set_variants(b->model->pack, out);
+    out->source_fingerprint = moe_pack_source_fingerprint(b->model->pack);
+    out->layers = c->n_layers;
+    out->moe_layers = c->n_moe_layers;
+    out->experts_per_token = c->top_k;
+    out->positions = b->n_positions;
+    const uint32_t n_variants = out->n_variants ? out->n_variants : 1;
+    for (uint32_t v = n_variants; v-- > 0;) { /* ends with the best */
         moe_device_experts_close(&b->experts);
-        status = run_variant(b, v, n_variants, seconds, &out->head_seconds, err);
+        MOE_STEP(run_variant(b, v, n_variants, seconds, &out->head_seconds, err));
     }
-    if (status == MOE_OK) /* the loop ends with the best variant */
-        status = measure_far(b, out, err);
-    if (status == MOE_OK)
-        status = measure_loading(b, seconds, out, err);
-    if (status == MOE_OK)
-        set_batches(b, out);
+    MOE_STEP(measure_far(b, out, err));
+    MOE_STEP(measure_loading(b, seconds, out, err));
+    set_batches(b, out);
+out:
     moe_session_close(b->session);
     moe_device_experts_close(&b->experts);
     moe_model_close(b->model);
