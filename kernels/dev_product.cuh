@@ -238,6 +238,18 @@ static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
     case MOE_LAYOUT_TQ1_0:                                                                         \
         start(MOE_LAYOUT_TQ1_0, 32);                                                               \
         break;                                                                                     \
+    case MOE_LAYOUT_IQ2_KS:                                                                        \
+        start(MOE_LAYOUT_IQ2_KS, 32);                                                              \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ3_KS:                                                                        \
+        start(MOE_LAYOUT_IQ3_KS, 32);                                                              \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ4_KS:                                                                        \
+        start(MOE_LAYOUT_IQ4_KS, 32);                                                              \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ5_KS:                                                                        \
+        start(MOE_LAYOUT_IQ5_KS, 32);                                                              \
+        break;                                                                                     \
     case MOE_LAYOUT_IQ1_M:                                                                         \
         start(MOE_LAYOUT_IQ1_M, 16);                                                               \
         break;                                                                                     \
@@ -255,6 +267,21 @@ static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
         break;                                                                                     \
     case MOE_LAYOUT_Q6_K:                                                                          \
         start(MOE_LAYOUT_Q6_K, 16);                                                                \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ2_K:                                                                         \
+        start(MOE_LAYOUT_IQ2_K, 16);                                                               \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ3_K:                                                                         \
+        start(MOE_LAYOUT_IQ3_K, 16);                                                               \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ4_K:                                                                         \
+        start(MOE_LAYOUT_IQ4_K, 16);                                                               \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ5_K:                                                                         \
+        start(MOE_LAYOUT_IQ5_K, 16);                                                               \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ6_K:                                                                         \
+        start(MOE_LAYOUT_IQ6_K, 16);                                                               \
         break;                                                                                     \
     case MOE_LAYOUT_NVFP4:                                                                         \
         start(MOE_LAYOUT_NVFP4, 16);                                                               \

@@ -128,20 +128,30 @@ static __device__ __forceinline__ float dev_f16(uint16_t h)
 }
 
 /* Pieces of 16 bytes of a head that a scale takes: d, m, then numbers, or the unit of signs that
- * they stand in. */
+ * they stand in, and bits e. */
 static constexpr MOE_DEVICE_CODE int dev_first_pieces(int kind)
 {
-    return moe_kind_is_e2m1(kind) ? 0 : moe_kind_has_offset(kind) ? 4 : 2;
+    return (moe_kind_has_d(kind) ? 2 : 0) + (moe_kind_has_min(kind) ? 2 : 0);
+}
+static constexpr MOE_DEVICE_CODE int dev_packed_pieces(int kind)
+{
+    return moe_kind_packed_high(kind) ? 2 : 1;
+}
+static constexpr MOE_DEVICE_CODE bool dev_has_shifts(int kind)
+{
+    return moe_kind_shift(kind) && !moe_kind_scale_has_e(kind);
 }
 static constexpr MOE_DEVICE_CODE int dev_scale_pieces(int kind)
 {
-    const bool one = moe_kind_is_e2m1(kind) || kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_Q2_K ||
-                     moe_kind_scale_unit(kind) > 0;
-    return dev_first_pieces(kind) + (moe_kind_signs_have_scale(kind) ? DEV_UNIT / 16
-                                     : moe_kind_sixes(kind)  ? (moe_kind_has_offset(kind) ? 4 : 2)
-                                     : moe_kind_is_iq1(kind) ? 2
-                                     : one                   ? 1
-                                                             : 0);
+    const bool one =
+        moe_kind_is_e2m1(kind) || moe_kind_byte_scales(kind) || moe_kind_scale_unit(kind) > 0;
+    return dev_first_pieces(kind) +
+           (moe_kind_signs_have_scale(kind) ? DEV_UNIT / 16
+            : moe_kind_packed(kind) ? dev_packed_pieces(kind) * (moe_kind_has_min(kind) ? 2 : 1)
+            : moe_kind_is_iq1(kind) ? 2
+            : one                   ? 1
+                                    : 0) +
+           (dev_has_shifts(kind) ? 1 : 0);
 }
 
 /* Piece k of those that a run's scale takes. */
@@ -150,14 +160,17 @@ static __device__ __forceinline__ const uint8_t *dev_scale_piece(const struct de
                                                                  uint32_t k)
 {
     const int first = dev_first_pieces(KIND), behind = (int)k - first;
-    const uint32_t sixes = moe_kind_sixes(KIND);
+    const uint32_t packed = moe_kind_packed(KIND), each = dev_packed_pieces(KIND);
     if (behind < 0)
         return run.head + 16 * k;
     uint32_t at = run.scale;
-    if (sixes) {
-        uint32_t i = run.scale + (uint32_t)behind / 2 * 8;
-        at = behind % 2 ? sixes / 2 + i / 4 : i / 2;
+    if (packed) {
+        uint32_t i = run.scale + (uint32_t)behind / each * 8;
+        at = (uint32_t)behind % each ? packed / 2 + i * (uint32_t)moe_kind_packed_high(KIND) / 8
+                                     : i / 2;
     }
+    if (dev_has_shifts(KIND) && (int)k == dev_scale_pieces(KIND) - 1)
+        at = (uint32_t)moe_kind_shifts_at(KIND) + run.scale / 8;
     if (moe_kind_signs_have_scale(KIND))
         return run.codes + moe_kind_plane(KIND) * DEV_UNIT + 16 * behind;
     if (KIND == MOE_LAYOUT_IQ1_S)
@@ -181,22 +194,28 @@ static __device__ __forceinline__ struct moe_scales dev_scale_of(int own, PIECE 
         const uint16_t *h = (const uint16_t *)piece(k + (int)(row / 8)) + row % 8;
         return SHARED ? *h : __ldg(h);
     };
-    auto six = [&](int k) {
-        return (uint8_t)((byte(k) >> scale % 2 * 4 & 15) | (byte(k + 1) >> scale % 4 * 2 & 3) << 4);
+    auto packed = [&](int k) {
+        const uint32_t more = moe_kind_packed_high(KIND);
+        uint32_t number = byte(k) >> scale % 2 * 4 & 15;
+        if (more)
+            number |= (byte(k + 1) >> scale * more % 8 & ((1u << more) - 1)) << 4;
+        return (uint8_t)number;
     };
     float d = 0, m = 0;
     uint8_t s = 0, t = 0;
-    if constexpr (dev_first_pieces(KIND) > 0)
+    if constexpr (moe_kind_has_d(KIND))
         d = dev_f16(word(0));
-    if constexpr (dev_first_pieces(KIND) > 2) {
+    if constexpr (moe_kind_has_min(KIND)) {
         if (moe_kind_span(KIND) == 0 && moe_kind_has_zeros(own))
             return moe_zero_scales(d, word(2));
         m = dev_f16(word(2));
     }
-    if constexpr (moe_kind_sixes(KIND) > 0) {
-        s = six(first);
-        if constexpr (moe_kind_has_offset(KIND))
-            t = six(first + 2);
+    if constexpr (dev_has_shifts(KIND))
+        t = byte(dev_scale_pieces(KIND) - 1) >> scale % 8 & 1;
+    if constexpr (moe_kind_packed(KIND) > 0) {
+        s = packed(first);
+        if constexpr (moe_kind_has_min(KIND))
+            t = packed(first + 2);
     } else if constexpr (moe_kind_signs_have_scale(KIND)) {
         const uint8_t *last = piece(first + (int)(row / 4)) + row % 4 * 4 + 3;
         s = moe_signs_scale((uint32_t)(SHARED ? *last : __ldg(last)) << 24);
@@ -211,6 +230,9 @@ static __device__ __forceinline__ struct moe_scales dev_scale_of(int own, PIECE 
         if constexpr (KIND == MOE_LAYOUT_Q2_K) {
             t = s >> 4;
             s &= 15;
+        } else if constexpr (moe_kind_scale_has_e(KIND)) {
+            t = s & 1;
+            s >>= 1;
         }
     }
     return moe_kind_scales_of(KIND, d, m, s, t);
@@ -268,6 +290,51 @@ template <int KIND> static __device__ __forceinline__ uint32_t dev_table_four(ui
     return dev_pick_bytes(low, high, 0x3210u | (digits >> 1 & 0x4444u));
 }
 
+/* Word i of the table of ik_llama.cpp's kinds of 2, 3, 5 and 6 bits: four numbers. */
+template <int KIND> static constexpr MOE_DEVICE_CODE uint32_t dev_numbers_word(int i)
+{
+    constexpr int8_t two[8] = {MOE_IQ2K_NUMBERS}, three[8] = {MOE_IQ3K_NUMBERS};
+    constexpr int8_t five[32] = {MOE_IQ5K_NUMBERS}, six[64] = {MOE_IQ6K_NUMBERS};
+    uint32_t word = 0;
+    for (int k = 0; k < 4; k++) {
+        const int8_t number = moe_kind_is_iq2k(KIND)   ? two[4 * i + k]
+                              : moe_kind_is_iq3k(KIND) ? three[4 * i + k]
+                              : moe_kind_is_iq5k(KIND) ? five[4 * i + k]
+                                                       : six[4 * i + k];
+        word |= (uint32_t)(uint8_t)number << 8 * k;
+    }
+    return word;
+}
+
+/* Digits of 4 bits, from four bytes. */
+static __device__ __forceinline__ uint32_t dev_digits(uint32_t bytes)
+{
+    uint32_t pairs = (bytes | bytes >> 4) & 0x00ff00ffu;
+    return (pairs | pairs >> 8) & 0xffffu;
+}
+
+/* Numbers of four codes of those kinds: of eight codes each, by three bits, then by one bit after
+ * the other the half that has it. */
+template <int KIND> static __device__ __forceinline__ uint32_t dev_numbers_of(uint32_t codes)
+{
+    const int bits = moe_kind_plane(KIND) + moe_kind_high_plane(KIND);
+    const int n = bits < 4 ? 1 : 1 << (bits - 3);
+    const uint32_t digits = dev_digits(codes & 0x07070707u);
+    uint32_t found[n];
+#pragma unroll
+    for (int i = 0; i < n; i++)
+        found[i] = dev_pick_bytes(dev_numbers_word<KIND>(2 * i), dev_numbers_word<KIND>(2 * i + 1),
+                                  digits);
+#pragma unroll
+    for (int bit = 3; bit < bits; bit++) {
+        const uint32_t halves = 0x3210u | dev_digits(codes >> bit & 0x01010101u) << 2;
+#pragma unroll
+        for (int i = 0; i < n >> (bit - 2); i++)
+            found[i] = dev_pick_bytes(found[2 * i], found[2 * i + 1], halves);
+    }
+    return found[0];
+}
+
 /* The first N words of a row's word of a unit. high: its bits of the second plane, moved down so
  * that the first word's are the lowest of each byte. */
 template <int KIND, int N>
@@ -285,7 +352,9 @@ static __device__ __forceinline__ void dev_unpack(uint32_t word, uint32_t high, 
             codes[s] = word >> (bits < 8 ? bits * s : 0) & ones * ((1u << bits) - 1);
             if (more)
                 codes[s] |= (high >> more * s & ones * ((1u << more) - 1)) << bits;
-            if (bits == 8 && moe_kind_zero(KIND))
+            if constexpr (moe_kind_shift(KIND) > 0) /* none of iq4 */
+                codes[s] = dev_numbers_of<KIND>(codes[s]);
+            else if (bits == 8 && moe_kind_zero(KIND))
                 codes[s] ^= top;
             else if (KIND == MOE_LAYOUT_Q1_0)
                 codes[s] = ((2 * codes[s] | top) - ones) ^ top;

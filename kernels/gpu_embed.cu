@@ -36,6 +36,14 @@ static __device__ int32_t number_of(int kind, uint32_t code)
         four = dev_table_four<MOE_LAYOUT_MXFP4>(code);
     else if (moe_kind_is_iq4(kind))
         four = dev_table_four<MOE_LAYOUT_IQ4_NL>(code);
+    else if (moe_kind_is_iq2k(kind))
+        four = dev_numbers_of<MOE_LAYOUT_IQ2_K>(code);
+    else if (moe_kind_is_iq3k(kind))
+        four = dev_numbers_of<MOE_LAYOUT_IQ3_K>(code);
+    else if (moe_kind_is_iq5k(kind))
+        four = dev_numbers_of<MOE_LAYOUT_IQ5_K>(code);
+    else if (kind == MOE_LAYOUT_IQ6_K)
+        four = dev_numbers_of<MOE_LAYOUT_IQ6_K>(code);
     else if (kind == MOE_LAYOUT_Q1_0)
         return code ? 1 : -1;
     else if (moe_kind_is_iq1(kind))
@@ -73,8 +81,8 @@ static __device__ float quantized_at(const struct embed &e, const uint8_t *panel
         moe_kind_code(kind, head, span ? at % span / block : 0, codes, block, r, at % block);
     uint32_t run = block / (uint32_t)moe_kind_scales(kind);
     struct moe_scales w = moe_kind_scale(kind, head, codes, span ? (int)(at % span / run) : 0, r);
-    float v = w.d * (float)number_of(kind, (uint32_t)code);
-    v = moe_kind_has_offset(kind) ? v + w.m : v;
+    float number = (float)number_of(kind, (uint32_t)code), v = w.d * number;
+    v = moe_kind_shift(kind) ? fmaf(w.d, number, w.m) : moe_kind_has_offset(kind) ? v + w.m : v;
     return moe_kind_front(kind) ? v * __ldg((const float *)front + r) : v;
 }
 

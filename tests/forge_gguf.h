@@ -53,8 +53,10 @@ static inline void forge_blocks(struct moe_buf *out, uint32_t number, uint64_t n
 {
     const struct moe_ggml_type *type = moe_ggml_find(number);
     assert_non_null(type);
+    const uint32_t bytes = type->bytes - (type->factor ? 4 : 0);
     for (uint64_t b = 0; b < n_items / type->items; b++) {
         uint8_t block[MOE_GGML_MAX_BLOCK_BYTES];
+        uint8_t factor[4] = {0, 0x1c, 0, 0x3b}; /* of f16 2^-8, of f32 0.0019; a row is a block */
         double d = 0.001 + 0.001 * (double)(test_random(seed) % 100) / 100;
         for (uint32_t i = 0; i < type->bytes; i++)
             block[i] = (uint8_t)test_random(seed);
@@ -74,7 +76,8 @@ static inline void forge_blocks(struct moe_buf *out, uint32_t number, uint64_t n
             moe_put_u16(block, moe_f32_to_f16((float)d));
         if (number == MOE_GGML_Q4_K)
             moe_put_u16(block + 2, moe_f32_to_f16((float)d));
-        moe_buf_append(out, block, type->bytes);
+        moe_buf_append(out, factor, type->factor);
+        moe_buf_append(out, block, bytes);
     }
 }
 

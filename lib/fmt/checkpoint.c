@@ -202,7 +202,7 @@ int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_
     return refuse_type(
         ck, *out,
         ck->gguf ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ1_S to IQ4_XS, MXFP4, "
-                   "NVFP4, TQ1_0, TQ2_0, Q1_0, Q2_0"
+                   "NVFP4, TQ1_0, TQ2_0, Q1_0, Q2_0, IQ2_K to IQ6_K, IQ2_KS to IQ5_KS, IQ4_KSS"
                  : "F32, F16, BF16, and quantized matrices with their scales",
         err);
 }
@@ -243,6 +243,33 @@ static int check_range(const struct moe_checkpoint *ck, const struct moe_tensor 
                     file_of(ck, t->file)->path, t->name, what, first, first + n, all);
 }
 
+/* Blocks of a tensor whose rows begin with a factor. */
+static int read_factored(const struct moe_tensor_file *file, const struct moe_tensor *t,
+                         uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
+{
+    const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
+    const uint64_t items = t->dims[t->n_dims - 1], of_row = items / type->items;
+    const uint64_t row_bytes = moe_ggml_row_bytes(type, items);
+    while (n > 0) {
+        const uint64_t skip = first % of_row, left = of_row - skip, rows = skip ? 0 : n / of_row;
+        const uint64_t some = rows ? rows * of_row : left < n ? left : n;
+        const uint64_t of_part = rows ? of_row : some; /* of a row */
+        const uint64_t bytes = moe_ggml_row_bytes(type, of_part * type->items);
+        const uint64_t at = t->offset + first / of_row * row_bytes;
+        uint8_t *read = out + some * type->bytes - (rows ? rows : 1) * bytes;
+        MOE_TRY(moe_file_pread(file->fd, file->path, read, (rows ? rows : 1) * bytes, at, err));
+        if (skip) /* behind the factor, blocks of further on */
+            MOE_TRY(moe_file_pread(file->fd, file->path, read + type->factor, bytes - type->factor,
+                                   at + moe_ggml_row_bytes(type, skip * type->items), err));
+        for (uint64_t done = 0; done < some; done += of_part, read += bytes)
+            moe_ggml_row_blocks(type, read, 0, of_part, out + done * type->bytes);
+        first += some;
+        n -= some;
+        out += some * type->bytes;
+    }
+    return MOE_OK;
+}
+
 int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe_tensor *t,
                                uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
 {
@@ -251,6 +278,8 @@ int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe
     if (entry_of(t)->form != MOE_FORM_PLAIN)
         return moe_tensor_pairs_read(ck->files, entry_of(t), first, n, out, err);
     const struct moe_tensor_file *file = file_of(ck, t->file);
+    if (type->factor)
+        return read_factored(file, t, first, n, out, err);
     return moe_file_pread(file->fd, file->path, out, n * type->bytes,
                           t->offset + first * type->bytes, err);
 }
@@ -266,6 +295,12 @@ int moe_checkpoint_locate(const struct moe_checkpoint *ck, const struct moe_tens
     bool pair = entry->form == MOE_FORM_MXFP4;
     uint64_t bytes = pair ? 16 : type->bytes;
     out[0] = (struct moe_file_range){(uint32_t)t->file, t->offset + first * bytes, n * bytes};
+    if (type->factor) { /* whole rows */
+        const uint64_t items = t->dims[t->n_dims - 1], of_row = items / type->items;
+        bytes = moe_ggml_row_bytes(type, items);
+        out[0].offset = t->offset + first / of_row * bytes;
+        out[0].bytes = n / of_row * bytes;
+    }
     out[1] = (struct moe_file_range){(uint32_t)entry->parts[MOE_PART_SCALES].file,
                                      entry->parts[MOE_PART_SCALES].offset + first, n};
     return pair ? 2 : 1;

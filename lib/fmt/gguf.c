@@ -509,8 +509,11 @@ static void read_info(struct gguf_reader *r, struct moe_tensor_list *list, int f
         gguf_fail(r, begin,
                   "tensor '%.100s': rows of %" PRIu64 " are no whole %s blocks of %" PRIu32,
                   t->name, inner, type->name, type->items);
-    else if (!moe_mul_u64(t->n_items / type->items, type->bytes, &t->bytes))
+    else if (!moe_mul_u64(t->n_items / type->items, type->bytes - (type->factor ? 4 : 0),
+                          &t->bytes))
         gguf_fail(r, begin, "tensor '%.100s' has an impossible shape", t->name);
+    else if (t->n_items) /* no overflow: a block has more values than bytes */
+        t->bytes += t->n_items / inner * type->factor;
 }
 
 /* Sets offsets, which count from the beginning of the data, known only now. */

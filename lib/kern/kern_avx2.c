@@ -8,8 +8,8 @@
  *   codes of up to 6 bits  as many pairs of 2 * (2^bits - 1) * 127 as 16 bits hold: 8 of 4 bits
  *                          (30480), 4 of 5 (31496), 2 of 6 (32004).
  *   e2m1                   numbers plus 12, unsigned: 4 pairs of 2 * 24 * 127 are 24384.
- *   codes of 8 bits, iq4   as signed numbers, with their signs moved to the activations: one pair
- *                          of 2 * 128 * 127 is 32512.
+ *   codes of 8 bits, iq4,  as signed numbers, with their signs moved to the activations: one pair
+ *   IQ5_K, IQ6_K           of 2 * 128 * 127 is 32512.
  *
  * Sums correct for what was added to numbers by multiples of the sum of the activations.
  *
@@ -103,7 +103,7 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
  * numbers moved up. */
 MOE_TEMPLATE bool is_wide(int kind)
 {
-    return moe_kind_plane(kind) == 8 || moe_kind_is_iq4(kind);
+    return moe_kind_plane(kind) == 8 || moe_kind_least(kind) < -63;
 }
 
 /* What quad() adds to the number of a code. */
@@ -114,12 +114,30 @@ MOE_TEMPLATE int number_offset(int kind)
     return moe_kind_zero(kind) - moe_kind_least(kind);
 }
 
+/* Numbers of codes 16 i to 16 i + 15, by the low four bits of `codes`, plus their offset. */
+MOE_TEMPLATE __m256i sixteen_numbers(int kind, int i, __m256i codes)
+{
+    __m128i numbers = _mm_loadu_si128((const __m128i *)moe_kind_numbers(kind) + i);
+    numbers = _mm_add_epi8(numbers, _mm_set1_epi8((char)number_offset(kind)));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(numbers), codes);
+}
+
+/* Of codes with that bit the second: it goes to the top of bytes. */
+MOE_TEMPLATE __m256i pick_by_bit(__m256i codes, int bit, __m256i first, __m256i second)
+{
+    return _mm256_blendv_epi8(first, second, _mm256_slli_epi16(codes, 7 - bit));
+}
+
 /* Numbers of the codes of kinds with a table, plus their offset. */
 MOE_TEMPLATE __m256i table_numbers(int kind, __m256i codes)
 {
-    __m128i numbers = _mm_loadu_si128((const __m128i *)moe_kind_numbers(kind));
-    numbers = _mm_add_epi8(numbers, _mm_set1_epi8((char)number_offset(kind)));
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(numbers), codes);
+    __m256i low = sixteen_numbers(kind, 0, codes), high;
+    if (moe_kind_is_iq5k(kind) || kind == MOE_LAYOUT_IQ6_K)
+        low = pick_by_bit(codes, 4, low, sixteen_numbers(kind, 1, codes));
+    if (kind != MOE_LAYOUT_IQ6_K)
+        return low;
+    high = pick_by_bit(codes, 4, sixteen_numbers(kind, 2, codes), sixteen_numbers(kind, 3, codes));
+    return pick_by_bit(codes, 5, low, high);
 }
 
 /* `bits` bits from bit `from` of each byte on, moved to bit `to` of a byte. */
@@ -223,18 +241,18 @@ MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const uint8_t *step, cons
     }
 }
 
-/* Adds a step of signed numbers. */
-MOE_TEMPLATE void step_wide(int kind, int nt, int n, const uint8_t *step, const int8_t *q,
-                            __m256i sum[PART][2])
+/* The same of signed numbers. */
+MOE_TEMPLATE void step_wide(int kind, int nt, int n, const uint8_t *step, const uint8_t *plane,
+                            int begin, int end, const int8_t *q, __m256i sum[PART][2])
 {
     const __m256i ones = _mm256_set1_epi16(1);
     MOE_UNROLL
-    for (int s = 0; s < MOE_STEP_QUADS; s++) {
+    for (int s = begin; s < end; s++) {
         read_ahead(kind, nt, step, s);
         __m256i w[2], magnitude[2];
         MOE_UNROLL
         for (int h = 0; h < 2; h++) {
-            w[h] = quad(kind, step, NULL, s, h);
+            w[h] = quad(kind, step, plane, s, h);
             magnitude[h] = _mm256_abs_epi8(w[h]);
         }
         MOE_UNROLL
@@ -264,7 +282,7 @@ MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const uint
                 : _mm256_setzero_si256();
     for (uint32_t step = 0; step < block / MOE_STEP; step++) {
         if (is_wide(kind))
-            step_wide(kind, nt, n, codes, q, sum);
+            step_wide(kind, nt, n, codes, plane, p * quads, (p + 1) * quads, q, sum);
         else
             step_narrow(kind, nt, n, codes, plane, p * quads, (p + 1) * quads, q, sum);
         codes += moe_step_bytes(kind);
@@ -283,24 +301,37 @@ MOE_TEMPLATE __m128i eight_bytes(const uint8_t *bytes)
     return _mm_loadl_epi64((const __m128i *)bytes);
 }
 
-/* Number i of n of 6 bits of the rows whose bytes begin at `sixes`. */
-MOE_TEMPLATE __m256i six(const uint8_t *sixes, uint32_t n, uint32_t i)
+/* moe_kind_packed_number of the rows whose bytes begin at `numbers`. */
+MOE_TEMPLATE __m256i packed_number(int kind, const uint8_t *numbers, uint32_t i)
 {
-    __m128i low = eight_bytes(sixes + i / 2 * MOE_PANEL_ROWS);
-    __m128i high = eight_bytes(sixes + (n / 2 + i / 4) * MOE_PANEL_ROWS);
+    const int more = moe_kind_packed_high(kind);
+    __m128i low = eight_bytes(moe_packed_low(numbers, i));
     low = _mm_srl_epi16(low, _mm_cvtsi32_si128((int)(i % 2 * 4)));
-    high = _mm_slli_epi16(_mm_srl_epi16(high, _mm_cvtsi32_si128((int)(i % 4 * 2))), 4);
     low = _mm_and_si128(low, _mm_set1_epi8(15));
-    high = _mm_and_si128(high, _mm_set1_epi8(0x30));
-    return _mm256_cvtepu8_epi32(_mm_or_si128(low, high));
+    if (more) {
+        __m128i high = eight_bytes(moe_packed_more(kind, numbers, i));
+        high = _mm_srl_epi16(high, _mm_cvtsi32_si128(moe_packed_more_at(kind, i)));
+        high = _mm_and_si128(_mm_slli_epi16(high, 4), _mm_set1_epi8(more == 2 ? 0x30 : 0x10));
+        low = _mm_or_si128(low, high);
+    }
+    return _mm256_cvtepu8_epi32(low);
+}
+
+/* e of a scale, of those rows, where it is in one(n). */
+MOE_TEMPLATE __m256i shift_bit(int kind, const uint8_t *numbers, uint32_t i)
+{
+    __m128i bits =
+        eight_bytes(numbers + ((uint32_t)moe_kind_shifts_at(kind) + i / 8) * MOE_PANEL_ROWS);
+    bits = _mm_srl_epi16(bits, _mm_cvtsi32_si128((int)(i % 8)));
+    return _mm256_cvtepu8_epi32(_mm_and_si128(bits, _mm_set1_epi8(1)));
 }
 
 /* d and m of a scale, of rows 8h..8h+7: moe_kind_scale. */
 MOE_TEMPLATE void read_scale(int kind, struct moe_place at, int h, __m256 *d, __m256 *m)
 {
     const uint8_t *numbers = moe_place_numbers(kind, at) + 8 * h;
-    const uint32_t sixes = (uint32_t)moe_kind_sixes(kind);
-    const bool k_min = moe_kind_span(kind) && moe_kind_has_offset(kind);
+    const bool k_min = moe_kind_span(kind) && moe_kind_has_min(kind);
+    const int step = moe_kind_scale_step(kind), zero = moe_kind_scale_zero(kind);
     __m256i s, t = _mm256_setzero_si256();
     if (moe_kind_is_e2m1(kind)) {
         s = _mm256_cvtepu8_epi32(eight_bytes(at.head + at.i * MOE_PANEL_ROWS + 8 * h));
@@ -313,22 +344,26 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, int h, __m256 *d, __
         }
         return;
     }
-    *d = half_scales(at.head + 16 * h);
-    if (moe_kind_has_offset(kind))
+    *d = moe_kind_has_d(kind) ? half_scales(at.head + 16 * h) : _mm256_set1_ps(1);
+    if (moe_kind_has_min(kind))
         *m = half_scales(at.head + 2 * MOE_PANEL_ROWS + 16 * h);
-    if (sixes) {
-        s = six(numbers, sixes, at.i);
+    if (moe_kind_shift(kind) && !moe_kind_scale_has_e(kind))
+        t = shift_bit(kind, numbers, at.i);
+    if (moe_kind_packed(kind)) {
+        s = packed_number(kind, numbers, at.i);
         if (k_min)
-            t = six(numbers, sixes, 8 + at.i);
-        else
-            s = _mm256_sub_epi32(s, _mm256_set1_epi32(32));
+            t = packed_number(kind, numbers, 8 + at.i);
     } else if (moe_kind_scale_unit(kind) > 0) {
         uint8_t bytes[8];
         moe_grid_scales(kind, at, 8 * (uint32_t)h, 8, bytes);
         s = _mm256_cvtepu8_epi32(eight_bytes(bytes));
         s = _mm256_add_epi32(_mm256_add_epi32(s, s), _mm256_set1_epi32(1));
         *d = _mm256_mul_ps(*d, _mm256_set1_ps(moe_kind_scale_unit(kind)));
-    } else if (kind == MOE_LAYOUT_Q6_K) {
+    } else if (moe_kind_scale_has_e(kind)) {
+        s = _mm256_cvtepu8_epi32(eight_bytes(numbers + at.i * MOE_PANEL_ROWS));
+        t = _mm256_and_si256(s, _mm256_set1_epi32(1));
+        s = _mm256_srli_epi32(s, 1);
+    } else if (kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_IQ6_K) {
         s = _mm256_cvtepi8_epi32(eight_bytes(numbers + at.i * MOE_PANEL_ROWS));
     } else if (kind == MOE_LAYOUT_Q2_K) {
         s = _mm256_cvtepu8_epi32(eight_bytes(numbers + at.i * MOE_PANEL_ROWS));
@@ -337,8 +372,15 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, int h, __m256 *d, __
     } else {
         return;
     }
+    if (step == 2)
+        s = _mm256_add_epi32(s, s);
+    if (zero)
+        s = _mm256_sub_epi32(s, _mm256_set1_epi32(zero));
     *d = _mm256_mul_ps(*d, _mm256_cvtepi32_ps(s));
-    if (k_min)
+    if (moe_kind_shift(kind))
+        *m = _mm256_mul_ps(
+            *d, _mm256_cvtepi32_ps(_mm256_mullo_epi32(t, _mm256_set1_epi32(moe_kind_shift(kind)))));
+    else if (k_min)
         *m = _mm256_xor_ps(_mm256_mul_ps(*m, _mm256_cvtepi32_ps(t)), _mm256_set1_ps(-0.0f));
 }
 
@@ -397,7 +439,7 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
     MOE_UNROLL
     for (int t = 0; t < n; t++)
         for (int h = 0; h < 2; h++) {
-            if (moe_kind_is_e2m1(kind) && moe_kind_front(layout.kind))
+            if (moe_kind_may_have_front(kind) && moe_kind_front(layout.kind))
                 out[t][h] = _mm256_mul_ps(out[t][h], _mm256_loadu_ps(front + 8 * h));
             _mm256_storeu_ps(y + t * y_stride + 8 * h, out[t][h]);
         }

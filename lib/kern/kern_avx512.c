@@ -79,12 +79,31 @@ MOE_TEMPLATE int number_offset(int kind)
     return moe_kind_zero(kind) - moe_kind_least(kind);
 }
 
+/* Numbers of codes 16 i to 16 i + 15, by the low four bits of `codes`, plus their offset. */
+MOE_TEMPLATE __m512i sixteen_numbers(int kind, int i, __m512i codes)
+{
+    __m128i numbers = _mm_loadu_si128((const __m128i *)moe_kind_numbers(kind) + i);
+    numbers = _mm_add_epi8(numbers, _mm_set1_epi8((char)number_offset(kind)));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(numbers), codes);
+}
+
+/* Of codes with that bit the second. */
+MOE_TEMPLATE __m512i pick_by_bit(__m512i codes, int bit, __m512i first, __m512i second)
+{
+    return _mm512_mask_mov_epi8(
+        first, _mm512_test_epi8_mask(codes, _mm512_set1_epi8((char)(1 << bit))), second);
+}
+
 /* Numbers of the codes of kinds with a table, plus their offset. */
 MOE_TEMPLATE __m512i table_numbers(int kind, __m512i codes)
 {
-    __m128i numbers = _mm_loadu_si128((const __m128i *)moe_kind_numbers(kind));
-    numbers = _mm_add_epi8(numbers, _mm_set1_epi8((char)number_offset(kind)));
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(numbers), codes);
+    __m512i low = sixteen_numbers(kind, 0, codes), high;
+    if (moe_kind_is_iq5k(kind) || kind == MOE_LAYOUT_IQ6_K)
+        low = pick_by_bit(codes, 4, low, sixteen_numbers(kind, 1, codes));
+    if (kind != MOE_LAYOUT_IQ6_K)
+        return low;
+    high = pick_by_bit(codes, 4, sixteen_numbers(kind, 2, codes), sixteen_numbers(kind, 3, codes));
+    return pick_by_bit(codes, 5, low, high);
 }
 
 /* `bits` bits from bit `from` of each byte on, moved to bit `to` of a byte. Shifts move bits across
@@ -334,16 +353,29 @@ MOE_TEMPLATE __m512 half_scales(const uint8_t *f16)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)f16));
 }
 
-/* Number i of n of 6 bits at `sixes`, of all rows. */
-MOE_TEMPLATE __m512i six(const uint8_t *sixes, uint32_t n, uint32_t i)
+/* moe_kind_packed_number of all rows. */
+MOE_TEMPLATE __m512i packed_number(int kind, const uint8_t *numbers, uint32_t i)
 {
-    __m128i low = sixteen_bytes(sixes + i / 2 * MOE_PANEL_ROWS);
-    __m128i high = sixteen_bytes(sixes + (n / 2 + i / 4) * MOE_PANEL_ROWS);
+    const int more = moe_kind_packed_high(kind);
+    __m128i low = sixteen_bytes(moe_packed_low(numbers, i));
     low = _mm_srl_epi16(low, _mm_cvtsi32_si128((int)(i % 2 * 4)));
-    high = _mm_slli_epi16(_mm_srl_epi16(high, _mm_cvtsi32_si128((int)(i % 4 * 2))), 4);
     low = _mm_and_si128(low, _mm_set1_epi8(15));
-    high = _mm_and_si128(high, _mm_set1_epi8(0x30));
-    return _mm512_cvtepu8_epi32(_mm_or_si128(low, high));
+    if (more) {
+        __m128i high = sixteen_bytes(moe_packed_more(kind, numbers, i));
+        high = _mm_srl_epi16(high, _mm_cvtsi32_si128(moe_packed_more_at(kind, i)));
+        high = _mm_and_si128(_mm_slli_epi16(high, 4), _mm_set1_epi8(more == 2 ? 0x30 : 0x10));
+        low = _mm_or_si128(low, high);
+    }
+    return _mm512_cvtepu8_epi32(low);
+}
+
+/* e of a scale, of all rows, where it is in one(n). */
+MOE_TEMPLATE __m512i shift_bit(int kind, const uint8_t *numbers, uint32_t i)
+{
+    __m128i bits =
+        sixteen_bytes(numbers + ((uint32_t)moe_kind_shifts_at(kind) + i / 8) * MOE_PANEL_ROWS);
+    bits = _mm_srl_epi16(bits, _mm_cvtsi32_si128((int)(i % 8)));
+    return _mm512_cvtepu8_epi32(_mm_and_si128(bits, _mm_set1_epi8(1)));
 }
 
 /* s of a scale of a kind with a grid, of all rows: moe_grid_scale. */
@@ -371,8 +403,8 @@ MOE_TEMPLATE __m512i grid_scale(int kind, struct moe_place at)
 MOE_TEMPLATE void read_scale(int kind, struct moe_place at, __m512 *d, __m512 *m)
 {
     const uint8_t *numbers = moe_place_numbers(kind, at);
-    const uint32_t sixes = (uint32_t)moe_kind_sixes(kind);
-    const bool k_min = moe_kind_span(kind) && moe_kind_has_offset(kind);
+    const bool k_min = moe_kind_span(kind) && moe_kind_has_min(kind);
+    const int step = moe_kind_scale_step(kind), zero = moe_kind_scale_zero(kind);
     __m512i s, t = _mm512_setzero_si512();
     if (moe_kind_is_e2m1(kind)) {
         s = _mm512_cvtepu8_epi32(sixteen_bytes(at.head + at.i * MOE_PANEL_ROWS));
@@ -385,20 +417,24 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, __m512 *d, __m512 *m
         }
         return;
     }
-    *d = half_scales(at.head);
-    if (moe_kind_has_offset(kind))
+    *d = moe_kind_has_d(kind) ? half_scales(at.head) : _mm512_set1_ps(1);
+    if (moe_kind_has_min(kind))
         *m = half_scales(at.head + 2 * MOE_PANEL_ROWS);
-    if (sixes) {
-        s = six(numbers, sixes, at.i);
+    if (moe_kind_shift(kind) && !moe_kind_scale_has_e(kind))
+        t = shift_bit(kind, numbers, at.i);
+    if (moe_kind_packed(kind)) {
+        s = packed_number(kind, numbers, at.i);
         if (k_min)
-            t = six(numbers, sixes, 8 + at.i);
-        else
-            s = _mm512_sub_epi32(s, _mm512_set1_epi32(32));
+            t = packed_number(kind, numbers, 8 + at.i);
     } else if (moe_kind_scale_unit(kind) > 0) {
         s = grid_scale(kind, at);
         s = _mm512_add_epi32(_mm512_add_epi32(s, s), _mm512_set1_epi32(1));
         *d = _mm512_mul_ps(*d, _mm512_set1_ps(moe_kind_scale_unit(kind)));
-    } else if (kind == MOE_LAYOUT_Q6_K) {
+    } else if (moe_kind_scale_has_e(kind)) {
+        s = _mm512_cvtepu8_epi32(sixteen_bytes(numbers + at.i * MOE_PANEL_ROWS));
+        t = _mm512_and_si512(s, _mm512_set1_epi32(1));
+        s = _mm512_srli_epi32(s, 1);
+    } else if (kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_IQ6_K) {
         s = _mm512_cvtepi8_epi32(sixteen_bytes(numbers + at.i * MOE_PANEL_ROWS));
     } else if (kind == MOE_LAYOUT_Q2_K) {
         s = _mm512_cvtepu8_epi32(sixteen_bytes(numbers + at.i * MOE_PANEL_ROWS));
@@ -407,8 +443,15 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, __m512 *d, __m512 *m
     } else {
         return;
     }
+    if (step == 2)
+        s = _mm512_add_epi32(s, s);
+    if (zero)
+        s = _mm512_sub_epi32(s, _mm512_set1_epi32(zero));
     *d = _mm512_mul_ps(*d, _mm512_cvtepi32_ps(s));
-    if (k_min)
+    if (moe_kind_shift(kind))
+        *m = _mm512_mul_ps(
+            *d, _mm512_cvtepi32_ps(_mm512_mullo_epi32(t, _mm512_set1_epi32(moe_kind_shift(kind)))));
+    else if (k_min)
         *m = _mm512_xor_ps(_mm512_mul_ps(*m, _mm512_cvtepi32_ps(t)), _mm512_set1_ps(-0.0f));
 }
 
@@ -475,7 +518,7 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
     }
     MOE_UNROLL
     for (int t = 0; t < nt; t++) {
-        if (moe_kind_is_e2m1(kind) && moe_kind_front(layout.kind))
+        if (moe_kind_may_have_front(kind) && moe_kind_front(layout.kind))
             out[t] = _mm512_mul_ps(out[t], _mm512_loadu_ps(front));
         _mm512_storeu_ps(y + t * y_stride, out[t]);
     }

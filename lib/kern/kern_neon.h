@@ -33,8 +33,14 @@ MOE_TEMPLATE int8x16_t quad(int kind, const uint8_t *step, const uint8_t *plane,
         uint8x16_t high = vld1q_u8(plane + 16 * h + s / columns * MOE_UNIT);
         codes = vorrq_u8(codes, take_bits(high, more, s % columns * more, moe_code_high_at(kind)));
     }
-    return moe_kind_numbers(kind) ? vqtbl1q_s8(vld1q_s8(moe_kind_numbers(kind)), codes)
-                                  : vreinterpretq_s8_u8(codes);
+    const int8_t *numbers = moe_kind_numbers(kind);
+    if (!numbers)
+        return vreinterpretq_s8_u8(codes);
+    if (moe_kind_is_iq5k(kind))
+        return vqtbl2q_s8(vld1q_s8_x2(numbers), codes);
+    if (kind == MOE_LAYOUT_IQ6_K)
+        return vqtbl4q_s8(vld1q_s8_x4(numbers), codes);
+    return vqtbl1q_s8(vld1q_s8(numbers), codes);
 }
 
 /* Where the sums of scale number p of a block start: corrects for what quad() adds to numbers. */
@@ -56,14 +62,27 @@ MOE_TEMPLATE uint32x4_t four_bytes(const uint8_t *bytes, int h)
     return vmovl_u16(h % 2 ? vget_high_u16(half) : vget_low_u16(half));
 }
 
-/* Number i of n of 6 bits at `sixes`, of rows 4h..4h+3. */
-MOE_TEMPLATE uint32x4_t six(const uint8_t *sixes, uint32_t n, uint32_t i, int h)
+/* moe_kind_packed_number of rows 4h..4h+3. */
+MOE_TEMPLATE uint32x4_t packed_number(int kind, const uint8_t *numbers, uint32_t i, int h)
 {
-    uint32x4_t low = four_bytes(sixes + i / 2 * MOE_PANEL_ROWS, h);
-    uint32x4_t high = four_bytes(sixes + (n / 2 + i / 4) * MOE_PANEL_ROWS, h);
+    const int more = moe_kind_packed_high(kind);
+    uint32x4_t low = four_bytes(moe_packed_low(numbers, i), h);
     low = vandq_u32(vshlq_u32(low, vdupq_n_s32(-(int)(i % 2 * 4))), vdupq_n_u32(15));
-    high = vandq_u32(vshlq_u32(high, vdupq_n_s32(-(int)(i % 4 * 2))), vdupq_n_u32(3));
-    return vorrq_u32(low, vshlq_n_u32(high, 4));
+    if (more) {
+        uint32x4_t high = four_bytes(moe_packed_more(kind, numbers, i), h);
+        high = vandq_u32(vshlq_u32(high, vdupq_n_s32(-moe_packed_more_at(kind, i))),
+                         vdupq_n_u32((1u << more) - 1));
+        low = vorrq_u32(low, vshlq_n_u32(high, 4));
+    }
+    return low;
+}
+
+/* e of a scale, of rows 4h..4h+3, where it is in one(n). */
+MOE_TEMPLATE uint32x4_t shift_bit(int kind, const uint8_t *numbers, uint32_t i, int h)
+{
+    const uint32_t at = (uint32_t)moe_kind_shifts_at(kind) + i / 8;
+    uint32x4_t bits = four_bytes(numbers + at * MOE_PANEL_ROWS, h);
+    return vandq_u32(vshlq_u32(bits, vdupq_n_s32(-(int)(i % 8))), vdupq_n_u32(1));
 }
 
 struct row_scales {
@@ -74,8 +93,8 @@ struct row_scales {
 MOE_TEMPLATE struct row_scales read_scale(int kind, struct moe_place at, int h)
 {
     const uint8_t *numbers = moe_place_numbers(kind, at);
-    const uint32_t sixes = (uint32_t)moe_kind_sixes(kind);
-    const bool k_min = moe_kind_span(kind) && moe_kind_has_offset(kind);
+    const bool k_min = moe_kind_span(kind) && moe_kind_has_min(kind);
+    const int step = moe_kind_scale_step(kind), zero = moe_kind_scale_zero(kind);
     struct row_scales scale = {vdupq_n_f32(0), vdupq_n_f32(0)};
     int32x4_t s;
     uint32x4_t t = vdupq_n_u32(0);
@@ -86,22 +105,26 @@ MOE_TEMPLATE struct row_scales read_scale(int kind, struct moe_place at, int h)
         scale.d = vmulq_n_f32(vreinterpretq_f32_u32(bits), mx ? 0.5f : 0x1p119f);
         return scale;
     }
-    scale.d = half_scales(at.head + 8 * h);
-    if (moe_kind_has_offset(kind))
+    scale.d = moe_kind_has_d(kind) ? half_scales(at.head + 8 * h) : vdupq_n_f32(1);
+    if (moe_kind_has_min(kind))
         scale.m = half_scales(at.head + 2 * MOE_PANEL_ROWS + 8 * h);
-    if (sixes) {
-        s = vreinterpretq_s32_u32(six(numbers, sixes, at.i, h));
+    if (moe_kind_shift(kind) && !moe_kind_scale_has_e(kind))
+        t = shift_bit(kind, numbers, at.i, h);
+    if (moe_kind_packed(kind)) {
+        s = vreinterpretq_s32_u32(packed_number(kind, numbers, at.i, h));
         if (k_min)
-            t = six(numbers, sixes, 8 + at.i, h);
-        else
-            s = vsubq_s32(s, vdupq_n_s32(32));
+            t = packed_number(kind, numbers, 8 + at.i, h);
     } else if (moe_kind_scale_unit(kind) > 0) {
         uint8_t bytes[MOE_PANEL_ROWS];
         moe_grid_scales(kind, at, 0, MOE_PANEL_ROWS, bytes);
         s = vreinterpretq_s32_u32(four_bytes(bytes, h));
         s = vaddq_s32(vaddq_s32(s, s), vdupq_n_s32(1));
         scale.d = vmulq_n_f32(scale.d, moe_kind_scale_unit(kind));
-    } else if (kind == MOE_LAYOUT_Q6_K) {
+    } else if (moe_kind_scale_has_e(kind)) {
+        t = four_bytes(numbers + at.i * MOE_PANEL_ROWS, h);
+        s = vreinterpretq_s32_u32(vshrq_n_u32(t, 1));
+        t = vandq_u32(t, vdupq_n_u32(1));
+    } else if (kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_IQ6_K) {
         s = vreinterpretq_s32_u32(four_bytes(numbers + at.i * MOE_PANEL_ROWS, h));
         s = vshrq_n_s32(vshlq_n_s32(s, 24), 24);
     } else if (kind == MOE_LAYOUT_Q2_K) {
@@ -111,8 +134,14 @@ MOE_TEMPLATE struct row_scales read_scale(int kind, struct moe_place at, int h)
     } else {
         return scale;
     }
+    if (step == 2)
+        s = vaddq_s32(s, s);
+    if (zero)
+        s = vsubq_s32(s, vdupq_n_s32(zero));
     scale.d = vmulq_f32(scale.d, vcvtq_f32_s32(s));
-    if (k_min)
+    if (moe_kind_shift(kind))
+        scale.m = vmulq_f32(scale.d, vcvtq_f32_u32(vmulq_n_u32(t, (uint32_t)moe_kind_shift(kind))));
+    else if (k_min)
         scale.m = vnegq_f32(vmulq_f32(scale.m, vcvtq_f32_u32(t)));
     return scale;
 }
@@ -177,7 +206,7 @@ MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, struct row_scales sca
         }                                                                                          \
         for (int t = 0; t < n; t++)                                                                \
             for (int h = 0; h < 4; h++) {                                                          \
-                if (moe_kind_is_e2m1(kind) && moe_kind_front(layout.kind))                         \
+                if (moe_kind_may_have_front(kind) && moe_kind_front(layout.kind))                  \
                     out[t][h] = vmulq_f32(out[t][h], vld1q_f32(front + 4 * h));                    \
                 vst1q_f32(y + (uint64_t)t * y_stride + 4 * h, out[t][h]);                          \
             }                                                                                      \

@@ -69,7 +69,9 @@
     each(Q8) each(Q4) each(Q3) each(Q2) each(MXFP4) each(Q5) each(Q4_0) each(Q5_0) each(Q8_0)      \
         each(IQ4_NL) each(Q2_K) each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_XS)           \
             each(NVFP4) each(TQ2_0) each(IQ1_S) each(IQ1_M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) \
-                each(IQ3_XXS) each(IQ3_S) each(Q1_0) each(Q2_0) each(TQ1_0)
+                each(IQ3_XXS) each(IQ3_S) each(Q1_0) each(Q2_0) each(TQ1_0) each(IQ2_K)            \
+                    each(IQ2_KS) each(IQ3_K) each(IQ3_KS) each(IQ4_K) each(IQ4_KS) each(IQ5_K)     \
+                        each(IQ5_KS) each(IQ6_K)
 #define MOE_PANEL_QUANT(kind) MOE_PANEL_TILES(quant_panel, kind)
 #define MOE_PANEL_QUANT_ROW(kind) MOE_PANEL_ROW(quant_panel, kind),
 #define MOE_PANEL_QUANTS                                                                           \
@@ -193,10 +195,27 @@ MOE_TEMPLATE struct moe_place moe_record_scale(int kind, const struct moe_record
     return place;
 }
 
-/* Where the numbers of an array [n][16] or six(n) of a head begin, behind d and dmin. */
+/* Where the numbers of a head begin, behind d and dmin. */
 MOE_TEMPLATE const uint8_t *moe_place_numbers(int kind, struct moe_place place)
 {
-    return place.head + (moe_kind_has_offset(kind) ? 4 : 2) * MOE_PANEL_ROWS;
+    return place.head +
+           ((moe_kind_has_d(kind) ? 2 : 0) + (moe_kind_has_min(kind) ? 2 : 0)) * MOE_PANEL_ROWS;
+}
+
+/* Where the low four bits of packed number i lie behind those, where its higher ones, and how far
+ * up in their bytes. */
+MOE_TEMPLATE const uint8_t *moe_packed_low(const uint8_t *numbers, uint32_t i)
+{
+    return numbers + i / 2 * MOE_PANEL_ROWS;
+}
+MOE_TEMPLATE const uint8_t *moe_packed_more(int kind, const uint8_t *numbers, uint32_t i)
+{
+    const uint32_t n = (uint32_t)moe_kind_packed(kind), more = (uint32_t)moe_kind_packed_high(kind);
+    return numbers + (n / 2 + i * more / 8) * MOE_PANEL_ROWS;
+}
+MOE_TEMPLATE int moe_packed_more_at(int kind, uint32_t i)
+{
+    return (int)(i * (uint32_t)moe_kind_packed_high(kind) % 8);
 }
 
 /* ---- Grouped kinds ---- */

@@ -162,6 +162,15 @@ static bool store_row(const struct row_source *source, struct moe_layout layout,
     uint64_t at = convert_source_line(source, row) * (source->width / type->items) - read->first;
     uint8_t blocks[AT_ONCE * BLOCK];
     bool finite = true;
+    for (uint32_t b = 0; type->factor && b < n; b++) {
+        uint8_t block[MOE_GGML_MAX_BLOCK_BYTES];
+        const uint64_t line = at / (source->width / type->items);
+        moe_ggml_row_blocks(type, read->blocks + line * moe_ggml_row_bytes(type, source->width), b,
+                            1, block);
+        finite &= store_blocks(source, layout, block, b, 1, r, panel);
+    }
+    if (type->factor)
+        return finite;
     if (!read->exponents)
         return store_blocks(source, layout, read->blocks + at * type->bytes, 0, n, r, panel);
     for (uint32_t done = 0, some; done < n; done += some) {
@@ -467,7 +476,7 @@ static int arrange_bias(const struct row_source *source, const struct read_part 
  * strip. */
 static uint32_t step_panels(const struct moe_class_matrix *m)
 {
-    if (moe_kind_has_zeros(m->layout.kind) || moe_kind_front(m->layout.kind))
+    if (moe_kind_has_zeros(m->layout.kind) || m->layout.kind == MOE_LAYOUT_NVFP4_T)
         return STRIP;
     uint64_t n = (32 << 10) / moe_layout_panel_bytes(m->layout, m->cols);
     return n ? (uint32_t)n : 1;

@@ -14,6 +14,8 @@
 #include "base/mem.h"
 #include "base/par.h"
 
+enum { FACTOR = 4 /* bytes of a row's factor behind a block */ };
+
 /* ---- Blocks of 32 ---- */
 
 /* 2n columns: the first half in the low bits of n bytes, the second in the high ones. */
@@ -214,6 +216,150 @@ static void read_q1_0(const uint8_t *block, struct moe_span_codes *span)
         span->codes[i] = block[2 + i / 8] >> i % 8 & 1;
 }
 
+/* ---- Blocks of ik_llama.cpp's types ---- */
+
+/* n bits into their places t. */
+static void read_shifts(uint32_t bits, int n, struct moe_span_codes *span)
+{
+    for (int i = 0; i < n; i++)
+        span->t[i] = bits >> i & 1;
+}
+
+/* Low four bits of n scales, in pairs. */
+static void read_low_scales(const uint8_t *from, int n, struct moe_span_codes *span)
+{
+    for (int i = 0; i < n; i++)
+        span->s[i] = from[i / 2] >> i % 2 * 4 & 15;
+}
+
+/* 4 bits of 256 columns, 32 by 32 in pairs. */
+static void read_pairs_of_32(const uint8_t *from, uint8_t *codes)
+{
+    for (int i = 0; i < 8; i++)
+        read_nibbles(from + 16 * i, 16, codes + 32 * i);
+}
+
+/* d, bits e, scales, codes. */
+static void read_iq2_k(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block);
+    read_shifts(moe_get_u16(block + 2), 16, span);
+    read_low_scales(block + 4, 16, span);
+    add_bits(block + 12, 2, 0, span->codes);
+}
+
+/* Bits e, high bits of scales, their low bits, codes; the row's factor. */
+static void read_iq2_ks(const uint8_t *block, struct moe_span_codes *span)
+{
+    read_shifts(block[0], 8, span);
+    read_low_scales(block + 2, 8, span);
+    for (int i = 0; i < 8; i++)
+        span->s[i] |= (uint8_t)((block[1] >> i & 1) << 4);
+    add_bits(block + 6, 2, 0, span->codes);
+    span->factor = moe_bits_f32(moe_get_u32(block + 70));
+}
+
+/* d, bits e, signs of scales, what else they are, low and high bits of codes. A scale 2 i + 1 or
+ * -(2 i + 1) is 2 s - 31. */
+static void read_iq3_k(const uint8_t *block, struct moe_span_codes *span)
+{
+    const uint32_t negative = moe_get_u16(block + 4);
+    span->d = moe_get_u16(block);
+    read_shifts(moe_get_u16(block + 2), 16, span);
+    read_low_scales(block + 6, 16, span);
+    for (int i = 0; i < 16; i++)
+        span->s[i] = (uint8_t)(negative >> i & 1 ? 15 - span->s[i] : 16 + span->s[i]);
+    add_bits(block + 14, 2, 0, span->codes);
+    add_bits(block + 78, 1, 2, span->codes);
+}
+
+/* High bits of scales, bits e, low bits of scales (of the first four blocks in the low halves of
+ * bytes), low and high bits of codes; the row's factor. */
+static void read_iq3_ks(const uint8_t *block, struct moe_span_codes *span)
+{
+    read_shifts(block[1], 8, span);
+    for (int i = 0; i < 8; i++)
+        span->s[i] = (uint8_t)((block[2 + i % 4] >> i / 4 * 4 & 15) | (block[0] >> i & 1) << 4);
+    add_bits(block + 6, 2, 0, span->codes);
+    add_bits(block + 70, 1, 2, span->codes);
+    span->factor = moe_bits_f32(moe_get_u32(block + 102));
+}
+
+/* d, bits e, high and low bits of 16 scales. */
+static void read_six_scales(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block);
+    read_shifts(moe_get_u16(block + 2), 16, span);
+    read_low_scales(block + 8, 16, span);
+    for (int i = 0; i < 16; i++)
+        span->s[i] |= (uint8_t)((block[4 + i / 4] >> i % 4 * 2 & 3) << 4);
+}
+
+static void read_iq4_k(const uint8_t *block, struct moe_span_codes *span)
+{
+    read_six_scales(block, span);
+    read_pairs_of_32(block + 16, span->codes);
+}
+
+static void read_iq5_k(const uint8_t *block, struct moe_span_codes *span)
+{
+    read_six_scales(block, span);
+    add_bits(block + 16, 4, 0, span->codes);
+    add_bits(block + 144, 1, 4, span->codes);
+}
+
+/* Bytes of a scale and, lowest, e. */
+static void read_scales_with_shifts(const uint8_t *block, struct moe_span_codes *span)
+{
+    for (int i = 0; i < 8; i++) {
+        span->s[i] = block[i] >> 1;
+        span->t[i] = block[i] & 1;
+    }
+}
+
+static void read_iq4_ks(const uint8_t *block, struct moe_span_codes *span)
+{
+    read_scales_with_shifts(block, span);
+    read_pairs_of_32(block + 8, span->codes);
+    span->factor = moe_bits_f32(moe_get_u32(block + 136));
+}
+
+/* As IQ4_KS, but of each 16 bits the lowest is one of the scale, and the codes are such that the
+ * number of which these are the Gray code has a 0 there. */
+static void read_iq4_kss(const uint8_t *block, struct moe_span_codes *span)
+{
+    for (int i = 0; i < 8; i++) {
+        uint8_t pairs[16], scale = 0;
+        for (int k = 0; k < 8; k++) {
+            const uint32_t both = moe_get_u16(block + 16 * i + 2 * k), even = both & 0xfffe;
+            moe_put_u16(pairs + 2 * k, (uint16_t)(even ^ even >> 1));
+            scale |= (uint8_t)((both & 1) << k);
+        }
+        read_nibbles(pairs, 16, span->codes + 32 * i);
+        span->s[i] = scale >> 1;
+        span->t[i] = scale & 1;
+    }
+    span->factor = moe_bits_f32(moe_get_u32(block + 128));
+}
+
+static void read_iq5_ks(const uint8_t *block, struct moe_span_codes *span)
+{
+    read_scales_with_shifts(block, span);
+    add_bits(block + 8, 4, 0, span->codes);
+    add_bits(block + 136, 1, 4, span->codes);
+    span->factor = moe_bits_f32(moe_get_u32(block + 168));
+}
+
+/* d, bits e, signed scales, low and high bits of codes. */
+static void read_iq6_k(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block);
+    read_shifts(moe_get_u16(block + 2), 16, span);
+    memcpy(span->s, block + 4, 16);
+    add_bits(block + 20, 4, 0, span->codes);
+    add_bits(block + 148, 2, 4, span->codes);
+}
+
 /* ---- Blocks of numbers of a grid ---- */
 
 /* Where a span has the words of a block's units (layout.h). */
@@ -364,52 +510,98 @@ READ_CODES(128)
 #define CODES(bits, n)                                                                             \
     {                                                                                              \
         MOE_GGML_CODES + 1024 * (bits) + (n), "INT" #bits, n, 4 + (n), MOE_LAYOUT_Q##bits##_Z,     \
-            read_codes_##n                                                                         \
+            read_codes_##n, 0                                                                      \
     }
 #define CODES_OF(bits) CODES(bits, 128), CODES(bits, 64), CODES(bits, 32)
 
 static const struct moe_ggml_type types[] = {
-    {MOE_GGML_F32, "F32", 1, 4, MOE_LAYOUT_F32, NULL},
-    {MOE_GGML_F16, "F16", 1, 2, MOE_LAYOUT_F16, NULL},
-    {MOE_GGML_BF16, "BF16", 1, 2, MOE_LAYOUT_BF16, NULL},
-    {MOE_GGML_Q8_0, "Q8_0", 32, 34, MOE_LAYOUT_Q8_0, read_q8_0},
-    {MOE_GGML_Q4_0, "Q4_0", 32, 18, MOE_LAYOUT_Q4_0, read_q4_0},
-    {MOE_GGML_Q4_1, "Q4_1", 32, 20, MOE_LAYOUT_Q4, read_q4_1},
-    {MOE_GGML_Q5_0, "Q5_0", 32, 22, MOE_LAYOUT_Q5_0, read_q5_0},
-    {MOE_GGML_Q5_1, "Q5_1", 32, 24, MOE_LAYOUT_Q5, read_q5_1},
-    {MOE_GGML_Q2_K, "Q2_K", 256, 84, MOE_LAYOUT_Q2_K, read_q2_k},
-    {MOE_GGML_Q3_K, "Q3_K", 256, 110, MOE_LAYOUT_Q3_K, read_q3_k},
-    {MOE_GGML_Q4_K, "Q4_K", 256, 144, MOE_LAYOUT_Q4_K, read_q4_k},
-    {MOE_GGML_Q5_K, "Q5_K", 256, 176, MOE_LAYOUT_Q5_K, read_q5_k},
-    {MOE_GGML_Q6_K, "Q6_K", 256, 210, MOE_LAYOUT_Q6_K, read_q6_k},
-    {MOE_GGML_IQ4_NL, "IQ4_NL", 32, 18, MOE_LAYOUT_IQ4_NL, read_q4_0},
-    {MOE_GGML_IQ4_XS, "IQ4_XS", 256, 136, MOE_LAYOUT_IQ4_XS, read_iq4_xs},
-    {MOE_GGML_MXFP4, "MXFP4", 32, 17, MOE_LAYOUT_MXFP4, read_mxfp4},
-    {MOE_GGML_NVFP4, "NVFP4", 64, 36, MOE_LAYOUT_NVFP4, read_nvfp4},
-    {MOE_GGML_TQ1_0, "TQ1_0", 256, 54, MOE_LAYOUT_TQ1_0, read_tq1_0},
-    {MOE_GGML_TQ2_0, "TQ2_0", 256, 66, MOE_LAYOUT_TQ2_0, read_tq2_0},
-    {MOE_GGML_IQ1_S, "IQ1_S", 256, 50, MOE_LAYOUT_IQ1_S, read_iq1_s},
-    {MOE_GGML_IQ1_M, "IQ1_M", 256, 56, MOE_LAYOUT_IQ1_M, read_iq1_m},
-    {MOE_GGML_IQ2_XXS, "IQ2_XXS", 256, 66, MOE_LAYOUT_IQ2_XXS, read_iq2_xxs},
-    {MOE_GGML_IQ2_XS, "IQ2_XS", 256, 74, MOE_LAYOUT_IQ2_XS, read_iq2_xs},
-    {MOE_GGML_IQ2_S, "IQ2_S", 256, 82, MOE_LAYOUT_IQ2_S, read_iq2_s},
-    {MOE_GGML_IQ3_XXS, "IQ3_XXS", 256, 98, MOE_LAYOUT_IQ3_XXS, read_iq3_xxs},
-    {MOE_GGML_IQ3_S, "IQ3_S", 256, 110, MOE_LAYOUT_IQ3_S, read_iq3_s},
-    {MOE_GGML_Q1_0, "Q1_0", 128, 18, MOE_LAYOUT_Q1_0, read_q1_0},
-    {MOE_GGML_Q2_0, "Q2_0", 64, 18, MOE_LAYOUT_Q2_0, read_q2_0},
-    {MOE_GGML_NVFP4_T, "NVFP4", 64, 40, MOE_LAYOUT_NVFP4_T, read_nvfp4_t},
+    {MOE_GGML_F32, "F32", 1, 4, MOE_LAYOUT_F32, NULL, 0},
+    {MOE_GGML_F16, "F16", 1, 2, MOE_LAYOUT_F16, NULL, 0},
+    {MOE_GGML_BF16, "BF16", 1, 2, MOE_LAYOUT_BF16, NULL, 0},
+    {MOE_GGML_Q8_0, "Q8_0", 32, 34, MOE_LAYOUT_Q8_0, read_q8_0, 0},
+    {MOE_GGML_Q4_0, "Q4_0", 32, 18, MOE_LAYOUT_Q4_0, read_q4_0, 0},
+    {MOE_GGML_Q4_1, "Q4_1", 32, 20, MOE_LAYOUT_Q4, read_q4_1, 0},
+    {MOE_GGML_Q5_0, "Q5_0", 32, 22, MOE_LAYOUT_Q5_0, read_q5_0, 0},
+    {MOE_GGML_Q5_1, "Q5_1", 32, 24, MOE_LAYOUT_Q5, read_q5_1, 0},
+    {MOE_GGML_Q2_K, "Q2_K", 256, 84, MOE_LAYOUT_Q2_K, read_q2_k, 0},
+    {MOE_GGML_Q3_K, "Q3_K", 256, 110, MOE_LAYOUT_Q3_K, read_q3_k, 0},
+    {MOE_GGML_Q4_K, "Q4_K", 256, 144, MOE_LAYOUT_Q4_K, read_q4_k, 0},
+    {MOE_GGML_Q5_K, "Q5_K", 256, 176, MOE_LAYOUT_Q5_K, read_q5_k, 0},
+    {MOE_GGML_Q6_K, "Q6_K", 256, 210, MOE_LAYOUT_Q6_K, read_q6_k, 0},
+    {MOE_GGML_IQ4_NL, "IQ4_NL", 32, 18, MOE_LAYOUT_IQ4_NL, read_q4_0, 0},
+    {MOE_GGML_IQ4_XS, "IQ4_XS", 256, 136, MOE_LAYOUT_IQ4_XS, read_iq4_xs, 0},
+    {MOE_GGML_MXFP4, "MXFP4", 32, 17, MOE_LAYOUT_MXFP4, read_mxfp4, 0},
+    {MOE_GGML_NVFP4, "NVFP4", 64, 36, MOE_LAYOUT_NVFP4, read_nvfp4, 0},
+    {MOE_GGML_TQ1_0, "TQ1_0", 256, 54, MOE_LAYOUT_TQ1_0, read_tq1_0, 0},
+    {MOE_GGML_TQ2_0, "TQ2_0", 256, 66, MOE_LAYOUT_TQ2_0, read_tq2_0, 0},
+    {MOE_GGML_IQ1_S, "IQ1_S", 256, 50, MOE_LAYOUT_IQ1_S, read_iq1_s, 0},
+    {MOE_GGML_IQ1_M, "IQ1_M", 256, 56, MOE_LAYOUT_IQ1_M, read_iq1_m, 0},
+    {MOE_GGML_IQ2_XXS, "IQ2_XXS", 256, 66, MOE_LAYOUT_IQ2_XXS, read_iq2_xxs, 0},
+    {MOE_GGML_IQ2_XS, "IQ2_XS", 256, 74, MOE_LAYOUT_IQ2_XS, read_iq2_xs, 0},
+    {MOE_GGML_IQ2_S, "IQ2_S", 256, 82, MOE_LAYOUT_IQ2_S, read_iq2_s, 0},
+    {MOE_GGML_IQ3_XXS, "IQ3_XXS", 256, 98, MOE_LAYOUT_IQ3_XXS, read_iq3_xxs, 0},
+    {MOE_GGML_IQ3_S, "IQ3_S", 256, 110, MOE_LAYOUT_IQ3_S, read_iq3_s, 0},
+    {MOE_GGML_Q1_0, "Q1_0", 128, 18, MOE_LAYOUT_Q1_0, read_q1_0, 0},
+    {MOE_GGML_Q2_0, "Q2_0", 64, 18, MOE_LAYOUT_Q2_0, read_q2_0, 0},
+    {MOE_GGML_NVFP4_T, "NVFP4", 64, 40, MOE_LAYOUT_NVFP4_T, read_nvfp4_t, 0},
     CODES_OF(8),
     CODES_OF(4),
     CODES_OF(3),
     CODES_OF(2),
+    {MOE_GGML_IQ2_K, "IQ2_K", 256, 76, MOE_LAYOUT_IQ2_K, read_iq2_k, 0},
+    {MOE_GGML_IQ3_K, "IQ3_K", 256, 110, MOE_LAYOUT_IQ3_K, read_iq3_k, 0},
+    {MOE_GGML_IQ4_K, "IQ4_K", 256, 144, MOE_LAYOUT_IQ4_K, read_iq4_k, 0},
+    {MOE_GGML_IQ5_K, "IQ5_K", 256, 176, MOE_LAYOUT_IQ5_K, read_iq5_k, 0},
+    {MOE_GGML_IQ6_K, "IQ6_K", 256, 212, MOE_LAYOUT_IQ6_K, read_iq6_k, 0},
+    {MOE_GGML_IQ2_KS, "IQ2_KS", 256, 70 + 4, MOE_LAYOUT_IQ2_KS, read_iq2_ks, 2},
+    {MOE_GGML_IQ3_KS, "IQ3_KS", 256, 102 + 4, MOE_LAYOUT_IQ3_KS, read_iq3_ks, 2},
+    {MOE_GGML_IQ4_KS, "IQ4_KS", 256, 136 + 4, MOE_LAYOUT_IQ4_KS, read_iq4_ks, 4},
+    {MOE_GGML_IQ4_KSS, "IQ4_KSS", 256, 128 + 4, MOE_LAYOUT_IQ4_KS, read_iq4_kss, 4},
+    {MOE_GGML_IQ5_KS, "IQ5_KS", 256, 168 + 4, MOE_LAYOUT_IQ5_KS, read_iq5_ks, 4},
     /* By size only, so that files that hold one are listed and checked. */
-    {9, "Q8_1", 32, 40, MOE_LAYOUT_NONE, NULL},
-    {15, "Q8_K", 256, 292, MOE_LAYOUT_NONE, NULL},
-    {24, "I8", 1, 1, MOE_LAYOUT_NONE, NULL},
-    {25, "I16", 1, 2, MOE_LAYOUT_NONE, NULL},
-    {26, "I32", 1, 4, MOE_LAYOUT_NONE, NULL},
-    {27, "I64", 1, 8, MOE_LAYOUT_NONE, NULL},
-    {28, "F64", 1, 8, MOE_LAYOUT_NONE, NULL},
+    {9, "Q8_1", 32, 40, MOE_LAYOUT_NONE, NULL, 0},
+    {15, "Q8_K", 256, 292, MOE_LAYOUT_NONE, NULL, 0},
+    {24, "I8", 1, 1, MOE_LAYOUT_NONE, NULL, 0},
+    {25, "I16", 1, 2, MOE_LAYOUT_NONE, NULL, 0},
+    {26, "I32", 1, 4, MOE_LAYOUT_NONE, NULL, 0},
+    {27, "I64", 1, 8, MOE_LAYOUT_NONE, NULL, 0},
+    {28, "F64", 1, 8, MOE_LAYOUT_NONE, NULL, 0},
+    /* Of ik_llama.cpp, which also rearranges rows by 4, 8 or 16 (R). */
+    {133, "Q6_0", 32, 26, MOE_LAYOUT_NONE, NULL, 0},
+    {134, "IQ1_BN", 64, 13 + 4, MOE_LAYOUT_NONE, NULL, 2},
+    {135, "IQ2_BN", 64, 16 + 4, MOE_LAYOUT_NONE, NULL, 4},
+    {153, "IQ2_KT", 256, 68 + 4, MOE_LAYOUT_NONE, NULL, 4},
+    {154, "IQ3_KT", 256, 100 + 4, MOE_LAYOUT_NONE, NULL, 4},
+    {155, "IQ4_KT", 256, 128 + 4, MOE_LAYOUT_NONE, NULL, 4},
+    {157, "IQ2_KL", 256, 86 + 4, MOE_LAYOUT_NONE, NULL, 2},
+    {158, "IQ1_KT", 256, 56 + 4, MOE_LAYOUT_NONE, NULL, 4},
+    {202, "Q4_0_R8", 32, 18, MOE_LAYOUT_NONE, NULL, 0},
+    {206, "Q5_0_R4", 32, 22, MOE_LAYOUT_NONE, NULL, 0},
+    {208, "Q8_0_R8", 32, 34, MOE_LAYOUT_NONE, NULL, 0},
+    {210, "Q2_K_R4", 256, 84, MOE_LAYOUT_NONE, NULL, 0},
+    {211, "Q3_K_R4", 256, 110, MOE_LAYOUT_NONE, NULL, 0},
+    {212, "Q4_K_R4", 256, 144, MOE_LAYOUT_NONE, NULL, 0},
+    {213, "Q5_K_R4", 256, 176, MOE_LAYOUT_NONE, NULL, 0},
+    {214, "Q6_K_R4", 256, 210, MOE_LAYOUT_NONE, NULL, 0},
+    {216, "IQ2_XXS_R4", 256, 66, MOE_LAYOUT_NONE, NULL, 0},
+    {217, "IQ2_XS_R4", 256, 74, MOE_LAYOUT_NONE, NULL, 0},
+    {218, "IQ3_XXS_R4", 256, 98, MOE_LAYOUT_NONE, NULL, 0},
+    {219, "IQ1_S_R4", 32, 6 + 4, MOE_LAYOUT_NONE, NULL, 2},
+    {220, "IQ4_NL_R4", 32, 18, MOE_LAYOUT_NONE, NULL, 0},
+    {221, "IQ3_S_R4", 256, 110, MOE_LAYOUT_NONE, NULL, 0},
+    {222, "IQ2_S_R4", 256, 82, MOE_LAYOUT_NONE, NULL, 0},
+    {223, "IQ4_XS_R8", 256, 136, MOE_LAYOUT_NONE, NULL, 0},
+    {229, "IQ1_M_R4", 32, 7 + 4, MOE_LAYOUT_NONE, NULL, 2},
+    {230, "BF16_R16", 1, 2, MOE_LAYOUT_NONE, NULL, 0},
+    {233, "Q6_0_R4", 32, 26, MOE_LAYOUT_NONE, NULL, 0},
+    {335, "IQ2_BN_R4", 64, 16 + 4, MOE_LAYOUT_NONE, NULL, 4},
+    {337, "IQ2_K_R4", 256, 76, MOE_LAYOUT_NONE, NULL, 0},
+    {338, "IQ3_K_R4", 256, 110, MOE_LAYOUT_NONE, NULL, 0},
+    {339, "IQ4_K_R4", 256, 144, MOE_LAYOUT_NONE, NULL, 0},
+    {340, "IQ5_K_R4", 256, 176, MOE_LAYOUT_NONE, NULL, 0},
+    {344, "IQ4_KS_R4", 256, 136 + 4, MOE_LAYOUT_NONE, NULL, 4},
+    {352, "IQ5_KS_R4", 256, 168 + 4, MOE_LAYOUT_NONE, NULL, 4},
+    {353, "MXFP4_R8", 32, 17, MOE_LAYOUT_NONE, NULL, 0},
 };
 
 enum { N_TYPES = sizeof types / sizeof types[0] };
@@ -460,6 +652,24 @@ void moe_ggml_from_pairs(const uint8_t *pairs, int n, uint8_t *to)
     for (int i = 0; i < n; i++) {
         int low = pairs[i / 2] >> i % 2 * 4 & 15, high = pairs[(n + i) / 2] >> i % 2 * 4 & 15;
         to[i] = (uint8_t)(low | high << 4);
+    }
+}
+
+uint64_t moe_ggml_row_bytes(const struct moe_ggml_type *type, uint64_t items)
+{
+    return type->factor + items / type->items * (type->bytes - (type->factor ? FACTOR : 0));
+}
+
+void moe_ggml_row_blocks(const struct moe_ggml_type *type, const uint8_t *row, uint64_t first,
+                         uint64_t n, uint8_t *out)
+{
+    const uint32_t bytes = type->bytes - FACTOR;
+    const uint32_t factor =
+        type->factor == 2 ? moe_f32_bits(moe_f16_to_f32(moe_get_u16(row))) : moe_get_u32(row);
+    row += type->factor + first * bytes;
+    for (uint64_t b = 0; b < n; b++, row += bytes, out += type->bytes) {
+        memmove(out, row, bytes);
+        moe_put_u32(out + bytes, factor);
     }
 }
 

@@ -47,6 +47,17 @@ enum {
     MOE_GGML_NVFP4 = 40,
     MOE_GGML_Q1_0 = 41,
     MOE_GGML_Q2_0 = 42,
+    /* of ik_llama.cpp */
+    MOE_GGML_IQ2_K = 137,
+    MOE_GGML_IQ3_K = 138,
+    MOE_GGML_IQ4_K = 139,
+    MOE_GGML_IQ5_K = 140,
+    MOE_GGML_IQ6_K = 141,
+    MOE_GGML_IQ4_KS = 144,
+    MOE_GGML_IQ2_KS = 145,
+    MOE_GGML_IQ4_KSS = 146,
+    MOE_GGML_IQ5_KS = 152,
+    MOE_GGML_IQ3_KS = 156,
     MOE_GGML_OWN = 1 << 16,
     MOE_GGML_NVFP4_T = MOE_GGML_OWN, /* NVFP4's block, then a factor (f32) */
     /* + 1024 * bits + items: whole numbers of 8, 4, 3 or 2 bits with a zero point, by 128, 64 or
@@ -57,7 +68,7 @@ enum {
 enum {
     MOE_GGML_GROUP = 32,           /* columns of a block of MXFP4 */
     MOE_GGML_MAX_ITEMS = 256,      /* of a block of a type that is read */
-    MOE_GGML_MAX_BLOCK_BYTES = 210 /* ... */
+    MOE_GGML_MAX_BLOCK_BYTES = 212 /* ... */
 };
 
 struct moe_ggml_type {
@@ -69,6 +80,9 @@ struct moe_ggml_type {
     uint16_t kind;
     /* One block of several items as a span of that layout. */
     void (*read)(const uint8_t *block, struct moe_span_codes *span);
+    /* Bytes of a factor, f16 or f32, that a row of a file begins with; 0: there is none. Blocks
+     * then have it as an f32 in their last 4 bytes, which they lack in the file. */
+    uint8_t factor;
 };
 
 /* The type of that number, or NULL. */
@@ -82,6 +96,14 @@ void moe_ggml_decode(const struct moe_ggml_type *type, const uint8_t *blocks, ui
 /* n bytes of codes as blocks of MXFP4 and NVFP4 have them, from those of Hugging Face checkpoints,
  * whose byte i holds columns 2i (low bits) and 2i + 1. */
 void moe_ggml_from_pairs(const uint8_t *pairs, int n, uint8_t *to);
+
+/* Bytes of a row of `items` values in a file. */
+uint64_t moe_ggml_row_bytes(const struct moe_ggml_type *type, uint64_t items);
+
+/* n blocks, from number `first` on, of a row of a file that has a factor, as `read` takes them.
+ * From block 0 on the row may lie in the last bytes of out's memory. */
+void moe_ggml_row_blocks(const struct moe_ggml_type *type, const uint8_t *row, uint64_t first,
+                         uint64_t n, uint8_t *out);
 
 /* ---- Whole matrices ---- */
 

@@ -19,6 +19,11 @@ const int8_t moe_iq3_xxs_numbers[16] = {4,  12,  20,  28,  36,  44,  52,  62,
                                         -4, -12, -20, -28, -36, -44, -52, -62};
 const int8_t moe_iq3_s_numbers[16] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
 
+const int8_t moe_iq2k_numbers[16] = {MOE_IQ2K_NUMBERS};
+const int8_t moe_iq3k_numbers[16] = {MOE_IQ3K_NUMBERS};
+const int8_t moe_iq5k_numbers[32] = {MOE_IQ5K_NUMBERS};
+const int8_t moe_iq6k_numbers[64] = {MOE_IQ6K_NUMBERS};
+
 #define MOE_GRID_TABLE(name, n) const uint32_t moe_grid_##name[n]
 #include "quant/grids.h"
 
@@ -26,18 +31,21 @@ static const struct {
     uint16_t kind;
     const char *name;
 } names[] = {
-    {MOE_LAYOUT_F32, "f32"},       {MOE_LAYOUT_F16, "f16"},     {MOE_LAYOUT_BF16, "bf16"},
-    {MOE_LAYOUT_Q8, "q8"},         {MOE_LAYOUT_Q5, "q5"},       {MOE_LAYOUT_Q4, "q4"},
-    {MOE_LAYOUT_Q3, "q3"},         {MOE_LAYOUT_Q2, "q2"},       {MOE_LAYOUT_MXFP4, "mxfp4"},
-    {MOE_LAYOUT_Q4_0, "q4_0"},     {MOE_LAYOUT_Q5_0, "q5_0"},   {MOE_LAYOUT_Q8_0, "q8_0"},
-    {MOE_LAYOUT_IQ4_NL, "iq4_nl"}, {MOE_LAYOUT_Q2_K, "q2_k"},   {MOE_LAYOUT_Q3_K, "q3_k"},
-    {MOE_LAYOUT_Q4_K, "q4_k"},     {MOE_LAYOUT_Q5_K, "q5_k"},   {MOE_LAYOUT_Q6_K, "q6_k"},
-    {MOE_LAYOUT_IQ4_XS, "iq4_xs"}, {MOE_LAYOUT_NVFP4, "nvfp4"}, {MOE_LAYOUT_TQ2_0, "tq2_0"},
-    {MOE_LAYOUT_IQ1_S, "iq1_s"},   {MOE_LAYOUT_IQ1_M, "iq1_m"}, {MOE_LAYOUT_IQ2_XXS, "iq2_xxs"},
-    {MOE_LAYOUT_IQ2_XS, "iq2_xs"}, {MOE_LAYOUT_IQ2_S, "iq2_s"}, {MOE_LAYOUT_IQ3_XXS, "iq3_xxs"},
-    {MOE_LAYOUT_IQ3_S, "iq3_s"},   {MOE_LAYOUT_Q1_0, "q1_0"},   {MOE_LAYOUT_Q2_0, "q2_0"},
-    {MOE_LAYOUT_TQ1_0, "tq1_0"},   {MOE_LAYOUT_Q8_Z, "q8_z"},   {MOE_LAYOUT_Q4_Z, "q4_z"},
-    {MOE_LAYOUT_Q3_Z, "q3_z"},     {MOE_LAYOUT_Q2_Z, "q2_z"},   {MOE_LAYOUT_NVFP4_T, "nvfp4_t"},
+    {MOE_LAYOUT_F32, "f32"},       {MOE_LAYOUT_F16, "f16"},       {MOE_LAYOUT_BF16, "bf16"},
+    {MOE_LAYOUT_Q8, "q8"},         {MOE_LAYOUT_Q5, "q5"},         {MOE_LAYOUT_Q4, "q4"},
+    {MOE_LAYOUT_Q3, "q3"},         {MOE_LAYOUT_Q2, "q2"},         {MOE_LAYOUT_MXFP4, "mxfp4"},
+    {MOE_LAYOUT_Q4_0, "q4_0"},     {MOE_LAYOUT_Q5_0, "q5_0"},     {MOE_LAYOUT_Q8_0, "q8_0"},
+    {MOE_LAYOUT_IQ4_NL, "iq4_nl"}, {MOE_LAYOUT_Q2_K, "q2_k"},     {MOE_LAYOUT_Q3_K, "q3_k"},
+    {MOE_LAYOUT_Q4_K, "q4_k"},     {MOE_LAYOUT_Q5_K, "q5_k"},     {MOE_LAYOUT_Q6_K, "q6_k"},
+    {MOE_LAYOUT_IQ4_XS, "iq4_xs"}, {MOE_LAYOUT_NVFP4, "nvfp4"},   {MOE_LAYOUT_TQ2_0, "tq2_0"},
+    {MOE_LAYOUT_IQ1_S, "iq1_s"},   {MOE_LAYOUT_IQ1_M, "iq1_m"},   {MOE_LAYOUT_IQ2_XXS, "iq2_xxs"},
+    {MOE_LAYOUT_IQ2_XS, "iq2_xs"}, {MOE_LAYOUT_IQ2_S, "iq2_s"},   {MOE_LAYOUT_IQ3_XXS, "iq3_xxs"},
+    {MOE_LAYOUT_IQ3_S, "iq3_s"},   {MOE_LAYOUT_Q1_0, "q1_0"},     {MOE_LAYOUT_Q2_0, "q2_0"},
+    {MOE_LAYOUT_TQ1_0, "tq1_0"},   {MOE_LAYOUT_Q8_Z, "q8_z"},     {MOE_LAYOUT_Q4_Z, "q4_z"},
+    {MOE_LAYOUT_Q3_Z, "q3_z"},     {MOE_LAYOUT_Q2_Z, "q2_z"},     {MOE_LAYOUT_NVFP4_T, "nvfp4_t"},
+    {MOE_LAYOUT_IQ2_K, "iq2_k"},   {MOE_LAYOUT_IQ2_KS, "iq2_ks"}, {MOE_LAYOUT_IQ3_K, "iq3_k"},
+    {MOE_LAYOUT_IQ3_KS, "iq3_ks"}, {MOE_LAYOUT_IQ4_K, "iq4_k"},   {MOE_LAYOUT_IQ4_KS, "iq4_ks"},
+    {MOE_LAYOUT_IQ5_K, "iq5_k"},   {MOE_LAYOUT_IQ5_KS, "iq5_ks"}, {MOE_LAYOUT_IQ6_K, "iq6_k"},
 };
 
 enum { N_NAMES = sizeof names / sizeof names[0] };
@@ -306,15 +314,19 @@ void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t co
     store_codes(codes_of(record, layout), layout, r, codes->codes, record.cols);
 }
 
-static void store_six(uint8_t *sixes, int n, int i, uint32_t r, uint8_t number)
-{
-    sixes[i / 2 * MOE_PANEL_ROWS + (int)r] |= (uint8_t)((number & 15) << i % 2 * 4);
-    sixes[(n / 2 + i / 4) * MOE_PANEL_ROWS + (int)r] |= (uint8_t)((number >> 4 & 3) << i % 4 * 2);
-}
-
 static void store_byte(uint8_t *bytes, int i, uint32_t r, int bits)
 {
     bytes[i * MOE_PANEL_ROWS + (int)r] |= (uint8_t)bits;
+}
+
+/* The inverse of moe_kind_packed_number. */
+static void store_packed(int kind, uint8_t *numbers, int i, uint32_t r, uint8_t number)
+{
+    const int n = moe_kind_packed(kind), more = moe_kind_packed_high(kind);
+    store_byte(numbers, i / 2, r, (number & 15) << i % 2 * 4);
+    if (more)
+        store_byte(numbers, n / 2 + i * more / 8, r,
+                   (number >> 4 & ((1 << more) - 1)) << i * more % 8);
 }
 
 /* Scale number i of a span of a kind with a grid: s and h. Where s has no place of its own, it
@@ -343,23 +355,28 @@ static void store_grid_scale(int kind, uint8_t *numbers, int i, uint32_t r,
 static void store_scale(int kind, uint8_t *head, int i, uint32_t r,
                         const struct moe_span_codes *span)
 {
-    int sixes = moe_kind_sixes(kind);
     if (moe_kind_is_e2m1(kind)) {
         head[i * MOE_PANEL_ROWS + (int)r] = span->s[i];
         return;
     }
-    moe_put_u16(head + 2 * r, span->d);
-    head += 2 * MOE_PANEL_ROWS;
-    if (moe_kind_has_offset(kind)) {
+    if (moe_kind_has_d(kind)) {
+        moe_put_u16(head + 2 * r, span->d);
+        head += 2 * MOE_PANEL_ROWS;
+    }
+    if (moe_kind_has_min(kind)) {
         moe_put_u16(head + 2 * r, span->m);
         head += 2 * MOE_PANEL_ROWS;
     }
-    if (sixes) {
-        store_six(head, sixes, i, r, span->s[i]);
-        if (moe_kind_has_offset(kind))
-            store_six(head, sixes, 8 + i, r, span->t[i]);
-    } else if (kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_Q2_K) {
-        head[i * MOE_PANEL_ROWS + (int)r] = (uint8_t)(span->s[i] | span->t[i] << 4);
+    if (moe_kind_shift(kind) && !moe_kind_scale_has_e(kind))
+        store_byte(head, moe_kind_shifts_at(kind) + i / 8, r, span->t[i] << i % 8);
+    if (moe_kind_packed(kind)) {
+        store_packed(kind, head, i, r, span->s[i]);
+        if (moe_kind_has_min(kind))
+            store_packed(kind, head, 8 + i, r, span->t[i]);
+    } else if (moe_kind_scale_has_e(kind)) {
+        store_byte(head, i, r, span->s[i] << 1 | span->t[i]);
+    } else if (moe_kind_byte_scales(kind)) {
+        store_byte(head, i, r, kind == MOE_LAYOUT_Q2_K ? span->s[i] | span->t[i] << 4 : span->s[i]);
     } else if (moe_kind_scale_unit(kind) > 0) {
         store_grid_scale(kind, head, i, r, span);
     }
@@ -446,7 +463,9 @@ int32_t moe_layout_number(int kind, int32_t code)
 
 static float weight(int kind, struct moe_scales scale, int32_t code)
 {
-    float w = scale.d * (float)moe_layout_number(kind, code);
+    float number = (float)moe_layout_number(kind, code), w = scale.d * number;
+    if (moe_kind_shift(kind)) /* d times the number of the second table, rounded once */
+        return fmaf(scale.d, number, scale.m);
     return moe_kind_has_offset(kind) ? w + scale.m : w;
 }
 
@@ -487,7 +506,8 @@ void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, u
         struct moe_scales scale = moe_kind_has_zeros(kind)
                                       ? moe_zero_scales(d, span->m)
                                       : moe_kind_scales_of(kind, d, m, span->s[i], span->t[i]);
-        float offset = moe_kind_has_offset(kind) ? scale.m : -0.0f;
+        float offset = moe_kind_has_min(kind) ? scale.m : -0.0f;
+        const float shift = moe_kind_shift(kind) ? (float)(moe_kind_shift(kind) * span->t[i]) : 0;
         const uint8_t *codes = span->codes + first;
         if (moe_kind_scale_unit(kind) > 0) {
             if (first % BLOCK == 0)
@@ -495,7 +515,7 @@ void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, u
             codes = block + first % BLOCK;
         }
         for (uint32_t c = 0; c < columns && first + c < n; c++)
-            out[first + c] = scale.d * number[codes[c]] + offset;
+            out[first + c] = scale.d * (number[codes[c]] + shift) + offset;
     }
     for (uint32_t c = 0; moe_kind_front(kind) && c < n; c++)
         out[c] *= span->factor;

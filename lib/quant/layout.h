@@ -73,6 +73,26 @@
  *
  * Q4 and Q5 with groups of 32 hold GGUF's Q4_1 and Q5_1.
  *
+ * The kinds of ik_llama.cpp have two tables of numbers, the second of which has a number k more
+ * everywhere; e, a bit of a scale, says which. A weight is d * v + m with m = d * k * e, v of the
+ * first table (moe_kind_numbers). Those of KS have a factor for each row, f[16] f32 at the front of
+ * a panel, as NVFP4_T below:
+ *
+ *     kind      bits   span   k   d of a scale       head of a span
+ *     IQ2_K 16    2     256   5   d * (s - 8)        d[16], four(16), one(16)
+ *     IQ2_KS      2     256   5   s - 16             five(8), one(8)
+ *     IQ3_K 16    3     256   4   d * (2s - 31)      d[16], five(16), one(16)
+ *     IQ3_KS      3     256   4   s - 16             five(8), one(8)
+ *     IQ4_K 16    4     256   4   d * (s - 32)       d[16], six(16), one(16)
+ *     IQ4_KS      4     256   4   2s - 127           se[8][16] u8
+ *     IQ5_K 16    5     256   2   d * (s - 32)       d[16], six(16), one(16)
+ *     IQ5_KS      5     256   2   2s - 127           se[8][16] u8
+ *     IQ6_K 16    6     256   1   d * s              d[16], s[16][16] i8, one(16)
+ *
+ * four(n) is the part of six(n) with the low bits; five(n) has n/8 times 16 bytes behind it, bit s
+ * of byte r of the j-th the high bit of number 8j+s. one(n) are the bits e in the same way. se has
+ * e in its lowest bit and s above it.
+ *
  * In kinds with a grid a number of 8 bits or more stands for the columns of a group, 8 or 4
  * consecutive ones of a block: it is the number of an entry of a grid (grids.h), which has a code c
  * for each. The first plane has the numbers' low 8 bits: byte r*4+k of unit j that of group 4j+k.
@@ -173,6 +193,15 @@ enum moe_layout_kind {
     MOE_LAYOUT_Q1_0 = 51,
     MOE_LAYOUT_Q2_0 = 52,
     MOE_LAYOUT_TQ1_0 = 53,
+    MOE_LAYOUT_IQ2_K = 54,
+    MOE_LAYOUT_IQ2_KS = 55,
+    MOE_LAYOUT_IQ3_K = 56,
+    MOE_LAYOUT_IQ3_KS = 57,
+    MOE_LAYOUT_IQ4_K = 58,
+    MOE_LAYOUT_IQ4_KS = 59,
+    MOE_LAYOUT_IQ5_K = 60,
+    MOE_LAYOUT_IQ5_KS = 61,
+    MOE_LAYOUT_IQ6_K = 62,
     MOE_LAYOUT_Q8_Z = 64,
     MOE_LAYOUT_Q4_Z = 65,
     MOE_LAYOUT_Q3_Z = 66,
@@ -254,6 +283,45 @@ MOE_KIND_CONSTANT bool moe_kind_is_iq3(int kind)
     return kind == MOE_LAYOUT_IQ3_XXS || kind == MOE_LAYOUT_IQ3_S;
 }
 
+/* Of ik_llama.cpp's kinds, those of 2, 3, 5 and 6 bits (those of 4 are iq4, below), and whether
+ * their scale for 32 columns is a byte with e. */
+MOE_KIND_CONSTANT bool moe_kind_is_iq2k(int kind)
+{
+    return kind == MOE_LAYOUT_IQ2_K || kind == MOE_LAYOUT_IQ2_KS;
+}
+
+MOE_KIND_CONSTANT bool moe_kind_is_iq3k(int kind)
+{
+    return kind == MOE_LAYOUT_IQ3_K || kind == MOE_LAYOUT_IQ3_KS;
+}
+
+MOE_KIND_CONSTANT bool moe_kind_is_iq5k(int kind)
+{
+    return kind == MOE_LAYOUT_IQ5_K || kind == MOE_LAYOUT_IQ5_KS;
+}
+
+MOE_KIND_CONSTANT bool moe_kind_scale_has_e(int kind)
+{
+    return kind == MOE_LAYOUT_IQ4_KS || kind == MOE_LAYOUT_IQ5_KS;
+}
+
+/* Whether d is a number for each row, in front of the panel. */
+MOE_KIND_CONSTANT bool moe_kind_has_row_scale(int kind)
+{
+    return kind == MOE_LAYOUT_IQ2_KS || kind == MOE_LAYOUT_IQ3_KS || moe_kind_scale_has_e(kind);
+}
+
+/* k: what is added to the numbers of a scale whose e is 1; 0 in kinds without e. */
+MOE_KIND_CONSTANT int moe_kind_shift(int kind)
+{
+    return moe_kind_is_iq2k(kind)                                  ? 5
+           : moe_kind_is_iq3k(kind)                                ? 4
+           : kind == MOE_LAYOUT_IQ4_K || kind == MOE_LAYOUT_IQ4_KS ? 4
+           : moe_kind_is_iq5k(kind)                                ? 2
+           : kind == MOE_LAYOUT_IQ6_K                              ? 1
+                                                                   : 0;
+}
+
 /* Whether numbers stand for groups of columns. */
 MOE_KIND_CONSTANT bool moe_kind_is_grouped(int kind)
 {
@@ -296,7 +364,13 @@ MOE_KIND_CONSTANT bool moe_kind_has_zeros(int kind)
 /* Bytes at the front of a panel: factors of its rows, or none. */
 MOE_KIND_CONSTANT uint32_t moe_kind_front(int kind)
 {
-    return kind == MOE_LAYOUT_NVFP4_T ? 4 * MOE_PANEL_ROWS : 0;
+    return kind == MOE_LAYOUT_NVFP4_T || moe_kind_has_row_scale(kind) ? 4 * MOE_PANEL_ROWS : 0;
+}
+
+/* Whether the kind or a variation of it has them. */
+MOE_KIND_CONSTANT bool moe_kind_may_have_front(int kind)
+{
+    return kind == MOE_LAYOUT_NVFP4 || moe_kind_has_row_scale(kind);
 }
 
 /* Bits of the first plane of codes. */
@@ -314,6 +388,10 @@ MOE_KIND_CONSTANT int moe_kind_plane(int kind)
     case MOE_LAYOUT_IQ3_XXS:
     case MOE_LAYOUT_IQ3_S:
     case MOE_LAYOUT_Q2_0:
+    case MOE_LAYOUT_IQ2_K:
+    case MOE_LAYOUT_IQ2_KS:
+    case MOE_LAYOUT_IQ3_K:
+    case MOE_LAYOUT_IQ3_KS:
         return 2;
     case MOE_LAYOUT_IQ1_S:
     case MOE_LAYOUT_IQ1_M:
@@ -342,8 +420,13 @@ MOE_KIND_CONSTANT int moe_kind_high_plane(int kind)
     case MOE_LAYOUT_IQ2_S:
     case MOE_LAYOUT_IQ3_XXS:
     case MOE_LAYOUT_IQ3_S:
+    case MOE_LAYOUT_IQ3_K:
+    case MOE_LAYOUT_IQ3_KS:
+    case MOE_LAYOUT_IQ5_K:
+    case MOE_LAYOUT_IQ5_KS:
         return 1;
     case MOE_LAYOUT_Q6_K:
+    case MOE_LAYOUT_IQ6_K:
         return 2;
     default:
         return 0;
@@ -399,7 +482,8 @@ MOE_KIND_CONSTANT bool moe_kind_is_e2m1(int kind)
 
 MOE_KIND_CONSTANT bool moe_kind_is_iq4(int kind)
 {
-    return kind == MOE_LAYOUT_IQ4_NL || kind == MOE_LAYOUT_IQ4_XS;
+    return kind == MOE_LAYOUT_IQ4_NL || kind == MOE_LAYOUT_IQ4_XS || kind == MOE_LAYOUT_IQ4_K ||
+           kind == MOE_LAYOUT_IQ4_KS;
 }
 
 /* Columns that share a head; 0 in affine kinds, where these are the group. */
@@ -426,7 +510,7 @@ MOE_KIND_CONSTANT uint32_t moe_kind_span(int kind)
     case MOE_LAYOUT_TQ2_0:
         return 256;
     default:
-        return moe_kind_is_grouped(kind) ? 256 : 0;
+        return moe_kind_is_grouped(kind) || moe_kind_shift(kind) ? 256 : 0;
     }
 }
 
@@ -435,23 +519,73 @@ MOE_KIND_CONSTANT int moe_kind_scales(int kind)
 {
     return kind == MOE_LAYOUT_Q2_K || kind == MOE_LAYOUT_Q3_K || kind == MOE_LAYOUT_Q6_K ||
                    moe_kind_base(kind) == MOE_LAYOUT_NVFP4 || kind == MOE_LAYOUT_IQ1_M ||
-                   kind == MOE_LAYOUT_IQ2_XS || kind == MOE_LAYOUT_IQ2_S
+                   kind == MOE_LAYOUT_IQ2_XS || kind == MOE_LAYOUT_IQ2_S ||
+                   (moe_kind_shift(kind) && !moe_kind_has_row_scale(kind))
                ? 2
                : 1;
 }
 
-MOE_KIND_CONSTANT bool moe_kind_has_offset(int kind)
+/* Whether the head has m or dmin. */
+MOE_KIND_CONSTANT bool moe_kind_has_min(int kind)
 {
     return moe_kind_span(kind) == 0 || kind == MOE_LAYOUT_Q2_K || kind == MOE_LAYOUT_Q4_K ||
            kind == MOE_LAYOUT_Q5_K;
 }
 
-/* Numbers of 6 bits in a head: none, 8 or 16. */
-MOE_KIND_CONSTANT int moe_kind_sixes(int kind)
+/* Whether scales have an m. */
+MOE_KIND_CONSTANT bool moe_kind_has_offset(int kind)
 {
-    return kind == MOE_LAYOUT_IQ4_XS                                                       ? 8
-           : kind == MOE_LAYOUT_Q3_K || kind == MOE_LAYOUT_Q4_K || kind == MOE_LAYOUT_Q5_K ? 16
-                                                                                           : 0;
+    return moe_kind_has_min(kind) || moe_kind_shift(kind);
+}
+
+/* Whether the head has a d. */
+MOE_KIND_CONSTANT bool moe_kind_has_d(int kind)
+{
+    return !moe_kind_is_e2m1(kind) && !moe_kind_has_row_scale(kind);
+}
+
+/* Numbers of 4 to 6 bits in a head, four(n) to six(n): none, 8 or 16. */
+MOE_KIND_CONSTANT int moe_kind_packed(int kind)
+{
+    switch (kind) {
+    case MOE_LAYOUT_IQ4_XS:
+    case MOE_LAYOUT_IQ2_KS:
+    case MOE_LAYOUT_IQ3_KS:
+        return 8;
+    case MOE_LAYOUT_Q3_K:
+    case MOE_LAYOUT_Q4_K:
+    case MOE_LAYOUT_Q5_K:
+    case MOE_LAYOUT_IQ2_K:
+    case MOE_LAYOUT_IQ3_K:
+    case MOE_LAYOUT_IQ4_K:
+    case MOE_LAYOUT_IQ5_K:
+        return 16;
+    default:
+        return 0;
+    }
+}
+
+/* Their bits but four. */
+MOE_KIND_CONSTANT int moe_kind_packed_high(int kind)
+{
+    return kind == MOE_LAYOUT_IQ2_K                              ? 0
+           : kind == MOE_LAYOUT_IQ2_KS || moe_kind_is_iq3k(kind) ? 1
+                                                                 : 2;
+}
+
+/* Numbers of 8 bits. */
+MOE_KIND_CONSTANT int moe_kind_byte_scales(int kind)
+{
+    return kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_Q2_K || kind == MOE_LAYOUT_IQ6_K ? 16
+           : moe_kind_scale_has_e(kind)                                                   ? 8
+                                                                                          : 0;
+}
+
+/* Where one(n) begins behind the head's numbers, in 16 bytes. */
+MOE_KIND_CONSTANT int moe_kind_shifts_at(int kind)
+{
+    return moe_kind_byte_scales(kind) +
+           moe_kind_packed(kind) * (4 + moe_kind_packed_high(kind)) / 8;
 }
 
 /* Bytes of a head for a row of a panel: a span's, or of affine kinds a record's. */
@@ -460,10 +594,6 @@ MOE_KIND_CONSTANT uint32_t moe_kind_head(int kind)
     switch (moe_kind_base(kind)) {
     case MOE_LAYOUT_MXFP4:
         return 1;
-    case MOE_LAYOUT_Q6_K:
-        return 2 + 16;
-    case MOE_LAYOUT_Q2_K:
-        return 4 + 16;
     case MOE_LAYOUT_NVFP4:
         return 4;
     case MOE_LAYOUT_IQ1_S:
@@ -478,7 +608,11 @@ MOE_KIND_CONSTANT uint32_t moe_kind_head(int kind)
     case MOE_LAYOUT_TQ1_0:
         return 2 + 20;
     default:
-        return (moe_kind_has_offset(kind) ? 4u : 2u) + (uint32_t)moe_kind_sixes(kind) / 4 * 3;
+        return (moe_kind_has_d(kind) ? 2u : 0) + (moe_kind_has_min(kind) ? 2u : 0) +
+               (uint32_t)moe_kind_shifts_at(kind) +
+               (moe_kind_shift(kind) && !moe_kind_scale_has_e(kind)
+                    ? (uint32_t)moe_kind_scales(kind)
+                    : 0);
     }
 }
 
@@ -523,6 +657,23 @@ extern const int8_t moe_iq1_numbers[16];
 extern const int8_t moe_iq2_numbers[16];
 extern const int8_t moe_iq3_xxs_numbers[16];
 extern const int8_t moe_iq3_s_numbers[16];
+extern const int8_t moe_iq2k_numbers[16];
+extern const int8_t moe_iq3k_numbers[16];
+extern const int8_t moe_iq5k_numbers[32];
+extern const int8_t moe_iq6k_numbers[64];
+
+/* The numbers of the kinds of ik_llama.cpp: facts of the file format, taken from the first halves
+ * of the tables iq2nl_values, iq3nl_values, iq5nl_values and iq6nl_values of its ggml-common.h. */
+#define MOE_IQ2K_NUMBERS -31, -13, 1, 17
+#define MOE_IQ3K_NUMBERS -63, -40, -23, -10, 1, 13, 28, 47
+#define MOE_IQ5K_NUMBERS                                                                           \
+    -126, -114, -103, -92, -83, -74, -65, -57, -50, -43, -36, -30, -24, -18, -12, -6, -1, 5, 11,   \
+        17, 23, 29, 36, 43, 51, 59, 68, 77, 87, 97, 109, 121
+#define MOE_IQ6K_NUMBERS                                                                           \
+    -127, -121, -115, -109, -104, -98, -93, -88, -84, -79, -74, -70, -66, -62, -58, -54, -51, -47, \
+        -44, -40, -37, -34, -31, -28, -25, -22, -19, -16, -13, -11, -8, -5, -2, 0, 3, 6, 9, 12,    \
+        14, 17, 20, 23, 27, 30, 33, 36, 40, 44, 47, 51, 55, 59, 63, 68, 72, 77, 82, 87, 92, 98,    \
+        103, 109, 115, 121
 
 /* The table of a kind, or NULL. */
 static inline const int8_t *moe_kind_numbers(int kind)
@@ -534,6 +685,10 @@ static inline const int8_t *moe_kind_numbers(int kind)
            : moe_kind_is_iq2(kind)      ? moe_iq2_numbers
            : kind == MOE_LAYOUT_IQ3_XXS ? moe_iq3_xxs_numbers
            : kind == MOE_LAYOUT_IQ3_S   ? moe_iq3_s_numbers
+           : moe_kind_is_iq2k(kind)     ? moe_iq2k_numbers
+           : moe_kind_is_iq3k(kind)     ? moe_iq3k_numbers
+           : moe_kind_is_iq5k(kind)     ? moe_iq5k_numbers
+           : kind == MOE_LAYOUT_IQ6_K   ? moe_iq6k_numbers
                                         : (const int8_t *)0;
 }
 
@@ -564,6 +719,10 @@ MOE_KIND_CONSTANT int moe_kind_least(int kind)
            : moe_kind_is_iq2(kind)      ? -43
            : kind == MOE_LAYOUT_IQ3_XXS ? -62
            : kind == MOE_LAYOUT_IQ3_S   ? -15
+           : moe_kind_is_iq2k(kind)     ? -31
+           : moe_kind_is_iq3k(kind)     ? -63
+           : moe_kind_is_iq5k(kind)     ? -126
+           : kind == MOE_LAYOUT_IQ6_K   ? -127
                                         : 0;
 }
 
@@ -574,6 +733,22 @@ MOE_KIND_CONSTANT float moe_kind_scale_unit(int kind)
            : kind == MOE_LAYOUT_IQ3_XXS                   ? 0.25f
            : kind == MOE_LAYOUT_IQ3_S                     ? 1.0f
                                                           : 0.0f;
+}
+
+/* What d is multiplied by where s is a number of a head: step * s - zero. */
+MOE_KIND_CONSTANT int moe_kind_scale_step(int kind)
+{
+    return kind == MOE_LAYOUT_IQ3_K || moe_kind_scale_has_e(kind) ? 2 : 1;
+}
+
+MOE_KIND_CONSTANT int moe_kind_scale_zero(int kind)
+{
+    return kind == MOE_LAYOUT_IQ2_K                                 ? 8
+           : kind == MOE_LAYOUT_IQ2_KS || kind == MOE_LAYOUT_IQ3_KS ? 16
+           : kind == MOE_LAYOUT_IQ3_K                               ? 31
+           : moe_kind_scale_has_e(kind)                             ? 127
+           : moe_kind_packed(kind) && !moe_kind_has_min(kind)       ? 32
+                                                                    : 0;
 }
 
 /* d and m of a head with zero points: its f16 as f32, and the word that has z and e. */
@@ -589,7 +764,7 @@ static inline MOE_DEVICE_CODE struct moe_scales moe_zero_scales(float d, uint16_
 bool moe_zero_head(float scale, uint32_t zero, uint16_t *d, uint16_t *word);
 
 /* d and m of a scale, from what the head says: d and dmin (m of affine kinds), s and t; the
- * exponent is s. Not of kinds with zero points. */
+ * exponent is s, e is t. Not of kinds with zero points. */
 static inline MOE_DEVICE_CODE struct moe_scales moe_kind_scales_of(int kind, float d, float dmin,
                                                                    uint8_t s, uint8_t t)
 {
@@ -601,12 +776,10 @@ static inline MOE_DEVICE_CODE struct moe_scales moe_kind_scales_of(int kind, flo
     case MOE_LAYOUT_NVFP4:
         of.d = moe_nvfp4_scale(s);
         break;
-    case MOE_LAYOUT_IQ4_XS:
-    case MOE_LAYOUT_Q3_K:
-        of.d = d * (float)(s - 32);
-        break;
     case MOE_LAYOUT_Q6_K:
+    case MOE_LAYOUT_IQ6_K:
         of.d = d * (float)(int8_t)s;
+        of.m = of.d * (float)(moe_kind_shift(kind) * t);
         break;
     case MOE_LAYOUT_Q2_K:
     case MOE_LAYOUT_Q4_K:
@@ -617,17 +790,29 @@ static inline MOE_DEVICE_CODE struct moe_scales moe_kind_scales_of(int kind, flo
     default:
         if (moe_kind_scale_unit(kind) > 0)
             of.d = d * ((float)(2 * s + 1) * moe_kind_scale_unit(kind));
+        else if (moe_kind_scale_zero(kind))
+            of.d = (moe_kind_has_row_scale(kind) ? 1 : d) *
+                   (float)(moe_kind_scale_step(kind) * s - moe_kind_scale_zero(kind));
+        if (moe_kind_shift(kind))
+            of.m = of.d * (float)(moe_kind_shift(kind) * t);
         break;
     }
     return of;
 }
 
-/* Number i of n of 6 bits at `sixes`, of row r. */
-static inline MOE_DEVICE_CODE uint8_t moe_kind_six(const uint8_t *sixes, int n, int i, uint32_t r)
+/* Number i of those of four(n) to six(n) at `numbers`, of row r. */
+static inline MOE_DEVICE_CODE uint8_t moe_kind_packed_number(int kind, const uint8_t *numbers,
+                                                             int i, uint32_t r)
 {
-    uint8_t low = sixes[i / 2 * MOE_PANEL_ROWS + (int)r] >> i % 2 * 4 & 15;
-    uint8_t high = sixes[(n / 2 + i / 4) * MOE_PANEL_ROWS + (int)r] >> i % 4 * 2 & 3;
-    return (uint8_t)(low | high << 4);
+    const int n = moe_kind_packed(kind), more = moe_kind_packed_high(kind);
+    int number = numbers[i / 2 * MOE_PANEL_ROWS + (int)r] >> i % 2 * 4 & 15;
+    if (more) {
+        const int of_byte = 8 / more;
+        number |= (numbers[(n / 2 + i / of_byte) * MOE_PANEL_ROWS + (int)r] >> i % of_byte * more &
+                   ((1 << more) - 1))
+                  << 4;
+    }
+    return (uint8_t)number;
 }
 
 static inline MOE_DEVICE_CODE float moe_f16_at(const uint8_t *p)
@@ -682,22 +867,31 @@ moe_kind_scale(int kind, const uint8_t *head, const uint8_t *codes, int i, uint3
     uint8_t s = 0, t = 0;
     if (moe_kind_is_e2m1(kind))
         return moe_kind_scales_of(kind, d, dmin, head[i * MOE_PANEL_ROWS + (int)r], t);
-    d = moe_f16_at(head + 2 * r);
-    head += 2 * MOE_PANEL_ROWS;
+    if (moe_kind_has_d(kind)) {
+        d = moe_f16_at(head + 2 * r);
+        head += 2 * MOE_PANEL_ROWS;
+    }
     if (moe_kind_has_zeros(kind))
         return moe_zero_scales(d, (uint16_t)(head[2 * r] | head[2 * r + 1] << 8));
-    if (moe_kind_has_offset(kind)) {
+    if (moe_kind_has_min(kind)) {
         dmin = moe_f16_at(head + 2 * r);
         head += 2 * MOE_PANEL_ROWS;
     }
-    if (moe_kind_sixes(kind)) {
-        s = moe_kind_six(head, moe_kind_sixes(kind), i, r);
-        if (moe_kind_has_offset(kind))
-            t = moe_kind_six(head, moe_kind_sixes(kind), 8 + i, r);
-    } else if (kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_Q2_K) {
+    if (moe_kind_shift(kind) && !moe_kind_scale_has_e(kind))
+        t = head[(moe_kind_shifts_at(kind) + i / 8) * MOE_PANEL_ROWS + (int)r] >> i % 8 & 1;
+    if (moe_kind_packed(kind)) {
+        s = moe_kind_packed_number(kind, head, i, r);
+        if (moe_kind_has_min(kind))
+            t = moe_kind_packed_number(kind, head, 8 + i, r);
+    } else if (moe_kind_byte_scales(kind)) {
         s = head[i * MOE_PANEL_ROWS + (int)r];
-        t = s >> 4;
-        s = kind == MOE_LAYOUT_Q2_K ? s & 15 : s;
+        if (moe_kind_scale_has_e(kind)) {
+            t = s & 1;
+            s >>= 1;
+        } else if (kind == MOE_LAYOUT_Q2_K) {
+            t = s >> 4;
+            s &= 15;
+        }
     } else if (moe_kind_scale_unit(kind) > 0) {
         s = moe_grid_scale(kind, head, codes, i, r);
     }
@@ -937,7 +1131,7 @@ bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t
 /* The number of a code (moe_kind_code): v, or q in kinds with an offset. */
 int32_t moe_layout_number(int kind, int32_t code);
 
-/* The reference decoder: row `row` of a matrix as f32, d*v, d*q+m computed in f32 without fma.
+/* The reference decoder: row `row` of a matrix as f32, d*v, d*q+m, without fma unless m is d*k*e.
  * `out` has mat->cols values. */
 void moe_layout_load_row(const struct moe_mat *mat, uint32_t row, float *out);
 

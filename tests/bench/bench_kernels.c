@@ -18,7 +18,7 @@
 #include "kern/kern.h"
 #include "kern/matmul.h"
 
-enum { COLS = 2048, PREFILL_ROWS = 4096, PREFILL_INPUTS = 128, N_KINDS = 42 };
+enum { COLS = 2048, PREFILL_ROWS = 4096, PREFILL_INPUTS = 128, N_KINDS = 51 };
 
 static const struct moe_layout layouts[N_KINDS] = {
     {MOE_LAYOUT_F32, 0},      {MOE_LAYOUT_F16, 0},     {MOE_LAYOUT_BF16, 0},
@@ -34,7 +34,10 @@ static const struct moe_layout layouts[N_KINDS] = {
     {MOE_LAYOUT_IQ3_XXS, 32}, {MOE_LAYOUT_IQ3_S, 32},  {MOE_LAYOUT_Q1_0, 32},
     {MOE_LAYOUT_Q2_0, 32},    {MOE_LAYOUT_TQ1_0, 32},  {MOE_LAYOUT_Q8, 128},
     {MOE_LAYOUT_Q4, 128},     {MOE_LAYOUT_Q8_Z, 128},  {MOE_LAYOUT_Q4_Z, 128},
-    {MOE_LAYOUT_Q4_Z, 32},    {MOE_LAYOUT_Q3_Z, 64},   {MOE_LAYOUT_NVFP4_T, 32}};
+    {MOE_LAYOUT_Q4_Z, 32},    {MOE_LAYOUT_Q3_Z, 64},   {MOE_LAYOUT_NVFP4_T, 32},
+    {MOE_LAYOUT_IQ2_K, 32},   {MOE_LAYOUT_IQ2_KS, 32}, {MOE_LAYOUT_IQ3_K, 32},
+    {MOE_LAYOUT_IQ3_KS, 32},  {MOE_LAYOUT_IQ4_K, 32},  {MOE_LAYOUT_IQ4_KS, 32},
+    {MOE_LAYOUT_IQ5_K, 32},   {MOE_LAYOUT_IQ5_KS, 32}, {MOE_LAYOUT_IQ6_K, 32}};
 
 /* Best rates so far. */
 struct result {

@@ -24,23 +24,26 @@ enum flavour {
 };
 
 static const struct moe_layout layouts[] = {
-    {MOE_LAYOUT_F32, 0},    {MOE_LAYOUT_F16, 0},      {MOE_LAYOUT_BF16, 0},
-    {MOE_LAYOUT_Q8, 0},     {MOE_LAYOUT_Q8, 32},      {MOE_LAYOUT_Q8, 64},
-    {MOE_LAYOUT_Q8, 128},   {MOE_LAYOUT_Q4, 0},       {MOE_LAYOUT_Q4, 32},
-    {MOE_LAYOUT_Q4, 64},    {MOE_LAYOUT_Q4, 192},     {MOE_LAYOUT_Q3, 0},
-    {MOE_LAYOUT_Q3, 32},    {MOE_LAYOUT_Q3, 64},      {MOE_LAYOUT_Q3, 128},
-    {MOE_LAYOUT_Q2, 0},     {MOE_LAYOUT_Q2, 32},      {MOE_LAYOUT_Q2, 64},
-    {MOE_LAYOUT_Q2, 128},   {MOE_LAYOUT_MXFP4, 32},   {MOE_LAYOUT_Q5, 32},
-    {MOE_LAYOUT_Q5, 64},    {MOE_LAYOUT_Q5, 0},       {MOE_LAYOUT_Q4_0, 32},
-    {MOE_LAYOUT_Q5_0, 32},  {MOE_LAYOUT_Q8_0, 32},    {MOE_LAYOUT_IQ4_NL, 32},
-    {MOE_LAYOUT_Q2_K, 32},  {MOE_LAYOUT_Q3_K, 32},    {MOE_LAYOUT_Q4_K, 32},
-    {MOE_LAYOUT_Q5_K, 32},  {MOE_LAYOUT_Q6_K, 32},    {MOE_LAYOUT_IQ4_XS, 32},
-    {MOE_LAYOUT_NVFP4, 32}, {MOE_LAYOUT_TQ2_0, 32},   {MOE_LAYOUT_IQ1_S, 32},
-    {MOE_LAYOUT_IQ1_M, 32}, {MOE_LAYOUT_IQ2_XXS, 32}, {MOE_LAYOUT_IQ2_XS, 32},
-    {MOE_LAYOUT_IQ2_S, 32}, {MOE_LAYOUT_IQ3_XXS, 32}, {MOE_LAYOUT_IQ3_S, 32},
-    {MOE_LAYOUT_Q1_0, 32},  {MOE_LAYOUT_Q2_0, 32},    {MOE_LAYOUT_TQ1_0, 32},
-    {MOE_LAYOUT_Q8_Z, 128}, {MOE_LAYOUT_Q4_Z, 32},    {MOE_LAYOUT_Q4_Z, 128},
-    {MOE_LAYOUT_Q3_Z, 64},  {MOE_LAYOUT_Q2_Z, 0},     {MOE_LAYOUT_NVFP4_T, 32},
+    {MOE_LAYOUT_F32, 0},     {MOE_LAYOUT_F16, 0},      {MOE_LAYOUT_BF16, 0},
+    {MOE_LAYOUT_Q8, 0},      {MOE_LAYOUT_Q8, 32},      {MOE_LAYOUT_Q8, 64},
+    {MOE_LAYOUT_Q8, 128},    {MOE_LAYOUT_Q4, 0},       {MOE_LAYOUT_Q4, 32},
+    {MOE_LAYOUT_Q4, 64},     {MOE_LAYOUT_Q4, 192},     {MOE_LAYOUT_Q3, 0},
+    {MOE_LAYOUT_Q3, 32},     {MOE_LAYOUT_Q3, 64},      {MOE_LAYOUT_Q3, 128},
+    {MOE_LAYOUT_Q2, 0},      {MOE_LAYOUT_Q2, 32},      {MOE_LAYOUT_Q2, 64},
+    {MOE_LAYOUT_Q2, 128},    {MOE_LAYOUT_MXFP4, 32},   {MOE_LAYOUT_Q5, 32},
+    {MOE_LAYOUT_Q5, 64},     {MOE_LAYOUT_Q5, 0},       {MOE_LAYOUT_Q4_0, 32},
+    {MOE_LAYOUT_Q5_0, 32},   {MOE_LAYOUT_Q8_0, 32},    {MOE_LAYOUT_IQ4_NL, 32},
+    {MOE_LAYOUT_Q2_K, 32},   {MOE_LAYOUT_Q3_K, 32},    {MOE_LAYOUT_Q4_K, 32},
+    {MOE_LAYOUT_Q5_K, 32},   {MOE_LAYOUT_Q6_K, 32},    {MOE_LAYOUT_IQ4_XS, 32},
+    {MOE_LAYOUT_NVFP4, 32},  {MOE_LAYOUT_TQ2_0, 32},   {MOE_LAYOUT_IQ1_S, 32},
+    {MOE_LAYOUT_IQ1_M, 32},  {MOE_LAYOUT_IQ2_XXS, 32}, {MOE_LAYOUT_IQ2_XS, 32},
+    {MOE_LAYOUT_IQ2_S, 32},  {MOE_LAYOUT_IQ3_XXS, 32}, {MOE_LAYOUT_IQ3_S, 32},
+    {MOE_LAYOUT_Q1_0, 32},   {MOE_LAYOUT_Q2_0, 32},    {MOE_LAYOUT_TQ1_0, 32},
+    {MOE_LAYOUT_Q8_Z, 128},  {MOE_LAYOUT_Q4_Z, 32},    {MOE_LAYOUT_Q4_Z, 128},
+    {MOE_LAYOUT_Q3_Z, 64},   {MOE_LAYOUT_Q2_Z, 0},     {MOE_LAYOUT_NVFP4_T, 32},
+    {MOE_LAYOUT_IQ2_K, 32},  {MOE_LAYOUT_IQ2_KS, 32},  {MOE_LAYOUT_IQ3_K, 32},
+    {MOE_LAYOUT_IQ3_KS, 32}, {MOE_LAYOUT_IQ4_K, 32},   {MOE_LAYOUT_IQ4_KS, 32},
+    {MOE_LAYOUT_IQ5_K, 32},  {MOE_LAYOUT_IQ5_KS, 32},  {MOE_LAYOUT_IQ6_K, 32},
 };
 
 static inline uint32_t draw_up_to(uint64_t *seed, uint32_t most)
@@ -115,7 +118,7 @@ static inline void draw_float_data(uint8_t *data, uint64_t n, uint16_t kind, uin
 static inline void draw_head(uint8_t *head, uint16_t kind, uint64_t *seed, enum flavour flavour)
 {
     const uint32_t halves =
-        moe_kind_is_e2m1(kind) ? 0 : (moe_kind_has_offset(kind) ? 2 : 1) * MOE_PANEL_ROWS;
+        ((moe_kind_has_d(kind) ? 1 : 0) + (moe_kind_has_min(kind) ? 1 : 0)) * MOE_PANEL_ROWS;
     for (uint32_t i = 0; i < halves; i++) {
         uint16_t half = draw_f16(seed, flavour);
         memcpy(head + 2 * i, &half, sizeof half);

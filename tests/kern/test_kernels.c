@@ -196,13 +196,16 @@ static void fill_spans(struct sample *s, uint64_t *seed, enum flavour flavour)
             struct moe_span_codes codes = {.d = draw_f16(seed, flavour),
                                            .m = draw_f16(seed, flavour),
                                            .factor = draw(seed, flavour)};
-            uint32_t sixes = moe_kind_sixes(kind)                                          ? 64
-                             : kind == MOE_LAYOUT_IQ1_M                                    ? 8
+            uint32_t sixes = moe_kind_packed(kind)        ? 16u << moe_kind_packed_high(kind)
+                             : moe_kind_scale_has_e(kind) ? 128
+                             : kind == MOE_LAYOUT_IQ1_M   ? 8
                              : kind == MOE_LAYOUT_Q2_K || moe_kind_scale_unit(kind) > 0.0f ? 16
                                                                                            : 256;
             for (uint32_t k = 0; k < scales; k++) {
                 codes.s[k] = (uint8_t)(test_random(seed) % sixes);
-                codes.t[k] = (uint8_t)(moe_kind_has_offset(kind) ? test_random(seed) % sixes : 0);
+                codes.t[k] = (uint8_t)(moe_kind_has_min(kind) ? test_random(seed) % sixes : 0);
+                if (moe_kind_shift(kind))
+                    codes.t[k] = test_random(seed) % 2;
                 if (flavour == WORST && !moe_kind_is_e2m1(kind))
                     codes.s[k] = (uint8_t)(sixes - 1);
                 if (kind == MOE_LAYOUT_MXFP4)
@@ -219,9 +222,10 @@ static void fill_spans(struct sample *s, uint64_t *seed, enum flavour flavour)
                 fill_numbers(&codes, kind, r % 2, seed, flavour);
             for (uint32_t c = 0; s->m && c < span && i * span + c < mat->cols; c++)
                 s->m[(uint64_t)r * mat->cols + i * span + c] =
-                    moe_kind_scales_of(kind, 0, moe_f16_to_f32(codes.m), 0,
-                                       codes.t[c * scales / span])
-                        .m;
+                    moe_kind_scales_of(kind, moe_f16_to_f32(codes.d), moe_f16_to_f32(codes.m),
+                                       codes.s[c * scales / span], codes.t[c * scales / span])
+                        .m *
+                    (moe_kind_front(kind) ? codes.factor : 1);
             moe_layout_store_span(s->data, mat->layout, mat->cols, r, i, &codes);
         }
 }
@@ -320,14 +324,18 @@ struct panel_case {
 };
 
 static const uint16_t kinds[] = {
-    MOE_LAYOUT_F32,    MOE_LAYOUT_F16,     MOE_LAYOUT_BF16,   MOE_LAYOUT_Q8,      MOE_LAYOUT_Q5,
-    MOE_LAYOUT_Q4,     MOE_LAYOUT_Q3,      MOE_LAYOUT_Q2,     MOE_LAYOUT_MXFP4,   MOE_LAYOUT_Q4_0,
-    MOE_LAYOUT_Q5_0,   MOE_LAYOUT_Q8_0,    MOE_LAYOUT_IQ4_NL, MOE_LAYOUT_Q2_K,    MOE_LAYOUT_Q3_K,
-    MOE_LAYOUT_Q4_K,   MOE_LAYOUT_Q5_K,    MOE_LAYOUT_Q6_K,   MOE_LAYOUT_IQ4_XS,  MOE_LAYOUT_NVFP4,
-    MOE_LAYOUT_TQ2_0,  MOE_LAYOUT_IQ1_S,   MOE_LAYOUT_IQ1_M,  MOE_LAYOUT_IQ2_XXS, MOE_LAYOUT_IQ2_XS,
-    MOE_LAYOUT_IQ2_S,  MOE_LAYOUT_IQ3_XXS, MOE_LAYOUT_IQ3_S,  MOE_LAYOUT_Q1_0,    MOE_LAYOUT_Q2_0,
-    MOE_LAYOUT_TQ1_0,  MOE_LAYOUT_Q8_Z,    MOE_LAYOUT_Q4_Z,   MOE_LAYOUT_Q3_Z,    MOE_LAYOUT_Q2_Z,
-    MOE_LAYOUT_NVFP4_T};
+    MOE_LAYOUT_F32,    MOE_LAYOUT_F16,    MOE_LAYOUT_BF16,    MOE_LAYOUT_Q8,
+    MOE_LAYOUT_Q5,     MOE_LAYOUT_Q4,     MOE_LAYOUT_Q3,      MOE_LAYOUT_Q2,
+    MOE_LAYOUT_MXFP4,  MOE_LAYOUT_Q4_0,   MOE_LAYOUT_Q5_0,    MOE_LAYOUT_Q8_0,
+    MOE_LAYOUT_IQ4_NL, MOE_LAYOUT_Q2_K,   MOE_LAYOUT_Q3_K,    MOE_LAYOUT_Q4_K,
+    MOE_LAYOUT_Q5_K,   MOE_LAYOUT_Q6_K,   MOE_LAYOUT_IQ4_XS,  MOE_LAYOUT_NVFP4,
+    MOE_LAYOUT_TQ2_0,  MOE_LAYOUT_IQ1_S,  MOE_LAYOUT_IQ1_M,   MOE_LAYOUT_IQ2_XXS,
+    MOE_LAYOUT_IQ2_XS, MOE_LAYOUT_IQ2_S,  MOE_LAYOUT_IQ3_XXS, MOE_LAYOUT_IQ3_S,
+    MOE_LAYOUT_Q1_0,   MOE_LAYOUT_Q2_0,   MOE_LAYOUT_TQ1_0,   MOE_LAYOUT_Q8_Z,
+    MOE_LAYOUT_Q4_Z,   MOE_LAYOUT_Q3_Z,   MOE_LAYOUT_Q2_Z,    MOE_LAYOUT_NVFP4_T,
+    MOE_LAYOUT_IQ2_K,  MOE_LAYOUT_IQ2_KS, MOE_LAYOUT_IQ3_K,   MOE_LAYOUT_IQ3_KS,
+    MOE_LAYOUT_IQ4_K,  MOE_LAYOUT_IQ4_KS, MOE_LAYOUT_IQ5_K,   MOE_LAYOUT_IQ5_KS,
+    MOE_LAYOUT_IQ6_K};
 static const uint32_t groups[] = {0, 32, 64, 128};
 static const uint32_t widths[] = {1,   7,   31,  32,  33,  64,  65,  96,
                                   100, 127, 128, 192, 200, 257, 512, 768};

@@ -291,32 +291,46 @@ static const struct form {
     uint16_t kind;
     int bits, scales;            /* of a span */
     uint32_t span, head, record; /* columns, bytes for a panel, spans of a full record */
-    enum { ONLY_D, ONLY_S, SIXES, BYTES, NIBBLES } numbers;
+    enum { ONLY_D, ONLY_S, FOURS, FIVES, SIXES, BYTES, NIBBLES, WITH_E } numbers;
     bool offset;
-    int32_t zero; /* -1: e2m1; -2: iq4; -3: 2q - 1 */
+    int32_t zero; /* -1: e2m1; -2: iq4; -3: 2q - 1; -4: the kind's table */
+    int k;        /* what e adds to numbers */
+    bool row;     /* d is a factor of the row */
 } forms[] = {
-    {MOE_LAYOUT_MXFP4, 4, 1, 32, 16, 4, ONLY_S, false, -1},
-    {MOE_LAYOUT_Q4_0, 4, 1, 32, 32, 2, ONLY_D, false, 8},
-    {MOE_LAYOUT_Q5_0, 5, 1, 32, 32, 2, ONLY_D, false, 16},
-    {MOE_LAYOUT_Q8_0, 8, 1, 32, 32, 2, ONLY_D, false, 128},
-    {MOE_LAYOUT_IQ4_NL, 4, 1, 32, 32, 2, ONLY_D, false, -2},
-    {MOE_LAYOUT_NVFP4, 4, 4, 64, 64, 1, ONLY_S, false, -1},
-    {MOE_LAYOUT_NVFP4_T, 4, 4, 64, 64, 1, ONLY_S, false, -1}, /* behind 16 factors */
-    {MOE_LAYOUT_TQ2_0, 2, 8, 256, 32, 2, ONLY_D, false, 1},
-    {MOE_LAYOUT_Q1_0, 1, 4, 128, 32, 2, ONLY_D, false, -3},
-    {MOE_LAYOUT_Q2_0, 2, 2, 64, 32, 2, ONLY_D, false, 1},
-    {MOE_LAYOUT_IQ4_XS, 4, 8, 256, 128, 1, SIXES, false, -2},
-    {MOE_LAYOUT_Q3_K, 3, 16, 256, 224, 2, SIXES, false, 4},
-    {MOE_LAYOUT_Q6_K, 6, 16, 256, 288, 2, BYTES, false, 32},
-    {MOE_LAYOUT_Q4_K, 4, 8, 256, 256, 1, SIXES, true, 0},
-    {MOE_LAYOUT_Q5_K, 5, 8, 256, 256, 1, SIXES, true, 0},
-    {MOE_LAYOUT_Q2_K, 2, 16, 256, 320, 1, NIBBLES, true, 0},
+    {MOE_LAYOUT_MXFP4, 4, 1, 32, 16, 4, ONLY_S, false, -1, 0, false},
+    {MOE_LAYOUT_Q4_0, 4, 1, 32, 32, 2, ONLY_D, false, 8, 0, false},
+    {MOE_LAYOUT_Q5_0, 5, 1, 32, 32, 2, ONLY_D, false, 16, 0, false},
+    {MOE_LAYOUT_Q8_0, 8, 1, 32, 32, 2, ONLY_D, false, 128, 0, false},
+    {MOE_LAYOUT_IQ4_NL, 4, 1, 32, 32, 2, ONLY_D, false, -2, 0, false},
+    {MOE_LAYOUT_NVFP4, 4, 4, 64, 64, 1, ONLY_S, false, -1, 0, false},
+    {MOE_LAYOUT_NVFP4_T, 4, 4, 64, 64, 1, ONLY_S, false, -1, 0, false}, /* behind 16 factors */
+    {MOE_LAYOUT_TQ2_0, 2, 8, 256, 32, 2, ONLY_D, false, 1, 0, false},
+    {MOE_LAYOUT_Q1_0, 1, 4, 128, 32, 2, ONLY_D, false, -3, 0, false},
+    {MOE_LAYOUT_Q2_0, 2, 2, 64, 32, 2, ONLY_D, false, 1, 0, false},
+    {MOE_LAYOUT_IQ4_XS, 4, 8, 256, 128, 1, SIXES, false, -2, 0, false},
+    {MOE_LAYOUT_Q3_K, 3, 16, 256, 224, 2, SIXES, false, 4, 0, false},
+    {MOE_LAYOUT_Q6_K, 6, 16, 256, 288, 2, BYTES, false, 32, 0, false},
+    {MOE_LAYOUT_Q4_K, 4, 8, 256, 256, 1, SIXES, true, 0, 0, false},
+    {MOE_LAYOUT_Q5_K, 5, 8, 256, 256, 1, SIXES, true, 0, 0, false},
+    {MOE_LAYOUT_Q2_K, 2, 16, 256, 320, 1, NIBBLES, true, 0, 0, false},
+    {MOE_LAYOUT_IQ2_K, 2, 16, 256, 192, 1, FOURS, false, -4, 5, false},
+    {MOE_LAYOUT_IQ2_KS, 2, 8, 256, 96, 2, FIVES, false, -4, 5, true},
+    {MOE_LAYOUT_IQ3_K, 3, 16, 256, 224, 2, FIVES, false, -4, 4, false},
+    {MOE_LAYOUT_IQ3_KS, 3, 8, 256, 96, 2, FIVES, false, -4, 4, true},
+    {MOE_LAYOUT_IQ4_K, 4, 16, 256, 256, 1, SIXES, false, -2, 4, false},
+    {MOE_LAYOUT_IQ4_KS, 4, 8, 256, 128, 1, WITH_E, false, -2, 4, true},
+    {MOE_LAYOUT_IQ5_K, 5, 16, 256, 256, 1, SIXES, false, -4, 2, false},
+    {MOE_LAYOUT_IQ5_KS, 5, 8, 256, 128, 1, WITH_E, false, -4, 2, true},
+    {MOE_LAYOUT_IQ6_K, 6, 16, 256, 320, 1, BYTES, false, -4, 1, false},
 };
 
 static uint32_t most_numbers(const struct form *f)
 {
     return f->numbers == SIXES                      ? 64
+           : f->numbers == FIVES                    ? 32
+           : f->numbers == WITH_E                   ? 128
            : f->numbers == NIBBLES                  ? 16
+           : f->numbers == FOURS                    ? 16
            : f->numbers == ONLY_S && f->scales == 4 ? 127
                                                     : 255;
 }
@@ -324,30 +338,39 @@ static uint32_t most_numbers(const struct form *f)
 static struct moe_span_codes draw_span(const struct form *f, uint64_t *seed)
 {
     struct moe_span_codes span = {0};
-    if (f->numbers != ONLY_S)
+    if (f->numbers != ONLY_S && !f->row)
         span.d = moe_f32_to_f16(test_uniform(seed));
     if (f->offset)
         span.m = moe_f32_to_f16(test_uniform(seed));
     for (int i = 0; i < f->scales && f->numbers != ONLY_D; i++) {
         span.s[i] = (uint8_t)(test_random(seed) % most_numbers(f));
-        span.t[i] = f->offset ? (uint8_t)(test_random(seed) % most_numbers(f)) : 0;
+        span.t[i] = f->offset ? (uint8_t)(test_random(seed) % most_numbers(f))
+                    : f->k    ? (uint8_t)(test_random(seed) % 2)
+                              : 0;
     }
     for (uint32_t c = 0; c < f->span; c++)
         span.codes[c] = (uint8_t)(test_random(seed) % (1u << f->bits));
     return span;
 }
 
-/* Number i of 6 bits of row r into n of them. */
-static void put_six(uint8_t *at, int n, int i, uint32_t r, uint8_t number)
+/* Number i of 4 to 6 bits of row r into n of them. */
+static void put_packed(const struct form *f, uint8_t *at, int n, int i, uint32_t r, uint8_t number)
 {
     at[i / 2 * 16 + (int)r] |= (uint8_t)((number % 16) << (i % 2 ? 4 : 0));
-    at[n / 2 * 16 + i / 4 * 16 + (int)r] |= (uint8_t)(number / 16 << 2 * (i % 4));
+    at += n / 2 * 16;
+    if (f->numbers == SIXES)
+        at[i / 4 * 16 + (int)r] |= (uint8_t)(number / 16 << 2 * (i % 4));
+    else if (f->numbers == FIVES)
+        at[i / 8 * 16 + (int)r] |= (uint8_t)(number / 16 << i % 8);
 }
 
 static void put_head(const struct form *f, uint8_t *head, uint32_t r,
                      const struct moe_span_codes *span)
 {
-    if (f->numbers != ONLY_S) {
+    const uint32_t ones = f->head - (uint32_t)f->scales * 2; /* where the bits e begin */
+    for (int i = 0; f->k && f->numbers != WITH_E && i < f->scales; i++)
+        head[ones + (uint32_t)i / 8 * 16 + r] |= (uint8_t)(span->t[i] << i % 8);
+    if (f->numbers != ONLY_S && !f->row) {
         moe_put_u16(head + 2 * r, span->d);
         head += 32;
     }
@@ -357,10 +380,14 @@ static void put_head(const struct form *f, uint8_t *head, uint32_t r,
     }
     for (int i = 0; i < f->scales; i++)
         if (f->numbers == SIXES && f->offset) {
-            put_six(head, 16, i, r, span->s[i]);
-            put_six(head, 16, 8 + i, r, span->t[i]);
-        } else if (f->numbers == SIXES) {
-            put_six(head, f->scales, i, r, span->s[i]);
+            put_packed(f, head, 16, i, r, span->s[i]);
+            put_packed(f, head, 16, 8 + i, r, span->t[i]);
+        } else if (f->numbers == SIXES || f->numbers == FIVES || f->numbers == FOURS) {
+            put_packed(f, head, f->scales, i, r, span->s[i]);
+        } else if (f->numbers == WITH_E) {
+            head[i * 16 + (int)r] = (uint8_t)(2 * span->s[i] + span->t[i]);
+        } else if (f->numbers == BYTES) {
+            head[i * 16 + (int)r] = span->s[i];
         } else if (f->numbers != ONLY_D) {
             head[i * 16 + (int)r] = (uint8_t)(span->s[i] | span->t[i] << 4);
         }
@@ -373,6 +400,7 @@ static double number_of(const struct form *f, uint8_t code)
     return f->zero == -1   ? 2 * mxfp4_number(127, code)
            : f->zero == -2 ? iq4[code]
            : f->zero == -3 ? 2 * code - 1
+           : f->zero == -4 ? moe_layout_number(f->kind, code)
                            : code - f->zero;
 }
 
@@ -380,7 +408,8 @@ static double number_of(const struct form *f, uint8_t code)
 static double weight_of(const struct form *f, const struct moe_span_codes *span, uint32_t c)
 {
     uint32_t i = c / (f->span / (uint32_t)f->scales), s = span->s[i];
-    double d = moe_f16_to_f32(span->d), v = number_of(f, span->codes[c]);
+    double d = f->row ? (double)span->factor : (double)moe_f16_to_f32(span->d);
+    double v = number_of(f, span->codes[c]) + f->k * span->t[i];
     if (f->kind == MOE_LAYOUT_MXFP4)
         return mxfp4_number((uint8_t)s, span->codes[c]);
     if (f->numbers == ONLY_S)
@@ -388,6 +417,10 @@ static double weight_of(const struct form *f, const struct moe_span_codes *span,
                (f->kind == MOE_LAYOUT_NVFP4_T ? (double)span->factor : 1);
     double scale = f->numbers == ONLY_D                ? 1
                    : f->numbers == SIXES && !f->offset ? (double)s - 32
+                   : f->numbers == FOURS               ? (double)s - 8
+                   : f->numbers == FIVES && f->row     ? (double)s - 16
+                   : f->numbers == FIVES               ? 2.0 * s - 31
+                   : f->numbers == WITH_E              ? 2.0 * s - 127
                    : f->numbers == BYTES               ? (int8_t)s
                                                        : (double)s;
     return d * scale * v - (f->offset ? (double)moe_f16_to_f32(span->m) * span->t[i] : 0);
@@ -398,7 +431,7 @@ static void check_form(const struct form *f, uint32_t rows, uint32_t cols)
     const struct moe_layout layout = {f->kind, 32};
     uint64_t seed = f->kind * 100u + rows + cols, block_bytes = 16u * 32 * (unsigned)f->bits / 8;
     uint32_t spans = (cols + f->span - 1) / f->span;
-    const uint64_t front = f->kind == MOE_LAYOUT_NVFP4_T ? 64 : 0;
+    const uint64_t front = f->kind == MOE_LAYOUT_NVFP4_T || f->row ? 64 : 0;
     uint64_t panel = front, *record = moe_alloc(spans + 1, sizeof *record, NULL);
     uint64_t *head_bytes = moe_alloc(spans + 1, sizeof *head_bytes, NULL);
     for (uint32_t first = 0, i = 0; first < cols; first += f->record * f->span, i++) {
@@ -458,18 +491,19 @@ static void test_types_of_checkpoints(void **state)
             check_form(&forms[i], 16, widths[w]);
             check_form(&forms[i], 19, widths[w]);
         }
-        if (forms[i].kind >= MOE_LAYOUT_Q8_Z)
+        const struct form *f = &forms[i];
+        if (f->kind >= MOE_LAYOUT_Q8_Z)
             continue; /* of no GGUF file */
         /* As many bytes as a file has, but for what fills up the last record. */
         const struct moe_ggml_type *type = NULL;
-        for (uint32_t number = 2; number < 64 && !type; number++) {
+        for (uint32_t number = 2; number < 200 && !type; number++) {
             type = moe_ggml_find(number);
-            type = type && type->kind == forms[i].kind ? type : NULL;
+            type = type && type->kind == f->kind ? type : NULL;
         }
         assert_non_null(type);
-        uint64_t file = 2048 / type->items * type->bytes * 16ull;
-        assert_int_equal(moe_layout_panel_bytes((struct moe_layout){forms[i].kind, 32}, 2048),
-                         file);
+        uint64_t file = 2048 / type->items * (type->bytes - (f->row ? 4u : 0)) * 16ull;
+        file += f->row ? 64 : 0;
+        assert_int_equal(moe_layout_panel_bytes((struct moe_layout){f->kind, 32}, 2048), file);
     }
 }
 
