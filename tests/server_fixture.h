@@ -91,7 +91,7 @@ static inline void answer_alone(const struct moe_engine *e, const struct moe_req
     sampling.seed = moe_request_seed(r, 0);
     moe_sampling_complete(&sampling, &e->model->sampling);
     assert_ok(moe_sampler_new(&sampler, &sampling, e->model->config.vocab, &err), &err);
-    assert_ok(moe_prompt_plain(e->model, r->prompt, r->n_prompt, &ids, &err), &err);
+    assert_ok(moe_prompt_plain(e->model, r->inputs[0].text, r->inputs[0].n, &ids, &err), &err);
     assert_ok(moe_generate(e->session, sampler, &ids, &o, &why, &err), &err);
     moe_ids_release(&ids);
     moe_sampler_free(sampler);

@@ -109,7 +109,7 @@ void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint3
         moe_constraint_prepare(options->constraint, a->begins, ends_answer, a);
 }
 
-static int say(const struct moe_answer *a, uint32_t id, const float *logits)
+int moe_answer_say(const struct moe_answer *a, uint32_t id, const float *logits)
 {
     struct moe_token_said said;
     const struct moe_model *m = a->model;
@@ -215,13 +215,13 @@ int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, stru
     const struct moe_generate_options *o = a->options;
     if (moe_answer_is_end(a, id)) {
         stop(a, MOE_STOP_EOS);
-        return MOE_OK;
+        return o->scores && o->token ? moe_answer_say(a, id, logits) : MOE_OK;
     }
     int status = moe_ids_push(history, id, err);
     if (status != MOE_OK)
         return status;
     a->n_tokens++;
-    if (o->token && (status = say(a, id, logits)) != MOE_OK)
+    if (o->token && (status = moe_answer_say(a, id, logits)) != MOE_OK)
         return status;
     uint32_t n_bytes = 0;
     bool stopped = false, complete;

@@ -89,6 +89,10 @@ struct moe_generate_options {
      * they may begin again with the first. The whole prompt is computed. NULL: not wanted.
      * MOE_ERR_UNSUPPORTED with an encoder, and on devices that keep them. */
     void (*state)(void *ctx, uint32_t position, const float *state);
+    /* `token` gets the prompt's tokens first (of moe_generator; nothing of them is taken over from
+     * another text), the first one with a log probability that is no number; and a token that ends
+     * the answer by itself. */
+    bool scores;
     uint32_t n_top; /* that it gets of the likeliest, at most MOE_MAX_TOP_TOKENS */
     void *ctx;
 };
@@ -120,6 +124,8 @@ int moe_answer_draw(struct moe_answer *a, struct moe_sampler *sampler, const flo
  * memory, and what the caller's functions return. */
 int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, struct moe_ids *history,
                     struct moe_err *err);
+/* Tells options->token of a token that these logits chose or might have. NULL: nothing did. */
+int moe_answer_say(const struct moe_answer *a, uint32_t id, const float *logits);
 /* Adds what the constraint has done since then to the statistics. */
 void moe_answer_count(const struct moe_answer *a, struct moe_stats *stats);
 /* Whether this token ends the answer by itself. */

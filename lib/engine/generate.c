@@ -12,6 +12,8 @@
 #include "infer/forward.h"
 #include "infer/stages.h"
 
+#define OWNER_SCORES (UINT64_C(1) << 63) /* and the request's number */
+
 enum {
     LOGITS_ROWS = 8,    /* rows whose logits are computed at a time, where several texts run */
     WORTH_WAITING = 16, /* shared positions from which on a request waits for another's */
@@ -45,6 +47,7 @@ struct member {
     struct outcome *outcome; /* of moe_generate, whose text stays in its sequence; else NULL */
     struct moe_answer answer;
     uint64_t n_prompt;
+    uint64_t n_scored;  /* of the prompt, told already (options.scores) */
     uint64_t n_done;    /* ids of the history that are computed */
     uint64_t n_to_read; /* ids that were not, when its text was last read as a prompt */
     uint32_t n_again;   /* ids behind n_done that were, until their states were taken back */
@@ -234,6 +237,9 @@ static int check_options(const struct moe_generator *g, const struct moe_generat
     if (o->draft && s->state_ends && !s->kept_ends)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "this session's recurrent states take no token back: no drafts here");
+    if (o->scores && (s->model->config.n_encoder || s->prompts))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "a prompt's log probabilities: the model sees all of a prompt at once");
     if (o->draft_ahead && s->model->config.n_drafting == 0)
         return moe_fail(err, MOE_ERR_USAGE, "the model was opened without a layer that drafts");
     return MOE_OK;
@@ -304,6 +310,8 @@ int moe_generator_add(struct moe_generator *g, const struct moe_generate_request
     m->request.options.n_source = m->source.n;
     m->n_prompt = n;
     enqueue(g, m);
+    if (request->options.scores) /* its own alone, so that all of it is computed */
+        m->request.owner = OWNER_SCORES | m->id;
     *id = m->id;
     return MOE_OK;
 }
@@ -622,6 +630,9 @@ static int begin_running(struct moe_generator *g, uint32_t sequence, struct memb
     if (!m->has_run) {
         m->has_run = true;
         m->n_cached = m->n_done;
+        m->n_scored = 1;
+        if (o->scores && o->token && m->n_prompt)
+            MOE_TRY(moe_answer_say(&m->answer, m->history->ids[0], NULL));
         m->stops_before_end = o->read && s->state_ends && m->n_done + 1 < m->history->n;
         s->stats.prompt_tokens += s->n_sources ? o->n_source : m->n_prompt - m->n_done;
     }
@@ -735,6 +746,26 @@ static bool is_last(const struct moe_generator *g, uint32_t row)
     return m && m->n_done == m->history->n && r->position + 1 == m->history->n;
 }
 
+/* Whether a row's logits say how likely the prompt's next token is, and nobody knows yet. */
+static bool is_scored(const struct moe_generator *g, uint32_t row)
+{
+    const struct moe_row *r = &g->rows[row];
+    const struct member *m = g->running[r->sequence];
+    return m && m->request.options.scores && m->request.options.token &&
+           r->position + 1 < m->n_prompt && r->position + 1 >= m->n_scored;
+}
+
+static void score(struct moe_generator *g, uint32_t row, const float *logits)
+{
+    const struct moe_row *r = &g->rows[row];
+    struct member *m = g->running[r->sequence];
+    const struct moe_err none = {0};
+    m->n_scored = r->position + 2;
+    int status = moe_answer_say(&m->answer, m->history->ids[r->position + 1], logits);
+    if (status != MOE_OK)
+        finish(stop_running(g, r->sequence), status, &none);
+}
+
 /* Whether the device chooses the token, or a search draws by itself. */
 static bool needs_no_logits(const struct moe_generator *g, const struct member *m)
 {
@@ -746,7 +777,7 @@ static bool needs_no_logits(const struct moe_generator *g, const struct member *
 }
 
 /* Draws what comes after rows [first, first + n) that are the last of their texts, or become it as
- * drafted tokens turn out right. */
+ * drafted tokens turn out right; and tells prompts' scores. */
 static void draw_rows(struct moe_generator *g, uint32_t first, uint32_t n)
 {
     const uint64_t stride = moe_logits_stride(&g->session->model->config);
@@ -754,19 +785,20 @@ static void draw_rows(struct moe_generator *g, uint32_t first, uint32_t n)
     struct moe_err err;
     for (uint32_t end = first + n, some; first < end; first += some) {
         some = 1;
-        if (!is_last(g, first))
+        bool scored = is_scored(g, first);
+        if (!scored && !is_last(g, first))
             continue;
-        if (needs_no_logits(g, g->running[g->rows[first].sequence])) {
+        if (!scored && needs_no_logits(g, g->running[g->rows[first].sequence])) {
             draw(g, first, NULL);
             continue;
         }
         some = end - first < most ? end - first : most;
         int status = moe_logits(g->session, first, some, g->logits, &err);
         for (uint32_t i = 0; i < some; i++)
-            if (!is_last(g, first + i))
+            if (!is_scored(g, first + i) && !is_last(g, first + i))
                 continue;
             else if (status == MOE_OK)
-                draw(g, first + i, g->logits + i * stride);
+                (is_last(g, first + i) ? draw : score)(g, first + i, g->logits + i * stride);
             else
                 finish(stop_running(g, g->rows[first + i].sequence), status, &err);
     }
@@ -907,9 +939,13 @@ static void prefill(struct moe_generator *g)
     if (n_rows == 0 || compute(g, MOE_PREFILL, n_rows) != MOE_OK)
         return;
     hand_over(g);
-    for (uint32_t row = 0; row < n_rows; row++)
-        if (is_last(g, row))
-            draw_rows(g, row, 1);
+    for (uint32_t row = 0, some; row < n_rows; row += some) {
+        for (some = 0; row + some < n_rows && is_scored(g, row + some);)
+            some++;
+        if (some || is_last(g, row))
+            draw_rows(g, row, some ? some : 1);
+        some += some == 0;
+    }
     settle_drafts(g, n_rows);
 }
 

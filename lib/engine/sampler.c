@@ -725,7 +725,8 @@ static struct moe_token_chance chance_of(const struct moe_tokenizer *tok, const 
                                          uint32_t id, struct moe_logit_scale s)
 {
     struct moe_token_chance c = {
-        .id = id, .log_probability = moe_logit_sane(logits[id]) - s.largest - s.log_sum};
+        .id = id,
+        .log_probability = logits ? moe_logit_sane(logits[id]) - s.largest - s.log_sum : NAN};
     c.bytes = moe_tokenizer_bytes(tok, id, &c.n_bytes);
     return c;
 }
@@ -735,6 +736,10 @@ void moe_token_say(struct moe_token_said *said, const struct moe_tokenizer *tok,
 {
     uint32_t likeliest[MOE_MAX_TOP_TOKENS] = {0};
     uint32_t n = n_top < MOE_MAX_TOP_TOKENS ? n_top : MOE_MAX_TOP_TOKENS;
+    said->n_top = 0;
+    said->token = chance_of(tok, NULL, id, (struct moe_logit_scale){0});
+    if (!logits)
+        return;
     uint32_t found = find_likeliest(logits, vocab, n ? n : 1, likeliest);
     struct moe_logit_scale scale = moe_logit_scale_of(logits, vocab, likeliest[0]);
     said->n_top = n ? found : 0;

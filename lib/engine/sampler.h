@@ -98,7 +98,8 @@ struct moe_logit_scale {
 struct moe_logit_scale moe_logit_scale_of(const float *logits, uint32_t vocab, uint32_t likeliest);
 
 /* What is said of `id` by the logits [vocab] that it was drawn from, with n_top (at most
- * MOE_MAX_TOP_TOKENS) likeliest beside it. */
+ * MOE_MAX_TOP_TOKENS) likeliest beside it. logits NULL: nothing drew it, and its log probability is
+ * no number. */
 void moe_token_say(struct moe_token_said *said, const struct moe_tokenizer *tok,
                    const float *logits, uint32_t vocab, uint32_t id, uint32_t n_top);
 

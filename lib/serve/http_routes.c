@@ -407,7 +407,7 @@ static void on_end(void *ctx, uint32_t choice, const struct moe_server_result *r
     pthread_mutex_lock(&h->lock);
     count_end(&h->counts, &told);
     snprintf(x->model, sizeof x->model, "%s", result->model);
-    x->n_prompt = result->n_prompt;
+    x->n_prompt = moe_reply_prompt_tokens(c->reply);
     x->n_tokens += result->n_tokens;
     if (result->n_tokens && (x->first_seconds == 0 || result->ttft_seconds < x->first_seconds))
         x->first_seconds = result->ttft_seconds;

@@ -864,10 +864,15 @@ static uint32_t most_positions(const struct moe_session *s, const struct moe_req
     return counts && most > s->context ? most : s->context;
 }
 
+/* Whether the prompt's states are wanted in place of an answer. */
+static bool pools(const struct moe_request *r)
+{
+    return r->task == MOE_TASK_MEAN || r->task == MOE_TASK_LAST;
+}
+
 /* Makes the ids that the answer continues. */
 static int make_prompt(const struct moe_server *s, const struct loaded *l, const char *name,
-                       struct request *a, const struct moe_request_input *input,
-                       struct moe_err *err)
+                       struct request *a, struct moe_err *err)
 {
     const struct moe_model *model = l->engine->model;
     const struct moe_request *r = a->request;
@@ -888,17 +893,15 @@ static int make_prompt(const struct moe_server *s, const struct loaded *l, const
     if (r->kind == MOE_REQUEST_CHAT)
         return moe_prompt_chat(model, l->chat, &chat, most_positions(l->engine->session, r),
                                &a->ids, &a->again, err);
-    const uint32_t *ids = input ? input->ids : r->ids;
-    const uint64_t n_ids = !ids ? 0 : input ? input->n : r->n_ids;
-    if (input && !ids)
-        MOE_TRY(moe_prompt_plain(model, input->text, input->n, &a->ids, err));
-    else if (!ids && r->bare)
-        MOE_TRY(moe_tokenizer_encode(model->tokenizer, r->prompt, r->n_prompt, r->special, &a->ids,
-                                     err));
-    else if (!ids)
-        MOE_TRY(moe_prompt_prefixed(model, r->prefix_text, r->prompt, r->n_prompt, &a->ids, err));
-    for (uint64_t i = 0; i < n_ids; i++)
-        MOE_TRY(moe_ids_push(&a->ids, ids[i], err));
+    const struct moe_request_input *p = &r->inputs[a->ids_input];
+    if (p->text && r->bare)
+        MOE_TRY(moe_tokenizer_encode(model->tokenizer, p->text, p->n, r->special, &a->ids, err));
+    else if (p->text && pools(r))
+        MOE_TRY(moe_prompt_plain(model, p->text, p->n, &a->ids, err));
+    else if (p->text)
+        MOE_TRY(moe_prompt_prefixed(model, r->prefix_text, p->text, p->n, &a->ids, err));
+    for (uint64_t i = 0; p->ids && i < p->n; i++)
+        MOE_TRY(moe_ids_push(&a->ids, p->ids[i], err));
     a->again = a->ids.n;
     return MOE_OK;
 }
@@ -911,11 +914,11 @@ static void add_to_route(struct job *j, const char *name)
 }
 
 /* Refuses a text that cannot fit before its ids take memory. */
-static int check_length(const struct executor *x, const struct moe_request *r,
-                        const struct moe_request_input *input, struct moe_err *err)
+static int check_length(const struct executor *x, const struct request *a, struct moe_err *err)
 {
     const struct moe_session *s = x->loaded[x->model].engine->session;
-    const char *const texts[] = {input ? input->text : r->prompt, r->prefix_text};
+    const struct moe_request *r = a->request;
+    const char *const texts[] = {r->inputs ? r->inputs[a->ids_input].text : NULL, r->prefix_text};
     for (int i = 0; i < 2; i++) {
         if (texts[i])
             MOE_TRY(moe_prompt_check_length(s->model, texts[i], strlen(texts[i]),
@@ -930,14 +933,14 @@ static int prepare_prompt(struct executor *x, const struct job *j, struct moe_er
 {
     const uint32_t model = j->queued.expert;
     struct request *a = j->of;
-    const struct moe_request_input *input =
-        a->request->inputs ? &a->request->inputs[j->choice] : NULL;
-    if (a->ids_of != model || input) {
+    const uint32_t input = j->choice / a->request->n_each;
+    if (a->ids_of != model || a->ids_input != input) {
         a->ids.n = 0;
-        a->why.status = check_length(x, a->request, input, &a->why);
+        a->ids_input = input;
+        a->why.status = check_length(x, a, &a->why);
         if (a->why.status == MOE_OK)
             a->why.status = make_prompt(x->server, &x->loaded[model], x->server->models[model].name,
-                                        a, input, &a->why);
+                                        a, &a->why);
         a->ids_of = model;
     }
     return a->why.status == MOE_OK ? MOE_OK : moe_fail(err, a->why.status, "%s", a->why.text);
@@ -1019,6 +1022,7 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
                     .text = on_text,
                     .token = r->logprobs && j->of->events.token ? on_token : NULL,
                     .state = j->pooled ? on_state : NULL,
+                    .scores = r->logprobs && r->echo,
                     .n_top = r->top_logprobs,
                     .ctx = j},
         .owner = j->of->events.owner,
@@ -1116,6 +1120,27 @@ static int begin_state(struct job *j, const struct loaded *l, struct moe_err *er
     return j->pooled ? MOE_OK : MOE_ERR_MEMORY;
 }
 
+/* Says the texts of a prompt's ids, where they come before the answer. */
+static int echo_ids(const struct loaded *l, struct job *j)
+{
+    const struct moe_request *r = j->of->request;
+    const struct moe_ids *ids = &j->of->ids;
+    struct moe_buf text = {0};
+    if (!r->echo || !r->inputs[j->of->ids_input].ids)
+        return MOE_OK;
+    for (uint64_t i = 0; i < ids->n; i++) {
+        bool begins = false;
+        uint32_t n = 0;
+        const uint8_t *bytes = moe_answer_bytes(l->engine->model, NULL, ids->ids[i], &begins, &n);
+        moe_buf_append(&text, bytes, n);
+    }
+    int status = text.failed ? MOE_ERR_MEMORY
+                 : text.size ? on_text(j, (const char *)text.data, text.size)
+                             : MOE_OK;
+    moe_buf_release(&text);
+    return status;
+}
+
 void job_begin(struct executor *x, struct job *j)
 {
     const struct loaded *l = &x->loaded[j->queued.expert];
@@ -1129,7 +1154,7 @@ void job_begin(struct executor *x, struct job *j)
     add_to_route(j, x->server->models[j->queued.expert].name);
     pthread_mutex_lock(&j->of->preparing);
     int status = prepare_prompt(x, j, &err);
-    if (status == MOE_OK && r->inputs)
+    if (status == MOE_OK && pools(r))
         status = begin_state(j, l, &err);
     if (status == MOE_OK && (r->task == MOE_TASK_IDS ||
                              r->task == MOE_TASK_TEXT)) { /* of one choice: nobody shares it */
@@ -1142,7 +1167,9 @@ void job_begin(struct executor *x, struct job *j)
         status = begin_reader(x, j, &err);
     if (status == MOE_OK) {
         j->stops = moe_prompt_stops(r->stops, r->kind == MOE_REQUEST_CHAT ? l->chat : NULL, &err);
-        status = j->stops ? add_to_batch(x, j, &err) : MOE_ERR_MEMORY;
+        status = !j->stops || echo_ids(l, j) != MOE_OK
+                     ? moe_fail(&err, MOE_ERR_MEMORY, "out of memory: the answer's text")
+                     : add_to_batch(x, j, &err);
     }
     if (++j->of->n_begun >= r->n) {
         moe_ids_release(&j->of->ids);

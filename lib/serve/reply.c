@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE /* getentropy */
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,11 +89,14 @@ static void add_to_text(struct reply_logprobs *p, const struct moe_token_said *s
     if (!name.failed)
         moe_scalar_bytes(next_item(&p->lists[TOKENS]), name.data, name.size - 1);
     p->lists[TOKENS].failed |= name.failed;
-    moe_buf_printf(next_item(&p->lists[TOKEN_LOGPROBS]), "%.9g",
+    bool drawn = !isnan(said->token.log_probability); /* nothing draws a prompt's first token */
+    moe_buf_printf(next_item(&p->lists[TOKEN_LOGPROBS]), drawn ? "%.9g" : "null",
                    moe_log_probability_shown(said->token.log_probability));
     moe_buf_printf(next_item(&p->lists[OFFSETS]), "%llu", (unsigned long long)p->offset);
-    if (p->with_top)
+    if (p->with_top && drawn)
         add_top(p, said, &name);
+    else if (p->with_top)
+        moe_buf_text(next_item(&p->lists[TOP_LOGPROBS]), "null");
     for (uint32_t i = 0; i < said->token.n_bytes; i++)
         p->offset += (said->token.bytes[i] & 0xc0) != 0x80; /* not within a character */
     moe_buf_release(&name);
@@ -173,24 +177,25 @@ int moe_reply_new(struct moe_reply **out, const struct moe_request *request, con
     r->stream_usage = request->stream_usage;
     r->logprobs = request->logprobs;
     r->n = request->n;
+    r->n_each = request->n_each;
     r->created = (int64_t)time(NULL);
     r->open = -1;
     r->api = request->api;
     reply_draw_id(r->id, r->api ? r->api->id : r->kind == MOE_REQUEST_CHAT ? "chatcmpl-" : "cmpl-");
     r->model = moe_strndup(name, strlen(name), err);
-    if (request->echo)
-        r->echo = moe_strndup(request->prompt, request->n_prompt, err);
     if (request->asked)
         r->asked = moe_strndup(request->asked, strlen(request->asked), err);
-    if (!r->model || (request->echo && !r->echo) || (request->asked && !r->asked)) {
+    if (!r->model || (request->asked && !r->asked)) {
         moe_reply_free(r);
         return MOE_ERR_MEMORY;
     }
     for (uint32_t i = 0; i < r->n; i++) {
         struct choice *c = &r->choices[i];
         reply_logprobs_begin(&c->logprobs, request);
-        if (r->echo)
-            moe_buf_text(&c->text, r->echo);
+        const struct moe_request_input *echo =
+            request->echo ? &request->inputs[i / r->n_each] : NULL;
+        if (echo) /* ids have texts where the model is known */
+            moe_buf_append(&c->text, echo->text, echo->n);
     }
     *out = r;
     return MOE_OK;
@@ -218,7 +223,6 @@ void moe_reply_free(struct moe_reply *r)
     moe_buf_release(&r->item);
     moe_buf_release(&r->items);
     free(r->model);
-    free(r->echo);
     free(r->asked);
     free(r);
 }
@@ -237,6 +241,11 @@ bool moe_reply_is_lines(const struct moe_reply *r)
 const char *moe_reply_id(const struct moe_reply *r)
 {
     return r->id;
+}
+
+uint64_t moe_reply_prompt_tokens(const struct moe_reply *r)
+{
+    return r->n_prompt;
 }
 
 const struct moe_err *moe_reply_failed(const struct moe_reply *r)
@@ -568,7 +577,7 @@ void moe_reply_ended(struct moe_reply *r, uint32_t choice, const struct moe_serv
         c->result = result;
         if (c->n_whole && strcmp(c->finish, "stop") == 0)
             c->finish = "tool_calls";
-        r->n_prompt = result->state ? r->n_prompt + result->n_prompt : result->n_prompt;
+        r->n_prompt += choice % r->n_each == 0 ? result->n_prompt : 0;
         r->n_cached = result->n_cached > r->n_cached ? result->n_cached : r->n_cached;
         r->n_tokens += result->n_tokens;
         r->n_drafted += result->n_drafted;

@@ -40,6 +40,8 @@ bool moe_reply_is_lines(const struct moe_reply *reply);
 /* "chatcmpl-..." or "cmpl-...". */
 const char *moe_reply_id(const struct moe_reply *reply);
 
+/* Of the prompts of the choices that have ended. */
+uint64_t moe_reply_prompt_tokens(const struct moe_reply *r);
 /*
  * The server's events for the request (moe_server_events), in order. For a stream, `out` gets what
  * must be sent now, server-sent events ("data: {...}" and an empty line; the last is "data:

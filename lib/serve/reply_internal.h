@@ -42,10 +42,10 @@ struct choice {
 struct moe_reply {
     enum moe_request_kind kind;
     bool stream, stream_usage, logprobs;
-    char id[40], *model, *echo;
+    char id[40], *model;
     int64_t created;
     uint64_t n_prompt, n_tokens, n_cached, n_drafted, n_accepted;
-    uint32_t n, n_ended;
+    uint32_t n, n_each, n_ended; /* n_each: choices of a prompt */
     bool failed;
     struct moe_err why;
     /* Other APIs (reply_api). */

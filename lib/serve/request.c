@@ -228,6 +228,7 @@ static int read_choices(struct moe_request *r, const json_t *body, struct moe_er
     if (r->n == 0)
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'n' is 0, expected 1 to %d",
                         MOE_REQUEST_MAX_CHOICES);
+    r->n_each = r->n;
     return MOE_OK;
 }
 
@@ -242,19 +243,18 @@ static int read_logprobs(struct moe_request *r, const json_t *body, struct moe_e
         r->logprobs = is_given(json_object_get(body, key));
     else if (r->top_logprobs && !r->logprobs)
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'top_logprobs' needs 'logprobs': true");
-    if (r->logprobs && r->echo)
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'echo' with 'logprobs' is not supported");
     return MOE_OK;
 }
 
 static int read_max_tokens(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     static const char *const keys[] = {"max_tokens", "max_completion_tokens"};
-    bool given = false;
-    r->max_tokens = r->kind == MOE_REQUEST_TEXT ? TEXT_MAX_TOKENS : UINT64_MAX;
+    bool given = false, none = json_number_value(json_object_get(body, keys[0])) == -1;
+    r->max_tokens = r->kind == MOE_REQUEST_TEXT && !none ? TEXT_MAX_TOKENS : UINT64_MAX;
     for (int i = 0; i < 2; i++) {
         uint32_t n = 0;
-        if (!is_given(json_object_get(body, keys[i])))
+        const json_t *value = json_object_get(body, keys[i]);
+        if (!is_given(value) || json_number_value(value) == -1) /* as some write "no limit" */
             continue;
         MOE_TRY(moe_json_get_u32(REQUEST, body, keys[i], UINT32_MAX, false, &n, err));
         if (given && n != r->max_tokens)
@@ -274,8 +274,11 @@ static int read_max_tokens(struct moe_request *r, const json_t *body, struct moe
 static int read_seed(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     const json_t *seed = json_object_get(body, "seed");
+    double number = json_is_real(seed) ? json_real_value(seed) : 0.5;
     if (json_is_integer(seed))
         r->sampling.seed = (uint64_t)json_integer_value(seed);
+    else if (number == floor(number) && fabs(number) < 0x1p63) /* 42.0 is 42 */
+        r->sampling.seed = (uint64_t)(int64_t)number;
     else if (is_given(seed))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'seed' is not a whole number of 64 bits");
     else if (getentropy(&r->sampling.seed, sizeof r->sampling.seed) != 0)
@@ -460,7 +463,7 @@ static int read_options(struct moe_request *r, const json_t *body, struct moe_er
         read_logprobs, read_max_tokens, read_stop_ids, read_seed,     read_stream_options,
     };
     moe_sampling_unsaid(&r->sampling);
-    r->n = 1;
+    r->n = r->n_each = 1;
     r->draft = true;
     MOE_TRY(refuse_what_is_not_done(body, err));
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
@@ -500,11 +503,13 @@ static int check_content(const json_t *message, size_t i, struct moe_err *err)
     size_t k;
     int status = MOE_OK;
     for (k = 0; k < sizeof others / sizeof others[0]; k++)
-        if (is_given(json_object_get(message, others[k])))
+        if (json_object_get(message, others[k]) &&
+            asks_for_something(json_object_get(message, others[k]), "", 0))
             return moe_fail(err, MOE_ERR_FORMAT,
                             REQUEST ": 'messages[%zu].%s': only text messages are supported", i,
                             others[k]);
-    if (!is_given(content) && json_array_size(json_object_get(message, "tool_calls")))
+    bool own = moe_chat_has_role(message, "assistant"); /* an answer comes back as it was */
+    if (own && (!is_given(content) || json_is_string(content)))
         return MOE_OK;
     snprintf(where, sizeof where, "'messages[%zu].content'", i);
     if (!json_is_array(content))
@@ -642,38 +647,48 @@ static int read_chat(struct moe_request *r, const json_t *body, struct moe_err *
 
 /* ---- Prompts ---- */
 
-static int read_ids(struct moe_request *r, const json_t *list, struct moe_err *err)
+static int read_ids(struct moe_request_input *p, const json_t *list, struct moe_err *err)
 {
     size_t n = json_array_size(list);
-    if (!(r->ids = moe_alloc(n, sizeof *r->ids, err)))
+    if (!(p->ids = moe_alloc(n, sizeof *p->ids, err)))
         return MOE_ERR_MEMORY;
-    r->n_ids = n;
-    return read_id_list(list, "prompt", r->ids, err);
+    p->n = n;
+    return read_id_list(list, "prompt", p->ids, err);
 }
 
-static int read_prompt(struct moe_request *r, const json_t *body, struct moe_err *err)
+/* Reads a text, a list of ids, or a list of these. */
+static int read_prompts(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
-    const json_t *prompt = json_object_get(body, "prompt");
+    const json_t *prompt = json_object_get(body, "prompt"), *first = json_array_get(prompt, 0);
+    if (r->inputs) /* another API's */
+        return MOE_OK;
     if (json_array_size(json_object_get(body, "tools")))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools' goes with messages");
-    const json_t *first = json_array_get(prompt, 0);
     if (json_is_array(prompt) && json_array_size(prompt) == 0)
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prompt' is an empty list");
-    if (json_is_string(first) || json_is_array(first)) {
-        if (json_array_size(prompt) > 1)
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            REQUEST
-                            ": 'prompt' has %zu prompts: only one in a request is supported",
-                            json_array_size(prompt));
-        prompt = first;
-    }
     if (!is_given(prompt))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prompt' is missing");
-    if (json_is_array(prompt))
-        return read_ids(r, prompt, err);
-    int status = copy_text(&r->prompt, prompt, "'prompt'", err);
-    r->n_prompt = status == MOE_OK ? strlen(r->prompt) : 0;
-    return status;
+    bool list = json_is_string(first) || json_is_array(first);
+    size_t n = list ? json_array_size(prompt) : 1;
+    if (n > 1 && r->task != MOE_TASK_ANSWER)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prompt' has %zu texts, expected one", n);
+    if (n > MOE_REQUEST_MAX_CHOICES / r->n)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'prompt' has %zu prompts, of which 'n' is %u choices each: %d "
+                                "choices at most are allowed",
+                        n, r->n, MOE_REQUEST_MAX_CHOICES);
+    if (!(r->inputs = moe_alloc(n, sizeof *r->inputs, err)))
+        return MOE_ERR_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        struct moe_request_input *p = &r->inputs[r->n_inputs++];
+        const json_t *one = list ? json_array_get(prompt, i) : prompt;
+        char where[32] = "'prompt'";
+        if (n > 1)
+            snprintf(where, sizeof where, "'prompt[%zu]'", i);
+        MOE_TRY(json_is_array(one) ? read_ids(p, one, err) : copy_text(&p->text, one, where, err));
+        p->n = p->text ? strlen(p->text) : p->n;
+    }
+    return MOE_OK;
 }
 
 static int read_prefix(struct moe_request *r, const json_t *body, struct moe_err *err)
@@ -681,19 +696,16 @@ static int read_prefix(struct moe_request *r, const json_t *body, struct moe_err
     const json_t *prefix = json_object_get(body, "prefix_text");
     if (!is_given(prefix))
         return MOE_OK;
-    if (!r->prompt)
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prefix_text' needs a text prompt");
+    if (r->n_inputs != 1 || !r->inputs[0].text)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prefix_text' needs one text prompt");
     return copy_text(&r->prefix_text, prefix, "'prefix_text'", err);
 }
 
 /* Reads messages, or a prompt. */
 static int read_text(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
-    MOE_TRY(r->kind == MOE_REQUEST_CHAT ? read_chat(r, body, err) : read_prompt(r, body, err));
-    MOE_TRY(read_prefix(r, body, err));
-    if (r->echo && !r->prompt)
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'echo' needs a text prompt");
-    return MOE_OK;
+    MOE_TRY(r->kind == MOE_REQUEST_CHAT ? read_chat(r, body, err) : read_prompts(r, body, err));
+    return read_prefix(r, body, err);
 }
 
 /* ---- Stop texts and fields ---- */
@@ -746,7 +758,10 @@ static int read_fields(struct moe_request *r, const json_t *body, struct moe_err
         snprintf(where, sizeof where, "'metadata.%.40s'", key);
         if (!(f->name = moe_strndup(key, strlen(key), err)))
             return MOE_ERR_MEMORY;
-        MOE_TRY(copy_text(&f->text, value, where, err));
+        if (json_is_string(value))
+            MOE_TRY(copy_text(&f->text, value, where, err));
+        else if (!(f->text = json_dumps(value, JSON_ENCODE_ANY)))
+            return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
     }
     return MOE_OK;
 }
@@ -904,7 +919,7 @@ int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
     }
     moe_json_free(chat);
     if (r->inputs)
-        r->n = r->n_inputs;
+        r->n = r->n_inputs * r->n_each;
     if (status == MOE_OK)
         *out = r;
     else
@@ -922,7 +937,9 @@ int moe_request_parse(struct moe_request **out, enum moe_request_kind kind, cons
     /* The body's values, the copies kept of them, and a grammar share what there is. */
     uint64_t most = allowance->max_bytes / 2;
     most = most < MOE_REQUEST_MEMORY ? most : MOE_REQUEST_MEMORY;
-    int status = moe_json_parse(&body, REQUEST, json, n, most, err);
+    static const char mark[] = "\xEF\xBB\xBF"; /* some editors begin UTF-8 with it */
+    uint64_t skip = n >= 3 && memcmp(json, mark, 3) == 0 ? 3 : 0;
+    int status = moe_json_parse(&body, REQUEST, (const char *)json + skip, n - skip, most, err);
     if (status == MOE_OK) {
         moe_allowance_take(allowance, moe_json_bytes(body));
         status = moe_request_read(out, kind, body, allowance, err);
@@ -960,9 +977,7 @@ void moe_request_free(struct moe_request *r)
     free(r->question);
     free(r->stops);
     free(r->fields);
-    free(r->prompt);
     free(r->prefix_text);
-    free(r->ids);
     moe_grammar_free(r->grammar);
     free(r->asked);
     free(r->before);
@@ -1001,8 +1016,7 @@ char *moe_request_conversation(const struct moe_request *r)
 
 uint64_t moe_request_bytes(const struct moe_request *r)
 {
-    uint64_t bytes = sizeof *r + r->n_prompt + r->n_ids * sizeof *r->ids + r->chat_bytes +
-                     r->n_fields * sizeof *r->fields;
+    uint64_t bytes = sizeof *r + r->chat_bytes + r->n_fields * sizeof *r->fields;
     for (uint32_t i = 0; i < r->n_stops; i++)
         bytes += strlen(r->stops[i]) + MALLOC_BYTES;
     for (uint32_t i = 0; i < r->n_fields; i++)
@@ -1031,7 +1045,7 @@ uint64_t moe_request_bytes(const struct moe_request *r)
 
 uint64_t moe_request_seed(const struct moe_request *r, uint32_t choice)
 {
-    return r->sampling.seed + choice;
+    return r->sampling.seed + choice % r->n_each;
 }
 
 const char *moe_request_field(const struct moe_request *r, const char *name)
@@ -1039,7 +1053,7 @@ const char *moe_request_field(const struct moe_request *r, const char *name)
     if (strcmp(name, "model") == 0)
         return r->model;
     if (strcmp(name, "prompt") == 0)
-        return r->kind == MOE_REQUEST_CHAT ? r->question : r->prompt;
+        return r->kind == MOE_REQUEST_CHAT ? r->question : r->inputs[0].text;
     for (uint32_t i = 0; i < r->n_fields; i++)
         if (strcmp(r->fields[i].name, name) == 0)
             return r->fields[i].text;

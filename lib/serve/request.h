@@ -52,7 +52,7 @@ enum moe_request_task {
 
 /* A text whose states are wanted, or its ids. */
 struct moe_request_input {
-    char *text; /* NULL: ids */
+    char *text; /* NUL-terminated; NULL: ids */
     uint64_t n; /* bytes, or ids */
     uint32_t *ids;
 };
@@ -100,15 +100,10 @@ struct moe_request {            /* owns everything it points at */
     char *only_call;                /* the function; NULL: any */
     uint64_t chat_bytes;            /* their memory */
     char *question;                 /* the last user's text; NULL: none */
-    /* TEXT: a prompt, NUL-terminated, or NULL: its ids. */
-    char *prompt;
-    uint64_t n_prompt;
-    char *prefix_text; /* precedes it (moe_prompt_prefixed); NULL: none */
-    uint32_t *ids;
-    uint64_t n_ids;
-    /* MEAN, LAST: in place of a prompt, [n]; the choices are theirs. NULL: other tasks. */
+    /* TEXT: prompts, and of the tasks MEAN and LAST what is pooled: at least one. */
     struct moe_request_input *inputs;
     uint32_t n_inputs;
+    char *prefix_text; /* precedes the one text (moe_prompt_prefixed); NULL: none */
 
     struct moe_sampler_options sampling; /* as asked for, with a random seed if none is */
     struct moe_request_bias *biases;     /* in place of sampling.biases */
@@ -120,7 +115,9 @@ struct moe_request {            /* owns everything it points at */
     uint32_t n_stop_ids;
     const char **stops; /* NULL-terminated, owns the texts; never NULL */
     uint32_t n_stops;
-    uint32_t n; /* choices wanted; choice i is drawn with moe_request_seed(r, i) */
+    /* Choices wanted: of all prompts, and of each; choice i is of prompt i / n_each, and drawn with
+     * moe_request_seed(r, i). */
+    uint32_t n, n_each;
     bool stream, stream_usage;
     bool logprobs;         /* report each token's ... */
     uint32_t top_logprobs; /* ... and the likeliest in its place */
@@ -164,8 +161,8 @@ char *moe_request_conversation(const struct moe_request *r);
 
 uint64_t moe_request_seed(const struct moe_request *r, uint32_t choice);
 
-/* A value for routing rules: "prompt" (the last user's text, or the prompt), "model", or a member
- * of "metadata". NULL: none. */
+/* A value for routing rules: "prompt" (the last user's text, or the first prompt), "model", or a
+ * member of "metadata". NULL: none. */
 const char *moe_request_field(const struct moe_request *r, const char *name);
 
 #endif

@@ -91,6 +91,7 @@ struct request {
     uint64_t again;             /* of these, that the next turn begins with */
     uint32_t n_begun;           /* choices that have had it */
     uint32_t ids_of;            /* the model; MOE_COE_NONE: not prepared */
+    uint32_t ids_input;         /* which of the request's inputs */
     struct moe_grammar **calls; /* [n_models] that answers follow where they may call tools; NULL:
                                    none */
     struct moe_err why;         /* status MOE_OK: `ids` are there */

@@ -247,8 +247,13 @@ static const char *field(void *ctx, const char *name)
 static int add_ids(struct reading *r, const struct moe_request *q, struct moe_err *err)
 {
     struct moe_ids *ids = &r->out->prompts;
-    if (q->prompt)
-        return moe_prompt_prefixed(r->model, q->prefix_text, q->prompt, q->n_prompt, ids, err);
+    for (uint32_t i = 0; i < q->n_inputs; i++) {
+        const struct moe_request_input *p = &q->inputs[i];
+        if (p->text)
+            MOE_TRY(moe_prompt_prefixed(r->model, q->prefix_text, p->text, p->n, ids, err));
+        for (uint64_t k = 0; p->ids && k < p->n; k++)
+            MOE_TRY(moe_ids_push(ids, p->ids[k], err));
+    }
     const struct moe_chat_input input = {.messages = q->messages,
                                          .tools = q->tools,
                                          .variables = q->variables,
@@ -261,8 +266,6 @@ static int add_ids(struct reading *r, const struct moe_request *q, struct moe_er
         if (text)
             MOE_TRY(moe_prompt_plain(r->model, text, strlen(text), ids, err));
     }
-    for (uint64_t i = 0; i < q->n_ids; i++)
-        MOE_TRY(moe_ids_push(ids, q->ids[i], err));
     return MOE_OK;
 }
 

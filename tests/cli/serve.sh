@@ -135,6 +135,12 @@ post /v1/chat/completions "{$chat, \"logprobs\": true, \"top_logprobs\": 2}"
 says '*"logprobs":*"content":*"token":*"logprob":*"top_logprobs":*' "logprobs of a chat"
 post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 4, \"temperature\": 0, \"logprobs\": 1}"
 says '*"logprobs":*"tokens":*"token_logprobs":*' "logprobs of a completion"
+printf '%s' "$story and $story" >"$tmp/measured"
+post /v1/completions "{\"prompt\": [[7], \"$(cat "$tmp/measured")\"], \"max_tokens\": 0, \"echo\": true, \"logprobs\": 0}"
+sed 's/.*"index":1//;s/.*"token_logprobs":\[null,//;s/\].*//' "$tmp/got" | tr ',' '\n' |
+    awk '{ sum -= $1 } END { printf "nll %.4f nats/token, %d tokens", sum / NR, NR }' >"$tmp/nll"
+run "$bin/moe-run" "$tiny" --perplexity "$tmp/measured"
+check "echo with logprobs measures a prompt as --perplexity does" grep -qF "$(cat "$tmp/nll")" "$out"
 
 # ---- Refusals ----
 

@@ -41,11 +41,12 @@ static void check_limits(const struct moe_request *r)
     for (uint32_t i = 0; i < r->n_stops; i++)
         if (!r->stops[i][0])
             abort(); /* would end every answer at once */
-    if (r->kind == MOE_REQUEST_CHAT ? json_array_size(r->messages) == 0 : !r->prompt == !r->ids)
+    if (r->kind == MOE_REQUEST_CHAT ? json_array_size(r->messages) == 0
+                                    : !r->inputs[0].text == !r->inputs[0].ids)
         abort();
     if (json_object_size(r->variables) > MOE_REQUEST_MAX_VARIABLES + 1)
         abort(); /* with reasoning_effort */
-    if (r->prompt && strlen(r->prompt) != r->n_prompt)
+    if (r->inputs && r->inputs[0].text && strlen(r->inputs[0].text) != r->inputs[0].n)
         abort();
     moe_request_field(r, "model");
     moe_request_field(r, "prompt");

@@ -48,8 +48,8 @@ static void missing_keys_mean_what_the_api_says(void **state)
     assert_false(chat->stream || chat->stream_usage || chat->logprobs || chat->ignore_eos ||
                  chat->echo || !chat->draft);
     struct moe_request *text = parse(MOE_REQUEST_TEXT, "{\"prompt\": \"Once\"}");
-    assert_string_equal(text->prompt, "Once");
-    assert_int_equal(text->n_prompt, 4);
+    assert_string_equal(text->inputs[0].text, "Once");
+    assert_int_equal(text->inputs[0].n, 4);
     assert_true(text->max_tokens == 16);
     /* Two without a seed differ. */
     assert_true(text->sampling.seed != chat->sampling.seed);
@@ -144,16 +144,16 @@ static void prompts_come_in_each_form(void **state)
                                       "{\"prompt\": [[5, 0, 4294967295]]}"};
     for (int i = 0; i < 2; i++) {
         struct moe_request *r = parse(MOE_REQUEST_TEXT, texts[i]);
-        assert_string_equal(r->prompt, "Once");
+        assert_string_equal(r->inputs[0].text, "Once");
         assert_string_equal(moe_request_field(r, "prompt"), "Once");
-        assert_null(r->ids);
+        assert_null(r->inputs[0].ids);
         moe_request_free(r);
         r = parse(MOE_REQUEST_TEXT, ids[i]);
-        assert_null(r->prompt);
+        assert_null(r->inputs[0].text);
         assert_null(moe_request_field(r, "prompt"));
-        assert_int_equal(r->n_ids, 3);
-        assert_int_equal(r->ids[0], 5);
-        assert_int_equal(r->ids[2], UINT32_MAX);
+        assert_int_equal(r->inputs[0].n, 3);
+        assert_int_equal(r->inputs[0].ids[0], 5);
+        assert_int_equal(r->inputs[0].ids[2], UINT32_MAX);
         moe_request_free(r);
     }
     struct moe_request *r = parse(
@@ -198,7 +198,7 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"\"logprobs\": 3", "'logprobs' is a number"},
         {"\"logprobs\": true, \"top_logprobs\": 21", "'top_logprobs' is 21, expected 0 to 20"},
         {"\"top_logprobs\": 2", "'top_logprobs' needs 'logprobs'"},
-        {"\"max_tokens\": -1", "'max_tokens' is -1"},
+        {"\"max_tokens\": -2", "'max_tokens' is -2"},
         {"\"max_tokens\": 1, \"max_completion_tokens\": 2", "'max_completion_tokens' and 'max_"},
         {"\"stop\": 3", "'stop' is neither a text nor a list"},
         {"\"stop\": [1]", "'stop[0]' is not a text"},
@@ -208,7 +208,7 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
          "'stop' has 17 texts, 16"},
         {"\"model\": 7", "'model' is not a text"},
         {"\"metadata\": [1]", "'metadata' is not an object"},
-        {"\"metadata\": {\"a\": 1}", "'metadata.a' is not a text"},
+        {"\"metadata\": {\"a\": \"\\u0000\"}", "'metadata.a' has a NUL"},
         {"\"tools\": {\"type\": \"function\"}", "'tools' is not a list"},
         {"\"tools\": [\"get_weather\"]", "'tools[0]' is not an object"},
         {"\"tool_choice\": \"required\"", "'tool_choice' wants a call, but there are no 'tools'"},
@@ -270,7 +270,7 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
          "'messages[0].content[0]' is a part of type image_url"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}",
          "'messages[0].content[0].text' is not a text"},
-        {"{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": []}]}",
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": 1, \"tool_calls\": []}]}",
          "'messages[0].content' is not a text"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"audio\": {\"id\": \"1\"}}]}",
          "'messages[0].audio'"},
@@ -282,15 +282,13 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"{\"prompt\": null}", "'prompt' is missing"},
         {"{\"prompt\": 3}", "'prompt' is not a text"},
         {"{\"prompt\": []}", "'prompt' is an empty list"},
-        {"{\"prompt\": [\"a\", \"b\"]}", "'prompt' has 2 prompts"},
-        {"{\"prompt\": [[1], [2]]}", "'prompt' has 2 prompts"},
+        {"{\"prompt\": [\"a\", \"b\"], \"n\": 65}", "'prompt' has 2 prompts"},
+        {"{\"prompt\": [[1], [-2]]}", "'prompt[0]' is not a token's id"},
         {"{\"prompt\": [1, \"a\"]}", "'prompt[1]' is not a token's id"},
         {"{\"prompt\": [-1]}", "'prompt[0]' is not a token's id"},
         {"{\"prompt\": [4294967296]}", "'prompt[0]' is not a token's id"},
         {"{\"prompt\": \"a\", \"logprobs\": true}", "'logprobs' is a truth value"},
-        {"{\"prompt\": \"a\", \"logprobs\": 1, \"echo\": true}", "'echo' with 'logprobs'"},
-        {"{\"prompt\": [1], \"echo\": true}", "'echo' needs a text prompt"},
-        {"{\"prompt\": [1], \"prefix_text\": \"a\"}", "'prefix_text' needs a text prompt"},
+        {"{\"prompt\": [1], \"prefix_text\": \"a\"}", "'prefix_text' needs one text prompt"},
         {"{\"prompt\": \"a\", \"prefix_text\": 1}", "'prefix_text' is not a text"},
         {"{\"prompt\": \"a\", \"best_of\": 2}", "'best_of'"},
         {"{\"prompt\": \"a\", \"suffix\": \"b\"}", "'suffix'"},
@@ -360,6 +358,35 @@ static void what_asks_for_nothing_is_taken(void **state)
         "\"suffix\": \"\", \"typical_p\": 1.0, \"use_beam_search\": false, \"stop\": null,"
         "\"temperature\": null, \"stream_options\": null, \"metadata\": null, \"seed\": null,"
         "\"n\": null, \"stream\": null, \"model\": null, \"logprobs\": null}"));
+}
+
+/* What clients send that is not quite the API's. */
+static void near_misses_are_taken(void **state)
+{
+    (void)state;
+    struct moe_request *r =
+        parse(MOE_REQUEST_CHAT,
+              "\xEF\xBB\xBF{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"},"
+              "{\"role\": \"assistant\", \"content\": null, \"refusal\": \"\"},"
+              "{\"role\": \"assistant\", \"content\": \"a\\u0000b\", \"refusal\": null},"
+              "{\"role\": \"assistant\"}], \"seed\": 42.0, \"max_tokens\": -1, \"top_k\": -1.0,"
+              "\"n\": 2.0, \"metadata\": {\"turn\": 3, \"tags\": [\"a\"], \"none\": null}}");
+    assert_true(r->sampling.seed == 42);
+    assert_true(r->max_tokens == UINT64_MAX);
+    assert_int_equal(r->n, 2);
+    assert_string_equal(moe_request_field(r, "turn"), "3");
+    assert_string_equal(moe_request_field(r, "tags"), "[\"a\"]");
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_TEXT, "{\"prompt\": [\"a\", [7, 8]], \"n\": 2, \"seed\": 5}");
+    assert_int_equal(r->n_inputs, 2);
+    assert_int_equal(r->n, 4);
+    assert_string_equal(r->inputs[0].text, "a");
+    assert_int_equal(r->inputs[1].ids[1], 8);
+    assert_true(moe_request_seed(r, 2) == 5 && moe_request_seed(r, 3) == 6);
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_TEXT, "{\"prompt\": \"a\", \"max_tokens\": -1}");
+    assert_true(r->max_tokens == UINT64_MAX);
+    moe_request_free(r);
 }
 
 /* A body of few bytes cannot take much memory. */
@@ -482,6 +509,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_is_refused_by_its_key),
         cmocka_unit_test(how_tokens_are_drawn_is_read),
         cmocka_unit_test(what_asks_for_nothing_is_taken),
+        cmocka_unit_test(near_misses_are_taken),
         cmocka_unit_test(values_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
