@@ -1,5 +1,6 @@
 /* Ollama's API (/api/chat, /api/generate): its requests as chats or texts, its replies and streams
  * of JSON lines. */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
