@@ -194,7 +194,7 @@ int moe_reply_new(struct moe_reply **out, const struct moe_request *request, con
         reply_logprobs_begin(&c->logprobs, request);
         const struct moe_request_input *echo =
             request->echo ? &request->inputs[i / r->n_each] : NULL;
-        if (echo) /* ids have texts where the model is known */
+        if (echo && echo->text) /* ids have texts where the model is known */
             moe_buf_append(&c->text, echo->text, echo->n);
     }
     *out = r;

@@ -98,6 +98,7 @@ static void whole_answers(void **state)
                                         "\"logprobs\":null,\"finish_reason\":\"length\"}]," USAGE(
                                             "5", "5", "10", "4") "}");
     moe_reply_free(r);
+    moe_reply_free(reply_to(MOE_REQUEST_TEXT, "{\"prompt\": [5, 6], \"echo\": true}"));
     r = reply_to(MOE_REQUEST_TEXT, "{\"prompt\": \"Once\", \"echo\": true, \"model\": \"m\"}");
     assert_int_equal(strncmp(moe_reply_id(r), "cmpl-", 5), 0);
     add_text(r, 0, " upon", 5, &out);
