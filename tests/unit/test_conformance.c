@@ -255,7 +255,12 @@ static void fingerprint(const struct moe_request *r, struct moe_buf *out)
     put_text(out, r->only_call);
     put_text(out, r->before);
     moe_buf_u8(out, r->keeps);
-    put_text(out, r->prompt);
+    for (uint32_t i = 0; i < r->n_inputs; i++) {
+        const struct moe_request_input *input = &r->inputs[i];
+        put_text(out, input->text);
+        if (input->ids)
+            moe_buf_append(out, input->ids, input->n * sizeof *input->ids);
+    }
     if (r->api != moe_request_api(MOE_REQUEST_RESPONSES)) /* which give back what had no effect */
         put_text(out, r->asked);
     put_json(out, r->messages);
