@@ -82,8 +82,11 @@ static void attention_at(struct bench *b, const struct attention_shape *s, uint3
     a->kv = (struct moe_gpu_kv){
         .keys = take_random(b, cells * s->key_dim * cell),
         .values = take_random(b, cells * s->value_dim * cell),
-        .f16 = f16,
         .table = table,
+        .keys_as = f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
+        .values_as = f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
+        .key_bytes = MOE_PANEL_ROWS * s->key_dim * cell,
+        .value_bytes = MOE_PANEL_ROWS * s->value_dim * cell,
         .block_positions = context < MOE_ATTENTION_CHUNK ? context : MOE_ATTENTION_CHUNK,
         .per_sequence = n_blocks,
         .key_dim = s->key_dim,
