@@ -295,6 +295,18 @@ static enum MHD_Result receive(struct exchange *x, const char *bytes, size_t n)
     return MHD_YES;
 }
 
+/* Has a complete body decompressed, or refuses it. */
+static void decompress(struct exchange *x)
+{
+    const int status = exchange_decompress(x, x->http->options.max_body_bytes, &x->why);
+    if (status == MOE_ERR_LIMIT)
+        refuse_large(x);
+    else if (status != MOE_OK)
+        x->refused = status == MOE_ERR_MEMORY ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_BAD_REQUEST;
+    if (x->refused)
+        exchange_drop_body(x);
+}
+
 /* Makes the loop notice when the client closes its connection. */
 static void watch_client(struct exchange *x)
 {
@@ -311,6 +323,8 @@ static enum MHD_Result continue_exchange(struct exchange *x, const char *method)
     if (x->stage == EXCHANGE_RECEIVING) {
         set_waiting(x->connection, false);
         exchange_received(x);
+        if (x->compressed && !x->refused && x->body.size)
+            decompress(x);
         http_route_late(x);
     }
     enum MHD_Result result = http_answer(x, method);

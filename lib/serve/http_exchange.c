@@ -9,6 +9,8 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#include <zstd.h>
+#include <zstd_errors.h>
 
 #include "base/clock.h"
 #include "fmt/emit.h"
@@ -378,6 +380,55 @@ struct moe_buf exchange_take_body(struct exchange *x)
     pthread_mutex_unlock(&h->lock);
     x->body = (struct moe_buf){0};
     return body;
+}
+
+int exchange_decompress(struct exchange *x, uint64_t most, struct moe_err *err)
+{
+    struct moe_http *h = x->http;
+    struct moe_buf plain = {0};
+    uint64_t n = 0, kept = 0;
+    int status = MOE_OK;
+    /* What a frame says of its size; that of several frames shows only in the end. */
+    const uint64_t told = ZSTD_getFrameContentSize(x->body.data, x->body.size);
+    const bool whole = ZSTD_findFrameCompressedSize(x->body.data, x->body.size) == x->body.size;
+    const uint64_t room = whole && told < most ? told : most;
+    if (told > most && told < ZSTD_CONTENTSIZE_ERROR)
+        return moe_fail(err, MOE_ERR_LIMIT, "the request's body is too large, decompressed");
+    pthread_mutex_lock(&h->lock);
+    const bool fits = !x->cut && h->buffered + room <= h->options.buffer_bytes;
+    if (fits) {
+        h->buffered += room;
+        x->booked += room;
+    }
+    pthread_mutex_unlock(&h->lock);
+    if (!fits || !moe_buf_reserve(&plain, room)) {
+        status = moe_fail(err, MOE_ERR_MEMORY, "too many requests are being received");
+    } else {
+        n = ZSTD_decompress(plain.data, room, x->body.data, x->body.size);
+        if (ZSTD_isError(n))
+            status = moe_fail(err,
+                              ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation ? MOE_ERR_MEMORY
+                              : ZSTD_getErrorCode(n) == ZSTD_error_dstSize_tooSmall && room == most
+                                  ? MOE_ERR_LIMIT
+                                  : MOE_ERR_FORMAT,
+                              "the request's body cannot be decompressed: zstd: %s",
+                              ZSTD_getErrorName(n));
+    }
+    if (status == MOE_OK) {
+        exchange_drop_body(x);
+        moe_buf_append(&x->body, plain.data, n);
+        kept = x->body.size;
+        if (x->body.failed)
+            status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request's body");
+    }
+    pthread_mutex_lock(&h->lock);
+    if (fits && !x->cut) {
+        h->buffered -= room - kept;
+        x->booked -= room - kept;
+    }
+    pthread_mutex_unlock(&h->lock);
+    moe_buf_release(&plain);
+    return status;
 }
 
 /* Keeps the memory of sent bytes from growing. */

@@ -63,6 +63,7 @@ struct exchange {
     bool reserved;        /* its connection is one of the reserve */
     bool old;             /* of HTTP/1.0 */
     bool faulty;          /* its head breaks HTTP's rules: nothing further is read */
+    bool compressed;      /* its body is, by zstd */
     struct completion *completion; /* http_routes.c's; NULL: none */
     void (*free_completion)(struct completion *c);
     uint64_t id; /* the server's, for a completion */
@@ -132,6 +133,9 @@ bool exchange_receive(struct exchange *x, const char *bytes, uint64_t n);
 /* Its body has been read, and counts no more as one that is received. */
 void exchange_received(struct exchange *x);
 void exchange_drop_body(struct exchange *x);
+/* Puts what a body received is compressed from in its place. MOE_ERR_LIMIT: it is more than `most`
+ * bytes; MOE_ERR_MEMORY: there is no room for it now; MOE_ERR_FORMAT: it is damaged. */
+int exchange_decompress(struct exchange *x, uint64_t most, struct moe_err *err);
 /* Hands over the body, which the exchange then has no more. */
 struct moe_buf exchange_take_body(struct exchange *x);
 

@@ -256,6 +256,15 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
         moe_fail(why, MOE_ERR_LIMIT, "all of the server's connections are taken: try again later");
         return MHD_HTTP_SERVICE_UNAVAILABLE;
     }
+    const char *coding = http_header(x, "Content-Encoding");
+    x->compressed = coding && strcasecmp(coding, "zstd") == 0;
+    if (posts && coding && *coding && !x->compressed && strcasecmp(coding, "identity") != 0) {
+        moe_fail(why, MOE_ERR_USAGE,
+                 "the request's body is encoded as '%.40s': send it as it is, or compressed by "
+                 "'zstd'",
+                 coding);
+        return MHD_HTTP_UNSUPPORTED_MEDIA_TYPE;
+    }
     return 0;
 }
 
@@ -301,6 +310,7 @@ enum MHD_Result http_respond_error(struct exchange *x, unsigned status, const st
     moe_reply_error(&x->out, moe_request_api(routes[x->route].kind), status, why);
     const char *const headers[][2] = {
         {"Retry-After", later ? seconds : NULL},
+        {"Accept-Encoding", status == MHD_HTTP_UNSUPPORTED_MEDIA_TYPE ? "zstd" : NULL},
         {"WWW-Authenticate", status == MHD_HTTP_UNAUTHORIZED ? "Bearer" : NULL},
         {"Allow", status != MHD_HTTP_METHOD_NOT_ALLOWED ? NULL
                   : http_posts(x)                       ? "POST, OPTIONS"

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#include <zstd.h>
 
 #include "../test.h"
 #include "base/buf.h"
@@ -545,6 +546,87 @@ static void requests_keep_to_http(void **state)
     close_door();
 }
 
+/* Sends a body with a Content-Encoding, and wants the status and the words in its answer. */
+static void sends_encoded(const char *coding, const struct moe_buf *body, const char *status,
+                          const char *words)
+{
+    struct moe_buf text = {0};
+    moe_buf_printf(&text,
+                   POST "Connection: close\r\nContent-Encoding: %s\r\nContent-Length: %zu\r\n\r\n",
+                   coding, (size_t)body->size);
+    moe_buf_append(&text, body->data, body->size);
+    int fd = dial();
+    fake.answers_at_once = true;
+    assert_int_equal(send(fd, text.data, text.size, 0), text.size);
+    hears(fd, status, words);
+    moe_buf_release(&text);
+    moe_request_free(fake.request);
+    fake.request = NULL;
+}
+
+static void append_frame(struct moe_buf *to, const char *text, size_t n, bool tells_size)
+{
+    ZSTD_CCtx *zstd = ZSTD_createCCtx();
+    uint8_t *end = moe_buf_reserve(to, ZSTD_compressBound(n));
+    assert_true(zstd && end);
+    ZSTD_CCtx_setParameter(zstd, ZSTD_c_contentSizeFlag, tells_size);
+    size_t got = ZSTD_compress2(zstd, end, ZSTD_compressBound(n), text, n);
+    assert_false(ZSTD_isError(got));
+    to->size += got;
+    ZSTD_freeCCtx(zstd);
+}
+
+static void compressed_bodies_keep_to_the_limits(void **state)
+{
+    enum { LIMIT = 4 << 20 }; /* of any body */
+    (void)state;
+    char *blanks = malloc(LIMIT + 1);
+    assert_non_null(blanks);
+    memset(blanks, ' ', LIMIT + 1);
+    open_door(8 << 20);
+    for (int tells = 0; tells < 2; tells++) {
+        struct moe_buf body = {0};
+        append_frame(&body, FINE, sizeof FINE - 1, tells);
+        sends_encoded("zstd", &body, "HTTP/1.1 200", "");
+        append_frame(&body, blanks, LIMIT + 1 - sizeof FINE, tells); /* several: up to the limit */
+        sends_encoded("Zstd", &body, "HTTP/1.1 200", "");
+        append_frame(&body, " ", 1, tells); /* and beyond */
+        sends_encoded("zstd", &body, "HTTP/1.1 413", "larger than 4");
+        moe_buf_clear(&body);
+        append_frame(&body, blanks, LIMIT + 1, tells);
+        sends_encoded("zstd", &body, "HTTP/1.1 413", "larger than 4");
+        moe_buf_clear(&body);
+        append_frame(&body, FINE, sizeof FINE - 1, tells);
+        body.size--;
+        sends_encoded("zstd", &body, "HTTP/1.1 400", "cannot be decompressed");
+        body.size++;
+        sends_encoded("gzip", &body, "HTTP/1.1 415", "'gzip'");
+        sends_encoded("gzip, zstd", &body, "Accept-Encoding: zstd", "'gzip, zstd'");
+        moe_buf_release(&body);
+    }
+    const struct moe_buf plain = {.data = (uint8_t *)FINE, .size = sizeof FINE - 1};
+    sends_encoded("identity", &plain, "HTTP/1.1 200", "");
+    sends_encoded("zstd", &plain, "HTTP/1.1 400", "cannot be decompressed");
+    int fd = dial(); /* nothing stays booked */
+    static const char metrics[] = "GET /metrics HTTP/1.1\r\n" OF_HOST "Connection: close\r\n\r\n";
+    assert_int_equal(send(fd, metrics, sizeof metrics - 1, 0), sizeof metrics - 1);
+    hears(fd, "HTTP/1.1 200", "moe_http_buffered_bytes 0\n");
+    close_door();
+    open_door(2 << 20); /* whose buffers have no room for what may come out of several frames */
+    struct moe_buf body = {0};
+    append_frame(&body, FINE, sizeof FINE - 1, true);
+    sends_encoded("zstd", &body, "HTTP/1.1 200", "");
+    append_frame(&body, " ", 1, true);
+    sends_encoded("zstd", &body, "HTTP/1.1 503", "too many requests");
+    moe_buf_release(&body);
+    struct moe_buf bomb = {0};
+    append_frame(&bomb, blanks, LIMIT + 1 - sizeof FINE, true);
+    sends_encoded("zstd", &bomb, "HTTP/1.1 503", "too many requests");
+    moe_buf_release(&bomb);
+    close_door();
+    free(blanks);
+}
+
 /* ---- Clients that take more than their share ---- */
 
 static int send_from(const char *address, const char *text)
@@ -606,6 +688,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_keep_to_http),
+        cmocka_unit_test(compressed_bodies_keep_to_the_limits),
         cmocka_unit_test(a_stream_is_handed_on_piece_by_piece),
         cmocka_unit_test(an_answer_may_come_before_it_is_waited_for),
         cmocka_unit_test(who_leaves_is_cancelled),
