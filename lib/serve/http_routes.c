@@ -364,7 +364,8 @@ static void on_token(void *ctx, uint32_t choice, const struct moe_token_said *sa
 {
     struct exchange *x = ctx;
     struct moe_http *h = x->http;
-    moe_reply_token(x->completion->reply, choice, said);
+    if (!moe_reply_token(x->completion->reply, choice, said))
+        return;
     pthread_mutex_lock(&h->lock);
     exchange_book(x, SAID_BYTES * (1 + said->n_top));
     pthread_mutex_unlock(&h->lock);

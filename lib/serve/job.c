@@ -1020,7 +1020,9 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
                     .marks = j->reader ? moe_chat_marks(l->chat) : NULL,
                     .started = j->of->came,
                     .text = on_text,
-                    .token = r->logprobs && j->of->events.token ? on_token : NULL,
+                    .token = (r->logprobs || r->n_shown < r->n_each) && j->of->events.token
+                                 ? on_token
+                                 : NULL,
                     .state = j->pooled ? on_state : NULL,
                     .scores = r->logprobs && r->echo,
                     .n_top = r->top_logprobs,

@@ -178,6 +178,7 @@ int moe_reply_new(struct moe_reply **out, const struct moe_request *request, con
     r->logprobs = request->logprobs;
     r->n = request->n;
     r->n_each = request->n_each;
+    r->n_shown = request->n_shown;
     r->created = (int64_t)time(NULL);
     r->open = -1;
     r->api = request->api;
@@ -375,11 +376,10 @@ static void put_message(struct moe_reply *r, struct moe_emit *e, struct choice *
     moe_buf_clear(&c->thought);
 }
 
-/* Writes a choice's pending part, which is empty afterwards: the whole of it, or a piece of a
- * stream. */
-static void put_choice(struct moe_reply *r, struct moe_emit *e, uint32_t i)
+/* Writes a choice's pending part, which is empty afterwards, as number i: the whole of it, or a
+ * piece of a stream. */
+static void put_choice(struct moe_reply *r, struct moe_emit *e, struct choice *c, uint32_t i)
 {
-    struct choice *c = &r->choices[i];
     moe_emit_open_map(e, NULL);
     if (r->kind == MOE_REQUEST_TEXT)
         moe_emit_bytes(e, "text", c->text.data, c->text.size);
@@ -419,7 +419,7 @@ static void send_choice(struct moe_reply *r, uint32_t i, struct moe_buf *out)
     struct moe_emit e;
     begin_event(out);
     open_reply(r, &e, out);
-    put_choice(r, &e, i);
+    put_choice(r, &e, &r->choices[i], i);
     moe_emit_close(&e);
     if (r->stream_usage)
         moe_emit_null(&e, "usage");
@@ -449,10 +449,15 @@ static void send_error(struct moe_reply *r, struct moe_buf *out)
 
 /* ---- What the server tells ---- */
 
-void moe_reply_token(struct moe_reply *r, uint32_t choice, const struct moe_token_said *said)
+bool moe_reply_token(struct moe_reply *r, uint32_t choice, const struct moe_token_said *said)
 {
-    if (r->logprobs && !r->failed)
-        reply_logprobs_add(&r->choices[choice].logprobs, said);
+    struct choice *c = &r->choices[choice];
+    c->log_sum += said->token.log_probability;
+    c->n_said++;
+    const bool keeps = r->logprobs && !r->failed;
+    if (keeps)
+        reply_logprobs_add(&c->logprobs, said);
+    return keeps;
 }
 
 void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answer_part *part,
@@ -540,12 +545,29 @@ static bool is_short(const struct moe_reply *r)
     return failed;
 }
 
+/* The choice of a prompt that comes next: in order, or if not all are shown the likeliest that was
+ * not written, by the mean of its tokens' log probabilities. */
+static struct choice *next_shown(struct moe_reply *r, uint32_t prompt)
+{
+    struct choice *next = NULL;
+    double best = 0;
+    for (uint32_t i = prompt * r->n_each; i < (prompt + 1) * r->n_each; i++) {
+        struct choice *c = &r->choices[i];
+        const double mean = c->n_said ? c->log_sum / (double)c->n_said : -INFINITY;
+        if (!c->begun && (!next || (r->n_shown < r->n_each && mean > best))) {
+            next = c;
+            best = mean;
+        }
+    }
+    return next;
+}
+
 static void put_whole(struct moe_reply *r, struct moe_buf *out)
 {
     struct moe_emit e;
     open_reply(r, &e, out);
-    for (uint32_t i = 0; i < r->n; i++)
-        put_choice(r, &e, i);
+    for (uint32_t i = 0; i < r->n / r->n_each * r->n_shown; i++)
+        put_choice(r, &e, next_shown(r, i / r->n_shown), i);
     moe_emit_close(&e);
     put_usage(r, &e);
     moe_emit_end_item(&e, NULL);

@@ -33,6 +33,8 @@ struct choice {
     uint32_t n_calls, n_whole;
     bool short_of_memory;
     struct reply_logprobs logprobs;
+    double log_sum; /* of the probabilities of its tokens so far, n_said */
+    uint64_t n_said;
     bool begun;         /* a part was sent */
     const char *finish; /* NULL: it continues */
     enum moe_stop_reason why;
@@ -45,7 +47,7 @@ struct moe_reply {
     char id[40], *model;
     int64_t created;
     uint64_t n_prompt, n_tokens, n_cached, n_drafted, n_accepted;
-    uint32_t n, n_each, n_ended; /* n_each: choices of a prompt */
+    uint32_t n, n_each, n_shown, n_ended; /* as of struct moe_request */
     bool failed;
     struct moe_err why;
     /* Other APIs (reply_api). */

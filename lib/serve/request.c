@@ -222,13 +222,60 @@ static int read_switches(struct moe_request *r, const json_t *body, struct moe_e
     return MOE_OK;
 }
 
+/* Whether `word` is one of `words`. */
+static bool is_among(const char *words, const char *word)
+{
+    size_t n = strlen(word), length;
+    for (; *words; words += length + strspn(words + length, " ")) {
+        length = strcspn(words, " ");
+        if (length == n && memcmp(words, word, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool asks_for_something(const json_t *value, const char *words, double number)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return json_object_size(value) > 0;
+    case JSON_ARRAY:
+        return json_array_size(value) > 0;
+    case JSON_STRING:
+        return json_string_length(value) > 0 && !is_among(words, json_string_value(value));
+    case JSON_INTEGER:
+    case JSON_REAL:
+        return json_number_value(value) != 0 && json_number_value(value) != number;
+    case JSON_TRUE:
+        return true;
+    case JSON_FALSE:
+    case JSON_NULL:
+        break;
+    }
+    return false;
+}
+
 static int read_choices(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     MOE_TRY(moe_json_get_u32(REQUEST, body, "n", MOE_REQUEST_MAX_CHOICES, false, &r->n, err));
     if (r->n == 0)
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'n' is 0, expected 1 to %d",
                         MOE_REQUEST_MAX_CHOICES);
-    r->n_each = r->n;
+    r->n_each = r->n_shown = r->n;
+    const json_t *best = json_object_get(body, "best_of");
+    if (!best || !asks_for_something(best, "", 1))
+        return MOE_OK;
+    if (r->kind == MOE_REQUEST_CHAT)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'best_of' needs a completion, not a chat");
+    MOE_TRY(moe_json_get_u32(REQUEST, body, "best_of", MOE_REQUEST_MAX_CHOICES, false, &r->n_each,
+                             err));
+    if (r->n_each < r->n)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'best_of' is %u, fewer than 'n'",
+                        r->n_each);
+    if (r->n_each > r->n && (r->stream || (r->echo && r->logprobs)))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'best_of' excludes %s",
+                        r->stream ? "'stream'" : "'echo' with 'logprobs'");
+    r->n = r->n_each;
     return MOE_OK;
 }
 
@@ -372,7 +419,6 @@ static const struct {
 } not_done[] = {
     {"functions", "", 0},
     {"function_call", "none auto", 0},
-    {"best_of", "", 1},
     {"suffix", "", 0},
     {"audio", "", 0},
     {"verbosity", "", 0},
@@ -393,39 +439,6 @@ static const struct {
     {"tfs_z", "", 1},
     {"use_beam_search", "", 0},
 };
-
-/* Whether `word` is one of `words`. */
-static bool is_among(const char *words, const char *word)
-{
-    size_t n = strlen(word), length;
-    for (; *words; words += length + strspn(words + length, " ")) {
-        length = strcspn(words, " ");
-        if (length == n && memcmp(words, word, n) == 0)
-            return true;
-    }
-    return false;
-}
-
-static bool asks_for_something(const json_t *value, const char *words, double number)
-{
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return json_object_size(value) > 0;
-    case JSON_ARRAY:
-        return json_array_size(value) > 0;
-    case JSON_STRING:
-        return json_string_length(value) > 0 && !is_among(words, json_string_value(value));
-    case JSON_INTEGER:
-    case JSON_REAL:
-        return json_number_value(value) != 0 && json_number_value(value) != number;
-    case JSON_TRUE:
-        return true;
-    case JSON_FALSE:
-    case JSON_NULL:
-        break;
-    }
-    return false;
-}
 
 /* Accepts a list of only "text", or nothing. */
 static bool wants_other_modality(const json_t *body)
@@ -459,11 +472,11 @@ static int refuse_what_is_not_done(const json_t *body, struct moe_err *err)
 static int read_options(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     static int (*const parts[])(struct moe_request *, const json_t *, struct moe_err *) = {
-        read_sampling, read_biases,     read_breakers, read_switches, read_choices,
-        read_logprobs, read_max_tokens, read_stop_ids, read_seed,     read_stream_options,
+        read_sampling, read_biases,     read_breakers, read_switches, read_logprobs,
+        read_choices,  read_max_tokens, read_stop_ids, read_seed,     read_stream_options,
     };
     moe_sampling_unsaid(&r->sampling);
-    r->n = r->n_each = 1;
+    r->n = r->n_each = r->n_shown = 1;
     r->draft = true;
     MOE_TRY(refuse_what_is_not_done(body, err));
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
@@ -775,6 +788,7 @@ static const struct {
 } others[] = {
     {"model", BOTH},
     {"n", BOTH},
+    {"best_of", BOTH},
     {"max_tokens", BOTH},
     {"max_completion_tokens", BOTH},
     {"seed", BOTH},

@@ -115,9 +115,9 @@ struct moe_request {            /* owns everything it points at */
     uint32_t n_stop_ids;
     const char **stops; /* NULL-terminated, owns the texts; never NULL */
     uint32_t n_stops;
-    /* Choices wanted: of all prompts, and of each; choice i is of prompt i / n_each, and drawn with
-     * moe_request_seed(r, i). */
-    uint32_t n, n_each;
+    /* Choices computed: of all prompts, and of each; choice i is of prompt i / n_each, and drawn
+     * with moe_request_seed(r, i). The reply has n_shown of each, the likeliest by token. */
+    uint32_t n, n_each, n_shown;
     bool stream, stream_usage;
     bool logprobs;         /* report each token's ... */
     uint32_t top_logprobs; /* ... and the likeliest in its place */

@@ -95,6 +95,9 @@ once='"prompt": "Once upon a time", "temperature": 0, "max_tokens": 6'
     echo "{\"custom_id\": \"least\", $once, \"min_tokens\": 3, \"stop\": \"the\", \"logit_bias\": {\"4093\": 100}}"
     echo "{\"custom_id\": \"short\", $once, \"logit_bias\": {\"4093\": 100}}"
     echo "{\"custom_id\": \"none\", $once, \"logit_bias\": {\"99999\": 1}}"
+    drawn='"prompt": "Once upon", "seed": 3, "temperature": 1, "max_tokens": 12'
+    echo "{\"custom_id\": \"four\", $drawn, \"n\": 4, \"logprobs\": 0}"
+    echo "{\"custom_id\": \"best\", $drawn, \"n\": 2, \"best_of\": 4}"
 } >"$tmp/ends"
 run "$bin/moe-run" "$tiny" --requests "$tmp/ends"
 check "an answer has its tokens" [ "$(text_of free "$out")" = ", there was a little girl" ]
@@ -105,6 +108,25 @@ check "... at the end of text" [ "$(grep -c '"short".*"text":"".*"finish_reason"
 check "... not before the least tokens, whatever would end it" [ "$(text_of least "$out")" = ", there was" ]
 check "biases of tokens that the model does not have are refused" \
     grep -q '"custom_id":"none".*names token 99999: the model has' "$out"
+# Mean log probabilities, 0 where there are none, and texts of a result's answers.
+means_of() { # ID FILE
+    awk -v id="\"custom_id\":\"$1\"" 'index($0, id) {
+        n = split($0, answers, "\"text\":\"")
+        for (i = 2; i <= n; i++) {
+            mean = 0
+            if (at = index(answers[i], "\"token_logprobs\":[")) {
+                k = split(substr(answers[i], at + 18), numbers, /[],]/)
+                for (j = 1; j <= k && numbers[j] ~ /^-?[0-9.e-]+$/; j++)
+                    mean += numbers[j]
+                mean /= j - 1
+            }
+            print mean "\t" substr(answers[i], 1, index(answers[i], "\",\"index\":") - 1)
+        }
+    }' "$2"
+}
+means_of four "$out" | sort -gr | sed 's/[^\t]*\t//; 2q' >"$tmp/likeliest"
+means_of best "$out" | sed 's/[^\t]*\t//' >"$tmp/best"
+check "the best of several answers are the likeliest by token, the best first" cmp "$tmp/likeliest" "$tmp/best"
 
 # ---- Collections ----
 

@@ -247,9 +247,9 @@ static void fingerprint(const struct moe_request *r, struct moe_buf *out)
     moe_buf_append(out, &r->sampling, sizeof r->sampling);
     moe_buf_printf(out, "%d %d %d %d %d %llu %u %d %d %d %u %d %d %d %d ", r->kind, r->task,
                    r->bare, r->must_call, r->parallel_calls, (unsigned long long)r->max_tokens,
-                   r->n, r->stream, r->stream_usage, r->logprobs, r->top_logprobs, r->ignore_eos,
-                   r->echo, r->draft, r->grammar != NULL);
-    moe_buf_printf(out, "%u %u %u %u ", r->n_biases, r->n_stop_ids, r->n_fields,
+                   r->n_shown, r->stream, r->stream_usage, r->logprobs, r->top_logprobs,
+                   r->ignore_eos, r->echo, r->draft, r->grammar != NULL);
+    moe_buf_printf(out, "%u %u %u %u %u ", r->n, r->n_biases, r->n_stop_ids, r->n_fields,
                    (unsigned)r->min_tokens);
     put_text(out, r->model);
     put_text(out, r->only_call);

@@ -111,6 +111,36 @@ static void whole_answers(void **state)
     moe_reply_free(NULL);
 }
 
+/* Of three choices of each prompt the two likeliest by token, whatever their length and order. */
+static void the_best_of_several(void **state)
+{
+    static const struct {
+        const char *text;
+        uint32_t n_tokens;
+        double each;
+    } choices[6] = {{"short", 1, -2}, {"long", 4, -1}, {"none", 0, 0},
+                    {"c", 2, -0.5},   {"a", 1, -0.25}, {"b", 3, -0.25}};
+    (void)state;
+    struct moe_buf out = {0};
+    struct moe_reply *r =
+        reply_to(MOE_REQUEST_TEXT, "{\"prompt\": [\"x\", \"y\"], \"n\": 2, \"best_of\": 3}");
+    for (uint32_t i = 6; i-- > 0;) {
+        const struct moe_token_said said = {.token = {.log_probability = choices[i].each}};
+        for (uint32_t k = 0; k < choices[i].n_tokens; k++)
+            assert_false(moe_reply_token(r, i, &said)); /* it counts, and is not shown */
+        add_text(r, i, choices[i].text, strlen(choices[i].text), &out);
+        moe_reply_ended(r, i, &stopped, &out);
+    }
+#define SHOWN(text, index)                                                                         \
+    "{\"text\":\"" text "\",\"index\":" index ",\"logprobs\":null,\"finish_reason\":\"stop\"}"
+    check_written(&out, r,
+                  HEAD("text_completion", "math")
+                      SHOWN("long", "0") "," SHOWN("short", "1") "," SHOWN("a", "2") "," SHOWN(
+                          "b", "3") "]," USAGE("10", "12", "22", "4") "}");
+#undef SHOWN
+    moe_reply_free(r);
+}
+
 #define CHUNK(model) "data: " HEAD("chat.completion.chunk", model)
 
 static void streams(void **state)
@@ -350,6 +380,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_answers),
+        cmocka_unit_test(the_best_of_several),
         cmocka_unit_test(streams),
         cmocka_unit_test(log_probabilities_in_both_forms),
         cmocka_unit_test(a_choice_that_fails_fails_the_reply),

@@ -290,7 +290,12 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"{\"prompt\": \"a\", \"logprobs\": true}", "'logprobs' is a truth value"},
         {"{\"prompt\": [1], \"prefix_text\": \"a\"}", "'prefix_text' needs one text prompt"},
         {"{\"prompt\": \"a\", \"prefix_text\": 1}", "'prefix_text' is not a text"},
-        {"{\"prompt\": \"a\", \"best_of\": 2}", "'best_of'"},
+        {"{\"prompt\": \"a\", \"n\": 3, \"best_of\": 2}", "'best_of' is 2, fewer than 'n'"},
+        {"{\"prompt\": \"a\", \"best_of\": 2, \"stream\": true}", "'best_of' excludes 'stream'"},
+        {"{\"prompt\": \"a\", \"best_of\": 2, \"echo\": true, \"logprobs\": 1}",
+         "'best_of' excludes 'echo' with 'logprobs'"},
+        {"{\"prompt\": \"a\", \"best_of\": 1000}", "'best_of'"},
+        {"{\"prompt\": [\"a\", \"b\"], \"best_of\": 65}", "'prompt' has 2 prompts"},
         {"{\"prompt\": \"a\", \"suffix\": \"b\"}", "'suffix'"},
     };
     for (size_t i = 0; i < N_ITEMS(chats); i++) {
