@@ -23,6 +23,21 @@ $(TORTURES): torture-%: torture-build
 quick: all tests check-scripts
 	@BUILD=$(BUILD) sh tests/run.sh quick
 
+# Clients of others against a real server, in a virtual environment of their own. litellm comes before what its bounds
+# would have pip search long for. CLIENTS_VENV=DIR: an environment that is there, taken as it is.
+CLIENTS_VENV ?= $(BUILD)/clients
+.PHONY: check-clients
+$(CLIENTS_VENV)/bin/python:
+	@echo "Installing clients into $(CLIENTS_VENV)"
+	@{ python3 -m venv $(CLIENTS_VENV) && \
+	    $(@D)/pip install -q openai anthropic litellm instructor langchain-openai llm && \
+	    $(@D)/pip install -q ollama langchain-ollama 'lm-eval[api]' transformers mcp; } || rm -rf $(CLIENTS_VENV)
+check-clients: all
+	@$(MAKE) -s $(CLIENTS_VENV)/bin/python
+	@if [ -x $(CLIENTS_VENV)/bin/python ]; then \
+	    BUILD=$(BUILD) PYTHON_OPENAI=$(CLIENTS_VENV)/bin/python sh tests/cli/serve-clients.sh; \
+	else echo "check-clients: skipped: pip cannot install the clients here"; fi
+
 check-rooms: all
 	@BUILD=$(BUILD) sh tests/check-rooms.sh
 check-headers:

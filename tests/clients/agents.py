@@ -1,13 +1,31 @@
-"""What agents' clients get from a server whose model must call tools: agents.py URL KEY
+"""What agents' clients get from a server whose model must call tools: agents.py URL KEY CHECKPOINT
 
 Tries each client library that this Python has: openai (chat, parse, Responses), anthropic (Messages), litellm, instructor,
-langchain. Prints a line for each thing tried, "ok NAME", "not ok NAME: why" or "skip NAME".
+langchain, llm, mcp (a loop with a tool server's tool), lm-eval (local-completions; it reads the tokenizer of CHECKPOINT).
+Prints a line for each thing tried, "ok NAME", "not ok NAME: why" or "skip NAME". With the one argument "tool-server" it
+is that tool server, on its standard input and output.
 """
+import asyncio
 import importlib
 import json
+import os
 import sys
+import tempfile
 
-url, key = sys.argv[1], sys.argv[2]
+if sys.argv[1:] == ["tool-server"]:
+    from typing import Literal
+
+    from mcp.server.mcpserver import MCPServer
+    tool_server = MCPServer("files")
+
+    @tool_server.tool()
+    def find(path: Literal["a", "b"]) -> str:
+        """Finds"""
+        return "found " + path
+    tool_server.run("stdio")
+    sys.exit()
+
+url, key, checkpoint = sys.argv[1:]
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string", "enum": ["a", "b"]}}, "required": ["path"],
               "additionalProperties": False}
 ASKED = [{"role": "user", "content": "What now?"}]
@@ -147,11 +165,63 @@ def langchain_openai_tools():
     check(got.tool_calls[0]["args"])
 
 
+def llm_model():
+    """As its users name such a server: a line in extra-openai-models.yaml."""
+    with tempfile.TemporaryDirectory() as home:
+        with open(home + "/extra-openai-models.yaml", "w", encoding="utf-8") as models:
+            models.write(f"[{{model_id: here, model_name: m, api_base: {url}/v1, supports_schema: true}}]")
+        os.environ["LLM_USER_PATH"] = home
+        import llm
+        model = llm.get_model("here")
+        model.key = key
+        whole, pieces = [model.prompt("Once upon", stream=stream, temperature=0, max_tokens=8) for stream in (False, True)]
+        assert whole.text() and whole.text() == "".join(pieces)
+        check(model.prompt("What now?", schema=PARAMETERS, stream=False, temperature=0, max_tokens=80).text())
+
+
+async def mcp_turns():
+    import mcp
+    import openai
+    ours = mcp.StdioServerParameters(command=sys.executable, args=[__file__, "tool-server"])
+    client = openai.AsyncOpenAI(base_url=url + "/v1", api_key=key, max_retries=0, timeout=120)
+    asked = {"model": "m", "messages": list(ASKED), "temperature": 0, "max_tokens": 80}
+    async with mcp.Client(ours) as server:
+        asked["tools"] = [{"type": "function", "function": {"name": tool.name, "description": tool.description or "",
+                                                            "parameters": tool.input_schema}}
+                          for tool in (await server.list_tools()).tools]
+        got = await client.chat.completions.create(**asked, parallel_tool_calls=False,
+                                                   tool_choice={"type": "function", "function": {"name": "find"}})
+        call, = got.choices[0].message.tool_calls
+        result = await server.call_tool(call.function.name, json.loads(call.function.arguments))
+    assert not result.is_error and result.content[0].text in ("found a", "found b"), result
+    asked["messages"] += [got.choices[0].message, {"role": "tool", "tool_call_id": call.id,
+                                                   "content": result.content[0].text}]
+    more = await client.chat.completions.create(**asked)
+    assert more.choices[0].message.content and more.usage.prompt_tokens > got.usage.prompt_tokens, more
+
+
+def mcp_loop():
+    asyncio.run(mcp_turns())
+
+
+def lm_eval_scores():
+    """Log probabilities of ends of texts, and whether they are the greedy ones."""
+    os.environ.update(HF_HUB_OFFLINE="1", OPENAI_API_KEY=key)
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+    model = LocalCompletionsAPI(base_url=url + "/v1/completions", model="m", tokenizer=checkpoint, batch_size=2,
+                                tokenizer_backend="huggingface", max_length=512)
+    asked = [("Once upon a", " time"), ("Once upon a", " dog"), ("There was a little", " girl who")]
+    likely, unlikely, longer = model.loglikelihood(
+        [Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=i) for i, pair in enumerate(asked)])
+    assert likely[1] and not unlikely[1] and unlikely[0] < likely[0] - 1 and longer[0] < 0, (likely, unlikely, longer)
+
+
 for tried in (openai_loop, openai_stream, openai_responses, openai_responses_stream, openai_embeddings, anthropic_loop, anthropic_stream,
-              litellm_calls, instructor_model, langchain_openai_tools):
+              litellm_calls, instructor_model, langchain_openai_tools, llm_model, mcp_loop, lm_eval_scores):
     name = tried.__name__.replace("_", " ")
     try:
-        importlib.import_module({"langchain": "langchain_openai"}.get(name.split()[0], name.split()[0]))
+        importlib.import_module({"langchain": "langchain_openai", "lm": "lm_eval"}.get(name.split()[0], name.split()[0]))
     except ImportError:
         print("skip", name)
         continue

@@ -1,0 +1,41 @@
+# Calls of tools that the bundled model must make, in the form of each chat template: SCHEMAS (200) tools with random
+# parameters, whose arguments parse and validate. A row for tests/data/calls.jinja and for each template in CHAT_TEMPLATES
+# (a directory of published ones: llama.cpp's models/templates): right; cut off within max_tokens, most of them in
+# thoughts before the call; refused (templates that write no calls refuse all); wrong. Wants Python with jsonschema
+# (PYTHON; python3): pip install 'jsonschema[format]'. Ten seconds of a processor a template.
+# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
+. tests/cli/lib.sh
+n=${SCHEMAS:-200}
+python=${PYTHON:-python3}
+if ! "$python" -c 'import jsonschema' 2>/dev/null; then
+    echo "ok 1 - calls of $n random tools # SKIP no Python with jsonschema"
+    echo "1..1"
+    exit 0
+fi
+# Random schemas and the words of published templates need more than the model's own context.
+mkdir "$tmp/long"
+cp "$checkpoint"/* "$tmp/long"
+sed 's/"max_position_embeddings": *[0-9]*/"max_position_embeddings": 8192/' "$checkpoint/config.json" >"$tmp/long/config.json"
+run "$bin/moe-quantize" -q -o "$tmp/long.moe" "$tmp/long"
+expect_exit 0 "a pack with a longer context is made"
+"$python" tests/fixtures/make_schemas.py calls "$n" "${SEED:-47}" >"$tmp/requests"
+printf '| %-50s | %6s | %7s | %7s | %6s |\n' template right 'cut off' refused wrong
+for template in tests/data/calls.jinja ${CHAT_TEMPLATES:+"$CHAT_TEMPLATES"/*.jinja}; do
+    name=$(basename "$template" .jinja)
+    rm -f "$tmp/results"
+    run "$bin/moe-run" "$tmp/long.moe" --template-file "$template" --requests "$tmp/requests" -o "$tmp/results"
+    if [ ! -s "$tmp/results" ]; then
+        result 1 "$name: the requests are answered"
+        continue
+    fi
+    "$python" tests/fixtures/make_schemas.py check "$tmp/requests" "$tmp/results" >"$out"
+    # shellcheck disable=SC2046 # the numbers are words
+    set -- $(tail -n 1 "$out" | tr -cd '0-9 ')
+    printf '| %-50s | %6s | %7s | %7s | %6s |\n' "$name" "$@"
+    if [ "$3" = "$n" ]; then
+        skip "$name" "$(sed -n 2p "$out")"
+    else
+        check "$name: arguments parse and validate" test "$3$4" = 00
+    fi
+done
+finish
