@@ -488,8 +488,9 @@ static enum match any_call_begins(struct moe_answer_reader *r, bool at_begin, co
         if (at_begin && !has_mark(*begin ? begin : open))
             found = call_begins(r, form, begin, *begin ? form->open : open, text, n, out);
         for (; begin && *begin && found != YES; begin = chat_next_mark(begin)) {
-            enum match is =
-                has_mark(begin) ? call_begins(r, form, begin, form->open, text, n, out) : NO;
+            enum match is = at_begin || has_mark(begin)
+                                ? call_begins(r, form, begin, form->open, text, n, out)
+                                : NO;
             found = is > found ? is : found;
         }
         if (found != YES && has_mark(open)) {

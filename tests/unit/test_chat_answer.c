@@ -398,6 +398,13 @@ static const struct {
      "{\"name\": \"get_weather\", "
      "\"arguments\": {\"days\": 1}, \"id\": \"123456780\"}]",
      "find_file({})|get_weather({\"days\": 1})"},
+    /* The grammar of a call that must be made may leave out the first mark: the prompt may have it.
+     */
+    {LIST, "[{\"name\": \"find_file\", \"arguments\": {}, \"id\": \"123456789\"}]",
+     "find_file({})"},
+    {LIST, "[{\"name\": \"other\"}, 1]", "C:[{\"name\": \"other\"}, 1]"},
+    {LIST, "See [{\"name\": \"find_file\", \"arguments\": {}}]",
+     "C:See [{\"name\": \"find_file\", \"arguments\": {}}]"},
     {BARE, "{\"name\": \"find_file\", \"parameters\": {\"path\": \"a\"}}",
      "find_file({\"path\": \"a\"})"},
     {BARE, "See {\"name\": \"find_file\", \"parameters\": {}}",
