@@ -13,8 +13,6 @@
 
 #define REQUEST "the request"
 
-enum { MOST_BYTES = 4 << 20 /* of vectors, as text, of one reply */ };
-
 /* ---- Requests ---- */
 
 static int read_ids(struct moe_request_input *to, const json_t *list, const char *where,
@@ -174,10 +172,10 @@ static void note_vector(struct moe_reply *r, struct choice *c)
     moe_buf_release(&c->thought);
     json_decref(asked);
     r->n_vectors_bytes += c->text.size;
-    if (!r->failed && r->n_vectors_bytes > MOST_BYTES) {
+    if (!r->failed && r->n_vectors_bytes > MOE_REQUEST_MAX_VECTOR_BYTES) {
         moe_fail(&r->why, MOE_ERR_FORMAT,
                  "the vectors of %u texts take more than %d MiB: send fewer at a time", r->n,
-                 MOST_BYTES >> 20);
+                 MOE_REQUEST_MAX_VECTOR_BYTES >> 20);
         r->failed = true;
     }
 }

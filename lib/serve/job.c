@@ -68,7 +68,7 @@ static struct client *client_find(struct moe_server *s, uint64_t id, struct moe_
 }
 
 /* Requests that take more than this part of the queue's memory are large. */
-enum { LARGE_PART = 64 };
+enum { LARGE_PART = 64, NUMBER_BYTES = 16 /* of a vector's number as text */ };
 
 static uint64_t bytes_if_large(const struct moe_server *s, uint64_t bytes)
 {
@@ -333,6 +333,23 @@ static int request_enter(struct request **out, struct moe_server *s, uint64_t by
     return status;
 }
 
+static bool pools(const struct moe_request *r)
+{
+    return r->task == MOE_TASK_MEAN || r->task == MOE_TASK_LAST;
+}
+
+/* The vectors of embeddings while they are made, as numbers and as text. */
+static uint64_t vectors_bytes(const struct moe_server *s, const struct moe_request *r,
+                              uint32_t model)
+{
+    const struct model *m = &s->models[model];
+    const uint64_t n =
+        pools(r) && !m->is_broken ? (uint64_t)r->n * s->needs[m->kind].config.hidden : 0;
+    const uint64_t text = n * NUMBER_BYTES;
+    return n * sizeof(double) +
+           (text < MOE_REQUEST_MAX_VECTOR_BYTES ? text : MOE_REQUEST_MAX_VECTOR_BYTES);
+}
+
 /* Gives a listed request what it asks for: `r`, which it owns if MOE_OK. Under the mutex. */
 static int request_begin(struct moe_server *s, struct request *a, struct moe_request *r,
                          uint32_t model, struct request **ousted, struct moe_err *err)
@@ -340,7 +357,8 @@ static int request_begin(struct moe_server *s, struct request *a, struct moe_req
     int status;
     if (atomic_load(&a->cancelled))
         return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped: the server is closing");
-    uint64_t bytes = sizeof *a + r->n * sizeof(struct job) + moe_request_bytes(r);
+    uint64_t bytes =
+        sizeof *a + r->n * sizeof(struct job) + moe_request_bytes(r) + vectors_bytes(s, r, model);
     do
         status = request_book(s, a, bytes, err);
     while (status == MOE_ERR_LIMIT && oust_for(s, a->client->id, r->n, ousted));
@@ -865,11 +883,6 @@ static uint32_t most_positions(const struct moe_session *s, const struct moe_req
 }
 
 /* Whether the prompt's states are wanted in place of an answer. */
-static bool pools(const struct moe_request *r)
-{
-    return r->task == MOE_TASK_MEAN || r->task == MOE_TASK_LAST;
-}
-
 /* Makes the ids that the answer continues. */
 static int make_prompt(const struct moe_server *s, const struct loaded *l, const char *name,
                        struct request *a, struct moe_err *err)
@@ -1117,6 +1130,7 @@ static int do_task(struct executor *x, struct job *j, struct moe_err *err)
 
 static int begin_state(struct job *j, const struct loaded *l, struct moe_err *err)
 {
+    free(j->pooled); /* of the model before */
     j->n_pooled = l->engine->model->config.hidden;
     j->pooled = moe_alloc(j->n_pooled, sizeof *j->pooled, err);
     return j->pooled ? MOE_OK : MOE_ERR_MEMORY;

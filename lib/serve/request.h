@@ -65,6 +65,7 @@ enum {
     MOE_REQUEST_MEMORY = 32 << 20, /* for a body's values, while it is read */
     MOE_REQUEST_MAX_CHOICES = 128,
     MOE_REQUEST_MAX_INPUTS = 2048,
+    MOE_REQUEST_MAX_VECTOR_BYTES = 4 << 20, /* of embeddings, as text, of one reply */
     MOE_REQUEST_MAX_STOPS = 16,
     MOE_REQUEST_MAX_TOP_LOGPROBS = 20,
     MOE_REQUEST_MAX_FIELDS = 64,

@@ -387,28 +387,49 @@ static uint64_t floor_of(struct moe_server_options o)
     return counts.floor_bytes + (1 << 20); /* as --memory says it: opening varies a little */
 }
 
-/* Submits requests with a prompt of n bytes until one is refused, `most` at most; returns how many
- * were not. */
-static int fill_queue(struct moe_server *s, size_t n, int most)
+/* Submits copies of a request until one is refused, `most` at most; returns how many were not. */
+static int submit_copies(struct moe_server *s, enum moe_request_kind kind,
+                         const struct moe_buf *json, int most)
 {
     const struct moe_server_events events = {0};
     struct moe_err err;
     int status = MOE_OK, accepted = -1;
     for (; status == MOE_OK && accepted < most; accepted++) {
-        struct moe_buf json = {0};
         struct moe_request *r;
-        moe_buf_text(&json, "{\"max_tokens\": 200, \"ignore_eos\": true, \"prompt\": \"");
-        for (size_t i = 0; i < n; i++)
-            moe_buf_u8(&json, 'x');
-        moe_buf_text(&json, "\"}");
-        assert_ok(moe_request_parse(&r, MOE_REQUEST_TEXT, (char *)json.data, json.size, NULL, &err),
-                  &err);
-        moe_buf_release(&json);
+        assert_ok(moe_request_parse(&r, kind, (char *)json->data, json->size, NULL, &err), &err);
         status = moe_server_submit(s, r, &events, NULL, &err);
         if (status != MOE_OK)
             moe_request_free(r);
     }
     assert_true(status == MOE_OK || status == MOE_ERR_LIMIT);
+    return accepted;
+}
+
+/* With a prompt of n bytes. */
+static int fill_queue(struct moe_server *s, size_t n, int most)
+{
+    struct moe_buf json = {0};
+    moe_buf_text(&json, "{\"max_tokens\": 200, \"ignore_eos\": true, \"prompt\": \"");
+    for (size_t i = 0; i < n; i++)
+        moe_buf_u8(&json, 'x');
+    moe_buf_text(&json, "\"}");
+    int accepted = submit_copies(s, MOE_REQUEST_TEXT, &json, most);
+    moe_buf_release(&json);
+    return accepted;
+}
+
+/* Embeddings of N_TEXTS texts. */
+enum { N_TEXTS = 40 };
+
+static int fill_with_vectors(struct moe_server *s)
+{
+    struct moe_buf json = {0};
+    moe_buf_text(&json, "{\"input\": [\"x\"");
+    for (int i = 1; i < N_TEXTS; i++)
+        moe_buf_text(&json, ", \"x\"");
+    moe_buf_text(&json, "]}");
+    int accepted = submit_copies(s, MOE_REQUEST_EMBEDDINGS, &json, 100);
+    moe_buf_release(&json);
     return accepted;
 }
 
@@ -426,6 +447,14 @@ static void large_requests_leave_room_for_small_ones(void **state)
     assert_in_range(fill_queue(s, 200 << 10, 100), 1, 4);
     fill_queue(s, 20 << 10, 100);
     assert_int_equal(fill_queue(s, 1000, 50), 50);
+    moe_server_close(s);
+
+    struct moe_server_model m;
+    assert_ok(moe_server_open(&s, &o, NULL, &err), &err);
+    assert_true(moe_server_describe(s, 0, &m));
+    const uint64_t vectors = N_TEXTS * m.hidden * 3 * sizeof(double); /* as numbers and as text */
+    assert_int_equal(fill_queue(s, 1, 1), 1);
+    assert_in_range(fill_with_vectors(s), 1, (1 << 20) / vectors);
     moe_server_close(s);
 }
 
