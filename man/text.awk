@@ -3,7 +3,7 @@
 
 BEGIN {
     WIDTH = 78
-    split("%T Ar Bq Brq Cm Dq Dv Em Fa Fl Fn Ft Ic Li Nm No Ns Op Pa Pc Po Pq Ql Qq Sq Sx Sy Ta Va Vt Xr", names, " ")
+    split("%T Ar Bq Brq Cm Dq Dv Em Ev Fa Fl Fn Ft Ic Li Nm No Ns Op Pa Pc Po Pq Ql Qq Sq Sx Sy Ta Va Vt Xr", names, " ")
     for (i in names)
         calls[names[i]] = 1
     split("Bq [ ] Brq { } Dq \" \" Op [ ] Pq ( ) Ql ' ' Qq \" \" Sq ' '", names, " ")
@@ -20,6 +20,7 @@ function unescape(s) {
     gsub(/\\\(aq/, "'", s)
     gsub(/\\\(dq/, "\"", s)
     gsub(/\\\(mi|\\-/, "-", s)
+    gsub(/\\\(mu/, "*", s)
     gsub(/\\&/, "", s)
     gsub(/\\ /, "\001", s) # does not break
     gsub(/\\e/, "\\", s)
