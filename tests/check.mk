@@ -23,15 +23,17 @@ $(TORTURES): torture-%: torture-build
 quick: all tests check-scripts
 	@BUILD=$(BUILD) sh tests/run.sh quick
 
-# Clients of others against a real server, in a virtual environment of their own. litellm comes before what its bounds
-# would have pip search long for. CLIENTS_VENV=DIR: an environment that is there, taken as it is.
+# Clients of others against a real server, in a virtual environment of their own. litellm is installed by itself: with
+# others pip searches long for versions that suit its bounds. CLIENTS_VENV=DIR: an environment that is there, taken as
+# it is.
 CLIENTS_VENV ?= $(BUILD)/clients
 .PHONY: check-clients
 $(CLIENTS_VENV)/bin/python:
 	@echo "Installing clients into $(CLIENTS_VENV)"
 	@{ python3 -m venv $(CLIENTS_VENV) && \
-	    $(@D)/pip install -q openai anthropic litellm instructor langchain-openai llm && \
-	    $(@D)/pip install -q ollama langchain-ollama 'lm-eval[api]' transformers mcp; } || rm -rf $(CLIENTS_VENV)
+	    $(@D)/pip install -q litellm && \
+	    $(@D)/pip install -q openai anthropic instructor langchain-openai llm ollama langchain-ollama && \
+	    $(@D)/pip install -q 'lm-eval[api]' transformers mcp; } || rm -rf $(CLIENTS_VENV)
 check-clients: all
 	@$(MAKE) -s $(CLIENTS_VENV)/bin/python
 	@if [ -x $(CLIENTS_VENV)/bin/python ]; then \
