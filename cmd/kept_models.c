@@ -68,10 +68,11 @@ static void add_model(struct models *m, const char *place, const char *name, con
     free(new.name);
 }
 
+/* 0: it is empty, not there, or no file of bytes. */
 static uint64_t file_bytes(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
 }
 
 /* ---- Directories of files ---- */
@@ -90,15 +91,15 @@ static unsigned cut_part(char *name, unsigned *of)
     return part;
 }
 
-/* Adds a .gguf or .moe file; parts after the first belong to that, and a file "mmproj" sees images
- * for another. */
+/* Adds a .gguf or .moe file with all of its parts; those after the first belong to that, and a file
+ * "mmproj" sees images for another. */
 static void add_file(struct models *m, const char *place, const char *path, const char *file)
 {
     char name[256], part[PATH_MAX];
     unsigned of;
     uint64_t bytes = file_bytes(path);
     bool gguf = ends_with(file, ".gguf");
-    if ((!gguf && !ends_with(file, ".moe")) || strlen(file) >= sizeof name ||
+    if ((!gguf && !ends_with(file, ".moe")) || strlen(file) >= sizeof name || bytes == 0 ||
         strncasecmp(file, "mmproj", 6) == 0)
         return;
     strcpy(name, file);
@@ -108,7 +109,10 @@ static void add_file(struct models *m, const char *place, const char *path, cons
     for (unsigned i = 2; i <= of; i++) {
         int stem = (int)(strlen(path) - strlen(file) + strlen(name));
         snprintf(part, sizeof part, "%.*s-%05u-of-%05u.gguf", stem, path, i, of);
-        bytes += file_bytes(part);
+        uint64_t more = file_bytes(part);
+        if (more == 0)
+            return;
+        bytes += more;
     }
     add_model(m, place, name, path, bytes);
 }
@@ -284,15 +288,31 @@ int kept_models_list(const char *dir, struct moe_buf *out, struct moe_err *err)
     return status;
 }
 
-/* Whether that is the model's name, its last part, or, of ollama, that without ":latest". */
+/* Whether that is the model's name, its last part, that of its repository in the Hugging Face
+ * cache, or, of ollama, the name without ":latest". */
 static bool has_name(const struct model *x, const char *name)
 {
     const char *last = strrchr(x->name, '/');
+    char repository[PATH_MAX];
     size_t n = strlen(x->name);
     if (strcasecmp(x->name, name) == 0 || (last && strcasecmp(last + 1, name) == 0))
         return true;
+    if (strstr(x->path, "/models--")) {
+        directory_name(x->path, repository);
+        return strcasecmp(repository, name) == 0;
+    }
     return n > 7 && strcmp(x->name + n - 7, ":latest") == 0 && strlen(name) == n - 7 &&
            strncasecmp(x->name, name, n - 7) == 0;
+}
+
+/* A path, or a file by its ending, rather than a model's short name. */
+static bool names_a_file(const char *name)
+{
+    static const char *const endings[] = {".moe", ".gguf", ".yaml", ".json"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (ends_with(name, endings[i]))
+            return true;
+    return *name == '/' || *name == '.';
 }
 
 int kept_model_resolve(const char **name)
@@ -300,23 +320,36 @@ int kept_model_resolve(const char **name)
     static char path[PATH_MAX];
     struct models m = {0};
     struct moe_buf candidates = {0};
+    struct moe_err err;
     uint32_t n = 0;
     int status = -1;
-    if (moe_path_exists(*name) || strlen(*name) == 0)
+    /* A directory that is no checkpoint stands for the model in it. */
+    const bool directory = moe_path_is_directory(*name) && !has_file(*name, "config.json");
+    if (strlen(*name) == 0 || (moe_path_exists(*name) && !directory))
         return -1;
-    find_usual(&m);
+    if (directory)
+        scan(&m, "", *name, DEPTH);
+    else
+        find_usual(&m);
     for (uint32_t i = 0; i < m.n; i++)
-        if (has_name(&m.items[i], *name)) {
+        if (directory || has_name(&m.items[i], *name)) {
             snprintf(path, sizeof path, "%s", m.items[i].path);
             if (n++ < NAMED)
                 moe_buf_printf(&candidates, "%s%s", n > 1 ? ", " : "", m.items[i].path);
         }
     if (n > 1)
-        status = cli_misuse("'%s' is the name of %u models: %s%s", *name, n,
-                            candidates.failed ? "" : (const char *)candidates.data,
-                            n > NAMED ? ", ..." : "");
+        status = cli_misuse(
+            "'%s' %s %u models, name one: %s%s", *name, directory ? "holds" : "is the name of", n,
+            candidates.failed ? "" : (const char *)candidates.data, n > NAMED ? ", ..." : "");
     else if (n == 1)
         *name = path;
+    else if (!directory && !names_a_file(*name)) {
+        moe_fail(&err, MOE_ERR_IO,
+                 "%s: cannot open: no such file, nor a model of that name in the places of other "
+                 "programs (see moe-run --list)",
+                 *name);
+        status = cli_error(&err);
+    }
     moe_buf_release(&candidates);
     kept_release(&m);
     return status;

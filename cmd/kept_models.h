@@ -9,8 +9,8 @@
 #include "base/err.h"
 
 /* Replaces the name of a file that does not exist by the path of the one model of that short name,
- * where there is one; that path lives as long as the program. Returns -1, or an exit status after a
- * message: several have the name. */
+ * and a directory that is no checkpoint by the one model in it; that path lives as long as the
+ * program. Returns -1, or an exit status after a message: none has the name, or several have. */
 int kept_model_resolve(const char **name);
 
 /* Lists the models in a directory; NULL: in all usual places. */

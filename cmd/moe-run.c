@@ -312,8 +312,8 @@ static int generate(struct run *r, double started, struct moe_err *err)
     } else if (opt.show_prompt) {
         MOE_STEP(messages_show_prompt(&talk, text, err));
     } else {
-        MOE_STEP(answer_once(r->engine, &talk, text, r->constraint, started, err));
-        r->stats = r->session->stats;
+        status = answer_once(r->engine, &talk, text, r->constraint, started, err);
+        r->stats = r->session->stats; /* of an answer that was interrupted, too */
     }
 out:
     moe_conversation_release(&talk);

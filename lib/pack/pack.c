@@ -544,7 +544,8 @@ int pack_open_file(struct moe_pack **out, const char *path, int fd, uint64_t fil
         pack->image = image->bytes;
         pack->file_bytes = image->n;
     }
-    static const char not_a_pack[] = "not an expert pack (it does not begin with MOEP)";
+    static const char not_a_pack[] =
+        "not an expert pack, nor a GGUF file (it begins as neither does)";
     uint64_t n = pack->file_bytes < sizeof header ? pack->file_bytes : sizeof header;
     MOE_STEP(pack_pread(pack, header, n, 0, err));
     if (memcmp(header, PACK_MAGIC, 4) != 0)

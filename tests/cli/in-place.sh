@@ -62,7 +62,25 @@ check "... and opened by their names" [ "$code $expected" = "0 $(base64 "$out")"
 at_home "$bin/moe-run" qwen --ids hex
 expect_stdout '258 120' "... those of ollama without their tag"
 at_home "$bin/moe-run" twice -p x
-error_line 2 "moe-run: 'twice' is the name of 2 models: *Twice.gguf, *twice.gguf (see moe-run --help)" "a name of two is refused"
+error_line 2 "moe-run: 'twice' is the name of 2 models, name one: *Twice.gguf, *twice.gguf (see moe-run --help)" "a name of two is refused"
 at_home "$bin/moe-run" other -p x
-error_line 1 "moe-run: other: cannot open: *" "... and that of none a file that is not there"
+error_line 1 "moe-run: other: cannot open: no such file, nor a model of that name*(see moe-run --list)" "... and that of none with what lists them"
+at_home "$bin/moe-run" other.moe -p x
+error_line 1 "moe-run: other.moe: cannot open: *" "... but for a file's"
+sole=$home/.cache/huggingface/hub/models--org--Sole-GGUF/snapshots/abc
+mkdir -p "$sole"
+cp "$gguf" "$sole/sole-q8.gguf"
+at_home "$bin/moe-run" org/Sole-GGUF --ids hex
+expect_stdout '258 120' "a repository with one file is its name"
+run "$bin/moe-run" "$sole" --ids hex
+expect_stdout '258 120' "... and a directory with one its path"
+ln -s nowhere "$sole/link.gguf"
+mkfifo "$sole/pipe.gguf"
+: >"$sole/empty.moe"
+cp "$gguf" "$sole/part-00001-of-00002.gguf"
+run "$bin/moe-run" --list "$sole"
+expect_stdout_like "sole-q8 *sole-q8.gguf" "what cannot be opened is not listed"
+cp "$gguf" "$sole/other.gguf"
+run "$bin/moe-run" "$sole" -p x
+error_line 2 "moe-run: '$sole' holds 2 models, name one: *.gguf, *.gguf (see moe-run --help)" "a directory of two is refused"
 finish

@@ -19,7 +19,7 @@ for page in man/*.[1-9]; do
     check "... without macros" sh -c "! grep -E '^\\.[A-Z]|(^| )(Fl|Ar|Cm|Xr|Op|Pq|Li|Ql|Sq|Ns|Ta) [^ ]|\\\\\\((aq|dq|mi)|\\\\&' '$out'"
     # Every word of the page that is no macro ("n Ns th" becomes "nth"): what is lost would be missed here.
     words() { tr -cs 'A-Za-z0-9_' '\n' | LC_ALL=C sort -u; }
-    sed -e '/^\.\(Dd\|Os\|Bl\)/d' -e 's/^\.%//; s/\\(../ /g; s/\\[&e]/ /g' "$page" | words >"$tmp/words"
+    sed -e '/^\.\(Dd\|Os\|Bl\|\\"\)/d' -e 's/^\.%//; s/\\(../ /g; s/\\[&e]/ /g' "$page" | words >"$tmp/words"
     words <"$out" >"$tmp/said"
     check "... with all of its words" [ -z "$(LC_ALL=C comm -23 "$tmp/words" "$tmp/said" | grep -v -x '[A-Z][a-z]\|[A-Z]rq\|[TAOR]\|u\|literal\|offset\|indent\|th')" ]
 done
