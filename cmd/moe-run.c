@@ -259,6 +259,23 @@ static void show_answers(struct moe_conversation *talk, struct repl_said *said)
     talk->part_ctx = said;
 }
 
+/* Refuses tokens in options that the model does not have. */
+static int check_tokens(const struct moe_model *model, struct moe_err *err)
+{
+    const struct moe_logit_bias *biases = opt.sampling.biases;
+    const uint32_t vocab = model->config.vocab;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < opt.sampling.n_biases; i++)
+        most = biases[i].id > most ? biases[i].id : most;
+    const char *option = most >= vocab ? "logit-bias" : "stop-token-id";
+    for (uint64_t i = 0; i < opt.stop_ids.n && most < vocab; i++)
+        most = opt.stop_ids.ids[i] > most ? opt.stop_ids.ids[i] : most;
+    if (most < vocab)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE, "option --%s names token %u: the model has %u", option,
+                    most, vocab);
+}
+
 static int generate(struct run *r, double started, struct moe_err *err)
 {
     struct moe_chat *chat = NULL;
@@ -268,6 +285,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
     const char *text = opt.messages ? NULL : (const char *)r->prompt.text.data;
     bool raw = opt.raw || opt.prefix_text || r->model->config.n_encoder;
     int status;
+    MOE_STEP(check_tokens(r->model, err));
     MOE_STEP(prompt_chat(opt.template_file, raw, r->model, r->pack, &chat, err));
     MOE_STEP(moe_conversation_init(&talk, r->session, chat, err));
     talk.prefix = opt.prefix_text;

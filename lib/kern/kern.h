@@ -80,9 +80,9 @@ struct moe_kern {
     /*
      * The same for codes of the KV cache, with float tiles whose s are the codes' scales: w[c] =
      * the code's number * scale, which is exact. Q8 are signed bytes, Q4 have the numbers of
-     * moe_iq4_numbers. Of keys, columns are dimensions, 32 of which have the scales s[16], the next
-     * 32 the next 16: q8 codes[cols][16]; q4 codes[cols / 2, rounded up][16], an even column in the
-     * low half of its bytes. Of values, columns are positions with a scale s[c] each: q8
+     * moe_iq4_numbers. Of keys, columns are dimensions: the first 32 have the scales s[16], the
+     * next 32 the next 16; q8 codes[cols][16]; q4 codes[cols / 2, rounded up][16], an even column
+     * in the low half of its bytes. Of values, columns are positions with a scale s[c] each: q8
      * codes[cols][16]; q4 codes[cols][8], row r < 8 in the low half of byte r, r + 8 in its high
      * half. The layout does not matter.
      */

@@ -324,8 +324,8 @@ static void read_iq4_ks(const uint8_t *block, struct moe_span_codes *span)
     span->factor = moe_bits_f32(moe_get_u32(block + 136));
 }
 
-/* As IQ4_KS, but of each 16 bits the lowest is one of the scale, and the codes are such that the
- * number of which these are the Gray code has a 0 there. */
+/* As IQ4_KS, but the lowest of each 16 bits is one of the scale: the codes are the Gray code of a
+ * number whose lowest bit is 0. */
 static void read_iq4_kss(const uint8_t *block, struct moe_span_codes *span)
 {
     for (int i = 0; i < 8; i++) {

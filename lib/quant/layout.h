@@ -73,8 +73,8 @@
  *
  * Q4 and Q5 with groups of 32 hold GGUF's Q4_1 and Q5_1.
  *
- * The kinds of ik_llama.cpp have two tables of numbers, the second of which has a number k more
- * everywhere; e, a bit of a scale, says which. A weight is d * v + m with m = d * k * e, v of the
+ * The kinds of ik_llama.cpp have two tables of numbers; the second is the first plus a number k.
+ * e, a bit of a scale, says which. A weight is d * v + m with m = d * k * e, v of the
  * first table (moe_kind_numbers). Those of KS have a factor for each row, f[16] f32 at the front of
  * a panel, as NVFP4_T below:
  *

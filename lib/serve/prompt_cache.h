@@ -3,8 +3,9 @@
  * (engine/context_file.h), so that it outlives the KV cache and the server.
  *
  * A file is of one pack, one kind of KV cache and one owner; its name says which. What is not named
- * so is left alone. The directory holds so many bytes at most: the files that were used longest ago
- * go first. Files come by being renamed and go at any time, so that servers may share a directory.
+ * so is not touched. The directory holds a limited number of bytes: the files that were used
+ * longest ago go first. Files come by being renamed and go at any time, so that servers may share a
+ * directory.
  *
  * Functions are called by threads that compute, on sessions of their own.
  */

@@ -687,8 +687,7 @@ static int read_prompts(struct moe_request *r, const json_t *body, struct moe_er
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prompt' has %zu texts, expected one", n);
     if (n > MOE_REQUEST_MAX_CHOICES / r->n)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        REQUEST ": 'prompt' has %zu prompts, of which 'n' is %u choices each: %d "
-                                "choices at most are allowed",
+                        REQUEST ": %zu prompts with %u choices each ('n') are more than %d choices",
                         n, r->n, MOE_REQUEST_MAX_CHOICES);
     if (!(r->inputs = moe_alloc(n, sizeof *r->inputs, err)))
         return MOE_ERR_MEMORY;

@@ -247,4 +247,8 @@ cp "$out" "$tmp/short"
 run "$bin/moe-run" -t 1 "$tmp/long.moe" -p "Once upon a time" -n 300 --temp 0 --ignore-eos -c 400 \
     --batch 3 --strategy ondemand
 check "... and beyond its original context in any batches" cmp "$out" "$tmp/short"
+run "$bin/moe-run" "$tiny" -q -p x -n 1 --logit-bias 4095+1 --logit-bias 4096-1
+error_line 2 "moe-run: option --logit-bias names token 4096: the model has 4096*" "a bias of a token that there is not"
+run "$bin/moe-run" "$tiny" -q -p x -n 1 --stop-token-id 99999
+error_line 2 "moe-run: option --stop-token-id names token 99999: the model has 4096*" "... nor does one end the answer"
 finish
