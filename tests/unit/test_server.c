@@ -444,7 +444,8 @@ static void large_requests_leave_room_for_small_ones(void **state)
     o.engine.memory_bytes = floor_of(o);
     assert_ok(moe_server_open(&s, &o, NULL, &err), &err);
     assert_int_equal(fill_queue(s, 1, 1), 1);
-    assert_in_range(fill_queue(s, 200 << 10, 100), 1, 99); /* some end meanwhile on a slow machine */
+    assert_in_range(fill_queue(s, 200 << 10, 100), 1,
+                    99); /* some end meanwhile on a slow machine */
     fill_queue(s, 20 << 10, 100);
     assert_int_equal(fill_queue(s, 1000, 50), 50);
     moe_server_close(s);
