@@ -47,8 +47,8 @@ for page in man/moe-*.1; do
     for option in $(sed -n 's/.*Fl Fl \([a-z-]*\) Ar size.*/\1/p' "$page" | sort -u); do
         case $program.$option in
         moe-pipeline.*) continue ;; # asks moe-plan
-        moe-plan.gpu-memory) run "$bin/$program" x --device cuda --memory 1G --gpu-memory 0K ;;
-        *) run "$bin/$program" x "--$option" 0K ;;
+        moe-plan.gpu-memory) run "$bin/$program" x.moe --device cuda --memory 1G --gpu-memory 0K ;;
+        *) run "$bin/$program" x.moe "--$option" 0K ;;
         esac
         error_line 2 "$program: option --$option: '0K' is not a size like *" "$program --$option: no bytes are no size"
     done
