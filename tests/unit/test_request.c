@@ -282,7 +282,7 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"{\"prompt\": null}", "'prompt' is missing"},
         {"{\"prompt\": 3}", "'prompt' is not a text"},
         {"{\"prompt\": []}", "'prompt' is an empty list"},
-        {"{\"prompt\": [\"a\", \"b\"], \"n\": 65}", "'prompt' has 2 prompts"},
+        {"{\"prompt\": [\"a\", \"b\"], \"n\": 65}", "2 prompts with 65 choices each"},
         {"{\"prompt\": [[1], [-2]]}", "'prompt[0]' is not a token's id"},
         {"{\"prompt\": [1, \"a\"]}", "'prompt[1]' is not a token's id"},
         {"{\"prompt\": [-1]}", "'prompt[0]' is not a token's id"},
@@ -295,7 +295,7 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"{\"prompt\": \"a\", \"best_of\": 2, \"echo\": true, \"logprobs\": 1}",
          "'best_of' excludes 'echo' with 'logprobs'"},
         {"{\"prompt\": \"a\", \"best_of\": 1000}", "'best_of'"},
-        {"{\"prompt\": [\"a\", \"b\"], \"best_of\": 65}", "'prompt' has 2 prompts"},
+        {"{\"prompt\": [\"a\", \"b\"], \"best_of\": 65}", "2 prompts with 65 choices each"},
         {"{\"prompt\": \"a\", \"suffix\": \"b\"}", "'suffix'"},
     };
     for (size_t i = 0; i < N_ITEMS(chats); i++) {
