@@ -7,9 +7,8 @@
  *
  * response_format, and llama.cpp's json_schema and grammar, restrict the answer (grammar/).
  *
- * Unknown keys are ignored, as compatible servers do, and noted. Keys that would change the answer
- * and are not implemented (best_of, ...) are refused; every error names the key in single
- * quotes.
+ * Unknown keys are ignored, as compatible servers do, and noted. Keys that ask for another answer
+ * than can be given (suffix, images, ...) are refused; every error names the key in single quotes.
  */
 #ifndef MOE_SERVE_REQUEST_H
 #define MOE_SERVE_REQUEST_H
