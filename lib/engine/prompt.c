@@ -180,6 +180,80 @@ int moe_prompt_prefixed(const struct moe_model *model, const char *prefix, const
     return moe_tokenizer_encode(model->tokenizer, text, n, false, ids, err);
 }
 
+/* ---- Between two texts ---- */
+
+/* The marks before a text, before what follows it, and before what is between, by families of
+ * tokenizers. */
+static const struct between {
+    const char *text, *suffix, *middle; /* middle NULL: nothing but the text is before it */
+    bool suffix_first;
+} betweens[] = {
+    /* Qwen from 2.5 on, Granite 4, CodeGemma */
+    {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", false},
+    /* StarCoder, Granite to 3 */
+    {"<fim_prefix>", "<fim_suffix>", "<fim_middle>", false},
+    {"<fim-prefix>", "<fim-suffix>", "<fim-middle>", false},          /* SantaCoder */
+    {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>", false},    /* DeepSeek */
+    {"▁<PRE>", "▁<SUF>", "▁<MID>", false},                            /* CodeLlama */
+    {"<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>", false}, /* GLM */
+    {"<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>", true},     /* Seed */
+    {"[PREFIX]", "[SUFFIX]", NULL, true},                             /* Codestral */
+};
+
+/* What ends it: other files, other marks. */
+static const char *const between_ends[] = {
+    "<|fim_pad|>",        "<fim_pad>",     "<fim-pad>",   "<|file_sep|>", "<file_sep>",
+    "<|file_separator|>", "<|repo_name|>", "<repo_name>", "▁<EOT>",       NULL,
+};
+
+static const struct between *find_between(const struct moe_tokenizer *tok)
+{
+    for (size_t i = 0; i < sizeof betweens / sizeof betweens[0]; i++) {
+        const struct between *b = &betweens[i];
+        if (moe_tokenizer_find(tok, b->text) >= 0 && moe_tokenizer_find(tok, b->suffix) >= 0 &&
+            (!b->middle || moe_tokenizer_find(tok, b->middle) >= 0))
+            return b;
+    }
+    return NULL;
+}
+
+int moe_prompt_between(const struct moe_model *model, const char *text, uint64_t n,
+                       const char *suffix, struct moe_ids *ids, struct moe_err *err)
+{
+    const struct moe_tokenizer *tok = model->tokenizer;
+    const struct between *b = find_between(tok);
+    if (!b || model->config.n_encoder)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "the model has no tokens to fill in the middle: leave out 'suffix'");
+    if (moe_tokenizer_adds_bos(tok) && moe_tokenizer_bos(tok) >= 0)
+        MOE_TRY(moe_ids_push(ids, (uint32_t)moe_tokenizer_bos(tok), err));
+    for (int i = 0; i < 2; i++) {
+        bool last = (i == 1) != b->suffix_first;
+        MOE_TRY(
+            moe_ids_push(ids, (uint32_t)moe_tokenizer_find(tok, last ? b->suffix : b->text), err));
+        MOE_TRY(moe_tokenizer_encode(tok, last ? suffix : text, last ? strlen(suffix) : n, false,
+                                     ids, err));
+    }
+    return b->middle ? moe_ids_push(ids, (uint32_t)moe_tokenizer_find(tok, b->middle), err)
+                     : MOE_OK;
+}
+
+int moe_prompt_between_ends(const struct moe_model *model, struct moe_ids *ends,
+                            struct moe_err *err)
+{
+    const struct between *b = find_between(model->tokenizer);
+    const char *const marks[] = {b ? b->text : NULL, b ? b->suffix : NULL, b ? b->middle : NULL};
+    for (size_t i = 0; i < 3 || between_ends[i - 3]; i++) {
+        const char *name = i < 3 ? marks[i] : between_ends[i - 3];
+        int64_t id = name ? moe_tokenizer_find(model->tokenizer, name) : -1;
+        if (id >= 0)
+            MOE_TRY(moe_ids_push(ends, (uint32_t)id, err));
+    }
+    return MOE_OK;
+}
+
+/* ---- What all of them have ---- */
+
 void moe_prompt_mark(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint64_t n)
 {
     int64_t separator = moe_tokenizer_tail(s->model->tokenizer);

@@ -51,6 +51,16 @@ int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n
 int moe_prompt_prefixed(const struct moe_model *model, const char *prefix, const char *text,
                         uint64_t n, struct moe_ids *ids, struct moe_err *err);
 
+/* The same of what comes between a text and `suffix`, as models write it that fill in the middle:
+ * between marks that their tokenizers have as tokens. MOE_ERR_UNSUPPORTED: it has none of those
+ * that are known. */
+int moe_prompt_between(const struct moe_model *model, const char *text, uint64_t n,
+                       const char *suffix, struct moe_ids *ids, struct moe_err *err);
+/* Appends the tokens that end what such a model fills in, beside those that end all of its texts.
+ */
+int moe_prompt_between_ends(const struct moe_model *model, struct moe_ids *ends,
+                            struct moe_err *err);
+
 /* A prompt that sees all of itself (prefix_lm), of n ids: the prefix is what comes before the
  * tokenizer's last token, GPTSAN's separator, or without one all of it. */
 void moe_prompt_mark(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint64_t n);

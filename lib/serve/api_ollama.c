@@ -211,7 +211,8 @@ static int generate_to_chat(struct moe_request *r, json_t **out, const json_t *b
     static const struct chat_member members[] = {
         {"prompt", CHAT_TEXT, false}, {"suffix", CHAT_TEXT, false},   {"system", CHAT_TEXT, false},
         {"raw", CHAT_BOOL, false},    {"template", CHAT_TEXT, false}, {NULL}};
-    const char *prompt = chat_text_of(body, "prompt"), *system = chat_text_of(body, "system");
+    const char *prompt = chat_text_of(body, "prompt"), *system = chat_text_of(body, "system"),
+               *suffix = chat_text_of(body, "suffix");
     json_t *chat = *out = json_object(), *messages = json_array();
     struct chat_maker maker = {.err = err}, *m = &maker;
     int status = chat_check(m, body, "", members);
@@ -230,9 +231,9 @@ static int generate_to_chat(struct moe_request *r, json_t **out, const json_t *b
     if (*system)
         chat_add(m, messages, json_pack("{s:s,s:s}", "role", "system", "content", system));
     chat_add(m, messages, json_pack("{s:s,s:s}", "role", "user", "content", prompt));
-    if (!*prompt) {
+    if (!*prompt && !*suffix) {
         only_load(r, chat, body, m);
-    } else if (json_is_true(json_object_get(body, "raw")) || *chat_text_of(body, "suffix")) {
+    } else if (json_is_true(json_object_get(body, "raw")) || *suffix) {
         if (!json_object_get(chat, "max_tokens")) /* no few tokens as /v1/completions has it */
             chat_put(m, chat, "max_tokens", json_integer(UINT32_MAX));
         json_object_del(chat, "chat_template_kwargs");

@@ -161,6 +161,7 @@ static void request_free(struct moe_server *s, struct request *a, bool with_requ
         moe_buf_release(&a->jobs[i].route);
         free(a->jobs[i].stops);
         free(a->jobs[i].biases);
+        moe_ids_release(&a->jobs[i].stop_ids);
         free(a->jobs[i].pooled);
         moe_constraint_free(a->jobs[i].constraint);
     }
@@ -837,6 +838,7 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
     note_changes(j, r->n_cached > 0);
     free(j->stops);
     free(j->biases);
+    moe_ids_release(&j->stop_ids);
     j->stops = NULL;
     j->biases = NULL;
     moe_constraint_free(j->constraint);
@@ -911,6 +913,8 @@ static int make_prompt(const struct moe_server *s, const struct loaded *l, const
         MOE_TRY(moe_tokenizer_encode(model->tokenizer, p->text, p->n, r->special, &a->ids, err));
     else if (p->text && pools(r))
         MOE_TRY(moe_prompt_plain(model, p->text, p->n, &a->ids, err));
+    else if (r->suffix)
+        MOE_TRY(moe_prompt_between(model, p->text, p->n, r->suffix, &a->ids, err));
     else if (p->text)
         MOE_TRY(moe_prompt_prefixed(model, r->prefix_text, p->text, p->n, &a->ids, err));
     for (uint64_t i = 0; p->ids && i < p->n; i++)
@@ -931,8 +935,9 @@ static int check_length(const struct executor *x, const struct request *a, struc
 {
     const struct moe_session *s = x->loaded[x->model].engine->session;
     const struct moe_request *r = a->request;
-    const char *const texts[] = {r->inputs ? r->inputs[a->ids_input].text : NULL, r->prefix_text};
-    for (int i = 0; i < 2; i++) {
+    const char *const texts[] = {r->inputs ? r->inputs[a->ids_input].text : NULL, r->prefix_text,
+                                 r->suffix};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         if (texts[i])
             MOE_TRY(moe_prompt_check_length(s->model, texts[i], strlen(texts[i]),
                                             most_positions(s, r), err));
@@ -1012,6 +1017,10 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
     else if (j->of->calls && j->of->calls[j->queued.expert])
         status = moe_engine_constrain(l->engine, j->of->calls[j->queued.expert],
                                       moe_chat_marks(l->chat), &j->constraint, err);
+    for (uint32_t i = 0; i < r->n_stop_ids && status == MOE_OK; i++)
+        status = moe_ids_push(&j->stop_ids, r->stop_ids[i], err);
+    if (status == MOE_OK && r->suffix)
+        status = moe_prompt_between_ends(l->engine->model, &j->stop_ids, err);
     if (status == MOE_OK)
         status = moe_sampler_new(&sampler, &sampling, l->engine->model->config.vocab, err);
     if (status != MOE_OK)
@@ -1024,8 +1033,8 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
                     .min_tokens = r->min_tokens,
                     .max_tokens = j->pooled ? 0 : r->max_tokens,
                     .ignore_eos = r->ignore_eos,
-                    .stop_ids = r->stop_ids,
-                    .n_stop_ids = r->n_stop_ids,
+                    .stop_ids = j->stop_ids.ids,
+                    .n_stop_ids = (uint32_t)j->stop_ids.n,
                     .draft = r->draft ? x->server->options.draft : 0,
                     .draft_ahead = r->draft && x->server->options.engine.ahead,
                     .again = j->of->again,

@@ -419,7 +419,6 @@ static const struct {
 } not_done[] = {
     {"functions", "", 0},
     {"function_call", "none auto", 0},
-    {"suffix", "", 0},
     {"audio", "", 0},
     {"verbosity", "", 0},
     {"web_search_options", "", 0},
@@ -713,11 +712,28 @@ static int read_prefix(struct moe_request *r, const json_t *body, struct moe_err
     return copy_text(&r->prefix_text, prefix, "'prefix_text'", err);
 }
 
+static int read_suffix(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *suffix = json_object_get(body, "suffix");
+    if (!suffix || !asks_for_something(suffix, "", 0))
+        return MOE_OK;
+    if (r->kind == MOE_REQUEST_CHAT)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'suffix' needs a completion, not a chat");
+    for (uint32_t i = 0; i < r->n_inputs; i++)
+        if (!r->inputs[i].text)
+            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'suffix' needs prompts that are texts");
+    if (r->prefix_text || (r->echo && r->logprobs))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'suffix' excludes %s",
+                        r->prefix_text ? "'prefix_text'" : "'echo' with 'logprobs'");
+    return copy_text(&r->suffix, suffix, "'suffix'", err);
+}
+
 /* Reads messages, or a prompt. */
 static int read_text(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     MOE_TRY(r->kind == MOE_REQUEST_CHAT ? read_chat(r, body, err) : read_prompts(r, body, err));
-    return read_prefix(r, body, err);
+    MOE_TRY(read_prefix(r, body, err));
+    return read_suffix(r, body, err);
 }
 
 /* ---- Stop texts and fields ---- */
@@ -807,6 +823,7 @@ static const struct {
     {"reasoning_effort", MOE_REQUEST_CHAT},
     {"logprobs", MOE_REQUEST_TEXT},
     {"prompt", MOE_REQUEST_TEXT},
+    {"suffix", BOTH},
     {"prefix_text", MOE_REQUEST_TEXT},
 };
 
@@ -991,6 +1008,7 @@ void moe_request_free(struct moe_request *r)
     free(r->stops);
     free(r->fields);
     free(r->prefix_text);
+    free(r->suffix);
     moe_grammar_free(r->grammar);
     free(r->asked);
     free(r->before);
@@ -1037,6 +1055,9 @@ uint64_t moe_request_bytes(const struct moe_request *r)
     for (uint32_t i = 0; i < r->n_inputs; i++)
         bytes += sizeof *r->inputs + r->inputs[i].n * (r->inputs[i].ids ? sizeof(uint32_t) : 1) +
                  MALLOC_BYTES;
+    const char *const around[] = {r->prefix_text, r->suffix};
+    for (int i = 0; i < 2; i++)
+        bytes += around[i] ? strlen(around[i]) + MALLOC_BYTES : 0;
     if (r->asked)
         bytes += 2 * (strlen(r->asked) + MALLOC_BYTES); /* the reply's copy, too */
     /* A text has as many tokens as bytes at most; each choice has them all. */

@@ -8,7 +8,8 @@
  * response_format, and llama.cpp's json_schema and grammar, restrict the answer (grammar/).
  *
  * Unknown keys are ignored, as compatible servers do, and noted. Keys that ask for another answer
- * than can be given (suffix, images, ...) are refused; every error names the key in single quotes.
+ * than can be given (functions, images, ...) are refused; every error names the key in single
+ * quotes.
  */
 #ifndef MOE_SERVE_REQUEST_H
 #define MOE_SERVE_REQUEST_H
@@ -104,6 +105,8 @@ struct moe_request {            /* owns everything it points at */
     struct moe_request_input *inputs;
     uint32_t n_inputs;
     char *prefix_text; /* precedes the one text (moe_prompt_prefixed); NULL: none */
+    char *suffix; /* follows the texts, and the answers lie between (moe_prompt_between); NULL: none
+                   */
 
     struct moe_sampler_options sampling; /* as asked for, with a random seed if none is */
     struct moe_request_bias *biases;     /* in place of sampling.biases */

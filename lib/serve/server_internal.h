@@ -56,6 +56,7 @@ struct job {
     struct moe_changes changes, before;        /* in its models' passes; the session's before it */
     const char **stops;
     struct moe_logit_bias *biases;     /* of its model's tokens */
+    struct moe_ids stop_ids;           /* with those that end what is between two texts */
     struct moe_constraint *constraint; /* NULL: unconstrained */
     bool holds;                        /* holds text back until it is known to be final */
     struct moe_answer_reader *reader;  /* of a chat's answer; NULL: none */

@@ -249,7 +249,9 @@ static int add_ids(struct reading *r, const struct moe_request *q, struct moe_er
     struct moe_ids *ids = &r->out->prompts;
     for (uint32_t i = 0; i < q->n_inputs; i++) {
         const struct moe_request_input *p = &q->inputs[i];
-        if (p->text)
+        if (p->text && q->suffix)
+            MOE_TRY(moe_prompt_between(r->model, p->text, p->n, q->suffix, ids, err));
+        else if (p->text)
             MOE_TRY(moe_prompt_prefixed(r->model, q->prefix_text, p->text, p->n, ids, err));
         for (uint64_t k = 0; p->ids && k < p->n; k++)
             MOE_TRY(moe_ids_push(ids, p->ids[k], err));

@@ -128,6 +128,31 @@ means_of four "$out" | sort -gr | sed 's/[^\t]*\t//; 2q' >"$tmp/likeliest"
 means_of best "$out" | sed 's/[^\t]*\t//' >"$tmp/best"
 check "the best of several answers are the likeliest by token, the best first" cmp "$tmp/likeliest" "$tmp/best"
 
+# ---- Between two texts ----
+
+# The bundled model, its three special tokens called what others call the marks.
+mkdir "$tmp/marked"
+for file in "$checkpoint"/*; do
+    case $file in
+    *.json) sed 's/<|endoftext|>/<fim_prefix>/g; s/<|im_start|>/<fim_suffix>/g; s/<|im_end|>/<fim_middle>/g' "$file" \
+        >"$tmp/marked/${file##*/}" ;;
+    *) ln -s "$(realpath "$file")" "$tmp/marked" ;;
+    esac
+done
+run "$bin/moe-quantize" -q -o "$tmp/marked.moe" "$tmp/marked"
+once=$(sed -n 's/.*"Once": *\([0-9]*\).*/\1/p' "$checkpoint/tokenizer.json")
+he=$(sed -n 's/.*"he": *\([0-9]*\).*/\1/p' "$checkpoint/tokenizer.json")
+{
+    echo '{"custom_id": "between", "prompt": "Once", "suffix": "he", "max_tokens": 8, "temperature": 0, "ignore_eos": true}'
+    echo '{"custom_id": "written", "prompt": [4093, 4093, '"$once"', 4094, '"$he"', 4095], "max_tokens": 8, "temperature": 0, "ignore_eos": true}'
+} >"$tmp/between"
+run "$bin/moe-run" "$tmp/marked.moe" --requests "$tmp/between"
+check "a suffix is written behind its mark" grep -q '"between".*"prompt_tokens":6,' "$out"
+check "... as whoever writes the marks has it" [ "$(text_of between "$out")" = "$(text_of written "$out")" ]
+run "$bin/moe-run" "$tiny" --requests "$tmp/between"
+check "a model without marks refuses it" \
+    grep -q '"between".*the model has no tokens to fill in the middle' "$out"
+
 # ---- Collections ----
 
 cat >"$tmp/coe.yaml" <<END

@@ -254,6 +254,7 @@ static void fingerprint(const struct moe_request *r, struct moe_buf *out)
     put_text(out, r->model);
     put_text(out, r->only_call);
     put_text(out, r->before);
+    put_text(out, r->suffix);
     moe_buf_u8(out, r->keeps);
     for (uint32_t i = 0; i < r->n_inputs; i++) {
         const struct moe_request_input *input = &r->inputs[i];

@@ -8,6 +8,7 @@
 
 #include "engine/conversation.h"
 #include "engine/prompt.h"
+#include "text/vocab.h"
 
 enum { START = 4094, END = 4095 }; /* ids of <|im_start|> and <|im_end|> */
 
@@ -381,6 +382,76 @@ static void the_context_that_is_named_holds_the_prompt(void **state)
     }
 }
 
+/* ---- Between two texts ---- */
+
+/* Tokenizers whose first three added tokens are the marks, behind "a" and "b", and what is written
+ * of "a" and "b". */
+static const struct {
+    const char *marks[4];
+    uint32_t n, ids[5];
+} fills[] = {
+    {{"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"}, 5, {2, 0, 3, 1, 4}},
+    {{"<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<file_sep>"}, 5, {2, 0, 3, 1, 4}},
+    {{"<\xef\xbd\x9c"
+      "fim\xe2\x96\x81"
+      "begin\xef\xbd\x9c>",
+      "<\xef\xbd\x9c"
+      "fim\xe2\x96\x81hole\xef\xbd\x9c>",
+      "<\xef\xbd\x9c"
+      "fim\xe2\x96\x81"
+      "end\xef\xbd\x9c>",
+      "x"},
+     5,
+     {2, 0, 3, 1, 4}},
+    {{"\xe2\x96\x81<PRE>", "\xe2\x96\x81<SUF>", "\xe2\x96\x81<MID>", "\xe2\x96\x81<EOT>"},
+     5,
+     {2, 0, 3, 1, 4}},
+    {{"<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>", "x"}, 5, {3, 1, 2, 0, 4}},
+    {{"[PREFIX]", "[SUFFIX]", "[MIDDLE]", "x"}, 4, {3, 1, 2, 0}},
+    {{"<fim_prefix>", "<fim_suffix>", "x", "y"}, 0, {0}},
+};
+
+static void a_middle_is_written_between_its_models_marks(void **state)
+{
+    for (size_t i = 0; i < N_ITEMS(fills); i++) {
+        char dir[] = "/tmp/test-fills-XXXXXX", path[64];
+        struct moe_tokenizer *tok;
+        struct moe_err err = {0};
+        struct moe_ids ids = {0}, ends = {0};
+        assert_non_null(mkdtemp(dir));
+        snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fputs("{\"added_tokens\":[", file);
+        for (int k = 0; k < 4; k++)
+            fprintf(file, "%s{\"id\":%d,\"content\":\"%s\",\"special\":%s}", k ? "," : "", k + 2,
+                    fills[i].marks[k], i % 2 ? "true" : "false");
+        fputs("],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"model\":{"
+              "\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}",
+              file);
+        assert_int_equal(fclose(file), 0);
+        assert_ok(moe_tokenizer_read_hf(&tok, dir, &err), &err);
+        unlink(path);
+        rmdir(dir);
+        struct moe_model model = {.tokenizer = tok};
+        if (fills[i].n == 0)
+            assert_fails(moe_prompt_between(&model, "a", 1, "b", &ids, &err), MOE_ERR_UNSUPPORTED,
+                         "no tokens to fill in the middle", &err);
+        else
+            assert_ok(moe_prompt_between(&model, "a", 1, "b", &ids, &err), &err);
+        assert_int_equal(ids.n, fills[i].n);
+        assert_memory_equal(ids.ids ? ids.ids : fills[i].ids, fills[i].ids,
+                            ids.n * sizeof *ids.ids);
+        assert_ok(moe_prompt_between_ends(&model, &ends, &err), &err);
+        assert_int_equal(ends.n, fills[i].n == 0   ? 0
+                                 : fills[i].n == 4 ? 2
+                                                   : 3 + (strlen(fills[i].marks[3]) > 1));
+        moe_ids_release(&ids);
+        moe_ids_release(&ends);
+        moe_tokenizer_free(tok);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -394,6 +465,7 @@ int main(void)
         cmocka_unit_test(a_full_context_takes_the_question_back),
         cmocka_unit_test(a_refused_answer_is_taken_back),
         cmocka_unit_test(the_context_that_is_named_holds_the_prompt),
+        cmocka_unit_test(a_middle_is_written_between_its_models_marks),
     };
     return cmocka_run_group_tests_name("conversation", tests, open_all, close_all);
 }

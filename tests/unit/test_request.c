@@ -169,6 +169,9 @@ static void prompts_come_in_each_form(void **state)
     r = parse(MOE_REQUEST_TEXT, "{\"prompt\": \"a\", \"prefix_text\": \"before\"}");
     assert_string_equal(r->prefix_text, "before");
     moe_request_free(r);
+    r = parse(MOE_REQUEST_TEXT, "{\"prompt\": [\"a\", \"b\"], \"suffix\": \"behind\"}");
+    assert_string_equal(r->suffix, "behind");
+    moe_request_free(r);
     r = parse(MOE_REQUEST_TEXT, "{\"prompt\": \"a\", \"echo\": true}");
     assert_true(r->echo);
     moe_request_free(r);
@@ -296,7 +299,12 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
          "'best_of' excludes 'echo' with 'logprobs'"},
         {"{\"prompt\": \"a\", \"best_of\": 1000}", "'best_of'"},
         {"{\"prompt\": [\"a\", \"b\"], \"best_of\": 65}", "2 prompts with 65 choices each"},
-        {"{\"prompt\": \"a\", \"suffix\": \"b\"}", "'suffix'"},
+        {"{\"prompt\": [1], \"suffix\": \"b\"}", "'suffix' needs prompts that are texts"},
+        {"{\"prompt\": \"a\", \"suffix\": 1}", "'suffix' is not a text"},
+        {"{\"prompt\": \"a\", \"suffix\": \"b\", \"prefix_text\": \"c\"}",
+         "'suffix' excludes 'prefix_text'"},
+        {"{\"prompt\": \"a\", \"suffix\": \"b\", \"echo\": true, \"logprobs\": 1}",
+         "'suffix' excludes 'echo' with 'logprobs'"},
     };
     for (size_t i = 0; i < N_ITEMS(chats); i++) {
         char json[512];
