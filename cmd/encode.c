@@ -57,11 +57,11 @@ static int encode_one(struct moe_session *s, const char *text, uint64_t n, enum 
                       float *embedding, struct moe_err *err)
 {
     struct moe_ids ids = {0};
-    int status = moe_prompt_plain(s->model, text, n, &ids, err);
-    if (status == MOE_OK)
-        status = moe_encode_pooled(s, ids.ids, ids.n, pooling, embedding, err);
-    if (status == MOE_OK)
-        status = print_embedding(ids.n, pooling, embedding, s->model->config.hidden, err);
+    int status;
+    MOE_STEP(moe_prompt_plain(s->model, text, n, &ids, err));
+    MOE_STEP(moe_encode_pooled(s, ids.ids, ids.n, pooling, embedding, err));
+    MOE_STEP(print_embedding(ids.n, pooling, embedding, s->model->config.hidden, err));
+out:
     moe_ids_release(&ids);
     return status;
 }

@@ -277,9 +277,11 @@ static int add_shard(struct moe_map **sum, const char *path, struct moe_err *err
 {
     struct moe_map *part = NULL;
     MOE_TRY(moe_map_read(&part, path, err));
-    int status = moe_map_check_finished(part, err);
-    if (status == MOE_OK && *sum)
-        status = moe_map_merge(*sum, part, err);
+    int status;
+    MOE_STEP(moe_map_check_finished(part, err));
+    if (*sum)
+        MOE_STEP(moe_map_merge(*sum, part, err));
+out:
     if (status != MOE_OK)
         moe_err_prefix(err, "%s", path);
     if (status == MOE_OK && !*sum)
@@ -310,13 +312,15 @@ static int show_map(const char *path)
     struct moe_err err;
     struct moe_map *map = NULL;
     struct moe_buf text = {0};
-    int status = moe_map_read(&map, path, &err);
-    if (status == MOE_OK && o.json)
-        status = moe_map_write(map, true, &text, &err);
-    else if (status == MOE_OK)
+    int status;
+    MOE_STEP(moe_map_read(&map, path, &err));
+    if (o.json)
+        MOE_STEP(moe_map_write(map, true, &text, &err));
+    else
         moe_show_map(map, cli_screen(STDOUT_FILENO), &text);
-    if (status == MOE_OK && !o.json)
+    if (!o.json)
         cli_fit(STDOUT_FILENO, &text);
+out:
     status = cli_print(status, &text, &err);
     moe_map_free(map);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);

@@ -310,9 +310,11 @@ static int add_shard(struct moe_statistics **sum, const char *path, struct moe_e
     struct moe_statistics *part = NULL;
     MOE_TRY(moe_statistics_read(&part, path, err));
     moe_origins_name(&part->origins, path);
-    int status = moe_statistics_check_finished(part, err);
-    if (status == MOE_OK && *sum)
-        status = moe_statistics_merge(*sum, part, err);
+    int status;
+    MOE_STEP(moe_statistics_check_finished(part, err));
+    if (*sum)
+        MOE_STEP(moe_statistics_merge(*sum, part, err));
+out:
     if (status != MOE_OK)
         moe_err_prefix(err, "%s", path);
     if (status == MOE_OK && !*sum)
@@ -376,11 +378,11 @@ static int device(const char *pack)
 static int show_trace(const char *path, struct moe_buf *text, struct moe_err *err)
 {
     struct moe_trace *t = NULL;
-    int status = moe_trace_open(&t, path, err);
-    if (status == MOE_OK)
-        status = moe_trace_check(t, err);
-    if (status == MOE_OK)
-        (o.json ? moe_show_trace_json : moe_show_trace)(t, text);
+    int status;
+    MOE_STEP(moe_trace_open(&t, path, err));
+    MOE_STEP(moe_trace_check(t, err));
+    (o.json ? moe_show_trace_json : moe_show_trace)(t, text);
+out:
     moe_trace_close(t);
     return status;
 }
@@ -388,11 +390,13 @@ static int show_trace(const char *path, struct moe_buf *text, struct moe_err *er
 static int show_device(const char *path, struct moe_buf *text, struct moe_err *err)
 {
     struct moe_device *d = NULL;
-    int status = moe_device_read(&d, path, err);
-    if (status == MOE_OK && o.json)
-        status = moe_device_write(d, true, text, err);
-    else if (status == MOE_OK)
+    int status;
+    MOE_STEP(moe_device_read(&d, path, err));
+    if (o.json)
+        MOE_STEP(moe_device_write(d, true, text, err));
+    else
         moe_show_device(d, cli_screen(STDOUT_FILENO), text);
+out:
     free(d);
     return status;
 }

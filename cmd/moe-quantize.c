@@ -140,15 +140,17 @@ static int list(const char *path)
     struct moe_err err;
     struct moe_pack_summary *summary;
     struct moe_buf text = {0}, bits = {0};
-    int status = moe_pack_summary_open(&summary, path, &err);
-    if (status == MOE_OK && o.json)
-        status = moe_show_pack_json(summary, cli_verbose, &text, &err);
-    if (status == MOE_OK && !o.json) {
+    int status;
+    MOE_STEP(moe_pack_summary_open(&summary, path, &err));
+    if (o.json)
+        MOE_STEP(moe_show_pack_json(summary, cli_verbose, &text, &err));
+    if (!o.json) {
         moe_show_pack(summary, cli_verbose, &text);
         moe_show_pack_bits(summary, cli_screen(STDOUT_FILENO), &bits);
         cli_fit(STDOUT_FILENO, &text);
         cli_fit(STDOUT_FILENO, &bits);
     }
+out:
     status = cli_print(status, &text, &err);
     status = cli_print_as_is(status, &bits, &err);
     moe_pack_summary_close(summary);
@@ -271,16 +273,17 @@ static int take_dense_method(const struct moe_map *map, struct moe_err *err)
 static int take_map(struct moe_expert_map *out, struct moe_err *err)
 {
     struct moe_map *map = NULL;
-    int status = moe_map_read(&map, o.map, err);
-    if (status == MOE_OK)
-        status = moe_map_bits(out, map, o.map, err);
-    if (status == MOE_OK && !cli_given("experts"))
+    int status;
+    MOE_STEP(moe_map_read(&map, o.map, err));
+    MOE_STEP(moe_map_bits(out, map, o.map, err));
+    if (!cli_given("experts"))
         o.convert.experts[0] = (struct moe_bits){0};
-    if (status == MOE_OK && !cli_given("dense") && map->choice.dense_bits > 0) {
+    if (!cli_given("dense") && map->choice.dense_bits > 0) {
         o.convert.dense_bits = (int)map->choice.dense_bits;
         o.convert.own_dense = false;
-        status = take_dense_method(map, err);
+        MOE_STEP(take_dense_method(map, err));
     }
+out:
     o.convert.map = out;
     moe_map_free(map);
     return status;

@@ -65,12 +65,13 @@ static uint32_t wanted_context(const struct run *r, uint32_t *cap)
 static int read_map(struct moe_map **map, const char *path, struct moe_err *err)
 {
     struct moe_pack *pack = NULL;
-    int status = moe_map_read(map, opt.calibration, err);
-    if (status == MOE_OK)
-        status = moe_pack_open(&pack, path, err);
-    if (status == MOE_OK && (*map)->source_fingerprint != moe_pack_source_fingerprint(pack))
-        status = moe_fail(err, MOE_ERR_USAGE, "%s: a bit map of another model than %s",
-                          opt.calibration, path);
+    int status;
+    MOE_STEP(moe_map_read(map, opt.calibration, err));
+    MOE_STEP(moe_pack_open(&pack, path, err));
+    if ((*map)->source_fingerprint != moe_pack_source_fingerprint(pack))
+        MOE_STEP(moe_fail(err, MOE_ERR_USAGE, "%s: a bit map of another model than %s",
+                          opt.calibration, path));
+out:
     moe_pack_close(pack);
     return status;
 }
@@ -423,15 +424,15 @@ static int run_report(const struct moe_engine *engine, struct moe_stats *stats,
         moe_show_run_json(stats, &json);
     cli_fit(STDERR_FILENO, &text);
     if (text.failed || json.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the statistics");
+        MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory: the statistics"));
     else if (opt.stats)
         fputs((const char *)text.data, stderr);
-    if (status == MOE_OK)
-        status = cli_flush(err); /* "-" comes after the answer */
-    if (status == MOE_OK && opt.stats_json)
-        status = moe_file_write_all(opt.stats_json, json.data, json.size, err);
-    if (status == MOE_OK && opt.trace_events)
-        status = moe_timeline_save(timeline, opt.trace_events, err);
+    MOE_STEP(cli_flush(err)); /* "-" comes after the answer */
+    if (opt.stats_json)
+        MOE_STEP(moe_file_write_all(opt.stats_json, json.data, json.size, err));
+    if (opt.trace_events)
+        MOE_STEP(moe_timeline_save(timeline, opt.trace_events, err));
+out:
     moe_buf_release(&text);
     moe_buf_release(&json);
     return status;

@@ -44,16 +44,15 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
         planner.calibration = &calibration;
         note_findings(in, strategy, automatic);
     }
-    if (in->config.n_experts) /* a trace alone has none */
-        status = moe_planner_set_bits(&planner, &in->config, err);
-    if (status == MOE_OK)
-        status = moe_trials_open(&planner.trials, &planner, err);
-    if (automatic && status == MOE_OK)
-        status = moe_planner_search(&planner, plan, &best, err);
-    if (status == MOE_OK)
-        status = moe_planner_search_room(&planner, &best, err);
-    if (status == MOE_OK)
-        status = moe_planner_make(&planner, &best, plan, err);
+    if (in->config.n_experts) { /* a trace alone has none */
+        MOE_STEP(moe_planner_set_bits(&planner, &in->config, err));
+    }
+    MOE_STEP(moe_trials_open(&planner.trials, &planner, err));
+    if (automatic)
+        MOE_STEP(moe_planner_search(&planner, plan, &best, err));
+    MOE_STEP(moe_planner_search_room(&planner, &best, err));
+    MOE_STEP(moe_planner_make(&planner, &best, plan, err));
+out:
     moe_trials_close(planner.trials);
     plan->evidence.trace_sequences = in->evidence.trace_sequences; /* of the tokens taken */
     cli_progress_done();

@@ -113,13 +113,13 @@ int repl_run(struct repl *repl)
     struct console c = {.r = repl, .colour = cli_may_colour(STDERR_FILENO)};
     struct moe_err err = {0};
     cli_catch_interrupt(true);
-    int status = editor_open(&c.editor, commands_choose, &c, &err);
-    if (status == MOE_OK)
-        status = console_new_sampler(&c, &err);
-    if (status == MOE_OK)
-        commands_greet(&c);
-    while (status == MOE_OK)
-        status = handle_input(&c, read_input(&c), &err);
+    int status;
+    MOE_STEP(editor_open(&c.editor, commands_choose, &c, &err));
+    MOE_STEP(console_new_sampler(&c, &err));
+    commands_greet(&c);
+    while (true)
+        MOE_STEP(handle_input(&c, read_input(&c), &err));
+out:
     editor_close(c.editor);
     settings_release(&c);
     moe_sampler_free(c.sampler);

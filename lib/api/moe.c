@@ -128,13 +128,12 @@ int moe_open(struct moe **out, const char *path, const struct moe_options *optio
     bool is_first = !atomic_flag_test_and_set(&threads_are_set);
     if (o->threads > 0 || is_first)
         moe_par_set_threads(o->threads > 0 ? o->threads : moe_default_threads());
-    int status = read_options(m, o, &engine, &err);
-    if (status == MOE_OK)
-        status = moe_engine_open(&m->engine, path, &engine, NULL, &err);
-    if (status == MOE_OK)
-        status = open_chat(m, path, o->plain, &err);
-    if (status == MOE_OK)
-        status = moe_conversation_init(&m->talk, m->engine->session, m->chat, &err);
+    int status;
+    MOE_STEP(read_options(m, o, &engine, &err));
+    MOE_STEP(moe_engine_open(&m->engine, path, &engine, NULL, &err));
+    MOE_STEP(open_chat(m, path, o->plain, &err));
+    MOE_STEP(moe_conversation_init(&m->talk, m->engine->session, m->chat, &err));
+out:
     m->has_talk = status == MOE_OK;
     if (status == MOE_OK)
         *out = m;

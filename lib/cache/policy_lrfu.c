@@ -73,9 +73,10 @@ static int open_lrfu(struct moe_policy **out, const struct moe_policy_ops *ops,
     if (!f)
         return MOE_ERR_MEMORY;
     f->half_life = params->half_life > 0 ? params->half_life : DEFAULT_HALF_LIFE;
-    int status = moe_scored_init(&f->scored, ops, params, err);
-    if (status == MOE_OK)
-        status = lrfu_begin(f, params->n_keys, err);
+    int status;
+    MOE_STEP(moe_scored_init(&f->scored, ops, params, err));
+    MOE_STEP(lrfu_begin(f, params->n_keys, err));
+out:
     if (status == MOE_OK)
         *out = &f->scored.base;
     else

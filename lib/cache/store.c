@@ -100,23 +100,23 @@ int moe_store_open(struct moe_store **out, const struct moe_store_params *p, str
     s->class_of = moe_alloc(n_items, sizeof *s->class_of, err);
     s->slot_of = moe_alloc(n_items, sizeof *s->slot_of, err);
     s->protected = moe_alloc((uint64_t)p->n_layers * p->n_experts, 1, err);
-    int status = s->pools && s->class_of && s->slot_of && s->protected ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK) {
-        memcpy(s->class_of, p->class_of, n_items * sizeof *s->class_of);
-        for (uint64_t i = 0; i < n_items; i++)
-            s->slot_of[i] = MOE_NO_SLOT;
-        for (uint32_t i = 0; i < p->n_classes; i++) {
-            s->pools[i].first = s->n_slots;
-            s->pools[i].n = p->pools[i].n_cache + p->pools[i].n_working;
-            s->pools[i].slot_bytes = p->class_bytes ? p->class_bytes[i] : 0;
-            s->n_slots += s->pools[i].n;
-        }
-        s->slots = moe_alloc(s->n_slots, sizeof *s->slots, err);
-        s->staged = moe_alloc(s->n_slots, sizeof *s->staged, err);
-        status = s->slots && s->staged ? MOE_OK : MOE_ERR_MEMORY;
+    int status;
+    MOE_STEP(s->pools && s->class_of && s->slot_of && s->protected ? MOE_OK : MOE_ERR_MEMORY);
+    memcpy(s->class_of, p->class_of, n_items * sizeof *s->class_of);
+    for (uint64_t i = 0; i < n_items; i++)
+        s->slot_of[i] = MOE_NO_SLOT;
+    for (uint32_t i = 0; i < p->n_classes; i++) {
+        s->pools[i].first = s->n_slots;
+        s->pools[i].n = p->pools[i].n_cache + p->pools[i].n_working;
+        s->pools[i].slot_bytes = p->class_bytes ? p->class_bytes[i] : 0;
+        s->n_slots += s->pools[i].n;
     }
-    for (uint32_t i = 0; i < p->n_classes && status == MOE_OK; i++)
-        status = open_pool(s, &s->pools[i], p, &p->pools[i], err);
+    s->slots = moe_alloc(s->n_slots, sizeof *s->slots, err);
+    s->staged = moe_alloc(s->n_slots, sizeof *s->staged, err);
+    MOE_STEP(s->slots && s->staged ? MOE_OK : MOE_ERR_MEMORY);
+    for (uint32_t i = 0; i < p->n_classes; i++)
+        MOE_STEP(open_pool(s, &s->pools[i], p, &p->pools[i], err));
+out:
     if (status != MOE_OK) {
         moe_store_close(s);
         return status;

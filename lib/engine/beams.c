@@ -279,8 +279,7 @@ static int compute(struct search *b, struct moe_err *err)
     uint32_t n_all = b->n_prompt + b->n_steps, n_rows = 0, beam = 0;
     uint32_t first = first_to_compute(b, n_all), position = first;
     enum moe_phase phase = first + 1 == n_all ? MOE_DECODE : MOE_PREFILL;
-    int status = MOE_OK;
-    while (beam < b->n_live && status == MOE_OK) {
+    while (beam < b->n_live) {
         uint32_t n_before = beam;
         for (n_rows = 0; n_rows < s->batch && beam < b->n_live; n_rows++) {
             if (position == first)
@@ -293,28 +292,26 @@ static int compute(struct search *b, struct moe_err *err)
                 beam++;
             }
         }
-        status = moe_forward(s, phase, b->rows, n_rows, c->n_encoder, c->n_layers, NULL, NULL, err);
-        for (uint32_t i = 0, at = n_before; i < n_rows && status == MOE_OK; i++)
+        MOE_TRY(moe_forward(s, phase, b->rows, n_rows, c->n_encoder, c->n_layers, NULL, NULL, err));
+        for (uint32_t i = 0, at = n_before; i < n_rows; i++) {
             if (b->rows[i].position + 1 == n_all)
-                status = consider_row(b, at++, i, err);
+                MOE_TRY(consider_row(b, at++, i, err));
+        }
     }
-    return status;
+    return MOE_OK;
 }
 
 static int search(struct search *b, uint32_t last, struct moe_err *err)
 {
     const volatile sig_atomic_t *stop = b->answer->options->stop;
-    int status = consider_row(b, 0, last, err);
-    if (status == MOE_OK)
-        status = part_candidates(b, err);
-    while (status == MOE_OK && !is_over(b) && !(b->interrupted = stop && *stop)) {
-        status = go_on(b, err);
-        if (status == MOE_OK)
-            status = compute(b, err);
-        if (status == MOE_OK)
-            status = part_candidates(b, err);
+    MOE_TRY(consider_row(b, 0, last, err));
+    MOE_TRY(part_candidates(b, err));
+    while (!is_over(b) && !(b->interrupted = stop && *stop)) {
+        MOE_TRY(go_on(b, err));
+        MOE_TRY(compute(b, err));
+        MOE_TRY(part_candidates(b, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- The answer ---- */

@@ -102,17 +102,18 @@ static int write_pieces(struct moe_outfile *file, const struct moe_kept *p, uint
 {
     uint64_t bytes, n = moe_kept_count(p, &bytes);
     uint8_t *room = moe_alloc(moe_kept_room(p), 1, err);
-    int status = room ? MOE_OK : MOE_ERR_MEMORY;
-    for (uint64_t i = 0; i < n && status == MOE_OK; i++) {
+    int status;
+    MOE_STEP(room ? MOE_OK : MOE_ERR_MEMORY);
+    for (uint64_t i = 0; i < n; i++) {
         const struct moe_kept_piece piece = moe_kept_at(p, i);
         uint8_t behind[sizeof check], *at = moe_kept_place(p, &piece, room);
         moe_kept_get(p, &piece, at);
         check = moe_hash64_chain(check, at, piece.bytes);
         moe_put_u64(behind, check);
-        status = moe_outfile_write(file, at, piece.bytes, file->size_bytes, err);
-        if (status == MOE_OK)
-            status = moe_outfile_write(file, behind, sizeof behind, file->size_bytes, err);
+        MOE_STEP(moe_outfile_write(file, at, piece.bytes, file->size_bytes, err));
+        MOE_STEP(moe_outfile_write(file, behind, sizeof behind, file->size_bytes, err));
     }
+out:
     free(room);
     return status;
 }
@@ -210,13 +211,12 @@ int moe_context_write(const char *path, const struct moe_session *s, uint32_t se
     uint8_t header[HEADER];
     encode(&h, header);
     struct moe_outfile file = {.fd = -1};
-    int status = head.failed ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path)
-                             : moe_outfile_open(&file, path, err);
-    if (status == MOE_OK)
-        moe_outfile_keep_private(&file); /* it holds what was said */
-    if (status == MOE_OK)
-        status =
-            moe_outfile_end(&file, write_all(&file, header, &head, &p, h.head_check, err), err);
+    int status;
+    MOE_STEP(head.failed ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path)
+                         : moe_outfile_open(&file, path, err));
+    moe_outfile_keep_private(&file); /* it holds what was said */
+    MOE_STEP(moe_outfile_end(&file, write_all(&file, header, &head, &p, h.head_check, err), err));
+out:
     moe_buf_release(&head);
     return status;
 }
@@ -296,11 +296,12 @@ static int read_head(struct moe_context_file *f, uint64_t size, const struct moe
     uint8_t *head = moe_alloc(n_head + 1, 1, err);
     if (!head)
         return MOE_ERR_MEMORY;
-    int status = moe_file_pread(f->fd, f->path, head, n_head, HEADER, err);
-    if (status == MOE_OK && moe_hash64(head, n_head) != h.head_check)
-        status = damaged(f->path, "the checksum of its text is wrong", err);
-    if (status == MOE_OK)
-        status = take_head(&f->context, &h, head, f->path, s, err);
+    int status;
+    MOE_STEP(moe_file_pread(f->fd, f->path, head, n_head, HEADER, err));
+    if (moe_hash64(head, n_head) != h.head_check)
+        MOE_STEP(damaged(f->path, "the checksum of its text is wrong", err));
+    MOE_STEP(take_head(&f->context, &h, head, f->path, s, err));
+out:
     free(head);
     return status;
 }

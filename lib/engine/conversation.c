@@ -456,11 +456,13 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     o.source = c->source.n ? c->source.ids : NULL;
     o.n_source = c->source.n;
     o.again = c->again;
-    int status = moe_generate(c->session, sampler, &c->history, &o, why, err);
-    if (status == MOE_OK && l->reader)
-        status = moe_answer_reader_end(l->reader, err);
-    if (status == MOE_OK && l->answer.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text");
+    int status;
+    MOE_STEP(moe_generate(c->session, sampler, &c->history, &o, why, err));
+    if (l->reader)
+        MOE_STEP(moe_answer_reader_end(l->reader, err));
+    if (l->answer.failed)
+        MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text"));
+out:
     c->source.n = 0;
     free(stops);
     return status;
@@ -519,12 +521,12 @@ int moe_conversation_answer(struct moe_conversation *c, struct moe_sampler *samp
         return moe_fail(err, MOE_ERR_USAGE, "there is nothing to answer yet");
     if (options->constraint)
         moe_constraint_restart(options->constraint);
-    int status = prepare_chat(c, err);
-    if (status == MOE_OK) {
-        c->answer_at = c->history.n;
-        c->cut = c->undone = false;
-        status = answer_and_keep(c, sampler, options, &l, false, why, err);
-    }
+    int status;
+    MOE_STEP(prepare_chat(c, err));
+    c->answer_at = c->history.n;
+    c->cut = c->undone = false;
+    MOE_STEP(answer_and_keep(c, sampler, options, &l, false, why, err));
+out:
     /* A stop text is in the context, but not in the answer; an interrupted prompt is not there. */
     c->in_step = status == MOE_OK && *why != MOE_STOP_TEXT;
     moe_conversation_note_turn(c);

@@ -147,15 +147,17 @@ static int make_room_for(struct moe_conversation *c, const char *text, struct mo
     if (!question)
         return MOE_ERR_MEMORY;
     c->messages = json_copy(all);
-    int status = c->messages && json_array_append_new(c->messages, question) == 0
-                     ? question_ids(c, &ids, err)
-                     : moe_fail(err, MOE_ERR_MEMORY, "out of memory: messages");
+    int status;
+    MOE_STEP(c->messages && json_array_append_new(c->messages, question) == 0
+                 ? question_ids(c, &ids, err)
+                 : moe_fail(err, MOE_ERR_MEMORY, "out of memory: messages"));
     before = ids.n;
-    while (status == MOE_OK && ids.n > context && drop_turn(c)) {
+    while (ids.n > context && drop_turn(c)) {
         ids.n = 0;
-        status = question_ids(c, &ids, err);
+        MOE_STEP(question_ids(c, &ids, err));
         dropped = true;
     }
+out:
     bool fits = status == MOE_OK && dropped && ids.n <= context;
     json_t *other = fits ? all : c->messages;
     c->messages = fits ? c->messages : all;

@@ -1002,14 +1002,16 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
         return MOE_ERR_MEMORY;
     f->options = *options;
     f->options.follows = NULL; /* borrowed while opening */
-    int status = moe_model_open_directory(&f->model, path, err);
+    int status;
+    MOE_STEP(moe_model_open_directory(&f->model, path, err));
     struct moe_err other; /* a trace of another model may show the manner of one */
-    if (status == MOE_OK && options->follows)
+    if (options->follows)
         moe_engine_take_trace(f->model, options, &other);
-    if (status == MOE_OK)
-        status = moe_inventory_of_pack(&f->inventory, f->model->pack, f->model->config.top_k, err);
-    if (status == MOE_OK && options->ahead) /* counted, but no layer of those that are planned */
-        status = moe_engine_take_ahead(f->model, options, options->device.cuda, err);
+    MOE_STEP(moe_inventory_of_pack(&f->inventory, f->model->pack, f->model->config.top_k, err));
+    if (options->ahead) { /* counted, but no layer of those that are planned */
+        MOE_STEP(moe_engine_take_ahead(f->model, options, options->device.cuda, err));
+    }
+out:
     if (status != MOE_OK) {
         moe_pack_fit_close(f);
         return status;

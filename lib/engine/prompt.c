@@ -146,17 +146,15 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "the model's encoder reads a source by itself, and no chat: ask for a "
                         "completion of text");
-    int status = check_texts(model, input->messages, context, err);
-    if (status == MOE_OK)
-        status = check_texts(model, input->tools, context, err);
-    if (status == MOE_OK)
-        status = moe_chat_render(chat, input, &all, &words, err);
-    if (status == MOE_OK)
-        status = moe_prompt_check_length(model, (const char *)all.data, all.size, context, err);
-    if (status == MOE_OK)
-        status = moe_prompt_encode(model, &all, &words, 0, ids, err);
-    if (status == MOE_OK && again)
+    int status;
+    MOE_STEP(check_texts(model, input->messages, context, err));
+    MOE_STEP(check_texts(model, input->tools, context, err));
+    MOE_STEP(moe_chat_render(chat, input, &all, &words, err));
+    MOE_STEP(moe_prompt_check_length(model, (const char *)all.data, all.size, context, err));
+    MOE_STEP(moe_prompt_encode(model, &all, &words, 0, ids, err));
+    if (again)
         *again = moe_prompt_again(model, chat, input, &all, ids);
+out:
     moe_buf_release(&all);
     moe_buf_release(&words);
     return status;

@@ -106,18 +106,17 @@ static int open_split_part(struct moe_gguf *gguf, const char *stem, uint64_t no,
     snprintf(path, room, "%s-%05" PRIu64 "-of-%05" PRIu64 ".gguf", stem, no + 1, count);
     int status = MOE_OK;
     if (!moe_path_exists(path))
-        status = moe_fail(err, MOE_ERR_IO,
+        MOE_STEP(moe_fail(err, MOE_ERR_IO,
                           "%s: missing: part %" PRIu64 " of a GGUF file split into %" PRIu64
                           "; all parts must be in one directory",
-                          path, no + 1, count);
-    if (status == MOE_OK)
-        status = open_part(&gguf->files, path, to, err);
-    if (status == MOE_OK &&
-        (find_whole(to, "split.no", UINT64_MAX) != no || find_whole(to, "split.count", 0) != count))
-        status = moe_fail(err, MOE_ERR_FORMAT,
+                          path, no + 1, count));
+    MOE_STEP(open_part(&gguf->files, path, to, err));
+    if (find_whole(to, "split.no", UINT64_MAX) != no || find_whole(to, "split.count", 0) != count)
+        MOE_STEP(moe_fail(err, MOE_ERR_FORMAT,
                           "%s: is not part %" PRIu64 " of %" PRIu64
                           " ('split.no', 'split.count'), as its name says (renamed?)",
-                          path, no + 1, count);
+                          path, no + 1, count));
+out:
     gguf_meta_release(&meta);
     free(path);
     return status;

@@ -190,8 +190,9 @@ int moe_record_read_map(struct moe_record_reader *r, struct moe_yaml_node *map,
                         const struct moe_record *table, void *record)
 {
     int status = MOE_OK;
-    for (size_t i = 0; i < table->n && status == MOE_OK; i++)
-        status = moe_record_read_member(r, map, &table->members[i], record);
+    for (size_t i = 0; i < table->n; i++)
+        MOE_STEP(moe_record_read_member(r, map, &table->members[i], record));
+out:
     if (table->flagged)
         *(bool *)((char *)record + table->flag_at) = true;
     return status == MOE_OK && table->check ? table->check(r, map, record) : status;
@@ -208,12 +209,12 @@ static int read_document(const struct moe_record_format *format, void *out, stru
                          struct moe_err *err)
 {
     struct moe_record_reader r = {doc, moe_alloc(1, format->bytes, err), err};
-    int status =
-        r.whole ? moe_yaml_check_format(doc, format->name, format->version, err) : MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = moe_record_read_map(&r, moe_yaml_root(doc), format->record, r.whole);
-    if (status == MOE_OK)
-        status = moe_yaml_check_known(doc, err);
+    int status;
+    MOE_STEP(r.whole ? moe_yaml_check_format(doc, format->name, format->version, err)
+                     : MOE_ERR_MEMORY);
+    MOE_STEP(moe_record_read_map(&r, moe_yaml_root(doc), format->record, r.whole));
+    MOE_STEP(moe_yaml_check_known(doc, err));
+out:
     moe_yaml_free(doc);
     if (status != MOE_OK) {
         moe_record_free(format, r.whole);

@@ -833,18 +833,19 @@ static int check_rules(const struct moe_grammar *g, const char *name, struct moe
     struct reach r = {.g = g, .nullable = nullable, .allowance = g->allowance};
     r.stamp = nullable ? moe_alloc(g->n_states, sizeof *r.stamp, err) : NULL;
     r.stack = r.stamp ? moe_alloc(g->n_states, sizeof *r.stack, err) : NULL;
-    int status = r.stack ? find_nullable(&r, nullable, name, err) : MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = refuse_left_recursion(&r, name, err);
-    if (status == MOE_OK && ways_to_begin(&r) > MAX_STACKS)
-        status = moe_fail(err, MOE_ERR_LIMIT,
+    int status;
+    MOE_STEP(r.stack ? find_nullable(&r, nullable, name, err) : MOE_ERR_MEMORY);
+    MOE_STEP(refuse_left_recursion(&r, name, err));
+    if (ways_to_begin(&r) > MAX_STACKS)
+        MOE_STEP(moe_fail(err, MOE_ERR_LIMIT,
                           "%s: the grammar leaves more than %d ways open where an answer begins: "
                           "put together what begins alike",
-                          name, MAX_STACKS);
-    if (status == MOE_OK && r.allowance->status != MOE_OK)
-        status = moe_allowance_say(r.allowance, name, err);
-    if (status == MOE_OK && g->must_end)
-        status = refuse_endless(&r, nullable, name, err);
+                          name, MAX_STACKS));
+    if (r.allowance->status != MOE_OK)
+        MOE_STEP(moe_allowance_say(r.allowance, name, err));
+    if (g->must_end)
+        MOE_STEP(refuse_endless(&r, nullable, name, err));
+out:
     free(r.stack);
     free(r.stamp);
     free(nullable);

@@ -921,20 +921,19 @@ static int write_rules(struct moe_buf *out, const char *name, const json_t *sche
     s.references = json_object();
     s.written = json_object();
     s.apart = moe_alloc(SCHEMA_APART, sizeof *s.apart, err);
-    int status = s.kept && s.references && s.written && s.apart
-                     ? MOE_OK
-                     : moe_fail(err, MOE_ERR_MEMORY, "out of memory: a schema");
-    if (status == MOE_OK)
-        status = write_value(&s, schema, &root);
-    if (status == MOE_OK) {
-        moe_buf_text(out, "root ::= ");
-        moe_buf_append(out, root.data, root.size);
-        moe_buf_text(out, "\n");
-        moe_buf_append(out, s.rules.data, s.rules.size);
-        moe_buf_text(out, common);
-        if (out->failed || root.failed || s.rules.failed || s.path.failed)
-            status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the grammar of a schema");
-    }
+    int status;
+    MOE_STEP(s.kept && s.references && s.written && s.apart
+                 ? MOE_OK
+                 : moe_fail(err, MOE_ERR_MEMORY, "out of memory: a schema"));
+    MOE_STEP(write_value(&s, schema, &root));
+    moe_buf_text(out, "root ::= ");
+    moe_buf_append(out, root.data, root.size);
+    moe_buf_text(out, "\n");
+    moe_buf_append(out, s.rules.data, s.rules.size);
+    moe_buf_text(out, common);
+    if (out->failed || root.failed || s.rules.failed || s.path.failed)
+        MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory: the grammar of a schema"));
+out:
     *refers = json_object_size(s.references) > 0;
     moe_buf_release(&root);
     moe_buf_release(&s.rules);

@@ -162,9 +162,8 @@ int stages_cpu_attend_chosen(struct moe_session *s, uint32_t layer, const struct
 {
     struct sparse sp = begin(s, layer, rows);
     struct cpu_index *x = sp.x;
-    int status = MOE_OK;
     x->chosen.first_layer = layer;
-    for (uint32_t end; sp.row < n_rows && status == MOE_OK; sp.row = end) {
+    for (uint32_t end; sp.row < n_rows; sp.row = end) {
         for (end = sp.row; end < n_rows && !is_limited(x, &rows[end]);)
             end++;
         if (end > sp.row) {
@@ -172,14 +171,12 @@ int stages_cpu_attend_chosen(struct moe_session *s, uint32_t layer, const struct
             continue;
         }
         end++;
-        status = find_places(&sp, err);
-        if (status == MOE_OK) {
-            const struct moe_row last = {.position = x->top - 1};
-            moe_par_for(x->top, 16, bring_positions, &sp);
-            moe_attention_rows(s, layer, &last, sp.row, 1, &x->chosen);
-        }
+        MOE_TRY(find_places(&sp, err));
+        const struct moe_row last = {.position = x->top - 1};
+        moe_par_for(x->top, 16, bring_positions, &sp);
+        moe_attention_rows(s, layer, &last, sp.row, 1, &x->chosen);
     }
-    return status;
+    return MOE_OK;
 }
 
 /*

@@ -271,17 +271,19 @@ static int allocate(struct cpu_work *w, struct moe_states *states, const struct 
         w->index.chosen.table = w->index.table;
         moe_kv_place(&w->index.chosen, w->index.chosen.whole.keys);
     }
-    int status = allocate_kv(&w->kv, err);
-    if (status == MOE_OK && w->states.n_layers) {
+    MOE_TRY(allocate_kv(&w->kv, err));
+    if (w->states.n_layers) {
         w->states.memory = (float *)(void *)moe_pages_alloc(w->states.bytes, err);
-        status = w->states.memory ? MOE_OK : MOE_ERR_MEMORY;
+        if (!w->states.memory)
+            return MOE_ERR_MEMORY;
     }
-    if (status == MOE_OK && w->compressed.bytes) {
+    if (w->compressed.bytes) {
         w->compressed.memory = moe_pages_alloc(w->compressed.bytes, err);
-        status = w->compressed.memory ? MOE_OK : MOE_ERR_MEMORY;
+        if (!w->compressed.memory)
+            return MOE_ERR_MEMORY;
     }
-    if (status != MOE_OK || o->n_sources == 0)
-        return status;
+    if (o->n_sources == 0)
+        return MOE_OK;
     moe_kv_source_table(&w->source_kv, o->n_sources, w->source_table);
     w->source_kv.table = w->source_table;
     return allocate_kv(&w->source_kv, err);

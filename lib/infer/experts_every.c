@@ -236,11 +236,11 @@ int moe_experts_open_every(struct moe_experts **out, const struct moe_pack *pack
     e->views = moe_alloc(entries, sizeof *e->views, err);
     e->places = moe_alloc(entries, sizeof *e->places, err);
     e->there = moe_alloc((uint64_t)e->n_experts * e->n_variants, 1, err);
-    int status = e->views && e->places && e->there ? share_out(e, bytes, err) : MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = allocate(e, err);
-    if (status == MOE_OK)
-        status = read_kept(e, progress, err);
+    int status;
+    MOE_STEP(e->views && e->places && e->there ? share_out(e, bytes, err) : MOE_ERR_MEMORY);
+    MOE_STEP(allocate(e, err));
+    MOE_STEP(read_kept(e, progress, err));
+out:
     if (status != MOE_OK) {
         close_every(&e->base);
         return status;

@@ -179,10 +179,11 @@ static int load_weights(struct resident *r, const struct moe_pack *pack, uint32_
     if (!r->weights)
         return MOE_ERR_MEMORY;
     struct moe_arena arena = {.base = r->weights, .size = r->weights_bytes, .packed = true};
-    int status = r->gpu ? transit_open(&transit, r->gpu, largest, err) : MOE_OK;
-    if (status == MOE_OK)
-        status = walk_experts(r, pack, variant, &arena, r->gpu ? &transit : NULL, &largest,
-                              progress, err);
+    int status;
+    MOE_STEP(r->gpu ? transit_open(&transit, r->gpu, largest, err) : MOE_OK);
+    MOE_STEP(
+        walk_experts(r, pack, variant, &arena, r->gpu ? &transit : NULL, &largest, progress, err));
+out:
     int sent = r->gpu ? transit_close(&transit, r->gpu, status == MOE_OK ? err : NULL) : MOE_OK;
     return status == MOE_OK ? sent : status;
 }

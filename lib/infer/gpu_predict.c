@@ -158,13 +158,12 @@ int stages_gpu_choose_predict_device(struct moe_session *s, struct moe_layer_pre
                               "option --predict-on gpu: this model's routers choose by more than "
                               "a softmax, and only the host predicts what they will choose");
     }
-    int status = moe_gpu_mark_open(&watch.from, g->gpu, true, err);
-    if (status == MOE_OK)
-        status = moe_gpu_mark_open(&watch.to, g->gpu, true, err);
-    if (status == MOE_OK)
-        status = time_device(s, predictor, &watch, 0, &p->gpu_seconds, err);
-    if (status == MOE_OK)
-        status = time_device(s, predictor, &watch, 1, &p->host_seconds, err);
+    int status;
+    MOE_STEP(moe_gpu_mark_open(&watch.from, g->gpu, true, err));
+    MOE_STEP(moe_gpu_mark_open(&watch.to, g->gpu, true, err));
+    MOE_STEP(time_device(s, predictor, &watch, 0, &p->gpu_seconds, err));
+    MOE_STEP(time_device(s, predictor, &watch, 1, &p->host_seconds, err));
+out:
     moe_gpu_mark_close(watch.from);
     moe_gpu_mark_close(watch.to);
     bool faster = p->host_seconds < p->gpu_seconds;

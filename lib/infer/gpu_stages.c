@@ -289,11 +289,10 @@ static int await_router(struct moe_session *s, struct moe_err *err)
 {
     struct gpu_work *g = s->device;
     double started = moe_seconds();
-    int status = MOE_OK;
-    while (status == MOE_OK && s->pass.scheduler && !moe_gpu_mark_passed(g->routed) &&
+    while (s->pass.scheduler && !moe_gpu_mark_passed(g->routed) &&
            moe_seconds() - started < SPIN_SECONDS)
-        status = moe_pass_poll(&s->pass, err);
-    return status == MOE_OK ? moe_gpu_mark_wait(g->routed, err) : status;
+        MOE_TRY(moe_pass_poll(&s->pass, err));
+    return moe_gpu_mark_wait(g->routed, err);
 }
 
 int stages_gpu_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,

@@ -436,16 +436,13 @@ int gpu_work_open(struct moe_session *s, const struct moe_session_options *o, st
     g->prediction.depth = o->predict_depth;
     g->prediction.residual = o->predict_residual;
     g->prediction.named = o->predict_on;
-    int status = moe_gpu_pin(g->gpu, s->request_block, s->request_bytes, err);
-    if (status == MOE_OK) {
-        g->pinned = s->request_block;
-        status = allocate(g, &s->states, &s->model->config, o, err);
-    }
-    if (status == MOE_OK)
-        status = open_marks(g, err);
-    if (status == MOE_OK && o->gpu_bf16)
-        status = moe_gpu_set_math(g->gpu, MOE_GPU_MATH_BF16, g->math, g->math_bytes, err);
-    return status == MOE_OK ? upload(g, s, o, err) : status;
+    MOE_TRY(moe_gpu_pin(g->gpu, s->request_block, s->request_bytes, err));
+    g->pinned = s->request_block;
+    MOE_TRY(allocate(g, &s->states, &s->model->config, o, err));
+    MOE_TRY(open_marks(g, err));
+    if (o->gpu_bf16)
+        MOE_TRY(moe_gpu_set_math(g->gpu, MOE_GPU_MATH_BF16, g->math, g->math_bytes, err));
+    return upload(g, s, o, err);
 }
 
 void gpu_work_close(struct gpu_work *g)

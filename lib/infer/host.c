@@ -195,13 +195,13 @@ int moe_host_open(struct moe_host **out, const struct moe_config *config,
     pthread_cond_init(&h->submitted, NULL);
     pthread_cond_init(&h->done, NULL);
     int status = MOE_OK;
-    for (uint32_t i = 0; i < shape->n_threads && status == MOE_OK; i++) {
+    for (uint32_t i = 0; i < shape->n_threads; i++) {
         struct worker *w = &h->workers[i];
         w->host = h;
-        status = moe_expert_compute_open(&w->compute, config, shape->max_rows, err);
-        if (status == MOE_OK)
-            status = start_worker(w, err);
+        MOE_STEP(moe_expert_compute_open(&w->compute, config, shape->max_rows, err));
+        MOE_STEP(start_worker(w, err));
     }
+out:
     if (status != MOE_OK) {
         moe_host_close(h);
         return status;

@@ -121,13 +121,13 @@ int moe_host_tier_fill(struct moe_host_tier *t, struct moe_loader *loader, uint3
         return MOE_ERR_MEMORY;
     int status = MOE_OK;
     uint32_t n = moe_host_places_assign(&t->places, inv, high, low, frequency, wishes);
-    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
-        status =
-            load_place(&f, moe_host_places_find(&t->places, wishes[i].copy), wishes[i].copy, err);
-    while (status == MOE_OK && f.n_in_flight > 0)
-        status = take_some(&f, err);
-    if (status == MOE_OK)
-        moe_host_places_settle(&t->places, wishes, n);
+    for (uint32_t i = 0; i < n; i++)
+        MOE_STEP(
+            load_place(&f, moe_host_places_find(&t->places, wishes[i].copy), wishes[i].copy, err));
+    while (f.n_in_flight > 0)
+        MOE_STEP(take_some(&f, err));
+    moe_host_places_settle(&t->places, wishes, n);
+out:
     free(wishes);
     return status;
 }

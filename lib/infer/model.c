@@ -367,17 +367,14 @@ int moe_model_open_image(struct moe_model **out, const char *path,
     if (!m)
         return MOE_ERR_MEMORY;
     struct moe_arena sizes = {0};
-    int status = moe_pack_open_image(&m->pack, path, image, err);
-    if (status == MOE_OK)
-        status = read_sections(m, path, err);
-    if (status == MOE_OK) {
-        m->layers = moe_alloc(m->config.n_layers + m->config.n_ahead, sizeof *m->layers, err);
-        status = m->layers ? MOE_OK : MOE_ERR_MEMORY;
-    }
-    if (status == MOE_OK)
-        status = check_experts(m, err);
-    if (status == MOE_OK)
-        status = walk_tensors(m, &sizes, NULL, NULL, err);
+    int status;
+    MOE_STEP(moe_pack_open_image(&m->pack, path, image, err));
+    MOE_STEP(read_sections(m, path, err));
+    m->layers = moe_alloc(m->config.n_layers + m->config.n_ahead, sizeof *m->layers, err);
+    MOE_STEP(m->layers ? MOE_OK : MOE_ERR_MEMORY);
+    MOE_STEP(check_experts(m, err));
+    MOE_STEP(walk_tensors(m, &sizes, NULL, NULL, err));
+out:
     if (status != MOE_OK) {
         moe_model_close(m);
         return status;

@@ -103,14 +103,16 @@ int moe_session_take_strategy(struct moe_session *s, const struct moe_strategy *
     carve_work(&arena, c, &s->pass);
     arena = (struct moe_arena){.base = moe_alloc(arena.used, 1, err), .size = arena.used};
     s->strategy = arena.base ? carve_work(&arena, c, &s->pass) : NULL;
-    int status = s->strategy ? MOE_OK : MOE_ERR_MEMORY;
+    int status;
+    MOE_STEP(s->strategy ? MOE_OK : MOE_ERR_MEMORY);
     struct moe_strategy_work *w = s->strategy;
-    if (status == MOE_OK && moe_pass_predicts(strategy))
-        status = moe_layer_predictor_open(&w->predictor, s, strategy, statistics, err);
-    if (status == MOE_OK && w->predictor && s->stages->choose_predict_device)
-        status = s->stages->choose_predict_device(s, w->predictor, err);
-    if (status == MOE_OK && strategy->needs_host)
-        status = moe_host_open(&w->host, c, &host, host_slowdown, err);
+    if (moe_pass_predicts(strategy))
+        MOE_STEP(moe_layer_predictor_open(&w->predictor, s, strategy, statistics, err));
+    if (w->predictor && s->stages->choose_predict_device)
+        MOE_STEP(s->stages->choose_predict_device(s, w->predictor, err));
+    if (strategy->needs_host)
+        MOE_STEP(moe_host_open(&w->host, c, &host, host_slowdown, err));
+out:
     if (status == MOE_OK)
         s->router_row = w->router_row;
     else

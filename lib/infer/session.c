@@ -518,11 +518,12 @@ int moe_sequence_load(struct moe_session *s, uint32_t sequence, const uint32_t *
         MOE_TRY(pieces_of(s, sequence, n, &pieces, err));
     if (ids)
         end_sequence(s, sequence);
-    int status = moe_sequence_reserve(s, sequence, n, err);
-    if (status == MOE_OK)
-        moe_kv_windows_hold(&s->kv_pool, sequence, n);
-    if (status == MOE_OK && fill)
-        status = fill(ctx, &pieces, err);
+    int status;
+    MOE_STEP(moe_sequence_reserve(s, sequence, n, err));
+    moe_kv_windows_hold(&s->kv_pool, sequence, n);
+    if (fill)
+        MOE_STEP(fill(ctx, &pieces, err));
+out:
     if (status != MOE_OK) {
         end_sequence(s, sequence);
         return status;

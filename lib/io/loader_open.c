@@ -255,9 +255,10 @@ int moe_loader_open(struct moe_loader **out, const struct moe_loader_options *op
     struct moe_loader *l = p.loader;
     *l = (struct moe_loader){.options = o, .block = arena.base, .block_bytes = arena.size};
     link_parts(l, &p);
-    int status = open_backend(l, &p, err);
-    if (status == MOE_OK)
-        status = open_jobs(l, err);
+    int status;
+    MOE_STEP(open_backend(l, &p, err));
+    MOE_STEP(open_jobs(l, err));
+out:
     if (status == MOE_OK)
         *out = l;
     else

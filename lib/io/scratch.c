@@ -79,11 +79,12 @@ int moe_scratch_open(const char *dir, uint64_t n_bytes, uint64_t *checksums, uin
     int fd = moe_file_nameless(dir, NULL, err);
     if (fd < 0)
         return fd;
-    int status = fill_scratch(fd, dir, n_bytes, checksums, n_checksums, progress, err);
-    if (status == MOE_OK && fsync(fd) != 0)
-        status = fail_errno(dir, "write", err);
-    if (status == MOE_OK)
-        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    int status;
+    MOE_STEP(fill_scratch(fd, dir, n_bytes, checksums, n_checksums, progress, err));
+    if (fsync(fd) != 0)
+        MOE_STEP(fail_errno(dir, "write", err));
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+out:
     if (status != MOE_OK)
         close(fd);
     return status == MOE_OK ? fd : status;

@@ -85,11 +85,12 @@ static int read_config(struct moe_shape_file *out, const char *name, json_t *jso
         return moe_config_read_hf_json(&out->config, name, json, err);
     if (!json_is_object(settings))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'as' must be an object", name);
-    int status = moe_json_copy(&merged, json, err);
-    if (status == MOE_OK && json_object_update(merged, settings) != 0)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory");
-    if (status == MOE_OK)
-        status = moe_config_read_hf_json(&out->config, name, merged, err);
+    int status;
+    MOE_STEP(moe_json_copy(&merged, json, err));
+    if (json_object_update(merged, settings) != 0)
+        MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory"));
+    MOE_STEP(moe_config_read_hf_json(&out->config, name, merged, err));
+out:
     moe_json_free(merged);
     return status;
 }

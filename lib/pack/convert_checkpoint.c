@@ -269,10 +269,13 @@ static int read_routes(const struct moe_config *config, const struct row_source 
     uint32_t *numbers = moe_alloc(source->rows, sizeof *numbers, err);
     if (!numbers)
         return MOE_ERR_MEMORY;
-    int status = moe_checkpoint_read_numbers(source->checkpoint, source->tensor, 0, source->rows,
-                                             numbers, err);
-    for (uint32_t i = 0; i < source->rows && status == MOE_OK; i++)
+    int status;
+    MOE_STEP(moe_checkpoint_read_numbers(source->checkpoint, source->tensor, 0, source->rows,
+                                         numbers, err));
+    for (uint32_t i = 0; i < source->rows; i++) {
         out[i] = (float)numbers[i]; /* exact: numbers of experts are small */
+    }
+out:
     free(numbers);
     return status == MOE_OK ? moe_routes_check(config, out, moe_checkpoint_dir(source->checkpoint),
                                                source->tensor->name, err)
@@ -429,24 +432,26 @@ static int put_expert(struct converter *c, struct checkpoint_source *s, uint32_t
     struct expert e = {0};
     for (int v = 0; v < c->n_variants; v++)
         e.bits[v] = convert_bits(c, v, layer, number);
-    int status = find_parts(c, s, layer, number, &e, err);
-    for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
+    int status;
+    MOE_STEP(find_parts(c, s, layer, number, &e, err));
+    for (int v = 0; v < c->n_variants; v++) {
         make_class(c, &e, e.bits[v], &e.classes[v]);
-        for (int i = 0; i < e.n_parts && status == MOE_OK; i++)
+        for (int i = 0; i < e.n_parts; i++) {
             if (!moe_expert_part_is_bias(e.part[i]))
-                status = check_kept(c, &e.sources[i], e.classes[v].matrices[i].layout, err);
-        if (status == MOE_OK && !c->in_place)
-            status = convert_alloc_segments(&e.classes[v], &e.blocks[v], e.segments[v], err);
+                MOE_STEP(check_kept(c, &e.sources[i], e.classes[v].matrices[i].layout, err));
+        }
+        if (!c->in_place)
+            MOE_STEP(convert_alloc_segments(&e.classes[v], &e.blocks[v], e.segments[v], err));
     }
-    for (int i = 0; i < e.n_parts && status == MOE_OK && !c->in_place; i++)
-        status = encode_part(c, &e, i, err);
-    for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
+    for (int i = 0; i < e.n_parts && !c->in_place; i++)
+        MOE_STEP(encode_part(c, &e, i, err));
+    for (int v = 0; v < c->n_variants; v++) {
         uint32_t index;
-        status = moe_pack_put_class(c->writer, &e.classes[v], &index, err);
-        if (status == MOE_OK)
-            status = moe_pack_put_expert(c->writer, layer, number, (uint32_t)v, index,
-                                         (const void *const *)e.segments[v], err);
+        MOE_STEP(moe_pack_put_class(c->writer, &e.classes[v], &index, err));
+        MOE_STEP(moe_pack_put_expert(c->writer, layer, number, (uint32_t)v, index,
+                                     (const void *const *)e.segments[v], err));
     }
+out:
     for (int v = 0; v < c->n_variants; v++)
         free(e.blocks[v]);
     return status;
@@ -460,13 +465,13 @@ static int put_chat_template(struct converter *c, const struct checkpoint_source
     struct moe_buf text = {0};
     int status = MOE_OK;
     if (s->gguf)
-        status = moe_chat_read_gguf(s->gguf, &text, err);
+        MOE_STEP(moe_chat_read_gguf(s->gguf, &text, err));
     else
-        status = moe_chat_read_template(moe_checkpoint_dir(s->checkpoint), &text, err);
-    if (status == MOE_OK && text.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", c->out_path);
-    if (status == MOE_OK)
-        status = moe_pack_put_section(c->writer, MOE_PACK_CHAT, text.data, text.size, err);
+        MOE_STEP(moe_chat_read_template(moe_checkpoint_dir(s->checkpoint), &text, err));
+    if (text.failed)
+        MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", c->out_path));
+    MOE_STEP(moe_pack_put_section(c->writer, MOE_PACK_CHAT, text.data, text.size, err));
+out:
     moe_buf_release(&text);
     return status;
 }
@@ -475,12 +480,12 @@ static int put_sampling(struct converter *c, const struct checkpoint_source *s, 
 {
     struct moe_sampler_options published;
     struct moe_buf text = {0};
-    int status = s->gguf ? moe_sampling_read_gguf(&published, s->gguf, err)
-                         : moe_sampling_read_hf(&published, moe_checkpoint_dir(s->checkpoint), err);
-    if (status == MOE_OK)
-        status = moe_sampling_write(&published, &text, err);
-    if (status == MOE_OK)
-        status = moe_pack_put_section(c->writer, MOE_PACK_SAMPLING, text.data, text.size, err);
+    int status;
+    MOE_STEP(s->gguf ? moe_sampling_read_gguf(&published, s->gguf, err)
+                     : moe_sampling_read_hf(&published, moe_checkpoint_dir(s->checkpoint), err));
+    MOE_STEP(moe_sampling_write(&published, &text, err));
+    MOE_STEP(moe_pack_put_section(c->writer, MOE_PACK_SAMPLING, text.data, text.size, err));
+out:
     moe_buf_release(&text);
     return status;
 }

@@ -347,14 +347,16 @@ static int put_tensor(struct converter *c, const struct repack *r, const struct 
     uint8_t *raw = moe_alloc(t->extent.raw_bytes, 1, err);
     if (!raw)
         return MOE_ERR_MEMORY;
-    int status = moe_pack_read(r->pack, &t->extent, raw, what, err);
-    if (status == MOE_OK && copy) {
+    int status;
+    MOE_STEP(moe_pack_read(r->pack, &t->extent, raw, what, err));
+    if (copy) {
         c->done += t->extent.raw_bytes;
         c->report->source_bytes += t->extent.raw_bytes;
-        status = moe_pack_put_tensor(c->writer, t, raw, err);
-    } else if (status == MOE_OK) {
-        status = encode_tensor(c, t, &matrix, raw, err);
+        MOE_STEP(moe_pack_put_tensor(c->writer, t, raw, err));
+    } else {
+        MOE_STEP(encode_tensor(c, t, &matrix, raw, err));
     }
+out:
     c->report->dense_weights += (uint64_t)t->rows * t->cols;
     free(raw);
     return status;

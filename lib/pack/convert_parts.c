@@ -461,17 +461,18 @@ int convert_choose_float16(struct converter *c, struct row_source *source, bool 
 {
     uint32_t step;
     bool bf16 = true, f16 = true;
-    int status = chunk_rows(c, source, &step, err);
-    for (uint32_t first = 0; first < source->rows && status == MOE_OK && (bf16 || f16);
-         first += step) {
+    int status;
+    MOE_STEP(chunk_rows(c, source, &step, err));
+    for (uint32_t first = 0; first < source->rows && (bf16 || f16); first += step) {
         uint32_t n = source->rows - first < step ? source->rows - first : step;
-        status = convert_read_rows(source, first, n, c->chunk, err);
-        for (uint64_t i = 0; i < (uint64_t)n * source->cols && status == MOE_OK; i++) {
+        MOE_STEP(convert_read_rows(source, first, n, c->chunk, err));
+        for (uint64_t i = 0; i < (uint64_t)n * source->cols; i++) {
             uint32_t bits = moe_f32_bits(c->chunk[i]);
             bf16 = bf16 && (bits & 0xffff) == 0;
             f16 = f16 && moe_f32_bits(moe_f16_to_f32(moe_f32_to_f16(c->chunk[i]))) == bits;
         }
     }
+out:
     source->float16_kind = !bf16 && f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16;
     if (exact)
         *exact = bf16 || f16;

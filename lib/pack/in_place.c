@@ -249,16 +249,19 @@ static int read_panels(const struct matrix_job *job, uint32_t begin, uint32_t en
     uint32_t last = end * MOE_PANEL_ROWS < source->rows ? end * MOE_PANEL_ROWS : source->rows;
     uint32_t most = rows_at_once(source), rows;
     uint8_t *blocks = moe_alloc(most, in_row, err);
-    int status = blocks ? MOE_OK : MOE_ERR_MEMORY;
-    for (uint32_t row = begin * MOE_PANEL_ROWS; row < last && status == MOE_OK; row += rows) {
+    int status;
+    MOE_STEP(blocks ? MOE_OK : MOE_ERR_MEMORY);
+    for (uint32_t row = begin * MOE_PANEL_ROWS; row < last; row += rows) {
         rows = last - row < most ? last - row : most;
-        status = convert_read_blocks(source, row, rows, blocks, err);
-        for (uint32_t r = 0; r < rows && status == MOE_OK; r++)
+        MOE_STEP(convert_read_blocks(source, row, rows, blocks, err));
+        for (uint32_t r = 0; r < rows; r++) {
             if (!store_blocks(source, job->layout, blocks + (uint64_t)r * in_row, 0, n,
                               r % MOE_PANEL_ROWS,
                               job->out + (row + r) / MOE_PANEL_ROWS * panel_bytes))
-                status = fail_not_finite(source, row + r, err);
+                MOE_STEP(fail_not_finite(source, row + r, err));
+        }
     }
+out:
     free(blocks);
     return status;
 }
@@ -270,18 +273,21 @@ static int read_strips(const struct matrix_job *job, uint32_t begin, uint32_t en
     const struct row_source *source = job->source;
     const uint32_t strip = rows_at_once(source);
     float *values = moe_alloc((uint64_t)strip * source->cols, sizeof *values, err);
-    int status = values ? MOE_OK : MOE_ERR_MEMORY;
+    int status;
+    MOE_STEP(values ? MOE_OK : MOE_ERR_MEMORY);
     uint32_t last = end * MOE_PANEL_ROWS < source->rows ? end * MOE_PANEL_ROWS : source->rows;
-    for (uint32_t row = begin * MOE_PANEL_ROWS, n; row < last && status == MOE_OK; row += n) {
+    for (uint32_t row = begin * MOE_PANEL_ROWS, n; row < last; row += n) {
         n = last - row < strip ? last - row : strip;
-        status = convert_read_rows(source, row, n, values, err);
-        for (uint64_t i = 0; i < (uint64_t)n * source->cols && status == MOE_OK; i++)
+        MOE_STEP(convert_read_rows(source, row, n, values, err));
+        for (uint64_t i = 0; i < (uint64_t)n * source->cols; i++) {
             if (!(values[i] - values[i] == 0))
-                status = fail_not_finite(source, row + (uint32_t)(i / source->cols), err);
-        for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+                MOE_STEP(fail_not_finite(source, row + (uint32_t)(i / source->cols), err));
+        }
+        for (uint32_t i = 0; i < n; i++)
             moe_layout_store_row(job->out, job->layout, source->cols, row + i,
                                  values + (uint64_t)i * source->cols);
     }
+out:
     free(values);
     return status;
 }
@@ -763,12 +769,13 @@ static int read_checkpoint(struct moe_pack_image *out, const char *path, uint64_
     MOE_TRY(moe_pack_open(&pack, path, err));
     uint64_t n = moe_pack_file_bytes(pack);
     uint8_t *bytes = NULL;
-    int status =
-        n > most ? moe_fail(err, MOE_ERR_IO, "%s: has changed since it was opened", path) : MOE_OK;
-    if (status == MOE_OK && !(bytes = moe_pages_alloc(moe_round_up(n, MOE_PACK_ALIGN), err)))
-        status = MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = moe_pack_read_all(pack, bytes, err);
+    int status;
+    MOE_STEP(n > most ? moe_fail(err, MOE_ERR_IO, "%s: has changed since it was opened", path)
+                      : MOE_OK);
+    bytes = moe_pages_alloc(moe_round_up(n, MOE_PACK_ALIGN), err);
+    MOE_STEP(bytes ? MOE_OK : MOE_ERR_MEMORY);
+    MOE_STEP(moe_pack_read_all(pack, bytes, err));
+out:
     *out = (struct moe_pack_image){bytes, n};
     if (status != MOE_OK)
         moe_pack_image_free(out);

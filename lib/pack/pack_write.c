@@ -146,10 +146,9 @@ static int create_writer(struct moe_pack_writer **out, const char *path, uint32_
     w->in_memory = in_memory;
     int status = MOE_OK;
     if (zstd_level && !(w->zstd = new_compressor(zstd_level)))
-        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for zstd", path);
-    if (status == MOE_OK)
-        status =
-            in_memory ? open_memory(&w->file, path, err) : moe_outfile_open(&w->file, path, err);
+        MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for zstd", path));
+    MOE_STEP(in_memory ? open_memory(&w->file, path, err) : moe_outfile_open(&w->file, path, err));
+out:
     if (status == MOE_OK)
         *out = w;
     else

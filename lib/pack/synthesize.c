@@ -197,13 +197,14 @@ static int put_experts(struct synthesis *s, struct moe_err *err)
     uint8_t *blocks[CONVERT_MAX_VARIANTS] = {NULL};
     uint8_t *segments[CONVERT_MAX_VARIANTS][MOE_PACK_MAX_SEGMENTS] = {{NULL}};
     int status = MOE_OK;
-    for (int v = 0; v < s->c.n_variants && status == MOE_OK; v++) {
+    for (int v = 0; v < s->c.n_variants; v++) {
         struct moe_expert_class class_;
         make_class(s, v, &class_);
-        status = convert_alloc_segments(&class_, &blocks[v], segments[v], err);
+        MOE_STEP(convert_alloc_segments(&class_, &blocks[v], segments[v], err));
     }
-    for (uint32_t layer = 0; layer < s->config.n_layers && status == MOE_OK; layer++)
-        status = put_layer(s, layer, segments, err);
+    for (uint32_t layer = 0; layer < s->config.n_layers; layer++)
+        MOE_STEP(put_layer(s, layer, segments, err));
+out:
     for (int v = 0; v < s->c.n_variants; v++)
         free(blocks[v]);
     return status;

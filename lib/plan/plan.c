@@ -865,12 +865,14 @@ static int read_numbers(struct moe_record_reader *r, struct moe_yaml_node *map, 
 {
     struct moe_yaml_node *list = NULL;
     uint64_t found = 0;
-    int status = moe_yaml_get_list(r->doc, map, key, false, &list, &found, r->err);
-    if (status == MOE_OK && found > MOE_LINE_POINTS)
-        status = moe_yaml_fail(r->doc, list, r->err, "'%s' must not have more than %d items", key,
-                               MOE_LINE_POINTS);
-    if (list && status == MOE_OK)
-        status = moe_yaml_list_doubles(r->doc, list, 0, out, r->err);
+    int status;
+    MOE_STEP(moe_yaml_get_list(r->doc, map, key, false, &list, &found, r->err));
+    if (found > MOE_LINE_POINTS)
+        MOE_STEP(moe_yaml_fail(r->doc, list, r->err, "'%s' must not have more than %d items", key,
+                               MOE_LINE_POINTS));
+    if (list)
+        MOE_STEP(moe_yaml_list_doubles(r->doc, list, 0, out, r->err));
+out:
     *n = (uint32_t)found;
     return status;
 }
@@ -879,16 +881,16 @@ static int read_numbers(struct moe_record_reader *r, struct moe_yaml_node *map, 
 static int read_line(struct moe_record_reader *r, struct moe_yaml_node *map, struct moe_line *line)
 {
     uint32_t n_seconds = 0;
-    int status = read_numbers(r, map, "rows", line->x, &line->n);
-    if (status == MOE_OK)
-        status = read_numbers(r, map, "seconds", line->y, &n_seconds);
-    if (status == MOE_OK && line->n != n_seconds)
+    MOE_TRY(read_numbers(r, map, "rows", line->x, &line->n));
+    MOE_TRY(read_numbers(r, map, "seconds", line->y, &n_seconds));
+    if (line->n != n_seconds)
         return moe_yaml_fail(r->doc, map, r->err, "'rows' and 'seconds' differ in length");
-    for (uint32_t i = 0; i < line->n && status == MOE_OK; i++)
+    for (uint32_t i = 0; i < line->n; i++) {
         if (line->x[i] <= (i ? line->x[i - 1] : 0))
-            status = moe_yaml_fail(r->doc, moe_yaml_get(map, "rows"), r->err,
-                                   "'rows' must be above 0 and rising");
-    return status;
+            return moe_yaml_fail(r->doc, moe_yaml_get(map, "rows"), r->err,
+                                 "'rows' must be above 0 and rising");
+    }
+    return MOE_OK;
 }
 
 static void write_line(struct moe_emit *e, const struct moe_line *line)
@@ -960,14 +962,14 @@ static int read_variants(struct moe_record_reader *r, struct moe_yaml_node *map,
     struct moe_plan *p = record;
     struct moe_yaml_node *list = NULL;
     uint64_t n = 0;
-    int status = moe_yaml_get_list(r->doc, map, m->key, false, &list, &n, r->err);
-    if (status == MOE_OK && n > MOE_MAX_VARIANTS)
+    MOE_TRY(moe_yaml_get_list(r->doc, map, m->key, false, &list, &n, r->err));
+    if (n > MOE_MAX_VARIANTS)
         return moe_yaml_fail(r->doc, list, r->err, "'%s' must not have more than %d items", m->key,
                              MOE_MAX_VARIANTS);
-    for (struct moe_yaml_node *item = list ? moe_yaml_first(list) : NULL; item && status == MOE_OK;
+    for (struct moe_yaml_node *item = list ? moe_yaml_first(list) : NULL; item;
          item = moe_yaml_next(item))
-        status = read_variant(r, item, p, p->pace.n_variants++);
-    return status;
+        MOE_TRY(read_variant(r, item, p, p->pace.n_variants++));
+    return MOE_OK;
 }
 
 static void write_variants(struct moe_record_writer *w, const struct moe_member *m,

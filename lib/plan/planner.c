@@ -950,21 +950,19 @@ int planner_set_doubts(const struct moe_planner *p, const struct moe_fitted *f,
                        struct moe_plan *plan, struct moe_err *err)
 {
     double by[MOE_N_ASSUMPTIONS];
-    int status = MOE_OK;
     plan->n_doubts = 0;
     find_doubts(plan, !f->strategy.resident, by);
-    for (enum moe_assumption what = 0; what < MOE_N_ASSUMPTIONS && status == MOE_OK; what++) {
+    for (enum moe_assumption what = 0; what < MOE_N_ASSUMPTIONS; what++) {
         struct moe_trial_run t;
         struct planner_variation v;
         if (by[what] <= 0)
             continue;
         planner_begin_variation(&v, p, f);
         set_doubt(&v, plan, what, by[what]);
-        status = moe_planner_try(&v.planner, v.strategy, 0, v.load_rate, &t, NULL, err);
-        if (status == MOE_OK)
-            insert(plan, &(struct moe_plan_doubt){what, by[what], moe_trial_tokens_per_second(&t)});
+        MOE_TRY(moe_planner_try(&v.planner, v.strategy, 0, v.load_rate, &t, NULL, err));
+        insert(plan, &(struct moe_plan_doubt){what, by[what], moe_trial_tokens_per_second(&t)});
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Other budgets ---- */

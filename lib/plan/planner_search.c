@@ -214,12 +214,14 @@ static int try_table(struct search *s, struct moe_err *err)
         return MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < n_names; i++, n += 1 + both)
         from_table(s, (int)i, &all[n], &all[n + 1]);
-    int status = try_ahead(s, all, n, err);
-    for (uint32_t i = 0; i < n && status == MOE_OK; i++) {
-        status = try_and_rank(s, &all[i], err);
-        if (status == MOE_OK && (!both || i % 2))
-            status = report(s, err);
+    int status;
+    MOE_STEP(try_ahead(s, all, n, err));
+    for (uint32_t i = 0; i < n; i++) {
+        MOE_STEP(try_and_rank(s, &all[i], err));
+        if (!both || i % 2)
+            MOE_STEP(report(s, err));
     }
+out:
     free(all);
     return status;
 }
@@ -399,16 +401,14 @@ int planner_prepare(const struct moe_planner *p, const struct moe_strategy *stra
     out->run = (struct moe_trial_run){.optimal_hit_rate = -1};
     struct moe_fitted *f = &out->run.fitted;
     const struct moe_fit_room room = {bytes, p->batch, p->staging};
-    int status = p->fitter.fit(p->fitter.ctx, strategy, &room, f, err);
-    if (status == MOE_OK && p->exact) {
+    MOE_TRY(p->fitter.fit(p->fitter.ctx, strategy, &room, f, err));
+    if (p->exact) {
         const struct moe_terms terms = moe_terms_of(&f->strategy, p->inventory, f->high);
-        status = moe_exactness_check(&terms, err);
+        MOE_TRY(moe_exactness_check(&terms, err));
     }
-    if (status == MOE_OK && p->calibration)
-        status =
-            moe_calibration_check(p->calibration, &f->strategy, p->inventory, f->high, f->low, err);
-    if (status != MOE_OK)
-        return status;
+    if (p->calibration)
+        MOE_TRY(moe_calibration_check(p->calibration, &f->strategy, p->inventory, f->high, f->low,
+                                      err));
     const struct moe_statistics *known = p->scoring ? p->scoring : p->statistics;
     out->pace = *p->pace;
     out->strategy = f->strategy;

@@ -275,21 +275,21 @@ static bool sees(const struct synthesizer *s, uint32_t layer, bool prompt)
 
 static int write_documents(struct synthesizer *s, struct moe_trace_writer *w, struct moe_err *err)
 {
-    int status = MOE_OK;
     moe_routing_figures_tally_clear(&s->tally);
-    for (uint32_t document = 0; document < s->in->sequences && status == MOE_OK; document++) {
+    for (uint32_t document = 0; document < s->in->sequences; document++) {
         draw_begin(&s->draw, s->draw.n_layers, document);
-        status = moe_trace_begin(w, err);
-        for (uint32_t at = 0, n; at < s->n_tokens && status == MOE_OK; at += n) {
+        MOE_TRY(moe_trace_begin(w, err));
+        for (uint32_t at = 0, n; at < s->n_tokens; at += n) {
             n = of_one_stack(s, at, least(BLOCK, s->n_tokens - at));
             uint32_t n_prompt = at < s->in->prompt_tokens ? least(n, s->in->prompt_tokens - at) : 0;
-            status = moe_trace_add(w, n, n_prompt, err);
-            for (uint32_t layer = 0; layer < s->draw.n_layers && status == MOE_OK; layer++)
+            MOE_TRY(moe_trace_add(w, n, n_prompt, err));
+            for (uint32_t layer = 0; layer < s->draw.n_layers; layer++) {
                 if (sees(s, layer, n_prompt > 0))
                     write_layer(s, w, layer, at, n);
+            }
         }
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Statistics ---- */
@@ -311,20 +311,18 @@ static void count_layers(struct synthesizer *s, uint32_t at, uint32_t n, bool pr
 /* Documents that are not in the trace: what is counted was not looked at. */
 static int count_documents(struct synthesizer *s, struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (uint32_t i = 0; s->in->statistics && i < s->in->sequences && status == MOE_OK; i++) {
+    for (uint32_t i = 0; s->in->statistics && i < s->in->sequences; i++) {
         const uint64_t document = (uint64_t)s->in->sequences + i;
         draw_begin(&s->draw, s->draw.n_layers, document);
-        status =
-            moe_statistics_begin(s->in->statistics, moe_hash64(&document, sizeof document), err);
-        for (uint32_t at = 0, n; at < s->n_tokens && status == MOE_OK; at += n) {
+        MOE_TRY(
+            moe_statistics_begin(s->in->statistics, moe_hash64(&document, sizeof document), err));
+        for (uint32_t at = 0, n; at < s->n_tokens; at += n) {
             n = of_one_stack(s, at, least(BLOCK, s->n_tokens - at));
             count_layers(s, at, n, at < s->in->prompt_tokens);
         }
-        if (status == MOE_OK)
-            status = moe_statistics_end(s->in->statistics, err);
+        MOE_TRY(moe_statistics_end(s->in->statistics, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- The whole trace ---- */

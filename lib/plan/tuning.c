@@ -331,17 +331,13 @@ static struct point start_of(const struct tuner *t, uint32_t i)
 static int search(struct tuner *t, struct moe_tuned *out, struct moe_err *err)
 {
     struct point best = {.cost = INFINITY};
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < N_STARTS && status == MOE_OK; i++) {
+    for (uint32_t i = 0; i < N_STARTS; i++) {
         struct point p = start_of(t, i);
-        status = try_point(t, &p, err);
-        if (status == MOE_OK)
-            status = descend_point(t, &p, err);
-        if (status == MOE_OK && p.cost < best.cost)
+        MOE_TRY(try_point(t, &p, err));
+        MOE_TRY(descend_point(t, &p, err));
+        if (p.cost < best.cost)
             best = p;
     }
-    if (status != MOE_OK)
-        return status;
     memcpy(out->weights, best.weights, sizeof out->weights);
     out->low_pool = best.low_pool;
     out->penalty = best.penalty;

@@ -58,8 +58,9 @@ static int end_document(struct counting *c, struct moe_err *err)
     struct moe_statistics *s = c->statistics;
     if (c->n == 0)
         return MOE_OK;
-    int status = moe_statistics_begin(s, c->sequence, err);
-    for (uint32_t layer = 0; layer < s->shape.n_layers && status == MOE_OK; layer++) {
+    int status;
+    MOE_STEP(moe_statistics_begin(s, c->sequence, err));
+    for (uint32_t layer = 0; layer < s->shape.n_layers; layer++) {
         const struct moe_layer_observation seen = {
             .chosen = c->chosen + at(c, layer),
             .weights = c->weights + at(c, layer),
@@ -68,6 +69,7 @@ static int end_document(struct counting *c, struct moe_err *err)
         };
         moe_statistics_observe(s, layer, 0, c->n, &seen);
     }
+out:
     c->n = 0;
     return status == MOE_OK ? moe_statistics_end(s, err) : status;
 }

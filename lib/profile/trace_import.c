@@ -162,10 +162,11 @@ static int begin_csv(struct import *in, struct moe_err *err)
 static int end_turn(struct import *in, struct moe_err *err)
 {
     uint64_t layers = in->shape.n_layers, k = in->shape.top_k;
-    int status = moe_trace_begin(in->writer, err);
-    for (uint32_t t = 0; t < in->n_tokens && status == MOE_OK; t++) {
-        status = moe_trace_add(in->writer, 1, t < in->n_prompt, err);
-        for (uint32_t l = 0; l < layers && status == MOE_OK; l++) {
+    int status;
+    MOE_STEP(moe_trace_begin(in->writer, err));
+    for (uint32_t t = 0; t < in->n_tokens; t++) {
+        MOE_STEP(moe_trace_add(in->writer, 1, t < in->n_prompt, err));
+        for (uint32_t l = 0; l < layers; l++) {
             const uint32_t *chosen = in->chosen + (t * layers + l) * k;
             uint32_t n = 0;
             for (uint32_t i = 0; i < k; i++)
@@ -173,12 +174,13 @@ static int end_turn(struct import *in, struct moe_err *err)
             if (n == k)
                 put_choice(in, t, l, chosen, in->weights + (t * layers + l) * k);
             else if (n > 0)
-                status = fail_at_line(in, err,
+                MOE_STEP(fail_at_line(in, err,
                                       "turn %" PRIu32 " step %" PRIu32 " ended with %" PRIu32
                                       " of %" PRIu64 " experts in a layer",
-                                      in->turn, in->first_step + t, n, k);
+                                      in->turn, in->first_step + t, n, k));
         }
     }
+out:
     in->n_tokens = in->n_prompt = 0;
     return status;
 }
@@ -382,9 +384,10 @@ static int read_lines(struct import *in, struct moe_err *err)
 static int import_json(struct import *in, struct moe_err *err)
 {
     const char *text = in->text;
-    int status = read_lines(in, err);
-    if (status == MOE_OK)
-        status = create(in, err);
+    int status;
+    MOE_STEP(read_lines(in, err));
+    MOE_STEP(create(in, err));
+out:
     in->text = text;
     in->line = 0;
     return status == MOE_OK ? read_lines(in, err) : status;
@@ -398,21 +401,21 @@ int moe_trace_import(const char *from, const char *to, struct moe_err *err)
     struct moe_buf file = {0};
     struct import in = {.path = from, .to = to};
     err = err ? err : &own;
-    int status = moe_file_read_all(from, MAX_FILE_BYTES, &file, err);
-    if (status == MOE_OK) {
-        in.text = (const char *)file.data;
-        in.end = in.text + file.size;
-        if (file.size > strlen(CSV_BEGINNING) &&
-            memcmp(in.text, CSV_BEGINNING, strlen(CSV_BEGINNING)) == 0)
-            status = import_csv(&in, err);
-        else if (file.size > 0 && in.text[0] == '{')
-            status = import_json(&in, err);
-        else
-            status = moe_fail(err, MOE_ERR_FORMAT,
-                              "%s: not a routing trace that can be imported (a CSV that begins "
-                              "with '" CSV_BEGINNING "', or JSON lines)",
-                              from);
-    }
+    int status;
+    MOE_STEP(moe_file_read_all(from, MAX_FILE_BYTES, &file, err));
+    in.text = (const char *)file.data;
+    in.end = in.text + file.size;
+    if (file.size > strlen(CSV_BEGINNING) &&
+        memcmp(in.text, CSV_BEGINNING, strlen(CSV_BEGINNING)) == 0)
+        MOE_STEP(import_csv(&in, err));
+    else if (file.size > 0 && in.text[0] == '{')
+        MOE_STEP(import_json(&in, err));
+    else
+        MOE_STEP(moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: not a routing trace that can be imported (a CSV that begins "
+                          "with '" CSV_BEGINNING "', or JSON lines)",
+                          from));
+out:
     if (status == MOE_OK)
         status = moe_trace_commit(in.writer, err);
     else

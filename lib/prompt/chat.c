@@ -275,13 +275,13 @@ static int read_files(const char *jinja, const char *dir, struct moe_buf *out, s
 {
     struct moe_buf template = {0}, tool_use = {0};
     char *path = moe_path_join(dir, "additional_chat_templates/tool_use.jinja", err);
-    int status =
-        path ? moe_file_read_all(jinja, TEMPLATE_BYTES_MAX, &template, err) : MOE_ERR_MEMORY;
-    if (status == MOE_OK && moe_path_exists(path))
-        status = moe_file_read_all(path, TEMPLATE_BYTES_MAX, &tool_use, err);
-    if (status == MOE_OK)
-        write_templates(template.data ? (const char *)template.data : "",
-                        (const char *)tool_use.data, out);
+    int status;
+    MOE_STEP(path ? moe_file_read_all(jinja, TEMPLATE_BYTES_MAX, &template, err) : MOE_ERR_MEMORY);
+    if (moe_path_exists(path))
+        MOE_STEP(moe_file_read_all(path, TEMPLATE_BYTES_MAX, &tool_use, err));
+    write_templates(template.data ? (const char *)template.data : "", (const char *)tool_use.data,
+                    out);
+out:
     moe_buf_release(&template);
     moe_buf_release(&tool_use);
     free(path);

@@ -757,14 +757,16 @@ static int list_contents(struct moe_scheduler *s, const struct moe_scheduler_opt
     uint32_t n_keys = s->n_layers * s->n_experts;
     s->contents = moe_alloc(n_keys, sizeof *s->contents, err);
     uint32_t *order = moe_alloc(n_keys, sizeof *order, err);
-    int status = s->contents && order ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK && o->contents) {
+    int status;
+    MOE_STEP(s->contents && order ? MOE_OK : MOE_ERR_MEMORY);
+    if (o->contents) {
         s->n_contents = o->n_contents < n_keys ? o->n_contents : n_keys;
         memcpy(s->contents, o->contents, s->n_contents * sizeof *s->contents);
-    } else if (status == MOE_OK && s->strategy.init != MOE_INIT_EMPTY) {
+    } else if (s->strategy.init != MOE_INIT_EMPTY) {
         s->n_contents = moe_initial(s->strategy.init, NULL, n_keys, s->n_layers, s->n_encoder,
                                     s->n_experts, placement_of(o), s->contents, order);
     }
+out:
     free(order);
     return status;
 }

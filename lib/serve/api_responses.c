@@ -86,13 +86,16 @@ static int append_message(json_t *messages, const json_t *item, size_t i, struct
 {
     const char *role = chat_text_of(item, "role");
     json_t *parts = NULL;
-    int status = read_content(&parts, json_object_get(item, "content"), i, m);
+    int status;
+    MOE_STEP(read_content(&parts, json_object_get(item, "content"), i, m));
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
-    if (status == MOE_OK && strcmp(role, "assistant") == 0 &&
-        json_is_null(json_object_get(last, "content")) && !json_object_get(last, "tool_calls"))
+    if (strcmp(role, "assistant") == 0 && json_is_null(json_object_get(last, "content")) &&
+        !json_object_get(last, "tool_calls")) {
         chat_put(m, last, "content", json_incref(parts)); /* after its thought */
-    else if (status == MOE_OK)
+    } else {
         chat_add(m, messages, json_pack("{s:s,s:O}", "role", role, "content", parts));
+    }
+out:
     json_decref(parts);
     return status;
 }

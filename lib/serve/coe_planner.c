@@ -476,17 +476,15 @@ int moe_coe_planner_make(const struct moe_coe_planner *p, struct moe_coe_plan *p
     m.shares.all = p->all;
     m.shares.memory_bytes = p->memory_bytes;
     m.shares.device_bytes = p->device_bytes;
-    int status = coe_shares_open(&m.shares, err);
-    if (status == MOE_OK)
-        status = choose_executors(&m);
-    for (uint32_t on = 0; on < p->costs->n_processors && status == MOE_OK; on++)
-        status = divide(&m, on);
-    if (status == MOE_OK)
-        status = simulate(&m, &got);
-    if (status == MOE_OK) {
-        list_batches(&m);
-        explain_host(&m);
-    }
+    int status;
+    MOE_STEP(coe_shares_open(&m.shares, err));
+    MOE_STEP(choose_executors(&m));
+    for (uint32_t on = 0; on < p->costs->n_processors; on++)
+        MOE_STEP(divide(&m, on));
+    MOE_STEP(simulate(&m, &got));
+    list_batches(&m);
+    explain_host(&m);
+out:
     coe_shares_close(&m.shares);
     return status;
 }
@@ -545,10 +543,10 @@ int moe_coe_plan_simulate(const struct moe_coe_plan *plan, const struct moe_coe_
     struct moe_coe_options o = {.all = all, .executors = executors};
     struct moe_coe_cost *tables =
         moe_alloc((uint64_t)costs->n_processors * costs->n_kinds, sizeof *tables, err);
-    int status = tables ? find_ways(plan, &o, err) : MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = add_executors(plan, costs, tables, at_a_time, executors, processor_of,
-                               &o.n_executors, err);
+    int status;
+    MOE_STEP(tables ? find_ways(plan, &o, err) : MOE_ERR_MEMORY);
+    MOE_STEP(add_executors(plan, costs, tables, at_a_time, executors, processor_of, &o.n_executors,
+                           err));
     const struct moe_coe_machine machine = {.n_processors = costs->n_processors,
                                             .processor_of = processor_of,
                                             .at_a_time = at_a_time,
@@ -559,8 +557,8 @@ int moe_coe_plan_simulate(const struct moe_coe_plan *plan, const struct moe_coe_
                                             .schedule_seconds = schedule_seconds,
                                             .host_processor =
                                                 moe_coe_costs_processor(costs, "cpu")};
-    if (status == MOE_OK)
-        status = moe_coe_simulate(&o, &machine, task->arrivals, task->n, out, err);
+    MOE_STEP(moe_coe_simulate(&o, &machine, task->arrivals, task->n, out, err));
+out:
     free(tables);
     return status;
 }
@@ -609,17 +607,17 @@ int moe_coe_compare(const struct moe_coe_system *system, const struct moe_coe_pl
     casual.resident = 0;
     casual.cuda = alone ? has_cuda : UINT32_MAX;
     casual.cpu = alone ? !has_cuda : UINT32_MAX;
-    int status = moe_coe_plan_new(&made, err);
-    if (status == MOE_OK && system->setting == MOE_COE_AT_BEST)
+    int status;
+    MOE_STEP(moe_coe_plan_new(&made, err));
+    if (system->setting == MOE_COE_AT_BEST)
         copy_executors(best, made);
-    else if (status == MOE_OK)
-        status = moe_coe_planner_make(&casual, made, err);
-    if (status == MOE_OK) {
-        snprintf(made->schedule, sizeof made->schedule, "%s", system->schedule);
-        snprintf(made->evict, sizeof made->evict, "%s", system->evict);
-        made->prefetch = system->prefetch;
-        status = moe_coe_plan_simulate(made, p->costs, p->all, task, 0, out, err);
-    }
+    else
+        MOE_STEP(moe_coe_planner_make(&casual, made, err));
+    snprintf(made->schedule, sizeof made->schedule, "%s", system->schedule);
+    snprintf(made->evict, sizeof made->evict, "%s", system->evict);
+    made->prefetch = system->prefetch;
+    MOE_STEP(moe_coe_plan_simulate(made, p->costs, p->all, task, 0, out, err));
+out:
     if (plan && status == MOE_OK)
         *plan = made;
     else

@@ -237,24 +237,23 @@ int moe_coe_simulate(const struct moe_coe_options *options, const struct moe_coe
                                sizeof *s.compute_free, err);
     s.tasks = moe_alloc(n_arrivals, sizeof *s.tasks, err);
     s.evicted = moe_alloc(options->all->n, sizeof *s.evicted, err);
-    int status = s.runners && s.link_free && s.compute_free && s.tasks && s.evicted
-                     ? MOE_OK
-                     : MOE_ERR_MEMORY;
-    for (uint32_t i = 0; i < options->n_executors && status == MOE_OK; i++) {
+    int status;
+    MOE_STEP(s.runners && s.link_free && s.compute_free && s.tasks && s.evicted ? MOE_OK
+                                                                                : MOE_ERR_MEMORY);
+    for (uint32_t i = 0; i < options->n_executors; i++) {
         s.runners[i].prefetched_expert = MOE_COE_NONE;
         runner_rest(&s.runners[i]);
     }
-    if (status == MOE_OK)
-        status = moe_coe_dispatch_open(&s.dispatch, &own, err);
-    if (status == MOE_OK && machine->host_bytes)
-        status =
-            moe_coe_pool_open(&s.host, options->all, machine->host_bytes, machine->host_evict, err);
-    if (status == MOE_OK && machine->place)
-        status = moe_coe_place(s.dispatch, placed, &s, err);
-    if (status == MOE_OK && machine->place && s.host)
+    MOE_STEP(moe_coe_dispatch_open(&s.dispatch, &own, err));
+    if (machine->host_bytes)
+        MOE_STEP(moe_coe_pool_open(&s.host, options->all, machine->host_bytes, machine->host_evict,
+                                   err));
+    if (machine->place)
+        MOE_STEP(moe_coe_place(s.dispatch, placed, &s, err));
+    if (machine->place && s.host)
         fill_host(&s);
-    if (status == MOE_OK)
-        status = run_simulation(&s, arrivals, n_arrivals, err);
+    MOE_STEP(run_simulation(&s, arrivals, n_arrivals, err));
+out:
     moe_coe_dispatch_close(s.dispatch);
     moe_coe_pool_close(s.host);
     free(s.runners);
@@ -362,15 +361,15 @@ int moe_coe_task_draw(struct moe_coe_task *t, const struct moe_coe_collection *c
 {
     struct beginnings b = {0};
     *t = (struct moe_coe_task){.n = n};
-    int status = find_beginnings(&b, c, all, err);
-    if (status == MOE_OK) {
-        uint64_t steps = draw_paths(t, &b, c, seed);
-        t->arrivals = moe_alloc(n, sizeof *t->arrivals, err);
-        t->steps = moe_alloc(steps, sizeof *t->steps, err);
-        status = t->arrivals && t->steps ? MOE_OK : MOE_ERR_MEMORY;
-    }
-    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+    int status;
+    MOE_STEP(find_beginnings(&b, c, all, err));
+    uint64_t steps = draw_paths(t, &b, c, seed);
+    t->arrivals = moe_alloc(n, sizeof *t->arrivals, err);
+    t->steps = moe_alloc(steps, sizeof *t->steps, err);
+    MOE_STEP(t->arrivals && t->steps ? MOE_OK : MOE_ERR_MEMORY);
+    for (uint32_t i = 0; i < n; i++)
         t->arrivals[i].at = i * interval;
+out:
     if (status == MOE_OK)
         draw_paths(t, &b, c, seed);
     else

@@ -166,13 +166,12 @@ static int open_dispatch(struct moe_server *s, struct moe_err *err)
 int dispatching_open(struct moe_server *s, struct moe_err *err)
 {
     struct moe_coe_costs *guessed = NULL;
-    int status = s->options.costs ? MOE_OK : guess_costs(s, &guessed, err);
-    if (status == MOE_OK)
-        status = describe_models(s, guessed ? guessed : s->options.costs, err);
-    if (status == MOE_OK)
-        status = limit_batches(s, err);
-    if (status == MOE_OK)
-        status = open_dispatch(s, err);
+    int status;
+    MOE_STEP(s->options.costs ? MOE_OK : guess_costs(s, &guessed, err));
+    MOE_STEP(describe_models(s, guessed ? guessed : s->options.costs, err));
+    MOE_STEP(limit_batches(s, err));
+    MOE_STEP(open_dispatch(s, err));
+out:
     moe_coe_costs_free(guessed);
     return status;
 }

@@ -737,13 +737,12 @@ int moe_http_open(struct moe_http **out, struct moe_server *server,
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->fewer, NULL);
     limit_connections(&h->options);
-    int status = kept_responses_open(&h->kept, options->responses_bytes, err);
-    if (status == MOE_OK)
-        status = start_listening(h, err);
-    if (status == MOE_OK)
-        status = http_start(h, err);
-    if (status == MOE_OK)
-        status = start_thread(h, err);
+    int status;
+    MOE_STEP(kept_responses_open(&h->kept, options->responses_bytes, err));
+    MOE_STEP(start_listening(h, err));
+    MOE_STEP(http_start(h, err));
+    MOE_STEP(start_thread(h, err));
+out:
     if (status == MOE_OK)
         *out = h;
     else

@@ -723,11 +723,12 @@ static int read_image(struct moe_server *s, uint32_t model, struct moe_err *err)
     pthread_mutex_unlock(&s->mutex);
     /* A file that changes after this is read anew next time. */
     const char *path = s->models[model].path;
-    int status = stat(path, &i->of) == 0
-                     ? MOE_OK
-                     : moe_fail(err, MOE_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
-    if (status == MOE_OK)
-        status = moe_pack_image_read(&i->file, path, h->sizes[model], is_closing, s, err);
+    int status;
+    MOE_STEP(stat(path, &i->of) == 0
+                 ? MOE_OK
+                 : moe_fail(err, MOE_ERR_IO, "%s: cannot open: %s", path, strerror(errno)));
+    MOE_STEP(moe_pack_image_read(&i->file, path, h->sizes[model], is_closing, s, err));
+out:
     pthread_mutex_lock(&s->mutex);
     if (status == MOE_OK) {
         i->place = THERE;

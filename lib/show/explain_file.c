@@ -17,11 +17,13 @@ static int explain_statistics(const char *path, bool json, const struct moe_pen 
                               struct moe_buf *picture, struct moe_err *err)
 {
     struct moe_statistics *s = NULL;
-    int status = moe_statistics_read(&s, path, err);
-    if (status == MOE_OK && json)
-        status = moe_explain_statistics_json(s, pen->out, err);
-    else if (status == MOE_OK)
-        status = moe_explain_statistics(s, pen->screen, pen->out, picture, err);
+    int status;
+    MOE_STEP(moe_statistics_read(&s, path, err));
+    if (json)
+        MOE_STEP(moe_explain_statistics_json(s, pen->out, err));
+    else
+        MOE_STEP(moe_explain_statistics(s, pen->screen, pen->out, picture, err));
+out:
     moe_statistics_free(s);
     return status;
 }

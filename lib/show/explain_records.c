@@ -318,19 +318,18 @@ int moe_explain_trace(struct moe_trace *t, bool json, struct moe_screen screen, 
     const struct moe_pen pen = {out, screen};
     struct moe_routing_figures_tally tally;
     struct moe_heat heat = {0};
-    int status = moe_routing_figures_tally_trace(&tally, t, err);
-    if (status == MOE_OK)
-        status = moe_heat_of_counts(&heat, tally.activations, tally.n_layers, tally.n_experts, err);
-    if (status == MOE_OK) {
-        const struct moe_routing_figures f = moe_routing_figures_of_tally(&tally);
-        if (json) {
-            status = put_json(t, &f, &heat, out, err);
-        } else {
-            put_text(t, &f, &pen);
-            moe_explain_heat(&heat, screen, picture);
-            moe_buf_text(picture, "\nNext: moe-plan --simulate TRACE --memory 10%,25%,50%\n");
-        }
+    int status;
+    MOE_STEP(moe_routing_figures_tally_trace(&tally, t, err));
+    MOE_STEP(moe_heat_of_counts(&heat, tally.activations, tally.n_layers, tally.n_experts, err));
+    const struct moe_routing_figures f = moe_routing_figures_of_tally(&tally);
+    if (json) {
+        MOE_STEP(put_json(t, &f, &heat, out, err));
+    } else {
+        put_text(t, &f, &pen);
+        moe_explain_heat(&heat, screen, picture);
+        moe_buf_text(picture, "\nNext: moe-plan --simulate TRACE --memory 10%,25%,50%\n");
     }
+out:
     moe_heat_release(&heat);
     moe_routing_figures_tally_release(&tally);
     return status;

@@ -483,8 +483,9 @@ int page_device(struct moe_page *p, const char *path, struct moe_err *err)
     struct moe_device *d = NULL;
     struct moe_buf words = {0};
     struct moe_table t;
-    int status = moe_device_read(&d, path, err);
-    if (status == MOE_OK && d->storage.n_reads) {
+    int status;
+    MOE_STEP(moe_device_read(&d, path, err));
+    if (d->storage.n_reads) {
         moe_page_open_section(p, "Reading from storage");
         moe_table_begin(&t, 3, heads);
         for (uint32_t i = 0; i < d->storage.n_reads; i++) {
@@ -498,10 +499,9 @@ int page_device(struct moe_page *p, const char *path, struct moe_err *err)
         moe_page_table(p, &t);
         moe_page_close_section(p);
     }
-    if (status == MOE_OK) {
-        moe_explain_device(d, MOE_PLAIN_SCREEN, &words);
-        put_words(p, "The same in words", &words);
-    }
+    moe_explain_device(d, MOE_PLAIN_SCREEN, &words);
+    put_words(p, "The same in words", &words);
+out:
     free(d);
     return status;
 }

@@ -561,7 +561,7 @@ static int collect_added(struct moe_tokenizer *tok, bool normalized, struct moe_
 {
     struct moe_buf scratch = {0};
     int status = MOE_OK;
-    for (uint32_t id = 0; id < tok->n_tokens && status == MOE_OK; id++) {
+    for (uint32_t id = 0; id < tok->n_tokens; id++) {
         uint8_t flags = tok->token_flags[id];
         if (!(flags & MOE_TOKEN_ADDED) || normalized != !!(flags & MOE_TOKEN_NORMALIZED))
             continue;
@@ -569,10 +569,11 @@ static int collect_added(struct moe_tokenizer *tok, bool normalized, struct moe_
         token->id = id;
         token->text = moe_token_text(tok, id, &token->n);
         if (normalized)
-            status = normalize_added(tok, id, &scratch, &token->n, err);
+            MOE_STEP(normalize_added(tok, id, &scratch, &token->n, err));
     }
-    if (status == MOE_OK && tok->normalized.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    if (tok->normalized.failed)
+        MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory"));
+out:
     moe_buf_release(&scratch);
     return status;
 }

@@ -118,17 +118,18 @@ static int read_merges(struct reader *r)
 {
     struct moe_gguf_array lines = {0};
     struct moe_buf scratch = {0};
-    int status = moe_gguf_get_array(r->gguf, KEY("merges"), true, &lines, r->err);
-    if (status == MOE_OK && lines.n && !moe_gguf_array_is_text(&lines))
-        status = damaged(r, KEY("merges") " is not a list of texts");
-    if (status == MOE_OK)
-        status = moe_vocab_reserve_merges(r->tok, r->name, lines.n, r->err);
-    for (uint64_t i = 0; i < lines.n && status == MOE_OK; i++) {
+    int status;
+    MOE_STEP(moe_gguf_get_array(r->gguf, KEY("merges"), true, &lines, r->err));
+    if (lines.n && !moe_gguf_array_is_text(&lines))
+        MOE_STEP(damaged(r, KEY("merges") " is not a list of texts"));
+    MOE_STEP(moe_vocab_reserve_merges(r->tok, r->name, lines.n, r->err));
+    for (uint64_t i = 0; i < lines.n; i++) {
         uint64_t n;
         const char *line = moe_gguf_array_text(&lines, i, &n);
         if (!moe_vocab_merge_line(r->tok, line, n, &scratch, &r->tok->bpe.merges[i]))
-            status = moe_vocab_no_merge(r->name, i, &scratch, r->err);
+            MOE_STEP(moe_vocab_no_merge(r->name, i, &scratch, r->err));
     }
+out:
     moe_buf_release(&scratch);
     return status;
 }
@@ -208,13 +209,12 @@ static int read_llama(struct reader *r)
         if (moe_gguf_has(r->gguf, refused[i]))
             return moe_fail(r->err, MOE_ERR_UNSUPPORTED, "%s: %s is not implemented", r->name,
                             refused[i]);
-    int status = add_space_steps(r);
-    if (status == MOE_OK)
-        status = read_tokens(r);
-    if (status == MOE_OK)
-        status = read_scores(r, &scores);
-    if (status == MOE_OK)
-        status = gguf_merges_by_score(r->tok, r->name, scores, r->err);
+    int status;
+    MOE_STEP(add_space_steps(r));
+    MOE_STEP(read_tokens(r));
+    MOE_STEP(read_scores(r, &scores));
+    MOE_STEP(gguf_merges_by_score(r->tok, r->name, scores, r->err));
+out:
     free(scores);
     if (status != MOE_OK)
         return status;
@@ -684,15 +684,16 @@ static int gguf_merges_by_score(struct moe_tokenizer *tok, const char *file, con
                                 struct moe_err *err)
 {
     struct moe_buf found = {0};
-    int status = collect_scored(tok, file, scores, &found, err);
+    int status;
+    MOE_STEP(collect_scored(tok, file, scores, &found, err));
     uint64_t n = found.size / sizeof(struct candidate);
     struct candidate *candidates = (struct candidate *)found.data;
-    if (status == MOE_OK)
-        status = moe_vocab_reserve_merges(tok, file, n, err);
-    if (status == MOE_OK && n)
+    MOE_STEP(moe_vocab_reserve_merges(tok, file, n, err));
+    if (n)
         qsort(candidates, n, sizeof *candidates, compare_candidates);
-    for (uint64_t i = 0; status == MOE_OK && i < n; i++)
+    for (uint64_t i = 0; i < n; i++)
         tok->bpe.merges[i] = candidates[i].merge;
+out:
     moe_buf_release(&found);
     return status;
 }

@@ -763,11 +763,11 @@ static int hf_join_added(struct moe_hf_reader *r, json_t *vocab, json_t *added, 
         *out = json_incref(added);
         return MOE_OK;
     }
-    int status = joined_begin(&j, vocab, added);
-    if (status == MOE_OK)
-        status = join_listed(&j);
-    if (status == MOE_OK)
-        status = join_named(&j);
+    int status;
+    MOE_STEP(joined_begin(&j, vocab, added));
+    MOE_STEP(join_listed(&j));
+    MOE_STEP(join_named(&j));
+out:
     free(j.used);
     json_decref(j.by_text);
     if (status == MOE_OK)
@@ -882,23 +882,19 @@ static int read_tokens(struct moe_hf_reader *r, json_t *vocab, json_t *listed)
     uint32_t n;
     struct moe_vocab_entry *entries = NULL;
     json_t *added = NULL;
-    int status = largest_id(r, vocab, listed, &n);
-    if (status == MOE_OK)
-        status = hf_join_added(r, vocab, listed, &added);
-    if (status == MOE_OK)
-        status = largest_id(r, vocab, added, &n);
-    if (status == MOE_OK && n == 0)
-        status = moe_hf_damaged(r, "the vocabulary is empty");
-    if (status == MOE_OK)
-        status = moe_tokenizer_allocate(r->tok, n, r->err);
-    if (status == MOE_OK && !(entries = moe_alloc(n, sizeof *entries, r->err)))
-        status = MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = collect_vocab(r, vocab, entries);
-    if (status == MOE_OK)
-        status = collect_added(r, vocab, added, entries);
-    if (status == MOE_OK)
-        status = moe_vocab_store(r->tok, r->name, entries, r->err);
+    int status;
+    MOE_STEP(largest_id(r, vocab, listed, &n));
+    MOE_STEP(hf_join_added(r, vocab, listed, &added));
+    MOE_STEP(largest_id(r, vocab, added, &n));
+    if (n == 0)
+        MOE_STEP(moe_hf_damaged(r, "the vocabulary is empty"));
+    MOE_STEP(moe_tokenizer_allocate(r->tok, n, r->err));
+    entries = moe_alloc(n, sizeof *entries, r->err);
+    MOE_STEP(entries ? MOE_OK : MOE_ERR_MEMORY);
+    MOE_STEP(collect_vocab(r, vocab, entries));
+    MOE_STEP(collect_added(r, vocab, added, entries));
+    MOE_STEP(moe_vocab_store(r->tok, r->name, entries, r->err));
+out:
     free(entries);
     json_decref(added);
     return status;

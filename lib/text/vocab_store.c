@@ -159,16 +159,17 @@ int moe_tokenizer_of_bytes(struct moe_tokenizer **out, struct moe_err *err)
     if (!tok)
         return MOE_ERR_MEMORY;
     tok->model = MOE_TOKENIZER_BYTES;
-    int status = moe_tokenizer_allocate(tok, BYTES, err);
-    for (int b = 0; b < BYTES && status == MOE_OK; b++) {
+    int status;
+    MOE_STEP(moe_tokenizer_allocate(tok, BYTES, err));
+    for (int b = 0; b < BYTES; b++) {
         moe_buf_u8(&tok->text, (uint8_t)b);
         tok->offsets[b + 1] = (uint32_t)b + 1;
         tok->token_flags[b] = MOE_TOKEN_MODEL;
     }
-    if (status == MOE_OK && tok->text.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory");
-    if (status == MOE_OK)
-        status = moe_tokenizer_prepare(tok, err);
+    if (tok->text.failed)
+        MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory"));
+    MOE_STEP(moe_tokenizer_prepare(tok, err));
+out:
     if (status == MOE_OK)
         *out = tok;
     else

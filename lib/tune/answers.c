@@ -91,16 +91,15 @@ int moe_rouge_n(struct moe_rouge *out, const char *reference, const char *answer
 {
     struct words r = {0}, a = {0};
     *out = (struct moe_rouge){0};
-    int status = split_words(&r, reference, err);
-    if (status == MOE_OK)
-        status = split_words(&a, answer, err);
-    if (status == MOE_OK) {
-        take_runs(&r, n);
-        take_runs(&a, n);
-        uint64_t common = n_common(&r, &a);
-        double p = share(common, a.n), q = share(common, r.n);
-        *out = (struct moe_rouge){p, q, p + q > 0 ? 2 * p * q / (p + q) : 0};
-    }
+    int status;
+    MOE_STEP(split_words(&r, reference, err));
+    MOE_STEP(split_words(&a, answer, err));
+    take_runs(&r, n);
+    take_runs(&a, n);
+    uint64_t common = n_common(&r, &a);
+    double p = share(common, a.n), q = share(common, r.n);
+    *out = (struct moe_rouge){p, q, p + q > 0 ? 2 * p * q / (p + q) : 0};
+out:
     free(r.hashes);
     free(a.hashes);
     return status;

@@ -85,11 +85,12 @@ static int resume_partial(struct calibration *c, struct moe_err *err)
     struct moe_map *before = NULL;
     if (!o->partial || !o->resume || !moe_path_exists(o->partial))
         return MOE_OK;
-    int status = moe_map_read(&before, o->partial, err);
-    if (status == MOE_OK)
-        status = check_shard(c, before, err);
-    if (status == MOE_OK && before->importances.there)
-        status = adopt_importances(c, before, o->partial, err);
+    int status;
+    MOE_STEP(moe_map_read(&before, o->partial, err));
+    MOE_STEP(check_shard(c, before, err));
+    if (before->importances.there)
+        MOE_STEP(adopt_importances(c, before, o->partial, err));
+out:
     moe_map_free(before);
     return status;
 }

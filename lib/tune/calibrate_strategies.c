@@ -377,11 +377,12 @@ int calibrate_fate(struct calibration *c, struct moe_err *err)
     h.rows = moe_alloc(n, sizeof *h.rows, err);
     h.active = moe_alloc(n, sizeof *h.active, err);
     h.is_low = moe_alloc(2 * (uint64_t)n, 1, err);
-    int status = h.rows && h.active && h.is_low ? curve(c, &h, err) : MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = seek(c, &h, err);
-    if (status == MOE_OK && c->check)
-        status = measure_on(c, &h, true, fate->share, false, &fate->check, err);
+    int status;
+    MOE_STEP(h.rows && h.active && h.is_low ? curve(c, &h, err) : MOE_ERR_MEMORY);
+    MOE_STEP(seek(c, &h, err));
+    if (c->check)
+        MOE_STEP(measure_on(c, &h, true, fate->share, false, &fate->check, err));
+out:
     fate->there = status == MOE_OK;
     fate->high = c->upper;
     fate->low = c->lower;

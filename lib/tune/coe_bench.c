@@ -232,11 +232,12 @@ static int measure_curve(const struct bench *b, const struct kind *kind, uint32_
         .progress = b->o->progress,
     };
     struct moe_engine *e = NULL;
-    int status = open_engine(b, kind->first, on, &e, err);
-    if (status == MOE_OK && how.text)
-        status = moe_check_ids(e->model, how.text->ids, how.text->n, err);
-    if (status == MOE_OK)
-        status = moe_coe_measure_batches(e, &how, curve, err);
+    int status;
+    MOE_STEP(open_engine(b, kind->first, on, &e, err));
+    if (how.text)
+        MOE_STEP(moe_check_ids(e->model, how.text->ids, how.text->n, err));
+    MOE_STEP(moe_coe_measure_batches(e, &how, curve, err));
+out:
     moe_engine_close(e);
     return status;
 }

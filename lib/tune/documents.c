@@ -102,16 +102,17 @@ static int pass_line(struct cutting *c, uint64_t line, bool *separates, uint64_t
 {
     const char *text, *newline = NULL;
     uint64_t n, length = c->separator_n;
-    int status = look_at(c, line, length + 1, &text, &n, err);
-    if (status == MOE_OK)
-        *separates = !c->d->pairs && n >= length && memcmp(text, c->separator, length) == 0 &&
-                     (n == length || text[length] == '\n');
-    while (status == MOE_OK && !newline && line < c->size) {
+    int status;
+    MOE_STEP(look_at(c, line, length + 1, &text, &n, err));
+    *separates = !c->d->pairs && n >= length && memcmp(text, c->separator, length) == 0 &&
+                 (n == length || text[length] == '\n');
+    while (!newline && line < c->size) {
         newline = memchr(text, '\n', n);
         line += newline ? (uint64_t)(newline - text) + 1 : n;
         if (!newline && line < c->size)
-            status = look_at(c, line, 1, &text, &n, err);
+            MOE_STEP(look_at(c, line, 1, &text, &n, err));
     }
+out:
     *next = line;
     return status;
 }
@@ -584,14 +585,16 @@ int moe_corpus_survey(struct moe_corpus *out, uint64_t *bytes, uint64_t *reading
     struct moe_documents_size size;
     documents.what = "counting tokens";
     *out = (struct moe_corpus){.n_texts = n_paths};
-    int status = moe_documents_survey(&documents, paths, n_paths, may_hold, &size, err);
+    int status;
+    MOE_STEP(moe_documents_survey(&documents, paths, n_paths, may_hold, &size, err));
     bool counted = size.bytes <= may_hold;
-    if (status == MOE_OK && !counted)
+    if (!counted)
         count_most(out, &documents, &size);
-    for (uint32_t i = 0; i < n_paths && status == MOE_OK && counted; i++)
-        status = documents.pairs
+    for (uint32_t i = 0; i < n_paths && counted; i++)
+        MOE_STEP(documents.pairs
                      ? moe_pairs_each(&documents, paths[i], count_pair, out, err)
-                     : moe_documents_each(&documents, paths[i], count_document, out, err);
+                     : moe_documents_each(&documents, paths[i], count_document, out, err));
+out:
     *reading = size.bytes;
     *bytes = room_bytes(out->n_tokens, sizeof *out->ids) +
              room_bytes((uint64_t)out->n_documents + 2, sizeof *out->first);
@@ -613,17 +616,19 @@ int moe_corpus_read(struct moe_corpus **out, const struct moe_documents *how,
         return MOE_ERR_MEMORY;
     documents.left_out = &r.corpus->left_out;
     r.corpus->texts = moe_alloc(n_paths, sizeof *r.corpus->texts, err);
-    int status = r.corpus->texts ? MOE_OK : MOE_ERR_MEMORY;
-    for (uint32_t i = 0; i < n_paths && status == MOE_OK; i++) {
+    int status;
+    MOE_STEP(r.corpus->texts ? MOE_OK : MOE_ERR_MEMORY);
+    for (uint32_t i = 0; i < n_paths; i++) {
         struct moe_corpus_text *text = &r.corpus->texts[r.corpus->n_texts++];
         text->path = paths[i];
         text->first_document = r.corpus->n_documents;
-        status = documents.pairs ? moe_pairs_each(&documents, paths[i], add_pair, &r, err)
-                                 : moe_documents_each(&documents, paths[i], add_document, &r, err);
-        if (status == MOE_OK && text->n_documents == 0)
-            status = moe_fail(err, MOE_ERR_FORMAT, "%s: has no %s to predict", paths[i],
-                              documents.pairs ? "pair" : "text");
+        MOE_STEP(documents.pairs ? moe_pairs_each(&documents, paths[i], add_pair, &r, err)
+                                 : moe_documents_each(&documents, paths[i], add_document, &r, err));
+        if (text->n_documents == 0)
+            MOE_STEP(moe_fail(err, MOE_ERR_FORMAT, "%s: has no %s to predict", paths[i],
+                              documents.pairs ? "pair" : "text"));
     }
+out:
     if (status == MOE_OK)
         *out = r.corpus;
     else

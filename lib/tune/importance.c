@@ -221,21 +221,20 @@ static int run_layer(struct exact *x, struct moe_rerun *r, uint32_t layer, struc
 {
     uint64_t rows = 0;
     double cost = 0; /* counted before */
-    int status = MOE_OK;
-    for (uint32_t e = 0; e < x->n_experts && status == MOE_OK; e++) {
+    for (uint32_t e = 0; e < x->n_experts; e++) {
         if (!wanted(x, x->first + e))
             continue;
         rows += add_jobs(x, e, layer, &cost);
         if (x->n_visitors[e] == 0)
             finish_expert(x, e);
         if (rows >= CALL_ROWS) {
-            status = run_jobs(x, r, layer, err);
+            MOE_TRY(run_jobs(x, r, layer, err));
             rows = 0;
         }
     }
-    if (status == MOE_OK && x->n_jobs > 0)
-        status = run_jobs(x, r, layer, err);
-    return status != MOE_OK ? status : x->status;
+    if (x->n_jobs > 0)
+        MOE_TRY(run_jobs(x, r, layer, err));
+    return x->status;
 }
 
 /* ---- All layers ---- */

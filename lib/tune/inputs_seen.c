@@ -523,13 +523,13 @@ static int convert_pack(const char *pack, const char *out_path,
 {
     struct moe_convert_options aware = *options;
     struct moe_inputs_seen *seen = NULL;
-    int status = moe_inputs_seen_open(&seen, pack, inputs, err);
-    if (status == MOE_OK) {
-        aware.inputs = moe_inputs_seen_of(seen);
-        status = moe_convert_pack(pack, out_path, &aware, report, err);
-    }
-    if (status == MOE_OK && note)
+    int status;
+    MOE_STEP(moe_inputs_seen_open(&seen, pack, inputs, err));
+    aware.inputs = moe_inputs_seen_of(seen);
+    MOE_STEP(moe_convert_pack(pack, out_path, &aware, report, err));
+    if (note)
         describe(aware.inputs, note);
+out:
     moe_inputs_seen_close(seen);
     return status;
 }

@@ -150,12 +150,13 @@ static int score_windows(struct scorer *sc, const char *path, const char *text, 
     if (window < 2 || window > sc->s->context)
         return moe_fail(err, MOE_ERR_USAGE, "a window of %u tokens does not work: 2 to %u do",
                         window, sc->s->context);
-    int status = w.bos ? moe_ids_push(&ids, (uint32_t)moe_tokenizer_bos(tok), err) : MOE_OK;
-    if (status == MOE_OK)
-        status = moe_tokenizer_encode_parts(tok, text, n, window, take_windows, &w, &ids, err);
-    if (status == MOE_OK && sc->n_documents == 0)
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: %llu tokens are less than one window of %u",
-                          path, (unsigned long long)ids.n, window);
+    int status;
+    MOE_STEP(w.bos ? moe_ids_push(&ids, (uint32_t)moe_tokenizer_bos(tok), err) : MOE_OK);
+    MOE_STEP(moe_tokenizer_encode_parts(tok, text, n, window, take_windows, &w, &ids, err));
+    if (sc->n_documents == 0)
+        MOE_STEP(moe_fail(err, MOE_ERR_FORMAT, "%s: %llu tokens are less than one window of %u",
+                          path, (unsigned long long)ids.n, window));
+out:
     moe_ids_release(&ids);
     return status;
 }

@@ -48,11 +48,11 @@ static int save_trace(struct profiling *p, struct moe_err *err)
 static int save_partial(struct profiling *p, struct moe_err *err)
 {
     struct moe_buf text = {0};
-    int status = p->trace ? save_trace(p, err) : MOE_OK;
-    if (status == MOE_OK)
-        status = moe_statistics_write(p->statistics, &text, err);
-    if (status == MOE_OK)
-        status = moe_file_write_all(p->options->partial, text.data, text.size, err);
+    int status;
+    MOE_STEP(p->trace ? save_trace(p, err) : MOE_OK);
+    MOE_STEP(moe_statistics_write(p->statistics, &text, err));
+    MOE_STEP(moe_file_write_all(p->options->partial, text.data, text.size, err));
+out:
     moe_buf_release(&text);
     p->saving.saved = moe_seconds();
     p->whole &=

@@ -163,13 +163,12 @@ int moe_rerun_open(struct moe_rerun **out, struct moe_model *model, struct moe_e
     const struct moe_session_options session = session_options(corpus, options);
     int status = MOE_OK;
     if ((corpus->pairs != NULL) != (r->n_encoder > 0))
-        status = moe_fail(err, MOE_ERR_USAGE,
+        MOE_STEP(moe_fail(err, MOE_ERR_USAGE,
                           r->n_encoder ? "the model has an encoder: it takes pairs"
-                                       : "the model has no encoder: it takes texts");
-    if (status == MOE_OK)
-        status = moe_session_open(&r->session, model, experts, &session, err);
-    if (status == MOE_OK)
-        status = moe_scores_open(&r->scores, r->session, err);
+                                       : "the model has no encoder: it takes texts"));
+    MOE_STEP(moe_session_open(&r->session, model, experts, &session, err));
+    MOE_STEP(moe_scores_open(&r->scores, r->session, err));
+out:
     if (status != MOE_OK) {
         moe_rerun_close(r);
         return status;
