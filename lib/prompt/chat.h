@@ -64,7 +64,9 @@ struct moe_chat_input {
  * Messages are passed to the template as they are, except in forms that it was found not to accept:
  * parts where it takes texts, and the reverse; arguments of tool calls as text where it takes an
  * object, and the reverse; a content of null or none where it would write "None" or fail; the
- * role "developer" where it knows only "system"; a thought under the other names of its member.
+ * role "developer" where it knows only "system"; a thought under the other names of its member;
+ * several system texts, or questions, in a row where it takes one, which are joined; a system text
+ * behind a question, which becomes one.
  *
  * All of the caller's texts are such pieces, also those of variables.
  *

@@ -17,6 +17,9 @@ struct chat_forms {
     bool no_system;         /* it leaves out a system text */
     bool no_tools;          /* ... or tools */
     bool no_developer;      /* it does not name the role */
+    bool one_system;        /* it takes one system text, not several */
+    bool early_system;      /* ... and none behind a question */
+    bool one_user;          /* it takes no two questions in a row */
 };
 
 /*

@@ -119,6 +119,44 @@ static bool takes_arguments_as_text(struct chat_probe *p)
     return takes;
 }
 
+/* Whether a conversation is written with both words. */
+static bool writes_both(struct chat_probe *p, json_t *messages, const char *one, const char *other)
+{
+    struct moe_buf out = {0};
+    bool both = probe_write(p, messages, NULL, true, &out) && strstr(text_of(&out), one) &&
+                strstr(text_of(&out), other);
+    moe_buf_release(&out);
+    return both;
+}
+
+/* Finds which messages must be joined, or be questions, or have another role: a template may refuse
+ * two of a kind, or leave one out. What it refuses of simpler conversations too is left to it. */
+static void find_order(struct chat_probe *p)
+{
+    struct chat_forms *f = &p->chat->forms;
+    json_t *asked = message(p, "user", PROBE_USER), *first = message(p, "system", SYSTEM);
+    const bool takes_system = writes_both(p, json_pack("[O,O]", first, asked), SYSTEM, PROBE_USER);
+    const bool takes_turns =
+        writes_both(p, answered(p, message(p, "user", USER2)), PROBE_ANSWER, USER2);
+    if (takes_system && !f->no_developer)
+        f->no_developer = !writes_both(
+            p, json_pack("[O,o,O]", first, message(p, "developer", USER2), asked), SYSTEM, USER2);
+    f->one_system = takes_system &&
+                    !writes_both(p, json_pack("[O,o,O]", first, message(p, "system", USER2), asked),
+                                 SYSTEM, USER2);
+    f->early_system =
+        takes_turns && !writes_both(p,
+                                    json_pack("[O*,O,o,o,O]", takes_system ? first : NULL, asked,
+                                              message(p, "assistant", PROBE_ANSWER),
+                                              message(p, "system", USER2), asked),
+                                    takes_system ? SYSTEM : USER2, USER2);
+    f->one_user =
+        takes_turns &&
+        !writes_both(p, json_pack("[o,O]", message(p, "user", USER2), asked), USER2, PROBE_USER);
+    json_decref(asked);
+    json_decref(first);
+}
+
 static void find_forms(struct chat_probe *p)
 {
     struct chat_forms *f = &p->chat->forms;
@@ -325,6 +363,7 @@ int chat_probe_all(struct moe_chat *chat, const struct moe_tokenizer *tok, const
     if (!chat->stops)
         return MOE_ERR_MEMORY;
     find_forms(&p);
+    find_order(&p);
     find_end_of_text(&p, heeds_prompt(&p));
     find_end_of_call(&p);
     find_thoughts(&p);

@@ -333,13 +333,67 @@ static bool change_message(struct change *c, json_t *message)
     return changed;
 }
 
-static bool change_all(struct change *c, const json_t *messages)
+static bool is_system(const json_t *message)
+{
+    return moe_chat_has_role(message, "system") || moe_chat_has_role(message, "developer");
+}
+
+/* Whether a message is to be one with the one before it. */
+static bool joins(const struct change *c, const json_t *before, const json_t *message)
+{
+    const struct chat_forms *f = &c->chat->forms;
+    const json_t *contents[] = {json_object_get(before, "content"),
+                                json_object_get(message, "content")};
+    for (int i = 0; i < 2; i++)
+        if (!json_is_string(contents[i]) && !(json_is_array(contents[i]) && all_texts(contents[i])))
+            return false;
+    return (f->one_system && is_system(before) && is_system(message)) ||
+           (f->one_user && moe_chat_has_role(before, "user") && moe_chat_has_role(message, "user"));
+}
+
+static void join(struct change *c, json_t *before, const json_t *message)
+{
+    struct moe_buf all = {0};
+    moe_chat_append_content(before, &all);
+    moe_buf_text(&all, "\n\n");
+    moe_chat_append_content(message, &all);
+    json_t *text = all.failed ? NULL : json_stringn((const char *)all.data, all.size);
+    change_member(
+        c, before, "content",
+        c->chat->forms.parts_only ? json_pack("[{s:s,s:o*}]", "type", "text", "text", text) : text);
+    moe_buf_release(&all);
+}
+
+/* A system text behind a question becomes one, and messages are joined, where the template takes
+ * them in no other way. */
+static bool change_order(struct change *c, json_t *messages)
+{
+    bool changed = false, asked = false;
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+        const bool late = asked && c->chat->forms.early_system && is_system(message);
+        asked |= !is_system(message);
+        changed |= late;
+        if (late && c->make)
+            change_member(c, message, "role", json_string("user"));
+        if (i == 0 || !joins(c, json_array_get(messages, i - 1), message))
+            continue;
+        changed = true;
+        if (c->make) {
+            join(c, json_array_get(messages, i - 1), message);
+            json_array_remove(messages, i--);
+        }
+    }
+    return changed;
+}
+
+static bool change_all(struct change *c, json_t *messages)
 {
     bool changed = false;
     size_t i;
     json_t *message;
     json_array_foreach(messages, i, message) changed |= change_message(c, message);
-    return changed;
+    return change_order(c, messages) || changed;
 }
 
 int chat_adapt(const struct moe_chat *chat, const json_t *messages, json_t **out,
@@ -347,7 +401,7 @@ int chat_adapt(const struct moe_chat *chat, const json_t *messages, json_t **out
 {
     struct change c = {.chat = chat};
     *out = NULL;
-    if (!change_all(&c, messages))
+    if (!change_all(&c, (json_t *)messages))
         return MOE_OK;
     MOE_TRY(moe_json_copy(out, messages, err));
     c.make = true;

@@ -13,8 +13,8 @@
 
 /* ---- Requests ---- */
 
-/* Appends {"type": "text", "text"} of a text, or of each block of text; other blocks are refused.
- */
+/* Appends {"type": "text", "text"} of a text, or of each block of text, or of a tool's name, by
+ * which agents say what they found; other blocks are refused. */
 static int append_texts(json_t *parts, const json_t *content, const char *where,
                         struct chat_maker *m)
 {
@@ -27,14 +27,15 @@ static int append_texts(json_t *parts, const json_t *content, const char *where,
                         REQUEST ": '%s' is neither a text nor a list of blocks", where);
     json_array_foreach(content, i, block)
     {
-        if (strcmp(chat_text_of(block, "type"), "text") != 0 ||
-            !json_is_string(json_object_get(block, "text")))
+        const char *type = chat_text_of(block, "type");
+        const bool names = strcmp(type, "tool_reference") == 0;
+        const json_t *text = json_object_get(block, names ? "tool_name" : "text");
+        if ((!names && strcmp(type, "text") != 0) || !json_is_string(text))
             return moe_fail(m->err, MOE_ERR_FORMAT,
                             REQUEST
                             ": '%s[%zu]' is a block of type '%.40s': only text can be read there",
-                            where, i, chat_text_of(block, "type"));
-        chat_add(m, parts,
-                 json_pack("{s:s,s:O}", "type", "text", "text", json_object_get(block, "text")));
+                            where, i, type);
+        chat_add(m, parts, json_pack("{s:s,s:O}", "type", "text", "text", text));
     }
     return MOE_OK;
 }
@@ -44,6 +45,18 @@ static void flush_texts(json_t *messages, const char *role, json_t *parts, struc
 {
     if (json_array_size(parts))
         chat_add(m, messages, json_pack("{s:s,s:O}", "role", role, "content", parts));
+}
+
+/* System texts: those of the request, and what agents say between turns. */
+static int append_system(json_t *messages, const json_t *content, const char *where,
+                         struct chat_maker *m)
+{
+    json_t *parts = json_array();
+    int status = append_texts(parts, content, where, m);
+    if (status == MOE_OK)
+        flush_texts(messages, "system", parts, m);
+    json_decref(parts);
+    return status;
 }
 
 static const struct chat_member result_members[] = {{"tool_use_id", CHAT_TEXT, true}, {NULL}};
@@ -149,9 +162,11 @@ static int append_messages(json_t *messages, const json_t *list, struct chat_mak
             MOE_TRY(append_user(messages, content, where, m));
         else if (strcmp(role, "assistant") == 0)
             MOE_TRY(append_assistant(messages, content, where, m));
+        else if (strcmp(role, "system") == 0)
+            MOE_TRY(append_system(messages, content, where, m));
         else
             return moe_fail(m->err, MOE_ERR_FORMAT,
-                            REQUEST ": 'messages[%zu].role' is neither user nor assistant", i);
+                            REQUEST ": 'messages[%zu].role' is none of user, assistant, system", i);
     }
     return MOE_OK;
 }
@@ -284,7 +299,7 @@ static int messages_to_chat(struct moe_request *r, json_t **out, const json_t *b
         {"tool_choice", CHAT_OBJECT, false},   {"thinking", CHAT_OBJECT, false},
         {"output_config", CHAT_OBJECT, false}, {NULL}};
     static const char *const not_done[] = {"mcp_servers", "container"};
-    json_t *chat = *out = json_object(), *messages = json_array(), *system = json_array();
+    json_t *chat = *out = json_object(), *messages = json_array();
     struct chat_maker maker = {.err = err}, *m = &maker;
     int status = chat_check(m, body, "", members);
     for (const char *const *key = same; *key; key++)
@@ -300,11 +315,9 @@ static int messages_to_chat(struct moe_request *r, json_t **out, const json_t *b
     if (status == MOE_OK && !json_object_get(chat, "max_tokens"))
         status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'max_tokens' is missing");
     if (status == MOE_OK)
-        status = append_texts(system, json_object_get(body, "system"), "system", m);
-    if (status == MOE_OK) {
-        flush_texts(messages, "system", system, m);
+        status = append_system(messages, json_object_get(body, "system"), "system", m);
+    if (status == MOE_OK)
         status = append_messages(messages, json_object_get(body, "messages"), m);
-    }
     chat_put(m, chat, "messages", json_incref(messages));
     if (status == MOE_OK)
         status = put_tools(chat, json_object_get(body, "tools"), m);
@@ -315,7 +328,6 @@ static int messages_to_chat(struct moe_request *r, json_t **out, const json_t *b
     if (status == MOE_OK)
         status = put_thinking(r, chat, json_object_get(body, "thinking"), m);
     json_decref(messages);
-    json_decref(system);
     return chat_end(m, status);
 }
 

@@ -60,7 +60,8 @@ says '*"content":"<tool_call>*none*"finish_reason":"stop"}*' "what calls no tool
 schema='{"type":"object","properties":{"path":{"enum":["a","b"]}},"required":["path"],"additionalProperties":false}'
 post /v1/messages '{"max_tokens":80,"temperature":0,"system":"Be short.","messages":[{"role":"user","content":"Hi"},
 {"role":"assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"tool_use","id":"toolu_1","name":"find","input":{"path":"a"}}]},
-{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":"found"},{"type":"text","text":"and?"}]}],
+{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":[{"type":"tool_reference","tool_name":"find"}]},{"type":"text","text":"and?"}]},
+{"role":"system","content":"Be shorter."}],
 "tools":[{"name":"find","input_schema":'"$schema"'}],"tool_choice":{"type":"tool","name":"find"}}'
 says '{"id":"msg_*","type":"message","role":"assistant",*"content":\[{"type":"tool_use","id":"toolu_*","name":"find","input":{"path": "[ab]"}}\],"stop_reason":"tool_use",*"output_tokens":*' \
     "Messages answer with a call"

@@ -198,6 +198,41 @@ static void messages_take_the_templates_form(void **state)
     moe_chat_free(thinks);
 }
 
+static void messages_take_the_templates_order(void **state)
+{
+    static const char talk[] =
+        "[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"developer\",\"content\":"
+        "[{\"type\":\"text\",\"text\":\"b\"}]},{\"role\":\"user\",\"content\":\"c\"},"
+        "{\"role\":\"user\",\"content\":\"d\"},{\"role\":\"assistant\",\"content\":\"e\"},"
+        "{\"role\":\"system\",\"content\":\"f\"},{\"role\":\"user\",\"content\":\"g\"}]";
+    static const struct {
+        const char *template, *text;
+    } cases[] = {
+        {EACH("{{ m.role[0] }}:{{ m.content }};"), "s:a;s:b;u:c;u:d;a:e;s:f;u:g;"},
+        /* One system text, at the beginning; turns take turns. */
+        {EACH("{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif "
+              "%}"
+              "{% if not loop.first and m.role == messages[loop.index0 - 1].role %}"
+              "{{ raise_exception('again') }}{% endif %}{{ m.role[0] }}:{{ m.content }};"),
+         "s:a\n\nb;u:c\n\nd;a:e;u:f\n\ng;"},
+        /* Later ones are left out. */
+        {EACH("{% if m.role != 'system' or loop.first %}{{ m.role[0] }}:{{ m.content }};{% endif "
+              "%}"),
+         "s:a\n\nb;u:c;u:d;a:e;u:f;u:g;"},
+        /* Contents are parts. */
+        {EACH("{% if m.role != 'system' or loop.first %}{% for p in m.content %}{{ p.text }},"
+              "{% endfor %};{% endif %}"),
+         "a\n\nb,;c,;d,;e,;f,;g,;"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char got[256];
+        struct moe_chat *chat = open_chat(cases[i].template);
+        assert_int_equal(render(chat, talk, NULL, got, sizeof got), MOE_OK);
+        assert_string_equal(got, cases[i].text);
+        moe_chat_free(chat);
+    }
+}
+
 static void what_would_be_left_out_is_refused(void **state)
 {
     char got[512];
@@ -350,6 +385,7 @@ int main(void)
         cmocka_unit_test(templates_tell_how_answers_end),
         cmocka_unit_test(thoughts_are_told_from_contents),
         cmocka_unit_test(messages_take_the_templates_form),
+        cmocka_unit_test(messages_take_the_templates_order),
         cmocka_unit_test(what_would_be_left_out_is_refused),
         cmocka_unit_test(texts_become_utf8),
         cmocka_unit_test(lists_have_a_template_for_tools),
