@@ -15,7 +15,7 @@ enum {
 };
 
 /* Without --strategy the fastest of these is taken: a search for each size would take minutes. */
-static const char *const candidates[] = {"resident", "lru", "lru+cache=lrfu", "prefetch",
+static const char *const candidates[] = {"resident", "lru", "lru+cache=learned", "prefetch",
                                          "moe-offloading"};
 enum { N_CANDIDATES = sizeof candidates / sizeof candidates[0] };
 

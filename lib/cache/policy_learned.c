@@ -41,6 +41,7 @@ enum {
     N_TERMS,
     HORIZON = 2, /* tokens */
     STRIDE = 3,  /* tokens from example to example, above HORIZON: one waits at a time */
+    LANES = 8,   /* experts that are computed side by side: sums are of every LANES-th */
     PATIENCE = 4 * MOE_HABITS_SEQUENCES, /* tokens after which an example's text counts as ended */
 };
 
@@ -55,9 +56,10 @@ static const double IMPATIENCE = 0.5; /* of a logit, for each token of waiting *
 struct learned {
     struct moe_follower base;
     struct moe_habits habits;
-    float *uses;   /* [layer][N_MEANS][n_experts] m */
-    float *tokens; /* [layer][N_MEANS] n */
-    /* [layer] the example that waits for its label: [N_TERMS][n_experts] */
+    uint32_t stride; /* n_experts, rounded up to whole LANES: rows of terms */
+    float *uses;     /* [layer][N_MEANS][n_experts] m */
+    float *tokens;   /* [layer][N_MEANS] n */
+    /* [layer] the example that waits for its label: [N_TERMS][stride] */
     float *example;
     uint8_t *label; /* [layer][n_experts] its labels */
     uint8_t *known; /* [layer][n_experts] whether the expert had been used before */
@@ -66,8 +68,8 @@ struct learned {
     uint32_t *text; /* [n_layers] its sequence */
     uint32_t *began; /* [n_layers] habits.runs when the last example began */
     uint8_t *used;   /* [layer][n_experts] ever */
-    float *terms;    /* [N_TERMS][n_experts] scratch: a layer's, to be scored */
-    float *logits;   /* [n_experts] scratch */
+    float *terms;    /* [N_TERMS][stride] scratch: a layer's, to be scored; 0 behind n_experts */
+    float *logits, *errors, *slopes, *sloped; /* [stride] scratch */
     float weights[N_TERMS];
     double curvature[N_TERMS][N_TERMS], gradient[N_TERMS]; /* of examples */
     double exact[N_TERMS];                                 /* the weights */
@@ -113,36 +115,51 @@ static void newton_step(struct learned *t)
 
 static void weigh(const struct learned *t, const float *terms, float *logits)
 {
-    uint32_t n = t->habits.n_experts;
-    for (uint32_t e = 0; e < n; e++)
-        logits[e] = t->weights[ONE];
-    for (int i = 0; i < ONE; i++)
-        for (uint32_t e = 0; e < n; e++)
-            logits[e] += t->weights[i] * terms[i * n + e];
+    uint32_t stride = t->stride;
+    for (uint32_t e = 0; e < stride; e++)
+        logits[e] = 0;
+    for (int i = 0; i < N_TERMS; i++) {
+        const float weight = t->weights[i], *term = terms + i * stride;
+        for (uint32_t e = 0; e < stride; e++)
+            logits[e] += weight * term[e];
+    }
+}
+
+/* The sum of products, always in the same order. */
+static double dot(const float *a, const float *b, uint32_t stride)
+{
+    float sums[LANES] = {0};
+    double all = 0;
+    for (uint32_t e = 0; e < stride; e += LANES)
+        for (int k = 0; k < LANES; k++)
+            sums[k] += a[e + k] * b[e + k];
+    for (int k = 0; k < LANES; k++)
+        all += (double)sums[k];
+    return all;
 }
 
 /* Adds the layer's example, whose labels are complete. */
 static void learn_example(struct learned *t, uint32_t layer)
 {
-    uint32_t n = t->habits.n_experts;
-    const float *terms = t->example + (uint64_t)layer * N_TERMS * n;
+    uint32_t n = t->habits.n_experts, stride = t->stride;
+    const float *terms = t->example + (uint64_t)layer * N_TERMS * stride;
+    const uint8_t *label = t->label + layer * n, *known = t->known + layer * n;
+    float *errors = t->errors, *slopes = t->slopes, *sloped = t->sloped;
     weigh(t, terms, t->logits);
-    for (uint32_t e = 0; e < n; e++) /* probabilities */
-        t->logits[e] = 1 / (1 + moe_exact_exp2(-t->logits[e] * LOG2_E));
     for (uint32_t e = 0; e < n; e++) {
-        if (!t->known[layer * n + e])
-            continue;
-        double p = (double)t->logits[e], error = t->label[layer * n + e] - p, x[N_TERMS];
-        for (int i = 0; i < N_TERMS; i++)
-            x[i] = (double)terms[i * n + e];
-        for (int i = 0; i < N_TERMS; i++) {
-            double v = p * (1 - p) * x[i];
-            t->gradient[i] += error * x[i];
-            for (int j = 0; j < N_TERMS; j++)
-                t->curvature[i][j] += v * x[j];
-        }
-        t->learns = true;
+        float p = 1 / (1 + moe_exact_exp2(-t->logits[e] * LOG2_E)), counts = known[e];
+        errors[e] = counts * ((float)label[e] - p);
+        slopes[e] = counts * (p * (1 - p));
     }
+    for (int i = 0; i < N_TERMS; i++) {
+        const float *term = terms + i * stride;
+        t->gradient[i] += dot(errors, term, stride);
+        for (uint32_t e = 0; e < stride; e++)
+            sloped[e] = slopes[e] * term[e];
+        for (int j = 0; j <= i; j++) /* the other half is the same */
+            t->curvature[i][j] += dot(sloped, terms + j * stride, stride);
+    }
+    t->learns = true;
     t->waits[layer] = 0;
 }
 
@@ -150,16 +167,17 @@ static void learn_example(struct learned *t, uint32_t layer)
 
 static void make_terms(struct learned *t, const struct moe_choices *c, float *terms)
 {
-    uint32_t n = t->habits.n_experts, top_k = t->habits.top_k;
+    uint32_t n = t->habits.n_experts, stride = t->stride, top_k = t->habits.top_k;
     float chance = (float)top_k / (float)n;
     for (int i = 0; i < N_MEANS; i++) {
+        float *term = terms + i * stride;
         float per = 1.0f / ((t->tokens[c->layer * N_MEANS + i] + 0.5f) * chance);
         const float *uses = t->uses + ((uint64_t)c->layer * N_MEANS + i) * n;
         for (uint32_t e = 0; e < n; e++)
-            terms[i * n + e] = moe_exact_log2((uses[e] + 0.5f * chance) * per) * LN_2;
+            term[e] = moe_exact_log2((uses[e] + 0.5f * chance) * per) * LN_2;
     }
-    float *ratio = terms + RATIO * n, *one = terms + ONE * n;
-    moe_habits_ratios(&t->habits, c, ratio, terms + CHOSEN * n);
+    float *ratio = terms + RATIO * stride, *one = terms + ONE * stride;
+    moe_habits_ratios(&t->habits, c, ratio, terms + CHOSEN * stride);
     for (uint32_t e = 0; e < n; e++) {
         ratio[e] = moe_exact_log2(ratio[e]) * LN_2;
         one[e] = 1;
@@ -192,10 +210,10 @@ static void take_row(struct learned *t, uint32_t layer, uint32_t sequence, const
         learn_example(t, layer);
 }
 
+/* The row is an example, whose terms are there. */
 static void begin_example(struct learned *t, const struct moe_choices *row)
 {
     uint64_t n = t->habits.n_experts, first = row->layer * n;
-    make_terms(t, row, t->example + first * N_TERMS);
     memset(t->label + first, 0, n);
     memcpy(t->known + first, t->used + first, n);
     t->waits[row->layer] = 1;
@@ -207,23 +225,28 @@ static void chosen(struct moe_follower *f, const struct moe_choices *c)
 {
     struct learned *t = (struct learned *)f;
     uint32_t n = t->habits.n_experts, layer = c->layer;
+    float *example = t->example + (uint64_t)layer * N_TERMS * t->stride, *scores = f->scores;
     if (layer <= t->layer && t->learns)
         newton_step(t);
     t->layer = layer;
+    bool has_terms = false;
     for (uint32_t i = 0; i < c->n_rows; i++) {
         const struct moe_choices row = {layer, 1, c->chosen + (uint64_t)i * t->habits.top_k,
                                         c->sequences ? c->sequences + i : NULL};
         take_row(t, layer, row.sequences ? *row.sequences : 0, row.chosen);
         /* Layers take turns (follow), so that each token is an example in some layer. */
         uint32_t since = t->habits.runs[layer] - t->began[layer];
-        if (since >= STRIDE && (!t->waits[layer] || since > PATIENCE))
+        if (since >= STRIDE && (!t->waits[layer] || since > PATIENCE)) {
+            make_terms(t, &row, example);
             begin_example(t, &row);
+            has_terms = c->n_rows == 1; /* then they are the pass's */
+        }
     }
-    make_terms(t, c, t->terms);
-    weigh(t, t->terms, f->scores + layer * n);
+    if (!has_terms)
+        make_terms(t, c, t->terms);
+    weigh(t, has_terms ? example : t->terms, t->logits);
     for (uint32_t e = 0; e < n; e++)
-        if (!t->used[layer * n + e])
-            f->scores[layer * n + e] = NEVER;
+        scores[layer * n + e] = t->used[layer * n + e] ? t->logits[e] : NEVER;
     f->version[layer]++;
 }
 
@@ -247,15 +270,19 @@ static struct moe_follower *follow(struct moe_arena *a, const struct moe_followe
     t.base.version = moe_arena_take(a, n_layers, sizeof *t.base.version);
     t.uses = moe_arena_take(a, n_keys * N_MEANS, sizeof *t.uses);
     t.tokens = moe_arena_take(a, n_layers * N_MEANS, sizeof *t.tokens);
-    t.example = moe_arena_take(a, n_keys * N_TERMS, sizeof *t.example);
+    t.stride = (p->n_experts + LANES - 1) / LANES * LANES;
+    t.example = moe_arena_take(a, n_layers * t.stride * N_TERMS, sizeof *t.example);
     t.label = moe_arena_take(a, n_keys, 1);
     t.known = moe_arena_take(a, n_keys, 1);
     t.waits = moe_arena_take(a, n_layers, 1);
     t.text = moe_arena_take(a, n_layers, sizeof *t.text);
     t.began = moe_arena_take(a, n_layers, sizeof *t.began);
     t.used = moe_arena_take(a, n_keys, 1);
-    t.terms = moe_arena_take(a, n * N_TERMS, sizeof *t.terms);
-    t.logits = moe_arena_take(a, n, sizeof *t.logits);
+    t.terms = moe_arena_take(a, (uint64_t)t.stride * N_TERMS, sizeof *t.terms);
+    t.logits = moe_arena_take(a, t.stride, sizeof *t.logits);
+    t.errors = moe_arena_take(a, t.stride, sizeof *t.errors);
+    t.slopes = moe_arena_take(a, t.stride, sizeof *t.slopes);
+    t.sloped = moe_arena_take(a, t.stride, sizeof *t.sloped);
     if (!at)
         return NULL;
     for (uint64_t key = 0; key < n_keys; key++)

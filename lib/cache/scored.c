@@ -7,6 +7,7 @@ void moe_scored_release(struct moe_scored *s)
     free(s->place);
     free(s->n);
     free(s->bound);
+    free(s->least);
     free(s->version);
 }
 
@@ -34,8 +35,9 @@ int moe_scored_init(struct moe_scored *s, const struct moe_policy_ops *ops,
     s->place = moe_alloc(params->n_keys, sizeof *s->place, err);
     s->n = moe_alloc(u->n_layers, sizeof *s->n, err);
     s->bound = moe_alloc(u->n_layers, sizeof *s->bound, err);
+    s->least = moe_alloc(u->n_layers, sizeof *s->least, err);
     s->version = ops->follow ? moe_alloc(u->n_layers, sizeof *s->version, err) : NULL;
-    if (!s->keys || !s->place || !s->n || !s->bound || (ops->follow && !s->version))
+    if (!s->keys || !s->place || !s->n || !s->bound || !s->least || (ops->follow && !s->version))
         return MOE_ERR_MEMORY;
     forget_bounds(s);
     return MOE_OK;
@@ -98,23 +100,32 @@ struct candidate {
     double score;
 };
 
-/* Searches one layer for a lower victim, and tightens its bound. */
+/* Searches one layer for a lower victim, and tightens its bound. A greater part scores no less:
+ * only those up to the lowest that was good enough, or was not, are scored. */
 static void search_layer(struct moe_scored *s, uint32_t of, uint32_t layer, moe_evictable_fn may,
                          void *ctx, struct candidate *best)
 {
     const struct moe_policy_ops *ops = s->base.ops;
     const uint64_t *used = s->usage->last_ever;
     const uint32_t *keys = s->keys + of * s->usage->n_experts;
-    double bound = INFINITY;
+    const float *scores = s->version ? s->usage->follower->scores : NULL;
+    bool returns = moe_scored_returns(s, layer, of); /* else all may score the same */
+    double bound = INFINITY, lowest = INFINITY;
     for (uint32_t i = 0; i < s->n[of]; i++) {
         uint32_t key = keys[i];
-        double part = ops->part(s, key), value = ops->score(s, part, of, layer);
+        double part = scores ? (double)scores[key] : ops->part(s, key);
+        bound = part < bound ? part : bound;
+        if (part > lowest && returns)
+            continue;
+        double value = ops->score(s, part, of, layer);
         bool before = best->key < 0 || value < best->score ||
                       (value == best->score && (used[key] < used[best->key] ||
                                                 (used[key] == used[best->key] && key < best->key)));
-        if (before && (!may || may(ctx, key)))
+        bool takes = before && (!may || may(ctx, key));
+        if (takes)
             *best = (struct candidate){key, value};
-        bound = part < bound ? part : bound;
+        if (takes || (!before && value > best->score))
+            lowest = part;
     }
     s->bound[of] = bound;
 }
@@ -138,24 +149,21 @@ int64_t moe_scored_victim(struct moe_policy *p, int64_t incoming, moe_evictable_
     uint32_t layer = incoming >= 0 ? (uint32_t)incoming / u->n_experts : u->layer;
     uint32_t first = u->n_layers;
     struct candidate best = {MOE_NO_KEY, 0};
-    double least = 0;
     if (s->version)
         forget_chosen(s);
     if (s->sequences != u->sequences)
         forget_bounds(s);
     for (uint32_t of = 0; of < u->n_layers; of++) {
-        double value = s->n[of] ? p->ops->score(s, s->bound[of], of, layer) : INFINITY;
-        if (s->n[of] && (first == u->n_layers || value < least)) {
+        if (s->n[of])
+            s->least[of] = p->ops->score(s, s->bound[of], of, layer);
+        if (s->n[of] && (first == u->n_layers || s->least[of] < s->least[first]))
             first = of;
-            least = value;
-        }
     }
     /* The most promising layer first: most others then need no search. */
     if (first < u->n_layers)
         search_layer(s, first, layer, may, ctx, &best);
     for (uint32_t of = 0; of < u->n_layers; of++)
-        if (s->n[of] && of != first &&
-            (best.key < 0 || !(p->ops->score(s, s->bound[of], of, layer) > best.score)))
+        if (s->n[of] && of != first && (best.key < 0 || !(s->least[of] > best.score)))
             search_layer(s, of, layer, may, ctx, &best);
     return best.key;
 }

@@ -27,6 +27,7 @@ struct moe_scored {
     uint32_t *place;    /* [n_keys] a resident's index in keys */
     uint32_t *n;        /* [n_layers] residents */
     double *bound;      /* [n_layers] */
+    double *least;      /* [n_layers] scratch: what the bounds score */
     uint64_t sequences; /* the record's `sequences` for which the bounds hold */
     uint64_t *version;  /* [n_layers] the follower's version for which they hold; NULL: none */
 };

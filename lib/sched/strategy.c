@@ -49,10 +49,10 @@ static const struct moe_strategy strategies[] = {
         .cache = &moe_policy_lru,
     }, {
         .name = "prefetch",
-        .describe = "caches by fading frequency, predicts the next layer: measured best",
+        .describe = "caches by likelihood of use, predicts the next layer: measured best",
         .predict = MOE_PREDICT_BY_GATE, .depth = 1,
         .prefetch = {.top_k = true},
-        .cache = &moe_policy_lrfu,
+        .cache = &moe_policy_learned,
         .prefill = MOE_PREFILL_POPULARITY,
     }, {
         .name = "host",
