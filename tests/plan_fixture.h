@@ -155,6 +155,10 @@ static inline struct moe_plan *full_plan(void)
     p->expected = (struct moe_plan_expected){11.5,  123.25, 0.6,    0.7,    0.8,   4096.5, 0.05,
                                              0.03,  0.01,   0.02,   0.04,   0.015, 0.005,  3.5,
                                              0.006, 0.0007, 0.0008, 0.0001, 0.75};
+    p->first = p->expected;
+    p->first.decode_tokens_per_second = 9.25;
+    p->first.prefill_tokens_per_second = -1;
+    p->evidence.threads = 4;
     for (uint32_t l = 0; l < 3; l++)
         p->layers[l] = (struct moe_plan_layer){l / 3.0, 1 - l / 3.0, l * 1e-3};
     fill_outlook(p);

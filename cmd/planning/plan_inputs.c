@@ -329,6 +329,8 @@ static int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
         in->pace.host_slowdown = d->accelerator.memory_bytes_per_second.value / host;
     in->evidence.link_stated = load_rate(in) > 0 || !moe_device_load_measured(d, tier_of(in));
     in->evidence.times_spread = moe_device_spread(d);
+    if (in->evidence.times_measured)
+        in->evidence.threads = (uint32_t)d->host.threads.value;
     set_layer(in);
     in->host_bytes = (uint64_t)(HOST_SHARE * d->host.memory_bytes.value);
     if (in->host_bytes == 0 && !o->pack) /* a pack's is named */

@@ -37,8 +37,11 @@ struct table {
     uint32_t n_strategies, n_sizes;
     int width; /* of the longest name */
     bool json;
-    bool assumes;       /* one of them predicts (--assume-prediction) */
-    uint32_t n_results; /* printed */
+    bool assumes;                            /* one of them predicts (--assume-prediction) */
+    uint32_t n_results;                      /* printed */
+    struct moe_buf held;                     /* lines before the next result: the head, refusals */
+    struct moe_err refusals[MAX_STRATEGIES]; /* the last one of each strategy */
+    uint32_t n_refusals;                     /* that were said */
 };
 
 /* ---- Lists ---- */
@@ -228,40 +231,48 @@ static int print_json(const struct table *t, const struct result *r, struct moe_
     return cli_print(moe_emit_end_item(&e, err), &out, err);
 }
 
-static void print_line(const struct table *t, const struct result *r)
+static int print_line(struct table *t, const struct result *r, struct moe_err *err)
 {
     const struct moe_simulated_phase *d = &r->run.simulated.decode;
     char optimal[16] = "-";
+    MOE_TRY(cli_print(MOE_OK, &t->held, err));
     if (r->run.optimal_hit_rate >= 0)
         snprintf(optimal, sizeof optimal, "%.1f%%", 100 * r->run.optimal_hit_rate);
     cli_say("%-*s %9s %6.1f%% %7s %6.1f%% %6.1f%% %9.2f %9.2f\n", t->width, r->strategy,
             r->size->text, 100 * hit_rate(&d->experts), optimal,
             100 * share(d->stall_seconds, d->seconds), 100 * share(d->link_seconds, d->seconds),
             share((double)d->tokens, d->seconds), bound(r));
+    return MOE_OK;
 }
 
-static void print_refusal(const struct table *t, const char *strategy, const struct size *size,
-                          const struct moe_err *err)
+/* Says what a strategy was refused for, with the size where that is the reason, and not again where
+ * it is the same at the next size. */
+static void refuse(struct table *t, uint32_t strategy, const struct size *size,
+                   const struct moe_err *err)
 {
-    if (t->json)
+    struct moe_err *last = &t->refusals[strategy];
+    const bool again = last->status == err->status && strcmp(last->text, err->text) == 0;
+    *last = *err;
+    if (again)
         return;
-    cli_say("%-*s %9s  %s\n", t->width, strategy, size->text, err->text);
+    t->n_refusals++;
+    moe_buf_printf(&t->held, "%-*s %9s  %s\n", t->width, t->names[strategy],
+                   err->status == MOE_ERR_LIMIT ? size->text : "", err->text);
 }
 
-static void print_head(const struct table *t, const struct plan_inputs *in)
+static void put_head(struct table *t, const struct plan_inputs *in)
 {
     const struct moe_plan_evidence *e = &in->evidence;
-    if (t->json)
-        return;
-    cli_say("%" PRIu64 " tokens (%" PRIu64 " of prompts) in %" PRIu64 " texts; %s\n",
-            e->trace_tokens, e->trace_prompt_tokens, e->trace_sequences, e->device);
-    cli_say("%-*s %9s %7s %7s %7s %7s %9s %9s\n", t->width, "", "memory", "found", "optimum",
-            "waiting", "link", "tokens/s", "at most");
+    moe_buf_printf(&t->held,
+                   "%" PRIu64 " tokens (%" PRIu64 " of prompts) in %" PRIu64 " texts; %s\n",
+                   e->trace_tokens, e->trace_prompt_tokens, e->trace_sequences, e->device);
+    moe_buf_printf(&t->held, "%-*s %9s %7s %7s %7s %7s %9s %9s\n", t->width, "", "memory", "found",
+                   "optimum", "waiting", "link", "tokens/s", "at most");
 }
 
 /* Strategies that cannot run at this size say why and are left out; other errors end the table. */
 static int run_size(struct table *t, const struct plan_inputs *in, const struct size *size,
-                    struct moe_err *why, struct moe_err *err)
+                    struct moe_err *err)
 {
     struct moe_planner planner =
         plan_planner(in, size->of_experts ? PLAN_OF_EXPERTS : PLAN_OF_PROCESS);
@@ -276,15 +287,11 @@ static int run_size(struct table *t, const struct plan_inputs *in, const struct 
         status = moe_planner_try(&planner, &t->strategies[i], size->bytes, 0, &r.run, NULL, err);
         cli_progress_done();
         if (status == MOE_ERR_USAGE || status == MOE_ERR_LIMIT || status == MOE_ERR_UNSUPPORTED) {
-            print_refusal(t, t->names[i], size, err);
-            *why = *err;
+            refuse(t, i, size, err);
             status = MOE_OK;
         } else if (status == MOE_OK) {
             r.load_bytes = moe_inventory_mean_load(planner.inventory, r.run.fitted.high);
-            if (t->json)
-                status = print_json(t, &r, err);
-            else
-                print_line(t, &r);
+            status = t->json ? print_json(t, &r, err) : print_line(t, &r, err);
             t->n_results++;
         }
     }
@@ -292,12 +299,22 @@ static int run_size(struct table *t, const struct plan_inputs *in, const struct 
     return status;
 }
 
+/* Nothing could run: one refusal is the error, of several each was said. */
+static int refuse_all(struct table *t, struct moe_err *err)
+{
+    const struct moe_err last = t->refusals[t->n_strategies - 1];
+    *err = last;
+    if (t->n_refusals < 2 || t->json)
+        return last.status;
+    MOE_TRY(cli_print(MOE_OK, &t->held, err));
+    return moe_fail(err, last.status, "none of these strategies can run here");
+}
+
 int plan_simulate(const struct plan_options *o, const char *strategies, const char *sizes,
                   bool json, struct moe_err *err)
 {
     static struct table t; /* too large for the stack */
     struct plan_inputs in = {0};
-    struct moe_err why = {0};
     t.json = json;
     t.width = 8;
     cli_catch_termination(); /* a drawn trace must not remain */
@@ -307,16 +324,17 @@ int plan_simulate(const struct plan_options *o, const char *strategies, const ch
     MOE_STEP(plan_inputs_open(&in, o, err));
     for (uint32_t i = 0; i < t.n_sizes; i++)
         resolve_size(&in, &t.sizes[i]);
-    print_head(&t, &in);
+    put_head(&t, &in);
     for (uint32_t i = 0; i < t.n_sizes; i++)
-        MOE_STEP(run_size(&t, &in, &t.sizes[i], &why, err));
-    if (t.n_results == 0) { /* nothing could run */
-        *err = why;
-        status = why.status;
-    } else if (json) {
+        MOE_STEP(run_size(&t, &in, &t.sizes[i], err));
+    if (t.n_results == 0)
+        MOE_STEP(refuse_all(&t, err));
+    if (json)
         printf("]\n");
-    }
+    else
+        MOE_STEP(cli_print(MOE_OK, &t.held, err));
 out:
+    moe_buf_release(&t.held);
     plan_inputs_close(&in);
     return status;
 }

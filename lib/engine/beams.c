@@ -341,6 +341,7 @@ static int deliver(const struct search *b, struct moe_ids *history, struct moe_e
     all.token = NULL;
     a->options = &all;
     write_path(b, best.n_tokens, best.last);
+    stats->answers++;
     stats->beams = b->options->n;
     stats->beam_score = best.score;
     stats->ttft_seconds = moe_seconds() - asked->started;

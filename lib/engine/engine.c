@@ -72,6 +72,25 @@ static int decide_memory(struct moe_engine *e, struct moe_memory *memory,
     return status == MOE_OK ? describe_strategy(e, err) : status;
 }
 
+/* Precision and slots of the experts, if the model has any. */
+static void set_settings(struct moe_engine *e, const struct moe_memory *memory)
+{
+    const struct moe_pack *pack = e->model->pack;
+    const struct moe_resolved *r = &memory->resolved;
+    const struct moe_pools *pools = &memory->pools.pools;
+    struct moe_run_settings *s = &e->settings;
+    if (moe_pack_n_variants(pack) == 0)
+        return;
+    snprintf(s->precision, sizeof s->precision, "%s", moe_pack_variant_at(pack, r->high)->name);
+    if (moe_strategy_takes_low(&r->strategy) && r->low != r->high)
+        snprintf(s->low_precision, sizeof s->low_precision, "%s",
+                 moe_pack_variant_at(pack, r->low)->name);
+    for (uint32_t c = 0; c < pools->n_classes; c++) {
+        s->cache_slots += pools->pools[c].n_cache;
+        s->working_slots += pools->pools[c].n_working;
+    }
+}
+
 static int open_experts(struct moe_engine *e, struct moe_cache_options *cache,
                         const struct moe_progress *progress, struct moe_err *err)
 {
@@ -133,6 +152,7 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
     if (!o->shares)
         MOE_TRY(moe_energy_open(&e->energy, MOE_ENERGY_ROOT, err));
     MOE_TRY(decide_memory(e, &memory, o, err));
+    set_settings(e, &memory);
     if ((o->pack_in_ram || o->device.test) && !o->pack_copy && !e->strategy.resident)
         MOE_TRY(copy_pack(e, err));
     MOE_TRY(moe_model_load(e->model, memory.session.context, e->gpu, progress, err));
@@ -259,7 +279,12 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     stats->gpu_memory_bytes = e->gpu ? MOE_GPU_OWN_BYTES + moe_gpu_allocated_bytes(e->gpu) : 0;
     stats->gpu_memory_budget_bytes = e->gpu ? e->budget.gpu.total : 0;
     stats->unlocked_bytes = e->gpu ? moe_gpu_unlocked_bytes(e->gpu) : 0;
-    snprintf(stats->kv, sizeof stats->kv, "%s", moe_kv_kind_name(e->session->kv_kind));
+    stats->settings = e->settings;
+    stats->settings.context = e->session->context;
+    stats->settings.batch = e->session->batch;
+    stats->settings.n_threads = (uint32_t)e->session->n_threads;
+    snprintf(stats->settings.kv, sizeof stats->settings.kv, "%s",
+             moe_kv_kind_name(e->session->kv_kind));
     stats->bf16_rows = e->gpu ? moe_gpu_bf16_rows(e->gpu) : 0;
     if (e->session->stages->add_stats)
         e->session->stages->add_stats(e->session, stats);

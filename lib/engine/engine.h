@@ -143,10 +143,11 @@ struct moe_engine {
     struct moe_experts *experts;
     struct moe_session *session;
     struct moe_budget budget;
-    bool memory_named;            /* the user or a plan named the budget */
-    struct moe_strategy strategy; /* as it runs: settled, resolved for this pack and device */
-    char parts[512];              /* its parts, in the words of their options */
-    const char *fallback;         /* which of its parts is replaced, and why; NULL: none */
+    bool memory_named;                /* the user or a plan named the budget */
+    struct moe_strategy strategy;     /* as it runs: settled, resolved for this pack and device */
+    char parts[512];                  /* its parts, in the words of their options */
+    struct moe_run_settings settings; /* but for the session's */
+    const char *fallback;             /* which of its parts is replaced, and why; NULL: none */
     /* Of the options, for sessions. */
     const struct moe_statistics *statistics;
     const struct moe_pace *pace;

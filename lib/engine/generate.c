@@ -690,8 +690,10 @@ static int take_token(struct moe_generator *g, struct member *m, uint32_t row, c
         MOE_TRY(moe_greedy(s, row, id, err));
     if (a->ended)
         return MOE_OK;
-    if (n_before == 0)
+    if (n_before == 0) {
         s->stats.ttft_seconds = m->ttft_seconds = moe_seconds() - o->started;
+        s->stats.answers++;
+    }
     int status = moe_answer_take(a, *id, logits, m->history, err);
     s->stats.generated_tokens += a->n_tokens - n_before;
     if (status == MOE_OK && a->ended && a->why == MOE_STOP_CONTEXT && o->full) {

@@ -74,6 +74,7 @@ void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part)
     moe_phase_stats_add(&s.encode, &part->encode);
     moe_phase_stats_add(&s.prefill, &part->prefill);
     moe_phase_stats_add(&s.decode, &part->decode);
+    s.answers += sum->answers;
     s.prompt_tokens += sum->prompt_tokens;
     s.generated_tokens += sum->generated_tokens;
     s.loaded_tokens += sum->loaded_tokens;
@@ -98,7 +99,7 @@ struct moe_changes moe_stats_changes(const struct moe_stats *s)
     const struct moe_phase_stats all = moe_stats_all(s);
     struct moe_changes changes = {
         .of[MOE_CHANGE_BF16_ROWS] = s->bf16_rows,
-        .of[MOE_CHANGE_KV_ROWS] = moe_kv_is_inexact(s->kv) ? all.tokens : 0,
+        .of[MOE_CHANGE_KV_ROWS] = moe_kv_is_inexact(s->settings.kv) ? all.tokens : 0,
     };
     moe_changes_add_counts(&changes, &all.experts, strcmp(s->device, "cuda") == 0);
     return changes;

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "model/config.h"
 #include "profile/device.h"
 #include "sched/exactness.h"
 #include "sched/scheduler.h"
@@ -46,10 +47,20 @@ void moe_phase_stats_add(struct moe_phase_stats *sum, const struct moe_phase_sta
 
 struct moe_sampler_options; /* model/sampling.h */
 
+/* What a plan decides as well (plan/plan.h), beside memory and strategy. */
+struct moe_run_settings {
+    uint32_t context, batch, n_threads; /* positions, rows of a pass, threads that computed */
+    char kv[8];                         /* how keys and values were kept: "f32", "f16" */
+    /* Precision of the experts, and the lower one where one is taken, as the pack names them. */
+    char precision[MOE_NAME_BYTES], low_precision[MOE_NAME_BYTES];
+    uint64_t cache_slots, working_slots; /* that keep experts, and further ones; 0: all in memory */
+};
+
 struct moe_stats {
     struct moe_phase_stats encode; /* of a model with an encoder: its passes over sources */
     struct moe_phase_stats prefill, decode;
     double ttft_seconds; /* request to first token, tokenization included */
+    uint64_t answers;    /* that were begun */
     uint64_t prompt_tokens, generated_tokens;
     uint64_t loaded_tokens; /* of prompts that came from a context file, so none of the above */
     /* How often a full context had its oldest tokens dropped, and how many these were. */
@@ -67,8 +78,8 @@ struct moe_stats {
     uint64_t peak_rss_bytes, memory_budget_bytes;       /* budget 0: none was given */
     uint64_t gpu_memory_bytes, gpu_memory_budget_bytes; /* taken on a GPU, of so many; 0: none */
     uint64_t unlocked_bytes; /* of the host's memory for a GPU, what could not be page-locked */
-    char kv[8];              /* how keys and values were kept: "f32", "f16" */
-    uint64_t bf16_rows;      /* inputs of products that were computed in bf16 (--bf16-prompts) */
+    struct moe_run_settings settings;
+    uint64_t bf16_rows; /* inputs of products that were computed in bf16 (--bf16-prompts) */
     /* With a GPU and predictions by routers: where these are asked, "gpu" or "host", and what each
      * took for one row when that was chosen; "": there was no choice. */
     char predict_on[8];

@@ -143,6 +143,7 @@ static const struct moe_member evidence_members[] = {
     FIELD("statistics", evidence.statistics),
     FIELD("statistics_tokens", evidence.statistics_tokens),
     FIELD("device", evidence.device),
+    FIELD("threads", evidence.threads),
     FIELD("times_measured", evidence.times_measured),
     FIELD("times_stated", evidence.times_stated),
     FIELD("link_stated", evidence.link_stated),
@@ -166,25 +167,25 @@ static const struct moe_record loss_record = {MOE_RECORD(loss_members)};
 /* ---- What is expected ---- */
 
 static const struct moe_member expected_members[] = {
-    FIGURE(moe_plan, "decode_tokens_per_second", expected.decode_tokens_per_second),
-    FIGURE(moe_plan, "decode_error", expected.decode_error),
-    FIGURE(moe_plan, "prefill_tokens_per_second", expected.prefill_tokens_per_second),
-    SHARE(moe_plan, "hit_rate", expected.hit_rate),
-    SHARE(moe_plan, "optimal_hit_rate", expected.optimal_hit_rate),
-    SHARE(moe_plan, "accuracy", expected.accuracy),
-    FIGURE(moe_plan, "bytes_per_token", expected.bytes_per_token),
-    FIGURE(moe_plan, "compute_seconds", expected.compute_seconds),
-    FIGURE(moe_plan, "handling_seconds", expected.handling_seconds),
-    FIGURE(moe_plan, "stall_seconds", expected.stall_seconds),
-    FIGURE(moe_plan, "host_seconds", expected.host_seconds),
-    FIGURE(moe_plan, "prefill_compute_seconds", expected.prefill_compute_seconds),
-    FIGURE(moe_plan, "prefill_handling_seconds", expected.prefill_handling_seconds),
-    FIGURE(moe_plan, "prefill_stall_seconds", expected.prefill_stall_seconds),
-    FIGURE(moe_plan, "prefill_host_seconds", expected.prefill_host_seconds),
-    FIGURE(moe_plan, "loads_per_token", expected.loads_per_token),
-    FIGURE(moe_plan, "link_seconds", expected.link_seconds),
-    FIGURE(moe_plan, "compute_limit_seconds", expected.compute_limit_seconds),
-    FIGURE(moe_plan, "link_limit_seconds", expected.link_limit_seconds),
+    FIGURE(moe_plan_expected, "decode_tokens_per_second", decode_tokens_per_second),
+    FIGURE(moe_plan_expected, "decode_error", decode_error),
+    FIGURE(moe_plan_expected, "prefill_tokens_per_second", prefill_tokens_per_second),
+    SHARE(moe_plan_expected, "hit_rate", hit_rate),
+    SHARE(moe_plan_expected, "optimal_hit_rate", optimal_hit_rate),
+    SHARE(moe_plan_expected, "accuracy", accuracy),
+    FIGURE(moe_plan_expected, "bytes_per_token", bytes_per_token),
+    FIGURE(moe_plan_expected, "compute_seconds", compute_seconds),
+    FIGURE(moe_plan_expected, "handling_seconds", handling_seconds),
+    FIGURE(moe_plan_expected, "stall_seconds", stall_seconds),
+    FIGURE(moe_plan_expected, "host_seconds", host_seconds),
+    FIGURE(moe_plan_expected, "prefill_compute_seconds", prefill_compute_seconds),
+    FIGURE(moe_plan_expected, "prefill_handling_seconds", prefill_handling_seconds),
+    FIGURE(moe_plan_expected, "prefill_stall_seconds", prefill_stall_seconds),
+    FIGURE(moe_plan_expected, "prefill_host_seconds", prefill_host_seconds),
+    FIGURE(moe_plan_expected, "loads_per_token", loads_per_token),
+    FIGURE(moe_plan_expected, "link_seconds", link_seconds),
+    FIGURE(moe_plan_expected, "compute_limit_seconds", compute_limit_seconds),
+    FIGURE(moe_plan_expected, "link_limit_seconds", link_limit_seconds),
 };
 static const struct moe_record expected_record = {MOE_RECORD(expected_members)};
 
@@ -296,7 +297,8 @@ static int set_up(struct moe_plan *p, struct moe_err *err)
         return moe_fail(err, MOE_ERR_USAGE, "no plan has %u layers of %u experts, %u per token",
                         p->n_layers, p->n_experts, p->top_k);
     moe_record_clear(&boundary_record, p);
-    moe_record_clear(&expected_record, p);
+    moe_record_clear(&expected_record, &p->expected);
+    moe_record_clear(&expected_record, &p->first);
     p->layers = moe_alloc(p->n_layers, sizeof *p->layers, err);
     if (!p->layers)
         return MOE_ERR_MEMORY;
@@ -322,9 +324,8 @@ int moe_plan_new(struct moe_plan **out, uint32_t n_layers, uint32_t n_experts, u
     return status;
 }
 
-struct moe_components moe_plan_components(const struct moe_plan *plan, bool prompts)
+struct moe_components moe_plan_components(const struct moe_plan_expected *e, bool prompts)
 {
-    const struct moe_plan_expected *e = &plan->expected;
     return (struct moe_components){{
         [MOE_COMPONENT_COMPUTE] = prompts ? e->prefill_compute_seconds : e->compute_seconds,
         [MOE_COMPONENT_HANDLING] = prompts ? e->prefill_handling_seconds : e->handling_seconds,
@@ -357,7 +358,8 @@ static const struct moe_member plan_members[] = {
     MOE_SECTION(MOE_IF_SET, "times", 0, plan_times_record),
     MOE_SECTION(MOE_IF_SET, "evidence", 0, evidence_record),
     MOE_LINE_LIST(struct moe_plan, "losses", losses, n_losses, loss_record),
-    MOE_SECTION(MOE_IF_SET, "expected", 0, expected_record),
+    MOE_SECTION(MOE_IF_SET, "expected", offsetof(struct moe_plan, expected), expected_record),
+    MOE_SECTION(MOE_IF_SET, "expected_first", offsetof(struct moe_plan, first), expected_record),
     MOE_OWN("layers", 0, layers),
     MOE_SECTION(MOE_IF_SET, "outlook", 0, outlook_record),
     MOE_LINE_LIST(struct moe_plan, "alternatives", alternatives, n_alternatives,

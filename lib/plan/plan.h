@@ -123,6 +123,7 @@ struct moe_plan_evidence {
     char statistics[MOE_PLAN_TEXT]; /* file; "": none */
     uint64_t statistics_tokens;
     char device[MOE_PLAN_TEXT];      /* the profile's name */
+    uint32_t threads;                /* that its times were measured with; 0: not known */
     bool times_measured;             /* with this model; else from memory bandwidth alone */
     bool times_stated;               /* a layer's time was given, which is then in their place */
     bool link_stated;                /* its rate was not measured */
@@ -188,7 +189,9 @@ struct moe_plan {
     struct moe_plan_evidence evidence;
     uint32_t n_losses;
     struct moe_plan_loss losses[MOE_PLAN_MAX_LOSSES]; /* that were measured */
-    struct moe_plan_expected expected;
+    struct moe_plan_expected expected;                /* of answers one after the other */
+    /* ... and of a first one, from the cache's first contents: of decoded tokens, no bounds. */
+    struct moe_plan_expected first;
     struct moe_plan_layer *layers; /* [n_layers]; owned */
     uint32_t n_memory_steps, n_rate_steps, n_tried;
     struct moe_plan_step memory_steps[MOE_PLAN_MAX_STEPS]; /* rising */
@@ -209,7 +212,7 @@ int moe_plan_new(struct moe_plan **out, uint32_t n_layers, uint32_t n_experts, u
 void moe_plan_free(struct moe_plan *plan); /* NULL is fine */
 
 /* What a decoded token, or a token of prompts, is expected to take; below 0: not known. */
-struct moe_components moe_plan_components(const struct moe_plan *plan, bool prompts);
+struct moe_components moe_plan_components(const struct moe_plan_expected *e, bool prompts);
 
 /* What following it comes to, for exactness.h. Borrows the plan. */
 struct moe_terms moe_plan_terms(const struct moe_plan *plan);

@@ -18,6 +18,7 @@
 enum {
     MOST_BOUNDARIES = 16, /* tried; with more layers, not every one */
     N_PARTS = 4,          /* of the trace, to see how far texts differ */
+    N_COLD = 8,           /* texts that are each a first answer */
 };
 
 /* ---- Parts of the plan ---- */
@@ -122,7 +123,7 @@ static void set_expected(const struct moe_planner *p, const struct moe_trial_run
     uint64_t predicted = d->experts.predicted;
     *e = (struct moe_plan_expected){
         .decode_tokens_per_second = moe_trial_tokens_per_second(t),
-        .prefill_tokens_per_second = pre->seconds > 0 ? (double)pre->tokens / pre->seconds : 0,
+        .prefill_tokens_per_second = pre->seconds > 0 ? (double)pre->tokens / pre->seconds : -1,
         .hit_rate = moe_trial_hit_rate(t),
         .optimal_hit_rate = t->optimal_hit_rate,
         .accuracy = predicted ? (double)d->experts.predicted_right / (double)predicted : -1,
@@ -198,6 +199,22 @@ static int set_error(const struct moe_planner *p, const struct moe_strategy *str
     return MOE_OK;
 }
 
+/* What a first answer takes: texts of the trace, each with the cache as it is at the start. */
+static int set_first(const struct moe_planner *p, const struct moe_strategy *strategy,
+                     struct moe_plan *plan, struct moe_err *err)
+{
+    static const struct moe_simulated_phase no_prompt;
+    struct moe_planner cold = *p;
+    struct moe_trial_run t;
+    cold.lookups = NULL;
+    cold.excerpt.cold = N_COLD;
+    MOE_TRY(moe_planner_try(&cold, strategy, 0, 0, &t, NULL, err));
+    if (t.fitted.strategy.resident || t.simulated.decode.tokens == 0)
+        return MOE_OK;
+    set_expected(p, &t, &no_prompt, -1, &plan->first);
+    return MOE_OK;
+}
+
 /* ---- Boundaries ---- */
 
 /* Fate 4.4's L by the accuracies of the statistics, or else of the simulation. */
@@ -268,7 +285,7 @@ static void set_shape(const struct moe_planner *p, const struct moe_fitted *f,
                       struct moe_plan *plan)
 {
     const struct moe_inventory *inv = p->inventory;
-    bool uses_low = f->strategy.needs_low || f->strategy.prefill == MOE_PREFILL_HYBRID;
+    const bool uses_low = moe_strategy_takes_low(&f->strategy);
     plan->memory = f->memory;
     plan->host = f->host;
     plan->strategy = f->strategy;
@@ -336,6 +353,7 @@ int moe_planner_make(const struct moe_planner *planner, const struct moe_strateg
     set_expected(p, &t, &prompt, compute_limit(p, &t.simulated.decode), &plan->expected);
     set_evidence(p, &t.simulated, &plan->evidence);
     set_losses(p, &t.fitted, plan);
+    MOE_STEP(set_first(p, strategy, plan, err));
     MOE_STEP(set_error(p, strategy, &t, plan, err));
     MOE_STEP(set_slots(p, &t.fitted, placement, plan, err));
     MOE_STEP(set_contents(p, &t.fitted, placement, plan, err));

@@ -455,7 +455,7 @@ struct key {
     struct moe_pools pools;
     struct moe_pace pace;
     uint64_t max_tokens, first, warm; /* of the excerpt, and */
-    uint32_t every, cut, prompt;
+    uint32_t every, cut, cold, prompt;
     uint64_t host_bytes, seed;
     const struct moe_lookups *lookups;
     const struct moe_statistics *statistics;
@@ -533,6 +533,7 @@ static void set_key(struct key *k, const struct moe_planner *p, const struct pla
     k->warm = e->warm;
     k->every = e->every;
     k->cut = e->cut;
+    k->cold = e->cold;
     k->prompt = e->prompt;
     k->host_bytes = t->in.host_bytes;
     k->seed = p->seed;

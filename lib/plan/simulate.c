@@ -268,17 +268,13 @@ static void close_simulator(struct simulator *s)
     free(s->block);
 }
 
-int moe_simulate(const struct moe_simulation *in, struct moe_simulated *out,
-                 struct moe_simulated_layer *layers, struct moe_err *err)
+/* Adds what becomes of the excerpt, from the cache's first contents on. */
+static int simulate(const struct moe_simulation *in, struct moe_simulated *out,
+                    struct moe_simulated_layer *layers, struct moe_err *err)
 {
     struct simulator s = {.in = in, .layers = layers};
     struct moe_replay_pass pass;
-    *out = (struct moe_simulated){0};
-    if (layers)
-        memset(layers, 0, in->scheduler.inventory->n_layers * sizeof *layers);
-    int status = check_simulation(in, err);
-    if (status == MOE_OK)
-        status = open_simulator(&s, err);
+    int status = open_simulator(&s, err);
     while (status == MOE_OK) {
         status = moe_replay_next(s.replay, &pass, err);
         if (status != MOE_OK || pass.n_rows == 0)
@@ -291,6 +287,21 @@ int moe_simulate(const struct moe_simulation *in, struct moe_simulated *out,
         moe_scheduler_begin_tokens(s.scheduler, 0, false, &s.uncounted.decode.experts);
     close_simulator(&s);
     return status;
+}
+
+int moe_simulate(const struct moe_simulation *in, struct moe_simulated *out,
+                 struct moe_simulated_layer *layers, struct moe_err *err)
+{
+    struct moe_simulation one = *in;
+    *out = (struct moe_simulated){0};
+    if (layers)
+        memset(layers, 0, in->scheduler.inventory->n_layers * sizeof *layers);
+    MOE_TRY(check_simulation(in, err));
+    if (!in->excerpt.cold)
+        return simulate(in, out, layers, err);
+    for (uint32_t i = 0; moe_excerpt_one(in->trace, in->excerpt, i, &one.excerpt); i++)
+        MOE_TRY(simulate(&one, out, layers, err));
+    return MOE_OK;
 }
 
 /* ---- From storage, through places ---- */

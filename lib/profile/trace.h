@@ -204,6 +204,8 @@ struct moe_excerpt {
     uint64_t first;      /* the sequence to begin with */
     uint32_t cut;        /* most tokens of a sequence; 0: all */
     uint64_t warm;       /* its first sequences, as many, only fill caches */
+    uint32_t cold;   /* a simulation replays as many of its sequences, from all over it, each from
+                        the cache's first contents; 0: all, one after the other */
     uint32_t prompt; /* a replay makes one prompt of this length of it, text after text, repeated if
                         it is too short, and decodes nothing; 0: as recorded */
 };
@@ -216,6 +218,10 @@ static inline bool moe_excerpt_warms(struct moe_excerpt e, uint64_t sequence)
 
 /* Returns an excerpt of at most max_tokens; 0: all. */
 struct moe_excerpt moe_excerpt_of(const struct moe_trace *trace, uint64_t max_tokens);
+
+/* The i-th sequence by itself of those that e.cold asks for; false: there are not as many. */
+bool moe_excerpt_one(const struct moe_trace *trace, struct moe_excerpt e, uint32_t i,
+                     struct moe_excerpt *one);
 
 /* Call it before the first token; parts: what to read of each token (moe_trace_want). */
 void moe_excerpt_begin(struct moe_trace *trace, struct moe_excerpt excerpt, uint32_t parts);

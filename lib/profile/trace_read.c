@@ -707,6 +707,22 @@ struct moe_excerpt moe_excerpt_of(const struct moe_trace *trace, uint64_t max_to
     return e;
 }
 
+bool moe_excerpt_one(const struct moe_trace *trace, struct moe_excerpt e, uint32_t i,
+                     struct moe_excerpt *one)
+{
+    const uint64_t all = moe_trace_totals(trace)->sequences, every = e.every ? e.every : 1;
+    const uint64_t n = all > e.first ? (all - e.first + every - 1) / every : 0;
+    const uint64_t taken = n < e.cold ? n : e.cold;
+    if (i >= taken)
+        return false;
+    *one = e;
+    one->cold = 0;
+    one->warm = 0;
+    one->first = e.first + i * n / taken * every;
+    one->every = (uint32_t)all; /* the next is beyond the end */
+    return true;
+}
+
 void moe_excerpt_begin(struct moe_trace *trace, struct moe_excerpt e, uint32_t parts)
 {
     moe_trace_rewind(trace);

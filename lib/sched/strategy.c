@@ -632,21 +632,28 @@ void moe_strategy_brief(const struct moe_strategy *s, char out[MOE_STRATEGY_BRIE
     }
 }
 
-/* How many parts differ from those of the row that names it. */
-static uint32_t n_differing(const struct moe_strategy *s)
+/* How far it is from the row that names it: 1 for each part that differs, 2 where one of both has
+ * it off. */
+static uint32_t distance_of_row(const struct moe_strategy *s)
 {
-    char brief[MOE_STRATEGY_BRIEF];
+    struct moe_strategy row = {0};
+    char mine[MOE_PART_TEXT_BYTES], its[MOE_PART_TEXT_BYTES];
     uint32_t n = 0;
-    moe_strategy_brief(s, brief);
-    for (const char *plus = strchr(brief, '+'); plus; plus = strchr(plus + 1, '+'))
-        n++;
+    if (s->name)
+        moe_strategy_find(s->name, &row);
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        moe_strategy_part_text(s, part, mine);
+        moe_strategy_part_text(&row, part, its);
+        if (strcmp(mine, its) != 0)
+            n += moe_strategy_has(s, part) == moe_strategy_has(&row, part) ? 1 : 2;
+    }
     return n;
 }
 
 void moe_strategy_name_nearest(struct moe_strategy *s)
 {
     const struct moe_strategy from = *s;
-    uint32_t least = n_differing(s);
+    uint32_t least = distance_of_row(s);
     for (int i = 0; moe_strategy_name_at(i); i++) {
         struct moe_strategy row = {0}, named = from;
         moe_strategy_find(moe_strategy_name_at(i), &row);
@@ -656,8 +663,8 @@ void moe_strategy_name_nearest(struct moe_strategy *s)
         bool alike = row.resident == from.resident && row.host_falls_back == from.host_falls_back &&
                      row.host_decodes_only == from.host_decodes_only &&
                      row.prefill_falls_back == from.prefill_falls_back;
-        if (alike && n_differing(&named) < least) {
-            least = n_differing(&named);
+        if (alike && distance_of_row(&named) < least) {
+            least = distance_of_row(&named);
             *s = named;
         }
     }

@@ -283,14 +283,20 @@ int moe_strategy_parse(const char *text, struct moe_strategy *out, uint32_t *nam
 /* The text, without commas, that moe_strategy_parse turns into the same strategy, cut off where
  * MOE_STRATEGY_BRIEF bytes do not suffice. s->name is of the table. */
 void moe_strategy_brief(const struct moe_strategy *s, char out[MOE_STRATEGY_BRIEF]);
-/* Names it by the strategy of the table that it differs from in the fewest parts; among equals by
- * its own, then the first. */
+/* Names it by the strategy of the table that it differs from in the fewest parts, where one that
+ * only one of both has counts twice; among equals by its own, then the first. */
 void moe_strategy_name_nearest(struct moe_strategy *s);
 
 /* The parts that are not off as options, and the cache always, one line without its newline:
  * "--predict gate-next --prefetch percentile:75,slack --cache arc ...". As options on top of the
  * strategy lru they give the same strategy again; for resident: "--strategy resident". */
 void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out);
+
+/* Whether some experts are taken at a lower precision, where the pack has one. */
+static inline bool moe_strategy_takes_low(const struct moe_strategy *s)
+{
+    return s->needs_low || s->prefill == MOE_PREFILL_HYBRID;
+}
 
 /* Whether a pass's first layer is predicted, which only its tokens can. */
 static inline bool moe_strategy_predicts_first(const struct moe_strategy *s)

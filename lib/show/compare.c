@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "fmt/emit.h"
 #include "fmt/json.h"
+#include "infer/kv.h"
 #include "show/explain_figures.h"
 
 enum { MAX_BYTES = 1 << 20 };
@@ -73,15 +74,39 @@ static int read_phase(struct moe_run_phase *p, const char *name, const json_t *r
 int moe_run_figures_read(struct moe_run_figures *out, const char *path, struct moe_err *err)
 {
     json_t *root = NULL;
-    const char *strategy = NULL;
     *out = (struct moe_run_figures){.memory_bytes = 0};
+    const struct {
+        const char *key;
+        char *to;
+        size_t size;
+    } texts[] = {
+        {"strategy", out->strategy, sizeof out->strategy},
+        {"parts", out->parts, sizeof out->parts},
+        {"kv", out->kv, sizeof out->kv},
+        {"precision", out->precision, sizeof out->precision},
+    };
+    const struct {
+        const char *key;
+        double *to;
+    } numbers[] = {
+        {"memory_budget_bytes", &out->memory_bytes},
+        {"context_tokens", &out->context},
+        {"batch_tokens", &out->batch},
+        {"threads", &out->threads},
+        {"cache_slots", &out->cache_slots},
+        {"answers", &out->answers},
+    };
     int status;
     MOE_STEP(moe_json_read(&root, path, MAX_BYTES, MOE_JSON_CONFIG_MEMORY, err));
-    MOE_STEP(moe_json_get_text(path, root, "strategy", true, &strategy, err));
-    MOE_STEP(get_number(path, root, "memory_budget_bytes", &out->memory_bytes, err));
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        const char *text = NULL;
+        MOE_STEP(moe_json_get_text(path, root, texts[i].key, i == 0, &text, err));
+        snprintf(texts[i].to, texts[i].size, "%s", text ? text : "");
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        MOE_STEP(get_number(path, root, numbers[i].key, numbers[i].to, err));
     MOE_STEP(read_phase(&out->decode, path, root, "decode", err));
     MOE_STEP(read_phase(&out->prefill, path, root, "prefill", err));
-    snprintf(out->strategy, sizeof out->strategy, "%s", strategy);
 out:
     moe_json_free(root);
     return status;
@@ -101,13 +126,12 @@ static void add_figure(struct moe_comparison *c, const char *name, const char *k
     c->figures[c->n++] = (struct moe_compared){name, key, unit, component, {a, b}};
 }
 
-/* Phases of a plan in the form of a run's. */
-static struct moe_run_phase phase_of(const struct moe_plan *p, bool prompts)
+/* What is expected of a phase in the form of a run's. */
+static struct moe_run_phase phase_of(const struct moe_plan_expected *e, bool prompts)
 {
-    const struct moe_plan_expected *e = &p->expected;
     struct moe_run_phase phase = {
         .tokens_per_second = prompts ? e->prefill_tokens_per_second : e->decode_tokens_per_second,
-        .components = moe_plan_components(p, prompts),
+        .components = moe_plan_components(e, prompts),
         .hit_rate = prompts ? -1 : e->hit_rate,
         .bytes_per_token = prompts ? -1 : e->bytes_per_token,
         .loads_per_token = prompts ? -1 : e->loads_per_token,
@@ -172,6 +196,18 @@ static void add_number(struct moe_comparison *c, const char *name, double a, dou
     add_setting(c, name, x, y);
 }
 
+/* Where both are known. */
+static void add_known(struct moe_comparison *c, const char *name, double a, double b)
+{
+    if (a > 0 && b >= 0)
+        add_number(c, name, a, b);
+}
+
+static const char *kv_of(const struct moe_plan *p)
+{
+    return p->kv[0] ? p->kv : moe_kv_kind_name(MOE_KV_DEFAULT);
+}
+
 static void add_rate(struct moe_comparison *c, const char *name, double a, double b)
 {
     char room[2][32];
@@ -181,8 +217,10 @@ static void add_rate(struct moe_comparison *c, const char *name, double a, doubl
 void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
                        struct moe_comparison *out)
 {
-    const struct moe_run_phase answers[2] = {phase_of(a, false), phase_of(b, false)};
-    const struct moe_run_phase prompts[2] = {phase_of(a, true), phase_of(b, true)};
+    const struct moe_run_phase answers[2] = {phase_of(&a->expected, false),
+                                             phase_of(&b->expected, false)};
+    const struct moe_run_phase prompts[2] = {phase_of(&a->expected, true),
+                                             phase_of(&b->expected, true)};
     char brief[2][MOE_STRATEGY_BRIEF];
     *out = (struct moe_comparison){.same_plan = true};
     moe_strategy_brief(&a->strategy, brief[0]);
@@ -195,22 +233,49 @@ void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
                (double)moe_plan_slots(b).n_cache);
     add_number(out, "context", a->memory.context, b->memory.context);
     add_number(out, "batches of a prompt", a->memory.batch, b->memory.batch);
+    add_setting(out, "keys and values", kv_of(a), kv_of(b));
     add_rate(out, "link", a->pace.load_rate, b->pace.load_rate);
     add_phase(out, &answers[0], &answers[1], false);
     out->n_decode = out->n;
     add_phase(out, &prompts[0], &prompts[1], true);
 }
 
+/* Settings of a run that do not follow from what there was room for. */
+static void add_run_settings(struct moe_comparison *c, const struct moe_plan *plan,
+                             const struct moe_run_figures *run)
+{
+    struct moe_buf parts = {0};
+    add_bytes(c, "memory", (double)plan->memory.total, run->memory_bytes);
+    add_setting(c, "strategy", plan->strategy.name ? plan->strategy.name : "none", run->strategy);
+    moe_strategy_describe(&plan->strategy, &parts);
+    if (run->parts[0] && parts.size && !parts.failed)
+        add_setting(c, "its parts", (const char *)parts.data, run->parts);
+    moe_buf_release(&parts);
+    if (run->precision[0] && plan->high[0])
+        add_setting(c, "bits of experts", plan->high, run->precision);
+    add_known(c, "context", plan->memory.context, run->context);
+    add_known(c, "batches of a prompt", plan->memory.batch, run->batch);
+    if (run->kv[0])
+        add_setting(c, "keys and values", kv_of(plan), run->kv);
+    add_known(c, "threads", plan->evidence.threads, run->threads);
+}
+
 void moe_compare_run(const struct moe_plan *plan, const struct moe_run_figures *run,
                      struct moe_comparison *out)
 {
-    const struct moe_run_phase answers = phase_of(plan, false), prompts = phase_of(plan, true);
-    double total = (double)plan->memory.total;
-    *out = (struct moe_comparison){.measured = true, .tokens = run->decode.tokens};
-    add_bytes(out, "memory", total, run->memory_bytes);
-    add_setting(out, "strategy", plan->strategy.name, run->strategy);
-    out->same_plan = strcmp(plan->strategy.name, run->strategy) == 0 &&
-                     !(total > 0 && run->memory_bytes > 0 && total != run->memory_bytes);
+    const bool first = run->answers == 1 && plan->first.decode_tokens_per_second > 0;
+    const struct moe_run_phase answers = phase_of(first ? &plan->first : &plan->expected, false),
+                               prompts = phase_of(&plan->expected, true);
+    *out = (struct moe_comparison){
+        .measured = true, .tokens = run->decode.tokens, .first = first, .same_plan = true};
+    add_run_settings(out, plan, run);
+    for (uint32_t i = 0; i < out->n_settings; i++) {
+        char(*values)[MOE_COMPARED_TEXT] = out->settings[i].values;
+        out->same_plan &= strcmp(values[0], values[1]) == 0 || strcmp(values[0], "-") == 0 ||
+                          strcmp(values[1], "-") == 0;
+    }
+    add_known(out, "slots that keep experts", (double)moe_plan_slots(plan).n_cache,
+              run->cache_slots);
     add_phase(out, &answers, &run->decode, false);
     out->n_decode = out->n;
     add_phase(out, &prompts, &run->prefill, true);
@@ -288,6 +353,9 @@ static void put_settings(const struct moe_comparison *c, const struct moe_pen *p
         } else if (is_short) {
             snprintf(both, sizeof both, "%s  ->  %s", s->values[0], s->values[1]);
             moe_draw_paragraph(pen->out, pen->screen, first, INDENT, both);
+        } else if (strchr(s->values[0], ' ')) {
+            moe_draw_paragraph(pen->out, pen->screen, first, INDENT, s->values[0]);
+            moe_draw_paragraph(pen->out, pen->screen, "     ->", INDENT, s->values[1]);
         } else {
             moe_draw_spelling(pen->out, pen->screen, first, INDENT, s->values[0], SIZE_MAX);
             moe_draw_spelling(pen->out, pen->screen, "     ->", INDENT, s->values[1], SIZE_MAX);
@@ -320,7 +388,11 @@ static void put_verdict(const struct moe_comparison *c, const struct moe_pen *pe
                 "are better.",
                 c->tokens, ENOUGH);
     if (c->measured && !c->same_plan)
-        moe_say(pen, 0, "The run had another strategy or budget: it did not follow this plan.");
+        moe_say(pen, 0, "The run had other settings: it did not follow this plan.");
+    if (c->first)
+        moe_say(pen, 0,
+                "Planned is a first answer, which begins with what the cache holds at the start: "
+                "the run had one.");
 }
 
 void moe_draw_comparison(const struct moe_comparison *c, struct moe_screen screen,
@@ -360,6 +432,7 @@ int moe_comparison_json(const struct moe_comparison *c, struct moe_buf *out, str
     moe_emit_text(&e, "second", c->measured ? "run" : "plan");
     if (c->measured) {
         moe_emit_bool(&e, "same_plan", c->same_plan);
+        moe_emit_text(&e, "planned", c->first ? "first" : "expected");
         moe_emit_rounded(&e, "tokens", 9, c->tokens);
     }
     moe_emit_open_map(&e, "settings");

@@ -24,9 +24,12 @@ struct moe_run_phase {
     double hit_rate, bytes_per_token, loads_per_token, link_seconds;
 };
 
+/* What the file does not say is -1 or "". */
 struct moe_run_figures {
-    char strategy[64];
+    char strategy[64], parts[512], kv[8], precision[MOE_NAME_BYTES];
     double memory_bytes; /* the budget; 0: none was given */
+    double context, batch, threads, cache_slots;
+    double answers; /* that were begun */
     struct moe_run_phase decode, prefill;
 };
 
@@ -57,7 +60,7 @@ struct moe_compared {
     double values[2];
 };
 
-enum { MOE_COMPARED_FIGURES = 24, MOE_COMPARED_SETTINGS = 8, MOE_COMPARED_TEXT = MOE_PLAN_TEXT };
+enum { MOE_COMPARED_FIGURES = 24, MOE_COMPARED_SETTINGS = 12, MOE_COMPARED_TEXT = 512 };
 
 /* What was decided or given, as text. */
 struct moe_compared_setting {
@@ -67,7 +70,8 @@ struct moe_compared_setting {
 
 struct moe_comparison {
     bool measured;  /* the second is a run */
-    bool same_plan; /* budget and strategy of both agree, where known */
+    bool same_plan; /* all settings but the number of slots agree, where both are known */
+    bool first;     /* what was planned is a first answer, as the run's was */
     double tokens;  /* that the run decoded */
     uint32_t n_settings, n_decode, n;
     struct moe_compared_setting settings[MOE_COMPARED_SETTINGS];

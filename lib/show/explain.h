@@ -75,6 +75,8 @@ void moe_explain_answer(const struct moe_plan *plan, struct moe_buf *out);
 /* "about 1100 tokens/s, 730 if the machine is busy"; of prompts: "..., for a prompt of 512 tokens".
  */
 void moe_explain_speed(const struct moe_plan *plan, bool prompts, struct moe_buf *out);
+/* Likewise of a first answer, where the plan says it. */
+void moe_explain_first(const struct moe_plan *plan, struct moe_buf *out);
 /* What is taken for granted, and what the speed would be without it. */
 void moe_explain_assumption(const struct moe_plan *plan, enum moe_assumption what,
                             struct moe_screen screen, struct moe_buf *out);

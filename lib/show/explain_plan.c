@@ -168,6 +168,18 @@ void moe_explain_speed(const struct moe_plan *p, bool prompts, struct moe_buf *o
         moe_buf_printf(out, ", %s %s", low, when[d->what]);
 }
 
+void moe_explain_first(const struct moe_plan *p, struct moe_buf *out)
+{
+    char room[2][32];
+    const struct moe_plan_expected *e = &p->first;
+    if (!(e->decode_tokens_per_second > 0))
+        return;
+    moe_buf_printf(out, "about %s tokens/s, %s of the experts in memory: the cache begins %s",
+                   moe_format_about(e->decode_tokens_per_second, room[0]),
+                   moe_format_about_share(e->hit_rate, room[1]),
+                   p->n_contents ? "with what it is filled with" : "empty");
+}
+
 /* ---- Parts of a whole ---- */
 
 static void add_part(struct moe_explained_part *out, uint32_t *n, double amount, const char *name,
@@ -724,6 +736,8 @@ static void put_head(const struct moe_plan *p, const struct moe_pen *pen)
         return;
     moe_explain_speed(p, false, &text);
     put_text(pen, "  an answer", 13, &text);
+    moe_explain_first(p, &text);
+    put_text(pen, "  the first", 13, &text);
     if (p->expected.prefill_tokens_per_second > 0)
         moe_explain_speed(p, true, &text);
     put_text(pen, "  a prompt", 13, &text);

@@ -67,6 +67,9 @@ static void put_head(struct moe_page *p, const struct moe_plan *plan)
     char room[32];
     moe_explain_answer(plan, &answer);
     moe_explain_speed(plan, false, &speed);
+    if (plan->first.decode_tokens_per_second > 0)
+        moe_buf_text(&speed, ". The first: ");
+    moe_explain_first(plan, &speed);
     moe_explain_speed(plan, true, &prompt);
     p->out->failed |= answer.failed || speed.failed || prompt.failed;
     if (!p->out->failed) {

@@ -124,6 +124,21 @@ static void put_energy(struct moe_emit *e, const struct moe_stats *stats)
         moe_emit_text(e, "energy_unavailable", stats->no_energy);
 }
 
+static void put_settings(struct moe_emit *e, const struct moe_run_settings *s)
+{
+    moe_emit_text(e, "kv", s->kv);
+    moe_emit_u64(e, "context_tokens", s->context);
+    moe_emit_u64(e, "batch_tokens", s->batch);
+    moe_emit_u64(e, "threads", s->n_threads);
+    if (!s->precision[0])
+        return;
+    moe_emit_text(e, "precision", s->precision);
+    if (s->low_precision[0])
+        moe_emit_text(e, "low_precision", s->low_precision);
+    moe_emit_u64(e, "cache_slots", s->cache_slots);
+    moe_emit_u64(e, "working_slots", s->working_slots);
+}
+
 void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
 {
     struct moe_phase_stats all = moe_stats_all(stats);
@@ -145,6 +160,7 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     put_exactness(&e, stats);
     if (stats->asked)
         moe_sampling_emit(&e, "sampling", stats->asked, stats->published);
+    moe_emit_u64(&e, "answers", stats->answers);
     moe_emit_u64(&e, "prompt_tokens", stats->prompt_tokens);
     moe_emit_u64(&e, "generated_tokens", stats->generated_tokens);
     moe_emit_u64(&e, "loaded_tokens", stats->loaded_tokens);
@@ -176,7 +192,7 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     moe_emit_u64(&e, "gpu_memory_bytes", stats->gpu_memory_bytes);
     moe_emit_u64(&e, "gpu_memory_budget_bytes", stats->gpu_memory_budget_bytes);
     moe_emit_u64(&e, "unlocked_bytes", stats->unlocked_bytes);
-    moe_emit_text(&e, "kv", stats->kv);
+    put_settings(&e, &stats->settings);
     moe_emit_u64(&e, "bf16_rows", stats->bf16_rows);
     if (stats->predict_on[0]) {
         moe_emit_text(&e, "predict_on", stats->predict_on);
@@ -384,8 +400,9 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
                        "predict  on the %s; for one row %.1f us on the GPU, %.1f us on the host\n",
                        strcmp(stats->predict_on, "gpu") == 0 ? "GPU" : "host",
                        1e6 * stats->predict_gpu_seconds, 1e6 * stats->predict_host_seconds);
-    if (stats->kv[0] && strcmp(stats->kv, "f16") != 0)
-        moe_buf_printf(out, "kv       keys and values kept as %s (--kv)\n", stats->kv);
+    const char *kv = stats->settings.kv;
+    if (kv[0] && strcmp(kv, "f16") != 0)
+        moe_buf_printf(out, "kv       keys and values kept as %s (--kv)\n", kv);
     if (stats->bf16_rows)
         moe_buf_printf(out,
                        "bf16     %" PRIu64 " matmul input rows rounded to bf16 (--bf16-prompts)\n",

@@ -57,10 +57,25 @@ for name in computing "waiting for loads" "experts found in memory" "loaded for 
     says "$name" "$name"
 done
 says "too few tokens" "The run decoded 15 tokens: too few"
+check "... which followed it" [ "$(grep -c "did not follow" "$out")" = 0 ]
+says "what was planned" "Planned is a first answer"
 measured=$(awk '/"decode": \{/ { on = 1 } on && /"tokens_per_s"/ { printf "%.1f", $2; exit }' "$json")
 check "... with what the run measured" grep -q "tokens/s of an answer .* $measured " "$out"
 run "$plan" --explain "$tmp/a.yaml" --compare "$json" --json
 expect_stdout_like '{*"second": "run"*"same_plan": true*"decode": *"stall_s": *' "as JSON"
+
+# ... which did not follow it: whatever the plan decides is compared.
+cp "$json" "$tmp/followed.json"
+"$bin/moe-run" -t 1 "$tiny" --plan "$tmp/a.yaml" --batch 8 -c 100 --kv f32 -p 'Once upon' -n 4 --ignore-eos --temp 0 \
+    --stats-json "$json" >/dev/null 2>&1
+run "$plan" --explain "$tmp/a.yaml" --compare "$json"
+expect_exit 0 "a run with other settings"
+for line in "batches of a prompt      $(sed -n 's/^  batch_tokens: //p' "$tmp/a.yaml")  ->  8" \
+    "context                  $(sed -n 's/^  context_tokens: //p' "$tmp/a.yaml")  ->  100" \
+    "keys and values          f16  ->  f32" "The run had other settings: it did not follow this plan."; do
+    says "names it: $line" "$line"
+done
+cp "$tmp/followed.json" "$json"
 
 # What does not go together.
 run "$plan" --explain "$json"

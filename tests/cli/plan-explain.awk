@@ -188,6 +188,9 @@ function put_answer(last, apart, all, now) {
 END {
     put_answer()
     if (expected("decode_tokens_per_second") > 0) print "an answer about " about(expected("decode_tokens_per_second")) " tokens/s"
+    if (value["expected_first", "decode_tokens_per_second"] > 0)
+        print "the first about " about(value["expected_first", "decode_tokens_per_second"]) " tokens/s, " \
+              share(value["expected_first", "hit_rate"]) " of the experts in memory"
     if (expected("prefill_tokens_per_second") > 0) print "a prompt about " about(expected("prefill_tokens_per_second")) " tokens/s"
     put_memory()
     put_slots()

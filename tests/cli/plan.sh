@@ -165,13 +165,15 @@ check "hits rise with memory, below the optimum, and speed below its bound" awk 
 run env -C "$tmp" "$(realpath "$plan")" --simulate "$tmp/t.trace" --strategy lru --memory 4M
 expect_exit 0 "a trace alone, on this machine"
 expect_stderr_like "moe-plan: measuring this machine*" "... which is measured"
-run "$plan" --simulate "$tmp/t.trace" --memory 10% --strategy host,lru --layer-seconds 2e-4 \
+run "$plan" --simulate "$tmp/t.trace" --memory 10%,20% --strategy host,lru --layer-seconds 2e-4 \
     --link-rate 600MB/s
 expect_exit 0 "a row that cannot run"
 expect_stdout_like "*host *statistics*lru *" "... says why, the others run"
+check "... once, not at each size" [ "$(grep -c statistics "$out")" = 1 ]
 run "$plan" --simulate "$tmp/t.trace" --memory 10% --strategy host --layer-seconds 2e-4 \
-    --link-rate 600MB/s --json
+    --link-rate 600MB/s
 expect_exit 2 "none that can run is an error"
+check "... which is said once" [ "$(cat "$out" "$err" | grep -c statistics)" = 1 ]
 wrong "sizes that are none" "option --memory: '1z'*" --simulate "$tmp/t.trace" --memory 1z
 wrong "auto is for plans" "option --strategy: auto*" --simulate "$tmp/t.trace" --strategy auto
 # shellcheck disable=SC2086

@@ -139,6 +139,25 @@ static void a_run(void **state)
     expect_text(&c, "experts found in memory 60.0% 50.0% -10.0 points");
     assert_ok(moe_comparison_json(&c, &out, &err), &err);
     assert_non_null(strstr((const char *)out.data, "\"differs_most\": \"stall_s\""));
+    /* A run of one answer is beside a first one, and what the plan decides beside what the run had.
+     */
+    run.answers = 1;
+    p->first = p->expected;
+    p->first.decode_tokens_per_second = 64;
+    p->memory.batch = 64;
+    run.batch = 64;
+    moe_compare_run(p, &run, &c);
+    assert_true(c.same_plan && c.first);
+    expect_text(&c, "The run was 25.0% faster than planned.");
+    expect_text(&c, "Planned is a first answer");
+    run.batch = 16;
+    strcpy(run.kv, "q8");
+    moe_compare_run(p, &run, &c);
+    assert_false(c.same_plan);
+    expect_text(&c, "batches of a prompt 64 -> 16 keys and values f16 -> q8");
+    run.answers = 2;
+    moe_compare_run(p, &run, &c);
+    expect_text(&c, "The run was 20.0% slower than planned.");
     run.decode.tokens = 3;
     strcpy(run.strategy, "lru");
     moe_compare_run(p, &run, &c);

@@ -53,8 +53,8 @@ static void components_add_up(void **state)
     assert_true(c.seconds[MOE_COMPONENT_HANDLING] == 0.25);
 
     struct moe_plan *p = full_plan();
-    const struct moe_components decode = moe_plan_components(p, false),
-                                prompts = moe_plan_components(p, true);
+    const struct moe_components decode = moe_plan_components(&p->expected, false),
+                                prompts = moe_plan_components(&p->expected, true);
     assert_true(decode.seconds[MOE_COMPONENT_HANDLING] == p->expected.handling_seconds);
     assert_true(decode.seconds[MOE_COMPONENT_HOST] == p->expected.host_seconds);
     assert_true(prompts.seconds[MOE_COMPONENT_STALL] == p->expected.prefill_stall_seconds);

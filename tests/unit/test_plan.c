@@ -111,6 +111,8 @@ static void assert_same_expectations(const struct moe_plan *a, const struct moe_
     SAME(expected.prefill_compute_seconds), SAME(expected.prefill_handling_seconds);
     SAME(expected.prefill_stall_seconds), SAME(expected.prefill_host_seconds);
     SAME(expected.compute_limit_seconds), SAME(expected.link_limit_seconds);
+    SAME(evidence.threads), SAME(first.decode_tokens_per_second), SAME(first.hit_rate);
+    SAME(first.prefill_tokens_per_second), SAME(first.bytes_per_token);
     for (uint32_t l = 0; l < a->n_layers; l++) {
         SAME(layers[l].hit_rate), SAME(layers[l].accuracy), SAME(layers[l].stall_seconds);
     }

@@ -151,6 +151,24 @@ static void check_figures(const struct planning *p, const struct moe_plan *plan)
     assert_int_equal(plan->slack_loads, plan->layer_seconds / plan->load_seconds);
 }
 
+/* Of first answers: what each text of the trace takes by itself. A cache that knows earlier texts
+ * has no fewer hits, where what was used last stays. */
+static void check_first(const struct planning *p, const struct moe_plan *plan)
+{
+    struct planning one = *p;
+    double tokens = 0, seconds = 0;
+    for (uint32_t i = 0; i < N_DOCUMENTS; i++) {
+        one.planner.excerpt = (struct moe_excerpt){.first = i, .every = N_DOCUMENTS};
+        const struct moe_trial_run t = try_strategy(&one, &p->options.strategy, NULL);
+        tokens += (double)t.simulated.decode.tokens;
+        seconds += t.simulated.decode.seconds;
+    }
+    close_to("first tokens/s", plan->first.decode_tokens_per_second, tokens / seconds);
+    assert_true(plan->first.prefill_tokens_per_second < 0);
+    if (plan->strategy.cache == &moe_policy_lru && !plan->strategy.predict && !plan->n_contents)
+        assert_true(plan->first.hit_rate <= plan->expected.hit_rate);
+}
+
 static void check_slots(const struct moe_plan *plan)
 {
     uint64_t room = 0;
@@ -233,6 +251,7 @@ static void a_plan_says_what_the_simulator_does(void **state)
         begin(&p, rows[i / 2], i % 2 ? 3 : 1.5, i % 2 ? 0.3 : 1.2);
         struct moe_plan *plan = make(&p);
         check_figures(&p, plan);
+        check_first(&p, plan);
         check_slots(plan);
         check_steps(plan);
         check_boundary(&p, plan);

@@ -429,6 +429,27 @@ static void excerpts(void **state)
     }
 }
 
+/* Each text by itself finds a cache that knows none of the others; together they are as many. */
+static void first_answers(void **state)
+{
+    struct script s = {.n_layers = 2, .n_experts = 4, .top_k = 1, .n = 20};
+    for (uint32_t t = 0; t < 20; t++) { /* four texts of five tokens, which all choose expert 0 */
+        s.tokens[t].first = t % 5 == 0;
+        s.tokens[t].prompt = t % 5 < 2;
+    }
+    struct setting set = {"lru", 4, 1, 8, round_pace(), {0}, 0};
+    assert_int_equal(run(&s, &set).prefill.experts.loads, 2);
+    for (uint32_t cold = 1; cold < 6; cold++) {
+        const uint32_t texts = cold < 4 ? cold : 4;
+        set.excerpt.cold = cold;
+        const struct moe_simulated out = run(&s, &set);
+        assert_int_equal(out.prefill.tokens, 2 * texts);
+        assert_int_equal(out.decode.tokens, 3 * texts);
+        assert_int_equal(out.prefill.experts.loads, 2 * texts);
+        assert_int_equal(out.prefill.bytes, 2 * texts * (uint64_t)EXPERT);
+    }
+}
+
 /* ---- Always ---- */
 
 static const char *const strategies[] = {
@@ -671,6 +692,7 @@ int main(void)
         cmocka_unit_test(layers_may_be_missing),
         cmocka_unit_test(a_load_is_given_up_where_it_was_counted),
         cmocka_unit_test(excerpts),
+        cmocka_unit_test(first_answers),
         cmocka_unit_test(figures_add_up),
         cmocka_unit_test(refusals),
         cmocka_unit_test(nobody_looks_further_than_traces_do),

@@ -86,7 +86,11 @@ static void assert_near(const json_t *object, const char *key, double want)
         fail_msg("'%s' is %f, expected %f", key, got, want);
 }
 
-static const char *const NUMBERS[] = {"prompt_tokens",
+static const char *const NUMBERS[] = {"answers",
+                                      "context_tokens",
+                                      "batch_tokens",
+                                      "threads",
+                                      "prompt_tokens",
                                       "generated_tokens",
                                       "ttft_s",
                                       "prefill_tokens_per_s",
@@ -469,10 +473,11 @@ static void one_change_breaks_exact(void **state)
                  &err);
     s = (struct moe_stats){.device = "cuda", .bf16_rows = 9};
     assert_fails(moe_stats_check_exact(&s, &err), MOE_ERR_LIMIT, " 9 rows in bf16", &err);
-    s = (struct moe_stats){.device = "cuda", .kv = "q8", .prefill.tokens = 4, .decode.tokens = 2};
+    s = (struct moe_stats){
+        .device = "cuda", .settings.kv = "q8", .prefill.tokens = 4, .decode.tokens = 2};
     assert_fails(moe_stats_check_exact(&s, &err), MOE_ERR_LIMIT, " 6 rows with keys and values of",
                  &err);
-    strcpy(s.kv, "f16");
+    strcpy(s.settings.kv, "f16");
     assert_ok(moe_stats_check_exact(&s, &err), &err);
 }
 

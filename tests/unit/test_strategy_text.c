@@ -127,12 +127,39 @@ static void a_preference_needs_an_amount(void **state)
     assert_fails(moe_strategy_settle(&s, &err), MOE_ERR_USAGE, "--precalculate replaces", &err);
 }
 
+/* A part that only one of two strategies has sets them further apart than another value of one. */
+static void named_by_the_nearest(void **state)
+{
+    static const char *const rows[][2] = {
+        {"prefetch+predict=none+prefetch=none+cache=learned",
+         "lru+cache=learned+prefill=popularity"},
+        {"prefetch+predict=none+prefetch=none", "lru+cache=lrfu+prefill=popularity"},
+        {"ondemand+cache=learned", "lru+cache=learned"},
+        {"lru+cache=none", "ondemand"},
+        {"lru+predict=gate-next+prefetch=all+prefill=popularity", "prefetch+cache=lru"},
+    };
+    for (size_t i = 0; i < N_ITEMS(rows); i++) {
+        struct moe_err err = {0};
+        struct moe_strategy s;
+        uint32_t named;
+        char brief[MOE_STRATEGY_BRIEF];
+        assert_ok(moe_strategy_parse(rows[i][0], &s, &named, &err), &err);
+        moe_strategy_name_nearest(&s);
+        moe_strategy_brief(&s, brief);
+        assert_string_equal(brief, rows[i][1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(there_and_back), cmocka_unit_test(numbers),
-        cmocka_unit_test(what_is_named),  cmocka_unit_test(fitted),
-        cmocka_unit_test(refusals),       cmocka_unit_test(a_preference_needs_an_amount),
+        cmocka_unit_test(there_and_back),
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(what_is_named),
+        cmocka_unit_test(fitted),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(a_preference_needs_an_amount),
+        cmocka_unit_test(named_by_the_nearest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
