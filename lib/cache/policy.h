@@ -9,7 +9,8 @@
  *
  * The protocol, once the router has chosen (Fate 4.1: lists change only then):
  *   hit:  use(key)
- *   miss: miss(key); while no slot is free: v = victim(key), drop(v); admit(key)
+ *   miss: miss(key); while no slot is free: v = victim(key), drop(v); admit(key), or without a
+ *         victim the key passes through
  * A prefetched expert is in staging, outside every policy; when the router chooses it, the policy
  * sees a miss, but nothing is loaded. So wrong predictions never reach a policy.
  *
@@ -64,6 +65,7 @@ struct moe_policy_ops {
     const char *name;
     const char *describe; /* one line: what a full cache does */
     bool needs_usage;     /* does not open without params->usage */
+    bool passes;          /* a scored policy that compares the incoming key, too */
     /* Carves and begins the policy's own record of all choices (moe_policy_follow), itself first;
      * NULL from an arena that only counts. A NULL pointer here: it keeps none. */
     struct moe_follower *(*follow)(struct moe_arena *arena,
@@ -76,7 +78,8 @@ struct moe_policy_ops {
     void (*admit)(struct moe_policy *p, uint32_t key); /* an absent key becomes resident */
     void (*drop)(struct moe_policy *p, uint32_t key);  /* a resident key leaves */
     /* The resident key that should leave for `incoming` (MOE_NO_KEY: for anything), among those
-     * that may; MOE_NO_KEY when none may. Changes nothing but a random generator. */
+     * that may; MOE_NO_KEY when none may, or, of a policy with `passes`, when `incoming` is worth
+     * no more than any of them and may pass through. Changes nothing but a random generator. */
     int64_t (*victim)(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx);
     /* Scored policies (scored.h): a key's own part of its score, and the score of a part in layer
      * `of` while `layer` is running. */

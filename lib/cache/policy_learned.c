@@ -310,6 +310,7 @@ const struct moe_policy_ops moe_policy_learned = {
     .name = "learned",
     .describe = "evicts what is least likely to be used soon, learnt from token to token",
     .needs_usage = true,
+    .passes = true,
     .follow = follow,
     .open = moe_scored_open,
     .close = moe_scored_close,

@@ -165,5 +165,8 @@ int64_t moe_scored_victim(struct moe_policy *p, int64_t incoming, moe_evictable_
     for (uint32_t of = 0; of < u->n_layers; of++)
         if (s->n[of] && of != first && (best.key < 0 || !(s->least[of] > best.score)))
             search_layer(s, of, layer, may, ctx, &best);
+    if (p->ops->passes && incoming >= 0 && best.key >= 0 &&
+        p->ops->score(s, p->ops->part(s, (uint32_t)incoming), layer, layer) <= best.score)
+        return MOE_NO_KEY;
     return best.key;
 }

@@ -282,15 +282,20 @@ static bool evictable(void *ctx, uint32_t key)
            e->s->slots[slot].state == MOE_SLOT_READY && !e->s->protected[key];
 }
 
-/* Makes room for one more cached expert in the domain; false when none may leave. */
-static bool make_room(struct moe_store *s, struct pool *pool, struct domain *d, uint32_t key)
+/* Makes room for one more cached expert in the domain; false when none may leave, or when the
+ * policy lets it pass through, which half of the working slots are for: others wait for experts to
+ * come. */
+static bool make_room(struct moe_store *s, struct pool *pool, struct domain *d, uint32_t key,
+                      uint32_t variant)
 {
     if (d->n < d->capacity)
         return true;
     if (d->capacity == 0)
         return false;
     struct eviction e = {s, (uint32_t)(pool - s->pools)};
-    int64_t victim = d->policy->ops->victim(d->policy, key, evictable, &e);
+    const struct moe_policy_ops *ops = d->policy->ops;
+    bool stays = ops->passes && !moe_store_has_spare(s, key, variant, UINT32_MAX);
+    int64_t victim = ops->victim(d->policy, stays ? MOE_NO_KEY : (int64_t)key, evictable, &e);
     if (victim < 0)
         return false;
     vacate(s, cached_slot(s, e.class_index, (uint32_t)victim));
@@ -345,7 +350,8 @@ void moe_store_use(struct moe_store *s, uint32_t index)
         unstage(s, index);
         slot->use = MOE_SLOT_TRANSIENT;
         note_miss(s, d, key);
-        if (cached_slot(s, slot->class_index, key) == MOE_NO_SLOT && make_room(s, pool, d, key))
+        if (cached_slot(s, slot->class_index, key) == MOE_NO_SLOT &&
+            make_room(s, pool, d, key, slot->variant))
             admit(s, index);
     }
 }
@@ -417,7 +423,8 @@ uint32_t moe_store_miss(struct moe_store *s, uint32_t key, uint32_t variant, boo
     if (!again)
         note_miss(s, d, key);
     /* A pool has one entry for a key: two variants of one class cannot both enter the cache. */
-    bool cached = cached_slot(s, class_index, key) == MOE_NO_SLOT && make_room(s, pool, d, key);
+    bool cached =
+        cached_slot(s, class_index, key) == MOE_NO_SLOT && make_room(s, pool, d, key, variant);
     uint32_t slot = take_free(s, pool);
     if (slot == MOE_NO_SLOT)
         slot = reclaim_staged(s, pool, true);

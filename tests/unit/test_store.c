@@ -118,6 +118,28 @@ static void nothing_is_kept_without_a_cache(void **state)
     moe_store_close(s);
 }
 
+/* What scores no more than all that are kept is used from a working slot, as long as half of these
+ * are to spare. */
+static void what_is_worth_less_passes_through(void **state)
+{
+    static const float scores[N_EXPERTS] = {3, 2, 1, 1, 1, 2.5f};
+    struct moe_store *s = open_store("learned", 2, 4, NULL, 1);
+    memcpy(usage.follower->scores, scores, sizeof scores);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(ask(s, 0, 0, 0), again);
+        assert_int_equal(ask(s, 0, 1, 0), again);
+        assert_false(ask(s, 0, 2, 0));
+    }
+    assert_int_equal(moe_store_counts(s)->evictions, 0);
+    assert_false(ask(s, 0, 5, 0)); /* this one is worth more than 1 */
+    assert_int_equal(moe_store_find(s, key_at(0, 1), 0), MOE_NO_SLOT);
+    for (uint32_t expert = 2; expert < 5; expert++)
+        moe_store_ready(s, moe_store_miss(s, key_at(0, expert), 0, false));
+    assert_int_equal(moe_store_counts(s)->evictions, 2); /* the last found too few slots free */
+    check(s);
+    moe_store_close(s);
+}
+
 static void pinned_slots_stay(void **state)
 {
     struct moe_store *s = open_store("lru", 2, 0, NULL, 1);
@@ -379,6 +401,7 @@ int main(void)
         cmocka_unit_test(lru_keeps_the_latest),
         cmocka_unit_test(layers_have_their_own_share),
         cmocka_unit_test(nothing_is_kept_without_a_cache),
+        cmocka_unit_test(what_is_worth_less_passes_through),
         cmocka_unit_test(pinned_slots_stay),
         cmocka_unit_test(staged_experts_do_not_touch_the_cache),
         cmocka_unit_test(staged_experts_grow_stale_with_the_token),
