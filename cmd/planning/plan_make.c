@@ -64,12 +64,16 @@ static int save_plan(const struct moe_plan *plan, const char *path, struct moe_e
     struct moe_buf text = {0};
     int status = moe_plan_write(plan, false, &text, err);
     status = cli_save(status, &text, path, err);
-    char error[32] = "";
+    char error[32] = "", first[48] = "";
     if (plan->expected.decode_error >= 0)
         snprintf(error, sizeof error, " +- %.2g", plan->expected.decode_error);
+    if (plan->first.decode_tokens_per_second >= 0)
+        snprintf(first, sizeof first, ", %.4g of a first answer",
+                 plan->first.decode_tokens_per_second);
     if (status == MOE_OK)
-        cli_note("%s: strategy %s, %.4g%s tokens/s expected; moe-plan --explain %s says why", path,
-                 plan->strategy.name, plan->expected.decode_tokens_per_second, error, path);
+        cli_note("%s: strategy %s, %.4g%s tokens/s expected%s; moe-plan --explain %s says why",
+                 path, plan->strategy.name, plan->expected.decode_tokens_per_second, error, first,
+                 path);
     return status;
 }
 

@@ -276,6 +276,9 @@ void moe_compare_run(const struct moe_plan *plan, const struct moe_run_figures *
     }
     add_known(out, "slots that keep experts", (double)moe_plan_slots(plan).n_cache,
               run->cache_slots);
+    if (run->answers > 0)
+        add_known(out, "tokens of a prompt", plan->evidence.prompt_tokens,
+                  per_token(run->prefill.tokens, run->answers));
     add_phase(out, &answers, &run->decode, false);
     out->n_decode = out->n;
     add_phase(out, &prompts, &run->prefill, true);

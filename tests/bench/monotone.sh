@@ -44,7 +44,8 @@ echo "| budget, KiB | plan, tokens/s | hits, % | predicted | no plan, tokens/s |
 echo "|---|---|---|---|---|---|---|---|"
 below=
 for budget in $budgets; do
-    said=$(sed -n 's/^  decode_tokens_per_second: *//p' "$tmp/$budget.yaml" | head -n 1)
+    # of a first answer, which each run is; of all in memory there is but one figure
+    said=$(sed -n '/^expected/,/^[l-z]/s/^  decode_tokens_per_second: *//p' "$tmp/$budget.yaml" | tail -n 1)
     echo "$budget $(median "plan-$budget") $said $(median "none-$budget") $(ratio "plan-$budget" "none-$budget")" \
         "$(ratio "plan-$budget" "plan-${below:-$budget}") $(ratio "none-$budget" "none-${below:-$budget}")"
     below=$budget

@@ -150,14 +150,17 @@ static void a_run(void **state)
     assert_true(c.same_plan && c.first);
     expect_text(&c, "The run was 25.0% faster than planned.");
     expect_text(&c, "Planned is a first answer");
+    p->evidence.prompt_tokens = 512;
     run.batch = 16;
     strcpy(run.kv, "q8");
     moe_compare_run(p, &run, &c);
     assert_false(c.same_plan);
     expect_text(&c, "batches of a prompt 64 -> 16 keys and values f16 -> q8");
     run.answers = 2;
+    run.prefill.tokens = 600;
     moe_compare_run(p, &run, &c);
     expect_text(&c, "The run was 20.0% slower than planned.");
+    expect_text(&c, "tokens of a prompt 512 -> 300");
     run.decode.tokens = 3;
     strcpy(run.strategy, "lru");
     moe_compare_run(p, &run, &c);

@@ -133,7 +133,6 @@ static void named_by_the_nearest(void **state)
     static const char *const rows[][2] = {
         {"prefetch+predict=none+prefetch=none+cache=learned",
          "lru+cache=learned+prefill=popularity"},
-        {"prefetch+predict=none+prefetch=none", "lru+cache=lrfu+prefill=popularity"},
         {"ondemand+cache=learned", "lru+cache=learned"},
         {"lru+cache=none", "ondemand"},
         {"lru+predict=gate-next+prefetch=all+prefill=popularity", "prefetch+cache=lru"},
