@@ -42,6 +42,7 @@ struct run {
     struct measure_trace followed; /* of --follow */
     struct moe_grammar *grammar;   /* NULL: answers are free */
     struct moe_constraint *constraint;
+    struct json_t *tools; /* of --tools; NULL: none */
 };
 
 /* The context length to allocate; 0: the model's, up to *cap. */
@@ -177,6 +178,8 @@ static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t 
 static int open_run(struct run *r, struct moe_err *err)
 {
     int status = run_options_grammar(&r->grammar, err);
+    if (status == MOE_OK && opt.tools)
+        status = tools_read(opt.tools, opt.tool_choice, &r->tools, err);
     if (status == MOE_OK)
         status = choose_strategy(r, err);
     if (status == MOE_OK && opt.plan)
@@ -243,6 +246,7 @@ static void close_run(struct run *r)
     moe_statistics_free(r->statistics);
     moe_plan_free(r->plan);
     moe_timeline_release(&r->timeline);
+    moe_json_free(r->tools);
 }
 
 /* ---- Text ---- */
@@ -280,7 +284,7 @@ static int check_tokens(const struct moe_model *model, struct moe_err *err)
 static int generate(struct run *r, double started, struct moe_err *err)
 {
     struct moe_chat *chat = NULL;
-    struct json_t *messages = NULL, *tools = NULL;
+    struct json_t *messages = NULL;
     struct repl_said said = {0};
     struct moe_conversation talk = {0};
     const char *text = opt.messages ? NULL : (const char *)r->prompt.text.data;
@@ -300,8 +304,8 @@ static int generate(struct run *r, double started, struct moe_err *err)
             err, MOE_ERR_USAGE,
             "%s: options --tools and --json go with chats, and the model has no chat template",
             r->pack));
-    if (opt.tools)
-        MOE_STEP(messages_take_tools(&talk, opt.tools, &tools, err));
+    if (r->tools)
+        talk.tools = r->tools;
     if (!r->grammar)
         MOE_STEP(messages_hold_calls(&talk, r->engine, opt.tool_choice, &r->grammar, &r->constraint,
                                      err));
@@ -338,7 +342,6 @@ out:
     moe_conversation_release(&talk);
     moe_chat_free(chat);
     moe_json_free(messages);
-    moe_json_free(tools);
     return status;
 }
 

@@ -179,22 +179,43 @@ int messages_take(struct moe_conversation *talk, const char *file, const struct 
     return MOE_OK;
 }
 
-int messages_take_tools(struct moe_conversation *talk, const char *file, json_t **json,
-                        struct moe_err *err)
+/* Refuses the choice of a function that is none of the tools. */
+static int check_choice(const json_t *tools, const char *choice, struct moe_err *err)
+{
+    static const char *const words[] = {"auto", "none", "required"};
+    size_t i;
+    const json_t *tool;
+    for (i = 0; i < 3; i++)
+        if (strcmp(choice, words[i]) == 0)
+            return MOE_OK;
+    json_array_foreach(tools, i, tool)
+    {
+        if (strcmp(json_string_value(json_object_get(moe_chat_function(tool), "name")), choice) ==
+            0)
+            return MOE_OK;
+    }
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "option --tool-choice: '%s' is none of the tools, nor auto, none, required",
+                    choice);
+}
+
+int tools_read(const char *file, const char *choice, json_t **out, struct moe_err *err)
 {
     struct moe_buf text = {0};
+    json_t *json = NULL;
     int status = moe_file_read_all(file, MAX_TOOLS_BYTES, &text, err);
-    *json = NULL;
     if (status == MOE_OK)
-        status = moe_json_parse(json, file, text.data, text.size, JSON_MEMORY, err);
+        status = moe_json_parse(&json, file, text.data, text.size, JSON_MEMORY, err);
     moe_buf_release(&text);
-    const json_t *tools = json_is_object(*json) ? json_object_get(*json, "tools") : *json;
+    json_t *tools = json_is_object(json) ? json_object_get(json, "tools") : json;
     if (status == MOE_OK && !tools)
         status = moe_fail(err, MOE_ERR_FORMAT, "%s: 'tools' is missing", file);
     if (status == MOE_OK)
         status = moe_chat_check_tools(file, tools, err);
-    if (status == MOE_OK)
-        talk->tools = tools;
+    if (status == MOE_OK && choice)
+        status = check_choice(tools, choice, err);
+    *out = status == MOE_OK ? json_incref(tools) : NULL;
+    moe_json_free(json);
     return status;
 }
 
@@ -216,18 +237,6 @@ static bool opens_thought(const struct moe_conversation *talk)
     return opens;
 }
 
-static bool is_tool(const json_t *tools, const char *name)
-{
-    size_t i;
-    const json_t *tool;
-    json_array_foreach(tools, i, tool)
-    {
-        if (strcmp(json_string_value(json_object_get(moe_chat_function(tool), "name")), name) == 0)
-            return true;
-    }
-    return false;
-}
-
 int messages_hold_calls(struct moe_conversation *talk, struct moe_engine *engine,
                         const char *choice, struct moe_grammar **grammar,
                         struct moe_constraint **constraint, struct moe_err *err)
@@ -238,10 +247,7 @@ int messages_hold_calls(struct moe_conversation *talk, struct moe_engine *engine
         talk->tools = NULL;
     if (!talk->chat || json_array_size(talk->tools) == 0)
         return MOE_OK;
-    if (must && !any && !is_tool(talk->tools, choice))
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "option --tool-choice: '%s' is none of the tools, nor auto, none, required",
-                        choice);
+    MOE_TRY(check_choice(talk->tools, choice, err));
     struct moe_allowance allowance = moe_allowance_usual();
     const struct moe_calls_wanted wanted = {.tools = talk->tools,
                                             .only = must && !any ? choice : NULL,

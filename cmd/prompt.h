@@ -45,10 +45,9 @@ struct json_t;
 int messages_take(struct moe_conversation *talk, const char *file, const struct moe_buf *text,
                   struct json_t **json, struct moe_err *err);
 
-/* Gives the conversation the tools of a file: their JSON array, or an object with "tools". *json as
- * above. */
-int messages_take_tools(struct moe_conversation *talk, const char *file, struct json_t **json,
-                        struct moe_err *err);
+/* Reads the tools of a file: their JSON array, or an object with "tools"; choice: as below. Release
+ * the array with moe_json_free. */
+int tools_read(const char *file, const char *choice, struct json_t **tools, struct moe_err *err);
 /* Holds calls of the conversation's tools to form and schemas; choice: "auto", "none", "required",
  * or the name of the one to call; NULL: auto. *grammar and *constraint stay NULL where answers are
  * free; release both, the constraint first. */

@@ -68,13 +68,14 @@ static const char *const poolings[] = {
     NULL,
 };
 
-/* A number of tokens; -1: all. */
-static bool last_tokens(const char *text, void *to, struct moe_err *why)
+/* A number of tokens; -1: all, which top-k has 0 for. */
+static bool some_tokens(const char *text, void *to, struct moe_err *why)
 {
     enum { ALL_TOKENS = 1000000 };
-    uint64_t n = ALL_TOKENS;
+    uint64_t n = to == &opt.sampling.top_k ? 0 : ALL_TOKENS;
     if (strcmp(text, "-1") != 0 && (!moe_parse_u64(text, &n) || n > ALL_TOKENS)) {
-        moe_fail(why, MOE_ERR_USAGE, "is no number of tokens up to %d, nor -1 for all", ALL_TOKENS);
+        moe_fail(why, MOE_ERR_USAGE, "is neither a number of tokens, at most %d, nor -1 for all",
+                 ALL_TOKENS);
         return false;
     }
     *(uint32_t *)to = (uint32_t)n;
@@ -117,7 +118,7 @@ static const struct cli_option options[] = {
      .modes = CLI_USUAL, .excludes = "grammar json-schema json-object"},
     {.kind = CLI_LIST, .help = "Sampling"},
     {CLI_OPT_DOUBLE(0, "temp", "X", &opt.sampling.temperature, 0, 100), .modes = DRAWS},
-    {CLI_OPT_U32(0, "top-k", "N", &opt.sampling.top_k, 0, 1000000), .modes = DRAWS},
+    {CLI_OPT_CUSTOM(0, "top-k", "N", &opt.sampling.top_k, some_tokens), .modes = DRAWS},
     {CLI_OPT_DOUBLE(0, "top-p", "X", &opt.sampling.top_p, 0, 1), .modes = DRAWS},
     {CLI_OPT_DOUBLE(0, "min-p", "X", &opt.sampling.min_p, 0, 1), .modes = DRAWS},
     {CLI_OPT_DOUBLE(0, "repeat-penalty", "X", &opt.sampling.repeat_penalty, 0.1, 10), .modes = DRAWS},
@@ -165,13 +166,13 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "pack-in-ram", &opt.engine.pack_in_ram), .modes = ALL & ~REQUESTS},
     {CLI_OPT_FLAG(0, "no-checksums", &opt.engine.no_checksums)},
     {.kind = CLI_ELSEWHERE, .help = "More", .shown = "--strategy help, moe-strategies(7), moe-sampling(7), moe-gpu(7)"},
-    {CLI_OPT_CUSTOM(0, "repeat-last-n", "N", &opt.sampling.repeat_window, last_tokens), .modes = DRAWS},
+    {CLI_OPT_CUSTOM(0, "repeat-last-n", "N", &opt.sampling.repeat_window, some_tokens), .modes = DRAWS},
     {CLI_OPT_DOUBLE(0, "presence-penalty", "X", &opt.sampling.presence_penalty, -2, 2), .modes = DRAWS},
     {CLI_OPT_DOUBLE(0, "frequency-penalty", "X", &opt.sampling.frequency_penalty, -2, 2), .modes = DRAWS},
     {CLI_OPT_DOUBLE(0, "dry-multiplier", "X", &opt.sampling.dry_multiplier, 0, 100), .modes = DRAWS},
     {CLI_OPT_DOUBLE(0, "dry-base", "X", &opt.sampling.dry_base, 1, 100), .modes = DRAWS},
     {CLI_OPT_U32(0, "dry-allowed-length", "N", &opt.sampling.dry_allowed_length, 0, 1000), .modes = DRAWS},
-    {CLI_OPT_CUSTOM(0, "dry-penalty-last-n", "N", &opt.sampling.dry_window, last_tokens), .modes = DRAWS},
+    {CLI_OPT_CUSTOM(0, "dry-penalty-last-n", "N", &opt.sampling.dry_window, some_tokens), .modes = DRAWS},
     {CLI_OPT_TEXTS(0, "dry-sequence-breaker", "TEXT", &opt.breakers), .modes = DRAWS},
     {CLI_OPT_DOUBLE(0, "top-n-sigma", "X", &opt.sampling.top_n_sigma, -1, 1000), .modes = DRAWS},
     {CLI_OPT_DOUBLE(0, "typical", "X", &opt.sampling.typical_p, 0, 1), .modes = DRAWS},
@@ -248,7 +249,7 @@ static bool names_a_strategy(void)
     return false;
 }
 
-/* Reads "15043-1.5" as what is added to token 15043; false, or -inf, has it never drawn. */
+/* Reads "15043-1.5": what is added to the logit of token 15043; with -inf it is never drawn. */
 static bool read_bias(const char *text, struct moe_logit_bias *out)
 {
     char id[16];
@@ -279,8 +280,8 @@ static int read_lists(void)
     opt.sampling.biases = biases;
     for (int i = 0; i < opt.biases.n; i++) {
         if (!read_bias(opt.biases.items[i], &biases[i]))
-            return cli_misuse("option --logit-bias: '%s' is not a token's id with + or - and up to "
-                              "100 behind it, as in 15043-1.5, nor -inf, as in 15043-inf",
+            return cli_misuse("option --logit-bias: '%s' is not ID+X or ID-X, a token's id and a "
+                              "number up to 100 or inf: 15043-1.5, 15043-inf",
                               opt.biases.items[i]);
         opt.sampling.n_biases++;
     }

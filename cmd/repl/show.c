@@ -42,9 +42,10 @@ static int say_model(const struct console *c, struct moe_buf *out, struct moe_er
     moe_buf_printf(out, "context  %" PRIu64 " of %" PRIu32 " tokens in use (-c; the model's: %u)\n",
                    in_use(talk), talk->session->context, m->config.context_max);
     uint64_t total = c->r->engine->budget.host.total;
-    moe_buf_printf(out, "memory   %s of %s in use (--memory); /memory says where it goes\n",
+    moe_buf_printf(out, "memory   %s of %s%s in use; /memory says where it goes\n",
                    moe_format_bytes(moe_rss_bytes(), now),
-                   total == UINT64_MAX ? "what is free" : moe_format_bytes(total, budget));
+                   total == UINT64_MAX ? "what is free" : moe_format_bytes(total, budget),
+                   cli_given("memory") ? " (--memory)" : "");
     moe_buf_text(out, "sampling ");
     if (c->r->beams.n)
         moe_buf_printf(out, "none: the best of %" PRIu32 " beams", c->r->beams.n);

@@ -219,6 +219,13 @@ static int find_member(const char *name, const json_t *object, const char *key, 
 int moe_json_get_u32(const char *name, const struct json_t *object, const char *key, uint32_t max,
                      bool required, uint32_t *out, struct moe_err *err)
 {
+    return moe_json_get_between(name, object, key, 0, max, required, out, err);
+}
+
+int moe_json_get_between(const char *name, const struct json_t *object, const char *key,
+                         uint32_t min, uint32_t max, bool required, uint32_t *out,
+                         struct moe_err *err)
+{
     const json_t *value;
     MOE_TRY(find_member(name, object, key, required, &value, err));
     if (!value)
@@ -230,9 +237,9 @@ int moe_json_get_u32(const char *name, const struct json_t *object, const char *
     if (json_is_real(value) && number != floor(number))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %g, a whole number was expected", name,
                         key, number);
-    if (number < 0 || number > (double)max)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %.17g, expected 0 to %" PRIu32, name, key,
-                        number, max);
+    if (number < min || number > max)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %.17g, expected %" PRIu32 " to %" PRIu32,
+                        name, key, number, min, max);
     *out = (uint32_t)number;
     return MOE_OK;
 }

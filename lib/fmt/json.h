@@ -48,6 +48,10 @@ uint64_t moe_json_bytes(const struct json_t *json);
  */
 int moe_json_get_u32(const char *name, const struct json_t *object, const char *key, uint32_t max,
                      bool required, uint32_t *out, struct moe_err *err);
+/* The same, min to max. */
+int moe_json_get_between(const char *name, const struct json_t *object, const char *key,
+                         uint32_t min, uint32_t max, bool required, uint32_t *out,
+                         struct moe_err *err);
 int moe_json_get_double(const char *name, const struct json_t *object, const char *key,
                         bool required, double *out, struct moe_err *err);
 int moe_json_get_bool(const char *name, const struct json_t *object, const char *key, bool required,

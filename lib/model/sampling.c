@@ -27,7 +27,7 @@ static const struct field {
      GGUF("temp"),
      AT(temperature),
      0.8},
-    {{"top_k", "top_k", "top-k", "0: all", true, 0, 1000000},
+    {{"top_k", "top_k", "top-k", "0, -1: all", true, -1, 1000000},
      "top_k",
      GGUF("top_k"),
      AT(top_k),
@@ -39,7 +39,8 @@ static const struct field {
      GGUF("penalty_repeat"),
      AT(repeat_penalty),
      1},
-    {{"repeat_window", "repeat_last_n", "repeat-last-n", "0: no penalties", true, 0, 1000000},
+    {{"repeat_window", "repeat_last_n", "repeat-last-n", "0: no penalties, -1: all", true, -1,
+      1000000},
      NULL,
      GGUF("penalty_last_n"),
      AT(repeat_window),
@@ -69,7 +70,8 @@ static const struct field {
      NULL,
      AT(dry_allowed_length),
      2},
-    {{"dry_window", "dry_penalty_last_n", "dry-penalty-last-n", "0: off", true, 0, 1000000},
+    {{"dry_window", "dry_penalty_last_n", "dry-penalty-last-n", "0: off, -1: all", true, -1,
+      1000000},
      NULL,
      NULL,
      AT(dry_window),
@@ -211,7 +213,7 @@ int moe_sampling_check(const struct moe_sampler_options *complete, struct moe_er
         const double v = field_value(complete, f);
         if (isnan(v) || (!is_idle(complete, f->at) && !(v >= f->is.low && v <= f->is.high)) ||
             (f->at == AT(mirostat) && v == 1))
-            return moe_fail(err, MOE_ERR_USAGE, "%s %g: %g to %g was expected", f->is.name, v,
+            return moe_fail(err, MOE_ERR_USAGE, "%s %.10g: %g to %.10g was expected", f->is.name, v,
                             f->is.low, f->is.high);
     }
     return MOE_OK;
@@ -283,7 +285,7 @@ int moe_sampling_take(struct moe_sampler_options *out, int i, const char *file, 
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: '%s' is 1, which is not supported: expected 0 or 2", file, key);
     if (!(value >= f->is.low && value <= f->is.high) || (f->is.whole && value != floor(value)))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %g, expected %s%g to %g", file, key,
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %.10g, expected %s%g to %.10g", file, key,
                         value, f->is.whole ? "a whole number, " : "", f->is.low, f->is.high);
     set(out, f, value);
     return MOE_OK;

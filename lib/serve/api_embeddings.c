@@ -81,7 +81,7 @@ static int to_body(struct moe_request *r, json_t **out, const json_t *body, cons
         {"encoding_format", CHAT_TEXT, false}, {"pooling", CHAT_TEXT, false}, {NULL}};
     const char *format = chat_text_of(body, "encoding_format"),
                *pooling = chat_text_of(body, "pooling");
-    const json_t *dimensions = json_object_get(body, "dimensions");
+    uint32_t dimensions;
     json_t *chat = *out = json_object();
     struct chat_maker maker = {.err = err}, *m = &maker;
     int status = chat_check(m, body, "", members);
@@ -96,10 +96,9 @@ static int to_body(struct moe_request *r, json_t **out, const json_t *body, cons
     if (status == MOE_OK && *pooling && strcmp(pooling, "mean") != 0 &&
         strcmp(pooling, "last") != 0)
         status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'pooling' is neither mean nor last");
-    if (status == MOE_OK && dimensions && !json_is_null(dimensions) &&
-        !(json_is_integer(dimensions) && json_integer_value(dimensions) > 0))
-        status =
-            moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'dimensions' is not a whole number above 0");
+    if (status == MOE_OK)
+        status = moe_json_get_between(REQUEST, body, "dimensions", 1, UINT32_MAX, false,
+                                      &dimensions, err);
     if (status == MOE_OK)
         status = read_inputs(r, json_object_get(body, input), input, err);
     return chat_end(m, status);
@@ -147,13 +146,12 @@ static void note_vector(struct moe_reply *r, struct choice *c)
     json_t *asked = json_loads(r->asked, 0, NULL);
     const json_t *wanted = json_object_get(asked, "dimensions");
     const bool base64 = strcmp(chat_text_of(asked, "encoding_format"), "base64") == 0;
-    const json_int_t dimensions = wanted ? json_integer_value(wanted) : 0;
+    const double dimensions = json_number_value(wanted);
     uint32_t n = c->result->n_state;
     double squares = 0;
     if (dimensions > n) {
         moe_fail(&r->why, MOE_ERR_FORMAT,
-                 REQUEST ": 'dimensions' is %lld, but the model's states have %u",
-                 (long long)dimensions, n);
+                 REQUEST ": 'dimensions' is %.0f, but the model's states have %u", dimensions, n);
         r->failed = true;
     }
     n = dimensions > 0 && dimensions < n ? (uint32_t)dimensions : n;

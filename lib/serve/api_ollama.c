@@ -34,9 +34,9 @@ static int put_options(struct moe_request *r, json_t *to, const json_t *options,
             chat_take(m, to, key, options, key);
         else if (strcmp(key, "num_predict") != 0)
             chat_ignore(r, "options.", key);
-        else if (json_is_integer(value) && json_integer_value(value) >= 0)
+        else if (json_is_number(value) && json_number_value(value) >= 0)
             chat_take(m, to, "max_tokens", options, key);
-        else if (!json_is_integer(value)) /* below 0: without a limit */
+        else if (!json_is_number(value)) /* below 0: without a limit */
             return moe_fail(m->err, MOE_ERR_FORMAT,
                             REQUEST ": 'options.num_predict' is not a whole number");
     }

@@ -666,6 +666,112 @@ static bool keep(struct moe_reply *r, const char *conversation, struct moe_buf *
     return text && !out->failed && !response->failed;
 }
 
+/* ---- What a kept response answers ---- */
+
+/* The texts of a message, each as a part of this type. */
+static json_t *parts_of(const json_t *message, const char *type, struct chat_maker *m)
+{
+    json_t *parts = json_array();
+    const json_t *content = json_object_get(message, "content"), *part;
+    size_t i;
+    if (json_is_string(content))
+        chat_add(m, parts, json_pack("{s:s,s:O}", "type", type, "text", content));
+    json_array_foreach(content, i, part) chat_add(
+        m, parts, json_pack("{s:s,s:O}", "type", type, "text", json_object_get(part, "text")));
+    return parts;
+}
+
+/* Appends an item, with an id of its place. */
+static void append_item(json_t *list, json_t *item, const char *prefix, const char *response,
+                        struct chat_maker *m)
+{
+    char id[80];
+    const char *own = strchr(response, '_');
+    snprintf(id, sizeof id, "%s_%.48s_%zu", prefix, own ? own + 1 : "", json_array_size(list));
+    chat_put(m, item, "id", json_string(id));
+    chat_put(m, item, "status", json_string("completed"));
+    chat_add(m, list, item);
+}
+
+static void append_items_of(json_t *list, const json_t *message, const char *id,
+                            struct chat_maker *m)
+{
+    const char *role = chat_text_of(message, "role");
+    const bool own = strcmp(role, "assistant") == 0;
+    const json_t *thought = json_object_get(message, "reasoning_content"), *call;
+    json_t *parts = parts_of(message, own ? "output_text" : "input_text", m);
+    size_t i;
+    if (json_is_string(thought))
+        append_item(list,
+                    json_pack("{s:s,s:[],s:[{s:s,s:O}]}", "type", "reasoning", "summary", "content",
+                              "type", "reasoning_text", "text", thought),
+                    "rs", id, m);
+    if (strcmp(role, "tool") == 0)
+        append_item(list,
+                    json_pack("{s:s,s:s,s:O}", "type", "function_call_output", "call_id",
+                              chat_text_of(message, "tool_call_id"), "output", parts),
+                    "fco", id, m);
+    else if (!own || json_array_size(parts))
+        append_item(list,
+                    json_pack("{s:s,s:s,s:O}", "type", "message", "role", role, "content", parts),
+                    "msg", id, m);
+    json_array_foreach(json_object_get(message, "tool_calls"), i, call)
+    {
+        const json_t *function = json_object_get(call, "function");
+        append_item(list,
+                    json_pack("{s:s,s:s,s:s,s:s}", "type", "function_call", "call_id",
+                              chat_text_of(call, "id"), "name", chat_text_of(function, "name"),
+                              "arguments", chat_text_of(function, "arguments")),
+                    "fc", id, m);
+    }
+    json_decref(parts);
+}
+
+/* The place of an item's id in the list, or its length. */
+static size_t place_of(const json_t *list, const char *id)
+{
+    size_t i = 0;
+    while (i < json_array_size(list) &&
+           strcmp(chat_text_of(json_array_get(list, i), "id"), id) != 0)
+        i++;
+    return i;
+}
+
+int moe_reply_items(struct moe_buf *out, const struct moe_buf *conversation, uint32_t n_asked,
+                    const char *id, bool ascending, const char *after, uint64_t limit,
+                    struct moe_err *err)
+{
+    struct chat_maker maker = {.err = err}, *m = &maker;
+    json_t *messages = conversation->failed ? NULL
+                                            : json_loadb((const char *)conversation->data,
+                                                         conversation->size, 0, NULL);
+    json_t *list = json_array(), *page = json_array();
+    for (uint32_t i = 0; i < n_asked; i++)
+        append_items_of(list, json_array_get(messages, i), id, m);
+    const size_t n = json_array_size(list), from = place_of(list, after);
+    size_t at = !*after ? 0 : ascending ? from + 1 : n - from; /* of the order wanted */
+    for (; at < n && json_array_size(page) < limit; at++)
+        chat_add(m, page, json_incref(json_array_get(list, ascending ? at : n - 1 - at)));
+    const size_t last = json_array_size(page);
+    json_t *reply = json_pack("{s:s,s:O,s:s?,s:s?,s:b}", "object", "list", "data", page, "first_id",
+                              last ? chat_text_of(json_array_get(page, 0), "id") : NULL, "last_id",
+                              last ? chat_text_of(json_array_get(page, last - 1), "id") : NULL,
+                              "has_more", at < n);
+    char *text = reply ? json_dumps(reply, JSON_COMPACT) : NULL;
+    m->failed |= !messages || !text;
+    int status = chat_end(m, MOE_OK);
+    if (status == MOE_OK && *after && from == n)
+        status = moe_fail(err, MOE_ERR_USAGE, "'after': the response has no item '%.100s'", after);
+    if (status == MOE_OK)
+        moe_buf_printf(out, "%s\n", text);
+    free(text);
+    json_decref(reply);
+    json_decref(page);
+    json_decref(list);
+    json_decref(messages);
+    return status;
+}
+
 const struct moe_reply_api reply_responses = {
     .to_chat = responses_to_chat,
     .keys = keys,

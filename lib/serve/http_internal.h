@@ -18,6 +18,7 @@
 #include "serve/http_access.h"
 #include "serve/kept_responses.h"
 #include "serve/metrics.h"
+#include "serve/request.h"
 
 struct completion;
 
@@ -45,10 +46,11 @@ struct exchange {
     struct moe_err why;
     /* For the access log. */
     double came;
-    char method[16], who[64]; /* who: its client */
-    char item[160];           /* of a path with {id}: what is there, decoded */
-    unsigned status;          /* 0: it was not answered */
-    char model[64];           /* that answered; shared, as all that follows */
+    char method[16], who[64];   /* who: its client */
+    char item[160];             /* of a path with {id}: what is there, decoded */
+    enum moe_request_kind form; /* in whose form errors are */
+    unsigned status;            /* 0: it was not answered */
+    char model[64];             /* that answered; shared, as all that follows */
     uint64_t n_prompt, n_tokens, n_sent;
     double first_seconds; /* to the first token; 0: there was none */
 
@@ -187,8 +189,11 @@ struct moe_server_model;
 /* /v1/models and /v1/models/{id}: a list, a model, in the forms of several APIs at once. */
 void http_write_models(struct moe_server *s, struct moe_buf *out);
 void http_write_model(const struct moe_server_model *m, struct moe_buf *out);
-/* llama.cpp's /props, of the first model. */
+/* llama.cpp's /props, of the first model, and /slots; false: none is free. */
 void http_write_props(struct moe_server *s, struct moe_buf *out);
+bool http_write_slots(struct moe_server *s, struct moe_buf *out);
+/* LM Studio's /api/v0/models. */
+void http_write_studio_models(struct moe_server *s, struct moe_buf *out);
 /* Ollama's /api/tags, with only_loaded /api/ps, and /api/show. */
 void http_write_tags(struct moe_server *s, bool only_loaded, struct moe_buf *out);
 void http_write_show(struct moe_server *s, const struct moe_server_model *m, struct moe_buf *out);

@@ -119,6 +119,51 @@ void http_write_props(struct moe_server *s, struct moe_buf *out)
     moe_buf_release(&template);
 }
 
+bool http_write_slots(struct moe_server *s, struct moe_buf *out)
+{
+    struct moe_server_counts counts;
+    struct moe_server_model m;
+    const uint32_t n = moe_server_sequences(s);
+    moe_server_describe(s, 0, &m);
+    moe_server_count(s, &counts);
+    for (uint32_t i = 0; i < n; i++)
+        moe_buf_printf(out, "%s{\"id\":%u,\"n_ctx\":%u,\"is_processing\":%s}", i ? "," : "[", i,
+                       m.context, i < counts.running ? "true" : "false");
+    moe_buf_text(out, "]\n");
+    return counts.running < n;
+}
+
+/* ---- LM Studio ---- */
+
+void http_write_studio_models(struct moe_server *s, struct moe_buf *out)
+{
+    struct moe_server_model m;
+    struct moe_emit e;
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    moe_emit_text(&e, "object", "list");
+    moe_emit_open_list(&e, "data");
+    for (uint32_t i = 0; moe_server_describe(s, i, &m); i++) {
+        moe_emit_open_map(&e, NULL);
+        moe_emit_text(&e, "id", m.name);
+        moe_emit_text(&e, "object", "model");
+        moe_emit_text(&e, "type", "llm");
+        moe_emit_text(&e, "publisher", "");
+        moe_emit_text(&e, "arch", m.family);
+        moe_emit_text(&e, "compatibility_type", "gguf"); /* clients know this and mlx */
+        moe_emit_text(&e, "quantization", m.variant);
+        moe_emit_text(&e, "state", m.loaded ? "loaded" : "not-loaded");
+        moe_emit_u64(&e, "max_context_length", m.context);
+        moe_emit_u64(&e, "loaded_context_length", m.context);
+        moe_emit_open_list(&e, "capabilities");
+        if (m.calls)
+            moe_emit_text(&e, NULL, "tool_use");
+        moe_emit_close(&e);
+        moe_emit_close(&e);
+    }
+    moe_emit_close(&e);
+    moe_emit_end_item(&e, NULL);
+}
+
 /* ---- Ollama ---- */
 
 static void put_details(struct moe_emit *e, const struct moe_server_model *m)

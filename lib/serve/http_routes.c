@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "fmt/json.h"
 #include "prompt/chat_answer.h"
 #include "serve/http_internal.h"
@@ -34,6 +35,7 @@ static const struct route {
     [MOE_HTTP_MESSAGES] = {ANSWER, MOE_REQUEST_MESSAGES},
     [MOE_HTTP_COUNT] = {ANSWER, MOE_REQUEST_COUNT},
     [MOE_HTTP_RESPONSES] = {ANSWER, MOE_REQUEST_RESPONSES},
+    [MOE_HTTP_RESPONSE_ITEMS] = {.kind = MOE_REQUEST_RESPONSES},
     [MOE_HTTP_RESPONSE] = {KEPT, MOE_REQUEST_RESPONSES},
     [MOE_HTTP_TOKENIZE] = {ANSWER, MOE_REQUEST_TOKENIZE},
     [MOE_HTTP_DETOKENIZE] = {ANSWER, MOE_REQUEST_DETOKENIZE},
@@ -48,12 +50,13 @@ static const struct route {
     [MOE_HTTP_OLLAMA_VERSION] = {.kind = MOE_REQUEST_OLLAMA_CHAT},
 };
 
-/* Copies what a path has in the place of {id}; its escapes are decoded, those of slashes too, which
- * names of models may have. False: it is empty, too long or has control characters. */
-static bool copy_item(const char *from, char *to, size_t room)
+/* Copies what a path has in the place of {id}, up to `end`; its escapes are decoded, those of
+ * slashes too, which names of models may have. False: it is empty, too long or has control
+ * characters. */
+static bool copy_item(const char *from, const char *end, char *to, size_t room)
 {
     size_t n = 0;
-    for (; *from && n + 1 < room; from++) {
+    for (; from < end && n + 1 < room; from++) {
         unsigned code = (unsigned char)*from;
         if (*from == '%' && isxdigit((unsigned char)from[1]) && isxdigit((unsigned char)from[2])) {
             sscanf(from + 1, "%2x", &code);
@@ -64,19 +67,72 @@ static bool copy_item(const char *from, char *to, size_t room)
         to[n++] = (char)code;
     }
     to[n] = 0;
-    return n > 0 && !*from;
+    return n > 0 && from >= end;
 }
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* Of LM Studio's API, whose routes are OpenAI's otherwise. */
+#define STUDIO "/api/v0/"
 
 /* The route of a path, and what it has in the place of {id}. */
 static enum moe_http_route find_route(const char *url, char *item, size_t room)
 {
     for (int i = 0; i < MOE_HTTP_ELSEWHERE; i++) {
         const char *path = moe_http_paths[i], *id = strstr(path, "{id}");
-        size_t n = id ? (size_t)(id - path) : strlen(path);
-        if (strncmp(path, url, n) == 0 && (id ? copy_item(url + n, item, room) : !url[n]))
+        const char *rest = id ? id + strlen("{id}") : "";
+        const size_t n = id ? (size_t)(id - path) : strlen(path), length = strlen(url);
+        if (strncmp(path, url, n) == 0 &&
+            (id ? ends_with(url + n, rest) &&
+                      copy_item(url + n, url + length - strlen(rest), item, room)
+                : !url[n]))
             return (enum moe_http_route)i;
     }
+    if (strncmp(url, STUDIO, strlen(STUDIO)) == 0)
+        for (int i = 0; i < MOE_HTTP_ELSEWHERE; i++)
+            if (strncmp(moe_http_paths[i], "/v1/", 4) == 0 &&
+                strcmp(moe_http_paths[i] + 4, url + strlen(STUDIO)) == 0)
+                return (enum moe_http_route)i;
     return MOE_HTTP_ELSEWHERE;
+}
+
+/* In whose form errors at a path without a route are: another's that has such paths. */
+static enum moe_request_kind form_of(const char *path)
+{
+    if (strncmp(path, "/v1/messages", strlen("/v1/messages")) == 0)
+        return MOE_REQUEST_MESSAGES;
+    return strncmp(path, "/api/", 5) == 0 && strncmp(path, STUDIO, strlen(STUDIO)) != 0
+               ? MOE_REQUEST_OLLAMA_CHAT
+               : MOE_REQUEST_CHAT;
+}
+
+/* Says that there is nothing, and what was probably meant: a base URL has too much or too little
+ * before a route. */
+static void refuse_path(const char *path, struct moe_err *why)
+{
+    static const char *const ollama[] = {"/api/pull", "/api/push",   "/api/create",
+                                         "/api/copy", "/api/delete", "/api/blobs"};
+    const char *meant = NULL;
+    for (size_t i = 0; i < sizeof ollama / sizeof ollama[0]; i++)
+        if (strncmp(path, ollama[i], strlen(ollama[i])) == 0) {
+            moe_fail(why, MOE_ERR_USAGE,
+                     "'%.200s' is not supported by this server: its models are those that it was "
+                     "started with",
+                     path);
+            return;
+        }
+    for (int i = MOE_HTTP_PAGE + 1; i < MOE_HTTP_ELSEWHERE; i++) {
+        const char *route = moe_http_paths[i];
+        if (strlen(path) > 1 && (ends_with(route, path) || ends_with(path, route)) &&
+            (!meant || strlen(route) < strlen(meant)))
+            meant = route;
+    }
+    moe_fail(why, MOE_ERR_USAGE, "there is nothing at '%.200s'%s%s%s", path,
+             meant ? "; did you mean '" : "", meant ? meant : "", meant ? "'?" : "");
 }
 
 static bool is_closing(struct moe_http *h)
@@ -242,7 +298,7 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
         return 401;
     }
     if (!known) {
-        moe_fail(why, MOE_ERR_USAGE, "there is nothing at '%.200s'", path);
+        refuse_path(path, why);
         return 404;
     }
     const bool posts = http_posts(x), kept = routes[x->route].how == KEPT;
@@ -284,6 +340,9 @@ void http_route(struct exchange *x, const char *url, const char *method, const c
     x->old = strcmp(version, "HTTP/1.0") == 0;
     x->faulty = !read_head(x, url, &path, &host, authority);
     x->route = x->faulty ? MOE_HTTP_ELSEWHERE : find_route(path, x->item, sizeof x->item);
+    x->form = x->route != MOE_HTTP_ELSEWHERE ? routes[x->route].kind
+              : x->faulty                    ? MOE_REQUEST_CHAT
+                                             : form_of(path);
     x->refused = x->faulty ? MHD_HTTP_BAD_REQUEST : refusal(x, path, host, method, &x->why);
     http_client_name(x->client->id, x->who);
     http_route_late(x);
@@ -307,7 +366,7 @@ enum MHD_Result http_respond_error(struct exchange *x, unsigned status, const st
     char seconds[16];
     retry_after(x, seconds);
     moe_buf_release(&x->out);
-    moe_reply_error(&x->out, moe_request_api(routes[x->route].kind), status, why);
+    moe_reply_error(&x->out, moe_request_api(x->form), status, why);
     const char *const headers[][2] = {
         {"Retry-After", later ? seconds : NULL},
         {"Accept-Encoding", status == MHD_HTTP_UNSUPPORTED_MEDIA_TYPE ? "zstd" : NULL},
@@ -333,7 +392,8 @@ struct completion {
     unsigned refused;        /* HTTP status of `why`; 0: it was accepted */
     struct moe_err why;
     char ignored[MOE_REQUEST_IGNORED]; /* keys of the request */
-    char *conversation;                /* of a response that is to be kept; NULL: of others */
+    char *conversation; /* of a response that is to be kept, as it was asked; NULL: of others */
+    uint32_t n_asked;   /* messages of it */
 };
 
 static void free_completion(struct completion *c)
@@ -399,7 +459,7 @@ static void keep_response(struct exchange *x)
     struct moe_buf response = {0}, conversation = {0};
     if (c->conversation && moe_reply_keep(c->reply, c->conversation, &response, &conversation))
         kept_responses_put(x->http->kept, moe_reply_id(c->reply), x->owner, &response,
-                           &conversation);
+                           &conversation, c->n_asked);
     moe_buf_release(&response);
     moe_buf_release(&conversation);
 }
@@ -440,10 +500,11 @@ static int go_on(struct exchange *x, struct moe_request *r, struct moe_err *err)
 {
     struct moe_buf before = {0};
     int status = MOE_OK;
-    if (!kept_responses_get(x->http->kept, r->before, x->owner, NULL, &before))
+    if (!kept_responses_get(x->http->kept, r->before, x->owner, NULL, &before, NULL))
         status = moe_fail(err, MOE_ERR_FORMAT,
-                          "the request: 'previous_response_id' is of no response that is kept here "
-                          "(any more): send the whole conversation");
+                          "the request: 'previous_response_id': there is no response '%.100s' here "
+                          "(any more): send the whole conversation",
+                          r->before);
     else if (before.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the earlier response");
     else
@@ -460,7 +521,7 @@ static int on_read(void *ctx, struct moe_request *r, struct moe_err *err)
     if (r->before)
         MOE_TRY(go_on(x, r, err));
     if (r->keeps && x->http->options.responses_bytes)
-        c->conversation = moe_request_conversation(r);
+        c->conversation = moe_request_conversation(r, &c->n_asked);
     MOE_TRY(moe_reply_new(&c->reply, r, model ? model : "", err));
     c->n_choices = r->n;
     memcpy(c->ignored, r->ignored, sizeof c->ignored);
@@ -651,10 +712,8 @@ static enum MHD_Result respond_model(struct exchange *x, const char *name)
 {
     struct moe_server_model m;
     struct moe_err err;
-    if (!moe_server_describe_name(x->http->server, name, &m)) {
-        moe_fail(&err, MOE_ERR_USAGE, "the model '%.100s' is not served here", name);
+    if (moe_server_describe_name(x->http->server, name, &m, &err) != MOE_OK)
         return http_respond_error(x, MHD_HTTP_NOT_FOUND, &err);
-    }
     if (x->route == MOE_HTTP_MODEL)
         http_write_model(&m, &x->out);
     else
@@ -692,7 +751,7 @@ static enum MHD_Result respond_kept(struct exchange *x)
     const bool drops = strcmp(x->method, "DELETE") == 0;
     struct kept_responses *kept = x->http->kept;
     if (drops ? !kept_responses_drop(kept, x->item, x->owner)
-              : !kept_responses_get(kept, x->item, x->owner, &x->out, NULL)) {
+              : !kept_responses_get(kept, x->item, x->owner, &x->out, NULL, NULL)) {
         moe_fail(&err, MOE_ERR_USAGE, "there is no response '%.100s' here (any more)", x->item);
         return http_respond_error(x, MHD_HTTP_NOT_FOUND, &err);
     }
@@ -700,6 +759,41 @@ static enum MHD_Result respond_kept(struct exchange *x)
         moe_buf_printf(&x->out, "{\"id\":\"%s\",\"object\":\"response\",\"deleted\":true}\n",
                        x->item);
     return respond_json(x);
+}
+
+/* An argument behind the path's question mark, or "". */
+static const char *argument(const struct exchange *x, const char *name)
+{
+    const char *value = MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, name);
+    return value ? value : "";
+}
+
+/* The items that a kept response answers: those of one page. */
+static enum MHD_Result respond_items(struct exchange *x)
+{
+    struct moe_err err;
+    struct moe_buf conversation = {0};
+    uint32_t n_asked = 0;
+    uint64_t limit = 20;
+    int status = MOE_OK;
+    if (*argument(x, "limit") &&
+        (!moe_parse_u64(argument(x, "limit"), &limit) || limit < 1 || limit > 100))
+        status =
+            moe_fail(&err, MOE_ERR_FORMAT, "the request: 'limit' is '%.40s', expected 1 to 100",
+                     argument(x, "limit"));
+    else if (!kept_responses_get(x->http->kept, x->item, x->owner, NULL, &conversation, &n_asked))
+        status =
+            moe_fail(&err, MOE_ERR_USAGE, "there is no response '%.100s' here (any more)", x->item);
+    else
+        status = moe_reply_items(&x->out, &conversation, n_asked, x->item,
+                                 strcmp(argument(x, "order"), "asc") == 0, argument(x, "after"),
+                                 limit, &err);
+    moe_buf_release(&conversation);
+    return status == MOE_OK
+               ? respond_json(x)
+               : http_respond_error(
+                     x, status == MOE_ERR_USAGE ? MHD_HTTP_NOT_FOUND : moe_reply_http_status(&err),
+                     &err);
 }
 
 static enum MHD_Result answer_whole(struct exchange *x)
@@ -721,8 +815,17 @@ static enum MHD_Result answer_whole(struct exchange *x)
         return respond_model(x, x->item);
     case MOE_HTTP_RESPONSE:
         return respond_kept(x);
+    case MOE_HTTP_RESPONSE_ITEMS:
+        return respond_items(x);
     case MOE_HTTP_PROPS:
         http_write_props(server, &x->out);
+        return respond_json(x);
+    case MOE_HTTP_SLOTS:
+        return http_write_slots(server, &x->out) || !*argument(x, "fail_on_no_slot")
+                   ? respond_json(x)
+                   : http_respond(x, MHD_HTTP_SERVICE_UNAVAILABLE, "application/json", no_store);
+    case MOE_HTTP_STUDIO_MODELS:
+        http_write_studio_models(server, &x->out);
         return respond_json(x);
     case MOE_HTTP_OLLAMA_TAGS:
     case MOE_HTTP_OLLAMA_PS:

@@ -14,6 +14,7 @@ struct kept {
     char id[40];
     uint64_t owner;
     struct moe_buf response, conversation;
+    uint32_t n_asked;
 };
 
 struct kept_responses {
@@ -76,7 +77,7 @@ void kept_responses_close(struct kept_responses *k)
 }
 
 void kept_responses_put(struct kept_responses *k, const char *id, uint64_t owner,
-                        struct moe_buf *response, struct moe_buf *conversation)
+                        struct moe_buf *response, struct moe_buf *conversation, uint32_t n_asked)
 {
     struct kept *one = calloc(1, sizeof *one);
     const bool failed = response->failed || conversation->failed;
@@ -85,6 +86,7 @@ void kept_responses_put(struct kept_responses *k, const char *id, uint64_t owner
         one->owner = owner;
         one->response = *response;
         one->conversation = *conversation;
+        one->n_asked = n_asked;
         *response = *conversation = (struct moe_buf){0};
     }
     pthread_mutex_lock(&k->lock);
@@ -102,7 +104,7 @@ void kept_responses_put(struct kept_responses *k, const char *id, uint64_t owner
 }
 
 bool kept_responses_get(struct kept_responses *k, const char *id, uint64_t owner,
-                        struct moe_buf *response, struct moe_buf *conversation)
+                        struct moe_buf *response, struct moe_buf *conversation, uint32_t *n_asked)
 {
     pthread_mutex_lock(&k->lock);
     const struct kept *one = *find(k, id, owner);
@@ -110,6 +112,8 @@ bool kept_responses_get(struct kept_responses *k, const char *id, uint64_t owner
         moe_buf_append(response, one->response.data, one->response.size);
     if (one && conversation)
         moe_buf_append(conversation, one->conversation.data, one->conversation.size);
+    if (one && n_asked)
+        *n_asked = one->n_asked;
     pthread_mutex_unlock(&k->lock);
     return one != NULL;
 }

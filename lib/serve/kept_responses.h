@@ -18,13 +18,13 @@ struct kept_responses;
 int kept_responses_open(struct kept_responses **out, uint64_t most_bytes, struct moe_err *err);
 void kept_responses_close(struct kept_responses *k); /* NULL is fine */
 
-/* Keeps a response and the conversation that it ends, as JSON texts, which it takes. One that is
- * too large, or finds no memory, is not kept. */
+/* Keeps a response and the conversation that it ends, as JSON texts, which it takes; the first
+ * n_asked messages were there before it. One that is too large, or finds no memory, is not kept. */
 void kept_responses_put(struct kept_responses *k, const char *id, uint64_t owner,
-                        struct moe_buf *response, struct moe_buf *conversation);
+                        struct moe_buf *response, struct moe_buf *conversation, uint32_t n_asked);
 /* Appends what is kept (NULL: not wanted). False: there is no such response of this owner. */
 bool kept_responses_get(struct kept_responses *k, const char *id, uint64_t owner,
-                        struct moe_buf *response, struct moe_buf *conversation);
+                        struct moe_buf *response, struct moe_buf *conversation, uint32_t *n_asked);
 bool kept_responses_drop(struct kept_responses *k, const char *id, uint64_t owner);
 
 #endif

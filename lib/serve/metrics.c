@@ -21,10 +21,12 @@ const char *const moe_http_paths[MOE_HTTP_ROUTES] = {
     [MOE_HTTP_MESSAGES] = "/v1/messages",
     [MOE_HTTP_COUNT] = "/v1/messages/count_tokens",
     [MOE_HTTP_RESPONSES] = "/v1/responses",
+    [MOE_HTTP_RESPONSE_ITEMS] = "/v1/responses/{id}/input_items",
     [MOE_HTTP_RESPONSE] = "/v1/responses/{id}",
     [MOE_HTTP_TOKENIZE] = "/tokenize",
     [MOE_HTTP_DETOKENIZE] = "/detokenize",
     [MOE_HTTP_PROPS] = "/props",
+    [MOE_HTTP_SLOTS] = "/slots",
     [MOE_HTTP_OLLAMA_CHAT] = "/api/chat",
     [MOE_HTTP_OLLAMA_GENERATE] = "/api/generate",
     [MOE_HTTP_EMBEDDINGS] = "/v1/embeddings",
@@ -34,6 +36,7 @@ const char *const moe_http_paths[MOE_HTTP_ROUTES] = {
     [MOE_HTTP_OLLAMA_PS] = "/api/ps",
     [MOE_HTTP_OLLAMA_SHOW] = "/api/show",
     [MOE_HTTP_OLLAMA_VERSION] = "/api/version",
+    [MOE_HTTP_STUDIO_MODELS] = "/api/v0/models",
     [MOE_HTTP_ELSEWHERE] = "other",
 };
 
@@ -53,21 +56,28 @@ void moe_http_count(struct moe_http_counts *c, enum moe_http_route route, unsign
 
 /* ---- The format ---- */
 
+/* A name of another server's has a colon. */
+static const char *prefix_of(const char *name)
+{
+    return strchr(name, ':') ? "" : "moe_";
+}
+
 static void head(struct moe_buf *out, const char *name, const char *type, const char *help)
 {
-    moe_buf_printf(out, "# HELP moe_%s %s\n# TYPE moe_%s %s\n", name, help, name, type);
+    const char *prefix = prefix_of(name);
+    moe_buf_printf(out, "# HELP %s%s %s\n# TYPE %s%s %s\n", prefix, name, help, prefix, name, type);
 }
 
 static void counter(struct moe_buf *out, const char *name, uint64_t value, const char *help)
 {
     head(out, name, "counter", help);
-    moe_buf_printf(out, "moe_%s %" PRIu64 "\n", name, value);
+    moe_buf_printf(out, "%s%s %" PRIu64 "\n", prefix_of(name), name, value);
 }
 
 static void gauge(struct moe_buf *out, const char *name, uint64_t value, const char *help)
 {
     head(out, name, "gauge", help);
-    moe_buf_printf(out, "moe_%s %" PRIu64 "\n", name, value);
+    moe_buf_printf(out, "%s%s %" PRIu64 "\n", prefix_of(name), name, value);
 }
 
 static void seconds_counter(struct moe_buf *out, const char *name, double value, const char *help)
@@ -162,6 +172,11 @@ static void write_requests(const struct moe_server_counts *c, struct moe_buf *ou
         gauge(out, "kept_prompt_bytes", p->bytes, "Bytes of these files.");
     }
     counter(out, "generated_tokens_total", c->generated_tokens, "Tokens of answers.");
+    /* By the names of llama.cpp's server, which balancers and boards ask for. */
+    counter(out, "llamacpp:prompt_tokens_total", c->prompt_tokens, "Tokens of prompts.");
+    counter(out, "llamacpp:tokens_predicted_total", c->generated_tokens, "Tokens of answers.");
+    gauge(out, "llamacpp:requests_processing", c->running, "Answers that are being computed.");
+    gauge(out, "llamacpp:requests_deferred", c->waiting, "Answers that wait in a queue.");
     counter(out, "drafted_tokens_total", c->drafted_tokens, "Tokens that were drafted.");
     counter(out, "accepted_tokens_total", c->accepted_tokens, "Drafted tokens that were right.");
     if (c->activations == 0) /* a dense model has no experts; others may not have chosen any yet */

@@ -22,10 +22,12 @@ enum moe_http_route {
     MOE_HTTP_MESSAGES,
     MOE_HTTP_COUNT,
     MOE_HTTP_RESPONSES,
+    MOE_HTTP_RESPONSE_ITEMS,
     MOE_HTTP_RESPONSE,
     MOE_HTTP_TOKENIZE,
     MOE_HTTP_DETOKENIZE,
     MOE_HTTP_PROPS,
+    MOE_HTTP_SLOTS,
     MOE_HTTP_OLLAMA_CHAT,
     MOE_HTTP_OLLAMA_GENERATE,
     MOE_HTTP_EMBEDDINGS,
@@ -35,10 +37,11 @@ enum moe_http_route {
     MOE_HTTP_OLLAMA_PS,
     MOE_HTTP_OLLAMA_SHOW,
     MOE_HTTP_OLLAMA_VERSION,
+    MOE_HTTP_STUDIO_MODELS,
     MOE_HTTP_ELSEWHERE, /* no route */
     MOE_HTTP_ROUTES,
 };
-/* Their paths, "other" for none; {id} is what follows. */
+/* Their paths, "other" for none; {id} is any text there. */
 extern const char *const moe_http_paths[MOE_HTTP_ROUTES];
 
 /* The HTTP statuses that are answered, and counted. */

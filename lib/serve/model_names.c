@@ -183,7 +183,8 @@ bool moe_server_describe(struct moe_server *s, uint32_t i, struct moe_server_mod
     return out->name != NULL;
 }
 
-bool moe_server_describe_name(struct moe_server *s, const char *name, struct moe_server_model *out)
+int moe_server_describe_name(struct moe_server *s, const char *name, struct moe_server_model *out,
+                             struct moe_err *err)
 {
     uint32_t model = find_name(s, name);
     bool served = model != MOE_COE_NONE || strcmp(name, BY_RULES) == 0 || takes_any_name(s);
@@ -192,7 +193,7 @@ bool moe_server_describe_name(struct moe_server *s, const char *name, struct moe
         model = 0;
     if (model != MOE_COE_NONE)
         describe(s, model, out);
-    return served;
+    return served ? MOE_OK : refuse_name(s, name, err);
 }
 
 void moe_server_template(struct moe_server *s, const char *name, struct moe_buf *out)

@@ -35,6 +35,12 @@ void moe_reply_free(struct moe_reply *reply); /* NULL is fine */
  * conversation, a JSON list of messages, with what was answered. */
 bool moe_reply_keep(struct moe_reply *reply, const char *conversation, struct moe_buf *response,
                     struct moe_buf *out);
+/* Of a kept response with this id: appends a page of the items that it answers, the first n_asked
+ * messages of its conversation; the latest first unless `ascending`, those after an item's id (""
+ * for none), `limit` at most. MOE_ERR_USAGE: there is no such item. */
+int moe_reply_items(struct moe_buf *out, const struct moe_buf *conversation, uint32_t n_asked,
+                    const char *id, bool ascending, const char *after, uint64_t limit,
+                    struct moe_err *err);
 /* Whether its stream is JSON lines, not server-sent events. */
 bool moe_reply_is_lines(const struct moe_reply *reply);
 /* "chatcmpl-..." or "cmpl-...". */

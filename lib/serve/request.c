@@ -87,11 +87,13 @@ static int read_sampling(struct moe_request *r, const json_t *body, struct moe_e
     return MOE_OK;
 }
 
-/* A token's id, as a number or, as JSON's keys are, in decimal digits; else a text. */
+/* A token's id, as a number or, as JSON's keys are, in decimal digits, with a sign where it is
+ * wrong; else a text. */
 static int read_biased(struct moe_request_bias *out, const json_t *id, const char *key,
                        struct moe_err *err)
 {
     uint64_t n = UINT64_MAX;
+    const char *digits = key ? key + (*key == '-' || *key == '+') : "";
     if (json_is_integer(id) && json_integer_value(id) >= 0)
         n = (uint64_t)json_integer_value(id);
     else if (id && !json_is_string(id))
@@ -99,12 +101,13 @@ static int read_biased(struct moe_request_bias *out, const json_t *id, const cha
                         REQUEST ": 'logit_bias' has what is neither a token's id nor a text");
     else if (id)
         return copy_text(&out->text, id, "a text of 'logit_bias'", err);
-    else if (!moe_parse_u64(key, &n)) {
+    else if (!moe_parse_u64(key, &n) && (!*digits || digits[strspn(digits, "0123456789")])) {
         out->text = moe_strndup(key, strlen(key), err);
         return out->text ? MOE_OK : MOE_ERR_MEMORY;
     }
     if (n > UINT32_MAX)
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'logit_bias' has what is no token's id");
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'logit_bias': %.40s is not a token's id",
+                        key ? key : "a number");
     out->token.id = (uint32_t)n;
     return MOE_OK;
 }
@@ -257,18 +260,16 @@ static bool asks_for_something(const json_t *value, const char *words, double nu
 
 static int read_choices(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
-    MOE_TRY(moe_json_get_u32(REQUEST, body, "n", MOE_REQUEST_MAX_CHOICES, false, &r->n, err));
-    if (r->n == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'n' is 0, expected 1 to %d",
-                        MOE_REQUEST_MAX_CHOICES);
+    MOE_TRY(
+        moe_json_get_between(REQUEST, body, "n", 1, MOE_REQUEST_MAX_CHOICES, false, &r->n, err));
     r->n_each = r->n_shown = r->n;
     const json_t *best = json_object_get(body, "best_of");
     if (!best || !asks_for_something(best, "", 1))
         return MOE_OK;
     if (r->kind == MOE_REQUEST_CHAT)
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'best_of' needs a completion, not a chat");
-    MOE_TRY(moe_json_get_u32(REQUEST, body, "best_of", MOE_REQUEST_MAX_CHOICES, false, &r->n_each,
-                             err));
+    MOE_TRY(moe_json_get_between(REQUEST, body, "best_of", 1, MOE_REQUEST_MAX_CHOICES, false,
+                                 &r->n_each, err));
     if (r->n_each < r->n)
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'best_of' is %u, fewer than 'n'",
                         r->n_each);
@@ -303,6 +304,10 @@ static int read_max_tokens(struct moe_request *r, const json_t *body, struct moe
         const json_t *value = json_object_get(body, keys[i]);
         if (!is_given(value) || json_number_value(value) == -1) /* as some write "no limit" */
             continue;
+        if (json_number_value(value) < 0)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            REQUEST ": '%s' is %.17g, expected -1, for no limit, or 0 to %u",
+                            keys[i], json_number_value(value), UINT32_MAX);
         MOE_TRY(moe_json_get_u32(REQUEST, body, keys[i], UINT32_MAX, false, &n, err));
         if (given && n != r->max_tokens)
             return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s' and '%s' differ", keys[1],
@@ -1034,13 +1039,14 @@ int moe_request_go_on(struct moe_request *r, const void *conversation, uint64_t 
     return failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the earlier response") : MOE_OK;
 }
 
-char *moe_request_conversation(const struct moe_request *r)
+char *moe_request_conversation(const struct moe_request *r, uint32_t *n)
 {
     json_t *list = json_array();
     int failed = 0;
     for (size_t i = r->n_instructions; i < json_array_size(r->messages); i++)
         failed |= json_array_append(list, json_array_get(r->messages, i));
     char *text = failed ? NULL : json_dumps(list, JSON_COMPACT);
+    *n = (uint32_t)json_array_size(list);
     json_decref(list);
     return text;
 }

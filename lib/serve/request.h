@@ -159,8 +159,8 @@ uint64_t moe_request_bytes(const struct moe_request *r);
 int moe_request_go_on(struct moe_request *r, const void *conversation, uint64_t n,
                       struct moe_err *err);
 
-/* Its messages but for its instructions, as JSON; free(). NULL: out of memory. */
-char *moe_request_conversation(const struct moe_request *r);
+/* Its messages but for its instructions, n of them, as JSON; free(). NULL: out of memory. */
+char *moe_request_conversation(const struct moe_request *r, uint32_t *n);
 
 uint64_t moe_request_seed(const struct moe_request *r, uint32_t choice);
 

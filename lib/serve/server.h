@@ -170,8 +170,9 @@ struct moe_server_model {
 };
 /* Describes the i-th name: as above, and then the aliases. False: past the end. */
 bool moe_server_describe(struct moe_server *s, uint32_t i, struct moe_server_model *out);
-/* ... or the name that a client asks for. False: it is not served. */
-bool moe_server_describe_name(struct moe_server *s, const char *name, struct moe_server_model *out);
+/* ... or the name that a client asks for. MOE_ERR_USAGE: it is not served. */
+int moe_server_describe_name(struct moe_server *s, const char *name, struct moe_server_model *out,
+                             struct moe_err *err);
 
 /* Appends the chat template of a model that is loaded, or the options'. */
 void moe_server_template(struct moe_server *s, const char *name, struct moe_buf *out);

@@ -298,10 +298,7 @@ void moe_show_sampling(const struct moe_sampler_options *asked,
         for (int i = 0; moe_sampling_value(asked, model, i, &v); i++) {
             if (v.origin != origins[o].origin || v.idle)
                 continue;
-            moe_buf_text(out, n++ ? ", " : "");
-            for (const char *c = v.field->name; *c; c++)
-                moe_buf_u8(out, *c == '_' ? '-' : (uint8_t)*c);
-            moe_buf_printf(out, " %.10g", v.value);
+            moe_buf_printf(out, "%s%s %.10g", n++ ? ", " : "", v.field->option, v.value);
         }
         if (n > n_before)
             moe_buf_printf(out, " (%s)", origins[o].words);

@@ -157,7 +157,7 @@ check "... its template" has '^template +none: plain continuation$'
 check "... the context" has '^context +[0-9]+ of 512 tokens in use'
 check "... memory" has '^memory +[0-9.]+ MiB of .* in use'
 check "... and sampling, with who says so" has \
-    "^sampling temperature 0 \(asked for\)\$"
+    "^sampling temp 0 \(asked for\)\$"
 prompts
 type_line '/clear'
 check "other programs' commands: ours" shows '^unknown command /clear; did you mean /reset'

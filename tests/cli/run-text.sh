@@ -161,7 +161,7 @@ found<|im_end|>*' "... which joins the messages"
 moe -p x $calling --tool-choice other
 error_line 2 "moe-run: option --tool-choice: 'other' is none of the tools*" "a tool that is none"
 echo '[{"name": 1}]' >"$tmp/tools"
-moe -p x $calling
+run "$bin/moe-run" "$tmp/none.moe" -p x $calling # before the model is looked for
 error_line 3 "moe-run: $tmp/tools: 'tools\[0\].function.name' is no name of a function*" "damaged tools"
 moe -p ''  -n 3 --temp 0
 expect_exit 0 "an empty prompt"

@@ -112,6 +112,36 @@ post /api/chat '{"model":"m","stream":false,"messages":[{"role":"user","content"
 says "{\"error\":\"*'messages\[0\].images': only texts can be read\"}*" "... refuse images in their own form"
 post /api/generate '{"model":"m","prompt":"Once upon a","raw":true,"stream":false,"options":{"num_predict":1,"temperature":0}}'
 says '*"response":" time","done":true,*' "... and continue texts as they are"
+# ---- What clients ask for when they start ----
+
+get() { run "$load" -p "$port" -P "$1" -D "$tmp/head" -o "$got"; }
+run "$load" -p "$port" -P / -X HEAD -D "$tmp/head" -o "$got"
+check "Ollama's clients look whether a server is there" grep -q '^HTTP/1.1 200' "$tmp/head"
+get /api/version
+says '{"version":"0.*"*' "... ask for its version"
+get /api/ps
+says '{"models":\[{"name":"tiny",*"expires_at":"2100-*"context_length":512}\]}' "... for what is loaded"
+post /api/pull '{"model":"tiny"}'
+says "{\"error\":\"'/api/pull' is not supported by this server: its models are those that it was started with\"}*" \
+    "... and are told what there is not, in their own form"
+get /api/none
+says "{\"error\":\"there is nothing at '/api/none'\"}*" "... at any of their paths"
+get /v1/messages/batches
+says '{"type":"error","error":{"type":"not_found_error","message":"there is nothing at *"}}' "... as Anthropic's are"
+get /slots
+says '\[{"id":0,"n_ctx":512,"is_processing":false},*{"id":7,"n_ctx":512,"is_processing":false}\]' "llama.cpp's clients see what is free"
+get /metrics
+check "... and count by its names" grep -q '^llamacpp:tokens_predicted_total [1-9]' "$got"
+get /api/v0/models
+says '{"object":"list","data":\[{"id":"tiny",*"type":"llm",*"state":"loaded","max_context_length":512,*"capabilities":\["tool_use"\]}\]}' \
+    "LM Studio's clients list models"
+post /api/v0/chat/completions '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":0}'
+says '{"id":"chatcmpl-*' "... and chat with them"
+post /chat/completions '{"messages":[]}'
+says "*there is nothing at '/chat/completions'; did you mean '/v1/chat/completions'?*" "a base URL that lacks a part is noticed"
+get /v1/v1/models
+says "*there is nothing at '/v1/v1/models'; did you mean '/v1/models'?*" "... or has one twice"
+
 run "$load" -p "$port" -P /api/tags -o "$got"
 says '{"models":\[{"name":"tiny",*"size":[1-9]*"digest":"0*"details":{*"parameter_size":"17.5M",*' "... list models"
 post /api/show '{"model":"tiny"}'
@@ -126,13 +156,15 @@ check "... of length 1" awk 'match($0, /\[-?[0-9][^\]]*\]/) {
     END { exit !(n == 192 && sum > 0.999999 && sum < 1.000001) }' "$got"
 post /v1/embeddings '{"input":"x","dimensions":193}'
 says "*'dimensions' is 193, but the model's states have 192*" "... of as many numbers as there are"
+post /v1/embeddings '{"input":"x","dimensions":1e9}'
+says "*'dimensions' is 1000000000, but the model's states have 192*" "... however the number is written"
 post /v1/embeddings '{"input":["x",""]}'
 says "*'input\[1\]' is empty*" "... and an empty text has none"
 
 # ---- Kept responses ----
 
 post /v1/responses '{"input":"Once","previous_response_id":"resp_1"}'
-says "*'previous_response_id' is of no response that is kept here*" "a response that is not kept is told"
+says "*'previous_response_id': there is no response 'resp_1' here (any more): send *" "a response that is not kept is told"
 post /v1/responses '{"temperature":0,"instructions":"Be short.","input":"Once","max_output_tokens":4}'
 id=$(sed 's/.*"id":"\(resp_[0-9a-f]*\)".*/\1/' "$got")
 answered=$(sed 's/.*"output_text","text":"\([^"]*\)".*/\1/' "$got")
@@ -141,10 +173,22 @@ run "$load" -p "$port" -P "/v1/responses/$id" -o "$got"
 check "a response can be read again" cmp "$got" "$tmp/first"
 post /v1/responses '{"temperature":0,"input":"And?","max_output_tokens":4,"previous_response_id":"'"$id"'"}'
 says '*"previous_response_id":"'"$id"'",*' "... and gone on from"
+cp "$got" "$tmp/second_whole"
 sed 's/"id":"[^"]*"//g; s/"created_at":[0-9]*//; s/"previous_response_id":[^,]*//; s/"cached_tokens":[0-9]*//' "$got" >"$tmp/second"
 post /v1/responses '{"temperature":0,"input":[{"role":"user","content":"Once"},{"role":"assistant","content":"'"$answered"'"},{"role":"user","content":"And?"}],"max_output_tokens":4}'
 sed 's/"id":"[^"]*"//g; s/"created_at":[0-9]*//; s/"previous_response_id":[^,]*//; s/"cached_tokens":[0-9]*//' "$got" >"$tmp/whole"
 check "... which is the same as sending the whole conversation" cmp "$tmp/second" "$tmp/whole"
+run "$load" -p "$port" -P "/v1/responses/$id/input_items" -o "$got"
+says '{"object":"list","data":\[{"type":"message","role":"user","content":\[{"type":"input_text","text":"Once"}\],"id":"msg_*_0","status":"completed"}\],"first_id":"msg_*_0","last_id":"msg_*_0","has_more":false}' \
+    "... and what it answers be listed"
+id2=$(sed -n 's/.*"id":"\(resp_[0-9a-f]*\)".*/\1/p' "$tmp/second_whole")
+run "$load" -p "$port" -P "/v1/responses/$id2/input_items?limit=2" -o "$got"
+says '{"object":"list","data":\[{"type":"message","role":"user",*"And?"*_2",*{"type":"message","role":"assistant","content":\[{"type":"output_text","text":"*_1",*\],"first_id":"msg_*_2","last_id":"msg_*_1","has_more":true}' \
+    "... the whole conversation, the latest first, a page at a time"
+run "$load" -p "$port" -P "/v1/responses/$id2/input_items?order=asc&after=$(sed 's/.*"last_id":"\([^"]*\)".*/\1/' "$got")" -o "$got"
+says '{"object":"list","data":\[{"type":"message","role":"user",*"And?"*_2",*\],*"has_more":false}' "... and on from an item"
+run "$load" -p "$port" -P "/v1/responses/$id2/input_items?after=x" -o "$got"
+says '*the response has no item *x*' "... that there is"
 run "$load" -p "$port" -P "/v1/responses/$id" -X DELETE -o "$got"
 says '{"id":"'"$id"'","object":"response","deleted":true}*' "... and forgotten"
 run "$load" -p "$port" -P "/v1/responses/$id" -o "$got"

@@ -356,7 +356,7 @@ says '*"model":"gpt-4o"*' "... by which it answers"
 ask /v1/models
 says '*"id":"tiny"*"id":"gpt-4o"*"root":"tiny"*"id":"best"*"last_id":"best"}' "... and which is listed"
 ask /v1/models/gpt-9
-error_is 404 "the model 'gpt-9' is not served here" "a model that is not there"
+error_is 404 "the model 'gpt-9' is not served here; these are: tiny, gpt-4o, best" "a model that is not there"
 run "$bin/moe-serve" "$tiny" --port "$port"
 error_line 1 "moe-serve: 127.0.0.1, port $port: cannot listen there: *" "a port in use"
 post /v1/chat/completions '{"messages": [{"role": "user", "content": "x"}]}'

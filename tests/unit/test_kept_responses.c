@@ -10,7 +10,7 @@ static void put(struct kept_responses *k, const char *id, uint64_t owner, uint64
     moe_buf_text(&response, id);
     for (uint64_t i = 0; i < n; i++)
         moe_buf_u8(&conversation, 'c');
-    kept_responses_put(k, id, owner, &response, &conversation);
+    kept_responses_put(k, id, owner, &response, &conversation, 3);
     moe_buf_release(&response);
     moe_buf_release(&conversation);
 }
@@ -18,7 +18,9 @@ static void put(struct kept_responses *k, const char *id, uint64_t owner, uint64
 static bool has(struct kept_responses *k, const char *id, uint64_t owner)
 {
     struct moe_buf response = {0}, conversation = {0};
-    bool there = kept_responses_get(k, id, owner, &response, &conversation);
+    uint32_t n_asked = 0;
+    bool there = kept_responses_get(k, id, owner, &response, &conversation, &n_asked);
+    assert_int_equal(n_asked, there ? 3 : 0);
     if (there) {
         assert_int_equal(response.size, strlen(id));
         assert_memory_equal(response.data, id, response.size);
