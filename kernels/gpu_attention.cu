@@ -318,6 +318,14 @@ template <int K, int V> static void walk_columns(struct moe_gpu *g, struct atten
     uint32_t n_columns = s->n_together * s->group, dim = s->a.kv.value_dim;
     uint64_t full = (uint64_t)(n_columns / WIDE_COLUMNS) * s->a.kv.n_heads;
     bool wide = full >= (uint64_t)g->info.n_processors && dim % 4 == 0 && !s->fresh;
+#ifdef MOE_FEW_TILES
+    if (wide)
+        walk_prompt<4, K, V>(g, s);
+    else if (n_columns == 1)
+        walk<1, 1, K, V>(g, s);
+    else
+        walk<MAX_COLUMNS, MAX_COLUMNS, K, V>(g, s);
+#else
     if (wide && dim <= NARROW)
         walk_prompt<2, K, V>(g, s);
     else if (wide)
@@ -332,6 +340,7 @@ template <int K, int V> static void walk_columns(struct moe_gpu *g, struct atten
         walk<MAX_COLUMNS, MAX_COLUMNS / 2, K, V>(g, s);
     else
         walk<MAX_COLUMNS, MAX_COLUMNS, K, V>(g, s);
+#endif
 }
 
 /* Columns of a tile of one row: as many as leave a block for each of the device's processors, and
@@ -369,10 +378,12 @@ template <int K, int V> static void split_columns(struct moe_gpu *g, struct atte
     switch (columns_of(g, *s)) {
     case 1:
         return split<1, K, V>(g, s);
+#ifndef MOE_FEW_TILES
     case 2:
         return split<2, K, V>(g, s);
     case 4:
         return split<4, K, V>(g, s);
+#endif
     default:
         return split<MAX_COLUMNS, K, V>(g, s);
     }

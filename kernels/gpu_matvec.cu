@@ -55,9 +55,9 @@ static __global__ void __launch_bounds__(matvec_most_threads(NT), matvec_blocks(
 
 /* ---- Starting ---- */
 
-/* start(tile) for n inputs. With MOE_TWO_TILES two tiles of the four are compiled, in half the
+/* start(tile) for n inputs. With MOE_FEW_TILES two tiles of the four are compiled, in half the
  * time: for builds that show that kernels compile, or that they keep to their memory. */
-#ifdef MOE_TWO_TILES
+#ifdef MOE_FEW_TILES
 #define BY_TILE(n, start)                                                                          \
     do {                                                                                           \
         if ((n) <= 1)                                                                              \

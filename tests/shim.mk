@@ -14,7 +14,7 @@ SHIM_FLAGS := -std=c++17 $(CFLAGS:-O3=-O1) $(SHIM_ARCH) -Wall -Wextra -Wundef \
               -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off -fno-math-errno \
               -Itests/shim -Ilib -Ikernels \
               $(filter -fsanitize% -fno-sanitize% -fno-omit%,$(ALL_CFLAGS)) \
-              $(if $(SANITIZE),-DMOE_TWO_TILES)
+              $(if $(SANITIZE),-DMOE_FEW_TILES)
 SHIM_LIBS := $(LIBS) -lstdc++
 GPU_TEST_SRC := $(call build_all_but,$(wildcard tests/gpu/test_*.c))
 GPU_TESTS := $(GPU_TEST_SRC:%.c=$(SHIM_DIR)/%)

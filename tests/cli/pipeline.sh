@@ -1,7 +1,7 @@
 # moe-pipeline: from a checkpoint to a planned run, again with what is missing or changed, and what it refuses.
 . tests/cli/lib.sh
-head -c 1500 tests/data/math.calib.txt >"$tmp/calib.txt"
-head -c 2000 tests/data/math.valid.txt >"$tmp/valid.txt"
+head -c 600 tests/data/math.calib.txt >"$tmp/calib.txt"
+head -c 700 tests/data/math.valid.txt >"$tmp/valid.txt"
 o="$tmp/a b" # a directory with a space in its name
 pipeline() { run "$bin/moe-pipeline" -o "$o" "$@"; }
 made_again() { # TASKS: in any order; with "run?" that may be among them or not
@@ -55,7 +55,7 @@ expect_stdout_like "Plan for model.moe in 25M*" "... for it"
 touch "$tmp/calib.txt" "$tmp/valid.txt"
 pipeline
 expect_stderr_lines 0 "files with another time and the same bytes are the same"
-head -c 1500 tests/data/code.calib.txt >"$tmp/b.txt"
+head -c 600 tests/data/code.calib.txt >"$tmp/b.txt"
 pipeline --text "$tmp/calib.txt" --text "$tmp/b.txt"
 expect_stderr_like "moe-pipeline: b.txt is new: profile, statistics, trace, plan, run made again*" "one more text"
 check "... is measured by itself, after the lost shard" made_again "profile:3 profile:4 profile:5 profile:6 statistics trace plan run?"
@@ -63,12 +63,12 @@ run "$bin/moe-profile" -q "$o/model.moe" --text "$tmp/b.txt" --max-tokens 32 -o 
 "$bin/moe-profile" --merge "$tmp/s.yaml" "$tmp/s.b.yaml" -o "$tmp/s.both.yaml"
 "$bin/moe-profile" --merge "$tmp/t.trace" "$tmp/t.b.trace" -o "$tmp/t.both.trace"
 check "... and added to the others" sh -c "cmp '$tmp/s.both.yaml' '$o/statistics.yaml' && cmp '$tmp/t.both.trace' '$o/text.trace'"
-head -c 2500 tests/data/code.calib.txt >"$tmp/b.txt"
+head -c 900 tests/data/code.calib.txt >"$tmp/b.txt"
 pipeline --dry-run
 expect_stdout_like "# b.txt changed: profile, statistics, trace, plan, run made again*--text $tmp/b.txt*" "a text that grew: --dry-run says so"
 pipeline
 check "... and it alone is measured again" made_again "profile:4 profile:5 profile:6 statistics trace plan run?"
-head -c 2100 tests/data/math.valid.txt >"$tmp/valid.txt"
+head -c 800 tests/data/math.valid.txt >"$tmp/valid.txt"
 pipeline
 expect_stderr_like "moe-pipeline: valid.txt changed: run made again*" "another text to judge by"
 check "... is judged by, and no more" made_again "run"
