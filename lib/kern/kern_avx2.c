@@ -25,6 +25,8 @@
 
 #include <immintrin.h>
 
+#include "kern/kern_x86.h"
+
 enum {
     PART = 4,     /* inputs computed at a time */
     AHEAD = 2048, /* bytes; less is too late, more is dropped */
@@ -152,6 +154,8 @@ MOE_TEMPLATE __m256i take_bits(__m256i bytes, int bits, int from, int to)
 /* Rows 8h..8h+7 of quad `s` (columns 4s..4s+3) of a step: a byte per code. */
 MOE_TEMPLATE __m256i quad(int kind, const uint8_t *step, const uint8_t *plane, int s, int h)
 {
+    if (moe_kind_scale_unit(kind) > 0) /* numbers already: read_block */
+        return _mm256_loadu_si256((const __m256i *)step + 2 * s + h);
     const int bits = moe_code_plane(kind), n = 8 / bits; /* quads in a unit */
     const int more = moe_code_high_plane(kind);
     __m256i codes = _mm256_loadu_si256((const __m256i *)(step + s / n * MOE_UNIT) + h);
@@ -353,12 +357,6 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, int h, __m256 *d, __
         s = packed_number(kind, numbers, at.i);
         if (k_min)
             t = packed_number(kind, numbers, 8 + at.i);
-    } else if (moe_kind_scale_unit(kind) > 0) {
-        uint8_t bytes[8];
-        moe_grid_scales(kind, at, 8 * (uint32_t)h, 8, bytes);
-        s = _mm256_cvtepu8_epi32(eight_bytes(bytes));
-        s = _mm256_add_epi32(_mm256_add_epi32(s, s), _mm256_set1_epi32(1));
-        *d = _mm256_mul_ps(*d, _mm256_set1_ps(moe_kind_scale_unit(kind)));
     } else if (moe_kind_scale_has_e(kind)) {
         s = _mm256_cvtepu8_epi32(eight_bytes(numbers + at.i * MOE_PANEL_ROWS));
         t = _mm256_and_si256(s, _mm256_set1_epi32(1));
@@ -460,7 +458,198 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
 
 MOE_PANEL_BLOCKS
 MOE_PANEL_FLOATS
-MOE_PANEL_QUANTS
+MOE_PANEL_QUANTS(MOE_PANEL_EACH_CODES)
+
+/* ---- Kinds with a grid: a block's numbers are made first, for all inputs of a tile ----
+ * An entry of a grid is one load of 32 bits: four columns, or eight in two quads. */
+
+/* Numbers of more than 8 bits: of each unit those of groups 0 and 2 of all rows, then of groups 1
+ * and 3. */
+struct grid_numbers {
+    uint16_t of[2][2][MOE_PANEL_ROWS][2];
+};
+
+/* moe_group_more of rows 8h.. of block b of a span whose numbers lie at `numbers`. */
+MOE_TEMPLATE __m256i group_more(int kind, const uint8_t *numbers, uint32_t b, int h, __m256i signs)
+{
+    if (kind == MOE_LAYOUT_IQ2_XS)
+        return _mm256_srli_epi32(signs, 25);
+    numbers += 8 * h;
+    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
+        return _mm256_cvtepu8_epi32(
+            eight_bytes(numbers + ((kind == MOE_LAYOUT_IQ2_S ? 8 : 4) + b) * MOE_PANEL_ROWS));
+    numbers += ((kind == MOE_LAYOUT_IQ1_M ? 6 : 0) + 2 * b) * MOE_PANEL_ROWS;
+    __m256i high = _mm256_cvtepu8_epi32(eight_bytes(numbers + MOE_PANEL_ROWS));
+    return _mm256_or_si256(_mm256_cvtepu8_epi32(eight_bytes(numbers)), _mm256_slli_epi32(high, 8));
+}
+
+/* Two numbers of each row: their low 8 bits are bits 0 and 16 of `words` on, the higher ones `bits`
+ * bits of `more` each, from bit `first` and bit `second` on. */
+MOE_TEMPLATE __m256i two_numbers(__m256i words, __m256i more, int bits, int first, int second)
+{
+    const __m256i mask = _mm256_set1_epi32(((1 << bits) - 1) << 8);
+    __m256i one =
+        first < 8 ? _mm256_slli_epi32(more, 8 - first) : _mm256_srli_epi32(more, first - 8);
+    __m256i two =
+        second < 8 ? _mm256_slli_epi32(more, 8 - second) : _mm256_srli_epi32(more, second - 8);
+    two = _mm256_slli_epi32(_mm256_and_si256(two, mask), 16);
+    words = _mm256_and_si256(words, _mm256_set1_epi32(0x00ff00ff));
+    return _mm256_or_si256(words, _mm256_or_si256(_mm256_and_si256(one, mask), two));
+}
+
+/* moe_signs_whole of eight rows. */
+MOE_TEMPLATE __m256i whole_signs(int kind, __m256i signs)
+{
+    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
+        return signs;
+    __m256i known = _mm256_and_si256(signs, _mm256_set1_epi32(0x55ffffff));
+    __m256i odd = _mm256_xor_si256(known, _mm256_srli_epi32(known, 8));
+    odd = _mm256_xor_si256(odd, _mm256_srli_epi32(odd, 16));
+    odd = _mm256_xor_si256(odd, _mm256_srli_epi32(odd, 1));
+    odd = _mm256_slli_epi32(_mm256_and_si256(odd, _mm256_set1_epi32(0x55)), 25);
+    return _mm256_or_si256(known, odd);
+}
+
+/* Entries of group `group` of rows 8h..: each is loaded into all lanes and blended into its own. */
+MOE_TEMPLATE __m256i eight_entries(int kind, const uint32_t *grid, const uint8_t *codes,
+                                   const struct grid_numbers *more, int group, int h)
+{
+    const int unit = group / 4, g = group % 4;
+    __m256i row[8];
+    MOE_UNROLL
+    for (int i = 0; i < 8; i++) {
+        const int r = 8 * h + i;
+        const uint32_t number = moe_group_bits(kind) ? more->of[unit][g % 2][r][g / 2]
+                                                     : codes[unit * MOE_UNIT + 4 * r + g];
+        row[i] = _mm256_set1_epi32((int)grid[number]);
+    }
+    MOE_UNROLL
+    for (int i = 0; i < 8; i += 2)
+        row[i] = _mm256_blend_epi32(row[i], row[i + 1], 0xaa);
+    row[0] = _mm256_blend_epi32(row[0], row[2], 0xcc);
+    row[4] = _mm256_blend_epi32(row[4], row[6], 0xcc);
+    return _mm256_blend_epi32(row[0], row[4], 0xf0);
+}
+
+/* The numbers of a block plus their offset: of quad s and rows 8h.. at bytes[2 s + h]. */
+MOE_TEMPLATE void read_block(int kind, const uint32_t *grid, const uint8_t *numbers,
+                             const uint8_t *codes, uint32_t b, __m256i bytes[2 * MOE_STEP_QUADS])
+{
+    const int units = moe_kind_plane(kind), bits = moe_group_bits(kind);
+    const int step = moe_group_stride(kind), columns = moe_kind_is_iq3(kind) ? 4 : 8;
+    const bool one = moe_kind_is_iq1(kind);
+    struct grid_numbers wide;
+    __m256i signs[2];
+    MOE_UNROLL
+    for (int h = 0; h < 2; h++) {
+        const __m256i *words = (const __m256i *)codes + h;
+        __m256i second = one ? _mm256_setzero_si256() : _mm256_loadu_si256(words + 2 * units);
+        __m256i more = bits ? group_more(kind, numbers, b, h, second) : second;
+        signs[h] = one ? more : whole_signs(kind, second);
+        MOE_UNROLL
+        for (int u = 0; bits && u < units; u++) {
+            const int at = 4 * u * step;
+            __m256i word = _mm256_loadu_si256(words + 2 * u);
+            _mm256_storeu_si256((__m256i *)wide.of[u][0] + h,
+                                two_numbers(word, more, bits, at, at + 2 * step));
+            _mm256_storeu_si256(
+                (__m256i *)wide.of[u][1] + h,
+                two_numbers(_mm256_srli_epi16(word, 8), more, bits, at + step, at + 3 * step));
+        }
+    }
+    const __m256i table = _mm256_broadcastsi128_si256(
+        _mm_add_epi8(sixteen_bytes((const uint8_t *)moe_kind_numbers(kind)),
+                     _mm_set1_epi8((char)number_offset(kind))));
+    const __m256i most = _mm256_set1_epi8((char)(2 * number_offset(kind)));
+    MOE_UNROLL
+    for (int s = 0; s < MOE_STEP_QUADS; s += columns / 4)
+        for (int h = 0; h < 2; h++) {
+            const int group = s * 4 / columns;
+            __m256i of[2], four = eight_entries(kind, grid, codes, &wide, group, h);
+            of[0] = _mm256_and_si256(four, _mm256_set1_epi8(columns == 8 ? 3 : 15));
+            of[1] = _mm256_and_si256(_mm256_srli_epi16(four, 2), _mm256_set1_epi8(3));
+            MOE_UNROLL
+            for (int k = 0; k < columns / 4; k++) {
+                __m256i w = _mm256_shuffle_epi8(table, of[k]);
+                if (one) {
+                    const int bit = kind == MOE_LAYOUT_IQ1_S ? 15 : 4 * group + 3;
+                    __m256i less = _mm256_srai_epi32(_mm256_slli_epi32(signs[h], 31 - bit), 31);
+                    w = _mm256_sub_epi8(w, _mm256_and_si256(less, _mm256_set1_epi8(2)));
+                } else {
+                    w = pick_by_bit(signs[h], s + k, w, _mm256_sub_epi8(most, w));
+                }
+                _mm256_store_si256(bytes + 2 * (s + k) + h, w);
+            }
+        }
+}
+
+/* moe_grid_scale of rows 8h..: scale number p of block b of a span. */
+MOE_TEMPLATE __m256i grid_scale(int kind, const uint8_t *numbers, const uint8_t *signs, uint32_t b,
+                                int p, int h)
+{
+    if (!moe_kind_signs_have_scale(kind)) {
+        __m128i all = grid_scale_bytes(kind, numbers, b, p);
+        return _mm256_cvtepu8_epi32(h ? _mm_srli_si128(all, 8) : all);
+    }
+    __m256i word = _mm256_loadu_si256((const __m256i *)signs + h);
+    word = _mm256_and_si256(_mm256_srli_epi32(word, 25), _mm256_set1_epi32(0x55));
+    word = _mm256_or_si256(word, _mm256_srli_epi32(word, 1));
+    word = _mm256_and_si256(word, _mm256_set1_epi32(0x33));
+    word = _mm256_or_si256(word, _mm256_srli_epi32(word, 2));
+    return _mm256_and_si256(word, _mm256_set1_epi32(15));
+}
+
+MOE_TEMPLATE void grid_panel(int kind, int nt, MOE_PANEL_PARAMS)
+{
+    const int n = nt < PART ? nt : PART;
+    struct moe_tile in = *tile;
+    __m256 out[MOE_TILE][2], unit[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    __m256i bytes[2 * MOE_STEP_QUADS];
+    for (int t = 0; t < nt; t++)
+        out[t][0] = out[t][1] = _mm256_setzero_ps();
+    for (uint32_t first = 0; first < cols;) {
+        struct moe_record rec = moe_record_next(kind, layout.group, 32, cols, &panel, &first);
+        for (uint32_t i = 0; i < rec.blocks; i++) {
+            const struct moe_place at = moe_record_scale(kind, &rec, i, 0);
+            const uint8_t *numbers = moe_place_numbers(kind, at);
+            const uint8_t *signs = rec.codes + moe_kind_plane(kind) * MOE_UNIT;
+            const uint32_t b = i % moe_kind_span_blocks(kind);
+            for (int h = 0; b == 0 && h < 2; h++)
+                unit[h] = _mm256_mul_ps(half_scales(at.head + 16 * h),
+                                        _mm256_set1_ps(moe_kind_scale_unit(kind)));
+            read_block(kind, moe_kind_grid(kind), numbers, rec.codes, b, bytes);
+            read_rest_ahead(kind, nt, 32, rec.codes);
+            for (int p = 0; p < moe_kind_scales(kind); p++) {
+                __m256 d[2];
+                MOE_UNROLL
+                for (int h = 0; h < 2; h++) { /* exact in any order */
+                    d[h] = _mm256_cvtepi32_ps(grid_scale(kind, numbers, signs, b, p, h));
+                    d[h] = _mm256_fmadd_ps(d[h], _mm256_set1_ps(2), _mm256_set1_ps(1));
+                    d[h] = _mm256_mul_ps(unit[h], d[h]);
+                }
+                for (int of = 0; of < nt; of += n) {
+                    struct moe_tile part = {NULL, in.q + 4 * of, in.s + of, in.z + of, in.sum + of};
+                    __m256i sum[PART][2];
+                    scale_sums(kind, nt, n, 32, (const uint8_t *)bytes, p, &part, sum);
+                    MOE_UNROLL
+                    for (int t = 0; t < n; t++)
+                        for (int h = 0; h < 2; h++)
+                            out[of + t][h] =
+                                _mm256_fmadd_ps(_mm256_mul_ps(d[h], _mm256_set1_ps(part.s[t])),
+                                                _mm256_cvtepi32_ps(sum[t][h]), out[of + t][h]);
+                }
+            }
+            rec.codes += moe_kind_block_bytes(kind, 32);
+            moe_tile_step(&in, nt, 32);
+        }
+    }
+    for (int t = 0; t < nt; t++)
+        for (int h = 0; h < 2; h++)
+            _mm256_storeu_ps(y + t * y_stride + 8 * h, out[t][h]);
+}
+
+#define GRID_PANELS(kind) MOE_PANEL_TILES(grid_panel, kind)
+MOE_PANEL_GRIDS(GRID_PANELS)
 
 static uint32_t largest_magnitude(const float *x, uint32_t n)
 {
@@ -892,6 +1081,7 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
 {
     fill_float_panels(kern);
     fill_quant_panels(kern);
+    fill_grid_panels(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->layer_norm = layer_norm;

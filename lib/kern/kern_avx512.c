@@ -21,6 +21,8 @@
 
 #include <immintrin.h>
 
+#include "kern/kern_x86.h"
+
 enum { AHEAD = 4096 /* bytes */ };
 
 /* ---- Panels ---- */
@@ -140,173 +142,6 @@ MOE_TEMPLATE __m512i four_activations(const int8_t *q)
     return _mm512_set1_epi32(word);
 }
 
-MOE_TEMPLATE __m128i sixteen_bytes(const uint8_t *bytes)
-{
-    return _mm_loadu_si128((const __m128i *)bytes);
-}
-
-/* ---- Grids, where the processor has VBMI ----
- * Two registers hold 128 entries' bytes, and one instruction looks 64 of them up: all numbers of a
- * unit. An entry has four digits of 4 bits, in two tables of bytes. */
-
-#define VBMI __attribute__((target("avx512vbmi")))
-
-#define MOE_GRID_TABLE(name, n) static const uint8_t low_##name[n] __attribute__((aligned(64)))
-#define MOE_GRID_ENTRY(x) (0x##x & 0xff)
-#include "quant/grids.h"
-#define MOE_GRID_TABLE(name, n) static const uint8_t high_##name[n] __attribute__((aligned(64)))
-#define MOE_GRID_ENTRY(x) (0x##x >> 8)
-#include "quant/grids.h"
-
-static bool has_vbmi;
-
-/* 64 entries of a table of n bytes: number's low 8 bits, and where each of its higher bits is 1. */
-VBMI MOE_TEMPLATE __m512i look_up(const uint8_t *table, int n, __m512i numbers,
-                                  const __mmask64 higher[3])
-{
-    const __mmask64 seventh = _mm512_movepi8_mask(numbers);
-    __m512i found[8];
-    MOE_UNROLL
-    for (int i = 0; i < n / 256; i++) {
-        const uint8_t *part = table + 256 * i;
-        __m512i first = _mm512_permutex2var_epi8(_mm512_load_si512(part), numbers,
-                                                 _mm512_load_si512(part + 64));
-        __m512i second = _mm512_permutex2var_epi8(_mm512_load_si512(part + 128), numbers,
-                                                  _mm512_load_si512(part + 192));
-        found[i] = _mm512_mask_mov_epi8(first, seventh, second);
-    }
-    MOE_UNROLL
-    for (int i = 0; 256 << i < n; i++)
-        for (int k = 0; k < n / 512 >> i; k++)
-            found[k] = _mm512_mask_mov_epi8(found[2 * k], higher[i], found[2 * k + 1]);
-    return found[0];
-}
-
-/* Eight bits from each of eight places in both words of a quarter of a register: `from` and, for
- * the next byte, `step` bits further up. */
-VBMI MOE_TEMPLATE __m512i bytes_from(__m512i words, int from, int step)
-{
-    uint64_t places = 0;
-    for (int i = 0; i < 8; i++)
-        places |= (uint64_t)((i / 4 * 32 + from + i % 4 * step) & 63) << 8 * i;
-    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)places), words);
-}
-
-/* The numbers' higher bits of the groups of unit `unit`, in the low bits of a byte each. */
-VBMI MOE_TEMPLATE __m512i higher_bits(int kind, const uint8_t *head, uint32_t b, int unit,
-                                      __m512i signs)
-{
-    const uint8_t *bytes = head + 2 * MOE_PANEL_ROWS;
-    if (kind == MOE_LAYOUT_IQ2_XS)
-        return bytes_from(signs, 25, 2);
-    if (kind == MOE_LAYOUT_IQ2_S)
-        return bytes_from(_mm512_cvtepu8_epi32(sixteen_bytes(bytes + (8 + b) * MOE_PANEL_ROWS)), 0,
-                          2);
-    if (kind == MOE_LAYOUT_IQ3_S)
-        return bytes_from(_mm512_cvtepu8_epi32(sixteen_bytes(bytes + (4 + b) * MOE_PANEL_ROWS)),
-                          4 * unit, 1);
-    bytes += ((kind == MOE_LAYOUT_IQ1_M ? 6 : 0) + 2 * b) * MOE_PANEL_ROWS;
-    __m512i four = _mm512_cvtepu8_epi32(sixteen_bytes(bytes + MOE_PANEL_ROWS));
-    four = _mm512_or_si512(_mm512_slli_epi32(four, 8), _mm512_cvtepu8_epi32(sixteen_bytes(bytes)));
-    return bytes_from(four, 0, 4);
-}
-
-/* moe_grid_second of all rows; higher: of IQ1. */
-VBMI MOE_TEMPLATE __m512i second_words(int kind, __m512i signs, __m512i higher)
-{
-    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
-        return signs;
-    if (kind == MOE_LAYOUT_IQ1_S) /* bit 3 of the last byte */
-        return _mm512_srai_epi32(_mm512_slli_epi32(higher, 4), 31);
-    if (kind == MOE_LAYOUT_IQ1_M) { /* bit 3 of byte g, to bits 2g and 2g+1 of all bytes */
-        __m512i ones = _mm512_and_si512(_mm512_srli_epi32(higher, 3), _mm512_set1_epi8(1));
-        __m512i pairs = _mm512_or_si512(ones, _mm512_add_epi8(ones, ones));
-        pairs = _mm512_or_si512(pairs, _mm512_srli_epi32(pairs, 6));
-        pairs = _mm512_or_si512(pairs, _mm512_srli_epi32(pairs, 12));
-        const __m512i lowest = _mm512_broadcast_i32x4(
-            _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
-        return _mm512_shuffle_epi8(pairs, lowest);
-    }
-    __m512i known = _mm512_and_si512(signs, _mm512_set1_epi32(0x55ffffff));
-    __m512i odd = _mm512_xor_si512(known, _mm512_srli_epi32(known, 8));
-    odd = _mm512_xor_si512(odd, _mm512_srli_epi32(odd, 16));
-    odd = _mm512_xor_si512(odd, _mm512_srli_epi32(odd, 1));
-    odd = _mm512_slli_epi32(_mm512_and_si512(odd, _mm512_set1_epi32(0x55)), 25);
-    return _mm512_or_si512(known, odd);
-}
-
-/* Units 2i and 2i+1 of codes from the entries of a unit of numbers: byte k of a row's word has
- * digit k of one group in its low bits, of the next in its high ones. */
-VBMI MOE_TEMPLATE void store_entries(__m512i low, __m512i high, uint32_t (*to)[MOE_PANEL_ROWS])
-{
-    __m512i rows[2] = {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
-    MOE_UNROLL
-    for (int i = 0; i < 2; i++) {
-        __m512i even = bytes_from(rows[i], 0, 4), odd = bytes_from(rows[i], 12, 4);
-        const __m512i digit = _mm512_set1_epi8(15);
-        rows[i] = _mm512_ternarylogic_epi32(digit, even, odd, 0xca); /* digit ? even : odd */
-    }
-    __m512 first = _mm512_castsi512_ps(rows[0]), second = _mm512_castsi512_ps(rows[1]);
-    _mm512_storeu_ps(to[0], _mm512_shuffle_ps(first, second, 0x88));
-    _mm512_storeu_ps(to[1], _mm512_shuffle_ps(first, second, 0xdd));
-}
-
-/* moe_grid_units. */
-VBMI MOE_TEMPLATE void look_units_up(int kind, const uint8_t *low, const uint8_t *high, int n,
-                                     const uint8_t *head, const uint8_t *codes, uint32_t b,
-                                     struct moe_code_units *units)
-{
-    const int planes = moe_kind_plane(kind);
-    __m512i signs = _mm512_setzero_si512(), higher = signs;
-    if (moe_kind_high_plane(kind))
-        signs = _mm512_loadu_si512(codes + planes * MOE_UNIT);
-    MOE_UNROLL
-    for (int unit = 0; unit < planes; unit++) {
-        __mmask64 bits[3] = {0, 0, 0};
-        __m512i numbers = _mm512_loadu_si512(codes + unit * MOE_UNIT);
-        if (n > 256)
-            higher = higher_bits(kind, head, b, unit, signs);
-        MOE_UNROLL
-        for (int i = 0; 256 << i < n; i++)
-            bits[i] = _mm512_test_epi8_mask(higher, _mm512_set1_epi8((char)(1 << i)));
-        store_entries(look_up(low, n, numbers, bits), look_up(high, n, numbers, bits),
-                      units->word + 2 * unit);
-    }
-    _mm512_storeu_si512(units->word[2 * planes], second_words(kind, signs, higher));
-}
-
-#define LOOK_UP(kind, grid)                                                                        \
-    VBMI static void look_up_##kind(const uint8_t *head, const uint8_t *codes, uint32_t b,         \
-                                    struct moe_code_units *units)                                  \
-    {                                                                                              \
-        look_units_up(MOE_LAYOUT_##kind, low_##grid, high_##grid, sizeof low_##grid, head, codes,  \
-                      b, units);                                                                   \
-    }
-LOOK_UP(IQ1_S, iq1)
-LOOK_UP(IQ1_M, iq1)
-LOOK_UP(IQ2_XXS, iq2_xxs)
-LOOK_UP(IQ2_XS, iq2_xs)
-LOOK_UP(IQ2_S, iq2_s)
-LOOK_UP(IQ3_XXS, iq3_xxs)
-LOOK_UP(IQ3_S, iq3_s)
-
-/* moe_record_codes. */
-MOE_TEMPLATE const uint8_t *record_codes(int kind, const struct moe_record *record, uint32_t b,
-                                         struct moe_code_units units[2])
-{
-    if (moe_kind_scale_unit(kind) <= 0 || !has_vbmi)
-        return moe_record_codes(kind, record, b, units);
-    (kind == MOE_LAYOUT_IQ1_S     ? look_up_IQ1_S
-     : kind == MOE_LAYOUT_IQ1_M   ? look_up_IQ1_M
-     : kind == MOE_LAYOUT_IQ2_XXS ? look_up_IQ2_XXS
-     : kind == MOE_LAYOUT_IQ2_XS  ? look_up_IQ2_XS
-     : kind == MOE_LAYOUT_IQ2_S   ? look_up_IQ2_S
-     : kind == MOE_LAYOUT_IQ3_XXS
-         ? look_up_IQ3_XXS
-         : look_up_IQ3_S)(moe_record_scale(kind, record, b, 0).head, record->codes, b % 8, units);
-    return (const uint8_t *)units->word;
-}
-
 /* ---- Products of panels ---- */
 
 /* Sums of the columns of scale number p of a block into sum[t]. Few inputs keep several sums each,
@@ -378,27 +213,6 @@ MOE_TEMPLATE __m512i shift_bit(int kind, const uint8_t *numbers, uint32_t i)
     return _mm512_cvtepu8_epi32(_mm_and_si128(bits, _mm_set1_epi8(1)));
 }
 
-/* s of a scale of a kind with a grid, of all rows: moe_grid_scale. */
-MOE_TEMPLATE __m512i grid_scale(int kind, struct moe_place at)
-{
-    const uint8_t *numbers = moe_place_numbers(kind, at);
-    if (moe_kind_signs_have_scale(kind)) {
-        __m512i s = _mm512_loadu_si512(at.codes + moe_kind_plane(kind) * MOE_UNIT);
-        s = _mm512_and_si512(_mm512_srli_epi32(s, 25), _mm512_set1_epi32(0x55));
-        s = _mm512_and_si512(_mm512_or_si512(s, _mm512_srli_epi32(s, 1)), _mm512_set1_epi32(0x33));
-        s = _mm512_or_si512(s, _mm512_srli_epi32(s, 2));
-        return _mm512_and_si512(s, _mm512_set1_epi32(15));
-    }
-    uint8_t s[MOE_PANEL_ROWS];
-    if (moe_kind_is_iq1(kind)) {
-        moe_grid_scales(kind, at, 0, MOE_PANEL_ROWS, s);
-        return _mm512_cvtepu8_epi32(sixteen_bytes(s));
-    }
-    __m128i pairs = sixteen_bytes(numbers + at.i / 2 * MOE_PANEL_ROWS);
-    pairs = _mm_srl_epi16(pairs, _mm_cvtsi32_si128((int)(at.i % 2 * 4)));
-    return _mm512_cvtepu8_epi32(_mm_and_si128(pairs, _mm_set1_epi8(15)));
-}
-
 /* d and m of a scale, of all rows: moe_kind_scale. */
 MOE_TEMPLATE void read_scale(int kind, struct moe_place at, __m512 *d, __m512 *m)
 {
@@ -426,10 +240,6 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, __m512 *d, __m512 *m
         s = packed_number(kind, numbers, at.i);
         if (k_min)
             t = packed_number(kind, numbers, 8 + at.i);
-    } else if (moe_kind_scale_unit(kind) > 0) {
-        s = grid_scale(kind, at);
-        s = _mm512_add_epi32(_mm512_add_epi32(s, s), _mm512_set1_epi32(1));
-        *d = _mm512_mul_ps(*d, _mm512_set1_ps(moe_kind_scale_unit(kind)));
     } else if (moe_kind_scale_has_e(kind)) {
         s = _mm512_cvtepu8_epi32(sixteen_bytes(numbers + at.i * MOE_PANEL_ROWS));
         t = _mm512_and_si512(s, _mm512_set1_epi32(1));
@@ -494,7 +304,7 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
         if (!moe_kind_span(kind) && moe_kind_has_zeros(layout.kind))
             read_zeros(rec.head, &d, &m);
         for (uint32_t b = 0; b < rec.blocks; b++) {
-            const uint8_t *codes = record_codes(kind, &rec, b, units);
+            const uint8_t *codes = moe_record_codes(kind, &rec, b, units);
             if (nt == 1)
                 read_ahead(kind, block, rec.codes);
             MOE_UNROLL
@@ -526,7 +336,274 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
 
 MOE_PANEL_BLOCKS
 MOE_PANEL_FLOATS
-MOE_PANEL_QUANTS
+MOE_PANEL_QUANTS(MOE_PANEL_EACH_CODES)
+
+/* ---- Kinds with a grid, where the processor has VBMI; else AVX2 computes them ----
+ * Two registers hold 128 entries' bytes, and one instruction looks 64 up: all numbers of a unit. An
+ * entry has four digits of 4 bits, in two tables of bytes. What limits is how often that
+ * instruction can begin: two blocks together, which read the tables once, were no faster. */
+
+#define VBMI __attribute__((target("avx512vbmi")))
+
+#define MOE_GRID_TABLE(name, n) static const uint8_t low_##name[n] __attribute__((aligned(64)))
+#define MOE_GRID_ENTRY(x) (0x##x & 0xff)
+#include "quant/grids.h"
+#define MOE_GRID_TABLE(name, n) static const uint8_t high_##name[n] __attribute__((aligned(64)))
+#define MOE_GRID_ENTRY(x) (0x##x >> 8)
+#include "quant/grids.h"
+
+/* 64 entries of a table of n bytes: the numbers' low 8 bits, and where each higher one is 1. */
+VBMI MOE_TEMPLATE __m512i look_up(const uint8_t *table, int n, __m512i numbers,
+                                  const __mmask64 higher[3])
+{
+    const __mmask64 seventh = _mm512_movepi8_mask(numbers);
+    __m512i found[8];
+    MOE_UNROLL
+    for (int i = 0; i < n / 256; i++) {
+        const uint8_t *part = table + 256 * i;
+        __m512i first = _mm512_permutex2var_epi8(_mm512_load_si512(part), numbers,
+                                                 _mm512_load_si512(part + 64));
+        __m512i second = _mm512_permutex2var_epi8(_mm512_load_si512(part + 128), numbers,
+                                                  _mm512_load_si512(part + 192));
+        found[i] = _mm512_mask_mov_epi8(first, seventh, second);
+    }
+    MOE_UNROLL
+    for (int i = 0; 256 << i < n; i++)
+        for (int k = 0; k < n / 512 >> i; k++)
+            found[k] = _mm512_mask_mov_epi8(found[2 * k], higher[i], found[2 * k + 1]);
+    return found[0];
+}
+
+/* Eight bits from each of eight places in both words of a quarter of a register: `from` and, for
+ * the next byte, `step` bits further up. */
+VBMI MOE_TEMPLATE __m512i bytes_from(__m512i words, int from, int step)
+{
+    uint64_t places = 0;
+    for (int i = 0; i < 8; i++)
+        places |= (uint64_t)((i / 4 * 32 + from + i % 4 * step) & 63) << 8 * i;
+    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)places), words);
+}
+
+/* A block of a kind with a grid: a row's word has the entries of two groups, 16 bits each; its
+ * signs, or in IQ1 four bits for each group, bit 3 of which says what is subtracted. */
+struct grid_block {
+    __m512i entries[4], signs;
+};
+
+/* moe_signs_whole of all rows. */
+MOE_TEMPLATE __m512i whole_signs(int kind, __m512i signs)
+{
+    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
+        return signs;
+    __m512i known = _mm512_and_si512(signs, _mm512_set1_epi32(0x55ffffff));
+    __m512i odd = _mm512_xor_si512(known, _mm512_srli_epi32(known, 8));
+    odd = _mm512_xor_si512(odd, _mm512_srli_epi32(odd, 16));
+    odd = _mm512_xor_si512(odd, _mm512_srli_epi32(odd, 1));
+    odd = _mm512_slli_epi32(_mm512_and_si512(odd, _mm512_set1_epi32(0x55)), 25);
+    return _mm512_or_si512(known, odd);
+}
+
+/* The four bits of each group of a block of IQ1. */
+MOE_TEMPLATE __m512i four_bits(int kind, const uint8_t *numbers, uint32_t b)
+{
+    numbers += ((kind == MOE_LAYOUT_IQ1_M ? 6 : 0) + 2 * b) * MOE_PANEL_ROWS;
+    __m512i low = _mm512_cvtepu8_epi32(sixteen_bytes(numbers));
+    __m512i high = _mm512_cvtepu8_epi32(sixteen_bytes(numbers + MOE_PANEL_ROWS));
+    return _mm512_or_si512(low, _mm512_slli_epi32(high, 8));
+}
+
+/* The numbers' higher bits of the groups of unit `unit`, in the low bits of a byte each; `signs` as
+ * they lie, or IQ1's four bits. */
+VBMI MOE_TEMPLATE __m512i higher_bits(int kind, const uint8_t *numbers, uint32_t b, int unit,
+                                      __m512i signs)
+{
+    if (kind == MOE_LAYOUT_IQ2_XS)
+        return bytes_from(signs, 25, 2);
+    if (moe_kind_is_iq1(kind))
+        return bytes_from(signs, 0, 4);
+    const int before = kind == MOE_LAYOUT_IQ2_S ? 8 : 4, step = moe_group_stride(kind);
+    const uint8_t *bytes = numbers + ((uint32_t)before + b) * MOE_PANEL_ROWS;
+    return bytes_from(_mm512_cvtepu8_epi32(sixteen_bytes(bytes)), 4 * unit, step);
+}
+
+/* Block b of a span whose numbers lie at `numbers`. */
+VBMI MOE_TEMPLATE void look_block_up(int kind, const uint8_t *low, const uint8_t *high, int n,
+                                     const uint8_t *numbers, const uint8_t *codes, uint32_t b,
+                                     struct grid_block *block)
+{
+    const int units = moe_kind_plane(kind);
+    __m512i signs = moe_kind_is_iq1(kind) ? four_bits(kind, numbers, b)
+                                          : _mm512_loadu_si512(codes + units * MOE_UNIT);
+    MOE_UNROLL
+    for (int unit = 0; unit < units; unit++) {
+        __mmask64 bits[3] = {0, 0, 0};
+        __m512i of = _mm512_loadu_si512(codes + unit * MOE_UNIT);
+        __m512i higher =
+            n > 256 ? higher_bits(kind, numbers, b, unit, signs) : _mm512_setzero_si512();
+        MOE_UNROLL
+        for (int i = 0; 256 << i < n; i++)
+            bits[i] = _mm512_test_epi8_mask(higher, _mm512_set1_epi8((char)(1 << i)));
+        __m512i lows = look_up(low, n, of, bits), highs = look_up(high, n, of, bits);
+        /* Rows 0, 1, 4, 5, ... and 2, 3, 6, 7, ..., all groups of a row side by side. */
+        __m512 first = _mm512_castsi512_ps(_mm512_unpacklo_epi8(lows, highs));
+        __m512 second = _mm512_castsi512_ps(_mm512_unpackhi_epi8(lows, highs));
+        block->entries[2 * unit] = _mm512_castps_si512(_mm512_shuffle_ps(first, second, 0x88));
+        block->entries[2 * unit + 1] = _mm512_castps_si512(_mm512_shuffle_ps(first, second, 0xdd));
+    }
+    block->signs = moe_kind_is_iq1(kind) ? signs : whole_signs(kind, signs);
+}
+
+#define LOOK_BLOCK_UP(grid, numbers, codes, b, block)                                              \
+    look_block_up(kind, low_##grid, high_##grid, sizeof low_##grid, numbers, codes, b, block)
+
+VBMI MOE_TEMPLATE void read_block(int kind, const uint8_t *numbers, const uint8_t *codes,
+                                  uint32_t b, struct grid_block *block)
+{
+    if (moe_kind_is_iq1(kind))
+        LOOK_BLOCK_UP(iq1, numbers, codes, b, block);
+    else if (kind == MOE_LAYOUT_IQ2_XXS)
+        LOOK_BLOCK_UP(iq2_xxs, numbers, codes, b, block);
+    else if (kind == MOE_LAYOUT_IQ2_XS)
+        LOOK_BLOCK_UP(iq2_xs, numbers, codes, b, block);
+    else if (kind == MOE_LAYOUT_IQ2_S)
+        LOOK_BLOCK_UP(iq2_s, numbers, codes, b, block);
+    else if (kind == MOE_LAYOUT_IQ3_XXS)
+        LOOK_BLOCK_UP(iq3_xxs, numbers, codes, b, block);
+    else
+        LOOK_BLOCK_UP(iq3_s, numbers, codes, b, block);
+}
+
+/* What grid_quad() adds to numbers. In IQ1 a number is 8 (c - 1) and what the group adds, -1 or 1;
+ * in IQ1_S, where a block has one, the sum of the block adds it. */
+MOE_TEMPLATE int grid_offset(int kind)
+{
+    return kind == MOE_LAYOUT_IQ1_S ? 8 : -moe_kind_least(kind);
+}
+
+/* Numbers of quad s of a block, plus their offset. */
+VBMI MOE_TEMPLATE __m512i grid_quad(int kind, const struct grid_block *block, int s)
+{
+    const bool four = moe_kind_is_iq3(kind); /* columns of a group */
+    const int group = four ? s : s / 2, offset = grid_offset(kind);
+    __m512i codes =
+        bytes_from(block->entries[group / 2], group % 2 * 16 + (four ? 0 : s % 2 * 2), 4);
+    /* 64 entries, of whose numbers only 2 or 3 bits say something. */
+    __m512i numbers;
+    if (moe_kind_is_iq1(kind)) {
+        const int most = kind == MOE_LAYOUT_IQ1_S ? 0 : 2;
+        numbers = _mm512_set1_epi32((16 + most) << 16 | (8 + most) << 8 | most);
+    } else if (four) {
+        int64_t eight;
+        memcpy(&eight, moe_kind_numbers(kind), 8);
+        numbers = _mm512_add_epi8(_mm512_set1_epi64(eight), _mm512_set1_epi8((char)offset));
+    } else {
+        numbers = _mm512_set1_epi32((offset + 43) << 16 | (offset + 25) << 8 | (offset + 8));
+    }
+    codes = _mm512_permutexvar_epi8(codes, numbers);
+    if (kind == MOE_LAYOUT_IQ1_M) {
+        __mmask16 less = _mm512_test_epi32_mask(block->signs, _mm512_set1_epi32(8 << 4 * group));
+        return _mm512_mask_sub_epi32(codes, less, codes, _mm512_set1_epi32(0x02020202));
+    }
+    if (kind == MOE_LAYOUT_IQ1_S)
+        return codes;
+    __mmask64 negative = _mm512_test_epi8_mask(block->signs, _mm512_set1_epi8((char)(1 << s)));
+    return _mm512_mask_sub_epi8(codes, negative, _mm512_set1_epi8((char)(2 * offset)), codes);
+}
+
+/* Sums of the columns of scale number p of a block into sum[t]. */
+VBMI MOE_TEMPLATE void grid_sums(int kind, int nt, const struct grid_block *block, int p,
+                                 const struct moe_tile *in, __m512i sum[MOE_TILE])
+{
+    const int quads = moe_scale_quads(kind);
+    const __mmask16 less = _mm512_test_epi32_mask(block->signs, _mm512_set1_epi32(0x8000));
+    __m512i second = _mm512_setzero_si512(); /* of a single input */
+    MOE_UNROLL
+    for (int t = 0; t < nt; t++) {
+        const int32_t all = moe_scale_sum(kind, &in->sum[t], p);
+        sum[t] = _mm512_set1_epi32(-grid_offset(kind) * all);
+        if (kind == MOE_LAYOUT_IQ1_S)
+            sum[t] = _mm512_mask_mov_epi32(_mm512_set1_epi32(-7 * all), less,
+                                           _mm512_set1_epi32(-9 * all));
+    }
+    MOE_UNROLL
+    for (int s = p * quads; s < (p + 1) * quads; s++) {
+        __m512i w = grid_quad(kind, block, s);
+        if (nt == 1 && s % 2) {
+            second = _mm512_dpbusd_epi32(second, w, four_activations(in->q + s * 4));
+            continue;
+        }
+        MOE_UNROLL
+        for (int t = 0; t < nt; t++)
+            sum[t] = _mm512_dpbusd_epi32(sum[t], w, four_activations(in->q + (s * nt + t) * 4));
+    }
+    if (nt == 1)
+        sum[0] = _mm512_add_epi32(sum[0], second);
+}
+
+/* moe_grid_scale of all rows: scale number p of block b of a span, whose signs lie at `signs`. */
+MOE_TEMPLATE __m512i grid_scale(int kind, const uint8_t *numbers, const uint8_t *signs, uint32_t b,
+                                int p)
+{
+    if (!moe_kind_signs_have_scale(kind))
+        return _mm512_cvtepu8_epi32(grid_scale_bytes(kind, numbers, b, p));
+    __m512i word = _mm512_loadu_si512(signs);
+    word = _mm512_and_si512(_mm512_srli_epi32(word, 25), _mm512_set1_epi32(0x55));
+    word = _mm512_or_si512(word, _mm512_srli_epi32(word, 1));
+    word = _mm512_and_si512(word, _mm512_set1_epi32(0x33));
+    word = _mm512_or_si512(word, _mm512_srli_epi32(word, 2));
+    return _mm512_and_si512(word, _mm512_set1_epi32(15));
+}
+
+VBMI MOE_TEMPLATE void grid_panel(int kind, int nt, MOE_PANEL_PARAMS)
+{
+    struct moe_tile in = *tile;
+    __m512 out[MOE_TILE], unit = _mm512_setzero_ps();
+    MOE_UNROLL
+    for (int t = 0; t < nt; t++)
+        out[t] = unit;
+    for (uint32_t first = 0; first < cols;) {
+        struct moe_record rec = moe_record_next(kind, layout.group, 32, cols, &panel, &first);
+        for (uint32_t i = 0; i < rec.blocks; i++) {
+            const struct moe_place at = moe_record_scale(kind, &rec, i, 0);
+            const uint8_t *numbers = moe_place_numbers(kind, at);
+            const uint8_t *signs = rec.codes + moe_kind_plane(kind) * MOE_UNIT;
+            const uint32_t b = i % moe_kind_span_blocks(kind);
+            struct grid_block block = {0};
+            if (b == 0)
+                unit =
+                    _mm512_mul_ps(half_scales(at.head), _mm512_set1_ps(moe_kind_scale_unit(kind)));
+            read_block(kind, numbers, rec.codes, b, &block);
+            if (nt == 1)
+                read_ahead(kind, 32, rec.codes);
+            MOE_UNROLL
+            for (int p = 0; p < moe_kind_scales(kind); p++) {
+                __m512i sum[MOE_TILE];
+                __m512 d = _mm512_cvtepi32_ps(grid_scale(kind, numbers, signs, b, p));
+                d = _mm512_fmadd_ps(d, _mm512_set1_ps(2), _mm512_set1_ps(1));
+                d = _mm512_mul_ps(unit, d); /* exact in any order */
+                grid_sums(kind, nt, &block, p, &in, sum);
+                MOE_UNROLL
+                for (int t = 0; t < nt; t++)
+                    out[t] = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(in.s[t])),
+                                             _mm512_cvtepi32_ps(sum[t]), out[t]);
+            }
+            rec.codes += moe_kind_block_bytes(kind, 32);
+            moe_tile_step(&in, nt, 32);
+        }
+    }
+    MOE_UNROLL
+    for (int t = 0; t < nt; t++)
+        _mm512_storeu_ps(y + t * y_stride, out[t]);
+}
+
+#define GRID_PANEL(kind, nt)                                                                       \
+    VBMI static void grid_panel_##kind##_##nt(MOE_PANEL_PARAMS)                                    \
+    {                                                                                              \
+        grid_panel(MOE_LAYOUT_##kind, nt, MOE_PANEL_ARGS);                                         \
+    }
+#define GRID_PANELS(kind)                                                                          \
+    GRID_PANEL(kind, 1) GRID_PANEL(kind, 2) GRID_PANEL(kind, 4) GRID_PANEL(kind, 8)
+MOE_PANEL_GRIDS(GRID_PANELS)
 
 /* Quantizes the `block` values at x into quads that lie `stride` bytes apart. */
 static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8_t *q, float *s,
@@ -819,9 +896,10 @@ static void f16_to_f32(const uint16_t *x, uint32_t n, float *y)
 
 void moe_kern_fill_avx512(struct moe_kern *kern)
 {
-    has_vbmi = __builtin_cpu_supports("avx512vbmi");
     fill_float_panels(kern);
     fill_quant_panels(kern);
+    if (__builtin_cpu_supports("avx512vbmi"))
+        fill_grid_panels(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->exp_sum = exp_sum;

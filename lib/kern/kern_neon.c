@@ -126,7 +126,7 @@ MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const uint
 MOE_NEON_QUANT_BODY(PART)
 MOE_PANEL_BLOCKS
 MOE_PANEL_FLOATS
-MOE_PANEL_QUANTS
+MOE_PANEL_QUANTS(MOE_PANEL_EACH_QUANT)
 
 /* Quantizes the `block` values at x into quads that lie `stride` bytes apart. */
 static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8_t *q, float *s,

@@ -52,7 +52,7 @@ MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const uint
 
 MOE_NEON_QUANT_BODY(PART)
 MOE_PANEL_BLOCKS
-MOE_PANEL_QUANTS
+MOE_PANEL_QUANTS(MOE_PANEL_EACH_QUANT)
 
 void moe_kern_fill_neon_dot(struct moe_kern *kern)
 {

@@ -64,23 +64,33 @@
         memcpy(kern->cells, cells, sizeof cells);                                                  \
         kern->turn = turn;                                                                         \
     }
-/* The quantized kinds, in the order of moe_kern_layout_index. */
-#define MOE_PANEL_EACH_QUANT(each)                                                                 \
+/* The quantized kinds, in the order of moe_kern_layout_index: those with a grid are the last. */
+#define MOE_PANEL_EACH_CODES(each)                                                                 \
     each(Q8) each(Q4) each(Q3) each(Q2) each(MXFP4) each(Q5) each(Q4_0) each(Q5_0) each(Q8_0)      \
         each(IQ4_NL) each(Q2_K) each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_XS)           \
-            each(NVFP4) each(TQ2_0) each(IQ1_S) each(IQ1_M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) \
-                each(IQ3_XXS) each(IQ3_S) each(Q1_0) each(Q2_0) each(TQ1_0) each(IQ2_K)            \
-                    each(IQ2_KS) each(IQ3_K) each(IQ3_KS) each(IQ4_K) each(IQ4_KS) each(IQ5_K)     \
-                        each(IQ5_KS) each(IQ6_K)
+            each(NVFP4) each(TQ2_0) each(Q1_0) each(Q2_0) each(TQ1_0) each(IQ2_K) each(IQ2_KS)     \
+                each(IQ3_K) each(IQ3_KS) each(IQ4_K) each(IQ4_KS) each(IQ5_K) each(IQ5_KS)         \
+                    each(IQ6_K)
+#define MOE_PANEL_EACH_GRID(each)                                                                  \
+    each(IQ1_S) each(IQ1_M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) each(IQ3_XXS) each(IQ3_S)
+#define MOE_PANEL_EACH_QUANT(each) MOE_PANEL_EACH_CODES(each) MOE_PANEL_EACH_GRID(each)
 #define MOE_PANEL_QUANT(kind) MOE_PANEL_TILES(quant_panel, kind)
 #define MOE_PANEL_QUANT_ROW(kind) MOE_PANEL_ROW(quant_panel, kind),
-#define MOE_PANEL_QUANTS                                                                           \
-    MOE_PANEL_EACH_QUANT(MOE_PANEL_QUANT)                                                          \
-    static void fill_quant_panels(struct moe_kern *kern)                                           \
+#define MOE_PANEL_GRID_ROW(kind) MOE_PANEL_ROW(grid_panel, kind),
+#define MOE_PANEL_QUANTS(each)                                                                     \
+    each(MOE_PANEL_QUANT) static void fill_quant_panels(struct moe_kern *kern)                     \
     {                                                                                              \
-        static moe_panel_fn *const rows[MOE_N_LAYOUTS - 3][MOE_N_TILES] = {                        \
-            MOE_PANEL_EACH_QUANT(MOE_PANEL_QUANT_ROW)};                                            \
+        static moe_panel_fn *const rows[][MOE_N_TILES] = {each(MOE_PANEL_QUANT_ROW)};              \
         memcpy(kern->panel[3], rows, sizeof rows);                                                 \
+    }
+/* Of variants that compute kinds with a grid by grid_panel(kind, nt, MOE_PANEL_PARAMS); `defined`
+ * makes the functions of a kind. */
+#define MOE_PANEL_GRIDS(defined)                                                                   \
+    MOE_PANEL_EACH_GRID(defined) static void fill_grid_panels(struct moe_kern *kern)               \
+    {                                                                                              \
+        static moe_panel_fn *const rows[][MOE_N_TILES] = {                                         \
+            MOE_PANEL_EACH_GRID(MOE_PANEL_GRID_ROW)};                                              \
+        memcpy(kern->panel + MOE_N_LAYOUTS - sizeof rows / sizeof rows[0], rows, sizeof rows);     \
     }
 
 /* ---- Codes of the KV cache ---- */

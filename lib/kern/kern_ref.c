@@ -95,7 +95,7 @@ MOE_TEMPLATE void quant_panel(int kind, int nt, MOE_PANEL_PARAMS)
 }
 
 MOE_PANEL_FLOATS
-MOE_PANEL_QUANTS
+MOE_PANEL_QUANTS(MOE_PANEL_EACH_QUANT)
 
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
                      float *s, float *z, struct moe_sums *sum)

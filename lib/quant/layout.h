@@ -925,7 +925,7 @@ extern const uint32_t moe_grid_iq1[2048];
 extern const uint32_t moe_grid_iq3_xxs[256];
 extern const uint32_t moe_grid_iq3_s[512];
 
-/* Entry `number` of a kind's grid; in device code dev_grid_ tables are these. */
+/* A kind's grid, and entry `number` of it; in device code dev_grid_ tables are these. */
 #ifdef __CUDA_ARCH__
 #define MOE_GRID(name) dev_grid_##name
 #else
@@ -935,14 +935,19 @@ extern const uint32_t moe_grid_iq3_s[512];
 #define MOE_GRID_TABLE(name, n) static __device__ const uint32_t dev_grid_##name[n]
 #include "quant/grids.h"
 #endif
+static inline MOE_DEVICE_CODE const uint32_t *moe_kind_grid(int kind)
+{
+    return kind == MOE_LAYOUT_IQ2_XXS   ? MOE_GRID(iq2_xxs)
+           : kind == MOE_LAYOUT_IQ2_XS  ? MOE_GRID(iq2_xs)
+           : kind == MOE_LAYOUT_IQ2_S   ? MOE_GRID(iq2_s)
+           : kind == MOE_LAYOUT_IQ3_XXS ? MOE_GRID(iq3_xxs)
+           : kind == MOE_LAYOUT_IQ3_S   ? MOE_GRID(iq3_s)
+                                        : MOE_GRID(iq1);
+}
+
 static inline MOE_DEVICE_CODE uint32_t moe_grid_entry(int kind, uint32_t number)
 {
-    return kind == MOE_LAYOUT_IQ2_XXS   ? MOE_GRID(iq2_xxs)[number]
-           : kind == MOE_LAYOUT_IQ2_XS  ? MOE_GRID(iq2_xs)[number]
-           : kind == MOE_LAYOUT_IQ2_S   ? MOE_GRID(iq2_s)[number]
-           : kind == MOE_LAYOUT_IQ3_XXS ? MOE_GRID(iq3_xxs)[number]
-           : kind == MOE_LAYOUT_IQ3_S   ? MOE_GRID(iq3_s)[number]
-                                        : MOE_GRID(iq1)[number];
+    return moe_kind_grid(kind)[number];
 }
 
 /* A row's word of signs, the last sign of every eight columns put back in its place. */
@@ -961,6 +966,15 @@ MOE_KIND_CONSTANT int moe_group_stride(int kind)
     return moe_kind_is_iq1(kind)                                   ? 4
            : kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ2_XS ? 2
                                                                    : 1;
+}
+
+/* Bits of a group's number but the low 8. */
+MOE_KIND_CONSTANT int moe_group_bits(int kind)
+{
+    return moe_kind_is_iq1(kind)                                   ? 3
+           : kind == MOE_LAYOUT_IQ2_S                              ? 2
+           : kind == MOE_LAYOUT_IQ2_XS || kind == MOE_LAYOUT_IQ3_S ? 1
+                                                                   : 0;
 }
 
 /* The numbers' higher bits: of block b of a span of row r, whose word of signs is given. */
@@ -990,10 +1004,7 @@ static inline MOE_DEVICE_CODE uint32_t moe_group_more(int kind, const uint8_t *h
 static inline MOE_DEVICE_CODE uint32_t moe_group_entry(int kind, uint32_t low, uint32_t more,
                                                        uint32_t g)
 {
-    const uint32_t mask = moe_kind_is_iq1(kind)                                   ? 7
-                          : kind == MOE_LAYOUT_IQ2_S                              ? 3
-                          : kind == MOE_LAYOUT_IQ2_XS || kind == MOE_LAYOUT_IQ3_S ? 1
-                                                                                  : 0;
+    const uint32_t mask = (1u << moe_group_bits(kind)) - 1;
     uint32_t high = more >> g * (uint32_t)moe_group_stride(kind) & mask;
     return moe_grid_entry(kind, low | high << 8);
 }
