@@ -12,13 +12,19 @@
  *     uses and n the faded tokens
  *   - whether it has just been chosen
  *   - ln of how much oftener than on average it is used next, by what followed what (habits.h)
+ *   - ln(1 + v/256b): v are the votes that it has of past tokens whose paths are like this one's
+ *     (paths.h), b is the share of tokens that used it, (count + k/2E) / (runs + 1/2)
  *   - 1
  *
  * w is the wait until its layer runs again, in tokens. The weights begin such that z is the second
- * of these terms less 2, which orders as lrfu does. Every third token of a layer is an example: one
- * for each expert that was used before; its label is known two tokens later. The next pass takes
- * one Newton step: the sums of gradients and curvatures of past examples fade by 1% a pass and
- * never fall below a prior of 300, so that early and single examples move little.
+ * of these terms and half of the votes' less 2, which orders nearly as lrfu does. Votes change with
+ * every layer of a token: refreshed are those of the next layer, of the one at work, and of those a
+ * quarter, a half and three quarters of the layers ahead. Every third token of a layer is an
+ * example: one for each expert that was used before; its label is known two tokens later. Of a
+ * token that is a pass, the example begins before a layer or after it, at random, so that votes
+ * from near and far count. The next pass takes one Newton step: the sums of gradients and
+ * curvatures of past examples fade by 1% a pass and never fall below a prior of 300, so that early
+ * and single examples move little.
  *
  * With texts side by side, each has its own examples: the next two tokens are its own, and "just
  * chosen" refers to its row. An expert's score is z at the mean of these terms over the texts in
@@ -31,16 +37,19 @@
  */
 #include "cache/exact_math.h"
 #include "cache/habits.h"
+#include "cache/paths.h"
 #include "cache/scored.h"
 
 enum {
     N_MEANS = 4,
     CHOSEN = N_MEANS, /* terms, in order */
     RATIO,
+    VOTES,
     ONE,
     N_TERMS,
     HORIZON = 2, /* tokens */
     STRIDE = 3,  /* tokens from example to example, above HORIZON: one waits at a time */
+    TURNS = 4,   /* parts of the layers ahead: votes of the first of each are refreshed */
     LANES = 8,   /* experts that are computed side by side: sums are of every LANES-th */
     PATIENCE = 4 * MOE_HABITS_SEQUENCES, /* tokens after which an example's text counts as ended */
 };
@@ -50,6 +59,7 @@ static const float KEEPS[N_MEANS] = {0.707106781f, 0.917004043f, 0.978572062f, 1
 static const float LEAST = 0x1p-100f; /* keeps everything a normal number */
 static const float LN_2 = 0.693147181f, LOG2_E = 1.44269504f;
 static const float NEVER = -1000; /* below every logit: experts never used leave first */
+static const float DOUBT = 256;   /* votes that count as much as the mean frequency */
 static const double PRIOR = 300, REMEMBERS = 0.99;
 static const double IMPATIENCE = 0.5; /* of a logit, for each token of waiting */
 
@@ -57,8 +67,9 @@ struct learned {
     struct moe_follower base;
     struct moe_habits habits;
     uint32_t stride; /* n_experts, rounded up to whole LANES: rows of terms */
-    float *uses;     /* [layer][N_MEANS][n_experts] m */
-    float *tokens;   /* [layer][N_MEANS] n */
+    struct moe_paths paths;
+    float *uses;   /* [layer][N_MEANS][n_experts] m */
+    float *tokens; /* [layer][N_MEANS] n */
     /* [layer] the example that waits for its label: [N_TERMS][stride] */
     float *example;
     uint8_t *label; /* [layer][n_experts] its labels */
@@ -68,7 +79,13 @@ struct learned {
     uint32_t *text; /* [n_layers] its sequence */
     uint32_t *began; /* [n_layers] habits.runs when the last example began */
     uint8_t *used;   /* [layer][n_experts] ever */
-    float *terms;    /* [N_TERMS][stride] scratch: a layer's, to be scored; 0 behind n_experts */
+    float *terms;    /* [layer][N_TERMS][stride] as last scored; 0 behind n_experts */
+    float *bases;    /* [layer][n_experts] logits without votes, or NEVER */
+    uint16_t *voted; /* [layer][n_voices] experts that have votes */
+    uint32_t *n_voted, n_voices;
+    float *votes;  /* [n_experts] scratch, zero */
+    float *ratios; /* [n_voices] scratch */
+    uint32_t random;
     float *logits, *errors, *slopes, *sloped; /* [stride] scratch */
     float weights[N_TERMS];
     double curvature[N_TERMS][N_TERMS], gradient[N_TERMS]; /* of examples */
@@ -210,44 +227,113 @@ static void take_row(struct learned *t, uint32_t layer, uint32_t sequence, const
         learn_example(t, layer);
 }
 
-/* The row is an example, whose terms are there. */
-static void begin_example(struct learned *t, const struct moe_choices *row)
+static float *terms_of(const struct learned *t, uint32_t layer)
 {
-    uint64_t n = t->habits.n_experts, first = row->layer * n;
+    return t->terms + (uint64_t)layer * N_TERMS * t->stride;
+}
+
+/* Whether the layer wants an example. Layers take turns (follow), so that each token is one in some
+ * layer. */
+static bool is_due(const struct learned *t, uint32_t layer)
+{
+    uint32_t runs = t->habits.runs[layer], since = runs - t->began[layer];
+    return runs && since >= STRIDE && (!t->waits[layer] || since > PATIENCE);
+}
+
+/* The layer's terms are an example, for the text. */
+static void begin_example(struct learned *t, uint32_t layer, uint32_t sequence)
+{
+    uint64_t n = t->habits.n_experts, first = layer * n, n_terms = (uint64_t)N_TERMS * t->stride;
+    memcpy(t->example + layer * n_terms, terms_of(t, layer), n_terms * sizeof *t->example);
     memset(t->label + first, 0, n);
     memcpy(t->known + first, t->used + first, n);
-    t->waits[row->layer] = 1;
-    t->text[row->layer] = row->sequences ? *row->sequences : 0;
-    t->began[row->layer] = t->habits.runs[row->layer];
+    t->waits[layer] = 1;
+    t->text[layer] = sequence;
+    t->began[layer] = t->habits.runs[layer];
+}
+
+/* ---- Votes ---- */
+
+static void drop_votes(struct learned *t, uint32_t layer)
+{
+    uint32_t first = layer * t->habits.n_experts;
+    const uint16_t *voted = t->voted + (uint64_t)layer * t->n_voices;
+    float *terms = terms_of(t, layer) + VOTES * t->stride;
+    for (uint32_t i = 0; i < t->n_voted[layer]; i++) {
+        terms[voted[i]] = 0;
+        t->base.scores[first + voted[i]] = t->bases[first + voted[i]];
+    }
+    t->n_voted[layer] = 0;
+}
+
+static void take_votes(struct learned *t, uint32_t layer)
+{
+    uint32_t first = layer * t->habits.n_experts;
+    uint16_t *voted = t->voted + (uint64_t)layer * t->n_voices;
+    const uint32_t *count = t->habits.count + first;
+    float half = 0.5f * (float)t->habits.top_k / (float)t->habits.n_experts;
+    float per = ((float)t->habits.runs[layer] + 0.5f) / DOUBT;
+    float *terms = terms_of(t, layer) + VOTES * t->stride, *ratios = t->ratios;
+    drop_votes(t, layer);
+    uint32_t n = t->n_voted[layer] = moe_paths_votes(&t->paths, layer, t->votes, voted);
+    for (uint32_t i = 0; i < n; i++) {
+        ratios[i] = 1 + t->votes[voted[i]] * per / ((float)(int32_t)count[voted[i]] + half);
+        t->votes[voted[i]] = 0;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        ratios[i] = moe_exact_log2(ratios[i]) * LN_2;
+    for (uint32_t i = 0; i < n; i++) {
+        terms[voted[i]] = ratios[i];
+        t->base.scores[first + voted[i]] += t->weights[VOTES] * ratios[i];
+    }
+    t->base.version[layer]++;
+}
+
+/* Refreshes the votes of layers to come, and begins examples of them. */
+static void refresh(struct learned *t, const struct moe_choices *c)
+{
+    uint32_t n_layers = t->habits.n_layers, quarter = (n_layers + TURNS - 1) / TURNS;
+    uint32_t often = c->n_rows > 1 ? 0 : TURNS; /* one in this many that could be an example is */
+    for (uint32_t ahead = 1; ahead <= n_layers; ahead++) {
+        uint32_t layer = (c->layer + ahead) % n_layers;
+        if (ahead > 1 && ahead % quarter != 0 && ahead < n_layers)
+            continue;
+        take_votes(t, layer);
+        if (!often || !is_due(t, layer))
+            continue;
+        t->random = t->random * 1664525 + 1013904223;
+        if ((t->random >> 8) % often == 0)
+            begin_example(t, layer, c->sequences ? c->sequences[0] : 0);
+    }
 }
 
 static void chosen(struct moe_follower *f, const struct moe_choices *c)
 {
     struct learned *t = (struct learned *)f;
     uint32_t n = t->habits.n_experts, layer = c->layer;
-    float *example = t->example + (uint64_t)layer * N_TERMS * t->stride, *scores = f->scores;
+    float *terms = terms_of(t, layer), *scores = f->scores + layer * n;
     if (layer <= t->layer && t->learns)
         newton_step(t);
     t->layer = layer;
-    bool has_terms = false;
     for (uint32_t i = 0; i < c->n_rows; i++) {
         const struct moe_choices row = {layer, 1, c->chosen + (uint64_t)i * t->habits.top_k,
                                         c->sequences ? c->sequences + i : NULL};
         take_row(t, layer, row.sequences ? *row.sequences : 0, row.chosen);
-        /* Layers take turns (follow), so that each token is an example in some layer. */
-        uint32_t since = t->habits.runs[layer] - t->began[layer];
-        if (since >= STRIDE && (!t->waits[layer] || since > PATIENCE)) {
-            make_terms(t, &row, example);
-            begin_example(t, &row);
-            has_terms = c->n_rows == 1; /* then they are the pass's */
+        if (c->n_rows > 1 && is_due(t, layer)) {
+            drop_votes(t, layer);
+            make_terms(t, &row, terms);
+            begin_example(t, layer, row.sequences ? *row.sequences : 0);
         }
     }
-    if (!has_terms)
-        make_terms(t, c, t->terms);
-    weigh(t, has_terms ? example : t->terms, t->logits);
+    drop_votes(t, layer);
+    make_terms(t, c, terms);
+    weigh(t, terms, t->logits);
     for (uint32_t e = 0; e < n; e++)
-        scores[layer * n + e] = t->used[layer * n + e] ? t->logits[e] : NEVER;
+        scores[e] = t->used[layer * n + e] ? t->logits[e] : NEVER;
+    memcpy(t->bases + layer * n, scores, n * sizeof *scores);
     f->version[layer]++;
+    if (moe_paths_add(&t->paths, c))
+        refresh(t, c);
 }
 
 /* Drops examples of the previous text, which have no next token. */
@@ -255,6 +341,7 @@ static void begin_sequence(struct moe_follower *f)
 {
     struct learned *t = (struct learned *)f;
     moe_habits_begin_sequence(&t->habits);
+    moe_paths_begin_sequence(&t->paths);
     memset(t->waits, 0, t->habits.n_layers);
 }
 
@@ -266,6 +353,7 @@ static struct moe_follower *follow(struct moe_arena *a, const struct moe_followe
     struct learned *at = moe_arena_take(a, 1, sizeof *at);
     struct learned t = {.base = {.chosen = chosen, .begin_sequence = begin_sequence}};
     moe_habits_carve(&t.habits, a, p);
+    moe_paths_carve(&t.paths, a, p);
     t.base.scores = moe_arena_take(a, n_keys, sizeof *t.base.scores);
     t.base.version = moe_arena_take(a, n_layers, sizeof *t.base.version);
     t.uses = moe_arena_take(a, n_keys * N_MEANS, sizeof *t.uses);
@@ -278,18 +366,26 @@ static struct moe_follower *follow(struct moe_arena *a, const struct moe_followe
     t.text = moe_arena_take(a, n_layers, sizeof *t.text);
     t.began = moe_arena_take(a, n_layers, sizeof *t.began);
     t.used = moe_arena_take(a, n_keys, 1);
-    t.terms = moe_arena_take(a, (uint64_t)t.stride * N_TERMS, sizeof *t.terms);
+    t.terms = moe_arena_take(a, n_layers * t.stride * N_TERMS, sizeof *t.terms);
+    t.bases = moe_arena_take(a, n_keys, sizeof *t.bases);
+    t.n_voices = MOE_PATHS_NEAREST * p->top_k;
+    t.voted = moe_arena_take(a, n_layers * t.n_voices, sizeof *t.voted);
+    t.n_voted = moe_arena_take(a, n_layers, sizeof *t.n_voted);
+    t.votes = moe_arena_take(a, n, sizeof *t.votes);
+    t.ratios = moe_arena_take(a, t.n_voices, sizeof *t.ratios);
     t.logits = moe_arena_take(a, t.stride, sizeof *t.logits);
     t.errors = moe_arena_take(a, t.stride, sizeof *t.errors);
     t.slopes = moe_arena_take(a, t.stride, sizeof *t.slopes);
     t.sloped = moe_arena_take(a, t.stride, sizeof *t.sloped);
     if (!at)
         return NULL;
+    moe_paths_begin(&t.paths);
     for (uint64_t key = 0; key < n_keys; key++)
-        t.base.scores[key] = NEVER;
+        t.base.scores[key] = t.bases[key] = NEVER;
     for (uint32_t layer = 0; layer < n_layers; layer++)
         t.began[layer] = 0 - layer % STRIDE;
     t.exact[1] = 1;
+    t.exact[VOTES] = 0.5;
     t.exact[ONE] = -2;
     for (int i = 0; i < N_TERMS; i++) {
         t.curvature[i][i] = PRIOR;

@@ -179,8 +179,9 @@ static void what_waits_longest_leaves(void **state)
 
 /* ---- Learned ---- */
 
-enum { TERMS = 7 };
+enum { TERMS = 8 };
 
+/* All but votes and 1. */
 static void naive_terms(uint32_t layer, uint32_t t, uint32_t e, double *x)
 {
     static const double half_lives[] = {2, 8, 32, 1e15};
@@ -193,7 +194,6 @@ static void naive_terms(uint32_t layer, uint32_t t, uint32_t e, double *x)
     }
     x[4] = tokens[t][layer][0] == e || tokens[t][layer][1] == e;
     x[5] = log(naive_ratio(layer, t, e));
-    x[6] = 1;
 }
 
 /* Adds to w what solves a w = g, by elimination. */
@@ -212,36 +212,107 @@ static void naive_step(double a[TERMS][TERMS], const double *g, double *w)
         w[i] += m[i][TERMS] / m[i][i];
 }
 
-/* The labels of token t of a layer, which are known now, go into the sums. */
-static void naive_learn(uint32_t layer, uint32_t t, const double *w, double a[TERMS][TERMS],
+/* Sums of shares by distance, in the same arithmetic, since equal ones decide who votes. */
+struct naive_paths {
+    float likeness[N_TOKENS], scale;
+};
+
+static bool has(uint32_t t, uint32_t layer, uint32_t e)
+{
+    return tokens[t][layer][0] == e || tokens[t][layer][1] == e;
+}
+
+static void naive_compare(struct naive_paths *p, uint32_t t, uint32_t layer)
+{
+    for (uint32_t d = 0; layer == 0 && d < N_TOKENS; d++)
+        p->likeness[d] /= p->scale;
+    p->scale = (layer ? p->scale : 1) * (1 / 0.95f);
+    for (uint32_t d = 1; d <= t; d++) {
+        int same = has(t - d, layer, tokens[t][layer][0]) + has(t - d, layer, tokens[t][layer][1]);
+        p->likeness[d] += p->scale / TOP_K * (float)same;
+    }
+}
+
+/* The votes for each expert of layer `of`, after `layer` of token t. false: nothing votes. */
+static bool naive_votes(const struct naive_paths *p, uint32_t t, uint32_t layer, uint32_t of,
+                        double *votes)
+{
+    bool taken[N_TOKENS] = {0};
+    memset(votes, 0, N_EXPERTS * sizeof *votes);
+    for (int n = 0; n < 16; n++) {
+        uint32_t best = 0;
+        for (uint32_t d = 1; d <= t; d++)
+            if (!taken[d] && p->likeness[d] > (best ? p->likeness[best] : 0))
+                best = d;
+        if (!best)
+            return n > 0;
+        taken[best] = true;
+        double s = 0.05 * (double)p->likeness[best] / (double)p->scale;
+        for (int i = 0; i < TOP_K; i++)
+            votes[tokens[t - best + (of <= layer)][of][i]] += exp(8 * s);
+    }
+    return true;
+}
+
+/* An example: terms of all experts that were used, and whether one of the next two tokens uses
+ * them. */
+struct naive_example {
+    double x[N_EXPERTS][TERMS];
+    bool known[N_EXPERTS], label[N_EXPERTS];
+    int waits;
+    uint32_t began;
+};
+
+static void naive_all_terms(const struct naive_paths *p, uint32_t t, uint32_t layer, uint32_t of,
+                            struct naive_example *out)
+{
+    double votes[N_EXPERTS];
+    uint32_t now = of <= layer ? t : t - 1; /* its last choice */
+    naive_votes(p, t, layer, of, votes);
+    for (uint32_t e = 0; e < N_EXPERTS; e++) {
+        double count = naive_uses(of, now, e, 1e15);
+        naive_terms(of, now, e, out->x[e]);
+        double b = (count + 0.5 * TOP_K / N_EXPERTS) / (now + 1.5);
+        out->x[e][6] = log(1 + votes[e] / (256 * b));
+        out->x[e][7] = 1;
+        out->known[e] = count > 0;
+        out->label[e] = false;
+    }
+}
+
+static double weighed(const double *w, const double *x)
+{
+    double z = 0;
+    for (int i = 0; i < TERMS; i++)
+        z += w[i] * x[i];
+    return z;
+}
+
+static void naive_learn(const struct naive_example *x, const double *w, double a[TERMS][TERMS],
                         double *g)
 {
     for (uint32_t e = 0; e < N_EXPERTS; e++) {
-        double x[TERMS], z = 0, label = 0;
-        if (naive_uses(layer, t, e, 1e15) == 0)
-            continue;
-        naive_terms(layer, t, e, x);
-        for (int i = 0; i < TERMS; i++)
-            z += w[i] * x[i];
-        for (uint32_t s = t + 1; s <= t + 2; s++)
-            if (tokens[s][layer][0] == e || tokens[s][layer][1] == e)
-                label = 1;
-        double p = 1 / (1 + exp(-z));
-        for (int i = 0; i < TERMS; i++) {
-            g[i] += (label - p) * x[i];
+        double p = 1 / (1 + exp(-weighed(w, x->x[e])));
+        for (int i = 0; x->known[e] && i < TERMS; i++) {
+            g[i] += (x->label[e] - p) * x->x[e][i];
             for (int j = 0; j < TERMS; j++)
-                a[i][j] += p * (1 - p) * x[i] * x[j];
+                a[i][j] += p * (1 - p) * x->x[e][i] * x->x[e][j];
         }
     }
 }
 
-/* Before the first example z is the term of half-life 8 less 2. */
+/* Before the first example z is the term of half-life 8, and half of the votes', less 2. */
 static void learned_equals_its_definition(void **state)
 {
-    double a[TERMS][TERMS] = {{0}}, g[TERMS] = {0}, w[TERMS] = {0, 1, 0, 0, 0, 0, -2};
+    double a[TERMS][TERMS] = {{0}}, g[TERMS] = {0}, w[TERMS] = {0, 1, 0, 0, 0, 0, 0.5, -2};
+    struct naive_example examples[N_LAYERS] = {0}, now;
+    struct naive_paths paths = {.scale = 1};
     struct moe_usage u;
+    uint32_t random = 0;
     bool learns = false;
     open_usage(&u, "learned");
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        examples[l].began = 0 - l % 3;
     for (int i = 0; i < TERMS; i++)
         a[i][i] = 300;
     for (uint32_t t = 0; t < 100; t++) {
@@ -256,17 +327,33 @@ static void learned_equals_its_definition(void **state)
         }
         learns = false;
         for (uint32_t l = 0; l < N_LAYERS; l++) {
+            struct naive_example *of = &examples[l];
             choose(&u, l, tokens[t][l], 1);
-            if (t >= 2 && (t - 2 + 1 + l) % 3 == 0) { /* every third, layers in turn */
-                naive_learn(l, t - 2, w, a, g);
+            for (int i = 0; of->waits && i < TOP_K; i++)
+                of->label[tokens[t][l][i]] = true;
+            if (of->waits && of->waits++ == 2) {
+                naive_learn(of, w, a, g);
+                of->waits = 0;
                 learns = true;
             }
+            double votes[N_EXPERTS];
+            naive_compare(&paths, t, l);
+            bool any = naive_votes(&paths, t, l, l, votes);
+            for (uint32_t ahead = 1; any && ahead <= N_LAYERS; ahead++) { /* a quarter: 1 layer */
+                uint32_t m = (l + ahead) % N_LAYERS, runs = m <= l ? t + 1 : t;
+                if (!runs || runs - examples[m].began < 3 || examples[m].waits)
+                    continue;
+                random = random * 1664525 + 1013904223;
+                if ((random >> 8) % 4 == 0) {
+                    naive_all_terms(&paths, t, l, m, &examples[m]);
+                    examples[m].waits = 1;
+                    examples[m].began = runs;
+                }
+            }
+            naive_all_terms(&paths, t, l, l, &now);
             for (uint32_t e = 0; e < N_EXPERTS; e++) {
-                double x[TERMS], z = 0;
-                naive_terms(l, t, e, x);
-                for (int i = 0; i < TERMS; i++)
-                    z += w[i] * x[i];
-                if (naive_uses(l, t, e, 1e15) == 0)
+                double z = weighed(w, now.x[e]);
+                if (!now.known[e])
                     assert_true(score(&u, l, e) == -1000);
                 else if (fabs((double)score(&u, l, e) - z) > 1e-4)
                     fail_msg("token %u, layer %u, expert %u: %g, not %g", t, l, e,
@@ -274,7 +361,7 @@ static void learned_equals_its_definition(void **state)
             }
         }
     }
-    assert_true(fabs(w[6] + 2) > 0.05); /* it has learnt something */
+    assert_true(fabs(w[7] + 2) > 0.05 && fabs(w[6] - 0.5) > 0.001); /* it has learnt something */
     moe_usage_release(&u);
 }
 
@@ -305,7 +392,7 @@ static void *hash_scores(void *name)
 /* The same bits on any thread, and on any machine: those written here. */
 static void scores_are_the_same_everywhere(void **state)
 {
-    static const uint64_t wants[] = {0x62de64921eef0c88, 0x4f495578d02f7e39};
+    static const uint64_t wants[] = {0x62de64921eef0c88, 0x76744b4503eaf8d0};
     for (int i = 0; i < 2; i++) {
         pthread_t threads[4];
         for (int k = 0; k < 4; k++)
@@ -389,12 +476,19 @@ static void texts_do_not_label_one_another(void **state)
         for (uint32_t l = 0; l < N_LAYERS; l++)
             choose(&u, l, tokens[t][l], 1);
     }
+    double votes[N_EXPERTS];
+    struct naive_paths paths = {.scale = 1}; /* a text's token follows none here, either */
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        naive_compare(&paths, 59, l);
+    assert_true(naive_votes(&paths, 59, N_LAYERS - 1, 0, votes));
     for (uint32_t e = 0; e < N_EXPERTS; e++) { /* still as at first */
         double uses = naive_uses(0, 59, e, 8), n = 0;
         for (uint32_t t = 0; t < 60; t++)
             n += exp2(-(double)t / 8);
         double share = log((uses + 0.5 * TOP_K / N_EXPERTS) / (n + 0.5) * N_EXPERTS / TOP_K);
-        assert_true(uses == 0 || fabs((double)score(&u, 0, e) - (share - 2)) < 1e-4);
+        double b = (naive_uses(0, 59, e, 1e15) + 0.5 * TOP_K / N_EXPERTS) / 60.5;
+        double z = share + 0.5 * log(1 + votes[e] / (256 * b)) - 2;
+        assert_true(uses == 0 || fabs((double)score(&u, 0, e) - z) < 1e-4);
     }
     moe_usage_release(&u);
 }

@@ -1,0 +1,55 @@
+/*
+ * Paths: which past tokens chose most like the current one, and what these chose next.
+ *
+ * A path is what a token chose, layer by layer. The current token, and before it those that led to
+ * it, lie beside earlier ones at every distance: at distance d each token beside the one d before.
+ * For each distance the shares of experts that were the same add up, fading by 5% a layer; the
+ * MOE_PATHS_NEAREST distances with the largest sums vote for what their tokens chose in the layers
+ * to come, and the tokens after them in the layers up to the current one. A vote weighs e^(8 s), s
+ * the faded mean share.
+ *
+ * One text at a time: passes over several texts neither remember nor vote. The last tokens are
+ * remembered, over all texts.
+ */
+#ifndef MOE_CACHE_PATHS_H
+#define MOE_CACHE_PATHS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+#include "cache/usage.h"
+
+enum { MOE_PATHS_NEAREST = 16, MOE_PATHS_TOKENS = 1024 };
+
+struct moe_paths {
+    uint32_t n_layers, n_experts, top_k;
+    uint16_t *chosen; /* [layer][MOE_PATHS_TOKENS][top_k] by number; n_experts: nothing known */
+    float
+        *likeness; /* [MOE_PATHS_TOKENS] by MOE_PATHS_TOKENS less the distance: sums, times scale */
+    float scale;
+    uint32_t now;      /* the current token's number, modulo MOE_PATHS_TOKENS */
+    uint32_t layer;    /* whose router chose last */
+    uint32_t n_rows;   /* of the pass */
+    uint32_t sequence; /* the text */
+    bool follows;      /* it has a last token */
+    uint32_t n_nearest, nearest[MOE_PATHS_NEAREST]; /* as in `likeness` */
+    float weights[MOE_PATHS_NEAREST];
+    uint8_t *is_nearest; /* [MOE_PATHS_TOKENS] scratch */
+    uint16_t *met;       /* [MOE_PATHS_TOKENS] scratch */
+    uint8_t *is_chosen;  /* [n_experts + 1] scratch */
+};
+
+/* Carves everything, zeroed; begin before use. */
+void moe_paths_carve(struct moe_paths *p, struct moe_arena *arena,
+                     const struct moe_follower_params *params);
+void moe_paths_begin(struct moe_paths *p);
+/* Begins anew: the next token follows none. */
+void moe_paths_begin_sequence(struct moe_paths *p);
+/* Adds a router's choices. Whether there are votes now. */
+bool moe_paths_add(struct moe_paths *p, const struct moe_choices *c);
+/* Adds the votes for a layer's next choice to votes [n_experts], zero before, and lists the experts
+ * that have some: voted [MOE_PATHS_NEAREST * top_k]. Returns their number. */
+uint32_t moe_paths_votes(const struct moe_paths *p, uint32_t layer, float *votes, uint16_t *voted);
+
+#endif
