@@ -104,7 +104,7 @@ define archive
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $(filter %.o,$^)
 endef
-# What the backend takes of the library it has a copy of; it gives out its interface alone.
+# The backend has its own copy of what it takes of the library, and exports only its interface.
 define link_cuda # NAMES THAT IT GIVES OUT
 	$(Q)mkdir -p $(@D)
 	$(Q)echo '{ global: $(1); local: *; };' >$@.names
@@ -161,7 +161,7 @@ MODELS := $(patsubst tests/%.zst,$(BUILD)/%,$(wildcard tests/models/*/model.safe
 # Programs that are scripts: -s would have nothing to strip.
 SCRIPTS := $(BUILD)/bin/moe-pipeline
 
-# What make does without a target, wherever the first rule stands.
+# What make does without a target, wherever the first rule is.
 .DEFAULT_GOAL := all
 .PHONY: all lib tests tools help
 all: $(PROGRAMS) $(SCRIPTS) $(MODELS)
@@ -178,7 +178,7 @@ $(SCRIPTS): $(BUILD)/bin/%: cmd/% Makefile
 
 # ---- Compilation ------------------------------------------------------------------------------
 
-# The kernel variants alone get instruction-set flags; moe_kern_select picks at run time.
+# Only the kernel variants get instruction-set flags; moe_kern_select picks at run time.
 ARCH := $(shell $(CC) -dumpmachine 2>/dev/null)
 ifneq ($(filter x86_64%,$(ARCH)),)
 $(BUILD)/lib/kern/kern_avx2.o: VARIANT := -mavx2 -mfma -mf16c
@@ -218,7 +218,7 @@ $(LIBCMD): $(CMD_SHARED_OBJ) $(BUILD)/.parts
 # What the programs have in rooms of their own includes what they share.
 $(BUILD)/cmd/%.o: VARIANT := -Icmd
 
-# The manual as text, of which programs have a copy.
+# The manual as text, which programs contain.
 PAGES := $(sort $(wildcard man/*.[1-9]))
 MANUAL := $(BUILD)/man/pages.txt
 $(MANUAL): man/text.awk $(PAGES)

@@ -1,6 +1,6 @@
 /* The one answer of moe-run -p, -f or standard input. */
 #define _POSIX_C_SOURCE 200809L /* isatty */
-#include "answer_once.h"
+#include "run_modes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 #include "base/file.h"
 #include "engine/context_file.h"
 #include "engine/conversation.h"
-#include "prompt.h"
 #include "repl/repl.h"
 #include "run_options.h"
+#include "run_prompt.h"
 
 /* A line of JSON for each token. */
 static int print_token(void *ctx, const struct moe_token_said *said)

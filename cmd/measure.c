@@ -1,5 +1,5 @@
 /* moe-run --perplexity, --bench, --ids. */
-#include "measure.h"
+#include "run_modes.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -241,21 +241,18 @@ static int calibrate(const char *pack)
     c->left_out = &left_out;
     c->advice = &advice;
     cli_catch_termination();
-    int held = CLI_DONE, status = partial || !o.out ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK && o.from)
-        status = moe_map_read(&from, o.from, &err);
-    if (status == MOE_OK && o.stats)
-        status = moe_statistics_read(&statistics, o.stats, &err);
+    int held = CLI_DONE, status;
+    MOE_STEP(partial || !o.out ? MOE_OK : MOE_ERR_MEMORY);
+    if (o.from)
+        MOE_STEP(moe_map_read(&from, o.from, &err));
+    if (o.stats)
+        MOE_STEP(moe_statistics_read(&statistics, o.stats, &err));
     c->from = from;
     c->statistics = statistics;
-    if (status == MOE_OK && o.dry_run)
-        status = forecast(pack, &err);
-    else if (status == MOE_OK)
-        status = moe_calibrate(&map, pack, c, &err);
+    MOE_STEP(o.dry_run ? forecast(pack, &err) : moe_calibrate(&map, pack, c, &err));
     cli_progress_done();
-    if (status == MOE_OK && map)
-        status = write_map(map, o.out, &err);
-    if (status == MOE_OK && map) {
+    if (map) {
+        MOE_STEP(write_map(map, o.out, &err));
         offline_remove_partial(partial);
         offline_note_left_out(&left_out, c->pairs
                                              ? "--max-tokens N takes more of each source and target"
@@ -263,6 +260,7 @@ static int calibrate(const char *pack)
         held = say_whether_held(map, &advice);
         say_result(map);
     }
+out:
     if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))
         cli_note("stopped; %s has what is done, --resume continues from there", partial);
     moe_map_free(map);

@@ -6,11 +6,7 @@
 #include "base/text.h"
 #include "cli.h"
 #include "kept_models.h"
-#include "planning/plan_budgets.h"
-#include "planning/plan_choose.h"
-#include "planning/plan_coe.h"
-#include "planning/plan_make.h"
-#include "planning/plan_simulate.h"
+#include "planning/planning.h"
 #include "show/explain.h"
 #include "show/html.h"
 

@@ -277,24 +277,20 @@ static int profile(const char *pack)
         .beside_ctx = &p,
     };
     cli_catch_termination();
-    int status = partial ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK && o.path_stats)
-        status = moe_statistics_read(&prior, o.path_stats, &err);
-    if (status == MOE_OK)
-        status = moe_engine_open(&engine, pack, &engine_options, cli_progress(), &err);
+    int status;
+    MOE_STEP(partial ? MOE_OK : MOE_ERR_MEMORY);
+    if (o.path_stats)
+        MOE_STEP(moe_statistics_read(&prior, o.path_stats, &err));
     p.prior = prior;
-    if (status == MOE_OK)
-        status = moe_profile_texts(engine->session, &p, &statistics, &err);
+    MOE_STEP(moe_engine_open(&engine, pack, &engine_options, cli_progress(), &err));
+    MOE_STEP(moe_profile_texts(engine->session, &p, &statistics, &err));
     cli_progress_done();
-    if (status == MOE_OK)
-        status = write_statistics(statistics, o.out, &err);
-    if (status == MOE_OK) {
-        offline_remove_partial(partial);
-        offline_note_left_out(&left_out, p.pairs
-                                             ? "--max-tokens N takes more of each source and target"
+    MOE_STEP(write_statistics(statistics, o.out, &err));
+    offline_remove_partial(partial);
+    offline_note_left_out(&left_out, p.pairs ? "--max-tokens N takes more of each source and target"
                                              : "--max-windows N takes more of each");
-        cli_detail("peak of the process %" PRIu64 " bytes", moe_peak_rss_bytes());
-    }
+    cli_detail("peak of the process %" PRIu64 " bytes", moe_peak_rss_bytes());
+out:
     if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))
         cli_note("stopped; %s has what is done, --resume continues from there", partial);
     moe_engine_close(engine);

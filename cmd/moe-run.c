@@ -5,21 +5,19 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "answer_once.h"
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli.h"
-#include "encode.h"
 #include "engine/beams.h"
 #include "engine/encode.h"
 #include "fmt/json.h"
 #include "grammar/constraint.h"
 #include "kept_models.h"
-#include "measure.h"
-#include "prompt.h"
 #include "repl/repl.h"
+#include "run_modes.h"
 #include "run_options.h"
+#include "run_prompt.h"
 #include "show/show.h"
 
 enum { DEFAULT_CONTEXT = 4096, CALLS_BYTES = 256 << 10 /* a usual grammar of calls */ };

@@ -27,12 +27,12 @@ static bool task_shard(struct offline_shard *shard, struct moe_err *why)
         !task_number("SLURM_ARRAY_TASK_MIN", &first) ||
         !task_number("SLURM_ARRAY_TASK_MAX", &last)) {
         moe_fail(why, MOE_ERR_USAGE,
-                 "alone is for a task of a Slurm job array: say which shard, as in 2/8");
+                 "without a value is for a task of a Slurm job array: say which shard, as in 2/8");
         return false;
     }
     if (id < first || id > last || last - first + 1 != count || count > MOE_MAX_SHARDS) {
         moe_fail(why, MOE_ERR_USAGE,
-                 "alone is for a job array without gaps: say which shard, as in 2/8");
+                 "without a value is for a job array without gaps: say which shard, as in 2/8");
         return false;
     }
     *shard = (struct offline_shard){(uint32_t)(id - first), (uint32_t)count};

@@ -28,7 +28,7 @@ GPU_SRC := $(sort $(wildcard kernels/*.cu))
 GPU_OBJ := $(GPU_SRC:%.cu=$(BUILD)/%.cu.o)
 # Machine code for all architectures takes three passes of the compiler, since the sources use nothing
 # newer than what 8.0 brought; the last one adds PTX, which GPUs of later kinds (11.0, 13.0, ...)
-# compile for themselves. ptx75 among CUDA_ARCHS: the PTX of the first pass alone. No contraction, as in C.
+# compile for themselves. ptx75 among CUDA_ARCHS: only the PTX of the first pass. No contraction, as in C.
 SPACE := $(subst x,,x x)
 GENCODE = $(if $(2),-gencode 'arch=compute_$(1)$(COMMA)code=[$(subst $(SPACE),$(COMMA),$(patsubst sm_ptx%,compute_%,$(2:%=sm_%)))$(3)]')
 NVCC_OPT ?= -O3

@@ -1,3 +1,4 @@
+/* Finds cuBLAS when a program asks for it; the tests link their own. */
 #include "gpu_blas.cuh"
 
 #ifdef MOE_BLAS_LINKED /* the tests' own (tests/shim) */

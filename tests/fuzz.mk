@@ -60,12 +60,12 @@ $(COVERAGE_DIR)/%.o: %.c $(COVERAGE_DIR)/.flags
 	$(call compile,COVCC,$(FUZZ_CC) $(COVERAGE_FLAGS))
 $(COVERAGE_LIB): $(FUZZ_LIB_OBJ:$(FUZZ_DIR)/%=$(COVERAGE_DIR)/%)
 	$(archive)
-$(FUZZ_NAMES:%=$(COVERAGE_DIR)/fuzz_%): $(COVERAGE_DIR)/%: $(COVERAGE_DIR)/tests/fuzz/%.o $(COVERAGE_DIR)/tests/fuzz/replay.o $(COVERAGE_DIR)/tests/fuzz/fail.o $(COVERAGE_LIB)
+$(FUZZ_NAMES:%=$(COVERAGE_DIR)/fuzz_%): $(COVERAGE_DIR)/%: $(COVERAGE_DIR)/tests/fuzz/%.o $(COVERAGE_DIR)/tests/fuzz/replay_corpus.o $(COVERAGE_DIR)/tests/fuzz/fail.o $(COVERAGE_LIB)
 	$(call link,$(FUZZ_CC) $(COVERAGE_FLAGS) $(FUZZ_WRAP),$(filter -l%,$(LIBS)))
 
 fuzz-replay: $(REPLAYS)
 	$(Q)set -e; for x in $(FUZZ_NAMES); do $(BUILD)/fuzz-replay/fuzz_$$x tests/fuzz/corpus/$$x; done
-$(REPLAYS): $(BUILD)/fuzz-replay/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/tests/fuzz/fail.o $(LIBMOE) $(CUDA_SO)
+$(REPLAYS): $(BUILD)/fuzz-replay/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay_corpus.o $(BUILD)/tests/fuzz/fail.o $(LIBMOE) $(CUDA_SO)
 	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED) $(FUZZ_WRAP),$(LIBS) $(WHERE_BUILT))
 -include $(FUZZ_LIB_OBJ:.o=.d) $(FUZZ_SRC:%.c=$(BUILD)/%.d) $(FUZZ_SRC:%.c=$(FUZZ_DIR)/%.d) \
-         $(BUILD)/tests/fuzz/replay.d
+         $(BUILD)/tests/fuzz/replay_corpus.d

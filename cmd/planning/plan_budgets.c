@@ -1,5 +1,5 @@
 /* A line of figures for each of several budgets. */
-#include "plan_budgets.h"
+#include "planning.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* One of several packs chosen by loss and memory. */
-#include "plan_choose.h"
+#include "planning.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,6 @@
 #include "cli.h"
 #include "pack/map.h"
 #include "pack/pack.h"
-#include "plan_make.h"
 #include "tune/dense_bits.h"
 
 /* One of the packs. */
@@ -145,20 +144,21 @@ int plan_choose(char **packs, int n, double tolerable, const struct plan_options
     struct candidate *all = moe_alloc((uint64_t)n, sizeof *all, err);
     const struct candidate *chosen = NULL;
     struct moe_buf text = {0};
-    int status = all ? MOE_OK : MOE_ERR_MEMORY;
-    for (int i = 0; i < n && status == MOE_OK; i++)
-        status = read_candidate(&all[i], packs[i], err);
-    if (status == MOE_OK)
-        status = check_judges(all, n, err);
-    for (int i = 0; i < n && status == MOE_OK; i++) {
-        status = plan_one(&all[i], o, err);
-        if (status == MOE_OK && all[i].plan && (!chosen || is_better(&all[i], chosen, tolerable)))
+    int status;
+    MOE_STEP(all ? MOE_OK : MOE_ERR_MEMORY);
+    for (int i = 0; i < n; i++)
+        MOE_STEP(read_candidate(&all[i], packs[i], err));
+    MOE_STEP(check_judges(all, n, err));
+    for (int i = 0; i < n; i++) {
+        MOE_STEP(plan_one(&all[i], o, err));
+        if (all[i].plan && (!chosen || is_better(&all[i], chosen, tolerable)))
             chosen = &all[i];
     }
-    if (status == MOE_OK && !chosen)
-        status = moe_fail(err, MOE_ERR_LIMIT, "none of the packs fits: %s", all[n - 1].why);
-    for (int i = 0; i < n && status == MOE_OK; i++)
+    if (!chosen)
+        MOE_STEP(moe_fail(err, MOE_ERR_LIMIT, "none of the packs fits: %s", all[n - 1].why));
+    for (int i = 0; i < n; i++)
         say_candidate(&all[i], chosen, tolerable, &text);
+out:
     status = cli_print(status, &text, err);
     if (status == MOE_OK)
         status = plan_put(chosen->plan, o, err);

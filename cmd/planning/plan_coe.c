@@ -1,5 +1,5 @@
 /* Plans of collections made and simulated. */
-#include "plan_coe.h"
+#include "planning.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -163,29 +163,29 @@ int plan_coe_simulate(const struct plan_coe_options *o, uint32_t n, bool json, s
     struct moe_coe_plan *best = NULL;
     struct moe_coe_task task = {0};
     struct moe_buf out = {0};
-    int status = open_inputs(&in, o, err);
-    if (status == MOE_OK) /* not the sample's requests */
-        status = moe_coe_task_draw(&task, in.collection, in.all, n, o->interval, ~o->seed, err);
-    if (status == MOE_OK)
-        status = moe_coe_plan_new(&best, err);
-    if (status == MOE_OK)
-        status = moe_coe_planner_make(&in.planner, best, err);
-    if (status == MOE_OK && !json)
+    int status;
+    MOE_STEP(open_inputs(&in, o, err));
+    /* Not the sample's requests. */
+    MOE_STEP(moe_coe_task_draw(&task, in.collection, in.all, n, o->interval, ~o->seed, err));
+    MOE_STEP(moe_coe_plan_new(&best, err));
+    MOE_STEP(moe_coe_planner_make(&in.planner, best, err));
+    if (!json)
         moe_buf_printf(&out, "%u requests, one each %g s\n%-15s %9s %9s %9s %9s %9s %9s\n", n,
                        o->interval, "", "results/s", "switches", "from host", "batch", "latency s",
                        "waiting s");
-    for (uint32_t i = 0; i < MOE_COE_SYSTEMS && status == MOE_OK; i++) {
+    for (uint32_t i = 0; i < MOE_COE_SYSTEMS; i++) {
         struct moe_coe_simulated got;
         struct moe_coe_plan *plan = NULL;
-        status = moe_coe_compare(&moe_coe_systems[i], &in.planner, best, &task, &got, &plan, err);
-        if (status == MOE_OK && json) {
+        MOE_STEP(moe_coe_compare(&moe_coe_systems[i], &in.planner, best, &task, &got, &plan, err));
+        if (json) {
             moe_buf_text(&out, i ? ",\n " : "[");
             put_json(&out, &moe_coe_systems[i], plan, &got);
-        } else if (status == MOE_OK) {
+        } else {
             put_line(&out, &moe_coe_systems[i], &got);
         }
         moe_coe_plan_free(plan);
     }
+out:
     if (json)
         moe_buf_text(&out, "]\n");
     status = cli_print(status, &out, err);

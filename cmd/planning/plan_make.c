@@ -1,5 +1,5 @@
 /* Makes one plan, explains it or writes it. */
-#include "plan_make.h"
+#include "planning.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
         planner.calibration = &calibration;
         note_findings(in, strategy, automatic);
     }
-    if (in->config.n_experts) { /* a trace alone has none */
+    if (in->config.n_experts) { /* a trace without a model has none */
         MOE_STEP(moe_planner_set_bits(&planner, &in->config, err));
     }
     MOE_STEP(moe_trials_open(&planner.trials, &planner, err));

@@ -1,5 +1,5 @@
 /* --simulate: a table of strategies by sizes of memory. */
-#include "plan_simulate.h"
+#include "planning.h"
 
 #include <inttypes.h>
 #include <math.h>

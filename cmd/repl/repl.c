@@ -16,7 +16,7 @@ static bool is_fence(const struct console *c, uint64_t line)
     return strcmp((const char *)c->text.data + line, "\"\"\"") == 0;
 }
 
-/* Lines up to the next of """ alone. */
+/* Reads lines up to the next that is only """. */
 static enum reading read_block(struct console *c)
 {
     moe_buf_clear(&c->text);

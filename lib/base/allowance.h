@@ -1,6 +1,6 @@
 /*
  * Budget: what reading one text of a client may cost, in steps and bytes, with every part of the
- * reading passing it down. Whoever wants to end the work early sets `cancelled` from any thread.
+ * reading passing it down. Any thread may end the work early by setting `cancelled`.
  */
 #ifndef MOE_BASE_ALLOWANCE_H
 #define MOE_BASE_ALLOWANCE_H

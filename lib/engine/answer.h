@@ -49,7 +49,7 @@ struct moe_generate_options {
      * Not with beams. */
     struct moe_constraint *constraint;
     uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
-    uint64_t min_tokens; /* before so many only the grammar ends it, or what its caller does */
+    uint64_t min_tokens; /* until then only its grammar ends it, or its caller */
     /* Tokens that are drafted at most (engine/draft.h), up to MOE_DRAFT_MOST; the answer is the
      * same without; 0: none. Not with beams. */
     uint32_t draft;

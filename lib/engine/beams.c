@@ -356,7 +356,7 @@ static int deliver(const struct search *b, struct moe_ids *history, struct moe_e
     return status;
 }
 
-/* Leaves the prompt in sequence 0 if it is to be kept and has room there, and nothing in the
+/* Leaves the prompt in sequence 0 if it is to stay and has room there, and nothing in the
  * others. */
 static void tidy(struct search *b, bool keep)
 {

@@ -129,7 +129,7 @@ int moe_conversation_shifting(struct moe_conversation *c, const char *text,
                               const struct moe_generate_options *options, enum moe_stop_reason *why,
                               struct moe_err *err);
 
-/* How many tokens a question takes with the system's text alone, when all turns are dropped. */
+/* How many tokens a question takes with only the system's text, when all turns are dropped. */
 int moe_conversation_alone(struct moe_conversation *c, const char *text, uint64_t *n,
                            struct moe_err *err);
 

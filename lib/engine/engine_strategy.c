@@ -156,7 +156,7 @@ int moe_engine_take_trace(struct moe_model *model, const struct moe_engine_optio
 int moe_engine_take_ahead(struct moe_model *model, const struct moe_engine_options *o, bool on_gpu,
                           struct moe_err *err)
 {
-    const char *other = on_gpu || o->device.test    ? "on the processor alone: take --device cpu"
+    const char *other = on_gpu || o->device.test    ? "only on the processor: take --device cpu"
                         : o->lockstep || o->follows ? "on a clock that is not modelled"
                                                     : NULL;
     return other ? moe_fail(err, MOE_ERR_USAGE, "%s: a layer that drafts (MTP) is computed %s",

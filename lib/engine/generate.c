@@ -22,7 +22,7 @@ enum {
                            more texts than that have no drafts, since their pass reads weights for
                            all of them anyway */
     MOST_AGAIN = 3,     /* with recurrent states the pass of a draft in vain is computed again with
-                           the next one; after so many tokens there is no draft, so that states are
+                           the next one; after this many tokens there is no draft, so that states are
                            kept further on */
     WORTH_KEEPING = 32, /* positions from a snapshot to the next that a prompt is read in two pieces
                            for */
@@ -310,7 +310,7 @@ int moe_generator_add(struct moe_generator *g, const struct moe_generate_request
     m->request.options.n_source = m->source.n;
     m->n_prompt = n;
     enqueue(g, m);
-    if (request->options.scores) /* its own alone, so that all of it is computed */
+    if (request->options.scores) /* only its own, so that all of it is computed */
         m->request.owner = OWNER_SCORES | m->id;
     *id = m->id;
     return MOE_OK;
@@ -574,7 +574,7 @@ static uint64_t n_alike(const struct moe_session *s, const struct member *m,
         n++;
     if (!s->state_ends)
         return n;
-    uint64_t keep = next_keep(from, from->n_done, n + 1); /* states are there at snapshots alone */
+    uint64_t keep = next_keep(from, from->n_done, n + 1); /* only snapshots have states */
     return keep <= n ? keep : 0;
 }
 

@@ -2,7 +2,7 @@
  * Generator: new tokens after texts, of one or of many side by side (continuous batching). A step
  * decodes a token of every running text in one pass, so that weights are read, and experts loaded,
  * once for all of them; prompts are computed in pieces between these steps, so that running answers
- * do not stall. A text's tokens are those that it would get alone, with every strategy that is
+ * do not stall. A text's tokens are those that it would get by itself, with every strategy that is
  * exact.
  *
  * Texts run in the session's sequences, with blocks of its KV cache. A request that finds no room

@@ -140,7 +140,7 @@ static void follow_plan(struct moe_memory_inputs *in)
     const struct moe_engine_options *o = in->options;
     const struct moe_plan *plan = o->plan;
     in->strategy = plan->strategy;
-    if (!in->strategy.name) { /* parts alone, which are no less named */
+    if (!in->strategy.name) { /* parts without a strategy need a name too */
         in->strategy.name = "none";
         in->strategy.describe = "the parts of a plan";
     }

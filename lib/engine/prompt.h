@@ -19,7 +19,7 @@ int moe_prompt_open_chat(struct moe_chat **out, const struct moe_model *model, c
 int moe_prompt_encode(const struct moe_model *model, const struct moe_buf *rendered,
                       const struct moe_buf *words, uint64_t known, struct moe_ids *ids,
                       struct moe_err *err);
-/* MOE_ERR_LIMIT, with both numbers, and which -c would do where the model can take so many;
+/* MOE_ERR_LIMIT, with both numbers, and which -c would do where the model can take that many;
  * `least`: the prompt has n tokens or more, and takes at least that -c. */
 int moe_prompt_too_long(const struct moe_config *config, uint64_t n, bool least, uint64_t context,
                         struct moe_err *err);

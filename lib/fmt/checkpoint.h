@@ -2,7 +2,7 @@
  * Checkpoint: the tensors of a model as published, in any container.
  *
  * A Hugging Face directory with model.safetensors, or model.safetensors.index.json and its shards;
- * or a GGUF file, alone or split (gguf.h has its metadata). Callers see names, shapes and rows of
+ * or a GGUF file, whole or split (gguf.h has its metadata). Callers see names, shapes and rows of
  * numbers. Reading is by pread: no mapping, nothing of the checkpoint stays in memory but the
  * directory. Read-only and thread-safe after opening.
  */
@@ -120,7 +120,7 @@ int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe
 
 /* Finds where those blocks lie as they are: returns 1, and a range of a file; or 2, for MXFP4 in
  * two tensors, the range of the values and that of the exponents; or 0: they are computed out of
- * several tensors when they are read, of which the range has the first byte. */
+ * several tensors when they are read, and the range has the first one's first byte. */
 int moe_checkpoint_locate(const struct moe_checkpoint *ck, const struct moe_tensor *t,
                           uint64_t first, uint64_t n, struct moe_file_range out[2]);
 

@@ -372,7 +372,7 @@ static const char *closed_out(const struct schema *s, const json_t *closed, cons
 
 static int merge_with(struct schema *s, json_t **merged, const json_t *b);
 
-/* Follows references repeatedly; merges what stands beside them. */
+/* Follows references repeatedly; merges the keywords beside them. */
 static int resolve_references(struct schema *s, const json_t **schema)
 {
     for (int i = 0; i < MAX_REFERENCES; i++) {
@@ -612,13 +612,13 @@ static int schema_any_of(struct schema *s, const json_t *schema, const char *key
     json_t *rest = NULL, *merged = json_array();
     struct moe_buf all = {0};
     size_t n = json_array_size(parts);
-    int status = merged ? MOE_OK : moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
-    if (status == MOE_OK && (!json_is_array(parts) || n == 0 || n > 1000))
-        status = schema_refuse(s, key, "a list of 1 to 1000 schemas was expected");
-    if (status == MOE_OK)
-        status = schema_without(s, schema, key, &rest);
-    bool more = status == MOE_OK && schema_says_more(rest, key);
-    for (size_t i = 0; i < n && status == MOE_OK; i++) {
+    int status;
+    MOE_STEP(merged ? MOE_OK : moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema"));
+    if (!json_is_array(parts) || n == 0 || n > 1000)
+        MOE_STEP(schema_refuse(s, key, "a list of 1 to 1000 schemas was expected"));
+    MOE_STEP(schema_without(s, schema, key, &rest));
+    bool more = schema_says_more(rest, key);
+    for (size_t i = 0; i < n; i++) {
         json_t *part = json_array_get(parts, i);
         if (schema_is_nothing(part))
             continue;
@@ -626,24 +626,21 @@ static int schema_any_of(struct schema *s, const json_t *schema, const char *key
         moe_buf_text(&all, all.size ? " | " : "");
         if (more) {
             const json_t *other = part;
-            status = keep(s, part = json_copy(rest));
-            if (status == MOE_OK)
-                status = merge_with(s, &part, other);
+            MOE_STEP(keep(s, part = json_copy(rest)));
+            MOE_STEP(merge_with(s, &part, other));
         }
-        if (status == MOE_OK && json_array_append(merged, part) != 0)
-            status = moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
-        if (status == MOE_OK)
-            status = s->value(s, part, &all);
+        if (json_array_append(merged, part) != 0)
+            MOE_STEP(moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema"));
+        MOE_STEP(s->value(s, part, &all));
         schema_leave(s, from);
     }
-    if (status == MOE_OK && all.size == 0)
-        status = schema_refuse(s, key, "none of them allows a value");
-    if (status == MOE_OK && strcmp(key, "oneOf") == 0)
-        status = check_apart(s, merged);
-    if (status == MOE_OK) {
-        schema_make_rule(s, &all);
-        moe_buf_append(to, all.data, all.size);
-    }
+    if (all.size == 0)
+        MOE_STEP(schema_refuse(s, key, "none of them allows a value"));
+    if (strcmp(key, "oneOf") == 0)
+        MOE_STEP(check_apart(s, merged));
+    schema_make_rule(s, &all);
+    moe_buf_append(to, all.data, all.size);
+out:
     moe_buf_release(&all);
     json_decref(merged);
     return status;

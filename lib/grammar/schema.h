@@ -35,7 +35,7 @@ struct schema {
     struct moe_buf path;  /* JSON pointer of the current schema */
     json_t *kept;         /* intermediate schemas, an array */
     json_t *references;   /* rule numbers by pointer, an object */
-    json_t *written;      /* places in `rules` by the hash of what stands there, an object */
+    json_t *written;      /* places in `rules` by the hash of the rule there, an object */
     uint32_t n_rules, depth;
     struct moe_allowance *allowance;
     uint64_t counted;           /* room of `rules` that the allowance knows of */

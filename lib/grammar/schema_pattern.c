@@ -395,6 +395,6 @@ int schema_pattern(struct schema *s, const char *pattern, uint64_t least, uint64
         status = hold_length(&p, pattern, least, most);
     moe_buf_text(to, " ) \"\\\"\"");
     if (status == MOE_OK && *p.at)
-        status = pattern_refuse(&p, "')' stands alone");
+        status = pattern_refuse(&p, "')' without '('");
     return status;
 }

@@ -1,3 +1,4 @@
+/* Entries of compressed attention: their memory, and making a group's from its positions. */
 #include "infer/compressed.h"
 
 #include <string.h>

@@ -18,7 +18,7 @@
  * cache (infer/kv.h) lies.
  *
  * A group's entry is made when its last position is computed, so that, as with recurrent states
- * (infer/recurrent.h), rows must come in their order and a text goes on from its last token alone.
+ * (infer/recurrent.h), rows must come in their order and a text goes on only from its last token.
  */
 #ifndef MOE_INFER_COMPRESSED_H
 #define MOE_INFER_COMPRESSED_H
@@ -53,7 +53,7 @@ struct moe_compressed_row moe_compressed_row(const struct moe_config *config, ui
 
 /* What there is of a sequence in a layer that compresses. */
 struct moe_compressed_part {
-    uint32_t ratio, n_kept, n_entries; /* room for so many, whole panels */
+    uint32_t ratio, n_kept, n_entries; /* room for this many, whole panels */
     float *kept;
     float *index; /* NULL: all are seen */
     uint8_t *keys, *values;

@@ -67,7 +67,7 @@ struct attend {
     const uint32_t *attends;
     const struct moe_encoded *sources;
     const struct moe_compressed *compressed; /* of a layer that compresses, or NULL */
-    const struct cpu_entries *chosen;        /* ... of which rows chose some, or NULL */
+    const struct cpu_entries *chosen;        /* ... rows chose some of these, or NULL */
 };
 
 /* Positions [begin, end), or places in a chunk; empty: 0, 0. */
@@ -511,8 +511,8 @@ void moe_attention_cross(struct moe_session *s, uint32_t layer, const struct moe
 
 /*
  * Shared keys (DeepSeek-V4): one vector is key and value of all heads, and rotated in its last
- * values. So outputs are sums of rotated values; turned back by their row's angles they depend on
- * distances alone. They go through a low-rank matrix, one block for each group of heads, and one
+ * values. So outputs are sums of rotated values; turned back by their row's angles they depend
+ * only on distances. They go through a low-rank matrix, one block for each group of heads, and one
  * for all.
  */
 

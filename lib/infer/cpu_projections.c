@@ -6,7 +6,7 @@
  * rotated part for all heads. A head's keys and values are linear in that vector, so
  * queries are mapped into its space instead (k_up) and results back out of it (v_up), head by head.
  *
- * Attention to an encoder's output (cross_q and its neighbours) has plain products alone.
+ * Attention to an encoder's output (cross_q and its neighbours) has only plain products.
  */
 #include <math.h>
 #include <string.h>

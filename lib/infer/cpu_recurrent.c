@@ -405,7 +405,7 @@ void stages_cpu_state_scan(struct cpu_state_pass *p)
 }
 
 /*
- * Mamba on the processor (recurrent.c): values alone are convolved; products of them make keys,
+ * Mamba on the processor (recurrent.c): only values are convolved; products of them make keys,
  * queries and, through a vector, the steps of each value. Every cell of the state decays by a
  * number of its own and takes its value in, scaled by the step; what queries read of it, and a part
  * of the values themselves, are gated.

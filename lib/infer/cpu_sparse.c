@@ -1,6 +1,6 @@
 /*
  * Sparse attention (DeepSeek-V3.2's): an indexer scores the positions up to a row's own, and the
- * row sees the index_top best of them alone.
+ * row sees only the index_top best of them.
  *
  * The indexer has queries q_h of index_heads heads, out of the vector that attention's queries come
  * from, for each position one key k (under a layer norm of epsilon 1e-6), and for each row weights

@@ -199,7 +199,7 @@ void stages_cpu_state_delta(struct cpu_state_pass *p);
 void stages_cpu_state_scan(struct cpu_state_pass *p);
 void stages_cpu_state_select(struct cpu_state_pass *p);
 void stages_cpu_short_conv(struct cpu_state_pass *p);
-/* Queries, keys and values (of Mamba these alone) become silu of their convolution over the last
+/* Queries, keys and values (of Mamba only values) become silu of their convolution over the last
  * tokens. */
 void stages_cpu_convolve(struct cpu_state_pass *p);
 /* Where a row finds 16 values of a head's state; zeros where its text begins. */
@@ -225,7 +225,7 @@ void stages_cpu_index_tiles(const struct moe_config *c, const float *queries, fl
 void stages_cpu_index_scores(const struct moe_config *c, struct moe_layout layout,
                              const float *tiles, const float *weights, const uint8_t *keys,
                              uint32_t n, float *products, float *scores);
-/* Floats of scratch that a thread needs to choose among so many entries. */
+/* Floats of scratch that a thread needs to choose among this many entries. */
 uint64_t moe_index_scratch_floats(const struct moe_config *c, uint64_t n_entries);
 /* cosines and sines of a row's position in the layer, pair by pair. */
 const float *stages_cpu_shared_angles(const struct moe_session *s, uint32_t layer,

@@ -1,3 +1,4 @@
+/* The memory that a session on the processor computes in, carved from one block. */
 #include "infer/cpu_stages.h"
 
 #include <stdlib.h>

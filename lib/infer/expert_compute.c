@@ -1,3 +1,4 @@
+/* Computes one expert on one thread: activation, biases, products. */
 #include "infer/expert_compute.h"
 
 #include <stdlib.h>

@@ -18,8 +18,8 @@ void moe_expert_compute_close(struct moe_expert_compute *c); /* NULL is fine */
 
 /* The parts of an expert that are not matrix products; the session's own path uses them too. */
 
-/* gate[0..width) = activation of one row of gate and up; where the activation has no gate, of up
- * alone (gate is then only written). view: the expert that they belong to, whose biases are added
+/* gate[0..width) = activation of one row of gate and up; where the activation has no gate, only
+ * of up (gate is then only written). view: the expert that they belong to, whose biases are added
  * first; NULL: a dense layer's or the shared expert's, so without biases and with their
  * activation (config->dense_act). scale: what both are multiplied by before (weigh_inputs), or
  * NULL. up is scratch afterwards. */
@@ -29,8 +29,8 @@ void moe_activate_row(const struct moe_config *config, const struct moe_expert_v
 void moe_add_down_bias(const struct moe_expert_view *view, uint32_t n, float *out, uint64_t stride);
 
 /* out[i] = expert(x[rows[i]]) for i < n <= max_rows; rows NULL: x[i]; scales: [n] as above, or
- * NULL. Strides in floats; rows of out have room for whole panels (16). Runs on the calling thread
- * alone (par.h). */
+ * NULL. Strides in floats; rows of out have room for whole panels (16). Runs only on the calling
+ * thread (par.h). */
 void moe_expert_compute(struct moe_expert_compute *c, const struct moe_expert_view *view,
                         const float *x, uint64_t x_stride, const uint32_t *rows,
                         const float *scales, uint32_t n, float *out, uint64_t out_stride);

@@ -26,7 +26,7 @@ void moe_expert_pools_size(struct moe_expert_pools *out, const struct moe_pack *
                            const struct moe_inventory *inventory,
                            const struct moe_cache_options *options);
 
-/* Memory where its slots are: with a GPU the slots alone. */
+/* Memory where its slots are: with a GPU only the slots. */
 uint64_t moe_expert_pools_bytes(const struct moe_expert_pools *p);
 /* Memory of its loaders, and of what the policy keeps of choices. */
 uint64_t moe_expert_pools_beside_bytes(const struct moe_expert_pools *p);

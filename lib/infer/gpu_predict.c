@@ -1,8 +1,8 @@
 /*
  * Predictions of a session on a GPU: the routers of layers ahead are asked there, with the layer's
  * own, or by the host, to which their inputs travel with the router's choice. Both give the same
- * bits; which is faster depends on the machine and is measured. The device knows predictions by a
- * softmax alone: routers that choose otherwise are asked by the host.
+ * bits; which is faster depends on the machine and is measured. The device knows only
+ * predictions by a softmax: routers that choose otherwise are asked by the host.
  */
 #include <assert.h>
 #include <stdio.h>

@@ -265,7 +265,7 @@ const struct moe_stages_ops moe_stages_gpu = {
 };
 
 /*
- * Routers on a GPU. The host has to know which experts a layer wants, and waits for that alone: the
+ * Routers on a GPU. The host has to know which experts a layer wants, and waits only for that: the
  * router's choice and the predictions travel together, and while they travel the device computes
  * what does not depend on them.
  */

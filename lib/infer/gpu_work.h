@@ -94,7 +94,7 @@ struct gpu_prediction {
     uint32_t n_layers;        /* predicted with the last router */
 
     enum moe_predict_on named; /* by the session's options */
-    uint32_t host_rows;        /* the host computes in passes of up to so many rows; 0: never */
+    uint32_t host_rows;        /* the host computes in passes of up to this many rows; 0: never */
     double gpu_seconds, host_seconds; /* for one row, as measured; 0: there was no choice */
 };
 

@@ -105,9 +105,9 @@ int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_k
  * for it. */
 int moe_kv_fork(struct moe_kv_pool *pool, uint32_t from, uint32_t to, uint32_t n_positions,
                 struct moe_kv_begun *out, struct moe_err *err);
-/* The snapshot that the states of a sequence's first n positions are to be copied to, in place of
- * the one that is needed least; `likely` ones are needed longer. MOE_NO_BLOCK: there is one
- * already, or the ids of the positions are not known. */
+/* The snapshot to copy the states of a sequence's first n positions to, in place of the one that is
+ * needed least; `likely` ones are needed longer. MOE_NO_BLOCK: there is one already, or the ids of
+ * the positions are not known. */
 uint32_t moe_kv_snapshot(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n, bool likely);
 /* How many positions of a text moe_kv_begin would find. */
 uint32_t moe_kv_find(const struct moe_kv_pool *pool, const struct moe_kv_text *text);

@@ -480,25 +480,20 @@ static int carve_host_routers(struct moe_layer **out, const struct moe_model *m,
 {
     const struct moe_config *c = &m->config;
     struct moe_layer *layers = moe_arena_take(arena, c->n_layers, sizeof *layers);
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+    *out = layers;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
         struct moe_layer layer = {.is_moe = c->layers[i].moe};
         if (!layer.is_moe)
             continue;
-        status = read_tensor(m, MOE_T_ROUTER, i, arena, &layer.router, err);
-        if (status == MOE_OK)
-            status = read_vector(m, MOE_T_ROUTER_BIAS, i, arena, &layer.router_bias, err);
-        if (status == MOE_OK)
-            status = read_vector(m, MOE_T_CHOICE_BIAS, i, arena, &layer.choice_bias, err);
-        if (status == MOE_OK)
-            status = read_vector(m, MOE_T_FFN_NORM, i, arena, &layer.ffn_norm, err);
-        if (status == MOE_OK)
-            status = read_vector(m, MOE_T_FFN_NORM_BIAS, i, arena, &layer.ffn_norm_bias, err);
+        MOE_TRY(read_tensor(m, MOE_T_ROUTER, i, arena, &layer.router, err));
+        MOE_TRY(read_vector(m, MOE_T_ROUTER_BIAS, i, arena, &layer.router_bias, err));
+        MOE_TRY(read_vector(m, MOE_T_CHOICE_BIAS, i, arena, &layer.choice_bias, err));
+        MOE_TRY(read_vector(m, MOE_T_FFN_NORM, i, arena, &layer.ffn_norm, err));
+        MOE_TRY(read_vector(m, MOE_T_FFN_NORM_BIAS, i, arena, &layer.ffn_norm_bias, err));
         if (layers)
             layers[i] = layer;
     }
-    *out = layers;
-    return status;
+    return MOE_OK;
 }
 
 uint64_t moe_host_routers_bytes(const struct moe_model *model)

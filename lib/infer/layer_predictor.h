@@ -58,7 +58,7 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
 
 /* Of the first prediction of the last call: the scores that its router gives on the predictor's
  * input, [n_experts]. NULL of several rows, of predictions without routers, and where the device
- * was asked, which gives their softmax alone. */
+ * was asked, which gives only their softmax. */
 const float *moe_predicted_router_scores(const struct moe_layer_predictor *p);
 /* The bias for the choice of a layer whose router it asks, on the host; NULL: it has none. */
 const float *moe_predicted_choice_bias(const struct moe_layer_predictor *p, uint32_t layer);
@@ -73,7 +73,7 @@ uint32_t moe_predict_before_attention(struct moe_layer_predictor *p, uint32_t la
 
 /*
  * Routers on the host: copies for a model whose dense part lies on a GPU, so that the host can
- * predict as it does where it computes alone.
+ * predict as it does where it computes by itself.
  */
 
 /* Memory that they take, of a model whose directory is open; UINT64_MAX on overflow. */

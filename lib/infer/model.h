@@ -57,7 +57,7 @@ struct moe_layer {
     /* Of a layer that drafts (infer/forward.h). */
     const float *ahead_token_norm, *ahead_state_norm, *ahead_norm;
     struct moe_mat ahead_join;
-    const float *router_bias, *choice_bias; /* the latter for the choice alone */
+    const float *router_bias, *choice_bias; /* the latter only for the choice */
     const float *routes;                    /* [vocab][top_k], of layers with static routing */
     bool has_ffn;                           /* gate, up, down are there */
 };
@@ -105,12 +105,12 @@ static inline int moe_model_open_directory(struct moe_model **out, const char *p
 int moe_model_take_ahead(struct moe_model *model, struct moe_err *err);
 /* An upper bound of what the directory holds in memory, computed from what is in it. */
 uint64_t moe_model_directory_bytes(const struct moe_model *model);
-/* Bytes that moe_model_load will take: the dense weights, and tables for so many positions. */
+/* Bytes that moe_model_load will take: the dense weights, and tables for that many positions. */
 uint64_t moe_model_load_bytes(const struct moe_model *model, uint32_t context);
 /* Bytes of the host when the dense part goes to a GPU: room for a tensor on its way (while
  * loading), and rope. */
 uint64_t moe_model_gpu_host_bytes(const struct moe_model *model, uint32_t context);
-/* Rows of the rotary table of a model loaded for so many positions. */
+/* Rows of the rotary table of a model loaded for that many positions. */
 uint32_t moe_model_rope_rows(const struct moe_config *config, uint32_t positions);
 /* The bias of distance 0 and head 0 in a layer's attention of a text to itself, with *stride floats
  * from head to head; NULL: its positions are not known by buckets. */

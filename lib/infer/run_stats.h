@@ -76,7 +76,7 @@ struct moe_stats {
     double grammar_seconds, grammar_wait_seconds;
     uint64_t resident_expert_bytes_max;
     uint64_t peak_rss_bytes, memory_budget_bytes;       /* budget 0: none was given */
-    uint64_t gpu_memory_bytes, gpu_memory_budget_bytes; /* taken on a GPU, of so many; 0: none */
+    uint64_t gpu_memory_bytes, gpu_memory_budget_bytes; /* taken on a GPU, out of; 0: none */
     uint64_t unlocked_bytes; /* of the host's memory for a GPU, what could not be page-locked */
     struct moe_run_settings settings;
     uint64_t bf16_rows; /* inputs of products that were computed in bf16 (--bf16-prompts) */

@@ -1,3 +1,4 @@
+/* Opens sessions; sequences of the KV cache: synchronized, rewound, forked, saved and loaded. */
 #include "infer/session.h"
 
 #include <stdlib.h>

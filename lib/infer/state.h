@@ -63,7 +63,7 @@ struct moe_observer {
     void (*attending)(void *ctx, uint32_t layer, uint32_t n_rows, const float *input,
                       uint64_t stride);
     /* Between a layer's attention and its feed-forward: the input of the attention's output
-     * projection [n_rows][output_stride] (NULL: a recurrent state stands in its place), and the
+     * projection [n_rows][output_stride] (NULL: a recurrent state takes its place), and the
      * norm of the residual stream [n_rows][norm_stride]. */
     void (*attended)(void *ctx, uint32_t layer, const float *output, uint64_t output_stride,
                      const float *norm, uint64_t norm_stride);

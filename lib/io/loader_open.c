@@ -21,9 +21,9 @@
  *     32 x   4M         0.98      1.00                 5, 9 ms
  *
  * More in flight gains a tenth, but a demand then waits longer for the prefetches before it.
- * Demands alone only gain by it: up to sixteen are in flight, which also keeps the disk busy for
- * the milliseconds in which the owner computes and starts nothing. Checksums (25 GB/s by
- * themselves) cost 3 to 8 % of the bandwidth and 40 ms of CPU per GB. Waits sleep (CPU in
+ * Demands without prefetches only gain by it: up to sixteen are in flight, which also keeps the
+ * disk busy for the milliseconds in which the owner computes and starts nothing. Checksums (25 GB/s
+ * by themselves) cost 3 to 8 % of the bandwidth and 40 ms of CPU per GB. Waits sleep (CPU in
  * moe_loader_wait: 4 % of the time at full speed, interrupts and copies of the kernel included, 2 %
  * at 200 MB/s). Through the page cache, with each range dropped after its read, a quarter of the
  * bandwidth is left.

@@ -185,7 +185,7 @@ MOE_TEMPLATE struct moe_record moe_record_next(int kind, uint32_t group, uint32_
     return record;
 }
 
-/* A scale of a block: the head it stands in, and its number there (layout.h); the block's codes. */
+/* A scale of a block: the head that has it, and its number there (layout.h); the block's codes. */
 struct moe_place {
     const uint8_t *head;
     uint32_t i;

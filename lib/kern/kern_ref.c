@@ -45,7 +45,7 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
         }
 }
 
-/* Sum of v * xq over `columns` columns from `first` on, of the block whose scale stands in `at`;
+/* Sum of v * xq over `columns` columns from `first` on, of the block whose scale is in `at`;
  * `q` points at the block's part of the byte tile. */
 static int32_t block_sum(int kind, struct moe_place at, uint32_t block, uint32_t first,
                          uint32_t columns, int r, const int8_t *q, int nt, int t)

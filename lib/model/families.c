@@ -421,7 +421,7 @@ static const struct moe_source_names hy_v3_gguf_names = {
     .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(B "exp_probs_b")},
 };
 
-/* DeepSeek-V3's settings, alone in a config.json or as a larger model's text part. */
+/* DeepSeek-V3's settings, by themselves in a config.json or as a larger model's text part. */
 #define DEEPSEEK_V3_HF                                                                             \
     .only = ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"}),         \
     .settings = SETTINGS(CONTEXT(4096), DENSE_FF, ROUTED_EXPERTS(256, 8, 2048, true, 2.5),         \

@@ -109,7 +109,7 @@ const struct moe_tensor *family_gguf_tensor(const struct moe_checkpoint *ck, con
 /*
  * Reads numbers (or truth values) by layer: an array with one for each layer, and perhaps for
  * layers that predict further tokens; or one number for all. If the key, under the architecture's
- * name, is missing, `out` is left alone. MOE_ERR_FORMAT.
+ * name, is missing, `out` stays as it is. MOE_ERR_FORMAT.
  */
 int family_gguf_by_layer(const struct moe_config *config, const struct moe_gguf *gguf,
                          const char *name, uint32_t most, uint32_t out[MOE_MAX_LAYERS],

@@ -608,8 +608,9 @@ static int encode_expert(struct converter *c, const struct repack *r,
     const struct moe_bits wanted = convert_bits(c, variant, layer, expert);
     char name[64];
     snprintf(name, sizeof name, "layer %" PRIu32 " expert %" PRIu32, layer, expert);
-    int status = read_expert(r, e, layer, expert, &block, segments, err);
-    for (uint32_t i = 0; i < class_->n_matrices && status == MOE_OK; i++) {
+    int status;
+    MOE_STEP(read_expert(r, e, layer, expert, &block, segments, err));
+    for (uint32_t i = 0; i < class_->n_matrices; i++) {
         const struct moe_class_matrix *m = &class_->matrices[i];
         int bits = convert_part_bits(wanted, convert_part_of(m->role));
         int has = moe_layout_bits(m->layout.kind);
@@ -617,29 +618,24 @@ static int encode_expert(struct converter *c, const struct repack *r,
         if (bits == 0)
             continue;
         if (bits > has)
-            status = refuse_more_bits(c, name, has, bits, err);
-        else
-            status = stored_source(c, name, &mats[i], bits, &sources[i], err);
+            MOE_STEP(refuse_more_bits(c, name, has, bits, err));
+        MOE_STEP(stored_source(c, name, &mats[i], bits, &sources[i], err));
         sources[i].part = moe_expert_part_spec(convert_part_of(m->role))->pack_name;
-        if (status == MOE_OK)
-            new_class.matrices[i].layout = convert_layout(c, bits, sources[i].float16_kind);
+        new_class.matrices[i].layout = convert_layout(c, bits, sources[i].float16_kind);
     }
-    if (status == MOE_OK) {
-        convert_place_matrices(&new_class);
-        status = convert_alloc_segments(&new_class, &new_block, new_segments, err);
-    }
-    for (uint32_t i = 0; i < class_->n_matrices && status == MOE_OK; i++) {
+    convert_place_matrices(&new_class);
+    MOE_STEP(convert_alloc_segments(&new_class, &new_block, new_segments, err));
+    for (uint32_t i = 0; i < class_->n_matrices; i++) {
         const struct moe_class_matrix *to = &new_class.matrices[i];
         const struct moe_matrix_name matrix = {layer, true, convert_part_of(to->role), expert};
         int bits = convert_part_bits(wanted, convert_part_of(to->role));
         if (bits)
-            status = convert_find_inputs(c, &matrix, bits, &sources[i], err);
-        if (status == MOE_OK)
-            status = encode_matrix(c, variant, &class_->matrices[i], mats[i].data, to,
-                                   new_segments[to->segment] + to->offset, &sources[i], err);
+            MOE_STEP(convert_find_inputs(c, &matrix, bits, &sources[i], err));
+        MOE_STEP(encode_matrix(c, variant, &class_->matrices[i], mats[i].data, to,
+                               new_segments[to->segment] + to->offset, &sources[i], err));
     }
-    if (status == MOE_OK)
-        status = put_segments(c, layer, expert, variant, &new_class, new_segments, err);
+    MOE_STEP(put_segments(c, layer, expert, variant, &new_class, new_segments, err));
+out:
     free(block);
     free(new_block);
     return status;

@@ -63,8 +63,8 @@ static int check_bits(const struct moe_convert_options *options, int bits, bool 
         return MOE_OK;
     if (!rounded)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "%d bits cannot be rounded to; a checkpoint's matrices of so many bits "
-                        "keep them where no bits are asked for",
+                        "%d bits cannot be rounded to; a checkpoint's matrices of that many "
+                        "bits keep them where no bits are asked for",
                         bits);
     if (moe_quant_layout(options->method, bits, options->group, MOE_LAYOUT_BF16).kind ==
         MOE_LAYOUT_NONE)

@@ -89,7 +89,7 @@ struct moe_importances {
     bool exact;            /* measured; false: estimated */
     uint32_t upper, lower; /* variants */
     uint32_t dense_bits;
-    struct moe_shards shards; /* which experts, counted over all layers, are to be measured */
+    struct moe_shards shards; /* which experts, counted over all layers, are measured */
     uint8_t *known;           /* 1: measured; a shard knows only its own */
     uint8_t *estimated;       /* 1: known by an estimate, though `exact`; then, and only then, there
                                  is `adaptive` */

@@ -1,3 +1,4 @@
+/* Computes Belady's optimum over the lookups of a trace. */
 #include "plan/optimal.h"
 
 #include <stdlib.h>

@@ -30,7 +30,7 @@ enum {
 
 /* Bytes of one memory, the host's or a GPU's, by what they are for. */
 struct moe_plan_memory {
-    uint64_t total; /* the budget; 0: none, the experts' share alone was named */
+    uint64_t total; /* the budget; 0: none, only the experts' share was named */
     uint64_t program, dense, kv, work;
     uint64_t experts; /* all slots, and the buffers of loading */
     uint64_t floor;   /* the smallest budget that works */
@@ -145,7 +145,7 @@ struct moe_plan_loss {
 struct moe_plan_expected {
     double decode_tokens_per_second, prefill_tokens_per_second;
     double hit_rate;         /* cache and prefetch hits */
-    double optimal_hit_rate; /* of any cache that loads on demand alone (optimal.h) */
+    double optimal_hit_rate; /* of any cache that loads only on demand (optimal.h) */
     double accuracy;         /* of predictions; below 0: none were made */
     double bytes_per_token;  /* loaded */
     /* Components but for `handling_seconds`, below (device.h): per token, all four together
@@ -202,10 +202,10 @@ struct moe_plan {
     struct moe_plan_doubt doubts[MOE_N_ASSUMPTIONS]; /* what weighs most first */
 };
 
-/* Whether a plan can be about so many MoE layers, experts of each (no more than
+/* Whether a plan can be about this many MoE layers, experts of each (no more than
  * MOE_RECORD_MAX_EXPERTS of all together) and experts per token. */
 bool moe_plan_shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k);
-/* A plan of which only the shape is known: figures of `expected` and `layers` are -1, boundaries
+/* A plan that only has its shape: figures of `expected` and `layers` are -1, boundaries
  * UINT32_MAX, everything else 0. MOE_ERR_USAGE: a shape that does not fit. */
 int moe_plan_new(struct moe_plan **out, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
                  struct moe_err *err);

@@ -1,3 +1,4 @@
+/* Counts how a trace routes, and makes figures of the counts. */
 #include "plan/routing_figures.h"
 
 #include <math.h>

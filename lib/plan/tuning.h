@@ -3,8 +3,8 @@
  *
  * Every expert can be stored at some variants; each has its bytes and a loss, measured or
  * estimated. From the upper variant an expert steps down along the lower convex hull of its points
- * (bytes, loss). The steps of all experts, sorted by loss per byte saved, make one list, of which
- * the first K steps are taken (EdgeMoE III-B: "starts with the top-K experts from the list"; here
+ * (bytes, loss). The steps of all experts, sorted by loss per byte saved, make one list; its
+ * first K steps are taken (EdgeMoE III-B: "starts with the top-K experts from the list"; here
  * an expert may take several smaller steps, and large savings count more).
  */
 #ifndef MOE_PLAN_TUNING_H

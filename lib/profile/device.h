@@ -110,7 +110,7 @@ struct moe_device_storage {
     char source[MOE_DEVICE_TEXT], name[MOE_DEVICE_TEXT];
     bool direct;                        /* past the page cache */
     struct moe_figure bytes_per_second; /* where nothing else is known */
-    struct moe_figure latency_seconds;  /* of a read of 4096 bytes, alone */
+    struct moe_figure latency_seconds;  /* of a read of 4096 bytes by itself */
     struct moe_figure read_bytes;
     uint32_t n_reads;
     struct moe_device_reads reads[MOE_DEVICE_MAX_READS]; /* rising in_flight */
@@ -163,7 +163,7 @@ struct moe_device_timed {
     uint32_t moe_layers, experts, experts_per_token;
     struct moe_figure layer;      /* one layer for one token, its experts in memory */
     struct moe_figure load;       /* one expert ... */
-    struct moe_figure load_bytes; /* ... of so many bytes */
+    struct moe_figure load_bytes; /* ... and its bytes */
 };
 
 struct moe_device {

@@ -263,7 +263,7 @@ struct moe_layer_observation {
                                encoder or decoder */
     bool by_token;          /* static routing: nothing predicts it, and no path ends there */
     const float *predicted[MOE_N_PREDICTORS]; /* [n][stride] scores of all experts; not of the
-                                                 predictors that follow from choices alone */
+                                                 predictors that only follow choices */
     uint64_t stride;
     const float *cosines[MOE_N_COSINES]; /* [n] */
     const float *norms;                  /* [n][top_k] of the weighted outputs */

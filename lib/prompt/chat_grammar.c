@@ -222,7 +222,7 @@ static void put_parameters(struct writer *w, size_t tool, const char *name, cons
     json_object_foreach(properties, key, property)
     {
         unsigned values = moe_chat_values(schema, property);
-        /* Without marks around texts alone, what may be a text is written as one. */
+        /* Without marks that only texts have, what may be a text is written as one. */
         bool plain = !(values & (MOE_VALUE_LIST | MOE_VALUE_OBJECT)) || marked,
              text = values & MOE_VALUE_TEXT && plain,
              json = values != MOE_VALUE_TEXT && (marked || !text);

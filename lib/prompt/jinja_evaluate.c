@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "prompt/jinja_functions.h"
-#include "prompt/jinja_print.h"
 #include "prompt/jinja_render.h"
+#include "prompt/jinja_value.h"
 
 /* Enters a nested expression; the caller leaves it. */
 static void go_deeper(struct jinja_run *run, const struct jinja_node *node)
@@ -276,7 +276,7 @@ static const char **all_named(struct jinja_run *run, struct jinja_scope *scope,
         given->all_named ? jinja_evaluate(run, scope, given->all_named) : jinja_none();
     uint32_t n = dict.kind == JINJA_DICT ? dict.as.dict->n : 0;
     if (given->all_named && dict.kind != JINJA_DICT)
-        jinja_fail(&run->heap, at, MOE_ERR_FORMAT, "what stands behind '**' is no dictionary");
+        jinja_fail(&run->heap, at, MOE_ERR_FORMAT, "what follows '**' is no dictionary");
     names = jinja_grow(&run->heap, given->names, given->n_named, given->n_named + (uint64_t)n + 1,
                        sizeof *names);
     *n_named = given->n_named;

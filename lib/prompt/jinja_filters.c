@@ -7,7 +7,6 @@
 
 #include "base/text.h"
 #include "prompt/jinja_functions.h"
-#include "prompt/jinja_print.h"
 #include "prompt/jinja_value.h"
 
 /* The value that a filter is applied to. */

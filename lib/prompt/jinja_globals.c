@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "prompt/jinja_functions.h"
-#include "prompt/jinja_print.h"
+#include "prompt/jinja_value.h"
 
 enum { MAX_RANGE = 100000 }; /* as in Jinja's sandbox */
 

@@ -1,5 +1,5 @@
 /* Splits a template into tokens. */
-#include "prompt/jinja_lex.h"
+#include "prompt/jinja_parse.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -4,7 +4,6 @@
 
 #include "base/text.h"
 #include "prompt/jinja_functions.h"
-#include "prompt/jinja_print.h"
 #include "prompt/jinja_value.h"
 
 /* Its index among the values; UINT32_MAX: missing. */
@@ -469,14 +468,14 @@ static struct jinja_value m_format(struct jinja_run *run, const struct jinja_fun
         if ((c == '{' || c == '}') && twice)
             i++;
         else if (c == '}')
-            jinja_fail(&run->heap, args->at, MOE_ERR_FORMAT, "a '}' of the format is alone");
+            jinja_fail(&run->heap, args->at, MOE_ERR_FORMAT, "the format has a single '}'");
         if (c != '{' || twice) {
             jinja_add_part(run, &b, text, i, i + 1);
             continue;
         }
         const char *end = memchr(text->bytes + i, '}', text->n - i);
         if (!end)
-            jinja_fail(&run->heap, args->at, MOE_ERR_FORMAT, "a '{' of the format is alone");
+            jinja_fail(&run->heap, args->at, MOE_ERR_FORMAT, "the format has a single '{'");
         uint32_t close = (uint32_t)(end - text->bytes);
         struct jinja_value field = jinja_part_of(run, text, i + 1, close);
         jinja_print(run, args->at, &b, field_value(run, args, field.as.text, &next));

@@ -1,5 +1,4 @@
 /* Values as text, as Python's str, repr and json.dumps write them. */
-#include "prompt/jinja_print.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "prompt/jinja_functions.h"
-#include "prompt/jinja_print.h"
+#include "prompt/jinja_value.h"
 
 /* How to continue after a statement. */
 enum flow { GO_ON, BREAK, CONTINUE };
@@ -36,7 +36,7 @@ static void assign_value(struct jinja_run *run, struct jinja_scope *scope,
         struct jinja_value of = jinja_evaluate(run, scope, target->a);
         if (of.kind != JINJA_NAMESPACE)
             jinja_fail(&run->heap, target->at, MOE_ERR_FORMAT,
-                       "members can be set of a namespace alone");
+                       "only a namespace's members can be set");
         jinja_set_name(run, of, target->text, value);
     } else {
         struct jinja_value list = jinja_items(run, target->at, value);

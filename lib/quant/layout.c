@@ -330,7 +330,7 @@ static void store_packed(int kind, uint8_t *numbers, int i, uint32_t r, uint8_t 
 }
 
 /* Scale number i of a span of a kind with a grid: s and h. Where s has no place of its own, it
- * stands in h or in the signs. */
+ * is in h or in the signs. */
 static void store_grid_scale(int kind, uint8_t *numbers, int i, uint32_t r,
                              const struct moe_span_codes *span)
 {

@@ -329,7 +329,7 @@ MOE_KIND_CONSTANT bool moe_kind_is_grouped(int kind)
            kind == MOE_LAYOUT_TQ1_0;
 }
 
-/* Whether s stands in the second plane. */
+/* Whether s is in the second plane. */
 MOE_KIND_CONSTANT bool moe_kind_signs_have_scale(int kind)
 {
     return kind == MOE_LAYOUT_IQ2_XXS || kind == MOE_LAYOUT_IQ3_XXS;

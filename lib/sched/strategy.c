@@ -61,8 +61,8 @@ static const struct moe_strategy strategies[] = {
         .init = MOE_INIT_FREQUENCY,
         .miss_place = MOE_MISS_COMPUTE_HOST, .host_falls_back = true,
     }, {
-        /* "a caching strategy identical to Fate", and at its precision, so that the two differ in
-         * prediction alone (Fate 5.1). */
+        /* "a caching strategy identical to Fate", and at its precision, so that the two differ
+         * only in prediction (Fate 5.1). */
         .name = "eap",
         .describe = "Fate but for prediction: by the previous block's experts (Fate 5.1)",
         .predict = MOE_PREDICT_BY_PATH, .depth = 1,

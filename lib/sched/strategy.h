@@ -145,9 +145,9 @@ struct moe_strategy {
     double skip_below; /* 1 - T2: absent experts whose score is above T2 are skipped; 0: none */
     double gate_below; /* a decoded token leaves out chosen experts, present or not, whose score is
                           above 1 - this, and gives their weight to the others (AdapMoE); 0: none */
-    double prefer;     /* a decoded token's scores of cached experts are raised by so many
+    double prefer;     /* a decoded token's scores of cached experts are raised by this many
                           spreads (select.h); 0: not */
-    uint32_t prefer_keeps;  /* ... and so many of its strongest experts stay, at least 1 */
+    uint32_t prefer_keeps;  /* ... and this many of its strongest experts stay, at least 1 */
     bool prefer_by_map;     /* ... both as a bit map says (moe_calibration_apply) */
     bool host_decodes_only; /* compute-host: a prompt's absent experts are loaded all the same
                                (HOBBIT 5.4); without effect otherwise */

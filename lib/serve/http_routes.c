@@ -219,7 +219,7 @@ static const char *target_path(const char *url, char host[MAX_AUTHORITY])
     return from[n] ? from + n : "/";
 }
 
-/* Finds the request's path and host (NULL: it names none) in its head. False: it is to be refused,
+/* Finds the request's path and host (NULL: it names none) in its head. False: refuse it,
  * and its connection closed. */
 static bool read_head(struct exchange *x, const char *url, const char **path, const char **host,
                       char authority[MAX_AUTHORITY])
@@ -392,7 +392,7 @@ struct completion {
     unsigned refused;        /* HTTP status of `why`; 0: it was accepted */
     struct moe_err why;
     char ignored[MOE_REQUEST_IGNORED]; /* keys of the request */
-    char *conversation; /* of a response that is to be kept, as it was asked; NULL: of others */
+    char *conversation; /* of a response to keep, as it was asked; NULL: of others */
     uint32_t n_asked;   /* messages of it */
 };
 

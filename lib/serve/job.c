@@ -82,8 +82,8 @@ static bool large_fit(const struct moe_server *s, uint64_t bytes)
            s->large_bytes + bytes <= s->request_bytes_max / 4 * 3;
 }
 
-/* Books a listed request's memory in place of what was booked for it before. Alone, it may take
- * any.
+/* Books a listed request's memory in place of what was booked for it before. The only request may
+ * take any.
  */
 static int request_book(struct moe_server *s, struct request *a, uint64_t bytes,
                         struct moe_err *err)

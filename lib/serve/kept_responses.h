@@ -1,6 +1,6 @@
 /*
  * Kept responses: those of /v1/responses that clients may go on from, or read again, by their ids.
- * In memory, within a bound: the oldest make room. A response is its owner's alone. Any thread may
+ * In memory, within a bound: the oldest make room. Only its owner sees a response. Any thread may
  * call.
  */
 #ifndef MOE_SERVE_KEPT_RESPONSES_H

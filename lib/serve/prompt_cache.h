@@ -54,7 +54,7 @@ struct moe_prompt_text {
 void moe_prompt_cache_load(struct moe_prompt_cache *c, const struct moe_engine *engine,
                            uint32_t sequence, const struct moe_prompt_text *text);
 
-/* Texts that have ended, for when nothing else is to be done; one of zeroes has none. */
+/* Texts that have ended, for when there is nothing else to do; one of zeroes has none. */
 struct moe_prompt_waiting {
     uint32_t n;
     struct {

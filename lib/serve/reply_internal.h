@@ -76,7 +76,7 @@ struct moe_reply_api {
     /* More of the answer, which the choice has noted already. `out`: a stream's events. NULL, as
      * `fail`: there are no answers. */
     void (*part)(struct moe_reply *r, const struct moe_answer_part *part, struct moe_buf *out);
-    /* A choice has ended, of an API with several; NULL: nothing is to be noted. */
+    /* A choice has ended, of an API with several; NULL: there is nothing to note. */
     void (*choice)(struct moe_reply *r, struct choice *c);
     /* The answer is complete: a stream's last events, or the whole reply. */
     void (*end)(struct moe_reply *r, struct moe_buf *out);

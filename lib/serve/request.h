@@ -129,7 +129,7 @@ struct moe_request {            /* owns everything it points at */
 
     char ignored[MOE_REQUEST_IGNORED]; /* names of keys that had no effect, "user, store" */
     /* Of Responses: the one that this goes on from (NULL: none), how many messages come before that
-     * conversation, and whether the response is to be kept. */
+     * conversation, and whether to keep the response. */
     char *before;
     uint32_t n_instructions;
     bool keeps;

@@ -21,7 +21,7 @@ struct moe_page {
 void moe_page_begin(struct moe_page *p, struct moe_buf *out, const char *title);
 void moe_page_end(struct moe_page *p);
 
-/* Text as it is to be read: what would be markup is escaped, control characters and bytes that are
+/* Text to read: what would be markup is escaped, control characters and bytes that are
  * no UTF-8 become U+FFFD. */
 void moe_page_text(struct moe_page *p, const char *text);
 /* A paragraph; at most 4096 bytes of it. */

@@ -137,7 +137,7 @@ struct moe_pack_summary {
 /* Reads the pack's directory only; the pack stays the caller's. */
 int moe_pack_summarize(struct moe_pack *pack, struct moe_pack_summary *out, struct moe_err *err);
 
-/* The same of a pack that is opened for it; *out is to be closed after errors too. */
+/* The same of a pack that is opened for it; close *out after errors too. */
 int moe_pack_summary_open(struct moe_pack_summary **out, const char *path, struct moe_err *err);
 void moe_pack_summary_close(struct moe_pack_summary *s); /* with the pack; NULL: nothing happens */
 

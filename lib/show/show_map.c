@@ -146,7 +146,7 @@ static void put_importances(const struct moe_map *map, struct moe_screen screen,
     if (m->adaptive.estimated)
         moe_buf_printf(out,
                        "  %" PRIu64 " measured, %" PRIu64
-                       " estimated within a factor of %.1f, of which %" PRIu64
+                       " estimated within a factor of %.1f; %" PRIu64
                        " could have another bitwidth\n",
                        m->adaptive.measured, m->adaptive.estimated, exp(2 * m->adaptive.spread),
                        m->adaptive.open);

@@ -8,7 +8,6 @@
 
 #include "base/bytes.h"
 #include "base/text.h"
-#include "text/charsmap.h"
 #include "text/internal.h"
 
 static bool is_mark(uint32_t c)

@@ -36,7 +36,7 @@
  *
  * Kinds: 1 NFC; 2 prepend A; 3 replace A by B; 4 NFD; 5 NFKC; 6 NFKD; 7 SentencePiece's "nmt"
  * rules; 8 lower case; 9 strip white space; 10 strip combining marks; 11 replace A, twice or more
- * in a row, by B; 12 SentencePiece's precompiled rules A (charsmap.h); 13 replace matches of
+ * in a row, by B; 12 SentencePiece's precompiled rules A (internal.h); 13 replace matches of
  * pattern A by B; 14 replace texts, pairs of them in A, and back, those in B; 15 one of BERT's
  * rules; 16 split at pattern A; 17 prefix a space; 18 spaces to U+2581; 19 split where another
  * script begins (Unicode 9.0); 20 the steps after this one see GPT-2's characters for bytes.

@@ -174,31 +174,25 @@ int moe_tokenizer_parse_gptsan(struct moe_tokenizer **out, const char *vocab_nam
     struct moe_err why = {0};
     json_t *pairs = NULL, *named = NULL;
     bool clean = false;
-    int status = moe_json_parse(&pairs, emoji_name, emoji->data, emoji->size,
-                                MOE_JSON_TOKENIZER_MEMORY, err);
-    if (status == MOE_OK && config)
-        status = moe_json_parse(&named, config_name, config->data, config->size,
-                                MOE_JSON_TOKENIZER_CONFIG_MEMORY, err);
-    if (status == MOE_OK && named && !json_is_object(named))
-        status = moe_hf_damaged(&r, "not a configuration");
-    if (status == MOE_OK && named)
-        status = moe_hf_bool(&r, named, "do_clean_text", &clean);
-    if (status != MOE_OK)
-        goto out;
+    int status;
+    MOE_STEP(moe_json_parse(&pairs, emoji_name, emoji->data, emoji->size, MOE_JSON_TOKENIZER_MEMORY,
+                            err));
+    if (config)
+        MOE_STEP(moe_json_parse(&named, config_name, config->data, config->size,
+                                MOE_JSON_TOKENIZER_CONFIG_MEMORY, err));
+    if (named && !json_is_object(named))
+        MOE_STEP(moe_hf_damaged(&r, "not a configuration"));
+    if (named)
+        MOE_STEP(moe_hf_bool(&r, named, "do_clean_text", &clean));
     r.tok = moe_tokenizer_new(err);
-    status = r.tok ? MOE_OK : MOE_ERR_MEMORY;
-    if (status != MOE_OK)
-        goto out;
+    MOE_STEP(r.tok ? MOE_OK : MOE_ERR_MEMORY);
     r.tok->model = MOE_TOKENIZER_SPELLINGS;
-    status = read_vocab(&r, vocab_name, vocab, named);
+    MOE_STEP(read_vocab(&r, vocab_name, vocab, named));
     r.name = emoji_name;
-    if (status == MOE_OK)
-        status = add_steps(&r, pairs, clean);
-    if (status == MOE_OK) {
-        status = moe_tokenizer_prepare(r.tok, &why);
-        if (status != MOE_OK)
-            moe_fail(err, status, "%s: %s", vocab_name, why.text);
-    }
+    MOE_STEP(add_steps(&r, pairs, clean));
+    status = moe_tokenizer_prepare(r.tok, &why);
+    if (status != MOE_OK)
+        MOE_STEP(moe_fail(err, status, "%s: %s", vocab_name, why.text));
 out:
     json_decref(pairs);
     json_decref(named);

@@ -1160,22 +1160,17 @@ int moe_tokenizer_parse_hf_files(struct moe_tokenizer **out, const struct moe_hf
                               .err = err};
     struct moe_err why = {0};
     json_t *root = NULL;
-
-    int status =
-        moe_json_parse(&root, file->name, file->data, file->n, MOE_JSON_TOKENIZER_MEMORY, err);
-    if (status == MOE_OK)
-        status = parse_others(&r, texts);
-    if (status == MOE_OK && !(r.tok = moe_tokenizer_new(err)))
-        status = MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = read_root(&r, root);
-    if (status == MOE_OK) {
-        status = moe_tokenizer_prepare(r.tok, &why);
-        if (status != MOE_OK)
-            moe_fail(err, status, "%s: %s", file->name, why.text);
-    }
-    if (status == MOE_OK)
-        status = read_named(&r);
+    int status;
+    MOE_STEP(
+        moe_json_parse(&root, file->name, file->data, file->n, MOE_JSON_TOKENIZER_MEMORY, err));
+    MOE_STEP(parse_others(&r, texts));
+    r.tok = moe_tokenizer_new(err);
+    MOE_STEP(r.tok ? read_root(&r, root) : MOE_ERR_MEMORY);
+    status = moe_tokenizer_prepare(r.tok, &why);
+    if (status != MOE_OK)
+        MOE_STEP(moe_fail(err, status, "%s: %s", file->name, why.text));
+    MOE_STEP(read_named(&r));
+out:
     json_decref(root);
     json_decref(r.config);
     json_decref(r.added);

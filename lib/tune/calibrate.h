@@ -44,7 +44,7 @@ struct moe_calibrate_options {
     double measured_share; /* exact: of the experts, at most, the others estimated; 0: all are
                               measured */
     uint32_t dense_bits[MOE_CALIBRATE_DENSE]; /* of the dense part, no more than the pack's */
-    uint32_t n_dense_bits;                    /* 0: the pack's alone */
+    uint32_t n_dense_bits;                    /* 0: only the pack's */
     const struct moe_quant_method *method;    /* of fewer dense bits; NULL: the pack's own */
     uint32_t shard, n_shards; /* of the importances; n_shards > 1: nothing is chosen */
     bool without_fate, without_hobbit;

@@ -396,7 +396,7 @@ out:
  * Adaptive exactness: all importances estimated, then those measured that decide (adaptive.h).
  * First a sample; then, twice, bitwidths are chosen by what is known and the experts measured that
  * are nearest to the boundary between the steps taken and those that were not, as far as a share of
- * the experts goes that may be measured. What is chosen last stands.
+ * the experts goes that may be measured. The last choice holds.
  *
  * Which experts are measured follows from figures alone. A run that goes on from what another one
  * measured decides all of it again and only measures less.

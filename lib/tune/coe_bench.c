@@ -579,27 +579,27 @@ int moe_coe_measure_batches(struct moe_engine *e, const struct moe_coe_batch_opt
         return moe_fail(err, MOE_ERR_USAGE, "%u prompts of %u tokens are too many", o->most,
                         o->prompt_tokens);
     struct moe_row *rows = moe_alloc(n_rows, sizeof *rows, err);
-    int status = rows ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        moe_bench_rows(o->text, e->model->config.vocab, 0, rows, (uint32_t)n_rows);
+    int status;
     out->n = 0;
-    for (uint32_t n = 1; n <= o->most && status == MOE_OK; n *= 2) {
+    MOE_STEP(rows ? MOE_OK : MOE_ERR_MEMORY);
+    moe_bench_rows(o->text, e->model->config.vocab, 0, rows, (uint32_t)n_rows);
+    for (uint32_t n = 1; n <= o->most; n *= 2) {
         struct moe_coe_batch_point *p = &out->points[out->n];
         bool fits;
         p->requests = n;
-        status = open_session(e, o, n, rows_of_pass, room, &fits, &p->bytes, err);
-        if (status == MOE_OK && !fits && n > 1)
+        MOE_STEP(open_session(e, o, n, rows_of_pass, room, &fits, &p->bytes, err));
+        if (!fits && n > 1)
             break;
-        if (status == MOE_OK && !fits)
-            status = moe_fail(err, MOE_ERR_LIMIT,
+        if (!fits)
+            MOE_STEP(moe_fail(err, MOE_ERR_LIMIT,
                               "%s: its memory has no room for a request beside the model",
-                              moe_pack_path(e->model->pack));
-        if (status == MOE_OK)
-            status = measure_point(e, o, rows, p, err);
-        out->n += status == MOE_OK;
-        if (status == MOE_OK && moe_coe_batch_levelled(out))
+                              moe_pack_path(e->model->pack)));
+        MOE_STEP(measure_point(e, o, rows, p, err));
+        out->n++;
+        if (moe_coe_batch_levelled(out))
             break;
     }
+out:
     free(rows);
     return status;
 }

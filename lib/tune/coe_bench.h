@@ -69,11 +69,11 @@ struct moe_coe_samples {
     double mean_answer;     /* ... at most, of the requests that say how many; 0: none does */
 };
 
-/* Reads JSON lines of requests (serve/request.h), each alone or as "body" of a line. Prompts are
- * counted as `model`, an opened directory, takes them (NULL: all are ids). Results go on
- * by the collection's shares; where these are missing but rules test nothing, by the rules.
- * MOE_ERR_FORMAT names the line: no request, or no rule takes it. Release with
- * moe_coe_samples_release, also where it fails. */
+/* Reads JSON lines of requests (serve/request.h), each by itself or as "body" of a line. Prompts
+ * are counted as `model`, an opened directory, takes them (NULL: all are ids). Results go on by the
+ * collection's shares; where these are missing but rules test nothing, by the rules. MOE_ERR_FORMAT
+ * names the line: no request, or no rule takes it. Release with moe_coe_samples_release, also where
+ * it fails. */
 int moe_coe_samples_read(struct moe_coe_samples *out, const struct moe_coe_collection *collection,
                          const struct moe_model *model, const char *path,
                          const struct moe_progress *progress, struct moe_err *err);
@@ -99,9 +99,9 @@ int moe_coe_samples_answer(struct moe_coe_samples *s, const struct moe_coe_colle
  * Lines of sample requests.
  */
 
-/* Calls fn with each request of a file of JSON lines, alone or as "body" of a line, until it fails;
- * *request may be taken (then fn sets it to NULL). MOE_ERR_FORMAT names the line; a file without
- * requests is one. */
+/* Calls fn with each request of a file of JSON lines, by itself or as "body" of a line, until it
+ * fails; *request may be taken (then fn sets it to NULL). MOE_ERR_FORMAT names the line; a file
+ * without requests is one. */
 int moe_coe_each_sample(const char *path,
                         int (*fn)(void *ctx, uint64_t line, struct moe_request **request,
                                   struct moe_err *err),

@@ -32,7 +32,7 @@ uint64_t moe_dense_bytes(const struct moe_model *model, const struct moe_dense_r
 /* A loaded model whose dense matrices are quantized from those of `model` (loaded), bit for bit as
  * re-packing it with --dense would (pack/convert.h). Routers, vectors and matrices with no more
  * bits stay as they are. It shares these, pack, tokenizer, description and tables with `model`,
- * which must outlive it; its weights are the re-quantized matrices alone. MOE_ERR_USAGE: more bits
+ * which must outlive it; its weights are only the re-quantized matrices. MOE_ERR_USAGE: more bits
  * than there are, or a layout that cannot be. */
 int moe_dense_derive(struct moe_model **out, const struct moe_model *model,
                      const struct moe_dense_rounding *how, uint32_t bits, struct moe_err *err);

@@ -1,9 +1,9 @@
 /*
  * Texts as documents, separated by lines that hold only the end-of-text token's text. Each is
- * tokenized alone (its trailing newline before the separator belongs to the separator) and prefixed
- * with the token that begins a text where the tokenizer adds one, else with end-of-text. One of
- * more than max_tokens is cut into windows of that length, the last of them shorter: each is a
- * document of its own, with the prefix before it.
+ * tokenized by itself (its trailing newline before the separator belongs to the separator) and
+ * prefixed with the token that begins a text where the tokenizer adds one, else with end-of-text.
+ * One of more than max_tokens is cut into windows of that length, the last of them shorter: each is
+ * a document of its own, with the prefix before it.
  *
  * Or as pairs of a source and a target: lines of JSON, {"source": TEXT, "target": TEXT}, for models
  * with an encoder. Each text is tokenized as a whole, special tokens that it names being these (T5:

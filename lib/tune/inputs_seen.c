@@ -543,20 +543,19 @@ static int convert_through_original(const char *source, const char *out_path,
 {
     struct moe_convert_options wanted = *options;
     char original[MOE_DESCRIPTOR_PATH], *target = NULL, *dir = NULL;
-    int fd = -1, status = moe_outfile_try(out_path, err);
+    int fd = -1, status;
+    MOE_STEP(moe_outfile_try(out_path, err));
+    MOE_STEP(moe_path_follow(&target, out_path, err));
+    dir = moe_path_directory(target, err);
+    MOE_STEP(dir ? MOE_OK : MOE_ERR_MEMORY);
+    fd = moe_file_nameless(dir, original, err);
+    MOE_STEP(fd < 0 ? fd : MOE_OK);
+    status = make_original(source, original, &wanted, err);
     if (status == MOE_OK)
-        status = moe_path_follow(&target, out_path, err);
-    if (status == MOE_OK && !(dir = moe_path_directory(target, err)))
-        status = MOE_ERR_MEMORY;
-    if (status == MOE_OK && (fd = moe_file_nameless(dir, original, err)) < 0)
-        status = fd;
-    if (status == MOE_OK) {
-        status = make_original(source, original, &wanted, err);
-        if (status == MOE_OK)
-            status = convert_pack(original, out_path, &wanted, inputs, report, note, err);
-        if (status != MOE_OK)
-            moe_err_rename(err, original, out_path);
-    }
+        status = convert_pack(original, out_path, &wanted, inputs, report, note, err);
+    if (status != MOE_OK)
+        moe_err_rename(err, original, out_path);
+out:
     if (fd >= 0)
         close(fd);
     free(dir);

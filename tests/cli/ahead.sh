@@ -70,7 +70,7 @@ error_line 3 "*without.moe: has no layer that drafts (MTP)*" "--draft mtp withou
 run "$bin/moe-serve" "$tmp/without.moe" --requests "$tmp/requests" --draft mtp
 error_line 3 "*without.moe: has no layer that drafts (MTP)*" "moe-serve --draft mtp without such a layer"
 run "$bin/moe-run" "$pack" -p x --draft mtp --device test:2,1G
-error_line 2 "*a layer that drafts (MTP) is computed on the processor alone*" "--draft mtp beside a device"
+error_line 2 "*a layer that drafts (MTP) is computed only on the processor*" "--draft mtp beside a device"
 
 # Plans: one that counts the layer, by what is measured here, and one that has to make room for it.
 for how in none mtp; do

@@ -517,7 +517,7 @@ machine() {
 
 basics() {
     step gpu_here 20 tests/tools/gpu_here && ok "a GPU can be opened"
-    tests basics 30 20 2 "$(all_but test_shim test_device)"
+    tests basics 30 20 2 "$(all_but test_shim test_gpu_device)"
 }
 
 # ---- After a fix ---------------------------------------------------------------------------------

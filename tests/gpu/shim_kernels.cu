@@ -1,3 +1,4 @@
+/* Kernels for the tests of the shim and of device functions. */
 #include "shim_kernels.h"
 
 #include "dev_copy.cuh"

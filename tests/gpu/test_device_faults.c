@@ -1,7 +1,7 @@
 /* Where there is no device, too little memory, a slow link, or a device that is lost: rehearsed on
  * the shim, by the settings of tests/shim/cuda_runtime_api.h. */
 #define _GNU_SOURCE /* setenv */
-#include "device.h"
+#include "device_fixture.h"
 #include "gpu_ops.h"
 
 static const char *const settings[] = {"MOE_SHIM_DEVICES", "MOE_SHIM_MEMORY",    "MOE_SHIM_OLD",

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE /* mkdtemp, memmem */
+/* Checkpoints become packs: weights, bits, methods, refusals, and what a full disk leaves. */
 #include "../make_pack.h"
 #include "../scratch_dir.h"
 

@@ -1,4 +1,5 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
+/* Packs by a bit map: each expert at its own bits, the same from checkpoints and from packs. */
 #include "../make_pack.h"
 #include "../scratch_dir.h"
 

@@ -1,4 +1,5 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
+/* GGUF files: values of every type, metadata, split files, and damage that is named. */
 #include "../scratch_dir.h"
 
 #include <math.h>

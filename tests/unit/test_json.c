@@ -1,4 +1,5 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
+/* JSON as trees: members, what is refused and why, and bounds on size, depth and memory. */
 #include <unistd.h>
 
 #include "../failing_malloc.h"

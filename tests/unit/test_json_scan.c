@@ -1,3 +1,4 @@
+/* JSON without a tree: members one after the other, texts skipped, damage refused. */
 #include "../test.h"
 
 #include "fmt/json_scan.h"

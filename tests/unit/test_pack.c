@@ -1,4 +1,5 @@
 #define _DEFAULT_SOURCE /* mkdtemp, truncate */
+/* Packs written and read back; damage of any part is named. */
 #include "../scratch_dir.h"
 
 #include <sys/wait.h>

@@ -1,4 +1,5 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
+/* safetensors checkpoints: what opens, what is read, and damaged headers. */
 #include "../scratch_dir.h"
 
 #include <math.h>

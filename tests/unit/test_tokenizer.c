@@ -1,4 +1,5 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
+/* Tokenizers: the reference libraries' ids; bytes come back; hostile patterns are stopped. */
 
 #include <jansson.h>
 

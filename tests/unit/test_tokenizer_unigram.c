@@ -4,7 +4,6 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "text/charsmap.h"
 #include "text/internal.h"
 #include "text/unigram.h"
 #include "text/vocab_store.h"

@@ -1,6 +1,6 @@
 /* What moe-run reads to continue or answer: a text, or a conversation with its template. */
-#ifndef CMD_PROMPT_H
-#define CMD_PROMPT_H
+#ifndef CMD_RUN_PROMPT_H
+#define CMD_RUN_PROMPT_H
 
 #include <stdbool.h>
 

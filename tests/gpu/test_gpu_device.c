@@ -1,6 +1,6 @@
 /* A device from the host's side (gpu.h): memory, copies, marks, graphs. */
 #define _GNU_SOURCE
-#include "device.h"
+#include "device_fixture.h"
 
 static void test_info(void **state)
 {

@@ -1,16 +1,42 @@
-/*
- * The measuring runs of moe-run: each prints its result on stdout and leaves its figures in the
- * session's statistics.
- */
-#ifndef CMD_MEASURE_H
-#define CMD_MEASURE_H
+/* What moe-run does with an opened model: one answer, vectors, measurements. */
+#ifndef CMD_RUN_MODES_H
+#define CMD_RUN_MODES_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/err.h"
+#include "engine/conversation.h"
+#include "engine/encode.h"
 #include "engine/engine.h"
 #include "tune/followed_run.h"
+
+/* ---- The one answer of -p, -f or standard input (answer_once.c) ---- */
+
+/* Asks `text` (NULL: what the conversation ends with) with the options of the command line and
+ * prints the answer, which follows the constraint (NULL: there is none). started: moe_seconds()
+ * when the program began. What the session counted is in its stats. A negative status without a
+ * text in err: standard output failed, and cli_finish says so. */
+int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, const char *text,
+                struct moe_constraint *constraint, double started, struct moe_err *err);
+
+/* ---- Vectors of texts by models with an encoder, a line of JSON each (encode_texts.c) ---- */
+
+/* That the command line's options are such as a model with an encoder, or one without, has. */
+int encode_check_options(const char *pack, const struct moe_config *c, bool encodes,
+                         struct moe_err *err);
+
+/* Writes {"tokens", "pooling", "embedding"} for the text (NUL-terminated) if it is one, else for
+ * each of its lines. MOE_ERR_LIMIT names the first line that does not fit the context; those before
+ * it have been written. */
+int encode_texts(struct moe_session *s, const struct moe_buf *text, bool one,
+                 enum moe_pooling pooling, struct moe_err *err);
+
+/*
+ * Measuring runs (measure.c): each prints its result on stdout and leaves its figures in the
+ * session's statistics.
+ */
 
 struct measure_perplexity_options {
     uint32_t max_doc_tokens;

@@ -1,5 +1,5 @@
 /* moe-run --encode: a vector for each text. */
-#include "encode.h"
+#include "run_modes.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

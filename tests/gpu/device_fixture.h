@@ -1,6 +1,6 @@
 /* What the tests of a device share. _GNU_SOURCE is defined before (MAP_ANONYMOUS). */
-#ifndef TESTS_GPU_DEVICE_H
-#define TESTS_GPU_DEVICE_H
+#ifndef TESTS_GPU_DEVICE_FIXTURE_H
+#define TESTS_GPU_DEVICE_FIXTURE_H
 
 #include "../test.h"
 

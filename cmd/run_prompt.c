@@ -1,5 +1,5 @@
 /* What moe-run reads: texts, templates, conversations as JSON; --show-prompt. */
-#include "prompt.h"
+#include "run_prompt.h"
 
 #include <errno.h>
 #include <inttypes.h>
