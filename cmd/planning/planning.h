@@ -1,4 +1,4 @@
-/* What moe-plan does: plans, one of several packs, budgets side by side, simulations, collections. */
+/* What moe-plan does: plans, one of several packs, budgets, simulations, collections. */
 #ifndef CMD_PLANNING_H
 #define CMD_PLANNING_H
 
