@@ -392,8 +392,8 @@ struct completion {
     unsigned refused;        /* HTTP status of `why`; 0: it was accepted */
     struct moe_err why;
     char ignored[MOE_REQUEST_IGNORED]; /* keys of the request */
-    char *conversation; /* of a response to keep, as it was asked; NULL: of others */
-    uint32_t n_asked;   /* messages of it */
+    char *conversation;                /* of a response to keep, as it was asked; NULL: of others */
+    uint32_t n_asked;                  /* messages of it */
 };
 
 static void free_completion(struct completion *c)
