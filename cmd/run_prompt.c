@@ -107,7 +107,8 @@ int prompt_survey(struct prompt *p, const struct moe_model *model, uint64_t most
                            : moe_tokenizer_look(tok, (const char *)p->text.data, n, most_tokens + 1,
                                                 &survey, err);
     if (status == MOE_OK && whole && n > SHORT && survey.least_ids > most_tokens)
-        status = moe_prompt_check_length(model, (const char *)p->text.data, n, most_tokens, err);
+        status = moe_prompt_check_length(model, (const char *)p->text.data, n, most_tokens,
+                                         UINT64_MAX, err);
     uint64_t piece = survey.longest_piece < n ? survey.longest_piece : n;
     uint64_t ids = most_tokens < n ? most_tokens : n;
     p->bytes = (whole ? COPIES : 2) * n + moe_tokenizer_memory(tok, n, survey.longest_piece) +

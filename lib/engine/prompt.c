@@ -61,34 +61,41 @@ int moe_prompt_too_long(const struct moe_config *config, uint64_t n, bool least,
 }
 
 int moe_prompt_check_length(const struct moe_model *model, const char *text, uint64_t n,
-                            uint64_t context, struct moe_err *err)
+                            uint64_t context, uint64_t most_bytes, struct moe_err *err)
 {
     struct moe_tokenizer_survey look;
-    if (n <= context) /* no more tokens than bytes */
+    const struct moe_tokenizer *tok = model->tokenizer;
+    /* no more tokens than bytes */
+    if (n <= context && moe_tokenizer_memory(tok, n, n) <= most_bytes)
         return MOE_OK;
-    MOE_TRY(moe_tokenizer_look(model->tokenizer, text, n, LOOK * context, &look, err));
-    return look.least_ids > context
-               ? moe_prompt_too_long(&model->config, look.least_ids, true, context, err)
-               : MOE_OK;
+    MOE_TRY(moe_tokenizer_look(tok, text, n, LOOK * context, &look, err));
+    if (look.least_ids > context)
+        return moe_prompt_too_long(&model->config, look.least_ids, true, context, err);
+    return moe_tokenizer_memory(tok, n, look.longest_piece) <= most_bytes
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_LIMIT,
+                          "making tokens of the prompt's %" PRIu64 " bytes, of which the longest "
+                          "word has %" PRIu64 ", takes more than %" PRIu64 " KiB of memory",
+                          n, look.longest_piece, most_bytes >> 10);
 }
 
 /* Each text in messages or tools: a conversation with one that is too long is not even written. */
 static int check_texts(const struct moe_model *model, const json_t *json, uint64_t context,
-                       struct moe_err *err)
+                       uint64_t most_bytes, struct moe_err *err)
 {
     const char *key;
     json_t *item;
     size_t i;
     if (json_is_string(json))
         return moe_prompt_check_length(model, json_string_value(json), json_string_length(json),
-                                       context, err);
+                                       context, most_bytes, err);
     json_array_foreach(json, i, item)
     {
-        MOE_TRY(check_texts(model, item, context, err));
+        MOE_TRY(check_texts(model, item, context, most_bytes, err));
     }
     json_object_foreach((json_t *)json, key, item)
     {
-        MOE_TRY(check_texts(model, item, context, err));
+        MOE_TRY(check_texts(model, item, context, most_bytes, err));
     }
     return MOE_OK;
 }
@@ -142,15 +149,16 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
                     uint64_t *again, struct moe_err *err)
 {
     struct moe_buf all = {0}, words = {0};
+    const uint64_t most = input->allowance ? input->allowance->max_bytes : UINT64_MAX;
     if (model->config.n_encoder)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "the model's encoder reads a source by itself, and no chat: ask for a "
                         "completion of text");
     int status;
-    MOE_STEP(check_texts(model, input->messages, context, err));
-    MOE_STEP(check_texts(model, input->tools, context, err));
+    MOE_STEP(check_texts(model, input->messages, context, most, err));
+    MOE_STEP(check_texts(model, input->tools, context, most, err));
     MOE_STEP(moe_chat_render(chat, input, &all, &words, err));
-    MOE_STEP(moe_prompt_check_length(model, (const char *)all.data, all.size, context, err));
+    MOE_STEP(moe_prompt_check_length(model, (const char *)all.data, all.size, context, most, err));
     MOE_STEP(moe_prompt_encode(model, &all, &words, 0, ids, err));
     if (again)
         *again = moe_prompt_again(model, chat, input, &all, ids);

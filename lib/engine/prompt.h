@@ -23,10 +23,10 @@ int moe_prompt_encode(const struct moe_model *model, const struct moe_buf *rende
  * `least`: the prompt has n tokens or more, and takes at least that -c. */
 int moe_prompt_too_long(const struct moe_config *config, uint64_t n, bool least, uint64_t context,
                         struct moe_err *err);
-/* MOE_ERR_LIMIT: n bytes of text make more ids than `context`, which is seen without making them.
- */
+/* MOE_ERR_LIMIT: n bytes of text make more ids than `context`, which is seen without making them,
+ * or making them takes more memory than `most_bytes`. */
 int moe_prompt_check_length(const struct moe_model *model, const char *text, uint64_t n,
-                            uint64_t context, struct moe_err *err);
+                            uint64_t context, uint64_t most_bytes, struct moe_err *err);
 /* How many of a chat's ids, which end as `rendered` does, its next turn will begin with, whatever
  * is answered and asked: a template may write what opens an answer, and thoughts before it,
  * otherwise by then. For models with recurrent states (moe_generate_options.again); 0 for others.

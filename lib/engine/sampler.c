@@ -199,10 +199,11 @@ static void penalise_repeats(struct moe_sampler *s, const struct moe_tokenizer *
         uint64_t length = 0;
         while (length < most && length < i && recent[i - 1 - length] == recent[n - 1 - length])
             length++;
-        if (length < allowed || next >= s->vocab || breaks(s, tok, &next, 1))
+        if (length < allowed || next >= s->vocab)
             continue;
         const double p = o->dry_multiplier * pow(o->dry_base, (double)(length - allowed));
-        penalty[next] = p <= penalty[next] ? penalty[next] : p < FLT_MAX ? (float)p : FLT_MAX;
+        if (p > penalty[next] && !breaks(s, tok, &next, 1)) /* looked at only where it matters */
+            penalty[next] = p < FLT_MAX ? (float)p : FLT_MAX;
     }
     for (uint64_t i = 1; i < n; i++)
         if (recent[i] < s->vocab) {

@@ -170,10 +170,10 @@ static void note_vector(struct moe_reply *r, struct choice *c)
     moe_buf_release(&c->thought);
     json_decref(asked);
     r->n_vectors_bytes += c->text.size;
-    if (!r->failed && r->n_vectors_bytes > MOE_REQUEST_MAX_VECTOR_BYTES) {
+    if (!r->failed && r->n_vectors_bytes > MOE_REQUEST_MAX_REPLY_BYTES) {
         moe_fail(&r->why, MOE_ERR_FORMAT,
                  "the vectors of %u texts take more than %d MiB: send fewer at a time", r->n,
-                 MOE_REQUEST_MAX_VECTOR_BYTES >> 20);
+                 MOE_REQUEST_MAX_REPLY_BYTES >> 20);
         r->failed = true;
     }
 }

@@ -119,6 +119,19 @@ static void put_piece(struct moe_emit *e, const uint8_t *bytes, uint32_t n)
     moe_emit_close(e);
 }
 
+/* Many ids with their pieces may take more than a reply may have: the loops end there. */
+static bool has_room(struct moe_reply *r, const struct moe_buf *out)
+{
+    if (out->size > MOE_REQUEST_MAX_REPLY_BYTES) {
+        moe_fail(&r->why, MOE_ERR_FORMAT,
+                 REQUEST
+                 ": its %llu tokens take more than %d MiB in the reply: send less at a time",
+                 (unsigned long long)r->n_prompt, MOE_REQUEST_MAX_REPLY_BYTES >> 20);
+        r->failed = true;
+    }
+    return !r->failed;
+}
+
 static void write_ids(struct moe_reply *r, struct moe_buf *out)
 {
     const struct moe_server_result *result = r->choices[0].result;
@@ -129,7 +142,7 @@ static void write_ids(struct moe_reply *r, struct moe_buf *out)
     moe_emit_u64(&e, "count", result->n_prompt);
     moe_emit_u64(&e, "max_model_len", result->context);
     moe_emit_open_list(&e, "tokens");
-    for (uint64_t i = 0; i < result->n_prompt; i++) {
+    for (uint64_t i = 0; i < result->n_prompt && has_room(r, out); i++) {
         if (!pieces) {
             moe_emit_u64(&e, NULL, result->ids[i]);
             continue;
@@ -143,13 +156,15 @@ static void write_ids(struct moe_reply *r, struct moe_buf *out)
     moe_emit_close(&e);
     if (strings)
         moe_emit_open_list(&e, "token_strs");
-    for (uint64_t i = 0; i < result->n_prompt && strings; i++) {
+    for (uint64_t i = 0; i < result->n_prompt && strings && has_room(r, out); i++) {
         const uint8_t *bytes = moe_tokenizer_bytes(result->tokenizer, result->ids[i], &n);
         moe_emit_bytes(&e, NULL, bytes, n);
     }
     if (strings)
         moe_emit_close(&e);
     moe_emit_end_item(&e, NULL);
+    if (r->failed)
+        moe_buf_release(out);
 }
 
 static void write_text(struct moe_reply *r, struct moe_buf *out)

@@ -33,6 +33,7 @@ enum {
     CONNECTION_BYTES = 4 << 10, /* of libmicrohttpd and ours, beside the headers */
     RESERVE = 16,               /* connections beyond the limit, for /health and /metrics */
     LOOK_MILLISECONDS = 250,    /* between two looks for late requests and silent streams */
+    SEND_BYTES = 128 << 10,     /* that the kernel holds for a client that does not read, at most */
 };
 #define BEGIN_SECONDS 0.25 /* a stream waits no longer for what would change its status */
 
@@ -210,15 +211,28 @@ static void on_connection(void *ctx, struct MHD_Connection *connection, void **c
     }
 }
 
+/* Whether its client sends no more, and all that it sent was read. */
+static bool has_said_all(const struct http_connection *c)
+{
+    char byte;
+    return recv(c->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+/* Closes connections whose requests do not become complete: those that take too long, and those
+ * whose clients left within one. libmicrohttpd 0.9.75 does not notice who leaves at once after
+ * sending a part. */
 static void http_close_late(struct moe_http *h)
 {
-    double before = moe_seconds() - h->options.request_seconds;
+    const double now = moe_seconds(), before = now - h->options.request_seconds;
     uint64_t late = 0;
-    for (struct http_connection *c = h->connections; c; c = c->next)
-        if (c->waits && c->since < before) {
-            let_go(c);
-            late++;
-        }
+    for (struct http_connection *c = h->connections; c; c = c->next) {
+        const bool is_late = c->since < before;
+        if (!c->waits ||
+            (!is_late && (now - c->since < LOOK_MILLISECONDS * 1e-3 || !has_said_all(c))))
+            continue;
+        let_go(c);
+        late += is_late;
+    }
     pthread_mutex_lock(&h->lock);
     h->counts.late += late;
     pthread_mutex_unlock(&h->lock);
@@ -630,11 +644,13 @@ static int listen_at(struct moe_http *h, const struct sockaddr *at, socklen_t n_
 {
     struct sockaddr_storage bound;
     socklen_t n = sizeof bound;
-    int on = 1;
+    int on = 1, send_bytes = SEND_BYTES;
     if (at)
         h->listener = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (h->listener < 0)
         return fail_to_listen(h, errno, err);
+    /* Connections inherit it; else the kernel holds megabytes of each, outside our buffers. */
+    setsockopt(h->listener, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes);
     if (at && at->sa_family == AF_UNIX) {
         fchmod(h->listener, h->options.socket_mode); /* from its first moment on */
     } else if (at) {

@@ -147,8 +147,8 @@ enum { ANSWER_PART = 4 };
  * way to another one of the same client. */
 enum { BODY_QUARTERS = 3 };
 #define STALLED_SECONDS 1.0
-/* The most that an empty buffer keeps. */
-enum { KEPT_BYTES = 16 << 10 };
+/* The most that an empty buffer keeps; an answer for which there is always room. */
+enum { KEPT_BYTES = 16 << 10, SMALL_BYTES = 8 << 10 };
 
 struct exchange *exchange_new(struct moe_http *h, struct MHD_Connection *connection)
 {
@@ -489,6 +489,19 @@ static void add_headers(struct MHD_Response *response, const char *const headers
     for (size_t i = 0; response && headers[i][0]; i++)
         if (headers[i][1])
             MHD_add_response_header(response, headers[i][0], headers[i][1]);
+}
+
+bool exchange_book_whole(struct exchange *x)
+{
+    struct moe_http *h = x->http;
+    pthread_mutex_lock(&h->lock);
+    const uint64_t more = x->out.size > x->booked ? x->out.size - x->booked : 0;
+    const bool fits = more <= SMALL_BYTES || (h->buffered + more <= h->options.buffer_bytes &&
+                                              x->out.size <= h->options.buffer_bytes / ANSWER_PART);
+    x->booked += fits ? more : 0;
+    h->buffered += fits ? more : 0;
+    pthread_mutex_unlock(&h->lock);
+    return fits;
 }
 
 enum MHD_Result http_respond(struct exchange *x, unsigned status, const char *type,

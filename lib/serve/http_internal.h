@@ -153,6 +153,9 @@ void exchange_put_comment(struct exchange *x);
 void exchange_break_silences(struct moe_http *h, double first, double seconds);
 /* Books n bytes beside `out` on its account, or cuts it off as above. With the lock held. */
 void exchange_book(struct exchange *x, uint64_t n);
+/* Books an answer that is whole and was not booked as it came: of a kept response, of models, the
+ * page. False: there is no room for it now. */
+bool exchange_book_whole(struct exchange *x);
 /* The next exchange that was told, which the caller releases; NULL: none. *suspended: its
  * connection was, and is no more. *is_cut: it took too much memory. */
 struct exchange *exchange_next_told(struct moe_http *h, bool *suspended, bool *is_cut);

@@ -667,7 +667,9 @@ static enum MHD_Result respond_page(struct exchange *x)
                                       {"Referrer-Policy", "no-referrer"},
                                       {"Cache-Control", "no-store"},
                                       {NULL}};
-    return http_respond(x, MHD_HTTP_OK, "text/html; charset=utf-8", headers);
+    return exchange_book_whole(x)
+               ? http_respond(x, MHD_HTTP_OK, "text/html; charset=utf-8", headers)
+               : refuse_cut(x);
 }
 
 /* ---- Answers at once ---- */
@@ -704,7 +706,8 @@ static void write_metrics(struct exchange *x)
 
 static enum MHD_Result respond_json(struct exchange *x)
 {
-    return http_respond(x, MHD_HTTP_OK, "application/json", no_store);
+    return exchange_book_whole(x) ? http_respond(x, MHD_HTTP_OK, "application/json", no_store)
+                                  : refuse_cut(x);
 }
 
 /* The model of this name, as one API or Ollama's shows it. */

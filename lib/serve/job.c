@@ -348,7 +348,7 @@ static uint64_t vectors_bytes(const struct moe_server *s, const struct moe_reque
         pools(r) && !m->is_broken ? (uint64_t)r->n * s->needs[m->kind].config.hidden : 0;
     const uint64_t text = n * NUMBER_BYTES;
     return n * sizeof(double) +
-           (text < MOE_REQUEST_MAX_VECTOR_BYTES ? text : MOE_REQUEST_MAX_VECTOR_BYTES);
+           (text < MOE_REQUEST_MAX_REPLY_BYTES ? text : MOE_REQUEST_MAX_REPLY_BYTES);
 }
 
 /* Gives a listed request what it asks for: `r`, which it owns if MOE_OK. Under the mutex. */
@@ -690,7 +690,8 @@ static void job_finish(struct executor *x, struct job *j, struct moe_server_resu
     if (result->err && result->err->status == MOE_ERR_DEVICE)
         look_at_device(x, j->queued.expert);
     j->state = JOB_ENDED;
-    forget_cancelled(x, j);
+    if (j->cancelled)
+        forget_cancelled(x, j);
     job_bill(j);
     give_place_back(j);
     count_choices(a, a->n_counted - 1);
@@ -884,7 +885,6 @@ static uint32_t most_positions(const struct moe_session *s, const struct moe_req
     return counts && most > s->context ? most : s->context;
 }
 
-/* Whether the prompt's states are wanted in place of an answer. */
 /* Makes the ids that the answer continues. */
 static int make_prompt(const struct moe_server *s, const struct loaded *l, const char *name,
                        struct request *a, struct moe_err *err)
@@ -930,19 +930,22 @@ static void add_to_route(struct job *j, const char *name)
     moe_buf_text(&j->route, name);
 }
 
-/* Refuses a text that cannot fit before its ids take memory. */
+/* Refuses a prompt that cannot fit before its ids take memory. */
 static int check_length(const struct executor *x, const struct request *a, struct moe_err *err)
 {
     const struct moe_session *s = x->loaded[x->model].engine->session;
     const struct moe_request *r = a->request;
-    const char *const texts[] = {r->inputs ? r->inputs[a->ids_input].text : NULL, r->prefix_text,
-                                 r->suffix};
+    const struct moe_request_input *p = r->inputs ? &r->inputs[a->ids_input] : NULL;
+    const char *const texts[] = {p ? p->text : NULL, r->prefix_text, r->suffix};
+    const uint32_t most = most_positions(s, r);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         if (texts[i])
-            MOE_TRY(moe_prompt_check_length(s->model, texts[i], strlen(texts[i]),
-                                            most_positions(s, r), err));
+            MOE_TRY(moe_prompt_check_length(s->model, texts[i], strlen(texts[i]), most,
+                                            x->server->reading_bytes, err));
     }
-    return MOE_OK;
+    return p && p->ids && p->n > most && r->task != MOE_TASK_TEXT
+               ? moe_prompt_too_long(&s->model->config, p->n, false, most, err)
+               : MOE_OK;
 }
 
 /* Makes the request's prompt for the model of a choice, which the others then find; fails for all
@@ -1130,6 +1133,11 @@ static int do_task(struct executor *x, struct job *j, struct moe_err *err)
             return moe_fail(err, MOE_ERR_FORMAT, "the request: 'tokens[%llu]' is not a token's id",
                             (unsigned long long)i);
         moe_buf_append(&j->text, bytes, n);
+        if (j->text.size > MOE_REQUEST_MAX_REPLY_BYTES / 2) /* the reply has it twice */
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "the request: the text of 'tokens' takes more than %d MiB: send fewer "
+                            "at a time",
+                            MOE_REQUEST_MAX_REPLY_BYTES >> 21);
     }
     if (j->text.failed)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the text of ids");

@@ -51,6 +51,16 @@ static int copy_text(char **out, const json_t *text, const char *where, struct m
     return *out ? MOE_OK : MOE_ERR_MEMORY;
 }
 
+/* ... one that answers are searched for, at each token. */
+static int copy_short(char **out, const json_t *text, const char *where, int most,
+                      struct moe_err *err)
+{
+    if (json_string_length(text) > (size_t)most)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s has %zu bytes, %d at most are allowed",
+                        where, json_string_length(text), most);
+    return copy_text(out, text, where, err);
+}
+
 enum { BOTH = -1, TEXT_MAX_TOKENS = 16 };
 
 static bool is_given(const json_t *value)
@@ -120,10 +130,9 @@ static int read_bias(struct moe_request *r, const json_t *id, const char *key, c
     if (!json_is_false(bias) && !(json_is_number(bias) && fabs(value) <= 100))
         return moe_fail(err, MOE_ERR_FORMAT,
                         REQUEST ": 'logit_bias' has a bias that is neither -100 to 100 nor false");
-    MOE_TRY(read_biased(to, id, key, err));
-    to->token.bias = (float)value;
     r->n_biases++;
-    return MOE_OK;
+    to->token.bias = (float)value;
+    return read_biased(to, id, key, err);
 }
 
 /* {"15043": -1}, as OpenAI's API has it; llama.cpp's server takes texts too, [[15043, -1], ["Once",
@@ -133,7 +142,7 @@ static int read_biases(struct moe_request *r, const json_t *body, struct moe_err
     json_t *biases = json_object_get(body, "logit_bias"), *bias;
     const size_t n = json_is_array(biases) ? json_array_size(biases) : json_object_size(biases);
     const char *key;
-    size_t i;
+    size_t i, n_bytes = 0;
     if (is_given(biases) && !json_is_array(biases) && !json_is_object(biases))
         return moe_fail(err, MOE_ERR_FORMAT,
                         REQUEST ": 'logit_bias' is neither an object nor a list");
@@ -153,7 +162,13 @@ static int read_biases(struct moe_request *r, const json_t *body, struct moe_err
                                 REQUEST ": 'logit_bias[%zu]' is not a token and its bias", i);
             MOE_TRY(read_bias(r, json_array_get(bias, 0), NULL, json_array_get(bias, 1), err));
         }
-    return MOE_OK;
+    for (i = 0; i < n; i++)
+        n_bytes += r->biases[i].text ? strlen(r->biases[i].text) : 0;
+    return n_bytes <= MOE_REQUEST_MAX_BIASED_BYTES
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_FORMAT,
+                          REQUEST ": 'logit_bias' has texts of %zu bytes, %d at most are allowed",
+                          n_bytes, MOE_REQUEST_MAX_BIASED_BYTES);
 }
 
 /* Reads "dry_sequence_breakers", a list of texts. */
@@ -170,8 +185,9 @@ static int read_breakers(struct moe_request *r, const json_t *body, struct moe_e
     if (!(r->breakers = moe_alloc(n + 1, sizeof *r->breakers, err)))
         return MOE_ERR_MEMORY;
     for (size_t i = 0; i < n; i++)
-        MOE_TRY(copy_text((char **)&r->breakers[i], json_array_get(breakers, i),
-                          "a text of 'dry_sequence_breakers'", err));
+        MOE_TRY(copy_short((char **)&r->breakers[i], json_array_get(breakers, i),
+                           "a text of 'dry_sequence_breakers'", MOE_REQUEST_MAX_BREAKER_BYTES,
+                           err));
     r->sampling.dry_breakers = r->breakers;
     return MOE_OK;
 }
@@ -673,6 +689,15 @@ static int read_ids(struct moe_request_input *p, const json_t *list, struct moe_
     return read_id_list(list, "prompt", p->ids, err);
 }
 
+/* Bytes of the prompts that come before answers. */
+static uint64_t echo_bytes(const struct moe_request *r)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < r->n_inputs && r->echo; i++)
+        bytes += r->inputs[i].text ? r->inputs[i].n * r->n_each : 0;
+    return bytes;
+}
+
 /* Reads a text, a list of ids, or a list of these. */
 static int read_prompts(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
@@ -704,7 +729,12 @@ static int read_prompts(struct moe_request *r, const json_t *body, struct moe_er
         MOE_TRY(json_is_array(one) ? read_ids(p, one, err) : copy_text(&p->text, one, where, err));
         p->n = p->text ? strlen(p->text) : p->n;
     }
-    return MOE_OK;
+    return echo_bytes(r) <= MOE_REQUEST_MAX_REPLY_BYTES
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_FORMAT,
+                          REQUEST ": 'echo' of %u choices of each prompt takes more than %d MiB: "
+                                  "leave it out, or ask for fewer at a time",
+                          r->n, MOE_REQUEST_MAX_REPLY_BYTES >> 20);
 }
 
 static int read_prefix(struct moe_request *r, const json_t *body, struct moe_err *err)
@@ -761,8 +791,8 @@ static int read_stops(struct moe_request *r, const json_t *body, struct moe_err 
     for (size_t i = 0; i < n && status == MOE_OK; i++) {
         char *text = NULL, where[32];
         snprintf(where, sizeof where, "'stop[%zu]'", i);
-        status =
-            copy_text(&text, one ? stop : json_array_get(stop, i), one ? "'stop'" : where, err);
+        status = copy_short(&text, one ? stop : json_array_get(stop, i), one ? "'stop'" : where,
+                            MOE_REQUEST_MAX_STOP_BYTES, err);
         if (status == MOE_OK && text[0])
             r->stops[r->n_stops++] = text;
         else
@@ -1025,21 +1055,24 @@ void moe_request_free(struct moe_request *r)
 int moe_request_go_on(struct moe_request *r, const void *conversation, uint64_t n,
                       struct moe_err *err)
 {
-    json_t *before, *message;
-    size_t i;
-    int failed = 0;
+    json_t *before;
     MOE_TRY(
         moe_json_parse(&before, "the earlier response", conversation, n, MOE_REQUEST_MEMORY, err));
-    json_array_foreach(before, i, message)
-    {
-        failed |= json_array_insert(r->messages, r->n_instructions + i, message);
-    }
+    json_t *all = json_array();
+    int failed = !all;
+    for (size_t i = 0; i < r->n_instructions; i++)
+        failed |= json_array_append(all, json_array_get(r->messages, i));
+    failed |= json_array_extend(all, before);
+    for (size_t i = r->n_instructions; i < json_array_size(r->messages); i++)
+        failed |= json_array_append(all, json_array_get(r->messages, i));
     r->chat_bytes += moe_json_bytes(before);
     moe_json_free(before);
+    moe_json_free(r->messages);
+    r->messages = all;
     return failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the earlier response") : MOE_OK;
 }
 
-char *moe_request_conversation(const struct moe_request *r, uint32_t *n)
+char *moe_request_conversation(struct moe_request *r, uint32_t *n)
 {
     json_t *list = json_array();
     int failed = 0;
@@ -1047,13 +1080,14 @@ char *moe_request_conversation(const struct moe_request *r, uint32_t *n)
         failed |= json_array_append(list, json_array_get(r->messages, i));
     char *text = failed ? NULL : json_dumps(list, JSON_COMPACT);
     *n = (uint32_t)json_array_size(list);
+    r->chat_bytes += text ? strlen(text) + MALLOC_BYTES : 0;
     json_decref(list);
     return text;
 }
 
 uint64_t moe_request_bytes(const struct moe_request *r)
 {
-    uint64_t bytes = sizeof *r + r->chat_bytes + r->n_fields * sizeof *r->fields;
+    uint64_t bytes = sizeof *r + r->chat_bytes + echo_bytes(r) + r->n_fields * sizeof *r->fields;
     for (uint32_t i = 0; i < r->n_stops; i++)
         bytes += strlen(r->stops[i]) + MALLOC_BYTES;
     for (uint32_t i = 0; i < r->n_fields; i++)

@@ -65,15 +65,18 @@ enum {
     MOE_REQUEST_MEMORY = 32 << 20, /* for a body's values, while it is read */
     MOE_REQUEST_MAX_CHOICES = 128,
     MOE_REQUEST_MAX_INPUTS = 2048,
-    MOE_REQUEST_MAX_VECTOR_BYTES = 4 << 20, /* of embeddings, as text, of one reply */
+    MOE_REQUEST_MAX_REPLY_BYTES = 4 << 20, /* of vectors, prompts and ids that replies give back */
     MOE_REQUEST_MAX_STOPS = 16,
+    MOE_REQUEST_MAX_STOP_BYTES = 1 << 10,
     MOE_REQUEST_MAX_TOP_LOGPROBS = 20,
     MOE_REQUEST_MAX_FIELDS = 64,
     MOE_REQUEST_MAX_VARIABLES = 64,
     MOE_REQUEST_IGNORED = 256,
     MOE_REQUEST_MAX_BIASES = 1024,
+    MOE_REQUEST_MAX_BIASED_BYTES = 16 << 10, /* of their texts together */
     MOE_REQUEST_MAX_STOP_IDS = 64,
     MOE_REQUEST_MAX_BREAKERS = 32,
+    MOE_REQUEST_MAX_BREAKER_BYTES = 64,
 };
 
 /* What "logit_bias" adds to a token, or to each token of a text. */
@@ -159,8 +162,9 @@ uint64_t moe_request_bytes(const struct moe_request *r);
 int moe_request_go_on(struct moe_request *r, const void *conversation, uint64_t n,
                       struct moe_err *err);
 
-/* Its messages but for its instructions, n of them, as JSON; free(). NULL: out of memory. */
-char *moe_request_conversation(const struct moe_request *r, uint32_t *n);
+/* Its messages but for its instructions, n of them, as JSON, which counts among its bytes; free().
+ * NULL: out of memory. */
+char *moe_request_conversation(struct moe_request *r, uint32_t *n);
 
 uint64_t moe_request_seed(const struct moe_request *r, uint32_t choice);
 

@@ -83,6 +83,17 @@ tried nothing '*"choices"*' "nothing is nothing, however often"
 tried ways '*ways open where an answer begins*' "and too many ways to begin"
 check "... whose code is not that of a long prompt" matches "$got" '*"code":null*'
 tried long '*does not fit the context*"code":"context_length_exceeded"*' "a long prompt for 128 choices is refused"
+part() { # BEFORE TIMES CHARACTER AFTER
+    printf '%s' "$1"
+    head -c "$2" /dev/zero | tr '\0' "$3"
+    printf '%s' "$4"
+}
+part '{"prompt":"' 1500000 a '"}' >"$tmp/word"
+post "$tmp/word"
+check "so is a word that takes more memory than may be taken" matches "$got" '*longest word has 1500000, takes more than 4096 KiB*'
+part '{"echo":true,"n":128,"prompt":"' 1500000 ' ' '"}' >"$tmp/echo"
+post "$tmp/echo"
+check "... and its echo before 128 answers" matches "$got" "*'echo' of 128 choices*"
 peak=$(sed -n 's/^VmHWM:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$server/status")
 check "memory has stayed within its limit: $peak KiB" [ "$peak" -lt 262144 ]
 
@@ -93,6 +104,19 @@ began=$(date +%s)
 kill "$server"
 code=0
 wait "$server" || code=$?
-check "a signal ends the server while 200 such requests wait" [ $(($(date +%s) - began)) -le 3 ]
+check "a signal ends the server while 200 such requests wait" [ $(($(date +%s) - began)) -le 30 ]
 wait "$others"
+
+# With room for larger requests: what ids stand for.
+listen "$bin/moe-serve" "$tiny" --memory 8G || exit 1
+{
+    printf '{"tokens":[2175'
+    repeat ,2175 100000
+    printf ']}'
+} >"$tmp/ids"
+post "$tmp/ids" -P /detokenize
+check "the text of ids ends at 2 MiB" matches "$got" "*the text of 'tokens' takes more than 2 MiB*"
+part '{"with_pieces":true,"content":"' 1300000 a '"}' >"$tmp/word"
+post "$tmp/word" -P /tokenize
+check "a reply of ids and pieces at 4 MiB" matches "$got" '*tokens take more than 4 MiB in the reply*'
 finish

@@ -685,6 +685,102 @@ static void bodies_that_do_not_go_on_give_way(void **state)
     }
 }
 
+/* A figure of /metrics, asked on a connection of its own. */
+static unsigned long figure(const char *name)
+{
+    struct moe_buf heard = {0};
+    int fd =
+        send_from("127.0.0.9", "GET /metrics HTTP/1.1\r\n" OF_HOST "Connection: close\r\n\r\n");
+    hear(fd, &heard, NULL);
+    const char *at = strstr((const char *)heard.data, name);
+    assert_non_null(at);
+    unsigned long value = strtoul(at + strlen(name), NULL, 10);
+    moe_buf_release(&heard);
+    close(fd);
+    return value;
+}
+
+/* Who closes a connection within a request leaves nothing behind, long before requests are late;
+ * who closes only its half, without having said all, has it closed. */
+static void half_sent_requests_end_with_their_clients(void **state)
+{
+    (void)state;
+#define HALF_BODY "POST /v1/completions HTTP/1.1\r\n" OF_HOST "Content-Length: 100\r\n\r\n{\"pro"
+#define WHOLE "GET /health HTTP/1.1\r\n" OF_HOST "\r\n"
+    static const char *const sent[] = {
+        "",
+        "GET /hea",
+        "GET /health HTTP/1.1\r\nHost: local",
+        HALF_BODY,
+        "POST /v1/completions HTTP/1.1\r\n" OF_HOST
+        "Transfer-Encoding: chunked\r\n\r\n10\r\n{\"pro",
+        "POST /nowhere HTTP/1.1\r\n" OF_HOST "Content-Length: 100\r\n\r\n{\"pro",
+        WHOLE "GET /hea",
+        WHOLE HALF_BODY,
+    };
+    enum { N = sizeof sent / sizeof sent[0] };
+    open_door(1 << 20);
+    for (int half = 0; half < 2; half++)
+        for (int i = 0; i < N; i++) {
+            struct moe_buf heard = {0};
+            int fd = send_from("127.0.0.1", sent[i]);
+            if (half) {
+                shutdown(fd, SHUT_WR);
+                hear(fd, &heard, NULL); /* to the end */
+                moe_buf_release(&heard);
+            }
+            close(fd);
+        }
+    while (figure("\nmoe_http_connections ") > 1)
+        usleep(1000);
+    assert_int_equal(figure("\nmoe_http_buffered_bytes "), 0);
+    assert_int_equal(figure("\nmoe_http_late_total "), 0);
+    close_door();
+}
+
+/* Answers that are there at once count as those that come: who asks for one again and again and
+ * does not read does not fill memory. */
+static void kept_responses_that_nobody_reads_are_counted(void **state)
+{
+    (void)state;
+    enum { LONG = 600 << 10, N = 12 };
+    struct moe_buf body = {0}, heard = {0};
+    char ask[160], status[13] = "";
+    int clients[N], n_served = 0;
+    open_door(4 << 20);
+    fake.answers_at_once = true;
+    moe_buf_text(&body, "{\"input\":\"x\",\"metadata\":{\"k\":\"");
+    for (int i = 0; i < LONG; i++)
+        moe_buf_u8(&body, 'x');
+    moe_buf_text(&body, "\"}}");
+    int fd = dial();
+    int n = snprintf(ask, sizeof ask,
+                     "POST /v1/responses HTTP/1.1\r\n" OF_HOST
+                     "Connection: close\r\nContent-Length: %llu\r\n\r\n",
+                     (unsigned long long)body.size);
+    assert_int_equal(send(fd, ask, (size_t)n, 0), n);
+    for (uint64_t at = 0; at < body.size; at += (uint64_t)n)
+        assert_true((n = (int)send(fd, body.data + at, body.size - at, 0)) > 0);
+    hear(fd, &heard, NULL);
+    close(fd);
+    const char *id = strstr((const char *)heard.data, "\"id\":\"resp_");
+    assert_non_null(id);
+    n = snprintf(ask, sizeof ask, "GET /v1/responses/%.*s HTTP/1.1\r\n" OF_HOST "\r\n",
+                 (int)strcspn(id + 6, "\""), id + 6);
+    for (int i = 0; i < N; i++) {
+        clients[i] = send_from("127.0.0.1", ask);
+        assert_int_equal(recv(clients[i], status, 12, MSG_WAITALL), 12);
+        n_served += strcmp(status, "HTTP/1.1 200") == 0;
+    }
+    assert_in_range(n_served, 1, (4 << 20) / LONG);
+    assert_string_equal(status, "HTTP/1.1 503");
+    for (int i = 0; i < N; i++)
+        close(clients[i]);
+    moe_buf_release(&heard);
+    moe_buf_release(&body);
+    close_door();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -696,6 +792,8 @@ int main(void)
         cmocka_unit_test(who_stops_sending_gets_the_answer),
         cmocka_unit_test(silent_streams_begin_and_go_on),
         cmocka_unit_test(half_sent_requests_give_way),
+        cmocka_unit_test(half_sent_requests_end_with_their_clients),
+        cmocka_unit_test(kept_responses_that_nobody_reads_are_counted),
         cmocka_unit_test(bodies_that_do_not_go_on_give_way),
         cmocka_unit_test(who_does_not_read_is_cut_off),
         cmocka_unit_test(an_answer_beyond_the_buffers_is_refused),

@@ -323,6 +323,76 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         refused(MOE_REQUEST_TEXT, texts[i].json, texts[i].words);
 }
 
+/* What each token costs, and what replies hold, does not grow with texts of any length. */
+static void long_texts_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *before, *after; /* of a text that is as long as may be, and then longer */
+        int most;
+        const char *words;
+    } longs[] = {
+        {"\"stop\": \"", "\"", MOE_REQUEST_MAX_STOP_BYTES, "'stop' has 1025 bytes, 1024 at most"},
+        {"\"stop\": [\"b\", \"", "\"]", MOE_REQUEST_MAX_STOP_BYTES, "'stop[1]' has 1025 bytes"},
+        {"\"dry_sequence_breakers\": [\"", "\"]", MOE_REQUEST_MAX_BREAKER_BYTES,
+         "a text of 'dry_sequence_breakers' has 65 bytes"},
+        {"\"logit_bias\": {\"5\": 1, \"b\": 2, \"", "\": 1}", MOE_REQUEST_MAX_BIASED_BYTES - 1,
+         "'logit_bias' has texts of 16385 bytes, 16384 at most"},
+        {"\"logit_bias\": [[\"b\", 1], [\"", "\", 1]]", MOE_REQUEST_MAX_BIASED_BYTES - 1,
+         "'logit_bias' has texts of 16385 bytes"},
+        {"\"echo\": true, \"n\": 64, \"prompt\": \"", "\"", MOE_REQUEST_MAX_REPLY_BYTES / 64,
+         "'echo' of 64 choices of each prompt takes more than 4 MiB"},
+        {"\"echo\": true, \"best_of\": 64, \"prompt\": [\"", "\"]",
+         MOE_REQUEST_MAX_REPLY_BYTES / 64, "'echo' of 64 choices"},
+    };
+    for (size_t i = 0; i < N_ITEMS(longs); i++)
+        for (int more = 0; more < 2; more++) {
+            struct moe_buf body = {0};
+            moe_buf_printf(&body, "{%s", longs[i].before);
+            for (int k = 0; k < longs[i].most + more; k++)
+                moe_buf_u8(&body, 'a');
+            moe_buf_printf(&body, "%s%s}", longs[i].after,
+                           strstr(longs[i].before, "prompt") ? "" : ", \"prompt\": \"x\"");
+            moe_buf_u8(&body, 0);
+            if (more)
+                refused(MOE_REQUEST_TEXT, (const char *)body.data, longs[i].words);
+            else
+                moe_request_free(parse(MOE_REQUEST_TEXT, (const char *)body.data));
+            moe_buf_release(&body);
+        }
+}
+
+/* What a conversation that goes on costs grows with its length, not with its square, and what is
+ * kept of it counts as its request's memory. */
+static void a_long_conversation_goes_on(void **state)
+{
+    (void)state;
+    enum { N = 20000 };
+    struct moe_err err;
+    struct moe_buf before = {0};
+    for (int i = 0; i < N; i++)
+        moe_buf_printf(&before, "%c{\"role\":\"user\",\"content\":\"%d\"}", i ? ',' : '[', i);
+    moe_buf_u8(&before, ']');
+    struct moe_request *r =
+        parse(MOE_REQUEST_RESPONSES, "{\"instructions\": \"Be brief\", \"input\": \"x\"}");
+    const uint64_t bytes = moe_request_bytes(r);
+    assert_ok(moe_request_go_on(r, before.data, before.size, &err), &err);
+    assert_int_equal(json_array_size(r->messages), N + 2);
+    assert_true(moe_chat_has_role(json_array_get(r->messages, 0), "system"));
+    assert_string_equal(
+        json_string_value(json_object_get(json_array_get(r->messages, N), "content")), "19999");
+    const uint64_t longer = moe_request_bytes(r);
+    assert_true(longer > bytes + before.size);
+    uint32_t n;
+    char *conversation = moe_request_conversation(r, &n);
+    assert_int_equal(n, N + 1);
+    assert_int_equal(strncmp(conversation, (const char *)before.data, before.size - 1), 0);
+    assert_true(moe_request_bytes(r) >= longer + strlen(conversation));
+    free(conversation);
+    moe_buf_release(&before);
+    moe_request_free(r);
+}
+
 static void how_tokens_are_drawn_is_read(void **state)
 {
     (void)state;
@@ -527,6 +597,8 @@ int main(void)
         cmocka_unit_test(prompts_come_in_each_form),
         cmocka_unit_test(what_cannot_be_is_refused_by_its_key),
         cmocka_unit_test(how_tokens_are_drawn_is_read),
+        cmocka_unit_test(long_texts_are_refused),
+        cmocka_unit_test(a_long_conversation_goes_on),
         cmocka_unit_test(what_asks_for_nothing_is_taken),
         cmocka_unit_test(near_misses_are_taken),
         cmocka_unit_test(values_are_bounded),
