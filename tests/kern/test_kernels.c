@@ -131,8 +131,9 @@ static uint8_t draw_exponent(uint64_t *seed, enum flavour flavour)
 /* The codes whose numbers are largest and smallest. */
 static uint8_t worst_code(uint16_t kind, bool largest)
 {
+    const int n = 1 << moe_layout_bits(kind);
     int32_t best = 0;
-    for (int code = 0; code < 1 << moe_layout_bits(kind); code++) {
+    for (int code = 0; code < n; code++) {
         int32_t number = moe_layout_number(kind, code), old = moe_layout_number(kind, best);
         best = (largest ? number > old : number < old) ? code : best;
     }

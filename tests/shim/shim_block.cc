@@ -135,7 +135,9 @@ static void end_copies()
     thread_copies &c = copies[thread_number];
     if (c.n_made < c.asked.size())
         wrong("thread %u ended without waiting for its copies", thread_number);
-    c = thread_copies();
+    c.asked.clear(); /* which keeps its memory */
+    c.ends.clear();
+    c.n_made = c.n_groups_made = 0;
 }
 
 /* ---- Who runs ---- */
