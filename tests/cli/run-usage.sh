@@ -18,7 +18,7 @@ run "$bin/moe-run" --cpu scalar --version
 expect_stdout_like '*cpu: scalar,*' "--cpu forces an instruction set"
 
 run "$bin/moe-run" --top-k x model.moe
-error_line 2 "moe-run: option --top-k: 'x' is not a whole number from 0 to 1000000 (see moe-run --help)" \
+error_line 2 "moe-run: option --top-k: 'x' is neither a number of tokens, at most 1000000, nor -1 for all (see moe-run --help)" \
     "a number that is none"
 run "$bin/moe-run" --temp -1 model.moe
 error_line 2 "moe-run: option --temp: '-1' is not a number from 0 to 100 *" "a number out of range"
