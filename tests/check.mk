@@ -34,10 +34,19 @@ $(CLIENTS_VENV)/bin/python:
 	    $(@D)/pip install -q litellm && \
 	    $(@D)/pip install -q openai anthropic instructor langchain-openai llm ollama langchain-ollama && \
 	    $(@D)/pip install -q 'lm-eval[api]' transformers mcp; } || rm -rf $(CLIENTS_VENV)
+# Coding agents, whose packages want others than these.
+$(CLIENTS_VENV)/agents/bin/python:
+	@echo "Installing coding agents into $(CLIENTS_VENV)/agents"
+	@{ python3 -m venv $(CLIENTS_VENV)/agents && \
+	    $(@D)/pip install -q openai-codex-cli-bin claude-agent-sdk mini-swe-agent && \
+	    python3 -m venv $(CLIENTS_VENV)/aider && $(CLIENTS_VENV)/aider/bin/pip install -q aider-chat; } || \
+	    rm -rf $(CLIENTS_VENV)/agents
 check-clients: all
 	@$(MAKE) -s $(CLIENTS_VENV)/bin/python
 	@if [ -x $(CLIENTS_VENV)/bin/python ]; then \
-	    BUILD=$(BUILD) PYTHON_OPENAI=$(CLIENTS_VENV)/bin/python sh tests/cli/serve-clients.sh; \
+	    $(MAKE) -s $(CLIENTS_VENV)/agents/bin/python; \
+	    BUILD=$(BUILD) PYTHON_OPENAI=$(CLIENTS_VENV)/bin/python PYTHON_AGENTS=$(CLIENTS_VENV)/agents/bin/python \
+	    PATH=$(abspath $(CLIENTS_VENV))/aider/bin:$$PATH sh tests/cli/serve-clients.sh; \
 	else echo "check-clients: skipped: pip cannot install the clients here"; fi
 
 check-rooms: all

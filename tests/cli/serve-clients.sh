@@ -1,5 +1,6 @@
-# moe-serve as others use it: the official openai client and, in headless Chromium, the chat page.
-# PYTHON_OPENAI: a Python that has the package openai (python3); CHROMIUM: the browser (chromium).
+# moe-serve as others use it: the official openai client, coding agents and, in headless Chromium, the chat page.
+# PYTHON_OPENAI: a Python that has the package openai (python3); PYTHON_AGENTS: one that has coding agents beside it (none);
+# CHROMIUM: the browser (chromium).
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
 pack
@@ -38,6 +39,19 @@ if "$python" -c 'import openai' 2>/dev/null; then
     wait "$server"
 else
     skip "the openai client" "no Python with the package openai (PYTHON_OPENAI)"
+fi
+
+if [ -n "${PYTHON_AGENTS:-}" ]; then
+    # What agents say of themselves is longer than the model's own context; the template shows ends of it.
+    mkdir "$tmp/long" "$tmp/agents"
+    cp "$checkpoint"/* "$tmp/long"
+    sed 's/"max_position_embeddings": *[0-9]*/"max_position_embeddings": 8192/' "$checkpoint/config.json" >"$tmp/long/config.json"
+    run "$bin/moe-quantize" -q -o "$tmp/long.moe" "$tmp/long"
+    listen "$bin/moe-serve" "$tmp/long.moe" -c 8192 --template-file tests/data/agents.jinja --name m || exit 1
+    "$PYTHON_AGENTS" tests/clients/coding_agents.py "$url" "$tmp/agents" >"$tmp/lines" 2>"$err" </dev/null
+    tell "coding agents" "$tmp/lines"
+    kill "$server"
+    wait "$server"
 fi
 
 if ! command -v python3 >/dev/null || ! command -v "$browser" >/dev/null; then
