@@ -63,7 +63,7 @@ static int load_prompt(struct keeping *k, struct moe_err *err)
 /* The file begins with these n tokens, so replacing it would lose something, even where the prompt
  * could not use its states, or keys and values of a text longer than LongRoPE's original context.
  */
-static bool holds(const struct keeping *k, uint64_t n)
+static bool keeping_holds(const struct keeping *k, uint64_t n)
 {
     const struct moe_ids *prompt = &k->talk->history;
     return k->file.n >= n && memcmp(k->file.ids, prompt->ids, n * sizeof *prompt->ids) == 0;
@@ -81,7 +81,7 @@ static int save_prompt(const struct keeping *k, bool reading, struct moe_err *er
     s->stats.loaded_tokens = k->held ? n - s->stats.prompt_tokens : 0;
     if (s->stats.context_shifts)
         return MOE_OK;
-    if (k->file.n && holds(k, n_kept)) {
+    if (k->file.n && keeping_holds(k, n_kept)) {
         if (!reading && s->stats.loaded_tokens + 1 < n)
             cli_note("%s: holds a longer prompt, which this one cannot begin from: it stays as it "
                      "is (another file would keep this one)",

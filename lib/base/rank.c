@@ -7,7 +7,7 @@ enum { FEW = 4, SOME = 8 };
 
 /* Maps a value to a number that is larger for a larger value and, among equal ones (0 and -0 are
  * equal), for a lower index. NaNs are the smallest. */
-static uint64_t key_of(float value, uint32_t index)
+static uint64_t rank_key_of(float value, uint32_t index)
 {
     uint32_t bits = 0;
     value += 0.0f; /* -0 becomes 0 */
@@ -24,7 +24,7 @@ static inline void best_of_few(const float *values, uint32_t n, uint32_t most, u
 {
     uint64_t found[SOME] = {0};
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t next = key_of(values[i], i);
+        uint64_t next = rank_key_of(values[i], i);
         for (uint32_t j = 0; j < most; j++) {
             uint64_t larger = found[j] > next ? found[j] : next;
             next = found[j] > next ? next : found[j];

@@ -141,7 +141,7 @@ static int consider_row(struct search *b, uint32_t beam, uint32_t row, struct mo
 }
 
 /* Keeps a finished text, if it is among the best. */
-static void finish(struct search *b, const struct candidate *c)
+static void finish_candidate(struct search *b, const struct candidate *c)
 {
     uint32_t n = b->options->n, at = b->n_finished;
     struct hypothesis h = {.n_tokens = b->n_steps + 1, .last = c->node};
@@ -166,7 +166,7 @@ static int part_candidates(struct search *b, struct moe_err *err)
         if (!ends)
             status = has_stop_text(b, b->n_steps + 1, c->node, &ends, err);
         if (ends && i < n)
-            finish(b, c);
+            finish_candidate(b, c);
         else if (!ends && b->n_next < n)
             b->next[b->n_next++] = (struct beam){.score = c->score, .node = c->node};
     }
@@ -246,7 +246,7 @@ static int fork_sequences(struct search *b, struct moe_err *err)
     return status;
 }
 
-static int go_on(struct search *b, struct moe_err *err)
+static int advance_beams(struct search *b, struct moe_err *err)
 {
     struct beam *before = b->live;
     int status = fork_sequences(b, err);
@@ -307,7 +307,7 @@ static int search(struct search *b, uint32_t last, struct moe_err *err)
     MOE_TRY(consider_row(b, 0, last, err));
     MOE_TRY(part_candidates(b, err));
     while (!is_over(b) && !(b->interrupted = stop && *stop)) {
-        MOE_TRY(go_on(b, err));
+        MOE_TRY(advance_beams(b, err));
         MOE_TRY(compute(b, err));
         MOE_TRY(part_candidates(b, err));
     }

@@ -274,7 +274,8 @@ static int read_moment(const char *name, const json_t *root, struct tm *t, struc
 
 /* ---- Saving ---- */
 
-static int describe(const struct moe_conversation *c, struct moe_buf *out, struct moe_err *err)
+static int describe_conversation(const struct moe_conversation *c, struct moe_buf *out,
+                                 struct moe_err *err)
 {
     json_t *root = json_object();
     json_object_set(root, "messages", c->messages);
@@ -306,7 +307,7 @@ int moe_conversation_save(const struct moe_conversation *c, const struct moe_sam
     if (sampler)
         context.draws = moe_sampler_get_draws(sampler);
     snprintf(context.method, sizeof context.method, "%s", method);
-    int status = describe(c, &context.text, err);
+    int status = describe_conversation(c, &context.text, err);
     if (status == MOE_OK)
         status = moe_context_write(path, c->session, 0, &context, err);
     moe_buf_release(&context.text);
@@ -344,8 +345,8 @@ static int read_text(const struct moe_context *context, const char *path,
     return MOE_OK;
 }
 
-static int take(struct moe_conversation *c, struct moe_sampler *sampler,
-                struct moe_context_file *file, const char *path, struct moe_err *err)
+static int take_context(struct moe_conversation *c, struct moe_sampler *sampler,
+                        struct moe_context_file *file, const char *path, struct moe_err *err)
 {
     struct moe_context *context = &file->context;
     struct moe_conversation new = {.chat = c->chat};
@@ -392,7 +393,7 @@ int moe_conversation_load(struct moe_conversation *c, struct moe_sampler *sample
 {
     struct moe_context_file file;
     MOE_TRY(moe_context_open(&file, path, c->session, method, err));
-    int status = take(c, sampler, &file, path, err);
+    int status = take_context(c, sampler, &file, path, err);
     moe_context_close(&file);
     return status;
 }

@@ -331,7 +331,7 @@ static struct member *take_waiting(struct moe_generator *g, struct member **at)
 /* ---- Ending ---- */
 
 /* Says how it ended, and frees a member that neither waits nor runs. */
-static void finish(struct member *m, int status, const struct moe_err *err)
+static void finish_member(struct member *m, int status, const struct moe_err *err)
 {
     const struct moe_err unsaid = {0};
     const int shown = moe_answer_end(&m->answer, status);
@@ -362,7 +362,7 @@ static void finish(struct member *m, int status, const struct moe_err *err)
 static void finish_by_user(struct member *m)
 {
     m->answer.why = MOE_STOP_USER;
-    finish(m, MOE_OK, NULL);
+    finish_member(m, MOE_OK, NULL);
 }
 
 /* NULL: it does not rest. */
@@ -402,7 +402,7 @@ static void fail_rows(struct moe_generator *g, uint32_t n_rows, int status,
 {
     for (uint32_t i = 0; i < n_rows; i++)
         if (g->running[g->rows[i].sequence])
-            finish(stop_running(g, g->rows[i].sequence), status, err);
+            finish_member(stop_running(g, g->rows[i].sequence), status, err);
 }
 
 static bool is_stopped(const struct member *m)
@@ -527,7 +527,7 @@ void moe_generator_resume(struct moe_generator *g, uint64_t id)
     int status =
         moe_sampler_new(&m->request.sampler, &m->sampling, g->session->model->config.vocab, &err);
     if (status != MOE_OK) {
-        finish(m, status, &err);
+        finish_member(m, status, &err);
         return;
     }
     moe_sampler_set_draws(m->request.sampler, &m->draws);
@@ -658,7 +658,7 @@ static void admit(struct moe_generator *g)
         if (status == MOE_OK)
             status = begin_running(g, i, m, &err);
         if (status != MOE_OK)
-            finish(stop_running(g, i), status, &err);
+            finish_member(stop_running(g, i), status, &err);
     }
 }
 
@@ -729,7 +729,7 @@ static void draw(struct moe_generator *g, uint32_t row, const float *logits)
         status = take_token(g, m, row, logits, &id, &another, &err);
     moe_answer_count(&m->answer, &g->session->stats);
     if (status != MOE_OK || m->answer.ended) {
-        finish(stop_running(g, sequence), status, &err);
+        finish_member(stop_running(g, sequence), status, &err);
         return;
     }
     judge(g, m, id);
@@ -765,7 +765,7 @@ static void score(struct moe_generator *g, uint32_t row, const float *logits)
     m->n_scored = r->position + 2;
     int status = moe_answer_say(&m->answer, m->history->ids[r->position + 1], logits);
     if (status != MOE_OK)
-        finish(stop_running(g, r->sequence), status, &none);
+        finish_member(stop_running(g, r->sequence), status, &none);
 }
 
 /* Whether the device chooses the token, or a search draws by itself. */
@@ -802,7 +802,7 @@ static void draw_rows(struct moe_generator *g, uint32_t first, uint32_t n)
             else if (status == MOE_OK)
                 (is_last(g, first + i) ? draw : score)(g, first + i, g->logits + i * stride);
             else
-                finish(stop_running(g, g->rows[first + i].sequence), status, &err);
+                finish_member(stop_running(g, g->rows[first + i].sequence), status, &err);
     }
 }
 
@@ -915,7 +915,7 @@ static void hand_over(struct moe_generator *g)
         m->stops_before_end = m->reads = false;
         int status = m->request.options.read(m->request.options.read_ctx, &err);
         if (status != MOE_OK)
-            finish(stop_running(g, i), status, &err);
+            finish_member(stop_running(g, i), status, &err);
     }
 }
 
@@ -1149,7 +1149,7 @@ static int draw_ahead(struct moe_generator *g, uint32_t n, struct moe_err *err)
 }
 
 /* Makes the layer's next rows from those of n whose drafts are to have more tokens. */
-static uint32_t go_on(struct moe_generator *g, uint32_t n)
+static uint32_t advance_members(struct moe_generator *g, uint32_t n)
 {
     uint32_t more = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -1172,7 +1172,7 @@ static void draft_ahead(struct moe_generator *g, uint32_t n_rows)
     uint32_t n = status == MOE_OK ? keep_ends(g, n_read) : n_read;
     while (n > 0 && status == MOE_OK) {
         status = draw_ahead(g, n, &err);
-        if (status != MOE_OK || (n = go_on(g, n)) == 0)
+        if (status != MOE_OK || (n = advance_members(g, n)) == 0)
             break;
         status = moe_ahead(g->session, g->rows, n, g->from, &err);
         for (uint32_t i = 0; i < n; i++)

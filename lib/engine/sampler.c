@@ -59,7 +59,7 @@ static float scale_of(double temperature)
 }
 
 /* A sampler and its arrays from the arena, or NULL where it only counts. */
-static struct moe_sampler *carve(struct moe_arena *arena, uint32_t vocab)
+static struct moe_sampler *carve_sampler(struct moe_arena *arena, uint32_t vocab)
 {
     struct moe_sampler none, *s = moe_arena_take(arena, 1, sizeof *s), *to = s ? s : &none;
     to->changed = moe_arena_take(arena, vocab, sizeof *to->changed);
@@ -72,7 +72,7 @@ static struct moe_sampler *carve(struct moe_arena *arena, uint32_t vocab)
 uint64_t moe_sampler_bytes(uint32_t vocab)
 {
     struct moe_arena arena = {0};
-    carve(&arena, vocab);
+    carve_sampler(&arena, vocab);
     return arena.used;
 }
 
@@ -86,7 +86,7 @@ int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *
         status = MOE_ERR_MEMORY;
     if (status != MOE_OK)
         return status;
-    struct moe_sampler *s = *out = carve(&arena, vocab);
+    struct moe_sampler *s = *out = carve_sampler(&arena, vocab);
     s->options = *options;
     s->vocab = vocab;
     s->inverse_temperature = scale_of(options->temperature);

@@ -249,7 +249,7 @@ static bool schema_says_more(const json_t *schema, const char *but)
 /* ---- Kept until the end ---- */
 
 /* Keeps a new intermediate schema (NULL: there was no memory). */
-static int keep(struct schema *s, json_t *schema)
+static int keep_schema(struct schema *s, json_t *schema)
 {
     moe_allowance_take(s->allowance, SCHEMA_MEMORY + json_object_size(schema) * SCHEMA_MEMBER);
     if (!schema || json_array_append_new(s->kept, schema) != 0)
@@ -260,7 +260,7 @@ static int keep(struct schema *s, json_t *schema)
 /* The schema without a keyword, as a copy. */
 static int schema_without(struct schema *s, const json_t *schema, const char *key, json_t **out)
 {
-    MOE_TRY(keep(s, *out = json_copy((json_t *)schema)));
+    MOE_TRY(keep_schema(s, *out = json_copy((json_t *)schema)));
     json_object_del(*out, key);
     return MOE_OK;
 }
@@ -626,7 +626,7 @@ static int schema_any_of(struct schema *s, const json_t *schema, const char *key
         moe_buf_text(&all, all.size ? " | " : "");
         if (more) {
             const json_t *other = part;
-            MOE_STEP(keep(s, part = json_copy(rest)));
+            MOE_STEP(keep_schema(s, part = json_copy(rest)));
             MOE_STEP(merge_with(s, &part, other));
         }
         if (json_array_append(merged, part) != 0)

@@ -40,7 +40,7 @@ struct sparse {
     uint32_t layer, row;
 };
 
-static struct sparse begin(struct moe_session *s, uint32_t layer, const struct moe_row *rows)
+static struct sparse begin_sparse(struct moe_session *s, uint32_t layer, const struct moe_row *rows)
 {
     struct cpu_work *w = s->device;
     return (struct sparse){
@@ -81,7 +81,7 @@ static void finish_rows(void *ctx, int64_t first, int64_t end, int thread)
 void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                       uint32_t n_rows)
 {
-    struct sparse sp = begin(s, layer, rows);
+    struct sparse sp = begin_sparse(s, layer, rows);
     struct cpu_work *w = s->device;
     struct cpu_index *x = sp.x;
     struct moe_inputs *from = &s->states.inputs;
@@ -160,7 +160,7 @@ static void bring_positions(void *ctx, int64_t first, int64_t end, int thread)
 int stages_cpu_attend_chosen(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                              uint32_t n_rows, struct moe_err *err)
 {
-    struct sparse sp = begin(s, layer, rows);
+    struct sparse sp = begin_sparse(s, layer, rows);
     struct cpu_index *x = sp.x;
     x->chosen.first_layer = layer;
     for (uint32_t end; sp.row < n_rows; sp.row = end) {
@@ -466,7 +466,7 @@ static void complete_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void keep(const struct compress *p, uint32_t n_rows)
+static void keep_open_groups(const struct compress *p, uint32_t n_rows)
 {
     for (uint32_t i = 0; i < n_rows; i++) {
         const struct moe_compressed_part part =
@@ -489,7 +489,7 @@ void stages_cpu_compress(struct moe_session *s, uint32_t layer, const struct moe
         if ((rows[i].position + 1) % ratio == 0)
             w->entries.completed[n++] = i;
     moe_par_for(n, 1, complete_rows, &p);
-    keep(&p, n_rows);
+    keep_open_groups(&p, n_rows);
     moe_recurrent_advance(s, layer, rows, n_rows);
     if (c->layers[layer].compression == MOE_COMPRESS_CHOSEN)
         stages_cpu_choose_entries(s, layer, rows, n_rows);

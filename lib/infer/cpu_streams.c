@@ -95,7 +95,7 @@ static void divide_columns(uint32_t n, float eps, float *each)
 }
 
 /* A row's numbers become in, out and each. */
-static void finish(const struct moe_config *c, const struct moe_streams_mix *by, float *mix)
+static void finish_mix(const struct moe_config *c, const struct moe_streams_mix *by, float *mix)
 {
     uint32_t n = c->n_streams;
     float eps = c->stream_eps, *each = mix + 2 * n;
@@ -128,7 +128,7 @@ static void take_in_rows(void *ctx, int64_t begin, int64_t end, int thread)
         const float *x = streams_of(m->s, row);
         float *mix = st->mix + (uint64_t)i * st->mix_stride;
         float *h = m->s->states.h + row * m->s->states.stride;
-        finish(c, m->by, mix);
+        finish_mix(c, m->by, mix);
         memset(h, 0, c->hidden * sizeof *h);
         for (uint32_t k = 0; k < c->n_streams; k++)
             for (uint32_t d = 0; d < c->hidden; d++)

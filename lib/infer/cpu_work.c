@@ -198,8 +198,8 @@ static void carve_joined(struct cpu_work *w, struct moe_arena *arena, const stru
     moe_inputs_carve(&w->from_joined, arena, n, 2 * c->hidden);
 }
 
-static void carve(struct cpu_work *w, struct moe_states *states, struct moe_arena *arena,
-                  const struct moe_config *c, const struct moe_session_options *o)
+static void carve_cpu_work(struct cpu_work *w, struct moe_states *states, struct moe_arena *arena,
+                           const struct moe_config *c, const struct moe_session_options *o)
 {
     uint64_t batch = o->batch;
     int n_threads = moe_par_threads();
@@ -234,7 +234,7 @@ uint64_t cpu_work_bytes(const struct moe_config *c, const struct moe_session_opt
     struct cpu_work w = {0};
     struct moe_states states = {0};
     struct moe_arena arena = {0};
-    carve(&w, &states, &arena, c, o);
+    carve_cpu_work(&w, &states, &arena, c, o);
     struct moe_kv kv = moe_kv_shape(c, o);
     uint64_t sum;
     bool fits = !arena.overflowed && moe_add_u64(arena.used, kv.bytes, &sum) &&
@@ -255,17 +255,18 @@ static int allocate_kv(struct moe_kv *kv, struct moe_err *err)
     return MOE_OK;
 }
 
-static int allocate(struct cpu_work *w, struct moe_states *states, const struct moe_config *c,
-                    const struct moe_session_options *o, struct moe_err *err)
+static int allocate_cpu_work(struct cpu_work *w, struct moe_states *states,
+                             const struct moe_config *c, const struct moe_session_options *o,
+                             struct moe_err *err)
 {
     struct moe_arena arena = {0};
-    carve(w, states, &arena, c, o);
+    carve_cpu_work(w, states, &arena, c, o);
     w->block_bytes = arena.used;
     w->block = moe_pages_alloc(w->block_bytes, err);
     if (!w->block)
         return MOE_ERR_MEMORY;
     arena = (struct moe_arena){.base = w->block, .size = w->block_bytes};
-    carve(w, states, &arena, c, o);
+    carve_cpu_work(w, states, &arena, c, o);
     w->kv = moe_kv_shape(c, o);
     if (w->index.top) {
         moe_kv_source_table(&w->index.chosen, 1, w->index.table);
@@ -294,7 +295,7 @@ int cpu_work_open(struct cpu_work **out, struct moe_states *states, const struct
                   const struct moe_session_options *o, struct moe_err *err)
 {
     *out = moe_alloc(1, sizeof **out, err);
-    int status = *out ? allocate(*out, states, c, o, err) : MOE_ERR_MEMORY;
+    int status = *out ? allocate_cpu_work(*out, states, c, o, err) : MOE_ERR_MEMORY;
     if (status != MOE_OK) {
         cpu_work_close(*out);
         *out = NULL;

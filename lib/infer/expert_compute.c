@@ -90,8 +90,8 @@ void moe_add_down_bias(const struct moe_expert_view *view, uint32_t n, float *ou
 /* ---- Memory ---- */
 
 /* One block; NULL on an arena that only counts. */
-static struct moe_expert_compute *carve(struct moe_arena *arena, const struct moe_config *config,
-                                        uint32_t max_rows)
+static struct moe_expert_compute *carve_compute(struct moe_arena *arena,
+                                                const struct moe_config *config, uint32_t max_rows)
 {
     struct moe_expert_compute *place = moe_arena_take(arena, 1, sizeof *place);
     struct moe_expert_compute c = {.config = config,
@@ -109,7 +109,7 @@ static struct moe_expert_compute *carve(struct moe_arena *arena, const struct mo
 uint64_t moe_expert_compute_bytes(const struct moe_config *config, uint32_t max_rows)
 {
     struct moe_arena arena = {0};
-    carve(&arena, config, max_rows);
+    carve_compute(&arena, config, max_rows);
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
@@ -118,7 +118,7 @@ int moe_expert_compute_open(struct moe_expert_compute **out, const struct moe_co
 {
     uint64_t bytes = moe_expert_compute_bytes(config, max_rows);
     struct moe_arena arena = {.base = moe_alloc(bytes, 1, err), .size = bytes};
-    *out = arena.base ? carve(&arena, config, max_rows) : NULL;
+    *out = arena.base ? carve_compute(&arena, config, max_rows) : NULL;
     return *out ? MOE_OK : MOE_ERR_MEMORY;
 }
 

@@ -212,7 +212,7 @@ static int share_out(struct every *e, uint64_t bytes, struct moe_err *err)
     return MOE_OK;
 }
 
-static int allocate(struct every *e, struct moe_err *err)
+static int allocate_every(struct every *e, struct moe_err *err)
 {
     e->kept = moe_pages_alloc(e->kept_bytes, err);
     e->room = moe_pages_alloc(e->room_bytes, err);
@@ -238,7 +238,7 @@ int moe_experts_open_every(struct moe_experts **out, const struct moe_pack *pack
     e->there = moe_alloc((uint64_t)e->n_experts * e->n_variants, 1, err);
     int status;
     MOE_STEP(e->views && e->places && e->there ? share_out(e, bytes, err) : MOE_ERR_MEMORY);
-    MOE_STEP(allocate(e, err));
+    MOE_STEP(allocate_every(e, err));
     MOE_STEP(read_kept(e, progress, err));
 out:
     if (status != MOE_OK) {

@@ -150,7 +150,7 @@ static struct moe_gpu_recurrent states_of(const struct pass *p, uint32_t layer)
 }
 
 /* out, gated and normed as its kind has it, and its byte forms. */
-static void finish(const struct pass *p, const struct moe_gpu_act *out)
+static void finish_states(const struct pass *p, const struct moe_gpu_act *out)
 {
     const struct moe_config *c = p->c;
     const struct gpu_recurrent *w = p->w;
@@ -200,6 +200,6 @@ struct moe_gpu_act stages_gpu_recurrent(struct moe_session *s, uint32_t layer,
         project_values(&p);
     if (c->state_kind != MOE_STATE_CONV)
         moe_gpu_step_states(g->gpu, &states, n_rows);
-    finish(&p, &out);
+    finish_states(&p, &out);
     return out;
 }

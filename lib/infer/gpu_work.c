@@ -250,8 +250,8 @@ static uint64_t kv_table_cells(const struct moe_config *c, const struct moe_sess
     return (uint64_t)pool.n_sequences * pool.per_sequence;
 }
 
-static void carve(struct gpu_work *g, struct moe_arena *arena, const struct moe_config *c,
-                  const struct moe_session_options *o)
+static void carve_gpu_work(struct gpu_work *g, struct moe_arena *arena, const struct moe_config *c,
+                           const struct moe_session_options *o)
 {
     struct gpu_residents *all = &g->residents;
     uint64_t batch = o->batch;
@@ -313,7 +313,7 @@ uint64_t gpu_work_bytes(const struct moe_config *c, const struct moe_session_opt
 {
     struct gpu_work g = {0};
     struct moe_arena arena = {0};
-    carve(&g, &arena, c, o);
+    carve_gpu_work(&g, &arena, c, o);
     uint64_t kv = moe_kv_shape(c, o).bytes, sum;
     bool fits = !arena.overflowed && moe_add_u64(arena.used, kv, &sum) &&
                 moe_add_u64(sum, g.states.bytes, &sum);
@@ -373,18 +373,19 @@ static int fill_table(struct gpu_work *g, const struct moe_config *c,
     return status;
 }
 
-static int allocate(struct gpu_work *g, struct moe_states *states, const struct moe_config *c,
-                    const struct moe_session_options *o, struct moe_err *err)
+static int allocate_gpu_work(struct gpu_work *g, struct moe_states *states,
+                             const struct moe_config *c, const struct moe_session_options *o,
+                             struct moe_err *err)
 {
     struct moe_arena arena = {0}, host = {0};
-    carve(g, &arena, c, o);
+    carve_gpu_work(g, &arena, c, o);
     carve_host(g, states, &host, c, o);
     g->block_bytes = arena.used;
     g->block = moe_gpu_alloc(g->gpu, g->block_bytes, err);
     if (!g->block)
         return MOE_ERR_MEMORY;
     arena = (struct moe_arena){.base = g->block, .size = g->block_bytes};
-    carve(g, &arena, c, o);
+    carve_gpu_work(g, &arena, c, o);
     g->kv = moe_kv_shape(c, o);
     uint8_t *kv = moe_gpu_alloc(g->gpu, g->kv.bytes, err);
     if (!kv)
@@ -438,7 +439,7 @@ int gpu_work_open(struct moe_session *s, const struct moe_session_options *o, st
     g->prediction.named = o->predict_on;
     MOE_TRY(moe_gpu_pin(g->gpu, s->request_block, s->request_bytes, err));
     g->pinned = s->request_block;
-    MOE_TRY(allocate(g, &s->states, &s->model->config, o, err));
+    MOE_TRY(allocate_gpu_work(g, &s->states, &s->model->config, o, err));
     MOE_TRY(open_marks(g, err));
     if (o->gpu_bf16)
         MOE_TRY(moe_gpu_set_math(g->gpu, MOE_GPU_MATH_BF16, g->math, g->math_bytes, err));

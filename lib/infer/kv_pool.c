@@ -70,7 +70,7 @@ static void retain(struct moe_kv_pool *p, uint32_t block)
 }
 
 /* ... no more. A block is taken first if nothing is known of it. */
-static void release(struct moe_kv_pool *p, uint32_t block)
+static void release_block(struct moe_kv_pool *p, uint32_t block)
 {
     if (--p->blocks[block].n_users > 0)
         return;
@@ -163,7 +163,7 @@ void moe_kv_give_back(struct moe_kv_pool *pool, uint32_t sequence)
 {
     uint32_t *taken = &pool->n_taken[sequence];
     while (*taken)
-        release(pool, row_of(pool, sequence)[--*taken]);
+        release_block(pool, row_of(pool, sequence)[--*taken]);
     moe_kv_windows_ended(pool, sequence);
 }
 
@@ -307,7 +307,7 @@ static uint32_t begin_part(struct moe_kv_pool *p, uint32_t from, uint32_t spare,
     retain(p, from);
     uint32_t to = take_oldest(p);
     copy_known(p, from, to, *n);
-    release(p, from);
+    release_block(p, from);
     out->copy_from = from;
     out->copy_to = to;
     return to;
@@ -462,7 +462,7 @@ void moe_kv_rewind(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n)
         uint32_t place = i == n / each ? n % each : 0;
         if (pool->blocks[row[i]].n_users > 1)
             while (*taken > i)
-                release(pool, row[--*taken]);
+                release_block(pool, row[--*taken]);
         else if (pool->blocks[row[i]].n_known > place)
             cut(pool, row[i], place);
     }
@@ -522,7 +522,7 @@ static uint32_t before(uint32_t position, uint32_t n)
 /* ---- Where a text can go on ---- */
 
 /* Whether a block's first n positions are in its slot. */
-static bool holds(const struct moe_kv_pool *p, uint32_t block, uint32_t n)
+static bool block_holds(const struct moe_kv_pool *p, uint32_t block, uint32_t n)
 {
     uint32_t slot = p->slot_of[block];
     return slot != MOE_NO_BLOCK && p->slots[slot].n >= n;
@@ -536,7 +536,7 @@ uint32_t moe_kv_windows_from(const struct moe_kv_pool *p, uint32_t sequence, uin
         n = (uint32_t)room;
     while (p->n_slots && n > 0) {
         uint32_t begin = before(n, p->window - 1), each = p->block_positions, at = n;
-        while (at > begin && holds(p, blocks[(at - 1) / each], (at - 1) % each + 1))
+        while (at > begin && block_holds(p, blocks[(at - 1) / each], (at - 1) % each + 1))
             at = (at - 1) / each * each;
         if (at <= begin)
             return n;
@@ -549,7 +549,7 @@ void moe_kv_windows_walk(const struct moe_kv_pool *p, struct moe_kv_walk *w, uin
                          uint32_t n)
 {
     w->n += n;
-    if (p->n_slots && !holds(p, block, n))
+    if (p->n_slots && !block_holds(p, block, n))
         w->begin = w->n;
     else if (w->begin == 0 || w->n - w->begin >= p->window - 1)
         w->usable = w->n;
@@ -560,7 +560,7 @@ uint32_t moe_kv_windows_complete(const struct moe_kv_pool *p, uint32_t sequence,
     const uint32_t *blocks = blocks_of(p, sequence);
     uint32_t each = p->block_positions;
     for (uint32_t at = 0, i = 0; p->n_slots && at < n; at += each, i++)
-        if (i == p->n_taken[sequence] || !holds(p, blocks[i], n - at < each ? n - at : each))
+        if (i == p->n_taken[sequence] || !block_holds(p, blocks[i], n - at < each ? n - at : each))
             return at;
     return n;
 }

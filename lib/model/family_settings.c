@@ -110,8 +110,8 @@ static bool is_one_of(const char *text, const char *names)
     return false;
 }
 
-static int refuse(const struct moe_only *only, const char *path, const char *key, const char *text,
-                  struct moe_err *err)
+static int refuse_setting(const struct moe_only *only, const char *path, const char *key,
+                          const char *text, struct moe_err *err)
 {
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
                     "%s: '%s' is %s, only %.*s is implemented for this family", path, key, text,
@@ -128,7 +128,7 @@ int family_check_only(const struct moe_only *only, const char *path, const json_
             continue;
         value_text(value, text, sizeof text);
         if (!is_one_of(text, only->value))
-            return refuse(only, path, only->key, text, err);
+            return refuse_setting(only, path, only->key, text, err);
     }
     return MOE_OK;
 }
@@ -151,7 +151,7 @@ int family_check_only_gguf(const struct moe_only *only, const struct moe_gguf *g
         else if (moe_gguf_get_text(gguf, key.text, true, &said, NULL) == MOE_OK)
             snprintf(text, sizeof text, "%s", said);
         if (!is_one_of(text, only->value))
-            return refuse(only, moe_gguf_path(gguf), key.text, text, err);
+            return refuse_setting(only, moe_gguf_path(gguf), key.text, text, err);
     }
     return MOE_OK;
 }

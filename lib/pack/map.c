@@ -1090,7 +1090,7 @@ static const struct moe_member map_members[] = {
 };
 static const struct moe_record map_record = {MOE_RECORD(map_members)};
 
-static void release(void *whole)
+static void release_map(void *whole)
 {
     struct moe_map *map = whole;
     moe_shards_release(&map->importances.shards);
@@ -1110,7 +1110,7 @@ const struct moe_record_format moe_map_format = {.name = "moe-map",
                                                  .max_bytes = MAX_FILE_BYTES,
                                                  .record = &map_record,
                                                  .bytes = sizeof(struct moe_map),
-                                                 .release = release};
+                                                 .release = release_map};
 
 int moe_map_write(const struct moe_map *map, bool json, struct moe_buf *out, struct moe_err *err)
 {

@@ -72,8 +72,8 @@ static void draw_vector(const struct synthesis *s, enum moe_tensor_role role, ui
 }
 
 /* Describes a dense tensor; false: the model has none such. */
-static bool describe(const struct synthesis *s, enum moe_tensor_role role, uint32_t layer,
-                     struct moe_pack_tensor *out)
+static bool describe_tensor(const struct synthesis *s, enum moe_tensor_role role, uint32_t layer,
+                            struct moe_pack_tensor *out)
 {
     enum moe_tensor_kind kind = moe_tensor_spec(role)->kind;
     *out = (struct moe_pack_tensor){.is_vector = kind == MOE_KIND_VECTOR};
@@ -220,7 +220,8 @@ static int walk_dense(struct synthesis *s, struct moe_err *err)
         for (uint32_t layer = 0; layer < (per_layer ? s->config.n_layers : 1); layer++)
             for (int role = 0; role < MOE_T_N_ROLES; role++) {
                 struct moe_pack_tensor t;
-                if (moe_tensor_spec(role)->per_layer != per_layer || !describe(s, role, layer, &t))
+                if (moe_tensor_spec(role)->per_layer != per_layer ||
+                    !describe_tensor(s, role, layer, &t))
                     continue;
                 s->c.total += s->c.writer ? 0 : moe_round_up(tensor_bytes(&t), MOE_PACK_ALIGN);
                 int status = s->c.writer ? put_dense(s, role, layer, &t, err) : MOE_OK;

@@ -376,7 +376,7 @@ static int check_plan(struct moe_record_reader *r, struct moe_yaml_node *root, v
 
 static const struct moe_record plan_record = {MOE_RECORD(plan_members), check_plan};
 
-static void release(void *whole)
+static void release_plan(void *whole)
 {
     struct moe_plan *plan = whole;
     for (int i = 0; i < MOE_MAX_CLASSES; i++)
@@ -392,7 +392,7 @@ const struct moe_record_format moe_plan_format = {.name = "moe-plan",
                                                   .max_bytes = MAX_FILE_BYTES,
                                                   .record = &plan_record,
                                                   .bytes = sizeof(struct moe_plan),
-                                                  .release = release};
+                                                  .release = release_plan};
 
 int moe_plan_write(const struct moe_plan *plan, bool json, struct moe_buf *out, struct moe_err *err)
 {

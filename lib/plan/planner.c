@@ -598,8 +598,9 @@ static int try_at(const struct planner_variation *v, const struct moe_strategy *
 }
 
 /* other: a strategy that is tried as well; NULL: none. */
-static int add(const struct planner_variation *v, const char *other, struct moe_plan_alternative a,
-               struct moe_plan *plan, struct moe_err *err)
+static int add_alternative(const struct planner_variation *v, const char *other,
+                           struct moe_plan_alternative a, struct moe_plan *plan,
+                           struct moe_err *err)
 {
     struct moe_strategy second;
     a.decode_tokens_per_second = a.prefill_tokens_per_second = a.hit_rate = a.bytes_per_token = -1;
@@ -635,12 +636,12 @@ static int add_memory(const struct moe_planner *p, const struct moe_fitted *f, d
     const char *other = times > 1 && !f->strategy.resident  ? "resident"
                         : times < 1 && f->strategy.resident ? "lru"
                                                             : NULL;
-    return v.bytes
-               ? add(&v, other,
-                     (struct moe_plan_alternative){
-                         .what = MOE_ALTERNATIVE_MEMORY, .amount = (double)v.bytes, .times = times},
-                     plan, err)
-               : MOE_OK;
+    return v.bytes ? add_alternative(&v, other,
+                                     (struct moe_plan_alternative){.what = MOE_ALTERNATIVE_MEMORY,
+                                                                   .amount = (double)v.bytes,
+                                                                   .times = times},
+                                     plan, err)
+                   : MOE_OK;
 }
 
 static int add_link(const struct moe_planner *p, const struct moe_fitted *f, double times,
@@ -649,10 +650,10 @@ static int add_link(const struct moe_planner *p, const struct moe_fitted *f, dou
     struct planner_variation v;
     planner_begin_variation(&v, p, f);
     v.load_rate = p->pace->load_rate * times;
-    return add(&v, NULL,
-               (struct moe_plan_alternative){
-                   .what = MOE_ALTERNATIVE_LINK, .amount = v.load_rate, .times = times},
-               plan, err);
+    return add_alternative(&v, NULL,
+                           (struct moe_plan_alternative){
+                               .what = MOE_ALTERNATIVE_LINK, .amount = v.load_rate, .times = times},
+                           plan, err);
 }
 
 static int add_processor(const struct moe_planner *p, const struct moe_fitted *f, double times,
@@ -661,10 +662,10 @@ static int add_processor(const struct moe_planner *p, const struct moe_fitted *f
     struct planner_variation v;
     planner_begin_variation(&v, p, f);
     planner_scale_computation(&v.pace, 1 / times);
-    return add(&v, NULL,
-               (struct moe_plan_alternative){
-                   .what = MOE_ALTERNATIVE_PROCESSOR, .amount = times, .times = times},
-               plan, err);
+    return add_alternative(&v, NULL,
+                           (struct moe_plan_alternative){
+                               .what = MOE_ALTERNATIVE_PROCESSOR, .amount = times, .times = times},
+                           plan, err);
 }
 
 /* ---- Context and batch ---- */
@@ -681,7 +682,7 @@ static int add_context(const struct moe_planner *p, const struct moe_fitted *f,
         return MOE_OK;
     planner_begin_variation(&v, p, f);
     v.bytes = m->total + m->kv / 2;
-    return add(&v, NULL, a, plan, err);
+    return add_alternative(&v, NULL, a, plan, err);
 }
 
 static int add_batch(const struct moe_planner *p, const struct moe_fitted *f, double times,
@@ -695,7 +696,7 @@ static int add_batch(const struct moe_planner *p, const struct moe_fitted *f, do
         return MOE_OK;
     planner_begin_variation(&v, p, f);
     v.planner.batch = other;
-    return add(&v, NULL, a, plan, err);
+    return add_alternative(&v, NULL, a, plan, err);
 }
 
 /* ---- Other bits ---- */
@@ -844,7 +845,7 @@ static int add_bits(const struct moe_planner *p, const struct moe_fitted *f,
         v.planner.calibration = NULL; /* it speaks of the model's own precisions */
         snprintf(a.precision, sizeof a.precision, "%s", bits->name);
         set_loss(p, &a);
-        status = add(&v, f->strategy.resident ? NULL : "resident", a, plan, err);
+        status = add_alternative(&v, f->strategy.resident ? NULL : "resident", a, plan, err);
     }
     moe_inventory_release(&other);
     return status;

@@ -545,7 +545,8 @@ static void set_key(struct key *k, const struct moe_planner *p, const struct pla
     k->staging = t->run.fitted.staging;
 }
 
-static const struct remembered *find(const struct moe_trials *trials, const struct key *key)
+static const struct remembered *find_remembered(const struct moe_trials *trials,
+                                                const struct key *key)
 {
     const struct remembered *r = trials->first;
     while (r && memcmp(&r->key, key, sizeof *key) != 0)
@@ -560,7 +561,7 @@ static bool recall(const struct moe_planner *p, struct planner_prepared *t)
     if (!is_known(p))
         return false;
     set_key(&key, p, t);
-    const struct remembered *r = find(p->trials, &key);
+    const struct remembered *r = find_remembered(p->trials, &key);
     if (r) {
         t->run.simulated = r->simulated;
         t->run.optimal_hit_rate = r->optimal_hit_rate;
@@ -646,7 +647,7 @@ static bool set_side(struct side *sides, uint32_t n, const struct moe_planner *p
                         &ignored) != MOE_OK)
         return false;
     set_key(&s->key, &s->planner, &s->prepared);
-    bool known = find(p->trials, &s->key) != NULL;
+    bool known = find_remembered(p->trials, &s->key) != NULL;
     for (uint32_t i = 0; i < n && !known; i++)
         known = memcmp(&sides[i].key, &s->key, sizeof s->key) == 0;
     return !known;

@@ -611,7 +611,7 @@ static void count_weights(struct moe_statistics *s, uint32_t layer, const float 
     }
 }
 
-static bool holds(const uint16_t *list, uint32_t n, uint16_t expert)
+static bool list_holds(const uint16_t *list, uint32_t n, uint16_t expert)
 {
     for (uint32_t i = 0; i < n; i++)
         if (list[i] == expert)
@@ -626,12 +626,12 @@ static void count_reuse(struct moe_statistics *s, uint32_t layer, uint32_t token
     const uint16_t *before = moe_document_chosen(s, layer, token - 1);
     uint64_t *reuse = moe_series_at(s, MOE_S_REUSE, layer);
     for (uint32_t i = 0; i < k; i++)
-        again += holds(before, k, now[i]);
+        again += list_holds(before, k, now[i]);
     reuse[MOE_REUSE_TOKENS]++;
     reuse[MOE_REUSE_ACTIVE] += again;
-    reuse[MOE_REUSE_BEST] += holds(now, k, before[0]);
+    reuse[MOE_REUSE_BEST] += list_holds(now, k, before[0]);
     reuse[MOE_REUSE_ANY] += again > 0;
-    reuse[MOE_REUSE_WAS] += holds(before, k, now[0]);
+    reuse[MOE_REUSE_WAS] += list_holds(before, k, now[0]);
 }
 
 static void count_pairs(struct moe_statistics *s, uint32_t layer, uint32_t token)

@@ -227,8 +227,8 @@ static struct jinja_value signed_value(struct jinja_run *run, const struct jinja
 
 /* ---- Comparisons ---- */
 
-static bool holds(struct jinja_run *run, struct jinja_place at, const char *op,
-                  struct jinja_value a, struct jinja_value b)
+static bool compare_values(struct jinja_run *run, struct jinja_place at, const char *op,
+                           struct jinja_value a, struct jinja_value b)
 {
     if (strcmp(op, "==") == 0 || strcmp(op, "!=") == 0)
         return jinja_equal(run, at, a, b) == (op[0] == '=');
@@ -247,7 +247,7 @@ static struct jinja_value evaluate_comparison(struct jinja_run *run, struct jinj
     struct jinja_value left = jinja_evaluate(run, scope, node->a);
     for (uint32_t i = 0; i < node->n_items; i++) {
         struct jinja_value right = jinja_evaluate(run, scope, node->items[i]);
-        if (!holds(run, node->at, node->texts[i], left, right))
+        if (!compare_values(run, node->at, node->texts[i], left, right))
             return jinja_bool(false);
         left = right;
     }

@@ -432,8 +432,8 @@ static struct jinja_value by_path(struct jinja_run *run, struct jinja_place at,
 }
 
 /* The sort key of an item: itself, or its member named by the argument. */
-static struct jinja_value key_of(struct jinja_run *run, const struct jinja_args *args,
-                                 struct jinja_value item, struct jinja_value attribute)
+static struct jinja_value sort_key_of(struct jinja_run *run, const struct jinja_args *args,
+                                      struct jinja_value item, struct jinja_value attribute)
 {
     return attribute.kind == JINJA_NONE ? item : by_path(run, args->at, item, attribute);
 }
@@ -481,7 +481,7 @@ static struct jinja_value f_join(struct jinja_run *run, const struct jinja_funct
     for (uint32_t i = 0; i < list.as.list->n; i++)
         jinja_append(
             run, texts,
-            jinja_str(run, args->at, key_of(run, args, list.as.list->items[i], attribute)));
+            jinja_str(run, args->at, sort_key_of(run, args, list.as.list->items[i], attribute)));
     return jinja_join(run, args->at, texts, between.as.text);
 }
 
@@ -512,7 +512,7 @@ static struct jinja_value f_sum(struct jinja_run *run, const struct jinja_functi
     struct jinja_value attribute = jinja_arg(args, 1, "attribute", jinja_none());
     struct jinja_value sum = jinja_arg(args, 2, "start", jinja_int(0));
     for (uint32_t i = 0; i < list.as.list->n; i++) {
-        struct jinja_value v = key_of(run, args, list.as.list->items[i], attribute);
+        struct jinja_value v = sort_key_of(run, args, list.as.list->items[i], attribute);
         int64_t whole;
         if (!jinja_is_number(v) || !jinja_is_number(sum))
             jinja_wrong(run, args, "a number", jinja_is_number(v) ? sum : v);
@@ -534,7 +534,7 @@ static struct jinja_value extreme(struct jinja_run *run, const struct jinja_args
     if (list.as.list->n == 0)
         return jinja_undefined("the extreme of nothing");
     for (uint32_t i = 0; i < list.as.list->n; i++) {
-        struct jinja_value key = key_of(run, args, list.as.list->items[i], attribute);
+        struct jinja_value key = sort_key_of(run, args, list.as.list->items[i], attribute);
         key = fold ? jinja_folded(run, key) : key;
         if (i > 0 && sign * jinja_compare(run, args->at, key, best_key) <= 0)
             continue;
@@ -566,7 +566,7 @@ static struct jinja_value f_sort(struct jinja_run *run, const struct jinja_funct
     uint32_t n = list.as.list->n;
     struct jinja_entry *order = jinja_take(&run->heap, n, sizeof *order);
     for (uint32_t i = 0; i < n; i++)
-        order[i] = (struct jinja_entry){key_of(run, args, list.as.list->items[i], attribute),
+        order[i] = (struct jinja_entry){sort_key_of(run, args, list.as.list->items[i], attribute),
                                         list.as.list->items[i]};
     jinja_sort(run, args->at, order, n, fold, reverse);
     for (uint32_t i = 0; i < n; i++)
@@ -582,7 +582,7 @@ static struct jinja_value unique_now(struct jinja_run *run, const struct jinja_f
     bool fold = !jinja_true(jinja_arg(args, 1, "case_sensitive", jinja_bool(false)));
     struct jinja_value attribute = jinja_arg(args, 2, "attribute", jinja_none());
     for (uint32_t i = 0; i < list.as.list->n; i++) {
-        struct jinja_value key = key_of(run, args, list.as.list->items[i], attribute);
+        struct jinja_value key = sort_key_of(run, args, list.as.list->items[i], attribute);
         key = fold ? jinja_folded(run, key) : key;
         if (jinja_contains(run, args->at, keys, key))
             continue;
@@ -758,7 +758,7 @@ static struct jinja_value select_items(struct jinja_run *run, const struct jinja
     const char *test = args->n - args->n_named > at ? name_at(run, args, at) : NULL;
     struct jinja_value path = attribute ? jinja_need(run, args, 1, "attribute") : jinja_none();
     for (uint32_t i = 0; i < list.as.list->n; i++) {
-        struct jinja_value item = key_of(run, args, list.as.list->items[i], path);
+        struct jinja_value item = sort_key_of(run, args, list.as.list->items[i], path);
         bool is = jinja_true(item);
         if (test) {
             struct jinja_args inner = item_args(run, args, at + 1, item);

@@ -14,7 +14,7 @@ struct finding {
     const char *what;
 };
 
-static struct finding find(const struct moe_map *map, enum moe_finding which)
+static struct finding find_finding(const struct moe_map *map, enum moe_finding which)
 {
     const struct moe_map_hobbit *h = &map->hobbit;
     const struct moe_map_fate *f = &map->fate;
@@ -92,7 +92,7 @@ void moe_calibration_apply(const struct moe_map *map, uint32_t named, struct moe
 int moe_calibration_serves(const struct moe_map *map, enum moe_finding which,
                            const struct moe_inventory *inventory, struct moe_err *err)
 {
-    const struct finding f = find(map, which);
+    const struct finding f = find_finding(map, which);
     if (!f.there)
         return moe_fail(err, MOE_ERR_USAGE, "the map has no %s", f.what);
     const char *high = map->variants[f.high], *low = map->variants[f.low];
@@ -133,7 +133,7 @@ const struct moe_loss *moe_calibration_loss(const struct moe_map *map, enum moe_
                                             const struct moe_strategy *s, const char *high,
                                             const char *low)
 {
-    const struct finding f = find(map, which);
+    const struct finding f = find_finding(map, which);
     if (!f.there || f.loss->tokens == 0 || !changes_results(s, which) ||
         !is_within(map, which, s) || strcmp(map->variants[f.high], high) != 0 ||
         (f.low != f.high && strcmp(map->variants[f.low], low) != 0))
@@ -148,7 +148,7 @@ static bool is_of_map(const struct moe_map *map, enum moe_finding which,
                       const struct moe_strategy *s)
 {
     struct moe_strategy applied = *s;
-    if (!find(map, which).there || !changes_results(s, which))
+    if (!find_finding(map, which).there || !changes_results(s, which))
         return false;
     moe_calibration_apply(map, 0, &applied);
     if (which == MOE_FOUND_ROUTING)
@@ -163,7 +163,7 @@ static int check_finding(const struct moe_calibration *c, enum moe_finding which
                          struct moe_err *err)
 {
     const struct moe_map *map = c->map;
-    const struct finding f = find(map, which);
+    const struct finding f = find_finding(map, which);
     const struct moe_loss *loss = moe_calibration_loss(map, which, s, high, low);
     bool is_routing = which == MOE_FOUND_ROUTING;
     if (!loss && is_routing && (c->measured || is_of_map(map, which, s)))

@@ -135,7 +135,7 @@ static uint32_t make_room(struct moe_request_history *h)
 }
 
 /* Keeps a matrix [n_layers][n_experts] as that of the request that has begun last. */
-static void keep(struct moe_request_history *h, const float *matrix)
+static void keep_matrix(struct moe_request_history *h, const float *matrix)
 {
     uint32_t to = make_room(h);
     memcpy(h->counts + row_at(h, to, 0), matrix,
@@ -155,7 +155,7 @@ void moe_request_history_seed(struct moe_request_history *h, const struct moe_re
         const uint32_t *counts = moe_requests_at(requests, r, 0);
         for (uint64_t i = 0; i < n; i++)
             now[i] = (float)counts[i];
-        keep(h, now);
+        keep_matrix(h, now);
         h->begun++;
     }
     memset(now, 0, n * sizeof *now);
@@ -166,7 +166,7 @@ void moe_request_history_begin(struct moe_request_history *h)
     float *now = h->counts + row_at(h, MOE_REQUESTS_KEPT, 0);
     uint64_t n = (uint64_t)h->n_layers * h->n_experts;
     if (length_of(now, h->n_experts) > 0) /* of the first layer: it has computed something */
-        keep(h, now);
+        keep_matrix(h, now);
     memset(now, 0, n * sizeof *now);
     memset(h->similarity, 0, (uint64_t)MOE_REQUESTS_KEPT * h->n_layers * sizeof *h->similarity);
     h->begun++;

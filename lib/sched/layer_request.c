@@ -46,7 +46,8 @@ static bool is_over(const struct moe_layer_request *r, uint64_t activation)
 }
 
 /* Expert and class of an activation as one number. */
-static uint32_t key_of(const struct moe_layer_request *r, uint64_t activation, bool assigned)
+static uint32_t activation_key_of(const struct moe_layer_request *r, uint64_t activation,
+                                  bool assigned)
 {
     uint32_t class_ = assigned ? r->variants[activation] : 0;
     if (class_ >= r->n_classes)
@@ -62,7 +63,7 @@ static void group_choices(struct moe_layer_request *r, uint32_t n_rows, bool ass
     r->n_entries = 0;
     memset(r->cursor, 0, n_keys * sizeof *r->cursor);
     for (uint64_t i = 0; i < n_pairs; i++)
-        r->cursor[key_of(r, i, assigned)] += !is_over(r, i);
+        r->cursor[activation_key_of(r, i, assigned)] += !is_over(r, i);
     for (uint32_t key = 0; key < n_keys; key++) {
         uint32_t count = r->cursor[key], entry = r->n_entries;
         if (count == 0)
@@ -77,7 +78,7 @@ static void group_choices(struct moe_layer_request *r, uint32_t n_rows, bool ass
     }
     for (uint64_t i = 0; i < n_pairs; i++) {
         bool over = is_over(r, i);
-        uint32_t slot = over ? total++ : r->cursor[key_of(r, i, assigned)]++;
+        uint32_t slot = over ? total++ : r->cursor[activation_key_of(r, i, assigned)]++;
         if (over && r->passing)
             r->weights[i] = r->passing[i];
         r->rows[slot] = (uint32_t)(i / r->top_k);

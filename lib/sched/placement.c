@@ -60,8 +60,9 @@ static void share_by_frequency(uint32_t n_slots, uint32_t n_layers, uint32_t n_e
 }
 
 /* Among the layers of one stack. n_experts: the fewest that one of them has. */
-static void share(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uint32_t n_layers,
-                  uint32_t n_experts, const uint64_t *frequencies, uint32_t *per_layer)
+static void share_slots(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots,
+                        uint32_t n_layers, uint32_t n_experts, const uint64_t *frequencies,
+                        uint32_t *per_layer)
 {
     switch (alloc) {
     case MOE_ALLOC_GLOBAL:
@@ -85,8 +86,8 @@ void moe_allocate(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uin
     uint32_t all = n_slots < n_keys ? n_slots : (uint32_t)n_keys;
     uint32_t decoder = all < n_keys - before ? all : (uint32_t)(n_keys - before);
     if (n_encoder < n_layers)
-        share(alloc, boundary, decoder, n_layers - n_encoder, n_experts,
-              frequencies ? frequencies + before : NULL, per_layer + n_encoder);
+        share_slots(alloc, boundary, decoder, n_layers - n_encoder, n_experts,
+                    frequencies ? frequencies + before : NULL, per_layer + n_encoder);
     share_equally(all - decoder, n_encoder, per_layer);
 }
 

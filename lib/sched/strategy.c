@@ -470,7 +470,7 @@ void moe_strategy_part_values(enum moe_part part, char out[MOE_PART_TEXT_BYTES])
                               moe_policy_at(i) == &moe_policy_lrfu ? "[:N]" : "");
 }
 
-static bool refuse(enum moe_part part, struct moe_err *why)
+static bool refuse_part(enum moe_part part, struct moe_err *why)
 {
     char values[MOE_PART_TEXT_BYTES];
     moe_strategy_part_values(part, values);
@@ -503,7 +503,7 @@ bool moe_strategy_set(struct moe_strategy *s, enum moe_part part, const char *te
         ok = part_count(text, 0, UINT32_MAX, at);
         break;
     }
-    return ok || refuse(part, why);
+    return ok || refuse_part(part, why);
 }
 
 void moe_strategy_part_text(const struct moe_strategy *s, enum moe_part part,
@@ -1132,7 +1132,7 @@ static double known(const struct accuracies *a, uint32_t layer)
     return accuracy > 0 ? accuracy : 0;
 }
 
-static uint32_t find(const struct accuracies *a, uint32_t n_layers)
+static uint32_t find_boundary(const struct accuracies *a, uint32_t n_layers)
 {
     double total = 0, before = 0, best = 0;
     uint32_t first = 0;
@@ -1162,7 +1162,7 @@ static double in_list(const void *of, uint32_t layer)
 
 uint32_t moe_boundary(const double *accuracy, uint32_t n_layers)
 {
-    return find(&(struct accuracies){in_list, accuracy}, n_layers);
+    return find_boundary(&(struct accuracies){in_list, accuracy}, n_layers);
 }
 
 /* ---- Of statistics ---- */
@@ -1187,7 +1187,7 @@ uint32_t moe_boundary_of_statistics(const struct moe_statistics *s)
     bool any = false;
     for (uint32_t layer = 0; layer < n_layers; layer++)
         any |= by_gate(s, layer) >= 0;
-    return any ? find(&(struct accuracies){by_gate, s}, n_layers) : UINT32_MAX;
+    return any ? find_boundary(&(struct accuracies){by_gate, s}, n_layers) : UINT32_MAX;
 }
 
 void moe_layer_accuracies(const struct moe_statistics *s, enum moe_predictor predictor,

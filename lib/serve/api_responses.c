@@ -637,8 +637,8 @@ static void fail_stream(struct moe_reply *r, struct moe_buf *out)
 
 /* ---- Kept responses ---- */
 
-static bool keep(struct moe_reply *r, const char *conversation, struct moe_buf *response,
-                 struct moe_buf *out)
+static bool keep_response(struct moe_reply *r, const char *conversation, struct moe_buf *response,
+                          struct moe_buf *out)
 {
     const struct choice *c = &r->choices[0];
     struct moe_err err;
@@ -782,5 +782,5 @@ const struct moe_reply_api reply_responses = {
     .end = write_end,
     .error = write_error,
     .fail = fail_stream,
-    .keep = keep,
+    .keep = keep_response,
 };

@@ -228,7 +228,7 @@ static int check_collection(struct moe_record_reader *r, struct moe_yaml_node *r
 
 static const struct moe_record whole = {MOE_RECORD(members), check_collection};
 
-static void release(void *record)
+static void release_collection(void *record)
 {
     struct moe_coe_collection *c = record;
     for (uint32_t i = 0; c->routes && i < c->n_routes; i++)
@@ -248,7 +248,7 @@ const struct moe_record_format moe_coe_collection_format = {.name = "moe-coe",
                                                             .record = &whole,
                                                             .bytes =
                                                                 sizeof(struct moe_coe_collection),
-                                                            .release = release};
+                                                            .release = release_collection};
 
 /* ---- Reading and writing ---- */
 

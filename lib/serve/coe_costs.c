@@ -231,7 +231,7 @@ static const struct moe_member members[] = {
 };
 static const struct moe_record whole = {MOE_RECORD(members), check_costs};
 
-static void release(void *record)
+static void release_costs(void *record)
 {
     struct moe_coe_costs *c = record;
     free(c->processors);
@@ -248,7 +248,7 @@ const struct moe_record_format moe_coe_costs_format = {.name = "moe-coe-costs",
                                                        .record = &whole,
                                                        .page = "moe-coe",
                                                        .bytes = sizeof(struct moe_coe_costs),
-                                                       .release = release};
+                                                       .release = release_costs};
 
 /* ---- Reading and writing ---- */
 
@@ -271,8 +271,8 @@ void moe_coe_costs_free(struct moe_coe_costs *c)
 /* ---- A collection's experts ---- */
 
 /* Sets its architecture, probability, bytes and processors. */
-static int describe(struct moe_coe_expert *e, const struct moe_coe_costs *c,
-                    const struct moe_coe_model *m, struct moe_err *err)
+static int describe_expert(struct moe_coe_expert *e, const struct moe_coe_costs *c,
+                           const struct moe_coe_model *m, struct moe_err *err)
 {
     const char *architecture = m->architecture;
     for (uint32_t i = 0; i < c->n_models; i++)
@@ -350,7 +350,7 @@ int moe_coe_costs_experts(struct moe_coe_experts **out, const struct moe_coe_cos
     bool known = status == MOE_OK && moe_coe_probabilities(collection, p);
     for (uint32_t i = 0; i < n && status == MOE_OK; i++) {
         experts[i].probability = known ? p[i] : -1;
-        status = describe(&experts[i], c, &collection->models[i], err);
+        status = describe_expert(&experts[i], c, &collection->models[i], err);
         if (!requests_begin(collection, i))
             list_before(&experts[i], i, before, &n_before, collection);
     }

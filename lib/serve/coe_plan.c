@@ -200,7 +200,7 @@ static const struct moe_member members[] = {
 };
 static const struct moe_record whole = {MOE_RECORD(members), check_plan};
 
-static void release(void *record)
+static void release_coe_plan(void *record)
 {
     struct moe_coe_plan *p = record;
     free(p->executors);
@@ -217,7 +217,7 @@ const struct moe_record_format moe_coe_plan_format = {.name = "moe-coe-plan",
                                                       .record = &whole,
                                                       .page = "moe-coe",
                                                       .bytes = sizeof(struct moe_coe_plan),
-                                                      .release = release};
+                                                      .release = release_coe_plan};
 
 /* ---- Reading and writing ---- */
 

@@ -322,7 +322,8 @@ static uint32_t draw_beginning(const struct beginnings *b, uint64_t *random)
     return b->experts[low];
 }
 
-static uint32_t go_on(const struct moe_coe_collection *c, uint32_t expert, uint64_t *random)
+static uint32_t draw_next_expert(const struct moe_coe_collection *c, uint32_t expert,
+                                 uint64_t *random)
 {
     double x = draw(random);
     for (uint32_t i = 0; i < c->n_follows; i++) {
@@ -344,7 +345,8 @@ static uint64_t draw_paths(struct moe_coe_task *t, const struct beginnings *b,
     for (uint32_t i = 0; i < t->n; i++) {
         if (t->steps)
             t->arrivals[i].path = &t->steps[at];
-        for (uint32_t expert = draw_beginning(b, &seed);; expert = go_on(c, expert, &seed)) {
+        for (uint32_t expert = draw_beginning(b, &seed);;
+             expert = draw_next_expert(c, expert, &seed)) {
             if (t->steps)
                 t->steps[at] = expert;
             at++;

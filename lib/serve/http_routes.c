@@ -496,7 +496,7 @@ static void on_end(void *ctx, uint32_t choice, const struct moe_server_result *r
 }
 
 /* Puts the conversation of the response that a request goes on from before it. */
-static int go_on(struct exchange *x, struct moe_request *r, struct moe_err *err)
+static int continue_response(struct exchange *x, struct moe_request *r, struct moe_err *err)
 {
     struct moe_buf before = {0};
     int status = MOE_OK;
@@ -519,7 +519,7 @@ static int on_read(void *ctx, struct moe_request *r, struct moe_err *err)
     struct completion *c = x->completion;
     const char *model = r->model ? r->model : moe_server_model(x->http->server, 0);
     if (r->before)
-        MOE_TRY(go_on(x, r, err));
+        MOE_TRY(continue_response(x, r, err));
     if (r->keeps && x->http->options.responses_bytes)
         c->conversation = moe_request_conversation(r, &c->n_asked);
     MOE_TRY(moe_reply_new(&c->reply, r, model ? model : "", err));

@@ -47,7 +47,7 @@ static void drop(struct kept_responses *k, struct kept **at)
 }
 
 /* The link that leads to a response; to NULL: there is none. */
-static struct kept **find(struct kept_responses *k, const char *id, uint64_t owner)
+static struct kept **find_kept(struct kept_responses *k, const char *id, uint64_t owner)
 {
     struct kept **at = &k->first;
     while (*at && ((*at)->owner != owner || strcmp((*at)->id, id) != 0))
@@ -107,7 +107,7 @@ bool kept_responses_get(struct kept_responses *k, const char *id, uint64_t owner
                         struct moe_buf *response, struct moe_buf *conversation, uint32_t *n_asked)
 {
     pthread_mutex_lock(&k->lock);
-    const struct kept *one = *find(k, id, owner);
+    const struct kept *one = *find_kept(k, id, owner);
     if (one && response)
         moe_buf_append(response, one->response.data, one->response.size);
     if (one && conversation)
@@ -121,7 +121,7 @@ bool kept_responses_get(struct kept_responses *k, const char *id, uint64_t owner
 bool kept_responses_drop(struct kept_responses *k, const char *id, uint64_t owner)
 {
     pthread_mutex_lock(&k->lock);
-    struct kept **at = find(k, id, owner);
+    struct kept **at = find_kept(k, id, owner);
     const bool found = *at != NULL;
     if (found)
         drop(k, at);

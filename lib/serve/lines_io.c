@@ -342,7 +342,7 @@ static int read_results(struct lines_output *out, struct moe_err *err)
 
 /* ---- Opening ---- */
 
-static int go_on(struct lines_output *out, struct moe_err *err)
+static int resume_output(struct lines_output *out, struct moe_err *err)
 {
     char text[128];
     MOE_TRY(moe_outfile_continue(&out->file, out->options->output, err));
@@ -367,7 +367,7 @@ int lines_output_open(struct lines_output *out, const struct moe_lines_options *
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: exists; --resume serves the requests that have no result in it", path);
     if (there) {
-        status = go_on(out, err);
+        status = resume_output(out, err);
     } else {
         status = moe_outfile_open(&out->file, path, err);
         if (status == MOE_OK)

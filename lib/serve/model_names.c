@@ -145,7 +145,7 @@ void aliases_free(struct moe_server *s)
 
 /* ---- What is known of a model ---- */
 
-static void describe(struct moe_server *s, uint32_t model, struct moe_server_model *out)
+static void describe_model(struct moe_server *s, uint32_t model, struct moe_server_model *out)
 {
     const struct model *m = &s->models[model];
     struct stat file;
@@ -179,7 +179,7 @@ bool moe_server_describe(struct moe_server *s, uint32_t i, struct moe_server_mod
     *out = (struct moe_server_model){.name = moe_server_model(s, i), .family = "", .variant = ""};
     uint32_t model = out->name ? find_name(s, out->name) : MOE_COE_NONE;
     if (model != MOE_COE_NONE)
-        describe(s, model, out);
+        describe_model(s, model, out);
     return out->name != NULL;
 }
 
@@ -192,7 +192,7 @@ int moe_server_describe_name(struct moe_server *s, const char *name, struct moe_
     if (model == MOE_COE_NONE && s->own && served)
         model = 0;
     if (model != MOE_COE_NONE)
-        describe(s, model, out);
+        describe_model(s, model, out);
     return served ? MOE_OK : refuse_name(s, name, err);
 }
 

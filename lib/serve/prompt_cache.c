@@ -244,7 +244,7 @@ static uint64_t hash_on(uint64_t before, const uint32_t *ids, uint64_t n)
 }
 
 /* How names of files begin that this session can use for this owner. */
-static void key_of(const struct moe_engine *e, uint64_t owner, char key[KEY])
+static void file_key_of(const struct moe_engine *e, uint64_t owner, char key[KEY])
 {
     const char *method = moe_engine_method(e);
     const uint64_t pack = moe_pack_fingerprint(e->model->pack);
@@ -324,13 +324,13 @@ static bool look_into(struct moe_prompt_cache *c, struct kept_file *f, const str
     return kept;
 }
 
-static struct kept_file *find(struct moe_prompt_cache *c, const struct moe_engine *e,
-                              const struct moe_prompt_text *text, uint64_t *n)
+static struct kept_file *find_kept_file(struct moe_prompt_cache *c, const struct moe_engine *e,
+                                        const struct moe_prompt_text *text, uint64_t *n)
 {
     char key[KEY];
     uint32_t best = UINT32_MAX;
     const bool whole = e->session->state_ends != NULL;
-    key_of(e, text->owner, key);
+    file_key_of(e, text->owner, key);
     for (uint32_t i = 0; i < c->n_files;)
         if (c->files[i].looked || strncmp(c->files[i].name, key, strlen(key)) != 0 ||
             look_into(c, &c->files[i], e))
@@ -348,8 +348,9 @@ static struct kept_file *find(struct moe_prompt_cache *c, const struct moe_engin
 }
 
 /* Has the KV cache hold what the file and the text have in common. */
-static void take(struct moe_prompt_cache *c, struct kept_file *f, const struct moe_engine *e,
-                 uint32_t sequence, const struct moe_prompt_text *text, uint64_t known)
+static void take_kept_file(struct moe_prompt_cache *c, struct kept_file *f,
+                           const struct moe_engine *e, uint32_t sequence,
+                           const struct moe_prompt_text *text, uint64_t known)
 {
     struct moe_session *s = e->session;
     struct moe_context_file file;
@@ -405,9 +406,9 @@ void moe_prompt_cache_load(struct moe_prompt_cache *c, const struct moe_engine *
         const uint64_t known =
             moe_sequence_known(e->session, text->owner, text->ids, (uint32_t)text->n);
         uint64_t n = known + STEP; /* fewer are computed as quickly */
-        struct kept_file *f = find(c, e, text, &n);
+        struct kept_file *f = find_kept_file(c, e, text, &n);
         if (f)
-            take(c, f, e, sequence, text, known);
+            take_kept_file(c, f, e, sequence, text, known);
     }
     pthread_mutex_unlock(&c->mutex);
 }
@@ -440,7 +441,7 @@ static int write_text(struct moe_prompt_cache *c, const struct moe_engine *e, ui
     if (p.n < text->n)
         return MOE_OK; /* layers with a window have lost its beginning */
     bytes = (moe_kept_count(&p, &bytes) + text->n) * sizeof(uint64_t) + bytes;
-    key_of(e, text->owner, key);
+    file_key_of(e, text->owner, key);
     snprintf(name, sizeof name, "%s%016" PRIx64 ENDING, key, hash_on(0, text->ids, text->n));
     char *path = path_of(c, name);
     if (!path)

@@ -97,7 +97,7 @@ out:
 
 /* ---- Opening ---- */
 
-static int describe(struct calibration *c, struct moe_err *err)
+static int describe_calibration(struct calibration *c, struct moe_err *err)
 {
     const struct moe_config *config = &c->model->config;
     const struct moe_pack *pack = c->model->pack;
@@ -227,7 +227,7 @@ static int calibrate_open(struct calibration *c, const char *pack, struct calibr
     MOE_TRY(calibrate_check_budget(c, need, err));
     MOE_TRY(moe_model_load(c->model, context, NULL, o->progress, err));
     MOE_TRY(check_pack(c, err));
-    MOE_TRY(describe(c, err));
+    MOE_TRY(describe_calibration(c, err));
     MOE_TRY(read_texts(c, err));
     note_texts(c->map, c->corpus, false);
     note_texts(c->map, c->check, true);

@@ -415,7 +415,7 @@ struct adaptive {
     uint64_t open; /* experts that could have another bitwidth */
 };
 
-static int allocate(struct adaptive *a, struct moe_err *err)
+static int allocate_adaptive(struct adaptive *a, struct moe_err *err)
 {
     const struct moe_map *map = a->c->map;
     MOE_TRY(moe_map_new(&a->proxy, map->n_layers, map->n_experts, map->top_k, err));
@@ -508,7 +508,7 @@ int calibrate_adaptive(struct calibration *c, const struct moe_quality *base,
     struct moe_importance_options of_asked = *options;
     a.most = (uint64_t)ceil(c->options->measured_share * (double)a.n);
     int status;
-    MOE_STEP(allocate(&a, err));
+    MOE_STEP(allocate_adaptive(&a, err));
     of_asked.asked = a.asked;
     MOE_STEP(moe_importance_proxy(a.proxy, c->own.rerun, base, options, err));
     MOE_STEP(begin_adaptive(&a, err));

@@ -23,8 +23,8 @@ static int begin_experts(struct moe_experts *self, const struct moe_layer_reques
     return e->loads ? moe_device_loads_begin(e->loads, request->n_entries, err) : MOE_OK;
 }
 
-static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
-                struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
+static int next_of_none(struct moe_experts *self, uint32_t max, uint32_t *which,
+                        struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
 {
     struct device_experts *e = (struct device_experts *)self;
     int status = e->loads ? moe_device_loads_next(e->loads, err) : MOE_OK;
@@ -63,7 +63,7 @@ static void close_nothing(struct moe_experts *self)
 static const struct moe_experts_ops ops = {
     .name = "in turn",
     .begin = begin_experts,
-    .next = next,
+    .next = next_of_none,
     .release = release_expert,
     .poll = poll,
     .close = close_nothing,

@@ -650,7 +650,7 @@ static int allocate_experts(struct proxy *p, const struct moe_map *map, struct m
     return p->experts ? MOE_OK : MOE_ERR_MEMORY;
 }
 
-static int allocate(struct proxy *p, const struct moe_map *map, struct moe_err *err)
+static int allocate_proxy(struct proxy *p, const struct moe_map *map, struct moe_err *err)
 {
     uint64_t batch = p->session->batch, pairs = batch * p->config->top_k;
     if (!(p->views = moe_alloc(p->config->n_experts, sizeof *p->views, err)) ||
@@ -694,7 +694,7 @@ int moe_importance_proxy(struct moe_map *map, struct moe_rerun *r, const struct 
         .stride = moe_round_up(c->hidden, MOE_PANEL_ROWS),
     };
     double loss = 0;
-    MOE_STEP(allocate(&p, map, err));
+    MOE_STEP(allocate_proxy(&p, map, err));
     MOE_STEP(measure_loss(&p, r, &loss, err));
     MOE_STEP(watch(&p, r, map, err));
     share_out(map, loss);

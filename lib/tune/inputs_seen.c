@@ -501,7 +501,7 @@ static int make_original(const char *source, const char *path, struct moe_conver
     return MOE_OK;
 }
 
-static void describe(const struct moe_convert_inputs *inputs, struct moe_buf *note)
+static void describe_inputs(const struct moe_convert_inputs *inputs, struct moe_buf *note)
 {
     moe_buf_printf(note, "inputs of %llu tokens", (unsigned long long)inputs->n_tokens);
     if (inputs->n_rare == 0)
@@ -528,7 +528,7 @@ static int convert_pack(const char *pack, const char *out_path,
     aware.inputs = moe_inputs_seen_of(seen);
     MOE_STEP(moe_convert_pack(pack, out_path, &aware, report, err));
     if (note)
-        describe(aware.inputs, note);
+        describe_inputs(aware.inputs, note);
 out:
     moe_inputs_seen_close(seen);
     return status;

@@ -130,7 +130,7 @@ static int profile_pair(void *ctx, const struct moe_pair *pair, struct moe_err *
 }
 
 /* Says of the statistics what they will be made from. */
-static int describe(struct profiling *p, uint64_t pack_fingerprint, struct moe_err *err)
+static int describe_statistics(struct profiling *p, uint64_t pack_fingerprint, struct moe_err *err)
 {
     const struct moe_profile_options *o = p->options;
     struct moe_origins *origins = &p->statistics->origins;
@@ -169,7 +169,7 @@ static int begin_statistics(struct profiling *p, const struct moe_statistics_sha
     const struct moe_profile_options *o = p->options;
     int status = moe_statistics_new(&p->statistics, shape, err);
     if (status == MOE_OK)
-        status = describe(p, pack_fingerprint, err);
+        status = describe_statistics(p, pack_fingerprint, err);
     if (status != MOE_OK || !o->partial || !o->resume || !moe_path_exists(o->partial))
         return status;
     struct moe_statistics *before = NULL;
