@@ -250,6 +250,18 @@ static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
     case MOE_LAYOUT_IQ5_KS:                                                                        \
         start(MOE_LAYOUT_IQ5_KS, 32);                                                              \
         break;                                                                                     \
+    case MOE_LAYOUT_IQ1_KT:                                                                        \
+        start(MOE_LAYOUT_IQ1_KT, 32);                                                              \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ2_KT:                                                                        \
+        start(MOE_LAYOUT_IQ2_KT, 32);                                                              \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ3_KT:                                                                        \
+        start(MOE_LAYOUT_IQ3_KT, 32);                                                              \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ4_KT:                                                                        \
+        start(MOE_LAYOUT_IQ4_KT, 32);                                                              \
+        break;                                                                                     \
     case MOE_LAYOUT_IQ1_M:                                                                         \
         start(MOE_LAYOUT_IQ1_M, 16);                                                               \
         break;                                                                                     \

@@ -147,6 +147,7 @@ static constexpr MOE_DEVICE_CODE int dev_scale_pieces(int kind)
         moe_kind_is_e2m1(kind) || moe_kind_byte_scales(kind) || moe_kind_scale_unit(kind) > 0;
     return dev_first_pieces(kind) +
            (moe_kind_signs_have_scale(kind) ? DEV_UNIT / 16
+            : kind == MOE_LAYOUT_IQ4_KT     ? 4 * DEV_UNIT / 16
             : moe_kind_packed(kind) ? dev_packed_pieces(kind) * (moe_kind_has_min(kind) ? 2 : 1)
             : moe_kind_is_iq1(kind) ? 2
             : one                   ? 1
@@ -171,6 +172,8 @@ static __device__ __forceinline__ const uint8_t *dev_scale_piece(const struct de
     }
     if (dev_has_shifts(KIND) && (int)k == dev_scale_pieces(KIND) - 1)
         at = (uint32_t)moe_kind_shifts_at(KIND) + run.scale / 8;
+    if (KIND == MOE_LAYOUT_IQ4_KT)
+        return run.codes + 16 * behind;
     if (moe_kind_signs_have_scale(KIND))
         return run.codes + moe_kind_plane(KIND) * DEV_UNIT + 16 * behind;
     if (KIND == MOE_LAYOUT_IQ1_S)
@@ -219,6 +222,12 @@ static __device__ __forceinline__ struct moe_scales dev_scale_of(int own, PIECE 
     } else if constexpr (moe_kind_signs_have_scale(KIND)) {
         const uint8_t *last = piece(first + (int)(row / 4)) + row % 4 * 4 + 3;
         s = moe_signs_scale((uint32_t)(SHARED ? *last : __ldg(last)) << 24);
+    } else if constexpr (KIND == MOE_LAYOUT_IQ4_KT) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint8_t *last = piece(4 * j + (int)(row / 4)) + row % 4 * 4 + 3;
+            s |= (uint8_t)((SHARED ? *last : __ldg(last)) >> 6 << 2 * j);
+        }
     } else if constexpr (KIND == MOE_LAYOUT_IQ1_S) {
         s = (uint8_t)((byte(first) >> 3 & 1) | (byte(first) >> 6 & 2) | (byte(first + 1) >> 1 & 4));
     } else if constexpr (KIND == MOE_LAYOUT_IQ1_M) {
@@ -396,6 +405,14 @@ static __device__ __forceinline__ void dev_unpack_groups(const struct dev_run &r
             codes[i] = moe_ternary_quad(run.head, b, row, word, 2 * first + i);
             codes[i] = ((codes[i] | 0x80 * ones) - ones) ^ 0x80 * ones;
         }
+    } else if constexpr (moe_kind_is_trellis(KIND)) {
+        const uint32_t more = moe_trellis_more(KIND, run.head, run.codes, b, row);
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) {
+            const uint32_t quads = moe_trellis_columns(KIND) / 4, s = 2 * first + i;
+            const uint32_t start = moe_trellis_start(KIND, word, more, s / quads);
+            codes[i] = moe_trellis_quad(KIND, start, s % quads * 4, signs >> s, 0);
+        }
     } else {
         const uint32_t more = moe_group_more(KIND, run.head, b, row, signs);
         signs = moe_signs_whole(KIND, signs);
@@ -426,7 +443,7 @@ static __device__ __forceinline__ void dev_unpack_groups(const struct dev_run &r
 template <int KIND>
 static __device__ __forceinline__ uint32_t dev_first_eight(const struct dev_run &run, uint32_t j)
 {
-    return moe_kind_is_iq3(KIND) ? 2 * j : dev_shares_unit(KIND) ? run.scale % 2 * 2 : 0;
+    return dev_shares_unit(KIND) ? run.scale % 2 * 2 : j * 4 / moe_kind_plane(KIND);
 }
 
 /* A row's words of unit j of a run, and of the signs. */

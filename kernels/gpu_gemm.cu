@@ -148,7 +148,7 @@ static __device__ __forceinline__ void gemm_read_weights(const struct dev_produc
                 const uint32_t *words = (const uint32_t *)run.codes + g + 8 * half;
                 uint32_t *keep = to->words[k * block_steps + st][half];
                 if constexpr (moe_kind_is_grouped(KIND)) {
-                    const uint32_t row = g + 8 * half, j = moe_kind_is_iq3(KIND) ? t / 2 : 0;
+                    const uint32_t row = g + 8 * half, j = t * moe_kind_plane(KIND) / 4;
                     dev_unpack_groups<KIND, 2>(run, row, dev_group_word<KIND>(run, row, j),
                                                dev_signs_word<KIND>(run, row), t, keep);
                     continue;

@@ -105,14 +105,14 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
  * numbers moved up. */
 MOE_TEMPLATE bool is_wide(int kind)
 {
-    return moe_kind_plane(kind) == 8 || moe_kind_least(kind) < -63;
+    return moe_code_plane(kind) == 8 || moe_kind_least(kind) < -63;
 }
 
 /* What quad() adds to the number of a code. */
 MOE_TEMPLATE int number_offset(int kind)
 {
     if (is_wide(kind))
-        return kind == MOE_LAYOUT_Q8 ? -128 : 0;
+        return kind == MOE_LAYOUT_Q8 ? -128 : moe_kind_is_trellis(kind) ? 126 - 128 : 0;
     return moe_kind_zero(kind) - moe_kind_least(kind);
 }
 
@@ -357,6 +357,17 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, int h, __m256 *d, __
         s = packed_number(kind, numbers, at.i);
         if (k_min)
             t = packed_number(kind, numbers, 8 + at.i);
+    } else if (kind == MOE_LAYOUT_IQ1_KT) {
+        s = _mm256_cvtepu8_epi32(eight_bytes(numbers + at.i * MOE_PANEL_ROWS));
+        s = _mm256_and_si256(s, _mm256_set1_epi32(15));
+    } else if (kind == MOE_LAYOUT_IQ4_KT) {
+        s = _mm256_setzero_si256();
+        MOE_UNROLL
+        for (int j = 3; j >= 0; j--) {
+            __m256i word = _mm256_loadu_si256((const __m256i *)(at.codes + j * MOE_UNIT) + h);
+            s = _mm256_or_si256(_mm256_slli_epi32(s, 2), _mm256_srli_epi32(word, 30));
+        }
+        s = _mm256_srli_epi32(s, 1);
     } else if (moe_kind_scale_has_e(kind)) {
         s = _mm256_cvtepu8_epi32(eight_bytes(numbers + at.i * MOE_PANEL_ROWS));
         t = _mm256_and_si256(s, _mm256_set1_epi32(1));
@@ -369,6 +380,12 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, int h, __m256 *d, __
         s = _mm256_and_si256(s, _mm256_set1_epi32(15));
     } else {
         return;
+    }
+    if (kind == MOE_LAYOUT_IQ1_KT ||
+        kind == MOE_LAYOUT_IQ2_KT) { /* a table's, of the lowest bytes */
+        __m128i table = sixteen_bytes((const uint8_t *)moe_iq4_numbers);
+        s = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), s);
+        s = _mm256_srai_epi32(_mm256_slli_epi32(s, 24), 24);
     }
     if (step == 2)
         s = _mm256_add_epi32(s, s);
@@ -393,6 +410,89 @@ MOE_TEMPLATE void read_zeros(const uint8_t *head, int h, __m256 *d, __m256 *m)
     *m = _mm256_xor_ps(_mm256_mul_ps(*d, zero), _mm256_set1_ps(-0.0f));
 }
 
+/* Starts of groups of rows 8h.., from their word of a unit, and what they have beside it. */
+MOE_TEMPLATE __m256i trellis_start(int kind, __m256i word, __m256i more, int g)
+{
+    const int bits = kind == MOE_LAYOUT_IQ4_KT ? 15 : 16;
+    if (kind == MOE_LAYOUT_IQ1_KT) {
+        __m256i high = _mm256_srli_epi32(_mm256_slli_epi32(more, 28 - 4 * g), 28);
+        __m256i last = _mm256_and_si256(_mm256_srli_epi32(more, 4 + g), _mm256_set1_epi32(1 << 12));
+        word = _mm256_srli_epi32(_mm256_slli_epi32(word, 24 - 8 * g), 24);
+        more = _mm256_or_si256(_mm256_slli_epi32(high, 8), last);
+    } else {
+        word = _mm256_srli_epi32(word, g % 2 * bits);
+        word = _mm256_and_si256(word, _mm256_set1_epi32((1 << bits) - 1));
+    }
+    return _mm256_add_epi32(_mm256_or_si256(word, more), _mm256_set1_epi32(4096));
+}
+
+/* Sums of the bytes of two columns' numbers, from `powers` on: in the low half of each word of 32
+ * bits, two of its quarters apart, which the high half has the rest of. */
+MOE_TEMPLATE __m256i trellis_pair(__m256i start, const uint32_t *powers)
+{
+    __m256i of[2];
+    MOE_UNROLL
+    for (int k = 0; k < 2; k++) {
+        of[k] = _mm256_mullo_epi32(start, _mm256_set1_epi32((int)powers[k]));
+        of[k] = _mm256_and_si256(of[k], _mm256_set1_epi8(0x3f));
+        of[k] = _mm256_maddubs_epi16(of[k], _mm256_set1_epi8(1));
+    }
+    return _mm256_add_epi32(of[0], _mm256_slli_epi32(of[1], 8));
+}
+
+/* moe_trellis_units. */
+MOE_TEMPLATE void trellis_units(int kind, const uint8_t *head, const uint8_t *codes, uint32_t b,
+                                struct moe_code_units *units)
+{
+    static const uint32_t powers[8] = MOE_TRELLIS_POWERS;
+    const int quads = (int)moe_trellis_columns(kind) / 4;
+    const __m256i most = _mm256_set1_epi8((char)252);
+    MOE_UNROLL
+    for (int h = 0; h < 2; h++) {
+        const __m256i *words = (const __m256i *)codes + h;
+        __m256i more = _mm256_setzero_si256(), signs = more, start = more;
+        if (kind == MOE_LAYOUT_IQ1_KT) {
+            const uint8_t *at = head + (8 + 2 * b) * MOE_PANEL_ROWS + 8 * h;
+            more = _mm256_cvtepu8_epi32(eight_bytes(head + b * MOE_PANEL_ROWS + 8 * h));
+            more = _mm256_slli_epi32(_mm256_srli_epi32(more, 4), 16);
+            more = _mm256_or_si256(more, _mm256_cvtepu8_epi32(eight_bytes(at)));
+            __m256i second = _mm256_cvtepu8_epi32(eight_bytes(at + MOE_PANEL_ROWS));
+            more = _mm256_or_si256(more, _mm256_slli_epi32(second, 8));
+        } else if (kind == MOE_LAYOUT_IQ4_KT) {
+            more = _mm256_srli_epi32(_mm256_loadu_si256(words), 15);
+            more = _mm256_and_si256(more, _mm256_set1_epi32(0x8000));
+        } else if (kind == MOE_LAYOUT_IQ3_KT) {
+            signs = _mm256_loadu_si256(words + 4);
+        }
+        MOE_UNROLL
+        for (int s = 0; s < MOE_STEP_QUADS; s++) {
+            const int g = s / quads, unit = kind == MOE_LAYOUT_IQ1_KT ? 0 : g / 2;
+            const uint32_t *of = powers + s % quads * 4;
+            if (s % quads == 0)
+                start = trellis_start(kind, _mm256_loadu_si256(words + 2 * unit), more, g);
+            __m256i low = trellis_pair(start, of), high = trellis_pair(start, of + 2);
+            low = _mm256_add_epi8(low, _mm256_srli_epi32(low, 16));
+            high = _mm256_add_epi8(high, _mm256_slli_epi32(high, 16));
+            low = _mm256_blend_epi16(low, high, 0xaa);
+            if (kind == MOE_LAYOUT_IQ3_KT) {
+                low = _mm256_max_epu8(low, _mm256_sub_epi8(most, low));
+                low = pick_by_bit(signs, s, low, _mm256_sub_epi8(most, low));
+            }
+            _mm256_storeu_si256((__m256i *)units->word[s] + h, low);
+        }
+    }
+}
+
+/* moe_record_codes. */
+MOE_TEMPLATE const uint8_t *record_codes(int kind, const struct moe_record *record, uint32_t b,
+                                         struct moe_code_units units[2])
+{
+    if (!moe_kind_is_trellis(kind))
+        return moe_record_codes(kind, record, b, units);
+    trellis_units(kind, moe_record_scale(kind, record, b, 0).head, record->codes, b % 8, units);
+    return (const uint8_t *)units->word;
+}
+
 /* Computes the first n inputs at `tile`, a tile of nt. */
 MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_PARAMS)
 {
@@ -408,7 +508,7 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
     for (uint32_t first = 0; first < cols;) {
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
         for (uint32_t b = 0; b < rec.blocks; b++) {
-            const uint8_t *codes = moe_record_codes(kind, &rec, b, units);
+            const uint8_t *codes = record_codes(kind, &rec, b, units);
             read_rest_ahead(kind, nt, block, rec.codes);
             MOE_UNROLL
             for (int p = 0; p < moe_kind_scales(kind); p++) {

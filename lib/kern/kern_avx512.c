@@ -142,6 +142,75 @@ MOE_TEMPLATE __m512i four_activations(const int8_t *q)
     return _mm512_set1_epi32(word);
 }
 
+/* moe_trellis_units, with one instruction for the sum of a number's bytes, put below those of the
+ * columns after it. */
+MOE_TEMPLATE void trellis_units(int kind, const uint8_t *head, const uint8_t *codes, uint32_t b,
+                                struct moe_code_units *units)
+{
+    static const uint32_t powers[8] = MOE_TRELLIS_POWERS;
+    const int quads = (int)moe_trellis_columns(kind) / 4;
+    const __m512i most = _mm512_set1_epi8((char)252);
+    __m512i more = _mm512_setzero_si512(), start = more;
+    if (kind == MOE_LAYOUT_IQ1_KT) {
+        const uint8_t *h = head + (8 + 2 * b) * MOE_PANEL_ROWS;
+        more = _mm512_cvtepu8_epi32(sixteen_bytes(head + b * MOE_PANEL_ROWS));
+        more = _mm512_slli_epi32(_mm512_srli_epi32(more, 4), 16);
+        more = _mm512_or_si512(more, _mm512_cvtepu8_epi32(sixteen_bytes(h)));
+        __m512i second = _mm512_cvtepu8_epi32(sixteen_bytes(h + MOE_PANEL_ROWS));
+        more = _mm512_or_si512(more, _mm512_slli_epi32(second, 8));
+    } else if (kind == MOE_LAYOUT_IQ4_KT) {
+        more = _mm512_and_si512(_mm512_srli_epi32(_mm512_loadu_si512(codes), 15),
+                                _mm512_set1_epi32(0x8000));
+    }
+    MOE_UNROLL
+    for (int s = 0; s < MOE_STEP_QUADS; s++) {
+        const int g = s / quads;
+        __m512i quad = _mm512_setzero_si512();
+        if (s % quads == 0) {
+            if (kind == MOE_LAYOUT_IQ1_KT) {
+                const __m512i last = _mm512_set1_epi32(1 << 12);
+                __m512i high = _mm512_srli_epi32(_mm512_slli_epi32(more, 28 - 4 * g), 28);
+                start =
+                    _mm512_srli_epi32(_mm512_slli_epi32(_mm512_loadu_si512(codes), 24 - 8 * g), 24);
+                start = _mm512_or_si512(start, _mm512_slli_epi32(high, 8));
+                start = _mm512_or_si512(
+                    start, _mm512_and_si512(_mm512_srli_epi32(more, 4 + (unsigned)g), last));
+            } else {
+                const int bits = kind == MOE_LAYOUT_IQ4_KT ? 15 : 16;
+                start = _mm512_srli_epi32(_mm512_loadu_si512(codes + g / 2 * MOE_UNIT),
+                                          (unsigned)(g % 2 * bits));
+                start = _mm512_and_si512(start, _mm512_set1_epi32((1 << bits) - 1));
+                start = _mm512_or_si512(start, more);
+            }
+            start = _mm512_add_epi32(start, _mm512_set1_epi32(4096));
+        }
+        MOE_UNROLL
+        for (int k = 3; k >= 0; k--) {
+            __m512i power = _mm512_set1_epi32((int)powers[s % quads * 4 + k]);
+            __m512i bytes =
+                _mm512_and_si512(_mm512_mullo_epi32(start, power), _mm512_set1_epi8(0x3f));
+            quad = _mm512_dpbusd_epi32(_mm512_slli_epi32(quad, 8), bytes, _mm512_set1_epi8(1));
+        }
+        if (kind == MOE_LAYOUT_IQ3_KT) {
+            quad = _mm512_max_epu8(quad, _mm512_sub_epi8(most, quad));
+            __mmask64 negative = _mm512_test_epi8_mask(_mm512_loadu_si512(codes + 2 * MOE_UNIT),
+                                                       _mm512_set1_epi8((char)(1 << s)));
+            quad = _mm512_mask_sub_epi8(quad, negative, most, quad);
+        }
+        _mm512_storeu_si512(units->word[s], quad);
+    }
+}
+
+/* moe_record_codes. */
+MOE_TEMPLATE const uint8_t *record_codes(int kind, const struct moe_record *record, uint32_t b,
+                                         struct moe_code_units units[2])
+{
+    if (!moe_kind_is_trellis(kind))
+        return moe_record_codes(kind, record, b, units);
+    trellis_units(kind, moe_record_scale(kind, record, b, 0).head, record->codes, b % 8, units);
+    return (const uint8_t *)units->word;
+}
+
 /* ---- Products of panels ---- */
 
 /* Sums of the columns of scale number p of a block into sum[t]. Few inputs keep several sums each,
@@ -240,6 +309,17 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, __m512 *d, __m512 *m
         s = packed_number(kind, numbers, at.i);
         if (k_min)
             t = packed_number(kind, numbers, 8 + at.i);
+    } else if (kind == MOE_LAYOUT_IQ1_KT) {
+        s = _mm512_cvtepu8_epi32(sixteen_bytes(numbers + at.i * MOE_PANEL_ROWS));
+        s = _mm512_and_si512(s, _mm512_set1_epi32(15));
+    } else if (kind == MOE_LAYOUT_IQ4_KT) {
+        s = _mm512_setzero_si512();
+        MOE_UNROLL
+        for (int j = 3; j >= 0; j--) {
+            __m512i word = _mm512_loadu_si512(at.codes + j * MOE_UNIT);
+            s = _mm512_or_si512(_mm512_slli_epi32(s, 2), _mm512_srli_epi32(word, 30));
+        }
+        s = _mm512_srli_epi32(s, 1);
     } else if (moe_kind_scale_has_e(kind)) {
         s = _mm512_cvtepu8_epi32(sixteen_bytes(numbers + at.i * MOE_PANEL_ROWS));
         t = _mm512_and_si512(s, _mm512_set1_epi32(1));
@@ -252,6 +332,12 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, __m512 *d, __m512 *m
         s = _mm512_and_si512(s, _mm512_set1_epi32(15));
     } else {
         return;
+    }
+    if (kind == MOE_LAYOUT_IQ1_KT ||
+        kind == MOE_LAYOUT_IQ2_KT) { /* a table's, of the lowest bytes */
+        __m128i table = sixteen_bytes((const uint8_t *)moe_iq4_numbers);
+        s = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), s);
+        s = _mm512_srai_epi32(_mm512_slli_epi32(s, 24), 24);
     }
     if (step == 2)
         s = _mm512_add_epi32(s, s);
@@ -304,7 +390,7 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
         if (!moe_kind_span(kind) && moe_kind_has_zeros(layout.kind))
             read_zeros(rec.head, &d, &m);
         for (uint32_t b = 0; b < rec.blocks; b++) {
-            const uint8_t *codes = moe_record_codes(kind, &rec, b, units);
+            const uint8_t *codes = record_codes(kind, &rec, b, units);
             if (nt == 1)
                 read_ahead(kind, block, rec.codes);
             MOE_UNROLL

@@ -46,7 +46,7 @@ MOE_TEMPLATE int8x16_t quad(int kind, const uint8_t *step, const uint8_t *plane,
 /* Where the sums of scale number p of a block start: corrects for what quad() adds to numbers. */
 MOE_TEMPLATE int32x4_t sums_start(int kind, const struct moe_sums *sums, int p)
 {
-    const int offset = moe_kind_zero(kind) - (moe_kind_plane(kind) == 8 ? 128 : 0);
+    const int offset = moe_kind_zero(kind) - (moe_code_plane(kind) == 8 ? 128 : 0);
     return vdupq_n_s32(offset ? -offset * moe_scale_sum(kind, sums, p) : 0);
 }
 
@@ -114,6 +114,15 @@ MOE_TEMPLATE struct row_scales read_scale(int kind, struct moe_place at, int h)
         s = vreinterpretq_s32_u32(packed_number(kind, numbers, at.i, h));
         if (k_min)
             t = packed_number(kind, numbers, 8 + at.i, h);
+    } else if (kind == MOE_LAYOUT_IQ1_KT) {
+        t = vandq_u32(four_bytes(numbers + at.i * MOE_PANEL_ROWS, h), vdupq_n_u32(15));
+        s = vreinterpretq_s32_u32(t);
+    } else if (kind == MOE_LAYOUT_IQ4_KT) {
+        for (int j = 3; j >= 0; j--) {
+            uint8x16_t word = vld1q_u8(at.codes + j * MOE_UNIT + 16 * h);
+            t = vsliq_n_u32(vshrq_n_u32(vreinterpretq_u32_u8(word), 30), t, 2);
+        }
+        s = vreinterpretq_s32_u32(vshrq_n_u32(t, 1));
     } else if (moe_kind_scale_unit(kind) > 0) {
         uint8_t bytes[MOE_PANEL_ROWS];
         moe_grid_scales(kind, at, 0, MOE_PANEL_ROWS, bytes);
@@ -133,6 +142,11 @@ MOE_TEMPLATE struct row_scales read_scale(int kind, struct moe_place at, int h)
         t = vshrq_n_u32(t, 4);
     } else {
         return scale;
+    }
+    if (kind == MOE_LAYOUT_IQ1_KT ||
+        kind == MOE_LAYOUT_IQ2_KT) { /* a table's, of the lowest bytes */
+        s = vreinterpretq_s32_s8(vqtbl1q_s8(vld1q_s8(moe_iq4_numbers), vreinterpretq_u8_s32(s)));
+        s = vshrq_n_s32(vshlq_n_s32(s, 24), 24);
     }
     if (step == 2)
         s = vaddq_s32(s, s);

@@ -70,7 +70,7 @@
         each(IQ4_NL) each(Q2_K) each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_XS)           \
             each(NVFP4) each(TQ2_0) each(Q1_0) each(Q2_0) each(TQ1_0) each(IQ2_K) each(IQ2_KS)     \
                 each(IQ3_K) each(IQ3_KS) each(IQ4_K) each(IQ4_KS) each(IQ5_K) each(IQ5_KS)         \
-                    each(IQ6_K)
+                    each(IQ6_K) each(IQ1_KT) each(IQ2_KT) each(IQ3_KT) each(IQ4_KT)
 #define MOE_PANEL_EACH_GRID(each)                                                                  \
     each(IQ1_S) each(IQ1_M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) each(IQ3_XXS) each(IQ3_S)
 #define MOE_PANEL_EACH_QUANT(each) MOE_PANEL_EACH_CODES(each) MOE_PANEL_EACH_GRID(each)
@@ -230,9 +230,10 @@ MOE_TEMPLATE int moe_packed_more_at(int kind, uint32_t i)
 
 /* ---- Grouped kinds ---- */
 
-/* The units that a block of a grouped kind becomes: 4 of codes of 4 bits, or 2 of 2 bits; signs. */
+/* The units that a block of a grouped kind becomes: 8 of codes of 8 bits, 4 of 4 bits, or 2 of 2
+ * bits; signs. */
 struct moe_code_units {
-    uint32_t word[5][MOE_PANEL_ROWS];
+    uint32_t word[8][MOE_PANEL_ROWS];
 };
 
 /* Row by row: a table is read for each group, which vectors do no faster unless they can hold it.
@@ -272,6 +273,29 @@ MOE_TEMPLATE void moe_ternary_units(const uint8_t *head, const uint8_t *codes, u
     }
 }
 
+/* Loops over rows are the inner ones: compilers make vectors of them. */
+MOE_TEMPLATE void moe_trellis_units(int kind, const uint8_t *head, const uint8_t *codes, uint32_t b,
+                                    struct moe_code_units *units)
+{
+    const uint32_t quads = moe_trellis_columns(kind) / 4;
+    uint32_t words[4][MOE_PANEL_ROWS], more[MOE_PANEL_ROWS];
+    MOE_UNROLL
+    for (int j = 0; j < moe_kind_plane(kind) + moe_kind_high_plane(kind); j++)
+        for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++)
+            words[j][r] = moe_unit_word(codes + j * MOE_UNIT, r);
+    for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++)
+        more[r] = moe_trellis_more(kind, head, codes, b, r);
+    MOE_UNROLL
+    for (uint32_t s = 0; s < MOE_STEP_QUADS; s++) {
+        const uint32_t g = s / quads, *word = words[kind == MOE_LAYOUT_IQ1_KT ? 0 : g / 2];
+        for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++) {
+            const uint32_t signs = kind == MOE_LAYOUT_IQ3_KT ? words[2][r] >> s : 0;
+            const uint32_t start = moe_trellis_start(kind, word[r], more[r], g);
+            units->word[s][r] = moe_trellis_quad(kind, start, s % quads * 4, signs, 126);
+        }
+    }
+}
+
 /* Returns the codes of block b of a record, which its codes have come to. Of grouped kinds they are
  * made here, those of the next block, too: to be read as vectors, what is written as words must
  * have left the store buffer. */
@@ -287,6 +311,8 @@ MOE_TEMPLATE const uint8_t *moe_record_codes(int kind, const struct moe_record *
             codes = record->codes + moe_kind_block_bytes(kind, 32);
         if (kind == MOE_LAYOUT_TQ1_0)
             moe_ternary_units(head, codes, i % 8, &units[i % 2]);
+        else if (moe_kind_is_trellis(kind))
+            moe_trellis_units(kind, head, codes, i % 8, &units[i % 2]);
         else
             moe_grid_units(kind, head, codes, i % 8, &units[i % 2]);
     }

@@ -391,6 +391,65 @@ static uint32_t beside_signs(uint32_t four)
     return (four & 1) << 25 | (four & 2) << 26 | (four & 4) << 27 | (four & 8) << 28;
 }
 
+/* Scales, and beside them bit 12 of numbers; the numbers' low 8 bits, then four more of those of
+ * the first and of the second half of the blocks. */
+static void read_iq1_kt(const uint8_t *block, struct moe_span_codes *span)
+{
+    for (int b = 0; b < 8; b++) {
+        span->s[b] = block[b];
+        memcpy(words_of(span, b), block + 8 + 4 * b, 4);
+        for (int g = 0; g < 4; g++)
+            span->t[2 * b + g / 2] |=
+                (uint8_t)((block[40 + b % 4 * 4 + g] >> b / 4 * 4 & 15) << g % 2 * 4);
+    }
+    span->factor = moe_bits_f32(moe_get_u32(block + 56));
+}
+
+/* Four scales, those of the other blocks in the high bits; numbers of 16 bits. */
+static void read_iq2_kt(const uint8_t *block, struct moe_span_codes *span)
+{
+    for (int b = 0; b < 8; b++) {
+        span->s[b] = block[b % 4] >> b / 4 * 4 & 15;
+        memcpy(words_of(span, b), block + 4 + 8 * b, 8);
+    }
+    span->factor = moe_bits_f32(moe_get_u32(block + 68));
+}
+
+/* The same, and behind it for each column of a block a byte with the signs of all blocks. */
+static void read_iq3_kt(const uint8_t *block, struct moe_span_codes *span)
+{
+    read_iq2_kt(block, span);
+    for (int b = 0; b < 8; b++) {
+        uint32_t signs = 0;
+        for (int c = 0; c < 32; c++)
+            signs |= (uint32_t)(block[68 + c] >> b & 1) << (8 * (c % 4) + c / 4);
+        moe_put_u32(words_of(span, b) + 8, signs);
+    }
+    span->factor = moe_bits_f32(moe_get_u32(block + 100));
+}
+
+/* For each block a word of its byte (layout.h) and the three highest bits of its eight numbers; the
+ * numbers' low 8 bits, then four more of those of the first and of the second half of the blocks.
+ */
+static void read_iq4_kt(const uint8_t *block, struct moe_span_codes *span)
+{
+    for (uint32_t b = 0; b < 8; b++) {
+        const uint32_t word = moe_get_u32(block + 4 * b), byte = word & 255;
+        for (uint32_t j = 0; j < 4; j++) {
+            uint32_t both = (byte >> 2 * j & 3) << 30;
+            for (uint32_t i = 0; i < 2; i++) {
+                const uint32_t g = 2 * j + i, at = 8 * b + g;
+                uint32_t x = block[32 + at] | (word >> (8 + 3 * g) & 7) << 12;
+                x |= (block[96 + at % 32] >> at / 32 * 4 & 15u) << 8;
+                both |= x << 15 * i;
+            }
+            moe_put_u32(words_of(span, (int)b) + 4 * j, both);
+        }
+        span->s[b] = (uint8_t)byte;
+    }
+    span->factor = moe_bits_f32(moe_get_u32(block + 128));
+}
+
 /* d, then for 32 columns four numbers and a word of signs and scale. */
 static void read_iq2_xxs(const uint8_t *block, struct moe_span_codes *span)
 {
@@ -558,6 +617,10 @@ static const struct moe_ggml_type types[] = {
     {MOE_GGML_IQ4_KS, "IQ4_KS", 256, 136 + 4, MOE_LAYOUT_IQ4_KS, read_iq4_ks, 4},
     {MOE_GGML_IQ4_KSS, "IQ4_KSS", 256, 128 + 4, MOE_LAYOUT_IQ4_KS, read_iq4_kss, 4},
     {MOE_GGML_IQ5_KS, "IQ5_KS", 256, 168 + 4, MOE_LAYOUT_IQ5_KS, read_iq5_ks, 4},
+    {MOE_GGML_IQ1_KT, "IQ1_KT", 256, 56 + 4, MOE_LAYOUT_IQ1_KT, read_iq1_kt, 4},
+    {MOE_GGML_IQ2_KT, "IQ2_KT", 256, 68 + 4, MOE_LAYOUT_IQ2_KT, read_iq2_kt, 4},
+    {MOE_GGML_IQ3_KT, "IQ3_KT", 256, 100 + 4, MOE_LAYOUT_IQ3_KT, read_iq3_kt, 4},
+    {MOE_GGML_IQ4_KT, "IQ4_KT", 256, 128 + 4, MOE_LAYOUT_IQ4_KT, read_iq4_kt, 4},
     /* By size only, so that files that hold one are listed and checked. */
     {9, "Q8_1", 32, 40, MOE_LAYOUT_NONE, NULL, 0},
     {15, "Q8_K", 256, 292, MOE_LAYOUT_NONE, NULL, 0},
@@ -570,11 +633,7 @@ static const struct moe_ggml_type types[] = {
     {133, "Q6_0", 32, 26, MOE_LAYOUT_NONE, NULL, 0},
     {134, "IQ1_BN", 64, 13 + 4, MOE_LAYOUT_NONE, NULL, 2},
     {135, "IQ2_BN", 64, 16 + 4, MOE_LAYOUT_NONE, NULL, 4},
-    {153, "IQ2_KT", 256, 68 + 4, MOE_LAYOUT_NONE, NULL, 4},
-    {154, "IQ3_KT", 256, 100 + 4, MOE_LAYOUT_NONE, NULL, 4},
-    {155, "IQ4_KT", 256, 128 + 4, MOE_LAYOUT_NONE, NULL, 4},
     {157, "IQ2_KL", 256, 86 + 4, MOE_LAYOUT_NONE, NULL, 2},
-    {158, "IQ1_KT", 256, 56 + 4, MOE_LAYOUT_NONE, NULL, 4},
     {202, "Q4_0_R8", 32, 18, MOE_LAYOUT_NONE, NULL, 0},
     {206, "Q5_0_R4", 32, 22, MOE_LAYOUT_NONE, NULL, 0},
     {208, "Q8_0_R8", 32, 34, MOE_LAYOUT_NONE, NULL, 0},

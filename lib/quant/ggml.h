@@ -57,7 +57,11 @@ enum {
     MOE_GGML_IQ2_KS = 145,
     MOE_GGML_IQ4_KSS = 146,
     MOE_GGML_IQ5_KS = 152,
+    MOE_GGML_IQ2_KT = 153,
+    MOE_GGML_IQ3_KT = 154,
+    MOE_GGML_IQ4_KT = 155,
     MOE_GGML_IQ3_KS = 156,
+    MOE_GGML_IQ1_KT = 158,
     MOE_GGML_OWN = 1 << 16,
     MOE_GGML_NVFP4_T = MOE_GGML_OWN, /* NVFP4's block, then a factor (f32) */
     /* + 1024 * bits + items: whole numbers of 8, 4, 3 or 2 bits with a zero point, by 128, 64 or

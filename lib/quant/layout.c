@@ -46,6 +46,8 @@ static const struct {
     {MOE_LAYOUT_IQ2_K, "iq2_k"},   {MOE_LAYOUT_IQ2_KS, "iq2_ks"}, {MOE_LAYOUT_IQ3_K, "iq3_k"},
     {MOE_LAYOUT_IQ3_KS, "iq3_ks"}, {MOE_LAYOUT_IQ4_K, "iq4_k"},   {MOE_LAYOUT_IQ4_KS, "iq4_ks"},
     {MOE_LAYOUT_IQ5_K, "iq5_k"},   {MOE_LAYOUT_IQ5_KS, "iq5_ks"}, {MOE_LAYOUT_IQ6_K, "iq6_k"},
+    {MOE_LAYOUT_IQ1_KT, "iq1_kt"}, {MOE_LAYOUT_IQ2_KT, "iq2_kt"}, {MOE_LAYOUT_IQ3_KT, "iq3_kt"},
+    {MOE_LAYOUT_IQ4_KT, "iq4_kt"},
 };
 
 enum { N_NAMES = sizeof names / sizeof names[0] };
@@ -375,6 +377,10 @@ static void store_scale(int kind, uint8_t *head, int i, uint32_t r,
             store_packed(kind, head, 8 + i, r, span->t[i]);
     } else if (moe_kind_scale_has_e(kind)) {
         store_byte(head, i, r, span->s[i] << 1 | span->t[i]);
+    } else if (kind == MOE_LAYOUT_IQ1_KT) {
+        store_byte(head, i, r, span->s[i]);
+        store_byte(head, 8 + 2 * i, r, span->t[2 * i]);
+        store_byte(head, 9 + 2 * i, r, span->t[2 * i + 1]);
     } else if (moe_kind_byte_scales(kind)) {
         store_byte(head, i, r, kind == MOE_LAYOUT_Q2_K ? span->s[i] | span->t[i] << 4 : span->s[i]);
     } else if (moe_kind_scale_unit(kind) > 0) {
@@ -493,6 +499,23 @@ static void grid_block_codes(int kind, const struct moe_span_codes *span, uint32
         }
 }
 
+/* The same of a trellis kind. */
+static void trellis_block_codes(int kind, const struct moe_span_codes *span, uint32_t b,
+                                uint8_t *codes)
+{
+    const uint8_t *words = span->codes + b * BLOCK;
+    const uint32_t signs = kind == MOE_LAYOUT_IQ3_KT ? moe_get_u32(words + 8) : 0;
+    uint32_t more = 0;
+    if (kind == MOE_LAYOUT_IQ1_KT)
+        more = moe_get_u16(span->t + 2 * b) | (uint32_t)(span->s[b] >> 4) << 16;
+    else if (kind == MOE_LAYOUT_IQ4_KT)
+        more = words[3] >> 6 & 1;
+    for (uint32_t c = 0; c < BLOCK; c++) {
+        const uint32_t word = moe_get_u32(words + 4 * moe_trellis_unit(kind, c));
+        codes[c] = (uint8_t)moe_trellis_code(kind, word, more, signs, c);
+    }
+}
+
 void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, uint32_t n,
                              float *out)
 {
@@ -509,9 +532,10 @@ void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, u
         float offset = moe_kind_has_min(kind) ? scale.m : -0.0f;
         const float shift = moe_kind_shift(kind) ? (float)(moe_kind_shift(kind) * span->t[i]) : 0;
         const uint8_t *codes = span->codes + first;
-        if (moe_kind_scale_unit(kind) > 0) {
+        if (moe_kind_is_grouped(kind) && kind != MOE_LAYOUT_TQ1_0) {
             if (first % BLOCK == 0)
-                grid_block_codes(kind, span, first / BLOCK, block);
+                (moe_kind_is_trellis(kind) ? trellis_block_codes
+                                           : grid_block_codes)(kind, span, first / BLOCK, block);
             codes = block + first % BLOCK;
         }
         for (uint32_t c = 0; c < columns && first + c < n; c++)

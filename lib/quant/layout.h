@@ -125,6 +125,25 @@
  * of a span is d[16] and 5 units more: 3 b + i counts their digits for block b, whose columns
  * 20+4i+k are digit (3 b + i) % 5 of byte r*4+k of unit (3 b + i) / 5.
  *
+ * In the trellis kinds of ik_llama.cpp a number x of 13 to 16 bits stands for a group of columns, 8
+ * or 4 consecutive ones of a block. v of column k of the group is the sum of the bytes of (x +
+ * 4096) * 0xcbac1fed^(k+1) & 0x3f3f3f3f, computed in 32 bits, less 126; in IQ3_KT its magnitude
+ * with a sign of its own. They have a factor for each row, f[16] f32 at the front of a panel, too:
+ *
+ *     kind    bits   group  x        d of a scale   head of a span of 256
+ *     IQ1_KT  1      8      13 bits  iq4(s)         sx[8][16] u8, h[16][16]
+ *     IQ2_KT  2      8      16 bits  iq4(s)         four(8)
+ *     IQ3_KT  2 + 1  8      16 bits  s              four(8)
+ *     IQ4_KT  4      4      15 bits  s - 64         none
+ *
+ * IQ1_KT: byte r*4+k of a block's unit has the low 8 bits of x of group k; bytes 2b and 2b+1 of h
+ * have four bits more for each group of block b, the first group's in the low bits; sx has s in its
+ * low four bits and above them bit 12 of each group's x. IQ2_KT, IQ3_KT: the row's word of unit j
+ * has x of groups 2j and, 16 bits higher, 2j+1; the unit of signs is that of IQ3_S. IQ4_KT: the
+ * word of unit j has x of groups 2j and, 15 bits higher, 2j+1, and in its two highest bits bits 2j
+ * and 2j+1 of a byte: its lowest bit says that 32768 is added to all x of the block, the others are
+ * s.
+ *
  * Variations of these kinds hold what safetensors have, code for code. Q8_Z, Q4_Z, Q3_Z and Q2_Z
  * are Q8 to Q2 with whole zero points, a weight is d * (q - z); in place of m the head has
  *
@@ -207,6 +226,10 @@ enum moe_layout_kind {
     MOE_LAYOUT_Q3_Z = 66,
     MOE_LAYOUT_Q2_Z = 67,
     MOE_LAYOUT_NVFP4_T = 68,
+    MOE_LAYOUT_IQ1_KT = 72,
+    MOE_LAYOUT_IQ2_KT = 73,
+    MOE_LAYOUT_IQ3_KT = 74,
+    MOE_LAYOUT_IQ4_KT = 75,
 };
 
 enum {
@@ -305,10 +328,16 @@ MOE_KIND_CONSTANT bool moe_kind_scale_has_e(int kind)
     return kind == MOE_LAYOUT_IQ4_KS || kind == MOE_LAYOUT_IQ5_KS;
 }
 
+MOE_KIND_CONSTANT bool moe_kind_is_trellis(int kind)
+{
+    return kind >= MOE_LAYOUT_IQ1_KT && kind <= MOE_LAYOUT_IQ4_KT;
+}
+
 /* Whether d is a number for each row, in front of the panel. */
 MOE_KIND_CONSTANT bool moe_kind_has_row_scale(int kind)
 {
-    return kind == MOE_LAYOUT_IQ2_KS || kind == MOE_LAYOUT_IQ3_KS || moe_kind_scale_has_e(kind);
+    return kind == MOE_LAYOUT_IQ2_KS || kind == MOE_LAYOUT_IQ3_KS || moe_kind_scale_has_e(kind) ||
+           moe_kind_is_trellis(kind);
 }
 
 /* k: what is added to the numbers of a scale whose e is 1; 0 in kinds without e. */
@@ -326,7 +355,7 @@ MOE_KIND_CONSTANT int moe_kind_shift(int kind)
 MOE_KIND_CONSTANT bool moe_kind_is_grouped(int kind)
 {
     return moe_kind_is_iq1(kind) || moe_kind_is_iq2(kind) || moe_kind_is_iq3(kind) ||
-           kind == MOE_LAYOUT_TQ1_0;
+           kind == MOE_LAYOUT_TQ1_0 || moe_kind_is_trellis(kind);
 }
 
 /* Whether s is in the second plane. */
@@ -392,7 +421,10 @@ MOE_KIND_CONSTANT int moe_kind_plane(int kind)
     case MOE_LAYOUT_IQ2_KS:
     case MOE_LAYOUT_IQ3_K:
     case MOE_LAYOUT_IQ3_KS:
+    case MOE_LAYOUT_IQ2_KT:
+    case MOE_LAYOUT_IQ3_KT:
         return 2;
+    case MOE_LAYOUT_IQ1_KT:
     case MOE_LAYOUT_IQ1_S:
     case MOE_LAYOUT_IQ1_M:
     case MOE_LAYOUT_IQ2_XXS:
@@ -422,6 +454,7 @@ MOE_KIND_CONSTANT int moe_kind_high_plane(int kind)
     case MOE_LAYOUT_IQ3_S:
     case MOE_LAYOUT_IQ3_K:
     case MOE_LAYOUT_IQ3_KS:
+    case MOE_LAYOUT_IQ3_KT:
     case MOE_LAYOUT_IQ5_K:
     case MOE_LAYOUT_IQ5_KS:
         return 1;
@@ -438,12 +471,15 @@ MOE_KIND_CONSTANT int moe_kind_high_plane(int kind)
  * where the bits of the second belong in a code. */
 MOE_KIND_CONSTANT int moe_code_plane(int kind)
 {
-    return moe_kind_is_iq3(kind) ? 4 : moe_kind_is_grouped(kind) ? 2 : moe_kind_plane(kind);
+    return moe_kind_is_trellis(kind)   ? 8
+           : moe_kind_is_iq3(kind)     ? 4
+           : moe_kind_is_grouped(kind) ? 2
+                                       : moe_kind_plane(kind);
 }
 
 MOE_KIND_CONSTANT int moe_code_high_plane(int kind)
 {
-    return moe_kind_is_iq1(kind) ? 1 : moe_kind_high_plane(kind);
+    return moe_kind_is_iq1(kind) ? 1 : moe_kind_is_trellis(kind) ? 0 : moe_kind_high_plane(kind);
 }
 
 MOE_KIND_CONSTANT int moe_code_high_at(int kind)
@@ -457,6 +493,11 @@ MOE_KIND_CONSTANT int moe_kind_zero(int kind)
     switch (kind) {
     case MOE_LAYOUT_Q8_0:
         return 128;
+    case MOE_LAYOUT_IQ1_KT:
+    case MOE_LAYOUT_IQ2_KT:
+    case MOE_LAYOUT_IQ3_KT:
+    case MOE_LAYOUT_IQ4_KT:
+        return 126;
     case MOE_LAYOUT_Q6_K:
         return 32;
     case MOE_LAYOUT_Q5_0:
@@ -551,6 +592,8 @@ MOE_KIND_CONSTANT int moe_kind_packed(int kind)
     case MOE_LAYOUT_IQ4_XS:
     case MOE_LAYOUT_IQ2_KS:
     case MOE_LAYOUT_IQ3_KS:
+    case MOE_LAYOUT_IQ2_KT:
+    case MOE_LAYOUT_IQ3_KT:
         return 8;
     case MOE_LAYOUT_Q3_K:
     case MOE_LAYOUT_Q4_K:
@@ -568,7 +611,7 @@ MOE_KIND_CONSTANT int moe_kind_packed(int kind)
 /* Their bits but four. */
 MOE_KIND_CONSTANT int moe_kind_packed_high(int kind)
 {
-    return kind == MOE_LAYOUT_IQ2_K                              ? 0
+    return kind == MOE_LAYOUT_IQ2_K || moe_kind_is_trellis(kind) ? 0
            : kind == MOE_LAYOUT_IQ2_KS || moe_kind_is_iq3k(kind) ? 1
                                                                  : 2;
 }
@@ -577,7 +620,7 @@ MOE_KIND_CONSTANT int moe_kind_packed_high(int kind)
 MOE_KIND_CONSTANT int moe_kind_byte_scales(int kind)
 {
     return kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_Q2_K || kind == MOE_LAYOUT_IQ6_K ? 16
-           : moe_kind_scale_has_e(kind)                                                   ? 8
+           : moe_kind_scale_has_e(kind) || kind == MOE_LAYOUT_IQ1_KT                      ? 8
                                                                                           : 0;
 }
 
@@ -601,6 +644,8 @@ MOE_KIND_CONSTANT uint32_t moe_kind_head(int kind)
         return 2 + 16;
     case MOE_LAYOUT_IQ1_M:
         return 2 + 6 + 16;
+    case MOE_LAYOUT_IQ1_KT:
+        return 8 + 16;
     case MOE_LAYOUT_IQ2_XS:
         return 2 + 8;
     case MOE_LAYOUT_IQ3_S:
@@ -743,7 +788,8 @@ MOE_KIND_CONSTANT int moe_kind_scale_step(int kind)
 
 MOE_KIND_CONSTANT int moe_kind_scale_zero(int kind)
 {
-    return kind == MOE_LAYOUT_IQ2_K                                 ? 8
+    return moe_kind_is_trellis(kind)  ? (kind == MOE_LAYOUT_IQ4_KT ? 64 : 0)
+           : kind == MOE_LAYOUT_IQ2_K ? 8
            : kind == MOE_LAYOUT_IQ2_KS || kind == MOE_LAYOUT_IQ3_KS ? 16
            : kind == MOE_LAYOUT_IQ3_K                               ? 31
            : moe_kind_scale_has_e(kind)                             ? 127
@@ -762,6 +808,21 @@ static inline MOE_DEVICE_CODE struct moe_scales moe_zero_scales(float d, uint16_
 /* The inverse: the f16 and the word that make d = scale with this zero point. False where none do:
  * scale has more than 11 significant bits or is too large, zero is above 511. */
 bool moe_zero_head(float scale, uint32_t zero, uint16_t *d, uint16_t *word);
+
+/* iq4(s), on devices too. */
+static inline MOE_DEVICE_CODE int moe_iq4_number(uint32_t s)
+{
+    const uint64_t half = s & 8 ? UINT64_C(0x7159453526190d01) : UINT64_C(0xf6eaddcfbfad9881);
+    return (int8_t)(half >> 8 * (s & 7));
+}
+
+/* d of a scale of a trellis kind. */
+static inline MOE_DEVICE_CODE int moe_trellis_scale(int kind, uint8_t s)
+{
+    return kind == MOE_LAYOUT_IQ3_KT   ? s
+           : kind == MOE_LAYOUT_IQ4_KT ? (s >> 1) - 64
+                                       : moe_iq4_number(s);
+}
 
 /* d and m of a scale, from what the head says: d and dmin (m of affine kinds), s and t; the
  * exponent is s, e is t. Not of kinds with zero points. */
@@ -788,7 +849,9 @@ static inline MOE_DEVICE_CODE struct moe_scales moe_kind_scales_of(int kind, flo
         of.m = -(dmin * (float)t);
         break;
     default:
-        if (moe_kind_scale_unit(kind) > 0)
+        if (moe_kind_is_trellis(kind))
+            of.d = (float)moe_trellis_scale(kind, s);
+        else if (moe_kind_scale_unit(kind) > 0)
             of.d = d * ((float)(2 * s + 1) * moe_kind_scale_unit(kind));
         else if (moe_kind_scale_zero(kind))
             of.d = (moe_kind_has_row_scale(kind) ? 1 : d) *
@@ -858,6 +921,15 @@ static inline MOE_DEVICE_CODE uint8_t moe_grid_scale(int kind, const uint8_t *nu
     }
 }
 
+/* The byte of a block of IQ4_KT that its units' words have two bits each of. */
+static inline MOE_DEVICE_CODE uint8_t moe_iq4_kt_byte(const uint8_t *codes, uint32_t r)
+{
+    uint32_t byte = 0;
+    for (uint32_t j = 0; j < 4; j++)
+        byte |= (uint32_t)(codes[4 * MOE_PANEL_ROWS * j + 4 * r + 3] >> 6) << 2 * j;
+    return (uint8_t)byte;
+}
+
 /* Scale number i of a span, of row r; `head` is the span's, or of affine kinds the record's,
  * `codes` are its block's. */
 static inline MOE_DEVICE_CODE struct moe_scales
@@ -894,6 +966,8 @@ moe_kind_scale(int kind, const uint8_t *head, const uint8_t *codes, int i, uint3
         }
     } else if (moe_kind_scale_unit(kind) > 0) {
         s = moe_grid_scale(kind, head, codes, i, r);
+    } else if (kind == MOE_LAYOUT_IQ4_KT) {
+        s = moe_iq4_kt_byte(codes, r);
     }
     return moe_kind_scales_of(kind, d, dmin, s, t);
 }
@@ -1028,6 +1102,81 @@ static inline MOE_DEVICE_CODE uint32_t moe_ternary_quad(const uint8_t *head, uin
     return moe_ternary_digits(word, digit % 5);
 }
 
+/* ---- Trellis kinds ---- */
+
+/* Columns of a group. */
+MOE_KIND_CONSTANT uint32_t moe_trellis_columns(int kind)
+{
+    return kind == MOE_LAYOUT_IQ4_KT ? 4 : 8;
+}
+
+/* What the groups of block b of row r have beside their words: IQ1_KT's higher bits of numbers, the
+ * last bits 16 up; IQ4_KT's lowest bit of the block's byte. */
+static inline MOE_DEVICE_CODE uint32_t moe_trellis_more(int kind, const uint8_t *head,
+                                                        const uint8_t *codes, uint32_t b,
+                                                        uint32_t r)
+{
+    const uint8_t *h = head + (8 + 2 * b) * MOE_PANEL_ROWS + r;
+    if (kind == MOE_LAYOUT_IQ1_KT)
+        return h[0] | (uint32_t)h[MOE_PANEL_ROWS] << 8 |
+               (uint32_t)(head[b * MOE_PANEL_ROWS + r] >> 4) << 16;
+    return kind == MOE_LAYOUT_IQ4_KT ? codes[4 * r + 3] >> 6 & 1 : 0;
+}
+
+/* x + 4096 of group g, from the row's word of the unit that has it. */
+static inline MOE_DEVICE_CODE uint32_t moe_trellis_start(int kind, uint32_t word, uint32_t more,
+                                                         uint32_t g)
+{
+    if (kind == MOE_LAYOUT_IQ1_KT)
+        return 4096 +
+               ((word >> 8 * g & 255) | (more >> 4 * g & 15) << 8 | (more >> (16 + g) & 1) << 12);
+    if (kind == MOE_LAYOUT_IQ4_KT)
+        return 4096 + ((word >> 15 * (g % 2) & 0x7fff) | more << 15);
+    return 4096 + (word >> 16 * (g % 2) & 0xffff);
+}
+
+/* What a start is multiplied by for columns 0 to 7. */
+#define MOE_TRELLIS_POWERS                                                                         \
+    {                                                                                              \
+        0xcbac1fedu, 0xc8734169u, 0xbd2b4535u, 0xe50c7d11u, 0x1220d7bdu, 0x94839cf9u, 0x58267985u, \
+            0x60b19b21u                                                                            \
+    }
+
+/* Bytes v + `plus` of columns first.. of four of a group; the lowest bits of the bytes of `signs`
+ * are their signs in IQ3_KT. */
+static inline MOE_DEVICE_CODE uint32_t moe_trellis_quad(int kind, uint32_t start, uint32_t first,
+                                                        uint32_t signs, uint32_t plus)
+{
+    const uint32_t powers[8] = MOE_TRELLIS_POWERS;
+    uint32_t quad = 0;
+    for (uint32_t k = 0; k < 4; k++) {
+        uint32_t sum = (start * powers[first + k] & 0x3f3f3f3fu) * 0x01010101u >> 24;
+        if (kind == MOE_LAYOUT_IQ3_KT) {
+            const uint32_t less = sum < 126, wanted = signs >> 8 * k & 1;
+            sum = less == wanted ? sum : 252 - sum;
+        }
+        quad |= ((sum - 126 + plus) & 255) << 8 * k;
+    }
+    return quad;
+}
+
+/* The code, v + 126, of column c of a block: `word` is that of the unit that has its group, `signs`
+ * the row's. */
+static inline MOE_DEVICE_CODE int32_t moe_trellis_code(int kind, uint32_t word, uint32_t more,
+                                                       uint32_t signs, uint32_t c)
+{
+    const uint32_t columns = moe_trellis_columns(kind);
+    const uint32_t start = moe_trellis_start(kind, word, more, c / columns);
+    uint32_t quad = moe_trellis_quad(kind, start, c % columns / 4 * 4, signs >> c / 4, 126);
+    return (int32_t)(quad >> 8 * (c % 4) & 255);
+}
+
+/* The unit that has the group of column c. */
+static inline MOE_DEVICE_CODE uint32_t moe_trellis_unit(int kind, uint32_t c)
+{
+    return kind == MOE_LAYOUT_IQ1_KT ? 0 : c / moe_trellis_columns(kind) / 2;
+}
+
 /* A row's words of the units of codes that a block of a grouped kind becomes: of the first plane,
  * in order, and of the second. */
 struct moe_code_words {
@@ -1087,6 +1236,13 @@ static inline MOE_DEVICE_CODE int32_t moe_kind_code(int kind, const uint8_t *hea
     if (!moe_kind_is_grouped(kind))
         return moe_planes_code(codes, block, bits, (uint32_t)moe_kind_high_plane(kind), (int)bits,
                                r, c);
+    if (moe_kind_is_trellis(kind)) {
+        const uint8_t *unit = codes + 4 * MOE_PANEL_ROWS * moe_trellis_unit(kind, c);
+        const uint32_t more = moe_trellis_more(kind, head, codes, b, r);
+        const uint32_t signs =
+            kind == MOE_LAYOUT_IQ3_KT ? moe_unit_word(codes + 2 * 4 * MOE_PANEL_ROWS, r) : 0;
+        return moe_trellis_code(kind, moe_unit_word(unit, r), more, signs, c);
+    }
     struct moe_code_words of = moe_grouped_codes(kind, head, codes, b, r);
     uint32_t byte = of.first[c / in_unit] >> 8 * (c % 4);
     uint32_t code = byte >> c % in_unit / 4 * bits & ((1u << bits) - 1);

@@ -42,8 +42,10 @@ static const struct moe_layout layouts[] = {
     {MOE_LAYOUT_Q8_Z, 128},  {MOE_LAYOUT_Q4_Z, 32},    {MOE_LAYOUT_Q4_Z, 128},
     {MOE_LAYOUT_Q3_Z, 64},   {MOE_LAYOUT_Q2_Z, 0},     {MOE_LAYOUT_NVFP4_T, 32},
     {MOE_LAYOUT_IQ2_K, 32},  {MOE_LAYOUT_IQ2_KS, 32},  {MOE_LAYOUT_IQ3_K, 32},
-    {MOE_LAYOUT_IQ3_KS, 32}, {MOE_LAYOUT_IQ4_K, 32},   {MOE_LAYOUT_IQ4_KS, 32},
-    {MOE_LAYOUT_IQ5_K, 32},  {MOE_LAYOUT_IQ5_KS, 32},  {MOE_LAYOUT_IQ6_K, 32},
+    {MOE_LAYOUT_IQ1_KT, 32}, {MOE_LAYOUT_IQ2_KT, 32},  {MOE_LAYOUT_IQ3_KT, 32},
+    {MOE_LAYOUT_IQ4_KT, 32}, {MOE_LAYOUT_IQ3_KS, 32},  {MOE_LAYOUT_IQ4_K, 32},
+    {MOE_LAYOUT_IQ4_KS, 32}, {MOE_LAYOUT_IQ5_K, 32},   {MOE_LAYOUT_IQ5_KS, 32},
+    {MOE_LAYOUT_IQ6_K, 32},
 };
 
 static inline uint32_t draw_up_to(uint64_t *seed, uint32_t most)

@@ -651,6 +651,74 @@ static void test_grouped_kinds(void **state)
     }
 }
 
+/* ---- Trellis kinds ---- */
+
+/* x of group g of block b, by the letter of layout.h. */
+static uint32_t trellis_number(uint16_t kind, const uint8_t *head, const uint8_t *codes, uint32_t b,
+                               uint32_t r, uint32_t g)
+{
+    const uint8_t *unit = codes + g / 2 * 64 + 4 * r;
+    if (kind == MOE_LAYOUT_IQ1_KT) {
+        const uint32_t four = head[(8 + 2 * b + g / 2) * 16 + r] >> g % 2 * 4 & 15;
+        return codes[4 * r + g] + 256 * four + 4096 * (head[b * 16 + r] >> (4 + g) & 1u);
+    }
+    if (kind != MOE_LAYOUT_IQ4_KT)
+        return unit[g % 2 * 2] + 256u * unit[g % 2 * 2 + 1];
+    const uint32_t x = moe_get_u32(unit) >> g % 2 * 15 & 0x7fff;
+    return x + (codes[4 * r + 3] & 0x40 ? 32768 : 0);
+}
+
+static int trellis_scale(uint16_t kind, const uint8_t *head, const uint8_t *codes, uint32_t b,
+                         uint32_t r)
+{
+    int s = 0;
+    if (kind == MOE_LAYOUT_IQ1_KT)
+        return moe_iq4_numbers[head[b * 16 + r] & 15];
+    for (uint32_t j = 0; kind == MOE_LAYOUT_IQ4_KT && j < 4; j++)
+        s += (codes[64 * j + 4 * r + 3] >> 6) << 2 * j;
+    if (kind == MOE_LAYOUT_IQ4_KT)
+        return s / 2 - 64;
+    s = head[b / 2 * 16 + r] >> b % 2 * 4 & 15;
+    return kind == MOE_LAYOUT_IQ3_KT ? s : moe_iq4_numbers[s];
+}
+
+/* Random bytes of a panel of 512 columns. */
+static void test_trellis_kinds(void **state)
+{
+    static const uint32_t heads[] = {24, 4, 4, 0}, units[] = {1, 2, 3, 4};
+    for (uint32_t k = 0; k < 4; k++) {
+        const uint16_t kind = (uint16_t)(MOE_LAYOUT_IQ1_KT + k);
+        const uint32_t span = heads[k] * 16 + 8 * 64 * units[k];
+        uint8_t data[64 + 2 * (64 + 32 * 64)];
+        uint64_t seed = kind;
+        float out[512];
+        const struct moe_mat mat = {data, {kind, 32}, 16, 512};
+        assert_int_equal(moe_layout_panel_bytes(mat.layout, 512), 64 + 2 * span);
+        for (uint32_t i = 0; i < 64 + 2 * span; i++)
+            data[i] = (uint8_t)test_random(&seed);
+        for (uint32_t r = 0; r < 16; r++)
+            moe_put_u32(data + 4 * r, moe_f32_bits(test_uniform(&seed)));
+        for (uint32_t r = 0; r < 16; r++) {
+            const float f = moe_bits_f32(moe_get_u32(data + 4 * r));
+            moe_layout_load_row(&mat, r, out);
+            for (uint32_t c = 0; c < 512; c++) {
+                const uint32_t b = c / 32 % 8, columns = k == 3 ? 4 : 8;
+                const uint8_t *head = data + 64 + c / 256 * span;
+                const uint8_t *codes = head + heads[k] * 16 + b * 64 * units[k];
+                uint32_t x = trellis_number(kind, head, codes, b, r, c % 32 / columns) + 4096;
+                for (uint32_t i = 0; i <= c % columns; i++)
+                    x *= 0xcbac1fed;
+                int v = -126;
+                for (int i = 0; i < 4; i++)
+                    v += x >> 8 * i & 63;
+                if (kind == MOE_LAYOUT_IQ3_KT)
+                    v = codes[128 + 4 * r + c % 4] >> c % 32 / 4 & 1 ? -abs(v) : abs(v);
+                assert_true(out[c] == (float)(trellis_scale(kind, head, codes, b, r) * v) * f);
+            }
+        }
+    }
+}
+
 /* Heads with zero points hold every bf16 up to f16's largest number, and every f16. */
 static void test_heads_with_zero_points(void **state)
 {
@@ -780,6 +848,7 @@ int main(void)
         cmocka_unit_test(test_mxfp4_is_exact),
         cmocka_unit_test(test_types_of_checkpoints),
         cmocka_unit_test(test_grouped_kinds),
+        cmocka_unit_test(test_trellis_kinds),
         cmocka_unit_test(test_heads_with_zero_points),
         cmocka_unit_test(test_mxfp4_scales),
         cmocka_unit_test(test_floats_are_exact),
