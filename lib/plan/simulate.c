@@ -63,6 +63,7 @@ struct simulator {
 
     struct moe_simulated_phase *phase;
     struct moe_simulated uncounted;     /* sequences that only fill caches */
+    uint64_t decoded_before;            /* tokens of other simulations that count, too */
     struct moe_simulated_layer *layers; /* NULL, or of the passes that count in it */
     bool counts_layers;
     struct moe_counts counts_before; /* of the layer at work */
@@ -156,8 +157,8 @@ static int run_pass(struct simulator *s, struct moe_simulated *out,
     double seconds = s->channel.link.clock - started;
     double stalled = s->channel.stalled - stalled_before;
     double worked = s->channel.link.worked_seconds - s->worked_seen;
-    moe_scheduler_end_tokens(s->scheduler, rows.decode && phase->tokens > 0, seconds, stalled,
-                             s->channel.link.busy_seconds - s->link_seen,
+    moe_scheduler_end_tokens(s->scheduler, rows.decode && phase->tokens > s->decoded_before,
+                             seconds, stalled, s->channel.link.busy_seconds - s->link_seen,
                              phase->experts.loads - loads_before);
     phase->tokens += pass->n_rows;
     phase->seconds += seconds;
@@ -272,7 +273,7 @@ static void close_simulator(struct simulator *s)
 static int simulate(const struct moe_simulation *in, struct moe_simulated *out,
                     struct moe_simulated_layer *layers, struct moe_err *err)
 {
-    struct simulator s = {.in = in, .layers = layers};
+    struct simulator s = {.in = in, .layers = layers, .decoded_before = out->decode.tokens};
     struct moe_replay_pass pass;
     int status = open_simulator(&s, err);
     while (status == MOE_OK) {

@@ -266,6 +266,9 @@ static int reap_loads(struct moe_scheduler *s, bool wait, struct moe_err *err)
  */
 
 enum { PROMPT_LOANS = 2 /* times top_k */ };
+/* The share of a token's time from which on the link may be what it waits for: below, loads that
+ * are never used cost nothing. */
+static const double SATURATED = 0.9;
 
 /* Whether what is said of layers to come is loaded before they run. */
 static bool prefetches(const struct moe_scheduler *s)
@@ -934,7 +937,7 @@ void moe_scheduler_end_tokens(struct moe_scheduler *s, bool measure, double seco
     if (loads)
         moe_fading_add(&s->load_seconds, reading / (double)loads);
     if (s->strategy.prefetch.measured)
-        moe_trial_token(&s->trial, seconds);
+        moe_trial_token(&s->trial, seconds, reading >= SATURATED * seconds);
 }
 
 /*

@@ -51,7 +51,7 @@ static const struct moe_strategy strategies[] = {
         .name = "prefetch",
         .describe = "caches by likelihood of use, predicts the next layer: measured best",
         .predict = MOE_PREDICT_BY_GATE, .depth = 1,
-        .prefetch = {.top_k = true},
+        .prefetch = {.top_k = true, .measured = true},
         .cache = &moe_policy_learned,
         .prefill = MOE_PREFILL_POPULARITY,
     }, {

@@ -13,29 +13,17 @@ void moe_fading_add(struct moe_fading *f, double x)
     fade(&f->value, x);
 }
 
-/* The way of the period that begins: the second tries without, after that the faster one, and every
- * MOE_TRIAL_EVERYth the other. */
-static bool next_way(const struct moe_trial *t)
-{
-    if (t->periods_off == 0)
-        return false;
-    bool faster = t->mean[true] <= t->mean[false];
-    return t->periods % MOE_TRIAL_EVERY == 0 ? !faster : faster;
-}
-
 static void begin_period(struct moe_trial *t, bool on)
 {
     t->on = on;
     t->tokens = 0;
     t->seconds = 0;
-    t->periods++;
-    t->periods_on += on;
-    t->periods_off += !on;
+    t->saturated = true;
 }
 
 void moe_trial_init(struct moe_trial *t)
 {
-    *t = (struct moe_trial){0};
+    *t = (struct moe_trial){.usual = true, .interval = MOE_TRIAL_FIRST, .waits = 1};
     begin_period(t, true);
 }
 
@@ -44,14 +32,35 @@ bool moe_trial_on(const struct moe_trial *t)
     return t->on;
 }
 
-void moe_trial_token(struct moe_trial *t, double seconds)
+/* The period after a trial is over: compares. */
+static void decide(struct moe_trial *t, double seconds)
+{
+    bool faster = t->other < (t->before + seconds) / 2;
+    t->usual ^= faster;
+    t->interval = faster ? MOE_TRIAL_FIRST : 2 * t->interval;
+    if (t->interval > MOE_TRIAL_MOST)
+        t->interval = MOE_TRIAL_MOST;
+    t->waits = t->interval;
+}
+
+void moe_trial_token(struct moe_trial *t, double seconds, bool saturated)
 {
     if (t->tokens++ > 0)
         t->seconds += seconds;
+    t->saturated &= saturated;
     if (t->tokens < MOE_TRIAL_PERIOD)
         return;
-    fade(&t->mean[t->on], t->seconds / (MOE_TRIAL_PERIOD - 1));
-    begin_period(t, next_way(t));
+    double mean = t->seconds / (MOE_TRIAL_PERIOD - 1);
+    bool tried = t->on != t->usual;
+    if (tried)
+        t->other = mean;
+    else if (t->after)
+        decide(t, mean);
+    t->after = tried;
+    t->waits -= !tried && t->waits > 0;
+    bool tries = !tried && t->waits == 0 && (t->saturated || !t->usual);
+    t->before = tries ? mean : t->before;
+    begin_period(t, tries ? !t->usual : t->usual);
 }
 
 uint32_t moe_slack_loads(double layer_seconds, double load_seconds, uint32_t least)

@@ -61,8 +61,8 @@ static const struct {
     {"resident", "--strategy resident", 0, 0, 0, 0},
     {"ondemand", "--cache none", 0, 0, 0, 0},
     {"lru", "--cache lru", 0, 0, 0, 0},
-    {"prefetch", "--predict gate-next --prefetch all --cache learned --prefill popularity", 0, 0, 0,
-     0},
+    {"prefetch", "--predict gate-next --prefetch all,measured --cache learned --prefill popularity",
+     0, 0, 0, 0},
     /* DAOP III and V: Fiddler calibrates a popularity of experts and computes missing ones on the
      * CPU. */
     {"host", "--cache pinned --init frequency --on-miss compute-host,or-load", 1, 0, 1, 0},

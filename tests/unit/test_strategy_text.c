@@ -135,7 +135,7 @@ static void named_by_the_nearest(void **state)
          "lru+cache=learned+prefill=popularity"},
         {"ondemand+cache=learned", "lru+cache=learned"},
         {"lru+cache=none", "ondemand"},
-        {"lru+predict=gate-next+prefetch=all+prefill=popularity", "prefetch+cache=lru"},
+        {"lru+predict=gate-next+prefetch=all;measured+prefill=popularity", "prefetch+cache=lru"},
     };
     for (size_t i = 0; i < N_ITEMS(rows); i++) {
         struct moe_err err = {0};

@@ -6,51 +6,72 @@
 
 #include "../test.h"
 
-/* One period in which tokens take as long as they do with and without it. */
-static void run_period(struct moe_trial *t, double with, double without)
+/* One period in which tokens take as long as they do with and without it; whether it was with. */
+static bool run_period(struct moe_trial *t, double with, double without, bool saturated)
 {
     bool on = moe_trial_on(t);
     for (int i = 0; i < MOE_TRIAL_PERIOD; i++) {
         assert_true(moe_trial_on(t) == on);
-        moe_trial_token(t, on ? with : without);
+        moe_trial_token(t, on ? with : without, saturated);
     }
+    return on;
 }
 
-/* With, then without, then what was faster, but for every eighth period. */
+/* With, without, with; from then on what was faster, but for trials that become rarer. */
 static void tries_both_and_keeps_the_faster(void **state)
 {
     for (int pays = 0; pays < 2; pays++) {
         struct moe_trial t;
-        int on = 0;
+        int others = 0;
         moe_trial_init(&t);
-        for (int period = 0; period < 8 * MOE_TRIAL_EVERY; period++) {
-            bool other = period > 0 && period % MOE_TRIAL_EVERY == 0;
-            bool want = period == 0 || (period > 1 && (other ? !pays : pays));
-            assert_true(moe_trial_on(&t) == want);
-            on += want;
-            run_period(&t, pays ? 1 : 3, 2);
+        for (int period = 0; period < 3 + 4 * MOE_TRIAL_MOST; period++) {
+            bool on = run_period(&t, pays ? 1 : 3, 2, true);
+            if (period < 3)
+                assert_true(on == (period != 1));
+            else
+                others += on != pays;
         }
-        assert_int_equal(t.periods_on, on + moe_trial_on(&t));
-        assert_int_equal(t.periods_on + t.periods_off, t.periods);
-        assert_int_equal(t.periods, 8 * MOE_TRIAL_EVERY + 1);
-        assert_true(t.mean[true] == (pays ? 1 : 3) && t.mean[false] == 2);
+        /* 2 (or at once 4), 8, 16, 32, 64, 64, 64 periods apart */
+        assert_in_range(others, 6, 8);
     }
 }
 
-/* A change of text is noticed: the trials of the slower way show that it no longer is. */
+/* A cache that fills makes every period faster than the one before: that is not the way's merit. */
+static void what_becomes_faster_by_itself_decides_nothing(void **state)
+{
+    struct moe_trial t;
+    moe_trial_init(&t);
+    for (int period = 0; period < 40; period++) {
+        double now = 100 - period;
+        bool on = run_period(&t, now, now + 0.5, true);
+        assert_true(on || t.after); /* without in trials alone */
+    }
+}
+
+/* A change of text is noticed at the next trial. */
 static void changes_its_mind(void **state)
 {
     struct moe_trial t;
     int after = 0;
     moe_trial_init(&t);
-    for (int period = 0; period < 4 * MOE_TRIAL_EVERY; period++)
-        run_period(&t, 3, 2);
-    while (t.mean[true] >= t.mean[false] && ++after < 100 * MOE_TRIAL_EVERY)
-        run_period(&t, 1, 2);
-    /* 3, 2.75, 2.53, 2.34, 2.17, 2.03, 1.90: the sixth trial. */
-    assert_in_range(after, 5 * MOE_TRIAL_EVERY, 6 * MOE_TRIAL_EVERY);
-    run_period(&t, 1, 2);
+    for (int period = 0; period < 8; period++)
+        run_period(&t, 3, 2, true);
+    assert_false(t.usual);
+    for (; !t.usual; after++)
+        run_period(&t, 1, 2, false);
+    assert_in_range(after, 1, MOE_TRIAL_MOST + 2);
     assert_true(moe_trial_on(&t));
+}
+
+/* While the link is idle at times, nothing can be gained by going without. */
+static void an_idle_link_needs_no_trial(void **state)
+{
+    struct moe_trial t;
+    moe_trial_init(&t);
+    for (int period = 0; period < 100; period++)
+        assert_true(run_period(&t, 3, 2, false));
+    run_period(&t, 3, 2, true);
+    assert_false(moe_trial_on(&t));
 }
 
 /* The token that still pays for the way before: 100 s, then 1 s each. */
@@ -59,9 +80,8 @@ static void the_first_token_does_not_count(void **state)
     struct moe_trial t;
     moe_trial_init(&t);
     for (int i = 0; i < MOE_TRIAL_PERIOD; i++)
-        moe_trial_token(&t, i == 0 ? 100 : 1);
-    assert_true(t.mean[true] == 1);
-    assert_true(t.mean[false] == 0);
+        moe_trial_token(&t, i == 0 ? 100 : 1, true);
+    assert_true(t.before == 1);
 }
 
 static void a_mean_fades(void **state)
@@ -94,8 +114,12 @@ static void slack_pays_for_whole_loads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tries_both_and_keeps_the_faster), cmocka_unit_test(changes_its_mind),
-        cmocka_unit_test(the_first_token_does_not_count),  cmocka_unit_test(a_mean_fades),
+        cmocka_unit_test(tries_both_and_keeps_the_faster),
+        cmocka_unit_test(what_becomes_faster_by_itself_decides_nothing),
+        cmocka_unit_test(changes_its_mind),
+        cmocka_unit_test(an_idle_link_needs_no_trial),
+        cmocka_unit_test(the_first_token_does_not_count),
+        cmocka_unit_test(a_mean_fades),
         cmocka_unit_test(slack_pays_for_whole_loads),
     };
     return cmocka_run_group_tests_name("trial", tests, NULL, NULL);
