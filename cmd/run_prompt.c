@@ -220,8 +220,8 @@ int tools_read(const char *file, const char *choice, json_t **out, struct moe_er
     return status;
 }
 
-/* Whether the prompt of an answer opens a thought. */
-static bool opens_thought(const struct moe_conversation *talk)
+/* What the prompt of an answer ends with. */
+static enum moe_chat_thought thought_before(const struct moe_conversation *talk)
 {
     struct moe_buf out = {0};
     struct moe_err refused;
@@ -231,11 +231,12 @@ static bool opens_thought(const struct moe_conversation *talk)
                                          .variables = talk->variables,
                                          .add_generation_prompt = true,
                                          .now = talk->now};
-    bool opens = messages && moe_chat_render(talk->chat, &input, &out, NULL, &refused) == MOE_OK &&
-                 moe_chat_opens_thought(talk->chat, out.data, out.size);
+    enum moe_chat_thought thought = MOE_THOUGHT_NONE;
+    if (messages && moe_chat_render(talk->chat, &input, &out, NULL, &refused) == MOE_OK)
+        thought = moe_chat_thought_before(talk->chat, out.data, out.size);
     json_decref(messages);
     moe_buf_release(&out);
-    return opens;
+    return thought;
 }
 
 int messages_hold_calls(struct moe_conversation *talk, struct moe_engine *engine,
@@ -254,7 +255,7 @@ int messages_hold_calls(struct moe_conversation *talk, struct moe_engine *engine
                                             .only = must && !any ? choice : NULL,
                                             .must = must,
                                             .parallel = !must || any,
-                                            .opened = opens_thought(talk)};
+                                            .thought = thought_before(talk)};
     MOE_TRY(moe_calls_grammar(grammar, talk->chat, &wanted, &allowance, err));
     return *grammar
                ? moe_engine_constrain(engine, *grammar, moe_chat_marks(talk->chat), constraint, err)

@@ -36,9 +36,15 @@ static void append_renamed(struct moe_buf *out, const char *rules, const char *p
     }
 }
 
+/* Which values of a schema become a rule (grammar/grammar.h). */
+struct part {
+    enum moe_schema_values values;
+    const char *until;
+};
+
 /* Appends the rule `rule` for a schema's values; where the schema cannot be held to and `otherwise`
  * is not NULL, for that schema's. `name` begins errors. */
-static int append_schema(struct moe_buf *out, const char *rule, const char *name,
+static int append_schema(struct moe_buf *out, const char *rule, const char *name, struct part part,
                          const json_t *schema, const json_t *otherwise,
                          struct moe_allowance *allowance, struct moe_err *err)
 {
@@ -46,15 +52,19 @@ static int append_schema(struct moe_buf *out, const char *rule, const char *name
     char prefix[64];
     struct moe_err why;
     snprintf(prefix, sizeof prefix, "of-%s-", rule);
-    int status = moe_grammar_write_schema(&rules, name, schema, allowance, &why);
+    int status =
+        moe_grammar_write_schema(&rules, name, schema, part.values, part.until, allowance, &why);
     if (status != MOE_OK && status != MOE_ERR_MEMORY && allowance->status == MOE_OK && otherwise) {
         moe_buf_clear(&rules);
-        status = moe_grammar_write_schema(&rules, name, otherwise, allowance, &why);
+        status = moe_grammar_write_schema(&rules, name, otherwise, part.values, part.until,
+                                          allowance, &why);
     }
     moe_buf_u8(&rules, 0);
     if (status == MOE_OK) {
         moe_buf_printf(out, "%s ::= %sroot\n", rule, prefix);
         append_renamed(out, (const char *)rules.data, prefix);
+        if (part.until)
+            moe_buf_printf(out, "%sany ::= any\n%smore ::= more\n", prefix, prefix);
     } else if (err) {
         *err = why;
     }
@@ -77,8 +87,8 @@ static json_t *property_schema(const json_t *parameters, const json_t *property)
     return schema;
 }
 
-static int append_properties(struct moe_buf *out, size_t tool, const char *tool_name,
-                             const json_t *parameters, const json_t *any,
+static int append_properties(struct moe_buf *out, const struct moe_chat *chat, size_t tool,
+                             const char *tool_name, const json_t *parameters, const json_t *any,
                              struct moe_allowance *allowance, struct moe_err *err)
 {
     json_t *properties = json_object_get(parameters, "properties"), *property;
@@ -87,14 +97,20 @@ static int append_properties(struct moe_buf *out, size_t tool, const char *tool_
     int status = MOE_OK;
     json_object_foreach(properties, key, property)
     {
+        const struct moe_chat_parameter as = moe_chat_parameter(chat, parameters, property);
+        const struct part texts = {MOE_SCHEMA_TEXTS, moe_chat_text_ends(chat)},
+                          others = {as.text ? MOE_SCHEMA_OTHERS : MOE_SCHEMA_ALL, NULL};
         char rule[48], name[200];
-        snprintf(rule, sizeof rule, "value-%zu-%u", tool, j++);
         snprintf(name, sizeof name, "%s: '%.60s'", tool_name, key);
-        if (status != MOE_OK || moe_chat_values(parameters, property) == MOE_VALUE_TEXT)
-            continue;
         json_t *schema = property_schema(parameters, property);
-        status = schema ? append_schema(out, rule, name, schema, any, allowance, err)
-                        : moe_fail(err, MOE_ERR_MEMORY, "out of memory: a tool's parameters");
+        if (!schema)
+            status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: a tool's parameters");
+        snprintf(rule, sizeof rule, "bare-%zu-%u", tool, j);
+        if (status == MOE_OK && as.held)
+            status = append_schema(out, rule, name, texts, schema, any, allowance, err);
+        snprintf(rule, sizeof rule, "value-%zu-%u", tool, j++);
+        if (status == MOE_OK && as.json)
+            status = append_schema(out, rule, name, others, schema, any, allowance, err);
         json_decref(schema);
     }
     return status;
@@ -117,10 +133,12 @@ static int append_tool(struct moe_buf *out, const struct moe_chat *chat,
     int status = MOE_ERR_MEMORY;
     if (!object || !nothing)
         moe_fail(err, status, "out of memory: a tool's parameters");
-    else if (moe_chat_calls_by_parameter(chat))
-        status = append_properties(out, i, name, parameters, strict ? NULL : any, allowance, err);
+    else if (moe_chat_text_ends(chat))
+        status =
+            append_properties(out, chat, i, name, parameters, strict ? NULL : any, allowance, err);
     else
-        status = append_schema(out, rule, name, json_is_object(parameters) ? parameters : nothing,
+        status = append_schema(out, rule, name, (struct part){MOE_SCHEMA_ALL, NULL},
+                               json_is_object(parameters) ? parameters : nothing,
                                strict ? NULL : object, allowance, err);
     json_decref(object);
     json_decref(nothing);

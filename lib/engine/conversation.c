@@ -310,7 +310,7 @@ static int prepare_chat(struct moe_conversation *c, struct moe_err *err)
         const struct moe_chat_input input = input_of(c, c->messages);
         if (c->session->kv_pool.n_snapshots)
             c->again = moe_prompt_again(c->session->model, c->chat, &input, &all, &c->history);
-        c->in_thought = moe_chat_opens_thought(c->chat, all.data, all.size);
+        c->in_thought = moe_chat_thought_before(c->chat, all.data, all.size) == MOE_THOUGHT_OPEN;
     }
     moe_ids_release(&ids);
     moe_buf_release(&all);

@@ -35,8 +35,14 @@ int moe_grammar_parse(struct moe_grammar **out, const char *name, const void *te
  * refused with its JSON pointer, as MOE_ERR_UNSUPPORTED. */
 int moe_grammar_of_schema(struct moe_grammar **out, const char *name, const struct json_t *schema,
                           struct moe_allowance *allowance, struct moe_err *err);
-/* Appends the schema's GBNF. */
+/* Appends the schema's GBNF: of all its values, or (until not NULL) of its texts alone, or of all
+ * but those. Texts alone are written as they are, without quotes, and do not hold `until`, or where
+ * their length or pattern is given its first two characters; the rules `any`, a text that does not
+ * hold it, and `more`, the same behind its first character, are left to the caller. No value: the
+ * rule takes nothing. */
+enum moe_schema_values { MOE_SCHEMA_ALL, MOE_SCHEMA_TEXTS, MOE_SCHEMA_OTHERS };
 int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct json_t *schema,
+                             enum moe_schema_values values, const char *until,
                              struct moe_allowance *allowance, struct moe_err *err);
 /* Accepts any JSON object. */
 int moe_grammar_of_objects(struct moe_grammar **out, struct moe_err *err);

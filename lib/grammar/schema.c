@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "fmt/json.h"
 #include "grammar/automaton_internal.h"
 #include "grammar/grammar.h"
@@ -610,7 +611,7 @@ static int schema_any_of(struct schema *s, const json_t *schema, const char *key
 {
     const json_t *parts = json_object_get(schema, key);
     json_t *rest = NULL, *merged = json_array();
-    struct moe_buf all = {0};
+    struct moe_buf all = {0}, one = {0};
     size_t n = json_array_size(parts);
     int status;
     MOE_STEP(merged ? MOE_OK : moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema"));
@@ -623,7 +624,7 @@ static int schema_any_of(struct schema *s, const json_t *schema, const char *key
         if (schema_is_nothing(part))
             continue;
         uint64_t from = schema_enter_item(s, key, i);
-        moe_buf_text(&all, all.size ? " | " : "");
+        moe_buf_clear(&one);
         if (more) {
             const json_t *other = part;
             MOE_STEP(keep_schema(s, part = json_copy(rest)));
@@ -631,16 +632,22 @@ static int schema_any_of(struct schema *s, const json_t *schema, const char *key
         }
         if (json_array_append(merged, part) != 0)
             MOE_STEP(moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema"));
-        MOE_STEP(s->value(s, part, &all));
+        MOE_STEP(s->value(s, part, &one));
+        moe_buf_text(&all, all.size && one.size ? " | " : "");
+        moe_buf_append(&all, one.data, one.size);
+        all.failed |= one.failed;
         schema_leave(s, from);
     }
-    if (all.size == 0)
+    if (all.size == 0 && s->types == TYPE_ALL)
         MOE_STEP(schema_refuse(s, key, "none of them allows a value"));
     if (strcmp(key, "oneOf") == 0)
         MOE_STEP(check_apart(s, merged));
-    schema_make_rule(s, &all);
-    moe_buf_append(to, all.data, all.size);
+    if (all.size) {
+        schema_make_rule(s, &all);
+        moe_buf_append(to, all.data, all.size);
+    }
 out:
+    moe_buf_release(&one);
     moe_buf_release(&all);
     json_decref(merged);
     return status;
@@ -708,6 +715,7 @@ static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *
         status = schema_types(s, type_only, &types);
     }
     json_decref(type_only);
+    types &= s->types;
     size_t n = values ? json_array_size(values) : 1, n_texts = 0;
     char **texts = moe_alloc(n, sizeof *texts, s->err);
     status = texts ? status : MOE_ERR_MEMORY;
@@ -716,16 +724,19 @@ static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *
         if (!(type_of(value) & types) || (constant && !schema_equal(s, value, constant)))
             continue;
         status = schema_step(s, NULL, 4);
-        if (!(texts[n_texts] = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT)))
+        texts[n_texts] =
+            s->until ? moe_strndup(json_string_value(value), json_string_length(value), NULL)
+                     : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        if (!texts[n_texts])
             status = moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a value of a schema");
         else
             moe_allowance_take(s->allowance, strlen(texts[n_texts++]) + 32);
     }
     if (status == MOE_OK && n_texts > 0)
         status = put_choice(s, texts, n_texts, &all);
-    if (status == MOE_OK && all.size == 0)
+    if (status == MOE_OK && all.size == 0 && s->types == TYPE_ALL)
         status = schema_refuse(s, values ? "enum" : "const", "no value is taken here");
-    if (status == MOE_OK) {
+    if (status == MOE_OK && all.size) {
         schema_make_rule(s, &all);
         moe_buf_append(to, all.data, all.size);
     }
@@ -831,14 +842,17 @@ static int by_types(struct schema *s, const json_t *schema, struct moe_buf *to)
             wanted |= schema_get(schema, schema_about[i].key) ? schema_about[i].types : 0;
         types = wanted ? wanted : types;
     }
+    types &= s->types;
     if (types == TYPE_ALL) {
         moe_buf_text(to, "value");
         return MOE_OK;
     }
+    const unsigned here = s->types;
     for (unsigned t = 1; t < TYPE_ALL && status == MOE_OK; t *= 2) {
         if (!(types & t) || (t == TYPE_INTEGER && types & TYPE_NUMBER))
             continue;
         moe_buf_text(&all, all.size ? " | " : "");
+        s->types = TYPE_ALL;
         if (t == TYPE_NULL)
             moe_buf_text(&all, "\"null\"");
         else if (t == TYPE_BOOLEAN)
@@ -852,9 +866,10 @@ static int by_types(struct schema *s, const json_t *schema, struct moe_buf *to)
         else
             status = schema_number(s, schema, t == TYPE_INTEGER, &all);
     }
-    if (status == MOE_OK && all.size == 0)
+    s->types = here;
+    if (status == MOE_OK && all.size == 0 && here == TYPE_ALL)
         status = schema_refuse(s, "type", "no type is taken here");
-    if (status == MOE_OK) {
+    if (status == MOE_OK && all.size) {
         schema_make_rule(s, &all);
         moe_buf_append(to, all.data, all.size);
     }
@@ -867,7 +882,7 @@ static int value_of(struct schema *s, const json_t *schema, struct moe_buf *to)
     const char *reference = json_string_value(json_object_get(schema, "$ref"));
     if (json_object_get(schema, "$ref") && !reference)
         return schema_refuse(s, "$ref", "a text was expected");
-    if (reference && !schema_says_more(schema, "$ref"))
+    if (reference && !schema_says_more(schema, "$ref") && s->types == TYPE_ALL)
         return write_reference(s, reference, to);
     if (reference)
         return reference_and_more(s, schema, reference, to);
@@ -888,13 +903,13 @@ static int write_value(struct schema *s, const json_t *schema, struct moe_buf *t
     if (s->depth >= SCHEMA_MAX_DEPTH)
         return schema_refuse(s, NULL, "the schema is too large: more than %d nested schemas",
                              SCHEMA_MAX_DEPTH);
-    if (json_is_true(schema)) {
+    if (json_is_true(schema) && s->types == TYPE_ALL) {
         moe_buf_text(to, "value");
         return MOE_OK;
     }
     if (json_is_false(schema))
         return schema_refuse(s, NULL, "false: no value is allowed here");
-    if (!json_is_object(schema))
+    if (!json_is_object(schema) && !json_is_true(schema))
         return schema_refuse(s, NULL, "a schema was expected: an object, true or false");
     int status = check_keywords(s, schema);
     s->depth++;
@@ -906,12 +921,21 @@ static int write_value(struct schema *s, const json_t *schema, struct moe_buf *t
 
 /* ---- All ---- */
 
-/* Appends the schema's GBNF. *refers: it has references, which may lead back to themselves. */
-static int write_rules(struct moe_buf *out, const char *name, const json_t *schema, bool *refers,
+/* Appends the schema's GBNF (moe_grammar_write_schema). *refers: it has references, which may lead
+ * back to themselves. */
+static int write_rules(struct moe_buf *out, const char *name, const json_t *schema,
+                       enum moe_schema_values values, const char *until, bool *refers,
                        struct moe_allowance *allowance, struct moe_err *err)
 {
-    struct schema s = {
-        .name = name, .root = schema, .allowance = allowance, .value = write_value, .err = err};
+    struct schema s = {.name = name,
+                       .root = schema,
+                       .allowance = allowance,
+                       .value = write_value,
+                       .types = values == MOE_SCHEMA_ALL     ? TYPE_ALL
+                                : values == MOE_SCHEMA_TEXTS ? TYPE_STRING
+                                                             : TYPE_ALL & ~TYPE_STRING,
+                       .until = values == MOE_SCHEMA_TEXTS ? until : NULL,
+                       .err = err};
     struct moe_buf root = {0};
     uint64_t held = s.allowance->bytes;
     s.kept = json_array();
@@ -925,8 +949,13 @@ static int write_rules(struct moe_buf *out, const char *name, const json_t *sche
     MOE_STEP(write_value(&s, schema, &root));
     moe_buf_text(out, "root ::= ");
     moe_buf_append(out, root.data, root.size);
-    moe_buf_text(out, "\n");
+    moe_buf_text(out, root.size ? "\n" : "[]\n");
     moe_buf_append(out, s.rules.data, s.rules.size);
+    if (s.until) {
+        int length;
+        moe_buf_printf(out, "plain ::= [^\\x00\\U%08X]\n",
+                       moe_utf8_decode((const uint8_t *)s.until, strlen(s.until), &length));
+    }
     moe_buf_text(out, common);
     if (out->failed || root.failed || s.rules.failed || s.path.failed)
         MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory: the grammar of a schema"));
@@ -961,6 +990,7 @@ static int read_rules(struct moe_grammar **out, const char *name, const void *ru
 }
 
 int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct json_t *schema,
+                             enum moe_schema_values values, const char *until,
                              struct moe_allowance *allowance, struct moe_err *err)
 {
     struct moe_allowance usual = moe_allowance_usual();
@@ -968,7 +998,7 @@ int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct
     uint64_t from = out->size, held;
     bool refers;
     allowance = allowance ? allowance : &usual;
-    int status = write_rules(out, name, schema, &refers, allowance, err);
+    int status = write_rules(out, name, schema, values, until, &refers, allowance, err);
     held = allowance->bytes;
     if (status == MOE_OK && refers)
         status = read_rules(&g, name, out->data + from, out->size - from, true, allowance, err);
@@ -985,7 +1015,7 @@ int moe_grammar_of_schema(struct moe_grammar **out, const char *name, const stru
     bool refers;
     allowance = allowance ? allowance : &usual;
     *out = NULL;
-    int status = write_rules(&text, name, schema, &refers, allowance, err);
+    int status = write_rules(&text, name, schema, MOE_SCHEMA_ALL, NULL, &refers, allowance, err);
     moe_allowance_take(allowance, text.room);
     if (status == MOE_OK)
         status = read_rules(out, name, text.data, text.size, refers, allowance, err);

@@ -42,6 +42,10 @@ struct schema {
     struct schema_apart *apart; /* [SCHEMA_APART] */
     /* Writes a schema's values as an expression. */
     int (*value)(struct schema *s, const json_t *schema, struct moe_buf *to);
+    /* enum schema_type bits: the values that are written here, where an alternative that has none
+     * of them is left out; TYPE_ALL within objects and lists. */
+    unsigned types;
+    const char *until; /* texts are written as they are, and never hold this; NULL: as JSON */
     struct moe_err *err;
 };
 
@@ -66,6 +70,8 @@ int schema_count(const struct schema *s, const json_t *schema, const char *key, 
 
 /* Writes n bytes as a GBNF literal. */
 void schema_literal(struct moe_buf *to, const void *text, uint64_t n);
+/* Writes what begins and ends a text. */
+void schema_quote(const struct schema *s, struct moe_buf *to);
 /* Writes JSON as a GBNF literal. */
 int schema_json(struct schema *s, const json_t *value, struct moe_buf *to);
 /* Makes a rule of the expression, which then holds its name; equal expressions share one. */
@@ -81,7 +87,7 @@ int schema_number(struct schema *s, const json_t *schema, bool integer, struct m
  * each that are written already. */
 int schema_choice(struct schema *s, char **texts, size_t n, size_t at, int depth,
                   struct moe_buf *to);
-/* Quoted texts with a match of the regular expression, of `least` to `most` characters. */
+/* Texts with a match of the regular expression, of `least` to `most` characters. */
 int schema_pattern(struct schema *s, const char *pattern, uint64_t least, uint64_t most,
                    struct moe_buf *to);
 

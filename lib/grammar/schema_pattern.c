@@ -1,7 +1,8 @@
 /*
  * Patterns of JSON schemas: regular expressions as GBNF, in quotation marks and with JSON's
- * escapes. Classes are those that ECMAScript and Python agree on, so letters and digits are
- * ASCII's. Lookaround, back references and Unicode properties are refused.
+ * escapes, or as they are, where a class then lacks the character that may end the text. Classes
+ * are those that ECMAScript and Python agree on, so letters and digits are ASCII's. Lookaround,
+ * back references and Unicode properties are refused.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ struct pattern {
     uint32_t n_items;
     struct range ranges[MAX_RANGES];
     uint32_t n;
+    bool single; /* a class of one character, which the pattern names */
 };
 
 static int pattern_refuse(const struct pattern *p, const char *what)
@@ -48,7 +50,7 @@ static int by_low(const void *a, const void *b)
 }
 
 /* Writes the characters from low to high as in JSON: some need escapes, a few have short ones. */
-static void put_range(struct moe_buf *to, uint32_t low, uint32_t high, bool *any)
+static void put_escaped(struct moe_buf *to, uint32_t low, uint32_t high, bool *any)
 {
     static const char shorts[] = "\bb\ff\nn\rr\tt\"\"\\\\";
     for (; low <= high && (low < 0x20 || low == '"' || low == '\\'); low++) {
@@ -73,16 +75,47 @@ static void put_range(struct moe_buf *to, uint32_t low, uint32_t high, bool *any
     moe_buf_printf(to, "[\\U%08X-\\U%08X]", low, end);
     *any = true;
     if (end < high)
-        put_range(to, end + 1, high, any);
+        put_escaped(to, end + 1, high, any);
+}
+
+/* Writes them as they are, but for NUL and `out`. */
+static void put_bare(struct moe_buf *to, uint32_t low, uint32_t high, uint32_t out, bool *any)
+{
+    if (low <= out && out <= high) {
+        if (out > low)
+            put_bare(to, low, out - 1, UINT32_MAX, any);
+        if (out < high)
+            put_bare(to, out + 1, high, UINT32_MAX, any);
+        return;
+    }
+    low += low == 0;
+    if (low > high)
+        return;
+    moe_buf_text(to, *any ? " | " : "");
+    moe_buf_printf(to, "[\\U%08X-\\U%08X]", low, high);
+    *any = true;
+}
+
+static void put_range(const struct pattern *p, uint32_t low, uint32_t high, bool *any)
+{
+    const char *until = p->s->until;
+    int length;
+    if (!until)
+        put_escaped(p->to, low, high, any);
+    else
+        put_bare(p->to, low, high,
+                 p->single ? UINT32_MAX
+                           : moe_utf8_decode((const uint8_t *)until, strlen(until), &length),
+                 any);
 }
 
 /* Leaves out surrogates: a range ends before them and continues after. */
-static void put_characters(struct moe_buf *to, uint32_t low, uint32_t high, bool *any)
+static void put_characters(const struct pattern *p, uint32_t low, uint32_t high, bool *any)
 {
     if (low < 0xd800)
-        put_range(to, low, high < 0xd800 ? high : 0xd7ff, any);
+        put_range(p, low, high < 0xd800 ? high : 0xd7ff, any);
     if (high > 0xdfff)
-        put_range(to, low > 0xdfff ? low : 0xe000, high, any);
+        put_range(p, low > 0xdfff ? low : 0xe000, high, any);
 }
 
 /* Writes a choice of the class's characters. */
@@ -90,18 +123,19 @@ static void put_class(struct pattern *p, bool negated, uint32_t most)
 {
     bool any = false;
     uint32_t next = 0;
+    p->single = !negated && p->n == 1 && p->ranges[0].low == p->ranges[0].high;
     qsort(p->ranges, p->n, sizeof *p->ranges, by_low);
     moe_buf_text(p->to, "( ");
     for (uint32_t i = 0; i < p->n; i++) {
         uint32_t low = p->ranges[i].low > next ? p->ranges[i].low : next;
         if (negated && p->ranges[i].low > next)
-            put_characters(p->to, next, p->ranges[i].low - 1, &any);
+            put_characters(p, next, p->ranges[i].low - 1, &any);
         if (!negated && p->ranges[i].high >= low)
-            put_characters(p->to, low, p->ranges[i].high, &any);
+            put_characters(p, low, p->ranges[i].high, &any);
         next = p->ranges[i].high >= next ? p->ranges[i].high + 1 : next;
     }
     if (negated && next <= most)
-        put_characters(p->to, next, most, &any);
+        put_characters(p, next, most, &any);
     moe_buf_text(p->to, any ? " )" : "[] )");
 }
 
@@ -325,7 +359,8 @@ static int read_sequence(struct pattern *p, bool outermost)
     bool from_start = outermost && *p->at == '^', to_end = false;
     uint64_t least = 0, most = outermost && !from_start ? UINT64_MAX : 0;
     p->at += from_start;
-    moe_buf_text(p->to, outermost && !from_start ? "char* " : "");
+    const char *beside = p->s->until ? "plain* " : "char* ";
+    moe_buf_text(p->to, outermost && !from_start ? beside : "");
     while (*p->at && *p->at != '|' && *p->at != ')') {
         to_end = outermost && *p->at == '$' && (!p->at[1] || p->at[1] == '|');
         p->at += to_end;
@@ -339,7 +374,7 @@ static int read_sequence(struct pattern *p, bool outermost)
         most = plus(most, p->most);
         moe_buf_text(p->to, " ");
     }
-    moe_buf_text(p->to, outermost && !to_end ? "char*" : "");
+    moe_buf_text(p->to, outermost && !to_end ? beside : "");
     p->least = least;
     p->most = outermost && !to_end ? UINT64_MAX : most;
     return MOE_OK;
@@ -389,11 +424,13 @@ int schema_pattern(struct schema *s, const char *pattern, uint64_t least, uint64
                    struct moe_buf *to)
 {
     struct pattern p = {.s = s, .at = pattern, .end = pattern + strlen(pattern), .to = to};
-    moe_buf_text(to, "\"\\\"\" ( ");
+    schema_quote(s, to);
+    moe_buf_text(to, " ( ");
     int status = read_alternatives(&p, true);
     if (status == MOE_OK && !*p.at)
         status = hold_length(&p, pattern, least, most);
-    moe_buf_text(to, " ) \"\\\"\"");
+    moe_buf_text(to, " ) ");
+    schema_quote(s, to);
     if (status == MOE_OK && *p.at)
         status = pattern_refuse(&p, "')' without '('");
     return status;

@@ -57,12 +57,54 @@ static int put_format(struct schema *s, const json_t *format, uint64_t least, ui
                                  "a %s has %llu to %llu characters here", name,
                                  (unsigned long long)formats[i].least,
                                  (unsigned long long)formats[i].most);
-        moe_buf_printf(to, "\"\\\"\" %s \"\\\"\"", formats[i].grammar);
+        schema_quote(s, to);
+        moe_buf_printf(to, " %s ", formats[i].grammar);
+        schema_quote(s, to);
     }
     return MOE_OK;
 }
 
 /* ---- All ---- */
+
+enum { MOST_COUNTED = 4096 }; /* characters of a text without quotes */
+
+/* Writes rules that count the characters of a text without quotes: those behind the first character
+ * of what it must not hold (b), and all others (a). */
+static int put_counted(struct schema *s, uint64_t least, uint64_t most, struct moe_buf *to)
+{
+    int length = 0;
+    uint64_t n = strlen(s->until), end = most;
+    const uint8_t *until = (const uint8_t *)s->until;
+    const uint32_t first = moe_utf8_decode(until, n, &length), rule = s->n_rules++;
+    const bool single = (uint64_t)length == n;
+    const uint32_t second =
+        single ? first : moe_utf8_decode(until + length, n - (uint64_t)length, &length);
+    if (most > MOST_COUNTED) {
+        most = UINT64_MAX;
+        end = least;
+    }
+    MOE_TRY(schema_step(s, to, 8 * end));
+    for (uint64_t i = 0; i <= end; i++)
+        for (char state = 'a'; state <= (single ? 'a' : 'b'); state++) {
+            const unsigned long long next = i + 1;
+            moe_buf_printf(&s->rules, "r%u-%llu%c ::=", rule, next - 1, state);
+            if (i == end && most == UINT64_MAX) {
+                moe_buf_text(&s->rules, state == 'a' ? " any" : " more");
+            } else if (i == end) {
+                moe_buf_text(&s->rules, " \"\"");
+            } else {
+                moe_buf_printf(&s->rules, " %s[^\\x00\\U%08X", i >= least ? "\"\" | " : "", first);
+                if (state == 'b')
+                    moe_buf_printf(&s->rules, "\\U%08X", second);
+                moe_buf_printf(&s->rules, "] r%u-%llua", rule, next);
+                if (!single)
+                    moe_buf_printf(&s->rules, " | [\\U%08X] r%u-%llub", first, rule, next);
+            }
+            moe_buf_text(&s->rules, "\n");
+        }
+    moe_buf_printf(to, "r%u-0a", rule);
+    return MOE_OK;
+}
 
 int schema_string(struct schema *s, const json_t *schema, struct moe_buf *to)
 {
@@ -82,9 +124,11 @@ int schema_string(struct schema *s, const json_t *schema, struct moe_buf *to)
     if (pattern)
         return schema_pattern(s, json_string_value(pattern), least, most, to);
     if (least == 0 && most == UINT64_MAX) {
-        moe_buf_text(to, "string");
+        moe_buf_text(to, s->until ? "any" : "string");
         return MOE_OK;
     }
+    if (s->until)
+        return put_counted(s, least, most, to);
     moe_buf_printf(to, "\"\\\"\" char{%llu,", (unsigned long long)least);
     if (most != UINT64_MAX)
         moe_buf_printf(to, "%llu", (unsigned long long)most);

@@ -105,6 +105,11 @@ void schema_literal(struct moe_buf *to, const void *text, uint64_t n)
     moe_buf_text(to, "\"");
 }
 
+void schema_quote(const struct schema *s, struct moe_buf *to)
+{
+    moe_buf_text(to, s->until ? "" : "\"\\\"\"");
+}
+
 int schema_json(struct schema *s, const json_t *value, struct moe_buf *to)
 {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);

@@ -180,15 +180,19 @@ static uint64_t after_mark(const char *text, uint64_t n, const char *mark)
     return from < n && find_mark(text, from, n, mark) == from ? from + strlen(mark) : 0;
 }
 
-bool moe_chat_opens_thought(const struct moe_chat *chat, const void *rendered, uint64_t n)
+enum moe_chat_thought moe_chat_thought_before(const struct moe_chat *chat, const void *rendered,
+                                              uint64_t n)
 {
     const char *text = rendered;
-    if (!chat->thought_member)
-        return false;
-    uint64_t length = strlen(chat->thought_begins);
     while (n && is_blank(text[n - 1]))
         n--;
-    return n >= length && memcmp(text + n - length, chat->thought_begins, length) == 0;
+    const char *const marks[] = {chat->thought_begins, chat->thought_ends, chat->thought_ends_call};
+    for (int i = 0; i < 3 && chat->thought_member; i++) {
+        uint64_t length = marks[i] ? strlen(marks[i]) : UINT64_MAX;
+        if (n >= length && memcmp(text + n - length, marks[i], length) == 0)
+            return i ? MOE_THOUGHT_OVER : MOE_THOUGHT_OPEN;
+    }
+    return MOE_THOUGHT_NONE;
 }
 
 const char *moe_chat_thought_member(const struct moe_chat *chat)

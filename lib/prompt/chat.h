@@ -103,8 +103,11 @@ bool moe_chat_has_role(const struct json_t *message, const char *role);
  * there. NULL-terminated; the chat owns them. */
 const char *const *moe_chat_stops(const struct moe_chat *chat);
 
-/* Whether the n bytes rendered before an answer open a thought. */
-bool moe_chat_opens_thought(const struct moe_chat *chat, const void *rendered, uint64_t n);
+/* What the n bytes rendered before an answer end with: the beginning of a thought, or the end of
+ * one. */
+enum moe_chat_thought { MOE_THOUGHT_NONE, MOE_THOUGHT_OPEN, MOE_THOUGHT_OVER };
+enum moe_chat_thought moe_chat_thought_before(const struct moe_chat *chat, const void *rendered,
+                                              uint64_t n);
 
 /* The parts of an answer. */
 struct moe_chat_answer {

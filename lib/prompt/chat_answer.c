@@ -862,6 +862,8 @@ static int look_at_json(struct moe_answer_reader *r, const char *text, uint64_t 
     int status =
         list.failed ? MOE_ERR_MEMORY
                     : moe_json_parse(&value, "value", list.data, list.size, ARGUMENTS_MEMORY, &err);
+    if (status == MOE_ERR_FORMAT) /* a key may be there twice: the last holds */
+        value = json_loadb((const char *)list.data, list.size, 0, NULL);
     unsigned taken = values_taken(r);
     *is = json_array_size(value) == 1 &&
           (!(taken & MOE_VALUE_TEXT) || moe_chat_value_kind(json_array_get(value, 0)) & taken);
@@ -1064,11 +1066,6 @@ int moe_answer_reader_end(struct moe_answer_reader *r, struct moe_err *err)
 }
 
 /* ---- Marks ---- */
-
-bool moe_chat_calls_by_parameter(const struct moe_chat *chat)
-{
-    return chat->n_calls && chat->calls[0].style == CALLS_PARAMETERS;
-}
 
 const struct moe_ids *moe_chat_marks(const struct moe_chat *chat)
 {

@@ -14,9 +14,9 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "prompt/chat.h"
 
 struct json_t;
-struct moe_chat;
 struct moe_ids;
 
 enum moe_answer_part_kind {
@@ -39,8 +39,8 @@ struct moe_answer_reader;
 
 /*
  * Reads an answer to a conversation with these tools (NULL: calls are content). The chat and the
- * tools are borrowed. opened: the prompt opens a thought (moe_chat_opens_thought). on_part gets the
- * parts in order; a negative result ends the reading with that status.
+ * tools are borrowed. opened: the prompt opens a thought (moe_chat_thought_before). on_part gets
+ * the parts in order; a negative result ends the reading with that status.
  */
 int moe_answer_reader_new(struct moe_answer_reader **out, const struct moe_chat *chat,
                           const struct json_t *tools, bool opened,
@@ -60,21 +60,32 @@ struct moe_calls_wanted {
     const struct json_t *tools; /* an array */
     const char *only;           /* the one function to call; NULL: any */
     bool must; /* the answer is calls, after a thought; else any text up to a call's first mark */
-    bool parallel; /* several calls */
-    bool opened;   /* the prompt opens a thought */
+    bool parallel;                 /* several calls */
+    enum moe_chat_thought thought; /* before the answer */
 };
 
 /*
  * Appends the grammar (GBNF) of an answer that calls tools as the template writes calls. It leaves
  * rules to the caller, by the number I of the tool: arguments-I, an object by the tool's
- * parameters, or where the form writes each parameter by itself value-I-J, of property J that may
- * be something else than a text; which is said by moe_chat_calls_by_parameter. False: answers can
- * not be held to the form, or it has no mark that must be (wanted->must); `out` is then to be
- * dropped.
+ * parameters, or where the form writes each parameter by itself (moe_chat_text_ends is not NULL),
+ * of property J what moe_chat_parameter says: value-I-J, its values as JSON, and bare-I-J, its
+ * texts without quotes. For these there are the rules `any` and `more` (grammar/grammar.h). False:
+ * answers can not be held to the form, or it has no mark that must be (wanted->must); `out` is then
+ * to be dropped.
  */
 bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wanted *wanted,
                           struct moe_buf *out);
-bool moe_chat_calls_by_parameter(const struct moe_chat *chat);
+/* What texts of parameters do not hold: what ends them, without what the parameter's name makes of
+ * it. NULL: parameters are members of an object. */
+const char *moe_chat_text_ends(const struct moe_chat *chat);
+/* How a parameter is written. */
+struct moe_chat_parameter {
+    bool text, held; /* texts without quotes; the schema says more of them */
+    bool json;       /* values as JSON: all, or where there are such texts all others */
+};
+struct moe_chat_parameter moe_chat_parameter(const struct moe_chat *chat,
+                                             const struct json_t *parameters,
+                                             const struct json_t *schema);
 /* Kinds of values, as bits, that the schema of one of the parameters allows, as far as types, enums
  * and references to the parameters' definitions tell; all of them if it says nothing. */
 enum {

@@ -72,7 +72,8 @@ static void put_piece(struct writer *w, const char *piece, const char *name, con
 enum { MAX_MARK_CHARACTERS = 64 };
 
 /* Writes rules for any text that ends with the mark and holds it nowhere else (Knuth, Morris and
- * Pratt's automaton), or that ends without it if it may. Returns the first rule's number. */
+ * Pratt's automaton), or that ends without it if it may; then NULL: only without. Returns the first
+ * rule's number. */
 static uint32_t put_text_until(struct writer *w, const char *mark, bool may_end, const char *then)
 {
     uint32_t c[MAX_MARK_CHARACTERS], back[MAX_MARK_CHARACTERS + 1] = {0}, n = 0, first = w->n_rules;
@@ -89,12 +90,14 @@ static uint32_t put_text_until(struct writer *w, const char *mark, bool may_end,
     }
     for (uint32_t state = 0; state < n; state++) {
         moe_buf_printf(w->out, "until-%u ::=%s", first + state, may_end ? " \"\" |" : "");
-        moe_buf_text(w->out, " [");
-        put_character(w->out, c[state]);
-        if (state + 1 < n)
-            moe_buf_printf(w->out, "] until-%u", first + state + 1);
-        else
-            moe_buf_printf(w->out, "] %s", then);
+        if (state + 1 < n || then) {
+            moe_buf_text(w->out, " [");
+            put_character(w->out, c[state]);
+            if (state + 1 < n)
+                moe_buf_printf(w->out, "] until-%u |", first + state + 1);
+            else
+                moe_buf_printf(w->out, "] %s |", then);
+        }
         uint32_t others[MAX_MARK_CHARACTERS], n_others = 0;
         others[n_others++] = c[state];
         for (uint32_t k = state; k > 0;) { /* what shorter matches go on with */
@@ -105,11 +108,11 @@ static uint32_t put_text_until(struct writer *w, const char *mark, bool may_end,
             if (known)
                 continue;
             others[n_others++] = c[k];
-            moe_buf_text(w->out, " | [");
+            moe_buf_text(w->out, " [");
             put_character(w->out, c[k]);
-            moe_buf_printf(w->out, "] until-%u", first + k + 1);
+            moe_buf_printf(w->out, "] until-%u |", first + k + 1);
         }
-        moe_buf_text(w->out, " | [^");
+        moe_buf_text(w->out, " [^");
         for (uint32_t i = 0; i < n_others; i++)
             put_character(w->out, others[i]);
         moe_buf_printf(w->out, "] until-%u\n", first);
@@ -136,78 +139,54 @@ static bool is_required(const json_t *schema, const char *key)
     return false;
 }
 
-/* What ends a parameter's text in this form: the key filled in. NULL: memory is short. */
-static char *text_end(struct writer *w, const char *key)
+/* ---- How parameters are written ---- */
+
+const char *moe_chat_text_ends(const struct moe_chat *chat)
 {
-    struct moe_buf mark = {0};
-    for (const char *at = w->form->quote ? w->form->quote : w->form->text.value_ends; *at; at++)
-        if (*at == CALL_KEY)
-            moe_buf_text(&mark, key);
-        else
-            moe_buf_u8(&mark, (uint8_t)*at);
-    moe_buf_u8(&mark, 0);
-    w->out->failed |= mark.failed;
-    return (char *)mark.data;
+    const struct call_form *f = &chat->calls[0];
+    if (chat->n_calls == 0 || f->style != CALLS_PARAMETERS)
+        return NULL;
+    const char *end = f->quote ? f->quote : f->text.value_ends;
+    return end + strspn(end, " \t\r\n");
 }
 
 enum { MAX_SCHEMA_DEPTH = 8 };
 
-/* Appends to a list the values that a schema lists; false: it allows others too. */
-static bool list_values(const json_t *parameters, const json_t *schema, json_t *list, int depth)
+/* Whether a schema says more of its texts than that they are some. */
+static bool limits_texts(const json_t *parameters, const json_t *schema, int depth)
 {
-    const json_t *target = chat_referenced(parameters, schema), *one,
-                 *only = json_object_get(target, "const"),
-                 *values = json_object_get(target, "enum"),
-                 *others = json_object_get(target, "anyOf"),
-                 *type = json_object_get(target, "type");
-    bool listed = json_array_size(others) > 0 && depth < MAX_SCHEMA_DEPTH;
+    static const char *const keys[] = {"enum",   "const",     "pattern",
+                                       "format", "minLength", "maxLength"};
+    static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
+    const json_t *target = chat_referenced(parameters, schema), *one;
     size_t i;
-    if (only)
-        return json_array_append(list, (json_t *)only) == 0;
-    if (json_array_size(values))
-        return json_array_extend(list, (json_t *)values) == 0;
-    if (json_is_string(type) && strcmp(json_string_value(type), "null") == 0)
-        return json_array_append_new(list, json_null()) == 0;
-    json_array_foreach(others, i, one) listed =
-        listed && list_values(parameters, one, list, depth + 1);
-    return listed;
+    bool limits =
+        target != schema && depth < MAX_SCHEMA_DEPTH && limits_texts(parameters, target, depth + 1);
+    for (i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        limits |= json_object_get(schema, keys[i]) != NULL;
+    for (int l = 0; l < 3 && depth < MAX_SCHEMA_DEPTH; l++)
+        json_array_foreach(json_object_get(schema, lists[l]), i, one) limits |=
+            limits_texts(parameters, one, depth + 1);
+    return limits;
 }
 
-/* Writes the rule `text-TOOL-J`: a text and what ends it, then the rule `rest`. One of a list of
- * texts, or any. mixed: the list's other values too, as JSON. */
-static void put_text(struct writer *w, size_t tool, uint32_t j, const char *key,
-                     const json_t *parameters, const json_t *property, bool mixed, const char *rest)
+/* Whether texts have marks of their own, by which they are told from other values. */
+static bool marks_texts(const struct call_form *f)
 {
-    json_t *list = json_array(), *one;
-    char *end = text_end(w, key), *written;
-    bool any = false, failed = !list || !end;
-    size_t i;
-    if (!failed && list_values(parameters, property, list, 0)) {
-        moe_buf_printf(w->out, "text-%zu-%u ::= (", tool, j);
-        json_array_foreach(list, i, one)
-        {
-            if (!json_is_string(one) && !mixed)
-                continue;
-            moe_buf_text(w->out, any ? " |" : "");
-            written = json_is_string(one) ? NULL : json_dumps(one, JSON_ENCODE_ANY);
-            if (json_is_string(one))
-                put_literal(w->out, json_string_value(one), json_string_length(one));
-            else if (written)
-                put_literal(w->out, written, strlen(written));
-            failed |= !json_is_string(one) && !written;
-            free(written);
-            any = true;
-        }
-        moe_buf_text(w->out, ")");
-        put_literal(w->out, end, strlen(end));
-        moe_buf_printf(w->out, " %s\n", rest);
-    } else if (!failed) {
-        moe_buf_printf(w->out, "text-%zu-%u ::= until-%u\n", tool, j, w->n_rules);
-        put_text_until(w, end, false, rest);
-    }
-    w->out->failed |= failed;
-    json_decref(list);
-    free(end);
+    return strcmp(f->text.key_ends, f->other.key_ends) != 0;
+}
+
+struct moe_chat_parameter moe_chat_parameter(const struct moe_chat *chat, const json_t *parameters,
+                                             const json_t *schema)
+{
+    const unsigned values = moe_chat_values(parameters, schema);
+    const bool marked = marks_texts(&chat->calls[0]);
+    /* Without marks that only texts have, what may be a text is written as one. */
+    const bool text =
+        values & MOE_VALUE_TEXT && (marked || !(values & (MOE_VALUE_LIST | MOE_VALUE_OBJECT)));
+    const bool held = text && limits_texts(parameters, schema, 0);
+    return (struct moe_chat_parameter){text, held,
+                                       values != MOE_VALUE_TEXT && (marked || !text || held)};
 }
 
 /* Writes rules for the parameters from each on, in the schema's order: the first of a call (f), or
@@ -218,18 +197,16 @@ static void put_parameters(struct writer *w, size_t tool, const char *name, cons
     json_t *properties = json_object_get(schema, "properties"), *property;
     const char *key;
     uint32_t j = 0, n = (uint32_t)json_object_size(properties);
-    bool marked = strcmp(f->text.key_ends, f->other.key_ends) != 0;
     json_object_foreach(properties, key, property)
     {
-        unsigned values = moe_chat_values(schema, property);
-        /* Without marks that only texts have, what may be a text is written as one. */
-        bool plain = !(values & (MOE_VALUE_LIST | MOE_VALUE_OBJECT)) || marked,
-             text = values & MOE_VALUE_TEXT && plain,
-             json = values != MOE_VALUE_TEXT && (marked || !text);
-        char rest[64];
+        const struct moe_chat_parameter as = moe_chat_parameter(w->chat, schema, property);
+        const bool among_texts = as.text && as.json && !marks_texts(f);
+        char rest[64], bare[64] = "any";
         snprintf(rest, sizeof rest, "rest-%zu-%u-m", tool, j + 1);
-        if (text)
-            put_text(w, tool, j, key, schema, property, !json, rest);
+        if (as.held)
+            snprintf(bare, sizeof bare, "bare-%zu-%u", tool, j);
+        if (among_texts)
+            snprintf(bare + strlen(bare), 32, " | value-%zu-%u", tool, j);
         for (int more = 0; more < 2; more++) {
             moe_buf_printf(w->out, "rest-%zu-%u-%s ::=", tool, j, more ? "m" : "f");
             if (more)
@@ -237,12 +214,14 @@ static void put_parameters(struct writer *w, size_t tool, const char *name, cons
             put_piece(w, f->key_begins, name, key);
             put_literal(w->out, key, strlen(key));
             moe_buf_text(w->out, " (");
-            if (text) {
+            if (as.text) {
                 put_piece(w, f->text.key_ends, name, key);
-                moe_buf_printf(w->out, " text-%zu-%u", tool, j);
+                moe_buf_printf(w->out, " (%s)", bare);
+                put_piece(w, f->text.value_ends, name, key);
+                moe_buf_printf(w->out, " %s", rest);
             }
-            if (json) {
-                moe_buf_text(w->out, text ? " |" : "");
+            if (as.json && !among_texts) {
+                moe_buf_text(w->out, as.text ? " |" : "");
                 put_piece(w, f->other.key_ends, name, key);
                 moe_buf_printf(w->out, " value-%zu-%u", tool, j);
                 put_piece(w, f->other.value_ends, name, key);
@@ -311,12 +290,20 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
         return false;
     const char *begin = f->begin + strspn(f->begin, " \t\r\n"),
                *open = *begin ? f->open : f->open + strspn(f->open, " \t\r\n");
-    const char *lead = *begin ? begin : open;
+    const char *lead = *begin ? begin : open, *text_ends = moe_chat_text_ends(chat);
     size_t n_mark = mark_of(lead), i;
     const json_t *tool;
     char mark[256];
     if (!wanted->must && (!n_mark || n_mark >= sizeof mark))
         return false;
+    if (text_ends && (uint8_t)*text_ends <= CALL_WORD) /* nothing ends them, or a name alone */
+        return false;
+    if (text_ends) {
+        snprintf(mark, sizeof mark, "%.*s", (int)strcspn(text_ends, "\1\2\3\4\5\6"), text_ends);
+        uint32_t any = put_text_until(&w, mark, true, NULL);
+        moe_buf_printf(out, "any ::= until-%u\nmore ::= until-%u\n", any,
+                       any + (w.n_rules > any + 1));
+    }
     moe_buf_text(out, "calls ::= tool");
     if (!f->single && wanted->parallel) {
         moe_buf_text(out, " ([ \\n]? [ \\n]?");
@@ -353,11 +340,12 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
         }
         moe_buf_text(out, "\n");
         uint32_t thought = w.n_rules;
-        if (chat->thought_member)
+        const bool thinks = chat->thought_member && wanted->thought != MOE_THOUGHT_OVER;
+        if (thinks)
             put_text_until(&w, ends, false, "[ \\n]? [ \\n]? whole");
-        if (chat->thought_member && wanted->opened) {
+        if (thinks && wanted->thought == MOE_THOUGHT_OPEN) {
             moe_buf_printf(out, "root ::= until-%u\n", thought);
-        } else if (chat->thought_member) {
+        } else if (thinks) {
             moe_buf_text(out, "root ::= [ \\n]? [ \\n]? whole | [ \\n]? [ \\n]?");
             put_literal(out, chat->thought_begins, strlen(chat->thought_begins));
             moe_buf_printf(out, " until-%u\n", thought);

@@ -1066,8 +1066,8 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
     return status;
 }
 
-/* Whether a prompt ends with what opens a thought. */
-static bool opens_thought(const struct loaded *l, const struct moe_ids *ids)
+/* What a prompt ends with. */
+static enum moe_chat_thought thought_before(const struct loaded *l, const struct moe_ids *ids)
 {
     struct moe_buf end = {0};
     for (uint64_t i = ids->n > MARK_TOKENS ? ids->n - MARK_TOKENS : 0; i < ids->n; i++) {
@@ -1075,15 +1075,18 @@ static bool opens_thought(const struct loaded *l, const struct moe_ids *ids)
         const uint8_t *bytes = moe_tokenizer_bytes(l->engine->model->tokenizer, ids->ids[i], &n);
         moe_buf_append(&end, bytes, n);
     }
-    bool opens = !end.failed && end.size && moe_chat_opens_thought(l->chat, end.data, end.size);
+    enum moe_chat_thought thought = end.failed || !end.size
+                                        ? MOE_THOUGHT_NONE
+                                        : moe_chat_thought_before(l->chat, end.data, end.size);
     moe_buf_release(&end);
-    return opens;
+    return thought;
 }
 
 enum { CALLS_PART = 8 /* of the steps: those that compute wait meanwhile */ };
 
 /* Makes the grammar of calls in the form of a choice's model, which the others share. */
-static int prepare_calls(struct executor *x, const struct job *j, bool opened, struct moe_err *err)
+static int prepare_calls(struct executor *x, const struct job *j, enum moe_chat_thought thought,
+                         struct moe_err *err)
 {
     const struct moe_server *s = x->server;
     struct request *a = j->of;
@@ -1093,7 +1096,7 @@ static int prepare_calls(struct executor *x, const struct job *j, bool opened, s
                                             .only = r->only_call,
                                             .must = r->must_call,
                                             .parallel = r->parallel_calls,
-                                            .opened = opened};
+                                            .thought = thought};
     allowance.cancelled = &a->cancelled;
     allowance.max_steps /= CALLS_PART;
     if (!r->tools || r->grammar || (a->calls && a->calls[j->queued.expert]))
@@ -1111,9 +1114,10 @@ static int begin_reader(struct executor *x, struct job *j, struct moe_err *err)
     const struct moe_request *r = j->of->request;
     if (r->kind != MOE_REQUEST_CHAT || !l->chat)
         return MOE_OK;
-    bool opened = opens_thought(l, &j->of->ids);
-    MOE_TRY(prepare_calls(x, j, opened, err));
-    return moe_answer_reader_new(&j->reader, l->chat, r->tools, opened, report_part, j, err);
+    enum moe_chat_thought thought = thought_before(l, &j->of->ids);
+    MOE_TRY(prepare_calls(x, j, thought, err));
+    return moe_answer_reader_new(&j->reader, l->chat, r->tools, thought == MOE_THOUGHT_OPEN,
+                                 report_part, j, err);
 }
 
 /* What is asked of a prompt without an answer. */

@@ -97,7 +97,7 @@ static void check_split(const struct moe_chat *chat, const char *prompt, const c
                         const char *thought, const char *content)
 {
     struct moe_chat_answer parts;
-    bool opened = moe_chat_opens_thought(chat, prompt, strlen(prompt));
+    bool opened = moe_chat_thought_before(chat, prompt, strlen(prompt)) == MOE_THOUGHT_OPEN;
     moe_chat_split(chat, opened, answer, strlen(answer), &parts);
     char got[128];
     snprintf(got, sizeof got, "%.*s", (int)parts.content.n, answer + parts.content.at);

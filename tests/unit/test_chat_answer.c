@@ -103,8 +103,11 @@ static bool same_calls(const char *a, const char *b)
 static size_t grammar_takes(const struct moe_chat *chat, const json_t *tools, bool must,
                             bool opened, const char *answer)
 {
-    const struct moe_calls_wanted wanted = {
-        .tools = tools, .must = must, .parallel = true, .opened = opened};
+    const struct moe_calls_wanted wanted = {.tools = tools,
+                                            .must = must,
+                                            .parallel = true,
+                                            .thought =
+                                                opened ? MOE_THOUGHT_OPEN : MOE_THOUGHT_NONE};
     struct moe_allowance allowance = moe_allowance_usual();
     struct moe_grammar *g;
     struct moe_err err = {0};
@@ -171,7 +174,7 @@ static bool round_trip(const char *name, const char *source, const json_t *tools
         print_message("%-60s no calls (%d): %s\n", name, status, err.text);
     } else {
         size_t same = 0;
-        bool opened = moe_chat_opens_thought(chat, prompt.data, prompt.size);
+        bool opened = moe_chat_thought_before(chat, prompt.data, prompt.size) == MOE_THOUGHT_OPEN;
         const char *text = (const char *)whole.data;
         while (same < prompt.size && prompt.data[same] == whole.data[same])
             same++;
@@ -533,6 +536,34 @@ static const struct {
     {CODER, "{\"enum\":[\"a\",1,null]}", "a", "\"a\""},
     {CODER, "{\"type\":[\"string\",\"array\"]}", "[1]", "[1]"},
     {CODER, "{\"type\":\"integer\"}", "many", NULL},
+    {CODER, "{\"type\":\"object\"}", "{\"x\":1,\"x\":2}", "{\"x\":1,\"x\":2}"},
+    /* What a schema says of texts holds for those without quotes. */
+    {CODER, "{\"type\":\"string\",\"pattern\":\"^[a-z]{2}\\\"?$\"}", "ab\"", "\"ab\\\"\""},
+    {CODER, "{\"type\":\"string\",\"pattern\":\"^[a-z]{2}$\"}", "abc", NULL},
+    {CODER, "{\"type\":\"string\",\"pattern\":\"^[^a]<?$\"}", "b<", "\"b<\""},
+    {CODER, "{\"type\":\"string\",\"pattern\":\"b\"}", "abc", "\"abc\""},
+    {CODER, "{\"type\":\"string\",\"pattern\":\"b\"}", "aac", NULL},
+    {CODER, "{\"type\":\"string\",\"maxLength\":3}", "a<\xc3\xa9", "\"a<\xc3\xa9\""},
+    {CODER, "{\"type\":\"string\",\"maxLength\":3}", "abcd", NULL},
+    {CODER, "{\"type\":\"string\",\"maxLength\":30}", "a</b>", NULL},
+    {CODER, "{\"type\":\"string\",\"minLength\":2}", "a", NULL},
+    {CODER, "{\"type\":\"string\",\"minLength\":2}", "a<b></b>", "\"a<b></b>\""},
+    {CODER, "{\"type\":\"string\",\"minLength\":2}", "a<</b>", "\"a<</b>\""},
+    {CODER, "{\"type\":\"string\",\"format\":\"date\"}", "2024-02-29", "\"2024-02-29\""},
+    {CODER, "{\"type\":\"string\",\"format\":\"date\"}", "2024-02-30", NULL},
+    {CODER, "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":2},{\"type\":\"null\"}]}", "null",
+     "null"},
+    {CODER, "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":2},{\"type\":\"null\"}]}", "abc", NULL},
+    {CODER, "{\"anyOf\":[{\"$ref\":\"#/$defs/colour\"},{\"type\":\"integer\"}]}", "red", "\"red\""},
+    {CODER, "{\"anyOf\":[{\"$ref\":\"#/$defs/colour\"},{\"type\":\"integer\"}]}", "12", "12"},
+    {CODER, "{\"anyOf\":[{\"$ref\":\"#/$defs/colour\"},{\"type\":\"integer\"}]}", "blue", NULL},
+    {CODER, "{\"allOf\":[{\"type\":\"string\"},{\"maxLength\":2}]}", "abc", NULL},
+    {QUOTES, "{\"type\":\"string\",\"maxLength\":2}", "<|q|>ab<|q|>", "\"ab\""},
+    {QUOTES, "{\"type\":\"string\",\"maxLength\":2}", "<|q|>abc<|q|>", NULL},
+    {QUOTES, "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^a$\"},{\"type\":\"integer\"}]}", "12",
+     "12"},
+    {QUOTES, "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^a$\"},{\"type\":\"integer\"}]}",
+     "<|q|>b<|q|>", NULL},
     {QUOTES, "{\"enum\":[\"red\",\"green\"]}", "<|q|>red<|q|>", "\"red\""},
     {QUOTES, "{\"enum\":[\"a\",1,null]}", "<|q|>1<|q|>", NULL},
     {QUOTES, "{\"enum\":[\"a\",1,null]}", "1", "1"},
