@@ -738,6 +738,7 @@ void moe_token_say(struct moe_token_said *said, const struct moe_tokenizer *tok,
     uint32_t likeliest[MOE_MAX_TOP_TOKENS] = {0};
     uint32_t n = n_top < MOE_MAX_TOP_TOKENS ? n_top : MOE_MAX_TOP_TOKENS;
     said->n_top = 0;
+    said->hidden = moe_tokenizer_is_special(tok, id);
     said->token = chance_of(tok, NULL, id, (struct moe_logit_scale){0});
     if (!logits)
         return;

@@ -85,6 +85,7 @@ struct moe_token_chance {
 
 struct moe_token_said {
     struct moe_token_chance token;
+    bool hidden;    /* special: no text shows it */
     uint32_t n_top; /* likeliest first, the lowest id of equals; may hold the token itself */
     struct moe_token_chance top[MOE_MAX_TOP_TOKENS];
 };

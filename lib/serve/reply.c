@@ -97,7 +97,7 @@ static void add_to_text(struct reply_logprobs *p, const struct moe_token_said *s
         add_top(p, said, &name);
     else if (p->with_top)
         moe_buf_text(next_item(&p->lists[TOP_LOGPROBS]), "null");
-    for (uint32_t i = 0; i < said->token.n_bytes; i++)
+    for (uint32_t i = 0; i < said->token.n_bytes && !said->hidden; i++)
         p->offset += (said->token.bytes[i] & 0xc0) != 0x80; /* not within a character */
     moe_buf_release(&name);
 }
@@ -376,13 +376,23 @@ static void put_message(struct moe_reply *r, struct moe_emit *e, struct choice *
     moe_buf_clear(&c->thought);
 }
 
+/* The bytes of a text that can be sent: a stream's next piece ends with a whole character. An
+ * echoed prompt of ids may end within one. */
+static uint64_t text_ready(const struct moe_reply *r, const struct choice *c)
+{
+    return r->kind == MOE_REQUEST_TEXT && r->stream && !c->finish
+               ? moe_utf8_complete(c->text.data, c->text.size)
+               : c->text.size;
+}
+
 /* Writes a choice's pending part, which is empty afterwards, as number i: the whole of it, or a
  * piece of a stream. */
 static void put_choice(struct moe_reply *r, struct moe_emit *e, struct choice *c, uint32_t i)
 {
+    const uint64_t ready = text_ready(r, c);
     moe_emit_open_map(e, NULL);
     if (r->kind == MOE_REQUEST_TEXT)
-        moe_emit_bytes(e, "text", c->text.data, c->text.size);
+        moe_emit_bytes(e, "text", c->text.data, ready);
     moe_emit_u64(e, "index", i);
     if (r->kind == MOE_REQUEST_CHAT)
         put_message(r, e, c);
@@ -398,7 +408,9 @@ static void put_choice(struct moe_reply *r, struct moe_emit *e, struct choice *c
         put_warnings(r, e, c);
     moe_emit_close(e);
     c->begun = true;
-    moe_buf_clear(&c->text);
+    if (ready)
+        memmove(c->text.data, c->text.data + ready, c->text.size - ready);
+    c->text.size -= ready;
 }
 
 /* ---- Events of a stream ---- */
@@ -498,7 +510,7 @@ void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answe
     }
     if (r->api && r->api->part)
         r->api->part(r, part, out);
-    else if (r->stream)
+    else if (r->stream && (c->text.size == 0 || text_ready(r, c)))
         send_choice(r, choice, out);
 }
 

@@ -128,6 +128,13 @@ means_of four "$out" | sort -gr | sed 's/[^\t]*\t//; 2q' >"$tmp/likeliest"
 means_of best "$out" | sed 's/[^\t]*\t//' >"$tmp/best"
 check "the best of several answers are the likeliest by token, the best first" cmp "$tmp/likeliest" "$tmp/best"
 
+# ---- Echoed prompts ----
+
+echo '{"custom_id": "echo", "prompt": "Once upon", "echo": true, "logprobs": 0, "max_tokens": 2, "temperature": 0}' >"$tmp/echo"
+run "$bin/moe-run" "$tiny" --requests "$tmp/echo"
+check "tokens lie where the text has them, and what begins a text is none of it" \
+    grep -q '"tokens":\["<|endoftext|>","Once"," upon",.*"text_offset":\[0,0,4,9,11\]' "$out"
+
 # ---- Between two texts ----
 
 # The bundled model, its three special tokens called what others call the marks.

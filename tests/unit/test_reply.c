@@ -257,6 +257,18 @@ static void log_probabilities_in_both_forms(void **state)
                   "data: " HEAD("text_completion", "tiny") "{\"text\":\"z\",\"index\":0,"
                                                            "\"logprobs\":null,\"finish_reason\":"
                                                            "null}]}\n\n");
+    /* A character whose bytes come apart, as behind a prompt of ids; and one that is not ended. */
+    add_text(r, 0, "\xe2\x82", 2, &out);
+    assert_int_equal(out.size, 0);
+    add_text(r, 0, "\xac\xe2", 2, &out);
+    check_written(&out, r,
+                  "data: " HEAD("text_completion", "tiny") "{\"text\":\"\xe2\x82\xac\",\"index\":0,"
+                                                           "\"logprobs\":null,\"finish_reason\":"
+                                                           "null}]}\n\n");
+    moe_reply_ended(r, 0, &stopped, &out);
+    moe_buf_u8(&out, 0);
+    assert_non_null(strstr((char *)out.data, "{\"text\":\"\xef\xbf\xbd\",\"index\":0,"));
+    moe_buf_clear(&out);
     moe_reply_free(r);
 }
 
