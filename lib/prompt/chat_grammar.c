@@ -197,6 +197,7 @@ static void put_parameters(struct writer *w, size_t tool, const char *name, cons
     json_t *properties = json_object_get(schema, "properties"), *property;
     const char *key;
     uint32_t j = 0, n = (uint32_t)json_object_size(properties);
+    bool one_at_least = n > 0 && json_number_value(json_object_get(schema, "minProperties")) >= 1;
     json_object_foreach(properties, key, property)
     {
         const struct moe_chat_parameter as = moe_chat_parameter(w->chat, schema, property);
@@ -206,7 +207,7 @@ static void put_parameters(struct writer *w, size_t tool, const char *name, cons
         if (as.held)
             snprintf(bare, sizeof bare, "bare-%zu-%u", tool, j);
         if (among_texts)
-            snprintf(bare + strlen(bare), 32, " | value-%zu-%u", tool, j);
+            snprintf(bare + strlen(bare), sizeof bare - strlen(bare), " | value-%zu-%u", tool, j);
         for (int more = 0; more < 2; more++) {
             moe_buf_printf(w->out, "rest-%zu-%u-%s ::=", tool, j, more ? "m" : "f");
             if (more)
@@ -236,8 +237,9 @@ static void put_parameters(struct writer *w, size_t tool, const char *name, cons
     }
     for (int more = 0; more < 2; more++) {
         moe_buf_printf(w->out, "rest-%zu-%u-%s ::=", tool, n, more ? "m" : "f");
-        put_piece(w, f->close, name, "");
-        moe_buf_text(w->out, " \"\"\n");
+        if (more || !one_at_least)
+            put_piece(w, f->close, name, "");
+        moe_buf_text(w->out, more || !one_at_least ? " \"\"\n" : " []\n");
     }
 }
 

@@ -579,10 +579,10 @@ static void texts_are_told_by_their_schemas(void **state)
         struct moe_err err = {0};
         struct moe_buf got = {0};
         char answer[256], said[128];
-        json_t *tools = json_pack("[{s:s,s:{s:s,s:{s:s,s:{s:o},s:[s],s:{s:{s:[s,s]}}}}}]", "type",
+        json_t *tools = json_pack("[{s:s,s:{s:s,s:{s:s,s:{s:o},s:i,s:{s:{s:[s,s]}}}}}]", "type",
                                   "function", "function", "name", "f", "parameters", "type",
                                   "object", "properties", "a", json_loads(texts[i].schema, 0, NULL),
-                                  "required", "a", "$defs", "colour", "enum", "red", "green");
+                                  "minProperties", 1, "$defs", "colour", "enum", "red", "green");
         assert_non_null(tools);
         assert_ok(moe_chat_open(&chat, "t", texts[i].template, strlen(texts[i].template),
                                 fixture.model->tokenizer, &err),
@@ -599,6 +599,9 @@ static void texts_are_told_by_their_schemas(void **state)
             fail_msg("case %zu: %s\n  is taken up to %.*s", i, answer, (int)n, answer);
         if (texts[i].said && strcmp(read_answer(chat, tools, false, answer, 3, &got), said) != 0)
             fail_msg("case %zu: %s\n  reads as %s", i, answer, (const char *)got.data);
+        static const char none[] = "<tool_call>\n<function=f>\n</function>";
+        if (strcmp(texts[i].template, CODER) == 0)
+            assert_true(grammar_takes(chat, tools, true, false, none) < strlen(none));
         moe_buf_release(&got);
         moe_chat_free(chat);
         json_decref(tools);
