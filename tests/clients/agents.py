@@ -80,6 +80,9 @@ def openai_responses():
     assert client.responses.retrieve(got.id).output_text == got.output_text
     more = client.responses.create(model="m", input="And?", previous_response_id=got.id, temperature=0, max_output_tokens=8)
     assert more.usage.input_tokens > got.usage.input_tokens and more.previous_response_id == got.id, more
+    asked = list(client.responses.input_items.list(more.id, order="asc", limit=2))
+    assert [item.type for item in asked] == ["message", "function_call", "function_call_output", "message", "message"], asked
+    assert asked[-1].content[0].text == "And?" and asked[-2].content[0].text == got.output_text, asked
     client.responses.delete(got.id)
 
 
