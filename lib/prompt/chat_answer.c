@@ -839,8 +839,8 @@ static int read_text_value(struct moe_answer_reader *r)
     r->first_bytes = r->first_bytes && end == 0;
     moe_buf_clear(&r->scratch);
     moe_scalar_bytes(&r->scratch, text, end);
-    if (!r->scratch.failed && r->scratch.size > 2) /* without its quotes */
-        MOE_TRY(hand_arguments(r, r->scratch.data + 1, r->scratch.size - 2));
+    const bool any = !r->scratch.failed && r->scratch.size > 2; /* without its quotes */
+    MOE_TRY(hand_arguments(r, any ? r->scratch.data + 1 : NULL, any ? r->scratch.size - 2 : 0));
     pass_over(r, end, true);
     if (found == YES) {
         pass_over(r, used, true);
