@@ -83,7 +83,7 @@ int moe_run_figures_read(struct moe_run_figures *out, const char *path, struct m
         {"strategy", out->strategy, sizeof out->strategy},
         {"parts", out->parts, sizeof out->parts},
         {"kv", out->kv, sizeof out->kv},
-        {"precision", out->precision, sizeof out->precision},
+        {"expert_precision", out->precision, sizeof out->precision},
     };
     const struct {
         const char *key;

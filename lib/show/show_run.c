@@ -132,9 +132,9 @@ static void put_settings(struct moe_emit *e, const struct moe_run_settings *s)
     moe_emit_u64(e, "threads", s->n_threads);
     if (!s->precision[0])
         return;
-    moe_emit_text(e, "precision", s->precision);
+    moe_emit_text(e, "expert_precision", s->precision);
     if (s->low_precision[0])
-        moe_emit_text(e, "low_precision", s->low_precision);
+        moe_emit_text(e, "expert_low_precision", s->low_precision);
     moe_emit_u64(e, "cache_slots", s->cache_slots);
     moe_emit_u64(e, "working_slots", s->working_slots);
 }

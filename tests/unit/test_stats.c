@@ -56,6 +56,7 @@ static const struct moe_stats SAMPLE = {
     .cache = "arc",
     .alloc = "per-layer",
     .device = "cpu",
+    .settings = {.kv = "f16", .precision = "q4", .low_precision = "q2"},
 };
 
 static json_t *written(const struct moe_stats *stats)
