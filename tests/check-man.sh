@@ -58,7 +58,7 @@ has_default() { # PAGE OPTION DEFAULT
 # A message names the option in full where it was not an abbreviation of another one.
 takes() { # PROGRAM OPTION
     said=$("$1" --help "--$2" 2>&1 >/dev/null) || case $said in
-        *"option --$2 needs an argument"* | *"option --$2 alone is for"*) return 0 ;;
+        *"option --$2 needs an argument"* | *"option --$2 without a value is for"*) return 0 ;;
         *) return 1 ;;
     esac
     said=$("$1" --help "--$2=x" 2>&1 >/dev/null) || case $said in
