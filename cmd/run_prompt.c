@@ -270,7 +270,7 @@ int messages_print_answer(const struct moe_conversation *talk, enum moe_stop_rea
                         : why == MOE_STOP_EOS || why == MOE_STOP_TEXT ? "stop"
                                                                       : "length";
     json_t *all = json_pack("{s:O,s:s}", "message", message, "finish_reason", ended);
-    char *line = all ? json_dumps(all, 0) : NULL;
+    char *line = all ? moe_json_text(all, 0) : NULL;
     struct moe_buf text = {0};
     moe_buf_printf(&text, "%s\n", line ? line : "");
     free(line);

@@ -286,7 +286,7 @@ static int describe_conversation(const struct moe_conversation *c, struct moe_bu
     json_object_set_new(root, "in_thought", json_boolean(c->in_thought));
     json_object_set_new(root, "in_step", json_boolean(c->in_step));
     json_object_set_new(root, "began", moment_json(c->now));
-    char *text = json_object_size(root) == 8 ? json_dumps(root, JSON_COMPACT) : NULL;
+    char *text = json_object_size(root) == 8 ? moe_json_text(root, JSON_COMPACT) : NULL;
     if (text)
         moe_buf_text(out, text);
     free(text);

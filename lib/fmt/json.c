@@ -37,8 +37,9 @@ static uint64_t tree_bytes(const uint8_t *text, uint64_t n)
 }
 
 /*
- * Records failed allocations. jansson ignores some: it then keeps what it could of a key or number
- * and reports wrong syntax or nothing at all. A result during whose parsing one failed is not used.
+ * Records failed allocations. jansson ignores some: it then keeps what it could of a key or number,
+ * or writes an object without a key, and reports wrong syntax or nothing at all. A result is not
+ * used if one failed meanwhile.
  */
 static _Thread_local bool ran_short;
 
@@ -68,12 +69,9 @@ static json_t *load_json(const void *text, uint64_t n, size_t flags, json_error_
     return json;
 }
 
-int moe_json_parse(struct json_t **out, const char *name, const void *text, uint64_t n,
-                   uint64_t max_memory, struct moe_err *err)
+static int parse_json(struct json_t **out, const char *name, const void *text, uint64_t n,
+                      size_t flags, uint64_t max_memory, struct moe_err *err)
 {
-    /* NULs inside strings are accepted here and refused where a text is read, so that a member that
-     * is never read cannot make a file unreadable. */
-    size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
     json_error_t error;
     char size[32], most[32];
     uint64_t needed = tree_bytes(text, n);
@@ -98,6 +96,31 @@ int moe_json_parse(struct json_t **out, const char *name, const void *text, uint
         return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", name);
     return moe_fail(err, MOE_ERR_FORMAT, "%s: line %d column %d: %s", name, error.line,
                     error.column, error.text);
+}
+
+/* NULs inside strings are accepted here and refused where a text is read, so that a member that is
+ * never read cannot make a file unreadable. */
+int moe_json_parse(struct json_t **out, const char *name, const void *text, uint64_t n,
+                   uint64_t max_memory, struct moe_err *err)
+{
+    return parse_json(out, name, text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, max_memory, err);
+}
+
+int moe_json_parse_repeated(struct json_t **out, const char *name, const void *text, uint64_t n,
+                            uint64_t max_memory, struct moe_err *err)
+{
+    return parse_json(out, name, text, n, JSON_ALLOW_NUL, max_memory, err);
+}
+
+char *moe_json_text(const struct json_t *json, size_t flags)
+{
+    pthread_once(&once, watch_allocations);
+    ran_short = false;
+    char *text = json_dumps(json, flags);
+    if (text && !ran_short)
+        return text;
+    free(text);
+    return NULL;
 }
 
 int moe_json_copy(struct json_t **out, const struct json_t *json, struct moe_err *err)

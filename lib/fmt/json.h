@@ -6,6 +6,7 @@
 #define MOE_FMT_JSON_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -31,6 +32,9 @@ enum {
  */
 int moe_json_parse(struct json_t **out, const char *name, const void *text, uint64_t n,
                    uint64_t max_memory, struct moe_err *err);
+/* The same where an object may have a member twice: its last value holds. For what models write. */
+int moe_json_parse_repeated(struct json_t **out, const char *name, const void *text, uint64_t n,
+                            uint64_t max_memory, struct moe_err *err);
 /* Reads and parses a file of at most max_bytes. NaN and the infinities, which Python writes, are
  * accepted where no number is read. */
 int moe_json_read(struct json_t **out, const char *path, uint64_t max_bytes, uint64_t max_memory,
@@ -38,6 +42,9 @@ int moe_json_read(struct json_t **out, const char *path, uint64_t max_bytes, uin
 void moe_json_free(struct json_t *json);
 /* A deep copy; fails only with MOE_ERR_MEMORY, *out NULL then. */
 int moe_json_copy(struct json_t **out, const struct json_t *json, struct moe_err *err);
+/* The value as text, by jansson's flags for writing; the caller frees it with free. NULL: out of
+ * memory. */
+char *moe_json_text(const struct json_t *json, size_t flags);
 /* An estimate, never too low, of what a value takes in memory. */
 uint64_t moe_json_bytes(const struct json_t *json);
 

@@ -124,7 +124,7 @@ static char *value_key(const json_t *value)
 {
     char number[40];
     if (!json_is_number(value))
-        return json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
+        return moe_json_text(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
     snprintf(number, sizeof number, "%.17g", json_number_value(value));
     return moe_strndup(number, strlen(number), NULL);
 }
@@ -726,7 +726,7 @@ static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *
         status = schema_step(s, NULL, 4);
         texts[n_texts] =
             s->until ? moe_strndup(json_string_value(value), json_string_length(value), NULL)
-                     : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+                     : moe_json_text(value, JSON_ENCODE_ANY | JSON_COMPACT);
         if (!texts[n_texts])
             status = moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a value of a schema");
         else

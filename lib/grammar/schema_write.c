@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "fmt/json.h"
 #include "grammar/schema.h"
 
 /* ---- Where ---- */
@@ -112,7 +113,7 @@ void schema_quote(const struct schema *s, struct moe_buf *to)
 
 int schema_json(struct schema *s, const json_t *value, struct moe_buf *to)
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *text = moe_json_text(value, JSON_ENCODE_ANY | JSON_COMPACT);
     if (!text)
         return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a value of a schema");
     schema_literal(to, text, strlen(text));

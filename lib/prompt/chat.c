@@ -231,7 +231,7 @@ enum { TEMPLATE_BYTES_MAX = 1 << 20, CONFIG_BYTES_MAX = 64 << 20 };
 
 static void append_json(const json_t *value, struct moe_buf *out)
 {
-    char *text = json_dumps(value, JSON_COMPACT);
+    char *text = moe_json_text(value, JSON_COMPACT);
     moe_buf_text(out, text ? text : "");
     out->failed |= !text;
     free(text);

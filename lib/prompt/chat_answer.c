@@ -181,11 +181,9 @@ static int end_call(struct moe_answer_reader *r, bool whole)
     struct moe_err err;
     if (!whole && r->final)
         pass_over(r, r->pending.size - r->done, true);
-    int status = whole ? moe_json_parse(&arguments, "arguments", r->arguments.data,
-                                        r->arguments.size, ARGUMENTS_MEMORY, &err)
+    int status = whole ? moe_json_parse_repeated(&arguments, "arguments", r->arguments.data,
+                                                 r->arguments.size, ARGUMENTS_MEMORY, &err)
                        : MOE_ERR_FORMAT;
-    if (status == MOE_ERR_FORMAT && whole) /* a key may be there twice: the last holds */
-        arguments = json_loadb((const char *)r->arguments.data, r->arguments.size, 0, NULL);
     bool is_object = json_is_object(arguments);
     moe_json_free(arguments);
     if (status == MOE_ERR_MEMORY || r->arguments.failed || r->call.failed || r->scratch.failed)
@@ -528,7 +526,7 @@ static int take_object(struct moe_answer_reader *r, const struct beginning *b, c
         moe_json_parse(&object, "call", text + from, b->used - from, ARGUMENTS_MEMORY, &err);
     const json_t *name = json_object_get(object, b->form->name_key);
     const json_t *arguments = json_object_get(object, b->form->arguments_key);
-    char *written = json_is_object(arguments) ? json_dumps(arguments, 0) : NULL;
+    char *written = json_is_object(arguments) ? moe_json_text(arguments, 0) : NULL;
     if (json_is_object(arguments) && !written)
         status = MOE_ERR_MEMORY;
     const char *said = written                     ? written
@@ -859,11 +857,9 @@ static int look_at_json(struct moe_answer_reader *r, const char *text, uint64_t 
     moe_buf_text(&list, "[");
     moe_buf_append(&list, text, n);
     moe_buf_text(&list, "]");
-    int status =
-        list.failed ? MOE_ERR_MEMORY
-                    : moe_json_parse(&value, "value", list.data, list.size, ARGUMENTS_MEMORY, &err);
-    if (status == MOE_ERR_FORMAT) /* a key may be there twice: the last holds */
-        value = json_loadb((const char *)list.data, list.size, 0, NULL);
+    int status = list.failed ? MOE_ERR_MEMORY
+                             : moe_json_parse_repeated(&value, "value", list.data, list.size,
+                                                       ARGUMENTS_MEMORY, &err);
     unsigned taken = values_taken(r);
     *is = json_array_size(value) == 1 &&
           (!(taken & MOE_VALUE_TEXT) || moe_chat_value_kind(json_array_get(value, 0)) & taken);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "fmt/json.h"
 #include "prompt/chat_answer.h"
 #include "prompt/chat_internal.h"
 
@@ -314,7 +315,7 @@ static json_t *call(const struct moe_chat *chat, bool second, enum arguments whi
     if (which == TEXT_AND_NUMBER)
         json_object_set_new(arguments, KEY2, json_integer(atoi(NUMBER)));
     if (chat->forms.arguments_as_text) {
-        char *text = json_dumps(arguments, 0);
+        char *text = moe_json_text(arguments, 0);
         json_decref(arguments);
         arguments = json_string(text ? text : "");
         free(text);

@@ -300,7 +300,7 @@ static bool change_arguments(struct change *c, json_t *call)
         set_object(c, of, arguments);
         return true;
     }
-    char *text = json_dumps(arguments, 0);
+    char *text = moe_json_text(arguments, 0);
     change_member(c, of, "arguments", text ? json_string(text) : NULL);
     free(text);
     return true;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/sampler.h"
+#include "fmt/json.h"
 #include "serve/reply_internal.h"
 
 void chat_add(struct chat_maker *m, json_t *list, json_t *value)
@@ -119,7 +120,7 @@ void chat_keep(struct moe_request *r, struct chat_maker *m, const json_t *body,
     json_t *kept = json_object();
     for (; *keys; keys++)
         chat_take(m, kept, *keys, body, *keys);
-    r->asked = json_dumps(kept, JSON_COMPACT);
+    r->asked = moe_json_text(kept, JSON_COMPACT);
     m->failed |= !r->asked;
     json_decref(kept);
 }

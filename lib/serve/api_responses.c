@@ -426,7 +426,7 @@ static void put_asked(const struct moe_reply *r, struct moe_emit *e)
     json_t *asked = json_loads(r->asked ? r->asked : "{}", 0, NULL);
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
         const json_t *value = json_object_get(asked, members[i].key);
-        char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+        char *text = value ? moe_json_text(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
         const char *put = text ? text : members[i].unasked;
         moe_emit_json(e, members[i].key, put, strlen(put));
         free(text);
@@ -656,7 +656,7 @@ static bool keep_response(struct moe_reply *r, const char *conversation, struct 
     json_t *said = list.failed ? NULL : json_loadb((const char *)list.data, list.size, 0, NULL);
     bool whole =
         messages && said && append_items(messages, said, &maker) == MOE_OK && !maker.failed;
-    char *text = whole ? json_dumps(messages, JSON_COMPACT) : NULL;
+    char *text = whole ? moe_json_text(messages, JSON_COMPACT) : NULL;
     if (text)
         moe_buf_text(out, text);
     free(text);
@@ -757,7 +757,7 @@ int moe_reply_items(struct moe_buf *out, const struct moe_buf *conversation, uin
                               last ? chat_text_of(json_array_get(page, 0), "id") : NULL, "last_id",
                               last ? chat_text_of(json_array_get(page, last - 1), "id") : NULL,
                               "has_more", at < n);
-    char *text = reply ? json_dumps(reply, JSON_COMPACT) : NULL;
+    char *text = reply ? moe_json_text(reply, JSON_COMPACT) : NULL;
     m->failed |= !messages || !text;
     int status = chat_end(m, MOE_OK);
     if (status == MOE_OK && *after && from == n)

@@ -823,7 +823,7 @@ static int read_fields(struct moe_request *r, const json_t *body, struct moe_err
             return MOE_ERR_MEMORY;
         if (json_is_string(value))
             MOE_TRY(copy_text(&f->text, value, where, err));
-        else if (!(f->text = json_dumps(value, JSON_ENCODE_ANY)))
+        else if (!(f->text = moe_json_text(value, JSON_ENCODE_ANY)))
             return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
     }
     return MOE_OK;
@@ -1078,7 +1078,7 @@ char *moe_request_conversation(struct moe_request *r, uint32_t *n)
     int failed = 0;
     for (size_t i = r->n_instructions; i < json_array_size(r->messages); i++)
         failed |= json_array_append(list, json_array_get(r->messages, i));
-    char *text = failed ? NULL : json_dumps(list, JSON_COMPACT);
+    char *text = failed ? NULL : moe_json_text(list, JSON_COMPACT);
     *n = (uint32_t)json_array_size(list);
     r->chat_bytes += text ? strlen(text) + MALLOC_BYTES : 0;
     json_decref(list);
