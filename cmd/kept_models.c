@@ -68,11 +68,20 @@ static void add_model(struct models *m, const char *place, const char *name, con
     free(new.name);
 }
 
-/* 0: it is empty, not there, or no file of bytes. */
+/* 0: it is empty, not there, no file of bytes, or a Git LFS pointer in place of one. */
 static uint64_t file_bytes(const char *path)
 {
+    static const char pointer[] = "version https://git-lfs";
+    enum { POINTER_BYTES = 1024 /* at most */ };
+    char begin[sizeof pointer] = "";
     struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+        return 0;
+    FILE *file = st.st_size <= POINTER_BYTES ? fopen(path, "r") : NULL;
+    bool stands_for = file && fgets(begin, sizeof begin, file) && strcmp(begin, pointer) == 0;
+    if (file)
+        fclose(file);
+    return stands_for ? 0 : (uint64_t)st.st_size;
 }
 
 /* ---- Directories of files ---- */
@@ -142,7 +151,8 @@ static bool has_file(const char *dir, const char *name)
 static void scan(struct models *m, const char *place, const char *dir, int depth)
 {
     char path[PATH_MAX];
-    uint64_t weights = 0;
+    uint64_t weights = 0, more;
+    bool whole = true;
     DIR *d = depth > 0 ? opendir(dir) : NULL;
     if (!d)
         return;
@@ -156,11 +166,14 @@ static void scan(struct models *m, const char *place, const char *dir, int depth
         } else {
             add_file(m, place, path, e->d_name);
         }
-        if (ends_with(e->d_name, ".safetensors"))
-            weights += file_bytes(path);
+        if (!ends_with(e->d_name, ".safetensors"))
+            continue;
+        more = file_bytes(path);
+        weights += more;
+        whole = whole && more > 0;
     }
     closedir(d);
-    if (weights && has_file(dir, "config.json") &&
+    if (weights && whole && has_file(dir, "config.json") &&
         (has_file(dir, "model.safetensors") || has_file(dir, "model.safetensors.index.json"))) {
         directory_name(dir, path);
         add_model(m, place, path, dir, weights);

@@ -68,7 +68,7 @@ static const struct cli_option options[] = {
      .help = "bit map by moe-calibrate: what to approximate",
      .modes = CLI_USUAL, .excludes = "shape"},
     {CLI_OPT_SHARE(0, "loss", "P", &o.loss, 0, 1), .shown = "the least",
-     .help = "choose among PACK=LOSS...: the fastest that loses P at most",
+     .help = "choose among MODEL=LOSS...: the fastest that loses P at most",
      .modes = CLI_USUAL},
     {CLI_OPT_U32('c', "context", "N", &o.plan.context, 2, MOE_MAX_CONTEXT),
      .shown = "the model's, at most 4096", .help = "context length in tokens",
@@ -103,7 +103,7 @@ static const struct cli_option options[] = {
 
     {.kind = CLI_HEADING, .help = "A collection of models"},
     {CLI_OPT_TEXT(0, "coe", "COLLECTION", &o.coe.collection),
-     .help = "plan how moe-serve runs it, not a PACK",
+     .help = "plan how moe-serve runs it, not a MODEL",
      .mode = COE, .needs = "costs"},
     {CLI_OPT_TEXT(0, "costs", "COSTS", &o.coe.costs),
      .help = "what its models cost here, by moe-profile --coe",
@@ -200,13 +200,13 @@ static struct cli_program program = {
     .name = "moe-plan",
     .summary = "Plans how to run a model within a memory budget, and explains why.",
     .usage =
-        (const char *const[]){"PACK --memory SIZE [OPTION]... [-o PLAN]",
-                              "PACK=LOSS PACK=LOSS... --memory SIZE [--loss P] [OPTION]...",
+        (const char *const[]){"MODEL --memory SIZE [OPTION]... [-o PLAN]",
+                              "MODEL=LOSS MODEL=LOSS... --memory SIZE [--loss P] [OPTION]...",
                               "--shape FILE [--memory M[,M]] [--device-profile FILE] [OPTION]...",
                               "--explain PLAN [--compare PLAN|RUN] [--json]",
-                              "--explain STATS|TRACE|MAP|DEVICE|PACK [--json]",
+                              "--explain STATS|TRACE|MAP|DEVICE|MODEL [--json]",
                               "--explain PLAN|STATS|TRACE|MAP|DEVICE --html OUT [--timeline FILE]",
-                              "--simulate TRACE [PACK] [--strategy A,B] [--memory M,M] [--json]",
+                              "--simulate TRACE [MODEL] [--strategy A,B] [--memory M,M] [--json]",
                               "--coe COLLECTION --costs COSTS [OPTION]... [-o PLAN | --simulate N]",
                               NULL},
     .options = options,
@@ -246,15 +246,15 @@ static int check_machine(void)
     if (kv >= 0)
         return kv;
     if (o.plan.draft && !o.plan.pack && !o.packs)
-        return cli_misuse("option --draft goes with a PACK");
+        return cli_misuse("option --draft goes with a MODEL");
     if (device->cuda && o.packs)
         return cli_misuse("option --device: several packs are compared for the CPU and for test "
-                          "devices (for a GPU, one PACK is planned, or a --shape)");
+                          "devices (for a GPU, one MODEL is planned, or a --shape)");
     if (device->cuda && o.plan.pack && !(o.memory && o.gpu_memory))
-        return cli_misuse("option --device: to plan a PACK for a GPU takes --gpu-memory SIZE, and "
+        return cli_misuse("option --device: to plan a MODEL for a GPU takes --gpu-memory SIZE, and "
                           "--memory SIZE of the host");
     if (o.gpu_memory && !(device->cuda && o.plan.pack))
-        return cli_misuse("option --gpu-memory goes with a PACK and --device cuda");
+        return cli_misuse("option --gpu-memory goes with a MODEL and --device cuda");
     int status = device->cuda && o.plan.pack ? check_gpu_budgets() : -1;
     if (status >= 0)
         return status;
@@ -285,13 +285,13 @@ static int check_plan(int n_args, char **args)
 {
     bool chooses = n_args > 1 && strchr(args[0], '=');
     if ((n_args > 1 && !chooses) || (n_args && o.plan.shape))
-        return cli_misuse("give either one PACK or --shape, or several PACK=LOSS");
+        return cli_misuse("give either one MODEL or --shape, or several MODEL=LOSS");
     if (cli_given("loss") && !chooses)
-        return cli_misuse("option --loss chooses among several PACK=LOSS");
+        return cli_misuse("option --loss chooses among several MODEL=LOSS");
     if (chooses && o.plan.calibration)
-        return cli_misuse("option --calibration is of one PACK");
+        return cli_misuse("option --calibration is of one MODEL");
     if (n_args == 0 && !o.plan.shape)
-        return cli_misuse("nothing to do: a PACK, --shape, --explain or --simulate");
+        return cli_misuse("nothing to do: a MODEL, --shape, --explain or --simulate");
     if (o.plan.shape && !o.plan.expert_memory && (!o.memory || strchr(o.memory, ',')))
         o.budgets = o.memory ? o.memory : PLAN_BUDGETS;
     if (o.budgets && (o.plan.out || o.plan.prompt_tokens))
@@ -314,7 +314,7 @@ static int check_coe(int n_args)
 {
     uint64_t n = 1;
     if (n_args)
-        return cli_misuse("--coe takes a collection, and no PACK");
+        return cli_misuse("--coe takes a collection, and no MODEL");
     if (o.memory && !moe_parse_bytes(o.memory, &o.coe.memory))
         return cli_misuse("option --memory: '%s' is not a size like 512M or 4GiB", o.memory);
     if (o.simulate && (!moe_parse_u64(o.simulate, &n) || n < 1 || n > 10000000))

@@ -175,7 +175,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_BYTES(0, "memory", "SIZE", &o.memory), .shown = "what is free",
      .help = "limit for the whole process"},
     {.kind = CLI_HEADING, .help = "Measuring this machine"},
-    {CLI_OPT_FLAG(0, "device", &o.device), .help = "memory, storage, link; layers of a PACK",
+    {CLI_OPT_FLAG(0, "device", &o.device), .help = "memory, storage, link; layers of a MODEL",
      .mode = DEVICE},
     {CLI_OPT_TEXT(0, "dir", "DIR", &o.dir), .shown = "the pack itself, or .",
      .help = "where to read a scratch file", .modes = DEVICE},
@@ -211,10 +211,10 @@ static const struct cli_program program = {
     .summary = "Measures what a model's experts do over your own texts, or this machine.",
     .usage =
         (const char *const[]){
-            "PACK --text FILE... -o STATS [OPTION]...", "PACK --pairs FILE... -o STATS [OPTION]...",
-            "--merge STATS... -o STATS [--partial]", "--merge TRACE... -o TRACE [--partial]",
-            "--import FILE -o TRACE", "--device [--dir DIR] [PACK] -o DEVICE",
-            "--coe COLLECTION [--requests FILE] -o COSTS",
+            "MODEL --text FILE... -o STATS [OPTION]...",
+            "MODEL --pairs FILE... -o STATS [OPTION]...", "--merge STATS... -o STATS [--partial]",
+            "--merge TRACE... -o TRACE [--partial]", "--import FILE -o TRACE",
+            "--device [--dir DIR] [MODEL] -o DEVICE", "--coe COLLECTION [--requests FILE] -o COSTS",
             "--show STATS|TRACE|DEVICE [--json | --html OUT]", NULL},
     .options = options,
     .examples =

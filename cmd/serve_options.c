@@ -171,7 +171,7 @@ static const struct cli_option options[] = {
 static struct cli_program program = {
     .name = "moe-serve",
     .summary = "Answers requests of many callers with one or many Mixture-of-Experts models.",
-    .usage = (const char *const[]){"PACK | --coe COLLECTION [OPTION]...",
+    .usage = (const char *const[]){"MODEL | --coe COLLECTION [OPTION]...",
                                    "... --requests FILE [-o FILE [--resume]] [OPTION]...", NULL},
     .options = options,
     .examples = (const char *const[]){"moe-serve tiny.moe", NULL},
@@ -185,7 +185,7 @@ static int check_options(int n_args, char **args)
     }
     int most = serve_opt.collection ? 0 : 1;
     if (n_args < most)
-        return cli_misuse("no pack given: moe-serve PACK ..., or moe-serve --coe COLLECTION ...");
+        return cli_misuse("no model given: moe-serve MODEL ..., or moe-serve --coe COLLECTION ...");
     if (n_args > most)
         return cli_misuse("unexpected argument '%s'", args[most]);
     bool cuda = serve_opt.strategy.device.cuda || serve_opt.plan;

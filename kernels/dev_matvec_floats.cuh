@@ -18,8 +18,7 @@ enum {
 };
 
 template <int KIND, int NT> struct matvec_floats_section {
-    __align__(
-        16) uint8_t weights[MATVEC_COLUMNS * MOE_PANEL_ROWS * (KIND == MOE_LAYOUT_F32 ? 4 : 2)];
+    __align__(16) uint8_t weights[MATVEC_COLUMNS * dev_column_bytes<KIND>()];
     float x[NT][MATVEC_COLUMNS];
 };
 
@@ -51,15 +50,20 @@ struct matvec_floats_links {
     float w[MATVEC_CHAIN], x[MATVEC_CHAIN];
 };
 
+/* From column `first` of a section on that begins with column `begin` of the panel. Columns of a
+ * chain have one scale. */
 template <int KIND, int NT>
 static __device__ __forceinline__ void
-matvec_fetch_floats(const struct matvec_floats_section<KIND, NT> &section, uint32_t row, uint32_t t,
+matvec_fetch_floats(const struct matvec_floats_section<KIND, NT> &section,
+                    const struct dev_float_panel &panel, uint32_t begin, uint32_t row, uint32_t t,
                     uint32_t first, struct matvec_floats_links *links)
 {
+    const float scale = dev_float_scale<KIND>(panel, begin + first, row);
 #pragma unroll
     for (int i = 0; i < MATVEC_CHAIN; i++) {
-        links->w[i] =
-            dev_float_weight<KIND, true>(section.weights, (first + i) * MOE_PANEL_ROWS + row);
+        links->w[i] = dev_float_value<KIND, true>(panel.own.kind, section.weights,
+                                                  (first + i) * MOE_PANEL_ROWS + row) *
+                      scale;
         links->x[i] = section.x[t][first + i];
     }
 }
@@ -67,24 +71,29 @@ matvec_fetch_floats(const struct matvec_floats_section<KIND, NT> &section, uint3
 /* The chain over a section of n columns: while it goes over some, the next are fetched. */
 template <int KIND, int NT>
 static __device__ __forceinline__ float
-matvec_chain_floats(const struct matvec_floats_section<KIND, NT> &section, uint32_t row, uint32_t t,
+matvec_chain_floats(const struct matvec_floats_section<KIND, NT> &section,
+                    const struct dev_float_panel &panel, uint32_t begin, uint32_t row, uint32_t t,
                     uint32_t n, float y)
 {
     struct matvec_floats_links next;
     uint32_t c = 0;
-    matvec_fetch_floats(section, row, t, 0, &next);
+    matvec_fetch_floats(section, panel, begin, row, t, 0, &next);
 #pragma unroll 2
     for (; c + MATVEC_CHAIN <= n; c += MATVEC_CHAIN) {
         const struct matvec_floats_links links = next;
-        matvec_fetch_floats(section, row, t, (c + MATVEC_CHAIN) % MATVEC_COLUMNS, &next);
+        /* Behind the last column in vain, but within the panel. */
+        matvec_fetch_floats(section, panel, begin, row, t, (c + MATVEC_CHAIN) % MATVEC_COLUMNS,
+                            &next);
 #pragma unroll
         for (int i = 0; i < MATVEC_CHAIN; i++)
             y = fmaf(links.w[i], links.x[i], y);
     }
 #pragma unroll 1
     for (; c < n; c++)
-        y = fmaf(dev_float_weight<KIND, true>(section.weights, c * MOE_PANEL_ROWS + row),
-                 section.x[t][c], y);
+        y = fmaf(
+            dev_float_value<KIND, true>(panel.own.kind, section.weights, c * MOE_PANEL_ROWS + row) *
+                dev_float_scale<KIND>(panel, begin + c, row),
+            section.x[t][c], y);
     return y;
 }
 
@@ -95,7 +104,8 @@ static __device__ __forceinline__ void matvec_floats_panel(const struct dev_prod
 {
     struct matvec_floats_section<KIND, NT> *sections =
         ((struct matvec_floats_stage<KIND, NT> *)shared)->sections;
-    const uint8_t *panel = p.data + blockIdx.x * p.panel_bytes;
+    const auto panel =
+        dev_find_floats<KIND>(p.data + blockIdx.x * p.panel_bytes, p.kind, p.per_record, p.cols);
     uint32_t n_sections = (p.cols + MATVEC_COLUMNS - 1) / MATVEC_COLUMNS;
     bool reads = threadIdx.x < readers;
     const float *in[NT] = {}; /* of a reading thread */
@@ -105,7 +115,7 @@ static __device__ __forceinline__ void matvec_floats_panel(const struct dev_prod
     float y = 0;
 
     auto ask = [&](uint32_t k) {
-        matvec_copy_floats<KIND, NT>(p, panel, in, readers, k * MATVEC_COLUMNS,
+        matvec_copy_floats<KIND, NT>(p, panel.values, in, readers, k * MATVEC_COLUMNS,
                                      &sections[k % MATVEC_SECTIONS]);
     };
     if (reads) {
@@ -127,7 +137,8 @@ static __device__ __forceinline__ void matvec_floats_panel(const struct dev_prod
             /* threadIdx.y is 0, but the compiler cannot tell: with one input it would know that t
              * is the same in all lanes, and move inputs through uniform registers, which takes
              * longer than the chain. */
-            y = matvec_chain_floats(sections[k % MATVEC_SECTIONS], row, t + threadIdx.y,
+            y = matvec_chain_floats(sections[k % MATVEC_SECTIONS], panel, k * MATVEC_COLUMNS, row,
+                                    t + threadIdx.y,
                                     min(p.cols - k * MATVEC_COLUMNS, (uint32_t)MATVEC_COLUMNS), y);
     }
     if (adds && t < p.n)

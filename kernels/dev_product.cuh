@@ -34,7 +34,8 @@ struct dev_product {
     uint64_t in_stride; /* values from input to input */
     uint64_t panel_bytes;
     uint32_t rows, cols, blocks;
-    uint32_t per_record, reciprocal; /* blocks of a full record; dev_reciprocal of it */
+    /* Blocks of a full record, and dev_reciprocal of it; of scaled kinds the layout's group. */
+    uint32_t per_record, reciprocal;
     uint32_t first, n;
     uint32_t out;         /* of activations: the number of y[0] */
     uint32_t item;        /* which group of meeting blocks it belongs to */
@@ -310,6 +311,15 @@ static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
         break;                                                                                     \
     case MOE_LAYOUT_BF16:                                                                          \
         start(MOE_LAYOUT_BF16, 0);                                                                 \
+        break;                                                                                     \
+    case MOE_LAYOUT_F8:                                                                            \
+    case MOE_LAYOUT_F8_B:                                                                          \
+    case MOE_LAYOUT_I8:                                                                            \
+        start(MOE_LAYOUT_F8, 0);                                                                   \
+        break;                                                                                     \
+    case MOE_LAYOUT_NF4:                                                                           \
+    case MOE_LAYOUT_FP4:                                                                           \
+        start(MOE_LAYOUT_NF4, 0);                                                                  \
         break;                                                                                     \
     }
 

@@ -255,10 +255,56 @@ dev_run_scale(int own, const struct dev_run &run, uint32_t row)
         own, [&](int k) { return dev_scale_piece<KIND>(run, (uint32_t)k); }, run.scale, row);
 }
 
-/* Weight number `i` of an array in a float layout, in the device's memory or in shared memory. */
-template <int KIND, bool SHARED = false>
-static __device__ __forceinline__ float dev_float_weight(const uint8_t *data, uint64_t i)
+/* ---- Kinds that take floats ----
+ * Kernels are compiled for F32, F16, BF16, F8, which stands for I8 too, and NF4, for FP4 too. */
+
+/* A panel of one: its scales, if it has some, and behind them its values. */
+struct dev_float_panel {
+    const float *scales;
+    const uint8_t *values;
+    struct moe_layout own;
+};
+
+template <int KIND>
+static __device__ __forceinline__ struct dev_float_panel
+dev_find_floats(const uint8_t *panel, uint8_t kind, uint32_t group, uint32_t cols)
 {
+    const struct moe_layout own = {kind, group};
+    uint64_t front = moe_kind_is_scaled(KIND) ? moe_scaled_front(own, cols) : 0;
+    return {(const float *)panel, panel + front, own};
+}
+
+template <int KIND> static constexpr MOE_DEVICE_CODE uint32_t dev_column_bytes()
+{
+    return MOE_PANEL_ROWS / 8 *
+           (KIND == MOE_LAYOUT_F32     ? 32
+            : moe_kind_is_scaled(KIND) ? moe_scaled_bits(KIND)
+                                       : 16);
+}
+
+/* The scale of a row in column c; 1 where there is none. */
+template <int KIND>
+static __device__ __forceinline__ float dev_float_scale(const struct dev_float_panel &p, uint32_t c,
+                                                        uint32_t row)
+{
+    return moe_kind_is_scaled(KIND) ? __ldg(p.scales + moe_scaled_place(p.own, c, row)) : 1.0f;
+}
+
+/* Value number `i` of a panel's, without its scale, in the device's memory or in shared memory. */
+template <int KIND, bool SHARED = false>
+static __device__ __forceinline__ float dev_float_value(int own, const uint8_t *data, uint64_t i)
+{
+    if (moe_kind_is_scaled(KIND)) {
+        const bool four = KIND == MOE_LAYOUT_NF4;
+        const uint32_t r = i % MOE_PANEL_ROWS;
+        const uint8_t *byte = data + (four ? i / MOE_PANEL_ROWS * (MOE_PANEL_ROWS / 2) + r % 8 : i);
+        uint32_t code = SHARED ? *byte : __ldg(byte);
+        if (four)
+            return moe_scaled_number(own, (uint8_t)(code >> r / 8 * 4 & 15));
+        return own == MOE_LAYOUT_I8
+                   ? (float)(int8_t)code
+                   : dev_f16((uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7)) * 256;
+    }
     if (KIND == MOE_LAYOUT_F32) {
         const float *w = (const float *)data + i;
         return SHARED ? *w : __ldg(w);
@@ -266,6 +312,15 @@ static __device__ __forceinline__ float dev_float_weight(const uint8_t *data, ui
     const uint16_t *half = (const uint16_t *)data + i;
     uint16_t bits = SHARED ? *half : __ldg(half);
     return KIND == MOE_LAYOUT_F16 ? dev_f16(bits) : moe_bf16_to_f32(bits);
+}
+
+/* The weight of a row in column c. */
+template <int KIND>
+static __device__ __forceinline__ float dev_float_weight(const struct dev_float_panel &p,
+                                                         uint32_t c, uint32_t row)
+{
+    return dev_float_value<KIND>(p.own.kind, p.values, (uint64_t)c * MOE_PANEL_ROWS + row) *
+           dev_float_scale<KIND>(p, c, row);
 }
 
 /* ---- Codes ---- */

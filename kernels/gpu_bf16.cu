@@ -19,7 +19,8 @@ enum { THREADS = 256 };
 
 template <int KIND> static constexpr MOE_DEVICE_CODE uint32_t unit_columns()
 {
-    return KIND == MOE_LAYOUT_F32 || KIND == MOE_LAYOUT_F16 || KIND == MOE_LAYOUT_BF16
+    return KIND == MOE_LAYOUT_F32 || KIND == MOE_LAYOUT_F16 || KIND == MOE_LAYOUT_BF16 ||
+                   moe_kind_is_scaled(KIND)
                ? 4
                : 4 * dev_unit_words(KIND);
 }
@@ -32,10 +33,11 @@ static __device__ __forceinline__ void load_unit(const struct dev_product &p, co
 {
     const uint32_t columns = unit_columns<KIND>();
     if constexpr (RUN == 0) {
+        const auto floats = dev_find_floats<KIND>(panel, p.kind, p.per_record, p.cols);
 #pragma unroll
         for (uint32_t k = 0; k < columns; k++) {
-            uint64_t c = (uint64_t)unit * columns + k;
-            w[k] = c < p.cols ? dev_float_weight<KIND>(panel, c * MOE_PANEL_ROWS + row) : 0.0f;
+            uint32_t c = unit * columns + k;
+            w[k] = c < p.cols ? dev_float_weight<KIND>(floats, c, row) : 0.0f;
         }
     } else {
         const int words = dev_unit_words(KIND), units = dev_run_units(KIND, RUN);

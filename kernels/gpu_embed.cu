@@ -5,6 +5,7 @@
  * A row of a panel is spread over the panel's units, so a row of 4-bit weights touches eight times
  * its bytes; at some kilobytes a token that is cheaper than a second copy of the embedding.
  */
+#include "dev_product.cuh"
 #include "dev_weights.cuh"
 #include "gpu_context.cuh"
 
@@ -12,19 +13,22 @@ enum { EMBED_THREADS = 128 };
 
 struct embed {
     struct moe_mat mat;
-    uint64_t panel_bytes, block_bytes;
+    uint64_t panel_bytes, block_bytes; /* of a block 0 where there are none */
     const struct moe_gpu_row *rows;
     float scale;
     float *h;
     uint64_t h_stride;
 };
 
-static __device__ float float_at(uint32_t kind, const uint8_t *panel, uint64_t i)
+static __device__ float float_at(const struct embed &e, const uint8_t *panel, uint32_t r,
+                                 uint32_t c)
 {
-    if (kind == MOE_LAYOUT_F32)
-        return dev_float_weight<MOE_LAYOUT_F32>(panel, i);
-    return kind == MOE_LAYOUT_F16 ? dev_float_weight<MOE_LAYOUT_F16>(panel, i)
-                                  : dev_float_weight<MOE_LAYOUT_BF16>(panel, i);
+    const struct moe_layout own = e.mat.layout;
+#define AT(as, run)                                                                                \
+    return dev_float_weight<as>(dev_find_floats<as>(panel, own.kind, own.group, e.mat.cols), c, r)
+    DEV_BY_FLOAT(own.kind, AT);
+#undef AT
+    return 0;
 }
 
 /* moe_layout_number, of whose tables the device has none. */
@@ -93,10 +97,8 @@ static __global__ void embed_kernel(struct embed e)
     if (c >= e.mat.cols)
         return;
     const uint8_t *panel = e.mat.data + token / MOE_PANEL_ROWS * e.panel_bytes;
-    uint32_t r = token % MOE_PANEL_ROWS, kind = e.mat.layout.kind;
-    bool is_float = kind == MOE_LAYOUT_F32 || kind == MOE_LAYOUT_F16 || kind == MOE_LAYOUT_BF16;
-    float v = is_float ? float_at(kind, panel, (uint64_t)c * MOE_PANEL_ROWS + r)
-                       : quantized_at(e, panel, r, c);
+    uint32_t r = token % MOE_PANEL_ROWS;
+    float v = e.block_bytes ? quantized_at(e, panel, r, c) : float_at(e, panel, r, c);
     e.h[i * e.h_stride + c] = v * e.scale;
 }
 
@@ -104,13 +106,14 @@ extern "C" void moe_gpu_embed(struct moe_gpu *g, const struct moe_mat *embed,
                               const struct moe_gpu_row *rows, uint32_t n, float scale, float *h,
                               uint64_t h_stride)
 {
-    struct embed e = {*embed,
-                      moe_layout_panel_bytes(embed->layout, embed->cols),
-                      moe_layout_block_bytes(embed->layout),
-                      rows,
-                      scale,
-                      h,
-                      h_stride};
+    struct embed e = {
+        *embed,
+        moe_layout_panel_bytes(embed->layout, embed->cols),
+        moe_layout_takes_floats(embed->layout.kind) ? 0 : moe_layout_block_bytes(embed->layout),
+        rows,
+        scale,
+        h,
+        h_stride};
     if (n > 0)
         MOE_LAUNCH(g, embed_kernel, dim3(n, (embed->cols + EMBED_THREADS - 1) / EMBED_THREADS),
                    EMBED_THREADS, 0, e);

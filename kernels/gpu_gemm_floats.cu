@@ -30,7 +30,8 @@ static __global__ void __launch_bounds__(THREADS) many_floats(struct dev_product
     uint32_t in_panel = threadIdx.x / (THREADS / PANELS), column = threadIdx.x / 4 % DEPTH;
     uint32_t quad = threadIdx.x % 4 * 4, input = threadIdx.x / 4;
     uint32_t panel = blockIdx.x * PANELS + in_panel;
-    const uint8_t *weights = p.data + min(panel, panels - 1) * p.panel_bytes;
+    const auto weights = dev_find_floats<KIND>(p.data + min(panel, panels - 1) * p.panel_bytes,
+                                               p.kind, p.per_record, p.cols);
     const float *in = (const float *)p.inputs + dev_input_of(p, first + input) * p.in_stride;
     /* Computes: rows and inputs from here on. */
     uint32_t row = threadIdx.x % (ROWS / SIDE) * SIDE, to = threadIdx.x / (ROWS / SIDE) * SIDE;
@@ -43,8 +44,9 @@ static __global__ void __launch_bounds__(THREADS) many_floats(struct dev_product
             uint32_t c = k * DEPTH;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                uint64_t at = (uint64_t)(c + column) * MOE_PANEL_ROWS + quad + i;
-                next_w[i] = c + column < p.cols ? dev_float_weight<KIND>(weights, at) : 0.0f;
+                next_w[i] = c + column < p.cols
+                                ? dev_float_weight<KIND>(weights, c + column, quad + i)
+                                : 0.0f;
                 next_x[i] = c + quad + i < p.cols ? __ldg(in + c + quad + i) : 0.0f;
             }
         }

@@ -27,7 +27,8 @@ struct dev_product gpu_describe_product(const struct moe_gpu_product *from)
     p.y_stride = from->y_stride;
     p.kind = (uint8_t)w->layout.kind;
     p.then = DEV_THEN_NOTHING;
-    if (moe_layout_is_float(w->layout.kind)) {
+    if (moe_layout_takes_floats(w->layout.kind)) {
+        p.per_record = w->layout.group;
         p.inputs = act->x;
         p.in_stride = act->x_stride;
         return p;
@@ -80,7 +81,7 @@ static void start_list(struct moe_gpu *g, struct dev_products *list)
         return;
     if (gpu_most_inputs(list) <= GPU_MATVEC_INPUTS)
         gpu_matvec(g, list);
-    else if (moe_layout_is_float(list->list[0].kind))
+    else if (moe_layout_takes_floats(list->list[0].kind))
         gpu_gemm_floats(g, list);
     else
         gpu_gemm(g, list);
@@ -102,7 +103,7 @@ static bool same_kernel(const struct moe_gpu_product *a, const struct moe_gpu_pr
     if (is_matvec(a) || is_matvec(b))
         return is_matvec(a) && is_matvec(b);
     return a->w.layout.kind == b->w.layout.kind &&
-           (moe_layout_is_float(a->w.layout.kind) ||
+           (moe_layout_takes_floats(a->w.layout.kind) ||
             moe_layout_block(a->w.layout) == moe_layout_block(b->w.layout));
 }
 

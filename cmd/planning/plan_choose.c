@@ -62,7 +62,7 @@ static int loss_of_map(struct candidate *c, const struct moe_map *map, struct mo
     return status;
 }
 
-/* "PACK=LOSS". */
+/* "MODEL=LOSS". */
 static int read_candidate(struct candidate *c, const char *text, struct moe_err *err)
 {
     const char *equals = strrchr(text, '=');

@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "plan_inputs.h"
 
-/* ---- moe-plan PACK or --shape: one plan (plan_make.c) ---- */
+/* ---- moe-plan MODEL or --shape: one plan (plan_make.c) ---- */
 
 /* The plan, the caller's to free. */
 int plan_compute(struct moe_plan **out, const struct plan_options *o, struct moe_err *err);
@@ -22,7 +22,7 @@ int plan_make(const struct plan_options *o, struct moe_err *err);
  * and the memory there is (EdgeMoE III-A, its P and M).
  */
 
-/* Plans each of n packs, "PACK=LOSS", where LOSS is a share ("1.5%") or the bit map that measured
+/* Plans each of n packs, "MODEL=LOSS", where LOSS is a share ("1.5%") or the bit map that measured
  * it (nats, in percent). Of those that fit the memory the fastest that loses no more than
  * `tolerable` percent is chosen; where there is none, or tolerable is below 0, the one that loses
  * least. Prints why each other one is not, and puts the chosen one's plan where the options say.

@@ -213,6 +213,11 @@ const char *moe_checkpoint_codes(const struct moe_tensor *t)
     return moe_tensor_pairs_type(entry_of(t));
 }
 
+uint32_t moe_checkpoint_scale_rows(const struct moe_tensor *t)
+{
+    return entry_of(t)->block_rows;
+}
+
 /* Bytes of a whole number; 0: the tensor has another type. */
 static uint64_t number_bytes(const struct moe_tensor *t)
 {

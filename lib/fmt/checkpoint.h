@@ -59,7 +59,8 @@ struct moe_checkpoint;
  * NAME_global_scale, which divides (compressed-tensors). As NVFP4_T. FP8     NAME [...][rows][cols]
  * of F8_E4M3 with NAME_scale_inv or NAME_scale, which has a factor for each block of config.json's
  * weight_block_size (128 by 128 by default; the last block of a row or column may be smaller), for
- * each row ([rows][1], or [rows]), or one for all; as F32: values times factors, rounded once. INT
+ * each row ([rows][1], or [rows]), or one for all; as F8, or F8_B where rows of panels share them.
+ * Where they are those of less than 32 columns, as F32: values times factors, rounded once. INT
  * whole numbers with scales and zero points of groups or rows: qweight, qzeros, scales and g_idx of
  * GPTQ (2, 3, 4, 8 bits; zero points less one but in its v2), those of AWQ; NAME_packed (1 to 8
  * bits), NAME_scale, NAME_zero_point and NAME_g_idx of compressed-tensors, or signed bytes NAME. As
@@ -112,6 +113,9 @@ int moe_checkpoint_read_numbers(const struct moe_checkpoint *ck, const struct mo
 /* The type of the codes of a matrix that is stored as several tensors ("FP8", "INT4"), also where
  * its dtype is F32, as no layout holds them; NULL: it is one tensor. */
 const char *moe_checkpoint_codes(const struct moe_tensor *t);
+
+/* The rows that share a scale in a matrix that is stored as several tensors; 0: not known. */
+uint32_t moe_checkpoint_scale_rows(const struct moe_tensor *t);
 
 /* Reads blocks [first, first + n) of a tensor of a known dtype as quant/ggml.h describes them, also
  * of a matrix of several tensors: n * moe_dtype_block(t->dtype)->bytes bytes. Thread-safe. */

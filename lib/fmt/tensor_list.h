@@ -19,6 +19,7 @@ enum moe_tensor_form {
     MOE_FORM_MXFP4, /* e2m1 in pairs, exponents */
     MOE_FORM_NVFP4, /* e2m1 in pairs, scales of 16 in E4M3, a factor */
     MOE_FORM_FP8,   /* F8_E4M3, a scale for each block of rows and columns */
+    MOE_FORM_BYTES, /* the same with signed bytes */
     MOE_FORM_CODES, /* whole numbers, scales and zero points of groups */
     MOE_FORM_TABLE, /* places in a table of 16, scales in a table of 256 or in f32 */
 };
@@ -62,6 +63,7 @@ struct moe_tensor_entry {
     bool zeros_less, unsure_order; /* zero points are stored less one; columns may be in an order */
     bool inverse;                  /* the factor divides */
     float offset;                  /* of scales in a table */
+    bool by_127;                   /* scales are those of 127 */
 };
 
 /* "[4096][192]", for errors. */

@@ -261,11 +261,22 @@ static int fit_fp4(struct joining *j)
     return FITS;
 }
 
+/* The type of blocks of a scaled kind, if one holds them; else values. */
+static void choose_scaled(struct moe_tensor_entry *m, uint16_t kind)
+{
+    struct moe_tensor *t = &m->tensor;
+    uint32_t number = moe_ggml_scaled(kind, m->block_cols, t->dims[t->n_dims - 1]);
+    t->dtype = number ? (enum moe_dtype)(1 + number) : MOE_DTYPE_F32;
+}
+
 static int fit_fp8(struct joining *j)
 {
-    if (!fit_scales(j->codes, j->parts[MOE_PART_SCALES], j->config->rows, j->config->cols))
+    struct moe_tensor_entry *m = j->codes;
+    const struct moe_tensor *t = &m->tensor;
+    if (!fit_scales(m, j->parts[MOE_PART_SCALES], j->config->rows, j->config->cols))
         return MOE_PART_SCALES;
-    j->codes->tensor.dtype = MOE_DTYPE_F32;
+    bool by_panel = m->block_rows % MOE_PANEL_ROWS == 0 && m->block_cols < t->dims[t->n_dims - 1];
+    choose_scaled(m, by_panel ? MOE_LAYOUT_F8_B : MOE_LAYOUT_F8);
     return FITS;
 }
 
@@ -337,7 +348,7 @@ static int fit_packed(struct joining *j)
     return FITS;
 }
 
-/* A signed byte for each weight. */
+/* A signed byte for each weight; without zero points and with scales in f32 as FP8. */
 static int fit_bytes(struct joining *j)
 {
     struct moe_tensor_entry *m = j->codes;
@@ -352,6 +363,34 @@ static int fit_bytes(struct joining *j)
     m->bits = 8;
     m->packing = MOE_PACKED_BYTES;
     choose_codes(j);
+    if (!zeros && t->dtype == MOE_DTYPE_F32) {
+        m->form = MOE_FORM_BYTES;
+        choose_scaled(m, MOE_LAYOUT_I8);
+    }
+    return FITS;
+}
+
+/* LLM.int8 of bitsandbytes: signed bytes, of each row what 127 stands for, and a number that says
+ * how the bytes lie, 0: in rows. */
+static int fit_llm_int8(struct joining *j)
+{
+    struct moe_tensor_entry *m = j->codes;
+    const struct moe_tensor_entry *scales = j->parts[MOE_PART_SCALES];
+    uint8_t format = 0;
+    struct moe_err ignored;
+    if (m->tensor.n_dims != 2 || scales->tensor.dtype != MOE_DTYPE_F32 ||
+        !fit_scales(m, scales, 0, 0) || m->block_rows != 1)
+        return MOE_PART_SCALES;
+    if (j->shape) {
+        const struct moe_tensor *f = &j->shape->tensor;
+        const struct moe_tensor_file *file = &j->files->files[f->file];
+        if (!is_type(j->shape, "U8") || f->bytes != 1 ||
+            moe_file_pread(file->fd, file->path, &format, 1, f->offset, &ignored) != MOE_OK ||
+            format != 0)
+            return MOE_N_PARTS;
+    }
+    m->by_127 = true;
+    choose_scaled(m, MOE_LAYOUT_I8);
     return FITS;
 }
 
@@ -434,6 +473,32 @@ static bool is_table(const struct moe_tensor_entry *table, uint64_t n)
     return table && table->tensor.dtype == MOE_DTYPE_F32 && table->tensor.n_items == n;
 }
 
+static bool has_numbers(const struct joining *j, const float numbers[16])
+{
+    const struct moe_tensor *t = &j->parts[MOE_PART_TABLE]->tensor;
+    const struct moe_tensor_file *file = &j->files->files[t->file];
+    uint8_t table[16 * 4];
+    struct moe_err ignored;
+    bool same =
+        moe_file_pread(file->fd, file->path, table, sizeof table, t->offset, &ignored) == MOE_OK;
+    for (int i = 0; i < 16; i++)
+        same = same && moe_get_u32(table + 4 * i) == moe_f32_bits(numbers[i]);
+    return same;
+}
+
+/* The type of blocks, where the table is one that a layout has, and rows of 32 columns at least
+ * share a scale. */
+static void choose_table(struct joining *j)
+{
+    struct moe_tensor_entry *m = j->codes;
+    uint64_t cols = m->tensor.dims[m->tensor.n_dims - 1], both = cols | m->block_cols;
+    uint16_t kind = has_numbers(j, moe_nf4_numbers)   ? MOE_LAYOUT_NF4
+                    : has_numbers(j, moe_fp4_numbers) ? MOE_LAYOUT_FP4
+                                                      : MOE_LAYOUT_NONE;
+    uint32_t number = kind ? moe_ggml_scaled(kind, both & (0 - both), cols) : 0;
+    m->tensor.dtype = number ? (enum moe_dtype)(1 + number) : MOE_DTYPE_F32;
+}
+
 static int fit_table(struct joining *j)
 {
     struct moe_tensor_entry *m = j->codes;
@@ -465,7 +530,7 @@ static int fit_table(struct joining *j)
     if (!is_table(j->parts[MOE_PART_TABLE], 16))
         return MOE_PART_TABLE;
     m->scales_dtype = scales->tensor.dtype;
-    m->tensor.dtype = MOE_DTYPE_F32;
+    choose_table(j);
     return FITS;
 }
 
@@ -530,6 +595,15 @@ static const struct tensor_way ways[] = {
      .rest = "",
      .fit = fit_fp8,
      .scales = {"_scale_inv", "_scale"}},
+    {.name = "LLM.int8",
+     .form = MOE_FORM_BYTES,
+     .type = "I8",
+     .end = ".weight",
+     .rest = ".weight",
+     .sure = ".SCB",
+     .fit = fit_llm_int8,
+     .scales = {".SCB"},
+     .shape = ".weight_format"},
     {.name = "INT8",
      .form = MOE_FORM_CODES,
      .type = "I8",
@@ -572,7 +646,8 @@ static const char *const left_out[] = {".input_scale", ".input_global_scale", ".
 /* The end of a part's name: the first of those it may have. */
 static const char *part_end(const struct tensor_way *way, int part)
 {
-    const char *const ends[] = {way->scales[0], way->zeros, way->order, way->factor, way->state[0]};
+    const char *said = way->state[0] ? way->state[0] : way->shape;
+    const char *const ends[] = {way->scales[0], way->zeros, way->order, way->factor, said};
     return ends[part];
 }
 
@@ -596,7 +671,7 @@ static const struct tensor_way *find_way(const struct moe_tensor_list *list,
         if (is_type(codes, way->type) && ends_with(name, way->end) &&
             (!way->sure || entry_beside(list, name, cut, way->sure)) &&
             other_name(name, cut, way->rest, joined) &&
-            (cut == 0 || moe_tensor_list_find(list, joined) < 0))
+            (strcmp(way->end, way->rest) == 0 || moe_tensor_list_find(list, joined) < 0))
             return way;
     }
     return NULL;
@@ -787,6 +862,12 @@ static int read_nvfp4(const struct moe_tensor_files *files, const struct moe_ten
 
 enum { MAX_SCALES = 1024 };
 
+/* v of a code that has no place in a block. */
+static float scaled_value(const struct moe_tensor_entry *m, uint8_t code)
+{
+    return m->form == MOE_FORM_FP8 ? e4m3(code) : (float)(int8_t)code;
+}
+
 /* Scales as f32, from `raw`. */
 static void decode_scales(const struct moe_tensor_entry *m, const uint8_t *raw, uint64_t n,
                           float *out)
@@ -796,6 +877,8 @@ static void decode_scales(const struct moe_tensor_entry *m, const uint8_t *raw, 
         moe_ggml_decode(type, raw, n, out);
     for (uint64_t i = 0; i < n && !type; i++)
         out[i] = raw[i] == 0xff ? NAN : ldexpf(1, raw[i] - 127);
+    for (uint64_t i = 0; i < n && m->by_127; i++)
+        out[i] *= 1.0f / 127;
 }
 
 static uint64_t scale_bytes(const struct moe_tensor_entry *m)
@@ -804,36 +887,43 @@ static uint64_t scale_bytes(const struct moe_tensor_entry *m)
     return type ? type->bytes : 1;
 }
 
-static int read_fp8(const struct moe_tensor_files *files, const struct moe_tensor_entry *m,
-                    uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
+/* Blocks, or values, of a scaled kind: codes a byte each, and a scale for each block of rows and
+ * columns. */
+static int read_scaled(const struct moe_tensor_files *files, const struct moe_tensor_entry *m,
+                       uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
 {
     const struct moe_tensor *t = &m->tensor;
     const struct moe_tensor_file *file = &files->files[t->file];
+    const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
     uint64_t rows = t->dims[t->n_dims - 2], cols = t->dims[t->n_dims - 1], size = scale_bytes(m);
-    uint64_t row_blocks = n_blocks(rows, m->block_rows);
+    uint64_t row_blocks = n_blocks(rows, m->block_rows), items = type->items;
     uint64_t col_blocks = n_blocks(cols, m->block_cols), held = UINT64_MAX, n_held = 0;
     float scales[MAX_SCALES];
     uint8_t raw[MAX_SCALES * sizeof(float)];
-    uint8_t *codes = out + 3 * n; /* the end of the values' memory: they grow towards it */
-    MOE_TRY(moe_file_pread(file->fd, file->path, codes, n, t->offset + first, err));
-    for (uint64_t done = 0, some; done < n; done += some) {
-        uint64_t row = (first + done) / cols, col = (first + done) % cols;
+    uint8_t *codes = out + n * type->bytes - n * items; /* the end: blocks grow towards it */
+    MOE_TRY(moe_file_pread(file->fd, file->path, codes, n * items, t->offset + first * items, err));
+    for (uint64_t done = 0, some; done < n * items; done += some) {
+        uint64_t row = (first * items + done) / cols, col = (first * items + done) % cols;
         uint64_t block = col / m->block_cols;
         uint64_t here = col_blocks - block < MAX_SCALES ? col_blocks - block : MAX_SCALES;
         uint64_t end =
             (block + here) * m->block_cols < cols ? (block + here) * m->block_cols : cols;
         uint64_t scale =
             (row / rows * row_blocks + row % rows / m->block_rows) * col_blocks + block;
-        some = end - col < n - done ? end - col : n - done;
+        some = end - col < n * items - done ? end - col : n * items - done;
         if (scale != held || here != n_held) {
             MOE_TRY(read_part(files, m, MOE_PART_SCALES, scale * size, here * size, raw, err));
             decode_scales(m, raw, here, scales);
         }
         held = scale;
         n_held = here;
-        for (uint64_t i = 0; i < some; i++) {
-            float value = e4m3(codes[done + i]) * scales[(col + i) / m->block_cols - block];
-            memcpy(out + 4 * (done + i), &value, sizeof value);
+        for (uint64_t i = 0; i < some; i += items, out += type->bytes) {
+            float of = scales[(col + i) / m->block_cols - block];
+            if (items == 1)
+                of *= scaled_value(m, codes[done + i]);
+            else
+                memmove(out + 4, codes + done + i, items);
+            memcpy(out, &of, sizeof of);
         }
     }
     return MOE_OK;
@@ -1161,20 +1251,28 @@ static int read_table(const struct moe_tensor_files *files, const struct moe_ten
                       uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
 {
     const struct moe_tensor_file *file = &files->files[m->tensor.file];
+    const struct moe_ggml_type *type = moe_dtype_block(m->tensor.dtype);
+    const uint64_t begin = first * type->items, end = (first + n) * type->items;
     float table[16], of_scales[256] = {0}, scale = 0;
-    uint64_t held = UINT64_MAX, bytes = n_blocks(first + n, 2) - first / 2;
-    uint8_t *codes = out + 4 * n - bytes; /* the end of the values' memory */
+    uint64_t held = UINT64_MAX, bytes = n_blocks(end, 2) - begin / 2;
+    uint8_t *codes = out + n * type->bytes - bytes; /* the end of the blocks' memory */
     MOE_TRY(read_floats(files, m, MOE_PART_TABLE, 0, 16, table, err));
     if (m->scales_dtype != MOE_DTYPE_F32)
         MOE_TRY(read_floats(files, m, MOE_PART_SCALE_TABLE, 0, 256, of_scales, err));
-    MOE_TRY(moe_file_pread(file->fd, file->path, codes, bytes, m->tensor.offset + first / 2, err));
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t at = first + i, block = at / m->block_cols;
+    MOE_TRY(moe_file_pread(file->fd, file->path, codes, bytes, m->tensor.offset + begin / 2, err));
+    for (uint64_t at = begin; at < end; at++) {
+        uint64_t block = at / m->block_cols;
+        uint8_t code = codes[at / 2 - begin / 2] >> (at % 2 ? 0 : 4) & 15;
         if (block != held)
             MOE_TRY(read_table_scale(files, m, of_scales, block, &scale, err));
         held = block;
-        float value = table[codes[at / 2 - first / 2] >> (at % 2 ? 0 : 4) & 15] * scale;
-        memcpy(out + 4 * i, &value, sizeof value);
+        float value = type->items > 1 ? scale : table[code] * scale;
+        if (at % type->items == 0) {
+            memcpy(out, &value, sizeof value);
+            out += sizeof value;
+        }
+        if (type->items > 1)
+            *out++ = code;
     }
     return MOE_OK;
 }
@@ -1190,7 +1288,8 @@ int moe_tensor_pairs_read(const struct moe_tensor_files *files, const struct moe
     case MOE_FORM_NVFP4:
         return read_nvfp4(files, m, first, n, out, err);
     case MOE_FORM_FP8:
-        return read_fp8(files, m, first, n, out, err);
+    case MOE_FORM_BYTES:
+        return read_scaled(files, m, first, n, out, err);
     case MOE_FORM_TABLE:
         return read_table(files, m, first, n, out, err);
     default:
@@ -1209,8 +1308,11 @@ const char *moe_tensor_pairs_type(const struct moe_tensor_entry *m)
         return NULL;
     case MOE_FORM_CODES:
         return whole[m->bits - 1];
+    case MOE_FORM_BYTES:
+        return "INT8";
     case MOE_FORM_TABLE:
-        return "NF4 or FP4";
+        return m->tensor.dtype == MOE_DTYPE_F32 ? "NF4 or FP4"
+                                                : moe_dtype_block(m->tensor.dtype)->name;
     case MOE_FORM_NVFP4:
         return "NVFP4";
     case MOE_FORM_MXFP4:

@@ -35,7 +35,7 @@
  *                (layout.h's s_b, and z of the whole block), sum[n_blocks][nt] the sums of q as
  *                integers. cols_padded is cols rounded up to a multiple of B; the padding is 0.
  */
-enum { MOE_TILE = 8, MOE_N_TILES = 4 /* sizes of tiles: 1, 2, 4, 8 */, MOE_N_LAYOUTS = 44 };
+enum { MOE_TILE = 8, MOE_N_TILES = 4 /* sizes of tiles: 1, 2, 4, 8 */, MOE_N_LAYOUTS = 48 };
 
 /* Of a block's bytes: all of them, and those of its first half. */
 struct moe_sums {
@@ -73,7 +73,7 @@ struct moe_kern {
      * One panel of 16 rows times a tile: y[t * y_stride + r], r = 0..15, t = 0..nt-1, is set to the
      * product of row r with input t. Indexed by layout (moe_kern_layout_index) and log2 of nt.
      * Float layouts: y = 0, then y = fma(w[c], x[c], y) for c = 0..cols-1, w converted exactly to
-     * f32. Quantized layouts: the arithmetic that layout.h defines.
+     * f32, in scaled kinds rounded to it. Quantized layouts: the arithmetic that layout.h defines.
      */
     moe_panel_fn *panel[MOE_N_LAYOUTS][MOE_N_TILES];
 
@@ -204,8 +204,9 @@ struct moe_kern {
     void (*f16_to_f32)(const uint16_t *x, uint32_t n, float *y);
 };
 
-/* Index of a layout kind in panel[], -1 for an unknown kind: floats first (kern_panel.h).
- * Variations of a kind share its functions, which see by the layout which one they are given. */
+/* Index of a layout kind in panel[], -1 for an unknown kind: those that take floats first
+ * (kern_panel.h). Variations of a kind share its functions, which see by the layout which one they
+ * are given. */
 int moe_kern_layout_index(uint16_t kind);
 
 /* The table in use. Valid after moe_kern_select; before that, the reference. */

@@ -52,39 +52,80 @@ MOE_TEMPLATE __m256 cell_column(int kind, const uint8_t *panel, const float *sca
     return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), scale);
 }
 
-/* Rows 8h..8h+7 of column `c` of a float panel. */
+/* The same of a scaled kind's column without its scales, of F8 as f16. */
+MOE_TEMPLATE __m256 scaled_column(int kind, const uint8_t *at, int h)
+{
+    __m128i codes = _mm_loadl_epi64((const __m128i *)at);
+    if (kind == MOE_LAYOUT_NF4 || kind == MOE_LAYOUT_FP4) {
+        const float *numbers = kind == MOE_LAYOUT_NF4 ? moe_nf4_numbers : moe_fp4_numbers;
+        __m256i code = _mm256_cvtepu8_epi32(codes);
+        code = h ? _mm256_srli_epi32(code, 4) : code; /* whose lowest three bits count, and one */
+        __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(numbers), code);
+        __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(numbers + 8), code);
+        return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
+    }
+    if (kind == MOE_LAYOUT_I8)
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+    __m128i half = _mm_slli_epi16(_mm_cvtepi8_epi16(codes), 7);
+    return _mm256_cvtph_ps(_mm_and_si128(half, _mm_set1_epi16((short)0xbfff)));
+}
+
+/* Rows 8h..8h+7 of the scales of the group from column `first` on. */
+MOE_TEMPLATE __m256 scaled_scale(int kind, struct moe_layout layout, const uint8_t *panel,
+                                 uint32_t first, int h)
+{
+    const float *at = (const float *)panel + moe_scaled_place(layout, first, 0);
+    __m256 scale =
+        layout.kind == MOE_LAYOUT_F8_B ? _mm256_set1_ps(*at) : _mm256_loadu_ps(at + 8 * h);
+    return _mm256_mul_ps(scale, _mm256_set1_ps(moe_scaled_unit(kind)));
+}
+
+/* Rows 8h..8h+7 of column `c` of a float panel, of scaled kinds without its scales. */
 MOE_TEMPLATE __m256 float_column(int kind, const uint8_t *panel, const float *scales, uint32_t c,
                                  int h)
 {
     if (moe_cells_any(kind))
         return cell_column(kind, panel, scales, c, h);
+    const uint8_t *at = moe_float_at(kind, panel, c, 8 * h);
+    if (moe_kind_is_scaled(kind))
+        return scaled_column(kind, at, h);
     if (kind == MOE_LAYOUT_F32)
-        return _mm256_loadu_ps((const float *)(panel + (uint64_t)c * 64 + h * 32));
-    __m128i half = _mm_loadu_si128((const __m128i *)(panel + (uint64_t)c * 32 + h * 16));
+        return _mm256_loadu_ps((const float *)at);
+    __m128i half = _mm_loadu_si128((const __m128i *)at);
     if (kind == MOE_LAYOUT_F16)
         return _mm256_cvtph_ps(half);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
 /* Computes the first n inputs at x, in a tile of nt. */
-MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, const float *scales,
-                             uint32_t cols, const float *x, float *y, uint64_t y_stride)
+MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel,
+                             struct moe_layout layout, const float *scales, uint32_t cols,
+                             const float *x, float *y, uint64_t y_stride)
 {
-    __m256 sum[PART][2];
+    const bool scaled = moe_kind_is_scaled(kind);
+    const uint8_t *codes = scaled ? panel + moe_scaled_front(layout, cols) : panel;
+    __m256 sum[PART][2], scale[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     MOE_UNROLL
     for (int t = 0; t < n; t++)
         sum[t][0] = sum[t][1] = _mm256_setzero_ps();
-    for (uint32_t c = 0; c < cols; c++, x += nt) {
-        if (nt == 1 &&
-            (kind == MOE_LAYOUT_F16 || kind == MOE_LAYOUT_BF16)) /* f32 is faster without */
-            _mm_prefetch((const char *)panel + (uint64_t)c * 32 + AHEAD, _MM_HINT_T0);
-        __m256 w0 = float_column(kind, panel, scales, c, 0);
-        __m256 w1 = float_column(kind, panel, scales, c, 1);
-        MOE_UNROLL
-        for (int t = 0; t < n; t++) {
-            __m256 v = _mm256_set1_ps(x[t]);
-            sum[t][0] = _mm256_fmadd_ps(w0, v, sum[t][0]);
-            sum[t][1] = _mm256_fmadd_ps(w1, v, sum[t][1]);
+    for (uint32_t first = 0, end; first < cols; first = end) {
+        end = moe_scaled_end(kind, layout, first, cols);
+        for (int h = 0; scaled && h < 2; h++)
+            scale[h] = scaled_scale(kind, layout, panel, first, h);
+        for (uint32_t c = first; c < end; c++, x += nt) {
+            if (nt == 1 && kind != MOE_LAYOUT_F32 &&
+                !moe_cells_any(kind)) /* f32 is faster without */
+                _mm_prefetch((const char *)moe_float_at(kind, codes, c, 0) + AHEAD, _MM_HINT_T0);
+            __m256 w0 = float_column(kind, codes, scales, c, 0);
+            __m256 w1 = float_column(kind, codes, scales, c, 1);
+            w0 = scaled ? _mm256_mul_ps(w0, scale[0]) : w0;
+            w1 = scaled ? _mm256_mul_ps(w1, scale[1]) : w1;
+            MOE_UNROLL
+            for (int t = 0; t < n; t++) {
+                __m256 v = _mm256_set1_ps(x[t]);
+                sum[t][0] = _mm256_fmadd_ps(w0, v, sum[t][0]);
+                sum[t][1] = _mm256_fmadd_ps(w1, v, sum[t][1]);
+            }
         }
     }
     MOE_UNROLL
@@ -98,7 +139,8 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
 {
     const int n = nt < PART ? nt : PART;
     for (int t = 0; t < nt; t += n)
-        float_part(kind, nt, n, panel, tile->s, cols, tile->x + t, y + t * y_stride, y_stride);
+        float_part(kind, nt, n, panel, layout, tile->s, cols, tile->x + t, y + t * y_stride,
+                   y_stride);
 }
 
 /* Whether quad() gives signed numbers (of Q8 the code less 128), or unsigned ones: codes, or

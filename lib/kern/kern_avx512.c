@@ -44,14 +44,43 @@ MOE_TEMPLATE __m512 cell_column(int kind, const uint8_t *panel, const float *sca
     return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)), scale);
 }
 
-/* Column `c` of a float panel. */
+/* A column of a scaled kind without its scales, of F8 as f16. */
+MOE_TEMPLATE __m512 scaled_column(int kind, const uint8_t *at)
+{
+    if (kind == MOE_LAYOUT_NF4 || kind == MOE_LAYOUT_FP4) {
+        __m128i codes = _mm_loadl_epi64((const __m128i *)at);
+        codes = _mm_unpacklo_epi64(codes, _mm_srli_epi16(codes, 4));
+        return _mm512_permutexvar_ps(
+            _mm512_cvtepu8_epi32(codes), /* whose lowest four bits count */
+            _mm512_loadu_ps(kind == MOE_LAYOUT_NF4 ? moe_nf4_numbers : moe_fp4_numbers));
+    }
+    __m128i codes = _mm_loadu_si128((const __m128i *)at);
+    if (kind == MOE_LAYOUT_I8)
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
+    __m256i half = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
+    return _mm512_cvtph_ps(_mm256_and_si256(half, _mm256_set1_epi16((short)0xbfff)));
+}
+
+/* The scales of the group from column `first` on. */
+MOE_TEMPLATE __m512 scaled_scale(int kind, struct moe_layout layout, const uint8_t *panel,
+                                 uint32_t first)
+{
+    const float *at = (const float *)panel + moe_scaled_place(layout, first, 0);
+    __m512 scale = layout.kind == MOE_LAYOUT_F8_B ? _mm512_set1_ps(*at) : _mm512_loadu_ps(at);
+    return _mm512_mul_ps(scale, _mm512_set1_ps(moe_scaled_unit(kind)));
+}
+
+/* Column `c` of a float panel, of scaled kinds without its scales. */
 MOE_TEMPLATE __m512 float_column(int kind, const uint8_t *panel, const float *scales, uint32_t c)
 {
     if (moe_cells_any(kind))
         return cell_column(kind, panel, scales, c);
+    const uint8_t *at = moe_float_at(kind, panel, c, 0);
+    if (moe_kind_is_scaled(kind))
+        return scaled_column(kind, at);
     if (kind == MOE_LAYOUT_F32)
-        return _mm512_loadu_ps(panel + (uint64_t)c * 64);
-    __m256i half = _mm256_loadu_si256((const __m256i *)(panel + (uint64_t)c * 32));
+        return _mm512_loadu_ps(at);
+    __m256i half = _mm256_loadu_si256((const __m256i *)at);
     if (kind == MOE_LAYOUT_F16)
         return _mm512_cvtph_ps(half);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
@@ -60,15 +89,23 @@ MOE_TEMPLATE __m512 float_column(int kind, const uint8_t *panel, const float *sc
 MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
 {
     const float *x = tile->x;
-    __m512 sum[MOE_TILE];
+    const bool scaled = moe_kind_is_scaled(kind);
+    const uint8_t *codes = scaled ? panel + moe_scaled_front(layout, cols) : panel;
+    __m512 sum[MOE_TILE], scale = _mm512_setzero_ps();
     MOE_UNROLL
     for (int t = 0; t < nt; t++)
         sum[t] = _mm512_setzero_ps();
-    for (uint32_t c = 0; c < cols; c++, x += nt) {
-        __m512 w = float_column(kind, panel, tile->s, c);
-        MOE_UNROLL
-        for (int t = 0; t < nt; t++)
-            sum[t] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[t]), sum[t]);
+    for (uint32_t first = 0, end; first < cols; first = end) {
+        end = moe_scaled_end(kind, layout, first, cols);
+        if (scaled)
+            scale = scaled_scale(kind, layout, panel, first);
+        for (uint32_t c = first; c < end; c++, x += nt) {
+            __m512 w = float_column(kind, codes, tile->s, c);
+            w = scaled ? _mm512_mul_ps(w, scale) : w;
+            MOE_UNROLL
+            for (int t = 0; t < nt; t++)
+                sum[t] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[t]), sum[t]);
+        }
     }
     MOE_UNROLL
     for (int t = 0; t < nt; t++)

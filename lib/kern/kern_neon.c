@@ -28,36 +28,76 @@ MOE_TEMPLATE float32x4_t cell_column(int kind, const uint8_t *panel, const float
     return vmulq_f32(vcvtq_f32_s32(wide), scale);
 }
 
-/* Rows 4h..4h+3 of column `c` of a float panel. */
+/* The same of a scaled kind's column without its scales, of F8 as f16. */
+MOE_TEMPLATE float32x4_t scaled_column(int kind, const uint8_t *at, int h)
+{
+    if (kind == MOE_LAYOUT_NF4 || kind == MOE_LAYOUT_FP4) {
+        const float *numbers = kind == MOE_LAYOUT_NF4 ? moe_nf4_numbers : moe_fp4_numbers;
+        float four[4];
+        for (int i = 0; i < 4; i++)
+            four[i] = numbers[at[i] >> (h < 2 ? 0 : 4) & 15];
+        return vld1q_f32(four);
+    }
+    uint32_t word;
+    memcpy(&word, at, sizeof word);
+    int16x4_t codes = vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(word))));
+    if (kind == MOE_LAYOUT_I8)
+        return vcvtq_f32_s32(vmovl_s16(codes));
+    uint16x4_t half = vand_u16(vreinterpret_u16_s16(vshl_n_s16(codes, 7)), vdup_n_u16(0xbfff));
+    return vcvt_f32_f16(vreinterpret_f16_u16(half));
+}
+
+/* Rows 4h..4h+3 of the scales of the group from column `first` on. */
+MOE_TEMPLATE float32x4_t scaled_scale(int kind, struct moe_layout layout, const uint8_t *panel,
+                                      uint32_t first, int h)
+{
+    const float *at = (const float *)(const void *)panel + moe_scaled_place(layout, first, 0);
+    float32x4_t scale = layout.kind == MOE_LAYOUT_F8_B ? vdupq_n_f32(*at) : vld1q_f32(at + 4 * h);
+    return vmulq_n_f32(scale, moe_scaled_unit(kind));
+}
+
+/* Rows 4h..4h+3 of column `c` of a float panel, of scaled kinds without its scales. */
 MOE_TEMPLATE float32x4_t float_column(int kind, const uint8_t *panel, const float *scales,
                                       uint32_t c, int h)
 {
     if (moe_cells_any(kind))
         return cell_column(kind, panel, scales, c, h);
+    const uint8_t *at = moe_float_at(kind, panel, c, 4 * h);
+    if (moe_kind_is_scaled(kind))
+        return scaled_column(kind, at, h);
     if (kind == MOE_LAYOUT_F32)
-        return vreinterpretq_f32_u8(vld1q_u8(panel + (uint64_t)c * 64 + 16 * h));
-    uint16x4_t half = vreinterpret_u16_u8(vld1_u8(panel + (uint64_t)c * 32 + 8 * h));
+        return vreinterpretq_f32_u8(vld1q_u8(at));
+    uint16x4_t half = vreinterpret_u16_u8(vld1_u8(at));
     if (kind == MOE_LAYOUT_F16)
         return vcvt_f32_f16(vreinterpret_f16_u16(half));
     return vreinterpretq_f32_u32(vshll_n_u16(half, 16));
 }
 
 /* Computes the first n inputs at x, in a tile of nt. */
-MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, const float *scales,
-                             uint32_t cols, const float *x, float *y, uint64_t y_stride)
+MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel,
+                             struct moe_layout layout, const float *scales, uint32_t cols,
+                             const float *x, float *y, uint64_t y_stride)
 {
-    float32x4_t sum[FLOAT_PART][4];
+    const bool scaled = moe_kind_is_scaled(kind);
+    const uint8_t *codes = scaled ? panel + moe_scaled_front(layout, cols) : panel;
+    float32x4_t sum[FLOAT_PART][4], scale[4];
     MOE_UNROLL
     for (int t = 0; t < n; t++)
         for (int h = 0; h < 4; h++)
             sum[t][h] = vdupq_n_f32(0);
-    for (uint32_t c = 0; c < cols; c++, x += nt)
-        MOE_UNROLL
-    for (int h = 0; h < 4; h++) {
-        float32x4_t w = float_column(kind, panel, scales, c, h);
-        MOE_UNROLL
-        for (int t = 0; t < n; t++)
-            sum[t][h] = vfmaq_n_f32(sum[t][h], w, x[t]);
+    for (uint32_t first = 0, end; first < cols; first = end) {
+        end = moe_scaled_end(kind, layout, first, cols);
+        for (int h = 0; h < 4; h++)
+            scale[h] = scaled ? scaled_scale(kind, layout, panel, first, h) : vdupq_n_f32(0);
+        for (uint32_t c = first; c < end; c++, x += nt)
+            MOE_UNROLL
+        for (int h = 0; h < 4; h++) {
+            float32x4_t w = float_column(kind, codes, scales, c, h);
+            w = scaled ? vmulq_f32(w, scale[h]) : w;
+            MOE_UNROLL
+            for (int t = 0; t < n; t++)
+                sum[t][h] = vfmaq_n_f32(sum[t][h], w, x[t]);
+        }
     }
     MOE_UNROLL
     for (int t = 0; t < n; t++)
@@ -69,8 +109,8 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
 {
     const int n = nt < FLOAT_PART ? nt : FLOAT_PART;
     for (int t = 0; t < nt; t += n)
-        float_part(kind, nt, n, panel, tile->s, cols, tile->x + t, y + (uint64_t)t * y_stride,
-                   y_stride);
+        float_part(kind, nt, n, panel, layout, tile->s, cols, tile->x + t,
+                   y + (uint64_t)t * y_stride, y_stride);
 }
 
 /* Quads s and s+1 of a step, rows 4h..4h+3. Two products of at most 128 * 127 fit into 16 bits;

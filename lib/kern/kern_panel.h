@@ -43,20 +43,28 @@
         template##_##kind##_1, template##_##kind##_2, template##_##kind##_4, template##_##kind##_8 \
     }
 
+enum { MOE_N_FLOATS = 7 /* layouts that take floats, in the order of moe_kern_layout_index */ };
+
 /* Defines the functions of the layouts and fill_float_panels(kern), fill_quant_panels(kern). */
 #define MOE_PANEL_FLOATS                                                                           \
     MOE_PANEL_TILES(float_panel, F32)                                                              \
     MOE_PANEL_TILES(float_panel, F16)                                                              \
     MOE_PANEL_TILES(float_panel, BF16)                                                             \
+    MOE_PANEL_TILES(float_panel, F8)                                                               \
+    MOE_PANEL_TILES(float_panel, I8)                                                               \
+    MOE_PANEL_TILES(float_panel, NF4)                                                              \
+    MOE_PANEL_TILES(float_panel, FP4)                                                              \
     MOE_PANEL_TILES(float_panel, KEYS_Q8)                                                          \
     MOE_PANEL_TILES(float_panel, KEYS_Q4)                                                          \
     MOE_PANEL_TILES(float_panel, VALUES_Q8)                                                        \
     MOE_PANEL_TILES(float_panel, VALUES_Q4)                                                        \
     static void fill_float_panels(struct moe_kern *kern)                                           \
     {                                                                                              \
-        static moe_panel_fn *const rows[3][MOE_N_TILES] = {MOE_PANEL_ROW(float_panel, F32),        \
-                                                           MOE_PANEL_ROW(float_panel, F16),        \
-                                                           MOE_PANEL_ROW(float_panel, BF16)};      \
+        static moe_panel_fn *const rows[MOE_N_FLOATS][MOE_N_TILES] = {                             \
+            MOE_PANEL_ROW(float_panel, F32),  MOE_PANEL_ROW(float_panel, F16),                     \
+            MOE_PANEL_ROW(float_panel, BF16), MOE_PANEL_ROW(float_panel, F8),                      \
+            MOE_PANEL_ROW(float_panel, I8),   MOE_PANEL_ROW(float_panel, NF4),                     \
+            MOE_PANEL_ROW(float_panel, FP4)};                                                      \
         static moe_panel_fn *const cells[MOE_N_CELLS][MOE_N_TILES] = {                             \
             MOE_PANEL_ROW(float_panel, KEYS_Q8), MOE_PANEL_ROW(float_panel, KEYS_Q4),              \
             MOE_PANEL_ROW(float_panel, VALUES_Q8), MOE_PANEL_ROW(float_panel, VALUES_Q4)};         \
@@ -81,7 +89,7 @@
     each(MOE_PANEL_QUANT) static void fill_quant_panels(struct moe_kern *kern)                     \
     {                                                                                              \
         static moe_panel_fn *const rows[][MOE_N_TILES] = {each(MOE_PANEL_QUANT_ROW)};              \
-        memcpy(kern->panel[3], rows, sizeof rows);                                                 \
+        memcpy(kern->panel[MOE_N_FLOATS], rows, sizeof rows);                                      \
     }
 /* Of variants that compute kinds with a grid by grid_panel(kind, nt, MOE_PANEL_PARAMS); `defined`
  * makes the functions of a kind. */
@@ -121,6 +129,32 @@ MOE_TEMPLATE const uint8_t *moe_cells_at(int kind, const uint8_t *panel, uint64_
     return panel + (kind == MOE_LAYOUT_KEYS_Q4     ? c / 2 * MOE_PANEL_ROWS
                     : kind == MOE_LAYOUT_VALUES_Q4 ? c * (MOE_PANEL_ROWS / 2)
                                                    : c * MOE_PANEL_ROWS);
+}
+
+/* ---- Scaled kinds ---- */
+
+/* The columns from `first` on that have one scale: all of them in other kinds. */
+MOE_TEMPLATE uint32_t moe_scaled_end(int kind, struct moe_layout layout, uint32_t first,
+                                     uint32_t cols)
+{
+    const bool part = moe_kind_is_scaled(kind) && layout.group && cols - first > layout.group;
+    return part ? first + layout.group : cols;
+}
+
+/* What a scale is multiplied by where e4m3 is taken as f16 with the exponent's bits in place. */
+MOE_TEMPLATE float moe_scaled_unit(int kind)
+{
+    return kind == MOE_LAYOUT_F8 ? 256 : 1;
+}
+
+/* The bytes of column c of a float panel, rows from `first` on. */
+MOE_TEMPLATE const uint8_t *moe_float_at(int kind, const uint8_t *codes, uint64_t c, int first)
+{
+    const int bits = kind == MOE_LAYOUT_F32 ? 32
+                     : kind < MOE_LAYOUT_F8 ? 16
+                                            : moe_scaled_bits(kind);
+    return codes + c * (uint64_t)(MOE_PANEL_ROWS * bits / 8) +
+           (bits == 4 ? first % 8 : first * bits / 8);
 }
 
 /* Pairs of neighbours: what was next to each other goes halves apart, so that the bit that tells a

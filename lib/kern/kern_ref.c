@@ -22,10 +22,21 @@ static float cell_weight(int kind, const uint8_t *panel, const float *scales, ui
     return (float)number * (keys ? scales[c / 32 * MOE_PANEL_ROWS + (uint32_t)r] : scales[c]);
 }
 
-static float float_weight(int kind, const uint8_t *panel, const float *scales, uint32_t c, int r)
+static float scaled_weight(struct moe_layout layout, const uint8_t *panel, uint32_t cols,
+                           uint32_t c, uint32_t r)
+{
+    const uint8_t *codes = panel + moe_scaled_front(layout, cols);
+    return moe_scaled_number(layout.kind, moe_scaled_code(layout.kind, codes, c, r)) *
+           moe_bits_f32(moe_get_u32(panel + 4 * moe_scaled_place(layout, c, r)));
+}
+
+static float float_weight(int kind, struct moe_layout layout, const uint8_t *panel, uint32_t cols,
+                          const float *scales, uint32_t c, int r)
 {
     if (moe_cells_any(kind))
         return cell_weight(kind, panel, scales, c, r);
+    if (moe_kind_is_scaled(kind))
+        return scaled_weight(layout, panel, cols, c, (uint32_t)r);
     uint64_t i = (uint64_t)c * MOE_PANEL_ROWS + (uint32_t)r;
     if (kind == MOE_LAYOUT_F32)
         return moe_bits_f32(moe_get_u32(panel + 4 * i));
@@ -39,8 +50,8 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
         for (int r = 0; r < MOE_PANEL_ROWS; r++) {
             float sum = 0;
             for (uint32_t c = 0; c < cols; c++)
-                sum = fmaf(float_weight(kind, panel, tile->s, c, r), tile->x[(uint64_t)c * nt + t],
-                           sum);
+                sum = fmaf(float_weight(kind, layout, panel, cols, tile->s, c, r),
+                           tile->x[(uint64_t)c * nt + t], sum);
             y[t * y_stride + r] = sum;
         }
 }

@@ -29,7 +29,7 @@ void moe_act_carve(struct moe_act *act, struct moe_arena *arena, uint32_t n_max,
 
 uint32_t moe_act_block_for(struct moe_layout layout)
 {
-    return moe_layout_is_float(layout.kind) ? 0 : moe_layout_block(layout);
+    return moe_layout_takes_floats(layout.kind) ? 0 : moe_layout_block(layout);
 }
 
 /* Size of the tile that starts at input i of n: the largest power of two that fits. */

@@ -341,14 +341,19 @@ static bool is_read(const json_t *quantization, const char *method)
         if (strcmp(method, read_quantizations[i].method) == 0)
             read = read || !said || strncmp(said, format, strlen(format)) == 0;
     }
-    return read && !json_is_true(json_object_get(quantization, "load_in_8bit"));
+    return read;
 }
 
 int family_check_quantization(const char *path, const json_t *json, const struct moe_family *family,
                               struct moe_err *err)
 {
     const json_t *quantization = json_object_get(json, "quantization_config");
+    const json_t *mlx = json_object_get(json, "quantization");
     const char *method = json_string_value(json_object_get(quantization, "quant_method"));
+    if (!method && json_object_get(mlx, "group_size")) {
+        quantization = mlx;
+        method = "MLX";
+    }
     if (!quantization || json_is_null(quantization))
         return MOE_OK;
     if (method &&
@@ -357,7 +362,7 @@ int family_check_quantization(const char *path, const json_t *json, const struct
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
                     "%s: the checkpoint is already quantized ('quantization_config', %.60s) in a "
                     "way that is not read: FP8, GPTQ, AWQ (gemm), AutoRound, compressed-tensors, "
-                    "NVFP4 (modelopt) and bitsandbytes of 4 bits are; use one of these, or the "
+                    "NVFP4 (modelopt) and bitsandbytes are; use one of these, or the "
                     "original 16-bit one",
                     path, method ? method : "by an unnamed method");
 }

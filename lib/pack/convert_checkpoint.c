@@ -120,11 +120,13 @@ static int see_dense(struct converter *c, struct checkpoint_source *s, enum moe_
     return MOE_OK;
 }
 
-/* The fewest bits that hold the values; 8 for blocks that lie across rows. */
+/* The fewest bits that hold the values; 8 for blocks that lie across rows, of scaled kinds 32. */
 static int needed_bits(const struct row_source *source)
 {
     const struct moe_ggml_type *type = moe_dtype_block(source->tensor->dtype);
-    return type->items > 1 && !source->block ? 8 : moe_ggml_bits(type);
+    if (type->items == 1 || source->block)
+        return moe_ggml_bits(type);
+    return moe_kind_is_scaled(type->kind) ? 32 : 8;
 }
 
 static int see_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,

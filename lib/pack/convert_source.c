@@ -207,6 +207,12 @@ static bool is_plain(const struct moe_tensor *t)
     return t->dtype == MOE_DTYPE_F32 || t->dtype == MOE_DTYPE_F16 || t->dtype == MOE_DTYPE_BF16;
 }
 
+static bool is_scaled(const struct moe_tensor *t)
+{
+    const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
+    return type && moe_kind_is_scaled(type->kind);
+}
+
 /* Changes a name to that of the text part of a model that also sees images, in the i-th way; false:
  * there are no more ways. */
 static bool is_text_part(const struct convert_source *s, int i, const char *name,
@@ -572,6 +578,18 @@ static void place_rotation(const struct convert_source *s, int role, struct row_
     v->paired = s->family->tensors[s->naming].paired;
 }
 
+/* Whether rows of a panel have scales of their own, though the tensor has them for many rows: these
+ * are not the tensor's rows in their order. */
+static bool scales_differ(const struct row_source *source, uint32_t block_rows)
+{
+    for (uint32_t row = 0; row < source->rows; row++) {
+        uint64_t first = convert_source_line(source, row - row % MOE_PANEL_ROWS);
+        if (convert_source_line(source, row) / block_rows != first / block_rows)
+            return true;
+    }
+    return false;
+}
+
 /* Bytes of the tensor that the source covers. */
 static uint64_t bytes_of(const struct row_source *source)
 {
@@ -594,7 +612,7 @@ static int make_source(const struct convert_source *s, const struct wanted *w,
     MOE_TRY(find_source(s, w, &from, name, err));
     /* Blocks of quantized values run along a row's columns: those are never transposed. */
     const struct moe_tensor *found = moe_checkpoint_find(s->checkpoint, name);
-    out->transposed = from->transposed && (!found || is_plain(found)) &&
+    out->transposed = from->transposed && (!found || is_plain(found) || is_scaled(found)) &&
                       !(from->either && found && is_upright(s, w, from, found));
     MOE_TRY(get_tensor(s, w, from, name, out->transposed, &out->tensor, err));
     const struct moe_tensor *t = out->tensor;
@@ -618,6 +636,9 @@ static int make_source(const struct convert_source *s, const struct wanted *w,
         out->first_line += t->n_items / out->width / s->config->n_experts * w->expert;
     else if (!w->is_expert)
         place_rotation(s, w->index, out);
+    if (out->block && out->block->kind == MOE_LAYOUT_F8_B &&
+        scales_differ(out, moe_checkpoint_scale_rows(t)))
+        out->block = moe_ggml_scaled_by_row(out->block);
     return MOE_OK;
 }
 

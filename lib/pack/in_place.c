@@ -128,7 +128,8 @@ static bool store_blocks(const struct row_source *source, struct moe_layout layo
                          uint8_t *panel)
 {
     enum { AT_ONCE = 1024 };
-    const struct moe_ggml_type *type = moe_dtype_block(source->tensor->dtype);
+    const struct moe_ggml_type *type =
+        source->block ? source->block : moe_dtype_block(source->tensor->dtype);
     float values[AT_ONCE];
     uint32_t column = first * type->items, some;
     bool finite = true;
@@ -482,7 +483,8 @@ static int arrange_bias(const struct row_source *source, const struct read_part 
  * strip. */
 static uint32_t step_panels(const struct moe_class_matrix *m)
 {
-    if (moe_kind_has_zeros(m->layout.kind) || m->layout.kind == MOE_LAYOUT_NVFP4_T)
+    if (moe_kind_has_zeros(m->layout.kind) || m->layout.kind == MOE_LAYOUT_NVFP4_T ||
+        moe_kind_is_scaled(m->layout.kind))
         return STRIP;
     uint64_t n = (32 << 10) / moe_layout_panel_bytes(m->layout, m->cols);
     return n ? (uint32_t)n : 1;
@@ -532,7 +534,7 @@ static int arranger_step(const void *ctx, uint64_t name, const struct moe_file_r
             .source = &source, .layout = m->layout, .out = to + m->offset};
         uint64_t panel_bytes = moe_layout_panel_bytes(m->layout, m->cols);
         memset(job.out + begin * panel_bytes, 0, (end - begin) * panel_bytes);
-        return read_panels(&job, begin, end, err);
+        return (source.transposed ? read_strips : read_panels)(&job, begin, end, err);
     }
     part.blocks = find_read(ranges, n, read, &where[0]);
     part.exponents = parts == 2 ? find_read(ranges, n, read, &where[1]) : NULL;

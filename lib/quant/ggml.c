@@ -14,7 +14,10 @@
 #include "base/mem.h"
 #include "base/par.h"
 
-enum { FACTOR = 4 /* bytes of a row's factor behind a block */ };
+enum {
+    FACTOR = 4,      /* bytes of a row's factor behind a block */
+    MAX_SCALED = 448 /* the largest number of a scaled kind */
+};
 
 /* ---- Blocks of 32 ---- */
 
@@ -564,6 +567,17 @@ READ_CODES(32)
 READ_CODES(64)
 READ_CODES(128)
 
+#define READ_SCALED(n)                                                                             \
+    static void read_scaled_##n(const uint8_t *block, struct moe_span_codes *span)                 \
+    {                                                                                              \
+        span->factor = moe_bits_f32(moe_get_u32(block));                                           \
+        memcpy(span->codes, block + 4, n);                                                         \
+    }
+READ_SCALED(32)
+READ_SCALED(64)
+READ_SCALED(128)
+READ_SCALED(256)
+
 /* ---- The table ---- */
 
 #define CODES(bits, n)                                                                             \
@@ -572,6 +586,17 @@ READ_CODES(128)
             read_codes_##n, 0                                                                      \
     }
 #define CODES_OF(bits) CODES(bits, 128), CODES(bits, 64), CODES(bits, 32)
+
+enum { OF_ROW = 1 /* added to a scaled type's number */ };
+
+#define SCALED(kind, name, n, row)                                                                 \
+    {                                                                                              \
+        MOE_GGML_SCALED + 1024 * (MOE_LAYOUT_##kind - MOE_LAYOUT_F8) + (n) + (row), name, n,       \
+            4 + (n), MOE_LAYOUT_##kind, read_scaled_##n, 0                                         \
+    }
+#define SCALED_OF(kind, name)                                                                      \
+    SCALED(kind, name, 32, OF_ROW), SCALED(kind, name, 32, 0), SCALED(kind, name, 64, 0),          \
+        SCALED(kind, name, 128, 0), SCALED(kind, name, 256, 0)
 
 static const struct moe_ggml_type types[] = {
     {MOE_GGML_F32, "F32", 1, 4, MOE_LAYOUT_F32, NULL, 0},
@@ -607,6 +632,11 @@ static const struct moe_ggml_type types[] = {
     CODES_OF(4),
     CODES_OF(3),
     CODES_OF(2),
+    SCALED_OF(F8, "FP8"),
+    SCALED_OF(F8_B, "FP8"),
+    SCALED_OF(I8, "INT8"),
+    SCALED_OF(NF4, "NF4"),
+    SCALED_OF(FP4, "FP4"),
     {MOE_GGML_IQ2_K, "IQ2_K", 256, 76, MOE_LAYOUT_IQ2_K, read_iq2_k, 0},
     {MOE_GGML_IQ3_K, "IQ3_K", 256, 110, MOE_LAYOUT_IQ3_K, read_iq3_k, 0},
     {MOE_GGML_IQ4_K, "IQ4_K", 256, 144, MOE_LAYOUT_IQ4_K, read_iq4_k, 0},
@@ -671,6 +701,22 @@ const struct moe_ggml_type *moe_ggml_find(uint32_t number)
         if (types[i].number == number)
             return &types[i];
     return NULL;
+}
+
+uint32_t moe_ggml_scaled(uint16_t kind, uint64_t group, uint64_t cols)
+{
+    const uint32_t first = MOE_GGML_SCALED + 1024u * (uint32_t)(kind - MOE_LAYOUT_F8);
+    uint32_t items = 256;
+    if (group >= cols)
+        return cols % 32 == 0 ? first + 32 + OF_ROW : 0;
+    while (items > 16 && (group % items != 0 || cols % items != 0))
+        items /= 2;
+    return items >= 32 ? first + items : 0;
+}
+
+const struct moe_ggml_type *moe_ggml_scaled_by_row(const struct moe_ggml_type *type)
+{
+    return moe_ggml_find(type->number - 1024 * (MOE_LAYOUT_F8_B - MOE_LAYOUT_F8));
 }
 
 /* The block's values, and itself as a span. */
@@ -742,7 +788,10 @@ int moe_ggml_bits(const struct moe_ggml_type *type)
 struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits)
 {
     bool holds = type->read && bits >= moe_ggml_bits(type) && bits <= 8;
-    uint32_t group = moe_layout_is_affine(type->kind) ? type->items : MOE_GGML_GROUP;
+    bool by_items = moe_layout_is_affine(type->kind) || moe_kind_is_scaled(type->kind);
+    uint32_t group = by_items ? type->items : MOE_GGML_GROUP;
+    if (moe_kind_is_scaled(type->kind) && type->number % 32 == OF_ROW)
+        group = MOE_GROUP_ROW;
     return holds ? (struct moe_layout){type->kind, group} : (struct moe_layout){0};
 }
 
@@ -828,6 +877,12 @@ static bool is_finite(const struct moe_ggml_type *type, const struct moe_span_co
 {
     if (type->kind == MOE_LAYOUT_MXFP4)
         return span->s[0] != 255;
+    if (moe_kind_is_scaled(type->kind)) {
+        bool numbers = true;
+        for (uint32_t c = 0; moe_kind_is_f8(type->kind) && c < type->items; c++)
+            numbers &= (span->codes[c] & 0x7f) != 0x7f;
+        return numbers && isfinite(span->factor * MAX_SCALED);
+    }
     if (moe_kind_front(type->kind))
         return isfinite(span->factor);
     return (span->d & 0x7c00) != 0x7c00 &&

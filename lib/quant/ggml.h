@@ -67,12 +67,15 @@ enum {
     /* + 1024 * bits + items: whole numbers of 8, 4, 3 or 2 bits with a zero point, by 128, 64 or
      * 32. A block is what moe_zero_head gives (d, word: u16), then a byte for each code. */
     MOE_GGML_CODES = MOE_GGML_OWN,
+    /* + 1024 * (kind - MOE_LAYOUT_F8) + items: floats of few bits with a scale for that many, or +
+     * 1 for the whole row. A block is the scale (f32), then a byte for each code. */
+    MOE_GGML_SCALED = MOE_GGML_OWN + (1 << 15),
 };
 
 enum {
     MOE_GGML_GROUP = 32,           /* columns of a block of MXFP4 */
     MOE_GGML_MAX_ITEMS = 256,      /* of a block of a type that is read */
-    MOE_GGML_MAX_BLOCK_BYTES = 212 /* ... */
+    MOE_GGML_MAX_BLOCK_BYTES = 260 /* ... */
 };
 
 struct moe_ggml_type {
@@ -91,6 +94,13 @@ struct moe_ggml_type {
 
 /* The type of that number, or NULL. */
 const struct moe_ggml_type *moe_ggml_find(uint32_t number);
+
+/* The number of the type whose blocks a scaled kind holds, where `group` columns of rows of `cols`
+ * share a scale: of the most items that allow it. 0: there is none. */
+uint32_t moe_ggml_scaled(uint16_t kind, uint64_t group, uint64_t cols);
+
+/* The type with the same blocks in whose layout each row has its scales, of one of F8_B. */
+const struct moe_ggml_type *moe_ggml_scaled_by_row(const struct moe_ggml_type *type);
 
 /* Decodes n blocks to n * type->items values of a type whose kind is not MOE_LAYOUT_NONE. `blocks`
  * may lie in the last bytes of out's memory, and is then overwritten. */

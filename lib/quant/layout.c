@@ -19,6 +19,9 @@ const int8_t moe_iq3_xxs_numbers[16] = {4,  12,  20,  28,  36,  44,  52,  62,
                                         -4, -12, -20, -28, -36, -44, -52, -62};
 const int8_t moe_iq3_s_numbers[16] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
 
+const float moe_nf4_numbers[16] = {MOE_NF4_NUMBERS};
+const float moe_fp4_numbers[16] = {MOE_FP4_NUMBERS};
+
 const int8_t moe_iq2k_numbers[16] = {MOE_IQ2K_NUMBERS};
 const int8_t moe_iq3k_numbers[16] = {MOE_IQ3K_NUMBERS};
 const int8_t moe_iq5k_numbers[32] = {MOE_IQ5K_NUMBERS};
@@ -47,7 +50,8 @@ static const struct {
     {MOE_LAYOUT_IQ3_KS, "iq3_ks"}, {MOE_LAYOUT_IQ4_K, "iq4_k"},   {MOE_LAYOUT_IQ4_KS, "iq4_ks"},
     {MOE_LAYOUT_IQ5_K, "iq5_k"},   {MOE_LAYOUT_IQ5_KS, "iq5_ks"}, {MOE_LAYOUT_IQ6_K, "iq6_k"},
     {MOE_LAYOUT_IQ1_KT, "iq1_kt"}, {MOE_LAYOUT_IQ2_KT, "iq2_kt"}, {MOE_LAYOUT_IQ3_KT, "iq3_kt"},
-    {MOE_LAYOUT_IQ4_KT, "iq4_kt"},
+    {MOE_LAYOUT_IQ4_KT, "iq4_kt"}, {MOE_LAYOUT_F8, "f8"},         {MOE_LAYOUT_F8_B, "f8_b"},
+    {MOE_LAYOUT_I8, "i8"},         {MOE_LAYOUT_NF4, "nf4"},       {MOE_LAYOUT_FP4, "fp4"},
 };
 
 enum { N_NAMES = sizeof names / sizeof names[0] };
@@ -64,6 +68,8 @@ int moe_layout_bits(uint16_t kind)
 {
     if (moe_layout_is_float(kind))
         return kind == MOE_LAYOUT_F32 ? 32 : 16;
+    if (moe_kind_is_scaled(kind))
+        return moe_scaled_bits(kind);
     bool known = moe_layout_name(kind)[0] != '?';
     return known ? moe_kind_plane(kind) + moe_kind_high_plane(kind) : 0;
 }
@@ -75,7 +81,12 @@ bool moe_layout_is_float(uint16_t kind)
 
 bool moe_layout_is_affine(uint16_t kind)
 {
-    return moe_layout_bits(kind) && !moe_layout_is_float(kind) && moe_kind_span(kind) == 0;
+    return moe_layout_bits(kind) && !moe_layout_takes_floats(kind) && moe_kind_span(kind) == 0;
+}
+
+bool moe_layout_takes_floats(uint16_t kind)
+{
+    return moe_layout_is_float(kind) || moe_kind_is_scaled(kind);
 }
 
 uint16_t moe_layout_kind_of_bits(int bits)
@@ -100,6 +111,9 @@ bool moe_layout_valid(struct moe_layout layout)
         return false;
     if (moe_layout_is_float(layout.kind))
         return layout.group == 0;
+    if (moe_kind_is_scaled(layout.kind))
+        return layout.group == 0 ||
+               (layout.group >= 32 && (layout.group & (layout.group - 1)) == 0);
     if (!moe_layout_is_affine(layout.kind))
         return layout.group == BLOCK;
     return layout.group == 32 || layout.group % 64 == 0;
@@ -132,6 +146,11 @@ uint64_t moe_layout_panel_bytes(struct moe_layout layout, uint32_t cols)
 {
     if (moe_layout_is_float(layout.kind))
         return (uint64_t)cols * MOE_PANEL_ROWS * (uint64_t)moe_layout_bits(layout.kind) / 8;
+    if (moe_kind_is_scaled(layout.kind))
+        return moe_scaled_front(layout, cols) +
+               moe_round_up((uint64_t)cols * MOE_PANEL_ROWS *
+                                (uint64_t)moe_layout_bits(layout.kind) / 8,
+                            UNIT);
     uint32_t record = record_cols(layout, cols);
     if (record == 0)
         return 0;
@@ -388,10 +407,35 @@ static void store_scale(int kind, uint8_t *head, int i, uint32_t r,
     }
 }
 
+/* A group of a scaled kind, or a block of one whose scale is that of the row. */
+static void store_scaled(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
+                         uint32_t i, const struct moe_span_codes *span)
+{
+    uint32_t step = layout.group ? layout.group : BLOCK, first = i * step, r = row % MOE_PANEL_ROWS;
+    uint32_t n = cols - first < step ? cols - first : step;
+    uint8_t *panel = data + row / MOE_PANEL_ROWS * moe_layout_panel_bytes(layout, cols);
+    uint8_t *codes = panel + moe_scaled_front(layout, cols);
+    moe_put_u32(panel + 4 * (uint64_t)moe_scaled_place(layout, first, r),
+                moe_f32_bits(span->factor));
+    if (moe_scaled_bits(layout.kind) == 8) {
+        codes += (uint64_t)first * MOE_PANEL_ROWS + r;
+        for (uint32_t c = 0; c < n; c++)
+            codes[c * MOE_PANEL_ROWS] = span->codes[c];
+        return;
+    }
+    codes += (uint64_t)first * (MOE_PANEL_ROWS / 2) + r % 8;
+    for (uint32_t c = 0; c < n; c++)
+        codes[c * (MOE_PANEL_ROWS / 2)] |= (uint8_t)(span->codes[c] << r / 8 * 4);
+}
+
 static inline void store_span(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
                               uint32_t i, const struct moe_span_codes *span)
 {
     const uint16_t kind = layout.kind;
+    if (moe_kind_is_scaled(kind)) {
+        store_scaled(data, layout, cols, row, i, span);
+        return;
+    }
     if (moe_kind_span(kind) == 0) { /* affine */
         const struct moe_group_codes group = {span->d, span->m, span->codes};
         moe_layout_store_group(data, layout, cols, row, i, &group);
@@ -523,6 +567,14 @@ void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, u
     const int bits = moe_code_high_at(kind) + moe_code_high_plane(kind);
     float d = moe_f16_to_f32(span->d), m = moe_f16_to_f32(span->m), number[256];
     uint8_t block[BLOCK];
+    if (moe_kind_is_scaled(kind)) {
+        const bool f8 = moe_kind_is_f8(kind);
+        for (uint32_t c = 0; c < n; c++)
+            out[c] = f8 && (span->codes[c] & 0x7f) == 0x7f
+                         ? NAN
+                         : moe_scaled_number(kind, span->codes[c]) * span->factor;
+        return;
+    }
     for (int code = 0; code < 1 << bits; code++)
         number[code] = (float)moe_layout_number(kind, code);
     for (uint32_t first = 0, i = 0; first < n; first += columns, i++) {
@@ -554,11 +606,25 @@ static void load_floats(const uint8_t *at, struct moe_layout layout, uint32_t co
                                                  : moe_bf16_to_f32(moe_get_u16(at));
 }
 
+static void load_scaled(const uint8_t *panel, struct moe_layout layout, uint32_t cols, uint32_t r,
+                        float *out)
+{
+    const uint8_t *codes = panel + moe_scaled_front(layout, cols);
+    for (uint32_t c = 0; c < cols; c++)
+        out[c] = moe_scaled_number(layout.kind, moe_scaled_code(layout.kind, codes, c, r)) *
+                 moe_bits_f32(moe_get_u32(panel + 4 * moe_scaled_place(layout, c, r)));
+}
+
 void moe_layout_load_row(const struct moe_mat *mat, uint32_t row, float *out)
 {
     struct moe_layout layout = mat->layout;
     const int kind = layout.kind;
     uint32_t cols = mat->cols, r = row % MOE_PANEL_ROWS, block = moe_layout_block(layout);
+    if (moe_kind_is_scaled(kind)) {
+        load_scaled(mat->data + row / MOE_PANEL_ROWS * moe_layout_panel_bytes(layout, cols), layout,
+                    cols, r, out);
+        return;
+    }
     if (moe_layout_is_float(layout.kind)) {
         uint32_t item = (uint32_t)moe_layout_bits(layout.kind) / 8;
         load_floats(mat->data + row / MOE_PANEL_ROWS * moe_layout_panel_bytes(layout, cols) +

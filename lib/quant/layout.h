@@ -153,6 +153,18 @@
  * -(d * z). NVFP4_T is NVFP4 with a factor for each row, f[16] f32 at the front of a panel: a
  * weight is f * (d * v), and the product's y is multiplied by f once at its end.
  *
+ * Scaled kinds hold floats of few bits: a weight is v * s, rounded to f32 once, and a product is
+ * that of F32 with these weights. A panel has its scales s, f32, in front: one for each `group`
+ * columns (a power of two from 32 on; 0: all) of each row, [groups][16], in F8_B of all its rows,
+ * [groups], filled up to 64 bytes. Codes follow column by column, of 8 bits [cols][16], of 4 bits
+ * [cols][8], rows 0 to 7 in the low bits of the bytes, rows 8 to 15 in the high ones; cols is a
+ * multiple of 32.
+ *
+ *     F8, F8_B   8 bits   e4m3: a number of sign, four bits of exponent (bias 7) and three of
+ *                         mantissa; 0x7f and 0xff mean NaN and are not stored here
+ *     I8         8 bits   the code as a signed byte
+ *     NF4, FP4   4 bits   tables of bitsandbytes (moe_nf4_numbers, moe_fp4_numbers)
+ *
  * Arithmetic of a quantized product (the definition all kernels follow exactly): the input x is
  * quantized per block of B columns to signed bytes, x ~ s * xq (kern.h, moe_act); then, in f32 and
  * in this order,
@@ -230,6 +242,11 @@ enum moe_layout_kind {
     MOE_LAYOUT_IQ2_KT = 73,
     MOE_LAYOUT_IQ3_KT = 74,
     MOE_LAYOUT_IQ4_KT = 75,
+    MOE_LAYOUT_F8 = 80,
+    MOE_LAYOUT_F8_B = 81,
+    MOE_LAYOUT_I8 = 82,
+    MOE_LAYOUT_NF4 = 83,
+    MOE_LAYOUT_FP4 = 84,
 };
 
 enum {
@@ -243,8 +260,8 @@ enum {
 
 struct moe_layout {
     uint16_t kind; /* an enum moe_layout_kind */
-    /* Of affine kinds the columns that share d and m; 0: the whole row. 0 for float kinds, 32 for
-     * those of checkpoints' types. */
+    /* Of affine and scaled kinds the columns that share d and m, or s; 0: the whole row. 0 for
+     * float kinds, 32 for those of checkpoints' types. */
     uint32_t group;
 };
 
@@ -259,6 +276,8 @@ struct moe_mat {
 bool moe_layout_valid(struct moe_layout layout);
 bool moe_layout_is_float(uint16_t kind);
 bool moe_layout_is_affine(uint16_t kind);
+/* Whether products take inputs as f32: of float and scaled kinds. */
+bool moe_layout_takes_floats(uint16_t kind);
 /* Bits of one code, of floats those of a value; 0 for an unknown kind. */
 int moe_layout_bits(uint16_t kind);
 /* The affine kind of `bits` bits that methods round to (8, 4, 3, 2), or MOE_LAYOUT_NONE. */
@@ -290,6 +309,22 @@ uint64_t moe_layout_bytes(struct moe_layout layout, uint32_t rows, uint32_t cols
 #else
 #define MOE_KIND_CONSTANT static inline
 #endif
+
+MOE_KIND_CONSTANT bool moe_kind_is_scaled(int kind)
+{
+    return kind >= MOE_LAYOUT_F8 && kind <= MOE_LAYOUT_FP4;
+}
+
+/* Whether the codes of a scaled kind are e4m3; their bits. */
+MOE_KIND_CONSTANT bool moe_kind_is_f8(int kind)
+{
+    return kind == MOE_LAYOUT_F8 || kind == MOE_LAYOUT_F8_B;
+}
+
+MOE_KIND_CONSTANT int moe_scaled_bits(int kind)
+{
+    return kind <= MOE_LAYOUT_I8 ? 8 : 4;
+}
 
 MOE_KIND_CONSTANT bool moe_kind_is_iq1(int kind)
 {
@@ -689,6 +724,66 @@ MOE_KIND_CONSTANT uint32_t moe_kind_block_bytes(int kind, uint32_t block)
 {
     return block * (uint32_t)(moe_kind_plane(kind) + moe_kind_high_plane(kind)) *
            (MOE_PANEL_ROWS / 8);
+}
+
+/* ---- Scaled kinds ---- */
+
+/* Bytes of the scales in front of a panel. */
+static inline MOE_DEVICE_CODE uint64_t moe_scaled_front(struct moe_layout layout, uint32_t cols)
+{
+    uint64_t n = layout.group ? (cols + layout.group - 1) / layout.group : 1;
+    return layout.kind == MOE_LAYOUT_F8_B ? (4 * n + 63) / 64 * 64 : 64 * n;
+}
+
+/* Which of them is that of row r in column c, or in the group of columns that begins there. */
+static inline MOE_DEVICE_CODE uint32_t moe_scaled_place(struct moe_layout layout, uint32_t c,
+                                                        uint32_t r)
+{
+    uint32_t g = layout.group ? c / layout.group : 0;
+    return layout.kind == MOE_LAYOUT_F8_B ? g : g * MOE_PANEL_ROWS + r;
+}
+
+/* The code of row r in column c. */
+static inline MOE_DEVICE_CODE uint8_t moe_scaled_code(int kind, const uint8_t *codes, uint64_t c,
+                                                      uint32_t r)
+{
+    if (moe_scaled_bits(kind) == 8)
+        return codes[c * MOE_PANEL_ROWS + r];
+    return codes[c * (MOE_PANEL_ROWS / 2) + r % 8] >> r / 8 * 4 & 15;
+}
+
+#define MOE_NF4_NUMBERS                                                                            \
+    -1.0f, -0x1.647362p-1f, -0x1.0cd66p-1f, -0x1.94654p-2f, -0x1.23449ap-2f, -0x1.7a6a7ep-3f,      \
+        -0x1.74f0e2p-4f, 0.0f, 0x1.45f5fep-4f, 0x1.4995c6p-3f, 0x1.f809bap-3f, 0x1.5a0674p-2f,     \
+        0x1.c34970p-2f, 0x1.200f56p-1f, 0x1.722766p-1f, 1.0f
+#define MOE_FP4_NUMBERS                                                                            \
+    0.0f, 0x1.555556p-8f, 0x1.555556p-1f, 1.0f, 0x1.555556p-2f, 0.5f, 0x1.555556p-3f, 0.25f, 0.0f, \
+        -0x1.555556p-8f, -0x1.555556p-1f, -1.0f, -0x1.555556p-2f, -0.5f, -0x1.555556p-3f, -0.25f
+extern const float moe_nf4_numbers[16];
+extern const float moe_fp4_numbers[16];
+#ifdef __CUDACC__
+static __device__ const float dev_nf4_numbers[16] = {MOE_NF4_NUMBERS};
+static __device__ const float dev_fp4_numbers[16] = {MOE_FP4_NUMBERS};
+#endif
+#ifdef __CUDA_ARCH__
+#define MOE_FOUR_BITS(name) dev_##name##_numbers
+#else
+#define MOE_FOUR_BITS(name) moe_##name##_numbers
+#endif
+
+/* E4M3: f16's exponent, 256 times as small. Codes of NaN give 480. */
+static inline MOE_DEVICE_CODE float moe_e4m3_to_f32(uint8_t code)
+{
+    return moe_f16_to_f32((uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7)) * 256;
+}
+
+/* v of a code. */
+static inline MOE_DEVICE_CODE float moe_scaled_number(int kind, uint8_t code)
+{
+    return moe_kind_is_f8(kind)     ? moe_e4m3_to_f32(code)
+           : kind == MOE_LAYOUT_I8  ? (float)(int8_t)code
+           : kind == MOE_LAYOUT_NF4 ? MOE_FOUR_BITS(nf4)[code]
+                                    : MOE_FOUR_BITS(fp4)[code];
 }
 
 /* ---- Numbers of codes and scales ---- */
@@ -1275,12 +1370,13 @@ struct moe_span_codes {
     /* One per column. Of grouped kinds from 32 b on a row's bytes of the units of block b, with the
      * second plane behind the first; of TQ1_0 a digit per column. */
     uint8_t codes[MOE_MAX_SPAN];
-    float factor; /* of the row, in kinds that have one */
+    float factor; /* of the row, in kinds that have one; of scaled kinds s */
 };
 
 /* Stores span number `i` of row `row` into a matrix at `data`, zeroed at first, of a kind that has
- * spans, or affine with groups of MOE_MAX_SPAN at most. NOT safe for two threads storing rows of
- * the same panel. */
+ * spans, or affine with groups of MOE_MAX_SPAN at most, or scaled: then a group, or of whole rows
+ * 32 columns; where rows share a scale, they have the same. NOT safe for two threads storing rows
+ * of the same panel. */
 void moe_layout_store_span(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
                            uint32_t i, const struct moe_span_codes *span);
 
@@ -1295,7 +1391,7 @@ void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, u
 bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t b, uint8_t e,
                             const uint8_t *codes);
 
-/* The number of a code (moe_kind_code): v, or q in kinds with an offset. */
+/* The number of a code (moe_kind_code): v, or q in kinds with an offset. Not of scaled kinds. */
 int32_t moe_layout_number(int kind, int32_t code);
 
 /* The reference decoder: row `row` of a matrix as f32, d*v, d*q+m, without fma unless m is d*k*e.

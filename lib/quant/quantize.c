@@ -213,7 +213,9 @@ int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout
     struct moe_quant_error sum = {0};
     uint32_t panels = moe_panels(rows);
     int status = MOE_OK;
-    if (moe_layout_valid(layout) && (moe_kind_span(layout.kind) || moe_kind_has_zeros(layout.kind)))
+    if (moe_layout_valid(layout) &&
+        (moe_kind_span(layout.kind) || moe_kind_has_zeros(layout.kind) ||
+         moe_kind_is_scaled(layout.kind)))
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s is only copied from checkpoints; nothing is quantized to it",
                         moe_layout_name(layout.kind));

@@ -18,7 +18,7 @@
 #include "kern/kern.h"
 #include "kern/matmul.h"
 
-enum { COLS = 2048, PREFILL_ROWS = 4096, PREFILL_INPUTS = 128, N_KINDS = 55 };
+enum { COLS = 2048, PREFILL_ROWS = 4096, PREFILL_INPUTS = 128, N_KINDS = 60 };
 
 static const struct moe_layout layouts[N_KINDS] = {
     {MOE_LAYOUT_F32, 0},      {MOE_LAYOUT_F16, 0},     {MOE_LAYOUT_BF16, 0},
@@ -39,7 +39,8 @@ static const struct moe_layout layouts[N_KINDS] = {
     {MOE_LAYOUT_IQ3_KS, 32},  {MOE_LAYOUT_IQ4_K, 32},  {MOE_LAYOUT_IQ4_KS, 32},
     {MOE_LAYOUT_IQ5_K, 32},   {MOE_LAYOUT_IQ5_KS, 32}, {MOE_LAYOUT_IQ6_K, 32},
     {MOE_LAYOUT_IQ1_KT, 32},  {MOE_LAYOUT_IQ2_KT, 32}, {MOE_LAYOUT_IQ3_KT, 32},
-    {MOE_LAYOUT_IQ4_KT, 32}};
+    {MOE_LAYOUT_IQ4_KT, 32},  {MOE_LAYOUT_F8, 0},      {MOE_LAYOUT_F8_B, 128},
+    {MOE_LAYOUT_I8, 0},       {MOE_LAYOUT_NF4, 64},    {MOE_LAYOUT_FP4, 64}};
 
 /* Best rates so far. */
 struct result {
@@ -111,7 +112,7 @@ static void print_level(enum moe_cpu_level level, const struct result *results, 
     printf("               decode GB/s  of read   prefill GMAC/s  of peak\n");
     for (int k = 0; k < N_KINDS; k++) {
         const struct result *r = &results[k];
-        double peak = moe_layout_is_float(layouts[k].kind) ? peaks->fma : peaks->dot;
+        double peak = moe_layout_takes_floats(layouts[k].kind) ? peaks->fma : peaks->dot;
         printf("  %-7s g%-3u %13.1f %7.0f%% %16.0f %7.0f%%\n", moe_layout_name(layouts[k].kind),
                layouts[k].group, r->decode_bytes * 1e-9, 100 * r->decode_bytes / bandwidth,
                r->prefill_macs * 1e-9, peak > 0 ? 100 * r->prefill_macs / peak : 0.0);

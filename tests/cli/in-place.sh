@@ -78,6 +78,12 @@ ln -s nowhere "$sole/link.gguf"
 mkfifo "$sole/pipe.gguf"
 : >"$sole/empty.moe"
 cp "$gguf" "$sole/part-00001-of-00002.gguf"
+mkdir "$sole/pointers"
+pointer='version https://git-lfs.github.com/spec/v1'
+for file in pointer.gguf pointers/model.safetensors; do
+    printf '%s\noid sha256:00\nsize 5\n' "$pointer" >"$sole/$file"
+done
+echo '{}' >"$sole/pointers/config.json"
 run "$bin/moe-run" --list "$sole"
 expect_stdout_like "sole-q8 *sole-q8.gguf" "what cannot be opened is not listed"
 cp "$gguf" "$sole/other.gguf"

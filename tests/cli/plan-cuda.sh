@@ -30,7 +30,7 @@ error_line 2 'moe-plan: option --device: *takes --gpu-memory SIZE, and --memory 
 planned gpu --device cuda --gpu-memory 8M --expert-memory 1M
 error_line 2 'moe-plan: option --device: *takes --gpu-memory SIZE, and --memory SIZE*' "... without the host's"
 planned gpu --memory ${host}M --gpu-memory 8M
-error_line 2 'moe-plan: option --gpu-memory goes with a PACK and --device cuda*' "a GPU's budget without a GPU"
+error_line 2 'moe-plan: option --gpu-memory goes with a MODEL and --device cuda*' "a GPU's budget without a GPU"
 planned gpu --device cuda --memory ${host}M --gpu-memory 1M
 error_line 4 'moe-plan: *a budget of 1.00 MiB on the GPU is too small*--gpu-memory *' "too little of a GPU"
 planned gpu --device cuda --memory 1M --gpu-memory 8M

@@ -18,8 +18,8 @@ wrong() { # NAME GLOB ARGUMENTS...
 wrong "nothing to do" "nothing to do*"
 wrong "no memory" "no budget given*" "$tiny"
 wrong "a size that is none" "option --memory: 'much'*" "$tiny" --memory much
-wrong "two packs" "give either one PACK or --shape, or several*" "$tiny" "$tiny" --memory 30M
-wrong "a pack and a shape" "give either one PACK or --shape*" "$tiny" --shape "$tmp/smaller.json" --memory 30M
+wrong "two packs" "give either one MODEL or --shape, or several*" "$tiny" "$tiny" --memory 30M
+wrong "a pack and a shape" "give either one MODEL or --shape*" "$tiny" --shape "$tmp/smaller.json" --memory 30M
 wrong "--experts without a shape" "option --experts goes with --shape*" "$tiny" --memory 30M --experts 4
 wrong "--layer-seconds alone" "option --layer-seconds needs*" "$tiny" --memory 30M --layer-seconds 1
 wrong "two rates" "options --load-seconds and*" "$tiny" --memory 30M --load-seconds 1 --link-rate 1G

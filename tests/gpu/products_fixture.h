@@ -45,7 +45,9 @@ static const struct moe_layout layouts[] = {
     {MOE_LAYOUT_IQ1_KT, 32}, {MOE_LAYOUT_IQ2_KT, 32},  {MOE_LAYOUT_IQ3_KT, 32},
     {MOE_LAYOUT_IQ4_KT, 32}, {MOE_LAYOUT_IQ3_KS, 32},  {MOE_LAYOUT_IQ4_K, 32},
     {MOE_LAYOUT_IQ4_KS, 32}, {MOE_LAYOUT_IQ5_K, 32},   {MOE_LAYOUT_IQ5_KS, 32},
-    {MOE_LAYOUT_IQ6_K, 32},
+    {MOE_LAYOUT_IQ6_K, 32},  {MOE_LAYOUT_F8, 0},       {MOE_LAYOUT_F8, 32},
+    {MOE_LAYOUT_F8_B, 128},  {MOE_LAYOUT_I8, 0},       {MOE_LAYOUT_NF4, 64},
+    {MOE_LAYOUT_FP4, 32},
 };
 
 static inline uint32_t draw_up_to(uint64_t *seed, uint32_t most)
@@ -137,6 +139,13 @@ static inline void draw_panel(uint8_t *panel, struct moe_layout layout, uint32_t
     const uint16_t kind = layout.kind;
     uint32_t block = moe_layout_block(layout), span = moe_kind_span(kind);
     uint32_t full = span ? moe_kind_record(kind) * span : layout.group;
+    if (moe_kind_is_scaled(kind)) {
+        const uint64_t front = moe_scaled_front(layout, cols);
+        draw_float_data(panel, front / 4, MOE_LAYOUT_F32, seed, flavour);
+        for (uint64_t i = front; i < moe_layout_panel_bytes(layout, cols); i++)
+            panel[i] = flavour == WORST ? 0xff : (uint8_t)test_random(seed);
+        return;
+    }
     if (moe_kind_front(kind))
         draw_float_data(panel, MOE_PANEL_ROWS, MOE_LAYOUT_F32, seed, flavour);
     panel += moe_kind_front(kind);

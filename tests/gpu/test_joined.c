@@ -31,7 +31,7 @@ static void check_parts(struct twins *t, struct moe_layout layout, uint32_t n)
     product.n_parts = 0;
     product.y = y.at[APART];
     for (uint32_t i = 0; i < n_parts; i++) {
-        product.first = moe_layout_is_float(layout.kind) ? 0 : i * n;
+        product.first = moe_layout_takes_floats(layout.kind) ? 0 : i * n;
         moe_gpu_matmul(g, &product, 1);
         product.w.data += moe_layout_bytes(layout, rows, cols);
         product.y += y_part;

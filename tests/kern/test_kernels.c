@@ -235,6 +235,27 @@ static void fill_spans(struct sample *s, uint64_t *seed, enum flavour flavour)
         }
 }
 
+/* Floats of few bits; where rows share a scale, all have the first's. */
+static void fill_scaled(struct sample *s, uint64_t *seed, enum flavour flavour)
+{
+    const struct moe_mat *mat = &s->mat;
+    const uint16_t kind = mat->layout.kind;
+    const uint32_t step = mat->layout.group ? mat->layout.group : 32;
+    const uint8_t worst = moe_kind_is_f8(kind) ? 0x7e : kind == MOE_LAYOUT_NF4 ? 15 : 3;
+    for (uint32_t i = 0; i * step < mat->cols; i++) {
+        struct moe_span_codes codes = {.factor = 0};
+        for (uint32_t r = 0; r < mat->rows; r++) {
+            if (kind != MOE_LAYOUT_F8_B || r == 0)
+                codes.factor = draw(seed, flavour);
+            for (uint32_t c = 0; c < step; c++) {
+                uint32_t any = (uint32_t)test_random(seed) & ((1u << moe_layout_bits(kind)) - 1);
+                codes.codes[c] = flavour == WORST ? worst : (uint8_t)any;
+            }
+            moe_layout_store_span(s->data, mat->layout, mat->cols, r, i, &codes);
+        }
+    }
+}
+
 static struct sample sample_new(uint16_t kind, uint32_t group, uint32_t rows, uint32_t cols,
                                 uint64_t *seed, enum flavour flavour)
 {
@@ -243,7 +264,9 @@ static struct sample sample_new(uint16_t kind, uint32_t group, uint32_t rows, ui
     s.data = take(1, moe_layout_bytes(s.mat.layout, rows, cols));
     s.mat.data = s.data;
     if (!moe_layout_is_float(kind)) {
-        if (moe_kind_span(kind))
+        if (moe_kind_is_scaled(kind))
+            fill_scaled(&s, seed, flavour);
+        else if (moe_kind_span(kind))
             fill_spans(&s, seed, flavour);
         else
             fill_affine(&s, seed, flavour);
@@ -341,7 +364,8 @@ static const uint16_t kinds[] = {
     MOE_LAYOUT_IQ2_K,  MOE_LAYOUT_IQ2_KS, MOE_LAYOUT_IQ3_K,   MOE_LAYOUT_IQ3_KS,
     MOE_LAYOUT_IQ4_K,  MOE_LAYOUT_IQ4_KS, MOE_LAYOUT_IQ5_K,   MOE_LAYOUT_IQ5_KS,
     MOE_LAYOUT_IQ6_K,  MOE_LAYOUT_IQ1_KT, MOE_LAYOUT_IQ2_KT,  MOE_LAYOUT_IQ3_KT,
-    MOE_LAYOUT_IQ4_KT};
+    MOE_LAYOUT_IQ4_KT, MOE_LAYOUT_F8,     MOE_LAYOUT_F8_B,    MOE_LAYOUT_I8,
+    MOE_LAYOUT_NF4,    MOE_LAYOUT_FP4};
 static const uint32_t groups[] = {0, 32, 64, 128};
 static const uint32_t widths[] = {1,   7,   31,  32,  33,  64,  65,  96,
                                   100, 127, 128, 192, 200, 257, 512, 768};

@@ -1032,7 +1032,7 @@ static void directories_of_others_are_refused(void **state)
         {QUANTIZED("gptq", ", \"checkpoint_format\": \"marlin\""), "gptq"},
         {QUANTIZED("awq", ", \"version\": \"gemv\""), "awq"},
         {QUANTIZED("compressed-tensors", ", \"format\": \"marlin-24\""), "compressed-tensors"},
-        {QUANTIZED("bitsandbytes", ", \"load_in_8bit\": true"), "bitsandbytes"},
+        {MODEL("qwen3_moe", ", \"quantization\": {\"group_size\": 64, \"bits\": 4}"), "MLX"},
         {QUANTIZED("fbgemm_fp8", ""), "fbgemm_fp8"},
         {MODEL("gpt_oss", ", \"quantization_config\": 4"), "unnamed"},
     };

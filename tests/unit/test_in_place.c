@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/float16.h"
 #include "base/mem.h"
 #include "fmt/checkpoint.h"
 #include "infer/experts.h"
@@ -252,9 +253,29 @@ static void put_codes(struct moe_buf *header, struct moe_buf *data, const struct
     free(scales);
 }
 
-/* Writes a checkpoint like the fixture, its experts of 4 bits. */
-static void write_coded(const char *fixture)
+/* The same of FP8, with scales for 16 rows and 32 columns. */
+static void put_fp8(struct moe_buf *header, struct moe_buf *data, const struct moe_tensor *t,
+                    uint32_t *random)
 {
+    uint64_t rows = t->dims[0], cols = t->dims[1], n = (rows + 15) / 16 * ((cols + 31) / 32);
+    uint8_t *codes = malloc(rows * cols), *scales = malloc(4 * n);
+    char name[256];
+    for (uint64_t i = 0; i < rows * cols; i++) /* 0x7f is no number */
+        codes[i] = (uint8_t)((*random = *random * 1664525 + 1013904223) >> 24 & 0xbf);
+    for (uint64_t i = 0; i < n; i++)
+        moe_put_u32(scales + 4 * i, moe_f32_bits(0.01f + (float)i * 1e-5f));
+    put_tensor(header, data, t->name, "F8_E4M3", rows, cols, codes, rows * cols);
+    snprintf(name, sizeof name, "%s_scale_inv", t->name);
+    put_tensor(header, data, name, "F32", (rows + 15) / 16, (cols + 31) / 32, scales, 4 * n);
+    free(codes);
+    free(scales);
+}
+
+/* Writes a checkpoint like the fixture, its experts of 4 bits, or with its attention of FP8. */
+static void write_coded(const char *fixture, bool fp8)
+{
+    static const char how_fp8[] =
+        "\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[16,32]},";
     static const char how[] =
         "\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
         "\"pack-quantized\",\"config_groups\":{\"group_0\":{\"weights\":{\"num_bits\":4,\"type\":"
@@ -271,7 +292,9 @@ static void write_coded(const char *fixture)
         const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
         uint8_t *raw = malloc(t->bytes);
         assert_int_equal(type->items, 1);
-        if (strstr(t->name, ".experts."))
+        if (fp8 && (strstr(t->name, ".experts.") || strstr(t->name, "_proj.")) && t->n_dims == 2)
+            put_fp8(&header, &data, t, &random);
+        else if (strstr(t->name, ".experts."))
             put_codes(&header, &data, t, &random);
         else {
             assert_ok(moe_checkpoint_read_blocks(ck, t, 0, t->n_items, raw, &err), &err);
@@ -291,7 +314,8 @@ static void write_coded(const char *fixture)
     snprintf(path, sizeof path, "%s/config.json", fixture);
     assert_ok(moe_file_read_all(path, 16 << 20, &config, &err), &err);
     moe_buf_clear(&header);
-    moe_buf_printf(&header, "{%s%s", how, strchr((const char *)config.data, '{') + 1);
+    moe_buf_printf(&header, "{%s%s", fp8 ? how_fp8 : how,
+                   strchr((const char *)config.data, '{') + 1);
     write_in_dir("config.json", header.data, header.size);
     for (int i = 0; i < 2; i++) {
         const char *name = i ? "tokenizer_config.json" : "tokenizer.json";
@@ -310,11 +334,14 @@ static void experts_of_codes_are_as_in_their_pack(void **state)
     struct moe_pack *pack;
     struct moe_err err = {0};
     (void)state;
-    write_coded(TINY_MOE);
-    assert_ok(moe_pack_open(&pack, dir, &err), &err);
-    assert_int_equal(moe_pack_class_at(pack, 0)->matrices[0].layout.kind, MOE_LAYOUT_Q4_Z);
-    moe_pack_close(pack);
-    assert_same_as_pack(dir);
+    for (int fp8 = 0; fp8 < 2; fp8++) {
+        write_coded(TINY_MOE, fp8);
+        assert_ok(moe_pack_open(&pack, dir, &err), &err);
+        assert_int_equal(moe_pack_class_at(pack, 0)->matrices[0].layout.kind,
+                         fp8 ? MOE_LAYOUT_F8_B : MOE_LAYOUT_Q4_Z);
+        moe_pack_close(pack);
+        assert_same_as_pack(dir);
+    }
 }
 
 /* ---- What is around it ---- */

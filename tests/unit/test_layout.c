@@ -797,6 +797,63 @@ static void test_floats_are_exact(void **state)
         }
 }
 
+/* Scales in front, codes column by column, weights a number times a scale. */
+static void test_scaled_kinds(void **state)
+{
+    enum { ROWS = 33, COLS = 96, GROUP = 32 };
+    static const struct {
+        struct moe_layout layout;
+        uint32_t front, column; /* bytes */
+    } cases[] = {
+        {{MOE_LAYOUT_F8, 0}, 64, 16},       {{MOE_LAYOUT_F8, GROUP}, 192, 16},
+        {{MOE_LAYOUT_F8_B, GROUP}, 64, 16}, {{MOE_LAYOUT_I8, 0}, 64, 16},
+        {{MOE_LAYOUT_NF4, GROUP}, 192, 8},  {{MOE_LAYOUT_FP4, GROUP}, 192, 8},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        const struct moe_layout layout = cases[i].layout;
+        const bool four = cases[i].column == 8, by_panel = layout.kind == MOE_LAYOUT_F8_B;
+        const uint64_t panel = cases[i].front + COLS * cases[i].column;
+        uint64_t seed = i + 1;
+        assert_int_equal(moe_layout_bytes(layout, ROWS, COLS), 3 * panel);
+        uint8_t *data = moe_alloc(3, panel, NULL), codes[ROWS][COLS];
+        float scales[ROWS][COLS / GROUP], row[COLS];
+        for (uint32_t r = 0; r < ROWS; r++)
+            for (uint32_t g = 0; g < COLS / GROUP; g++) {
+                struct moe_span_codes span = {.factor = 1 + test_uniform(&seed)};
+                if (by_panel && r % 16)
+                    span.factor = scales[r - 1][g];
+                if (layout.group == 0 && g)
+                    span.factor = scales[r][0];
+                scales[r][g] = span.factor;
+                for (uint32_t c = 0; c < GROUP; c++)
+                    codes[r][g * GROUP + c] = span.codes[c] =
+                        (uint8_t)(test_random(&seed) % (four ? 16 : 127));
+                moe_layout_store_span(data, layout, COLS, r, g, &span);
+            }
+        for (uint32_t r = 0; r < ROWS; r++) {
+            const struct moe_mat mat = {data, layout, ROWS, COLS};
+            const uint8_t *at = data + r / 16 * panel;
+            moe_layout_load_row(&mat, r, row);
+            for (uint32_t c = 0; c < COLS; c++) {
+                uint32_t g = layout.group ? c / GROUP : 0;
+                uint32_t place = by_panel ? g : 16 * g + r % 16, code = codes[r][c];
+                const uint8_t *byte = at + cases[i].front + c * cases[i].column;
+                float number = code < 8 ? (float)code * 0x1p-9f
+                                        : ldexpf((float)(8 + code % 8), (int)(code / 8) - 10);
+                assert_int_equal(moe_get_u32(at + 4 * place), moe_f32_bits(scales[r][g]));
+                assert_int_equal(four ? byte[r % 8] >> (r % 16 < 8 ? 0 : 4) & 15 : byte[r % 16],
+                                 code);
+                number = layout.kind == MOE_LAYOUT_I8    ? (float)code
+                         : layout.kind == MOE_LAYOUT_NF4 ? moe_nf4_numbers[code]
+                         : layout.kind == MOE_LAYOUT_FP4 ? moe_fp4_numbers[code]
+                                                         : number;
+                assert_true(row[c] == number * scales[r][g]);
+            }
+        }
+        free(data);
+    }
+}
+
 static void test_validity(void **state)
 {
     static const struct {
@@ -822,6 +879,9 @@ static void test_validity(void **state)
         {{MOE_LAYOUT_Q4_K, 32}, true},
         {{MOE_LAYOUT_Q4_K, 64}, false},
         {{MOE_LAYOUT_Q4_K, 0}, false},
+        {{MOE_LAYOUT_F8_B, 128}, true},
+        {{MOE_LAYOUT_NF4, 96}, false},
+        {{MOE_LAYOUT_I8, 0}, true},
         {{22, 64}, false},
         {{65535, 64}, false},
     };
@@ -852,6 +912,7 @@ int main(void)
         cmocka_unit_test(test_heads_with_zero_points),
         cmocka_unit_test(test_mxfp4_scales),
         cmocka_unit_test(test_floats_are_exact),
+        cmocka_unit_test(test_scaled_kinds),
         cmocka_unit_test(test_validity),
     };
     return cmocka_run_group_tests_name("layout", tests, NULL, NULL);

@@ -16,13 +16,13 @@
 
 enum { ROWS = 32, COLS = 256, MAX_TENSORS = 8 };
 
-enum packing { GPTQ, AWQ, PACKED, BYTES, MODELOPT, NV_PACKED, MX_PACKED, NF4 };
+enum packing { GPTQ, AWQ, PACKED, BYTES, MODELOPT, NV_PACKED, MX_PACKED, NF4, FP8, LLM_INT8 };
 
 static const struct container {
     const char *what;
     enum packing packing;
     uint32_t bits, group; /* 0: a row */
-    bool zeros, bf16, order, nested;
+    bool zeros, bf16, order, nested, square;
     uint16_t kind;      /* of the layout that holds it; 0: values only */
     const char *config; /* of quantization_config */
 } containers[] = {
@@ -50,8 +50,17 @@ static const struct container {
     {"nvfp4", MODELOPT, 4, 16, .kind = MOE_LAYOUT_NVFP4_T, .config = ""},
     {"nvfp4 packed", NV_PACKED, 4, 16, .kind = MOE_LAYOUT_NVFP4_T, .config = ""},
     {"mxfp4 packed", MX_PACKED, 4, 32, .kind = MOE_LAYOUT_MXFP4, .config = ""},
-    {"nf4", NF4, 4, 64, .config = ""},
-    {"nf4 nested", NF4, 4, 64, .nested = true, .config = ""},
+    {"a table", NF4, 4, 64, .order = true, .config = ""},
+    {"nf4", NF4, 4, 64, .kind = MOE_LAYOUT_NF4, .config = ""},
+    {"nf4 nested", NF4, 4, 64, .nested = true, .kind = MOE_LAYOUT_NF4, .config = ""},
+    {"fp4", NF4, 4, 64, .zeros = true, .kind = MOE_LAYOUT_FP4, .config = ""},
+    {"fp8 blocks", FP8, 8, 128, .square = true, .kind = MOE_LAYOUT_F8_B, .config = ""},
+    {"fp8 blocks of 16", FP8, 8, 64, .square = true, .bf16 = true, .kind = MOE_LAYOUT_F8_B,
+     .config = "\"weight_block_size\":[16,64]"},
+    {"fp8 rows", FP8, 8, 0, .kind = MOE_LAYOUT_F8, .config = ""},
+    {"fp8 groups", FP8, 8, 64, .kind = MOE_LAYOUT_F8, .config = "\"weight_block_size\":[1,64]"},
+    {"fp8 groups of 16", FP8, 8, 16, .config = "\"weight_block_size\":[1,16]"},
+    {"llm.int8", LLM_INT8, 8, 0, .kind = MOE_LAYOUT_I8, .config = ""},
 };
 
 /* ---- A drawn matrix and its tensors ---- */
@@ -259,7 +268,9 @@ static void pack_table(struct drawn *d)
     for (int i = 1; i < d->n; i++)
         d->tensors[i].n_dims = 1;
     for (int i = 0; i < 16; i++) {
-        table[i] = test_uniform(&d->seed);
+        table[i] = c->order   ? test_uniform(&d->seed)
+                   : c->zeros ? moe_fp4_numbers[i]
+                              : moe_nf4_numbers[i];
         moe_put_u32(map->data.data + 4 * i, moe_f32_bits(table[i]));
     }
     for (int i = 0; nested && i < 256; i++) {
@@ -285,6 +296,40 @@ static void pack_table(struct drawn *d)
     }
 }
 
+/* E4M3 with a scale of f32 or bf16 for each block of rows and columns; or bytes and, of rows, what
+ * 127 stands for. */
+static void pack_scaled(struct drawn *d)
+{
+    const struct container *c = d->c;
+    const bool fp8 = c->packing == FP8;
+    const uint32_t rows = !c->square ? 1 : c->config[0] ? 16 : ROWS;
+    struct tensor *codes = add(d, "weight", fp8 ? "F8_E4M3" : "I8", ROWS, COLS, 1);
+    struct tensor *scales = add(d,
+                                !fp8        ? "SCB"
+                                : c->square ? "weight_scale_inv"
+                                            : "weight_scale",
+                                c->bf16 ? "BF16" : "F32", ROWS / rows, d->groups, c->bf16 ? 2 : 4);
+    struct tensor *format = fp8 ? NULL : add(d, "weight_format", "U8", 1, 1, 1);
+    if (format)
+        format->optional = true;
+    scales->n_dims = fp8 ? 2 : 1;
+    for (uint32_t i = 0; i < ROWS / rows * d->groups; i++) {
+        float scale = 0.25f + test_uniform(&d->seed) / 8;
+        if (c->bf16)
+            put_scale(d, scales, i, &scale);
+        else
+            moe_put_u32(scales->data.data + 4 * i, moe_f32_bits(scale));
+        scale = fp8 ? scale : scale * (1.0f / 127);
+        for (uint32_t r = i / d->groups * rows; r < (i / d->groups + 1) * rows; r++)
+            for (uint32_t k = i % d->groups * d->group; k < (i % d->groups + 1) * d->group; k++) {
+                uint8_t code = d->codes[r][k];
+                code = fp8 && code % 128 == 127 ? 1 : code;
+                codes->data.data[r * COLS + k] = code;
+                d->values[r * COLS + k] = (fp8 ? e4m3(code) : (float)(int8_t)code) * scale;
+            }
+    }
+}
+
 static struct drawn *draw(const struct container *c, uint64_t seed)
 {
     struct drawn *d = moe_alloc(1, sizeof *d, NULL);
@@ -295,6 +340,8 @@ static struct drawn *draw(const struct container *c, uint64_t seed)
     draw_codes(d);
     if (c->packing == NF4)
         pack_table(d);
+    else if (c->packing >= FP8)
+        pack_scaled(d);
     else if (c->packing >= MODELOPT)
         pack_fp4(d);
     else
