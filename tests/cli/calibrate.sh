@@ -180,7 +180,7 @@ error_line 2 "*: would count twice: shard 3 of 3 is there already" "... but no s
 run merge "$tmp/merged.yaml" "$tmp/again.yaml" -o "$tmp/x"
 error_line 2 "*: would count twice: all of it is there already" "a whole twice"
 run calibrate --tolerance 3% --shard -o "$tmp/task.yaml"
-error_line 2 "moe-calibrate: option --shard alone is for a task of a Slurm job array: *" "--shard alone is for job arrays"
+error_line 2 "moe-calibrate: option --shard without a value is for a task of a Slurm job array: *" "--shard alone is for job arrays"
 run calibrate --shard 1/2 --tolerance 3% -o "$tmp/half.yaml"
 run merge "$tmp/half.yaml" "$tmp/part.3.yaml" -o "$tmp/x"
 error_line 2 "*: was cut into 3 shards, those before into 2" "another N"

@@ -66,7 +66,7 @@ slurm() { # ID COUNT MIN MAX
 run slurm 12 7 10 16
 check "--shard alone is the place in a job array" cmp "$tmp/task.yaml" "$tmp/part.3.yaml"
 run slurm 3 2 1 3
-error_line 2 "moe-profile: option --shard alone is for a job array without gaps: *" "... which has no gaps"
+error_line 2 "moe-profile: option --shard without a value is for a job array without gaps: *" "... which has no gaps"
 run profile --shard 2/3 -o "$tmp/third.yaml"
 run merge "$tmp/part.1.yaml" "$tmp/third.yaml" -o "$tmp/x"
 error_line 2 "moe-profile: $tmp/third.yaml: was cut into 3 shards, those before into 7" "another N"
