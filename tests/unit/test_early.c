@@ -130,7 +130,7 @@ static void simulations_ask_alike(void **state)
                                         "prefetch",
                                         "prefetch+predict=previous",
                                         "prefetch+predict=gate-ahead:2",
-                                        "prefetch+predict=gate-residual:2",
+                                        "prefetch+prefetch=all+predict=gate-residual:2",
                                         "prefetch+predict=gate-attention",
                                         "prefetch+predict=gate-attention-before",
                                         "fate+prefill=popularity"};
