@@ -268,7 +268,7 @@ static void log_probabilities_in_both_forms(void **state)
     moe_reply_ended(r, 0, &stopped, &out);
     moe_buf_u8(&out, 0);
     assert_non_null(strstr((char *)out.data, "{\"text\":\"\xef\xbf\xbd\",\"index\":0,"));
-    moe_buf_clear(&out);
+    moe_buf_release(&out);
     moe_reply_free(r);
 }
 

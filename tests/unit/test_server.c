@@ -401,7 +401,10 @@ static int submit_copies(struct moe_server *s, enum moe_request_kind kind,
         if (status != MOE_OK)
             moe_request_free(r);
     }
-    assert_true(status == MOE_OK || status == MOE_ERR_LIMIT);
+    if (status != MOE_OK && status != MOE_ERR_LIMIT)
+        fail_msg("%s", err.text);
+    if (status != MOE_OK)
+        print_message("# %d were accepted: %s\n", accepted, err.text);
     return accepted;
 }
 
@@ -441,8 +444,7 @@ static uint64_t n_finished(struct moe_server *s)
 }
 
 /* The queue of a server with little memory has 1 MiB. What ends while it is filled makes room
- * again.
- */
+ * again, a moment before it is counted: one more at most, since one is computed at a time. */
 static void large_requests_leave_room_for_small_ones(void **state)
 {
     struct moe_server_options o = {
@@ -455,7 +457,7 @@ static void large_requests_leave_room_for_small_ones(void **state)
     assert_int_equal(fill_queue(s, 1, 1), 1);
     uint64_t before = n_finished(s);
     int accepted = fill_queue(s, 200 << 10, 100);
-    assert_in_range(accepted, 1, (1 << 20) / (200 << 10) + (n_finished(s) - before));
+    assert_in_range(accepted, 1, (1 << 20) / (200 << 10) + (n_finished(s) - before) + 1);
     fill_queue(s, 20 << 10, 100);
     assert_int_equal(fill_queue(s, 1000, 50), 50);
     moe_server_close(s);
@@ -467,7 +469,7 @@ static void large_requests_leave_room_for_small_ones(void **state)
     assert_int_equal(fill_queue(s, 1, 1), 1);
     before = n_finished(s);
     accepted = fill_with_vectors(s);
-    assert_in_range(accepted, 1, (1 << 20) / vectors + (n_finished(s) - before) / N_TEXTS);
+    assert_in_range(accepted, 1, (1 << 20) / vectors + (n_finished(s) - before) / N_TEXTS + 1);
     moe_server_close(s);
 }
 
