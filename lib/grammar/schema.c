@@ -696,12 +696,25 @@ static int put_choice(struct schema *s, char **texts, size_t n, struct moe_buf *
     return schema_choice(s, texts, kept, 0, 0, to);
 }
 
+/* Whether a text holds what ends it, but for blanks, which may be those before the end itself. */
+static bool holds_end(const struct schema *s, const char *text)
+{
+    size_t n = s->until ? strcspn(s->until, "\1\2\3\4\5\6") : 0;
+    while (n > 0 && strchr(" \t\r\n", s->until[n - 1]))
+        n--;
+    for (; n > 0 && *text; text++)
+        if (strncmp(text, s->until, n) == 0)
+            return true;
+    return false;
+}
+
 /* enum, const. */
 static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *to)
 {
     const json_t *values = json_object_get(schema, "enum");
     const json_t *constant = json_object_get(schema, "const");
     unsigned types = TYPE_ALL;
+    size_t n_ends = 0;
     struct moe_buf all = {0};
     json_t *type_only = json_object();
     int status = type_only ? MOE_OK : moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
@@ -723,6 +736,10 @@ static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *
         const json_t *value = values ? json_array_get(values, i) : constant;
         if (!(type_of(value) & types) || (constant && !schema_equal(s, value, constant)))
             continue;
+        if (s->until && holds_end(s, json_string_value(value))) {
+            n_ends++;
+            continue;
+        }
         status = schema_step(s, NULL, 4);
         texts[n_texts] =
             s->until ? moe_strndup(json_string_value(value), json_string_length(value), NULL)
@@ -734,6 +751,11 @@ static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *
     }
     if (status == MOE_OK && n_texts > 0)
         status = put_choice(s, texts, n_texts, &all);
+    if (n_texts > 0 && all.size == 0)
+        moe_buf_text(&all, "\"\""); /* the empty text alone */
+    if (status == MOE_OK && n_ends == n)
+        status = schema_refuse(s, values ? "enum" : "const",
+                               n ? "every text holds what ends a text" : "no value is taken here");
     if (status == MOE_OK && all.size == 0 && s->types == TYPE_ALL)
         status = schema_refuse(s, values ? "enum" : "const", "no value is taken here");
     if (status == MOE_OK && all.size) {

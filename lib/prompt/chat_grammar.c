@@ -302,6 +302,8 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
         return false;
     if (text_ends) {
         snprintf(mark, sizeof mark, "%.*s", (int)strcspn(text_ends, "\1\2\3\4\5\6"), text_ends);
+        for (size_t n = strlen(mark); n > 1 && strchr(" \t\r\n", mark[n - 1]);)
+            mark[--n] = 0; /* the blanks before the end itself would make it whole */
         uint32_t any = put_text_until(&w, mark, true, NULL);
         moe_buf_printf(out, "any ::= until-%u\nmore ::= until-%u\n", any,
                        any + (w.n_rules > any + 1));
