@@ -355,6 +355,12 @@ static void put_text_part(struct moe_emit *e, const char *key, int kind, const s
     moe_emit_close(e);
 }
 
+/* Whether the answer, and with it its last item, was cut off: known at its end. */
+static bool was_cut(const struct choice *c)
+{
+    return c->why == MOE_STOP_LENGTH || c->why == MOE_STOP_CONTEXT;
+}
+
 /* The open item; ended: with all of its text. */
 static void put_item(const struct moe_reply *r, struct moe_emit *e, const char *key, bool ended)
 {
@@ -380,7 +386,7 @@ static void put_item(const struct moe_reply *r, struct moe_emit *e, const char *
             put_text_part(e, NULL, r->open, &r->item);
         moe_emit_close(e);
     }
-    moe_emit_text(e, "status", ended ? "completed" : "in_progress");
+    moe_emit_text(e, "status", !ended ? "in_progress" : was_cut(c) ? "incomplete" : "completed");
     moe_emit_close(e);
 }
 
@@ -608,7 +614,7 @@ static void write_part(struct moe_reply *r, const struct moe_answer_part *part, 
 static void write_end(struct moe_reply *r, struct moe_buf *out)
 {
     const struct choice *c = &r->choices[0];
-    bool cut = c->why == MOE_STOP_LENGTH || c->why == MOE_STOP_CONTEXT;
+    bool cut = was_cut(c);
     const char *status = cut ? "incomplete" : "completed";
     struct moe_emit e;
     begin_stream(r, out);

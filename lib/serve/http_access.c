@@ -74,7 +74,7 @@ int moe_access_keys_read(struct moe_access_keys **out, const char *path, struct 
     MOE_STEP(moe_file_read_all(path, MAX_KEYS_FILE, &k->text, err));
     if (stat(path, &file) == 0 && file.st_mode & (S_IROTH | S_IWOTH | S_IWGRP))
         MOE_STEP(moe_fail(err, MOE_ERR_IO,
-                          "%s: others may read or change these keys: chmod go-w,o-r it", path));
+                          "%s: others may read or change these keys: 'chmod 600' mends it", path));
     if (k->text.size && memchr(k->text.data, 0, k->text.size))
         MOE_STEP(moe_fail(err, MOE_ERR_FORMAT, "%s is not a file of keys: it has NUL bytes", path));
     MOE_STEP(find_keys(k, path, err));

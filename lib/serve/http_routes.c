@@ -282,8 +282,9 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
     if (!moe_access_origin_fits(&h->access, origin, host, &x->foreign)) {
         x->foreign = false;
         moe_fail(why, MOE_ERR_USAGE,
-                 "pages of '%.200s' may not use this server: --allow-origin would allow them",
-                 origin);
+                 "pages of '%.200s' may not use this server: to allow them, start it with "
+                 "--allow-origin %.200s",
+                 origin, origin);
         return 403;
     }
     if (asks && (known || strcmp(path, "*") == 0))
