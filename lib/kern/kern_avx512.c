@@ -508,7 +508,7 @@ VBMI MOE_TEMPLATE __m512i bytes_from(__m512i words, int from, int step)
 }
 
 /* A block of a kind with a grid: a row's word has the entries of two groups, 16 bits each; its
- * signs, or in IQ1 four bits for each group, bit 3 of which says what is subtracted. */
+ * signs, or in IQ1 four bits for each group: bit 3 says what is subtracted. */
 struct grid_block {
     __m512i entries[4], signs;
 };
