@@ -1,6 +1,7 @@
 /* Turns JSON schemas into GBNF: types, references, alternatives, merging. */
 #include "grammar/schema.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -667,8 +668,7 @@ static unsigned type_of(const json_t *value)
     case JSON_INTEGER:
         return TYPE_INTEGER;
     case JSON_REAL:
-        return json_real_value(value) == (double)(json_int_t)json_real_value(value) ? TYPE_INTEGER
-                                                                                    : TYPE_NUMBER;
+        return json_real_value(value) == floor(json_real_value(value)) ? TYPE_INTEGER : TYPE_NUMBER;
     case JSON_NULL:
         return TYPE_NULL;
     default:
