@@ -30,7 +30,6 @@ static struct {
                .window = 15,
                .fitted = 2,
                .margin = 0.05,
-               .requests = 1000,
                .interval = 0.004}};
 
 /* ---- Options ---- */
@@ -137,7 +136,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_SHARE(0, "margin", "SHARE", &o.coe.margin, 0.0001, 1), .shown = "5%",
      .help = "stop the window so far below the trend",
      .modes = COE},
-    {CLI_OPT_U32(0, "requests", "N", &o.coe.requests, 1, 10000000), .shown = "1000",
+    {CLI_OPT_U32(0, "requests", "N", &o.coe.requests, 1, 10000000), .shown = "1000, or the task's",
      .help = "requests of the sample that plans are tried on",
      .modes = COE},
     {CLI_OPT_DOUBLE(0, "interval", "S", &o.coe.interval, 0, 1e6), .shown = "0.004",

@@ -12,11 +12,15 @@
 #include "serve/coe_planner.h"
 #include "show/explain.h"
 
+/* Samples that a plan is tried on, and their requests. One alone decides by chance where settings
+ * differ by a few percent. */
+enum { SAMPLES = 4, SAMPLE_REQUESTS = 1000 };
+
 struct inputs {
     struct moe_coe_collection *collection;
     struct moe_coe_costs *costs;
     struct moe_coe_experts *all;
-    struct moe_coe_task sample;
+    struct moe_coe_task samples[SAMPLES];
     struct moe_coe_planner planner;
 };
 
@@ -50,27 +54,33 @@ static int parse_executors(const char *list, struct moe_coe_planner *p, struct m
 
 static void close_inputs(struct inputs *in)
 {
-    moe_coe_task_release(&in->sample);
+    for (uint32_t i = 0; i < SAMPLES; i++)
+        moe_coe_task_release(&in->samples[i]);
     moe_coe_experts_free(in->all);
     moe_coe_costs_free(in->costs);
     moe_coe_collection_free(in->collection);
 }
 
-static int open_inputs(struct inputs *in, const struct plan_coe_options *o, struct moe_err *err)
+/* requests: of each sample, where the options do not say. */
+static int open_inputs(struct inputs *in, const struct plan_coe_options *o, uint32_t requests,
+                       struct moe_err *err)
 {
     bool probable;
+    uint64_t seed = o->seed;
     MOE_TRY(parse_executors(o->executors, &in->planner, err));
     MOE_TRY(moe_coe_collection_read(&in->collection, o->collection, err));
     MOE_TRY(moe_coe_costs_read(&in->costs, o->costs, err));
     MOE_TRY(moe_coe_costs_experts(&in->all, in->costs, in->collection, &probable, err));
     if (!probable)
         cli_note("not all experts' probabilities are known: those of the others count as 0");
-    MOE_TRY(moe_coe_task_draw(&in->sample, in->collection, in->all, o->requests, o->interval,
-                              o->seed, err));
+    for (uint32_t i = 0; i < SAMPLES; i++)
+        MOE_TRY(moe_coe_task_draw(&in->samples[i], in->collection, in->all,
+                                  o->requests ? o->requests : requests, o->interval, seed++, err));
     struct moe_coe_planner *p = &in->planner;
     p->costs = in->costs;
     p->all = in->all;
-    p->sample = &in->sample;
+    p->samples = in->samples;
+    p->n_samples = SAMPLES;
     p->schedule = o->schedule;
     p->evict = o->evict;
     p->prefetch = true;
@@ -97,7 +107,7 @@ int plan_coe_make(const struct plan_coe_options *o, struct moe_err *err)
     struct moe_coe_plan *plan = NULL;
     struct moe_buf text = {0};
     int status;
-    MOE_STEP(open_inputs(&in, o, err));
+    MOE_STEP(open_inputs(&in, o, SAMPLE_REQUESTS, err));
     MOE_STEP(moe_coe_plan_new(&plan, err));
     name_inputs(plan, o, &in);
     MOE_STEP(moe_coe_planner_make(&in.planner, plan, err));
@@ -160,15 +170,18 @@ static void put_line(struct moe_buf *out, const struct moe_coe_system *system,
 int plan_coe_simulate(const struct plan_coe_options *o, uint32_t n, bool json, struct moe_err *err)
 {
     struct inputs in = {0};
-    struct moe_coe_plan *best = NULL;
+    struct moe_coe_plan *best[2] = {NULL}; /* without and with prefetching */
     struct moe_coe_task task = {0};
     struct moe_buf out = {0};
     int status;
-    MOE_STEP(open_inputs(&in, o, err));
+    MOE_STEP(open_inputs(&in, o, n, err));
     /* Not the sample's requests. */
     MOE_STEP(moe_coe_task_draw(&task, in.collection, in.all, n, o->interval, ~o->seed, err));
-    MOE_STEP(moe_coe_plan_new(&best, err));
-    MOE_STEP(moe_coe_planner_make(&in.planner, best, err));
+    for (int ahead = 0; ahead < 2; ahead++) {
+        in.planner.prefetch = ahead;
+        MOE_STEP(moe_coe_plan_new(&best[ahead], err));
+        MOE_STEP(moe_coe_planner_make(&in.planner, best[ahead], err));
+    }
     if (!json)
         moe_buf_printf(&out, "%u requests, one each %g s\n%-15s %9s %9s %9s %9s %9s %9s\n", n,
                        o->interval, "", "results/s", "switches", "from host", "batch", "latency s",
@@ -176,7 +189,8 @@ int plan_coe_simulate(const struct plan_coe_options *o, uint32_t n, bool json, s
     for (uint32_t i = 0; i < MOE_COE_SYSTEMS; i++) {
         struct moe_coe_simulated got;
         struct moe_coe_plan *plan = NULL;
-        MOE_STEP(moe_coe_compare(&moe_coe_systems[i], &in.planner, best, &task, &got, &plan, err));
+        MOE_STEP(moe_coe_compare(&moe_coe_systems[i], &in.planner,
+                                 best[moe_coe_systems[i].prefetch], &task, &got, &plan, err));
         if (json) {
             moe_buf_text(&out, i ? ",\n " : "[");
             put_json(&out, &moe_coe_systems[i], plan, &got);
@@ -189,7 +203,8 @@ out:
     if (json)
         moe_buf_text(&out, "]\n");
     status = cli_print(status, &out, err);
-    moe_coe_plan_free(best);
+    moe_coe_plan_free(best[0]);
+    moe_coe_plan_free(best[1]);
     moe_coe_task_release(&task);
     close_inputs(&in);
     return status;

@@ -57,7 +57,7 @@ struct plan_coe_options {
     uint64_t memory, device_memory, seed;
     bool casual;
     uint32_t resident, window, fitted;
-    uint32_t requests; /* of the sample */
+    uint32_t requests; /* of the sample; 0: 1000, or as many as the task has */
     double margin, interval;
 };
 

@@ -12,19 +12,22 @@
 #include "base/random.h"
 #include "serve/coe_dispatch.h"
 
-/* The line of least squares through the first n points, at x. */
-static double line_at(const struct moe_coe_window *w, uint32_t n, double x)
+/* The line of least squares through the last n points, at x. One that falls is taken as level: a
+ * trend that is expected to go on falling would never be missed. */
+static double trend_at(const struct moe_coe_window *w, uint32_t n, double x)
 {
+    const uint32_t *experts = &w->experts[w->n_points - n];
+    const double *throughput = &w->throughput[w->n_points - n];
     double mean_x = 0, mean_y = 0, xx = 0, xy = 0;
     for (uint32_t i = 0; i < n; i++) {
-        mean_x += w->experts[i] / (double)n;
-        mean_y += w->throughput[i] / n;
+        mean_x += experts[i] / (double)n;
+        mean_y += throughput[i] / n;
     }
     for (uint32_t i = 0; i < n; i++) {
-        xx += (w->experts[i] - mean_x) * (w->experts[i] - mean_x);
-        xy += (w->experts[i] - mean_x) * (w->throughput[i] - mean_y);
+        xx += (experts[i] - mean_x) * (experts[i] - mean_x);
+        xy += (experts[i] - mean_x) * (throughput[i] - mean_y);
     }
-    return mean_y + (xx > 0 ? xy / xx : 0) * (x - mean_x);
+    return mean_y + (xy > 0 ? xy / xx : 0) * (x - mean_x);
 }
 
 int moe_coe_slide(const struct moe_coe_window_options *options,
@@ -52,11 +55,11 @@ int moe_coe_slide(const struct moe_coe_window_options *options,
         int status = measure(ctx, out->upper, &out->throughput[n], err);
         if (status != MOE_OK)
             return status;
+        if (n >= fitted) {
+            out->expected = trend_at(out, fitted, out->upper);
+            rises = out->expected - out->throughput[n] <= margin * fabs(out->expected);
+        }
         out->n_points++;
-        if (n < fitted)
-            continue;
-        out->expected = line_at(out, fitted, out->upper);
-        rises = out->expected - out->throughput[n] <= margin * fabs(out->expected);
     }
     out->chosen = out->lower + 1 + (uint32_t)(moe_random_next(&random) % (out->upper - out->lower));
     return MOE_OK;
@@ -157,6 +160,7 @@ static const struct moe_member point_members[] = {
 static const struct moe_member trial_members[] = {
     COUNT(MOE_ALWAYS, moe_coe_plan_trial, "cuda", cuda, 0),
     COUNT(MOE_ALWAYS, moe_coe_plan_trial, "cpu", cpu, 0),
+    COUNT(MOE_IF_SET, moe_coe_plan_trial, "experts", experts, 0),
     MOE_FIELD(MOE_ALWAYS, struct moe_coe_plan_trial, "per_second", throughput),
 };
 static const struct moe_member reason_members[] = {

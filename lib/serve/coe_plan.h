@@ -15,7 +15,7 @@ enum { MOE_COE_MAX_POINTS = 64 };
 
 struct moe_coe_window_options {
     uint32_t first;  /* size of the first window; 0: 15, as in 5.3; at most 99 */
-    uint32_t fitted; /* N: points of the trend line; 0: 2 */
+    uint32_t fitted; /* N: the trend is the line through the N points before; 0: 2 */
     double margin;   /* share by which the next point may lie below it; 0: 5% */
     uint32_t most;   /* experts that fit into memory and collection, at least 1 */
     uint64_t seed;   /* for the choice within the window */
@@ -80,6 +80,7 @@ struct moe_coe_plan_point {
 };
 struct moe_coe_plan_trial {
     uint32_t cuda, cpu;
+    uint32_t experts; /* in memory, by the window; 0: as many as that begins with */
     double throughput;
 };
 

@@ -171,19 +171,34 @@ static void coe_shares_split(struct moe_coe_shares *m, uint32_t on, uint64_t exp
 enum {
     MOST_CUDA = 6, /* executors to try */
     MOST_CPU = 3,
-    MOST_TEAMS = 8,  /* ... on a processor with divided threads */
-    CASUAL_CUDA = 3, /* 5.2 */
+    MOST_TEAMS = 8,    /* ... on a processor with divided threads */
+    CASUAL_CUDA = 3,   /* 5.2 */
+    CASUAL_SHARED = 2, /* ... where the accelerator shares the host's memory */
     CASUAL_CPU = 1,
 };
 #define LITTLE                                                                                     \
     0.25 /* of a processor's memory: a largest batch within this share is placed first             \
           */
 
+/* Executors of the accelerator and of the processor, and how memory is divided at first. */
+struct setting {
+    uint32_t cuda, cpu;
+    uint32_t resident; /* experts in the memory where they are counted; 0: not set */
+    bool casual;       /* accelerators get MOE_COE_CASUAL */
+};
+
 struct making {
     const struct moe_coe_planner *p;
     struct moe_coe_plan *plan;
     struct moe_coe_shares shares;
+    struct setting now;
     uint32_t window; /* the processor whose experts the window counts; MOE_COE_NONE */
+    struct {         /* what gave the most results a second so far */
+        struct setting setting;
+        struct moe_coe_plan_executors executors[MOE_COE_MAX_PROCESSORS];
+        double throughput; /* below 0: nothing was measured */
+        uint64_t switches;
+    } best;
     struct moe_err *err;
 };
 
@@ -195,23 +210,44 @@ static bool batch_first(const struct moe_coe_share *s)
     return (double)s->batch * s->executors->number <= LITTLE * (double)s->bytes;
 }
 
-static void split_simply(struct making *m, uint32_t on)
+/* Whether a number of experts in memory is one in this processor's: in an accelerator's, or in the
+ * only processor's. */
+static bool experts_count(const struct moe_coe_costs *c, uint32_t on)
 {
-    struct moe_coe_share *s = &m->shares.of[on];
-    bool accelerator = strcmp(m->p->costs->processors[on].name, "cuda") == 0;
-    if (batch_first(s) && !(m->p->casual && accelerator))
-        coe_shares_split(&m->shares, on, s->bytes - s->batch * s->executors->number);
-    else
-        coe_shares_split(&m->shares, on, (uint64_t)(MOE_COE_CASUAL * (double)s->bytes));
+    return c->n_processors == 1 || strcmp(c->processors[on].name, "cuda") == 0;
 }
 
-static int set_executors(struct making *m, uint32_t cuda, uint32_t cpu)
+static int split_first(struct making *m, uint32_t on)
+{
+    const struct moe_coe_share *s = &m->shares.of[on];
+    const struct moe_coe_costs *c = m->p->costs;
+    uint64_t bytes = (uint64_t)(MOE_COE_CASUAL * (double)s->bytes);
+    uint64_t requests = s->executors->number * s->request;
+    char has[32], needs[32];
+    if (m->now.resident && experts_count(c, on)) {
+        bytes = coe_shares_bytes_of(&m->shares, on, m->now.resident);
+        if (bytes + requests > s->bytes)
+            return moe_fail(m->err, MOE_ERR_LIMIT,
+                            "%u experts and a request for each executor on '%s' take %s, and %s "
+                            "are there: choose fewer",
+                            m->now.resident, s->executors->device,
+                            moe_format_bytes(bytes + requests, needs),
+                            moe_format_bytes(s->bytes, has));
+    } else if (batch_first(s) && !(m->now.casual && strcmp(c->processors[on].name, "cuda") == 0)) {
+        bytes = s->bytes - s->batch * s->executors->number;
+    }
+    coe_shares_split(&m->shares, on, bytes);
+    return MOE_OK;
+}
+
+static int set_executors(struct making *m, struct setting setting)
 {
     struct moe_coe_plan *plan = m->plan;
+    m->now = setting;
     plan->n_executors = 0;
     for (uint32_t on = 0; on < m->p->costs->n_processors; on++) {
         const char *name = m->p->costs->processors[on].name;
-        uint32_t n = strcmp(name, "cuda") == 0 ? cuda : cpu;
+        uint32_t n = strcmp(name, "cuda") == 0 ? setting.cuda : setting.cpu;
         struct moe_coe_plan_executors *e = &plan->executors[plan->n_executors];
         *e = (struct moe_coe_plan_executors){.number = n};
         memcpy(e->device, name, sizeof e->device);
@@ -232,36 +268,72 @@ static int set_executors(struct making *m, uint32_t cuda, uint32_t cpu)
                             s->executors->number == 1 ? "" : "s", s->executors->device,
                             moe_format_bytes(s->largest + s->request, needs));
         if (s->executors)
-            split_simply(m, on);
+            MOE_TRY(split_first(m, on));
     }
     return MOE_OK;
 }
 
-static int simulate(struct making *m, struct moe_coe_simulated *out)
+/* Measures the plan as it is on the samples, and notes it where nothing was better. */
+static int simulate(struct making *m)
 {
     const struct moe_coe_planner *p = m->p;
-    MOE_TRY(moe_coe_plan_simulate(m->plan, p->costs, p->all, p->sample, 0, out, m->err));
-    m->plan->throughput = out->seconds > 0 ? (double)out->results / out->seconds : 0;
-    m->plan->switches = out->switches;
+    struct moe_coe_plan *plan = m->plan;
+    uint64_t results = 0, switches = 0;
+    double seconds = 0;
+    for (uint32_t i = 0; i < p->n_samples; i++) {
+        struct moe_coe_simulated got;
+        MOE_TRY(moe_coe_plan_simulate(plan, p->costs, p->all, &p->samples[i], 0, &got, m->err));
+        results += got.results;
+        switches += got.switches;
+        seconds += got.seconds;
+    }
+    plan->throughput = seconds > 0 ? (double)results / seconds : 0;
+    plan->switches = (switches + p->n_samples / 2) / p->n_samples;
+    if (plan->throughput > m->best.throughput) {
+        m->best.setting = m->now;
+        memcpy(m->best.executors, plan->executors, plan->n_executors * sizeof *plan->executors);
+        m->best.throughput = plan->throughput;
+        m->best.switches = plan->switches;
+    }
     return MOE_OK;
 }
 
-/* Tries one combination; throughput is 0 if memory does not suffice. */
-static int try_executors(struct making *m, uint32_t cuda, uint32_t cpu, double *throughput)
+/* The plan as it was measured best. */
+static int take_best(struct making *m)
 {
-    struct moe_coe_simulated got;
-    *throughput = 0;
-    int status = set_executors(m, cuda, cpu);
+    struct moe_coe_plan *plan = m->plan;
+    MOE_TRY(set_executors(m, m->best.setting));
+    memcpy(plan->executors, m->best.executors, plan->n_executors * sizeof *plan->executors);
+    plan->throughput = m->best.throughput;
+    plan->switches = m->best.switches;
+    return MOE_OK;
+}
+
+static bool was_tried(const struct making *m, const struct setting *s)
+{
+    for (uint32_t i = 0; i < m->plan->n_trials; i++) {
+        const struct moe_coe_plan_trial *t = &m->plan->trials[i];
+        if (t->cuda == s->cuda && t->cpu == s->cpu && t->experts == s->resident)
+            return true;
+    }
+    return false;
+}
+
+/* Tries one combination, unless it was tried; memory may not suffice for it. */
+static int try_executors(struct making *m, struct setting s)
+{
+    struct moe_coe_plan *plan = m->plan;
+    if (was_tried(m, &s))
+        return MOE_OK;
+    int status = set_executors(m, s);
     if (status == MOE_OK)
-        status = simulate(m, &got);
+        status = simulate(m);
     if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE)
         return MOE_OK;
-    if (status != MOE_OK)
-        return status;
-    *throughput = m->plan->throughput;
-    if (m->plan->n_trials < MOE_COE_MAX_TRIALS)
-        m->plan->trials[m->plan->n_trials++] = (struct moe_coe_plan_trial){cuda, cpu, *throughput};
-    return MOE_OK;
+    if (status == MOE_OK && plan->n_trials < MOE_COE_MAX_TRIALS)
+        plan->trials[plan->n_trials++] =
+            (struct moe_coe_plan_trial){s.cuda, s.cpu, s.resident, plan->throughput};
+    return status;
 }
 
 /* Upper bound on host executors worth trying: more would share threads. */
@@ -272,35 +344,25 @@ static uint32_t most_cpu(const struct moe_coe_costs *c)
     return threads <= MOST_CPU ? MOST_CPU : threads < MOST_TEAMS ? threads : MOST_TEAMS;
 }
 
-/* Searches the accelerator's executors first, then, with the best number of these, the host's
- * (5.3). */
-static int search_executors(struct making *m, uint32_t *cuda, uint32_t *cpu)
+/* Searches the accelerator's executors, then, with the best number of these, the host's (5.3), and
+ * so on in turn until nothing gets better. *at: where it begins, and what it comes to. */
+static int search_executors(struct making *m, struct setting *at)
 {
     const struct moe_coe_planner *p = m->p;
-    bool has_cuda = moe_coe_costs_processor(p->costs, "cuda") != MOE_COE_NONE;
-    bool has_cpu = moe_coe_costs_processor(p->costs, "cpu") != MOE_COE_NONE;
-    bool fixed_cuda = p->cuda != UINT32_MAX, fixed_cpu = p->cpu != UINT32_MAX;
-    uint32_t first = has_cuda ? 1 : 0, most = has_cuda ? MOST_CUDA : 0;
-    double best = 0, got;
-    *cuda = fixed_cuda ? p->cuda : first;
-    *cpu = fixed_cpu ? p->cpu : has_cpu && !has_cuda;
-    for (uint32_t n = first; n <= most && has_cuda && !fixed_cuda; n++) {
-        MOE_TRY(try_executors(m, n, *cpu, &got));
-        if (got > best) {
-            best = got;
-            *cuda = n;
-        }
-    }
-    /* Without an accelerator, or with experts on the host only. */
-    for (uint32_t n = 0; n <= most_cpu(p->costs) && has_cpu && !fixed_cpu; n++) {
-        if (n == 0 && best > 0)
-            continue; /* tried above */
-        MOE_TRY(try_executors(m, *cuda, n, &got));
-        if (got > best) {
-            best = got;
-            *cpu = n;
-        }
-    }
+    bool cuda = moe_coe_costs_processor(p->costs, "cuda") != MOE_COE_NONE && p->cuda == UINT32_MAX;
+    bool cpu = moe_coe_costs_processor(p->costs, "cpu") != MOE_COE_NONE && p->cpu == UINT32_MAX;
+    double before;
+    do {
+        before = m->best.throughput;
+        for (uint32_t n = 1; n <= MOST_CUDA && cuda; n++)
+            MOE_TRY(try_executors(m, (struct setting){n, at->cpu, at->resident, false}));
+        if (m->best.throughput > before)
+            *at = m->best.setting;
+        for (uint32_t n = 0; n <= most_cpu(p->costs) && cpu; n++)
+            MOE_TRY(try_executors(m, (struct setting){at->cuda, n, at->resident, false}));
+        if (m->best.throughput > before)
+            *at = m->best.setting;
+    } while (m->best.throughput > before);
     return MOE_OK;
 }
 
@@ -316,27 +378,40 @@ static int check_named(const struct making *m, const char *processor, uint32_t n
                     n, processor);
 }
 
+/* The paper's casual setting (5.2), but for executors that are asked for. */
+static struct setting casual_setting(const struct moe_coe_planner *p)
+{
+    uint32_t on = moe_coe_costs_processor(p->costs, "cuda");
+    uint32_t cuda = on == MOE_COE_NONE                          ? 0
+                    : p->costs->processors[on].memory_bytes > 0 ? CASUAL_CUDA
+                                                                : CASUAL_SHARED;
+    return (struct setting){.cuda = p->cuda != UINT32_MAX ? p->cuda : cuda,
+                            .cpu = p->cpu != UINT32_MAX ? p->cpu : CASUAL_CPU,
+                            .casual = true};
+}
+
 static int choose_executors(struct making *m)
 {
     const struct moe_coe_planner *p = m->p;
-    uint32_t cuda = p->cuda, cpu = p->cpu;
     bool has_cuda = moe_coe_costs_processor(p->costs, "cuda") != MOE_COE_NONE;
-    MOE_TRY(check_named(m, "cuda", cuda));
-    MOE_TRY(check_named(m, "cpu", cpu));
-    if (p->casual) {
-        cuda = cuda != UINT32_MAX ? cuda : has_cuda ? CASUAL_CUDA : 0;
-        cpu = cpu != UINT32_MAX ? cpu : CASUAL_CPU;
-    } else if (cuda == UINT32_MAX || cpu == UINT32_MAX)
-        MOE_TRY(search_executors(m, &cuda, &cpu));
-    MOE_TRY(set_executors(m, cuda, cpu));
+    struct setting at = {.cuda = p->cuda != UINT32_MAX ? p->cuda : has_cuda,
+                         .cpu = p->cpu != UINT32_MAX ? p->cpu : !has_cuda,
+                         .resident = p->resident};
+    MOE_TRY(check_named(m, "cuda", p->cuda));
+    MOE_TRY(check_named(m, "cpu", p->cpu));
+    if (p->casual)
+        at = casual_setting(p);
+    else
+        MOE_TRY(search_executors(m, &at));
+    MOE_TRY(set_executors(m, at));
     if (m->plan->n_trials > 0)
         moe_coe_plan_because(m->plan, "executors",
                              "%u on the accelerator and %u on the processor were the best of %u "
                              "combinations tried on the sample",
-                             cuda, cpu, m->plan->n_trials);
+                             at.cuda, at.cpu, m->plan->n_trials);
     else
         moe_coe_plan_because(m->plan, "executors", "%u on the accelerator, %u on the processor: %s",
-                             cuda, cpu, p->casual ? "the casual setting" : "as asked for");
+                             at.cuda, at.cpu, p->casual ? "the casual setting" : "as asked for");
     return MOE_OK;
 }
 
@@ -345,10 +420,10 @@ static int choose_executors(struct making *m)
 static int measure(void *ctx, uint32_t n_experts, double *throughput, struct moe_err *err)
 {
     struct making *m = ctx;
-    struct moe_coe_simulated got;
     (void)err; /* the same as m->err */
+    m->now.resident = experts_count(m->p->costs, m->window) ? n_experts : 0;
     coe_shares_split(&m->shares, m->window, coe_shares_bytes_of(&m->shares, m->window, n_experts));
-    MOE_TRY(simulate(m, &got));
+    MOE_TRY(simulate(m));
     *throughput = m->plan->throughput;
     return MOE_OK;
 }
@@ -375,16 +450,24 @@ static int slide(struct making *m, uint32_t on)
     for (uint32_t i = 0; i < found.n_points; i++)
         plan->points[plan->n_points++] =
             (struct moe_coe_plan_point){found.experts[i], found.throughput[i]};
+    m->now.resident = experts_count(m->p->costs, on) ? found.chosen : 0;
     coe_shares_split(&m->shares, on, coe_shares_bytes_of(&m->shares, on, found.chosen));
-    moe_coe_plan_because(
-        plan, s->executors->device,
-        "its largest batches would take %.0f%% of %s, so the number of experts in memory was "
-        "searched with a sliding window; between %u "
-        "and %u throughput fell below its trend (%.4g a second instead of %.4g), and %u was picked "
-        "at random from that range",
-        100 * (double)s->batch * s->executors->number / (double)s->bytes,
-        moe_format_bytes(s->bytes, size), found.lower, found.upper,
-        found.throughput[found.n_points - 1], found.expected, found.chosen);
+    const double last = found.throughput[found.n_points - 1];
+    char stop[160];
+    if (found.expected > 0 && last < (1 - plan->window.margin) * found.expected)
+        snprintf(stop, sizeof stop,
+                 "between %u and %u throughput fell below its trend (%.4g a second instead of "
+                 "%.4g)",
+                 found.lower, found.upper, last, found.expected);
+    else
+        snprintf(stop, sizeof stop, "up to %u, its end, throughput did not fall below its trend",
+                 found.upper);
+    moe_coe_plan_because(plan, s->executors->device,
+                         "its largest batches would take %.0f%% of %s, so the number of experts in "
+                         "memory was searched with a sliding window; %s, and %u was picked at "
+                         "random from the window's last range",
+                         100 * (double)s->batch * s->executors->number / (double)s->bytes,
+                         moe_format_bytes(s->bytes, size), stop, found.chosen);
     return MOE_OK;
 }
 
@@ -401,8 +484,7 @@ static int divide(struct making *m, uint32_t on)
                              "%.0f%% of %s for experts, the rest for batches: the "
                              "casual setting",
                              100 * MOE_COE_CASUAL, moe_format_bytes(s->bytes, size));
-    } else if (p->resident && (accelerator || p->costs->n_processors == 1)) {
-        coe_shares_split(&m->shares, on, coe_shares_bytes_of(&m->shares, on, p->resident));
+    } else if (p->resident && experts_count(p->costs, on)) {
         moe_coe_plan_because(m->plan, s->executors->device, "%u experts, as asked for",
                              p->resident);
     } else if (batch_first(s)) {
@@ -419,6 +501,43 @@ static int divide(struct making *m, uint32_t on)
     } else {
         return slide(m, on);
     }
+    return MOE_OK;
+}
+
+/* ---- The best of all that was measured ---- */
+
+/* Looks where the paper's search does not: other executors with the best number of experts in
+ * memory, and the casual setting. Says so where something measured was better than what that search
+ * came to, which is in the plan. */
+static int look_further(struct making *m)
+{
+    struct moe_coe_plan *plan = m->plan;
+    double searched = plan->throughput;
+    struct setting at = m->best.setting;
+    char text[sizeof plan->reasons->text] = "";
+    if (m->window != MOE_COE_NONE && experts_count(m->p->costs, m->window)) {
+        for (uint32_t i = 0; i < plan->n_executors && !at.resident; i++)
+            if (strcmp(m->best.executors[i].device, plan->window.device) == 0)
+                at.resident = m->best.executors[i].experts;
+        MOE_TRY(search_executors(m, &at));
+    }
+    int status = set_executors(m, casual_setting(m->p));
+    status = status == MOE_OK ? simulate(m) : status;
+    if (status != MOE_OK && status != MOE_ERR_LIMIT && status != MOE_ERR_USAGE)
+        return status;
+    MOE_TRY(take_best(m));
+    for (uint32_t i = 0; i < plan->n_executors; i++) {
+        const struct moe_coe_plan_executors *e = &plan->executors[i];
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%u on %s with %u expert%s",
+                 i ? " and " : "", e->number, e->device, e->experts, e->experts == 1 ? "" : "s");
+    }
+    if (plan->throughput > searched)
+        moe_coe_plan_because(
+            plan, "the best",
+            "of everything that was measured, %s in memory%s gave the most results "
+            "a second, %.4g against %.4g of that search: it is planned",
+            text, m->best.setting.casual ? " (the casual setting)" : "", plan->throughput,
+            searched);
     return MOE_OK;
 }
 
@@ -467,8 +586,8 @@ static void explain_host(struct making *m)
 int moe_coe_planner_make(const struct moe_coe_planner *p, struct moe_coe_plan *plan,
                          struct moe_err *err)
 {
-    struct making m = {.p = p, .plan = plan, .window = MOE_COE_NONE, .err = err};
-    struct moe_coe_simulated got;
+    struct making m = {
+        .p = p, .plan = plan, .window = MOE_COE_NONE, .best.throughput = -1, .err = err};
     snprintf(plan->schedule, sizeof plan->schedule, "%s", p->schedule);
     snprintf(plan->evict, sizeof plan->evict, "%s", p->evict);
     plan->prefetch = p->prefetch;
@@ -481,7 +600,10 @@ int moe_coe_planner_make(const struct moe_coe_planner *p, struct moe_coe_plan *p
     MOE_STEP(choose_executors(&m));
     for (uint32_t on = 0; on < p->costs->n_processors; on++)
         MOE_STEP(divide(&m, on));
-    MOE_STEP(simulate(&m, &got));
+    MOE_STEP(simulate(&m));
+    if (!p->casual && !p->resident)
+        MOE_STEP(look_further(&m));
+    MOE_STEP(take_best(&m));
     list_batches(&m);
     explain_host(&m);
 out:

@@ -20,8 +20,10 @@
 struct moe_coe_planner {
     const struct moe_coe_costs *costs;
     const struct moe_coe_experts *all;
-    const struct moe_coe_task *sample; /* requests */
-    const char *schedule, *evict;      /* names */
+    const struct moe_coe_task *samples; /* [n_samples] tasks like those to come, at least one: what
+                                           is measured is the mean of them */
+    uint32_t n_samples;
+    const char *schedule, *evict; /* names */
     bool prefetch;
     bool casual;           /* accelerators get MOE_COE_CASUAL; executors as given, or 3 and 1 */
     uint64_t memory_bytes; /* the host's; 0: as in the costs */

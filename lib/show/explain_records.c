@@ -383,14 +383,20 @@ static void put_ways(const struct moe_coe_plan *plan, const struct moe_pen *pen)
 static void put_trials(const struct moe_coe_plan *plan, const struct moe_pen *pen)
 {
     double most = 0;
-    if (plan->n_trials)
-        moe_buf_text(pen->out, "\nExecutors tried         results/s\n");
-    for (uint32_t i = 0; i < plan->n_trials; i++)
+    bool counted = false;
+    for (uint32_t i = 0; i < plan->n_trials; i++) {
         most = plan->trials[i].throughput > most ? plan->trials[i].throughput : most;
+        counted = counted || plan->trials[i].experts;
+    }
+    if (plan->n_trials)
+        moe_buf_printf(pen->out, "\nExecutors%-15sresults/s\n", counted ? "; experts" : " tried");
     for (uint32_t i = 0; i < plan->n_trials; i++) {
         const struct moe_coe_plan_trial *t = &plan->trials[i];
-        moe_buf_printf(pen->out, "  %2" PRIu32 " cuda, %2" PRIu32 " cpu  %14.4g  ", t->cuda, t->cpu,
-                       t->throughput);
+        moe_buf_printf(pen->out, "  %2" PRIu32 " cuda, %2" PRIu32 " cpu", t->cuda, t->cpu);
+        if (t->experts)
+            moe_buf_printf(pen->out, "; %-4" PRIu32 "%10.4g  ", t->experts, t->throughput);
+        else
+            moe_buf_printf(pen->out, "  %14.4g  ", t->throughput);
         moe_draw_bar(pen->out, most > 0 ? t->throughput / most : 0,
                      moe_draw_columns(pen->screen, 30, 60), pen->screen);
         moe_buf_text(pen->out, "\n");

@@ -76,7 +76,8 @@ static int open_world(struct world *w, char **args, uint32_t requests, struct mo
         status = moe_coe_plan_new(&w->plan, err);
     const struct moe_coe_planner planner = {.costs = w->costs,
                                             .all = w->all,
-                                            .sample = &w->sample,
+                                            .samples = &w->sample,
+                                            .n_samples = 1,
                                             .schedule = "coserve",
                                             .evict = "two-stage",
                                             .casual = true,

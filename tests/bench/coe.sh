@@ -84,8 +84,8 @@ grew by 0.4% with that: results of chance, as which request comes first, moved b
 
 Systems: *samba*, *samba-fifo*, *samba-parallel* are the paper's three baselines (5.1); *none*, *em*, *em+ra*,
 *coserve* add expert management, request arranging and request assigning in turn (5.3); *casual* has three
-executors on the GPU, one on the CPU and 75% of the GPU's memory for experts, *coserve* executors and memory as
-`moe-plan --coe` finds them (CoServe Best); *coserve+next* also loads the next expert while the present one
+executors on the GPU (two on the UMA machine), one on the CPU and 75% of the GPU's memory for experts, *coserve*
+executors and memory as `moe-plan --coe` finds them (CoServe Best); *coserve+next* also loads the next expert while the present one
 computes, which the paper does not have and `moe-serve` does.
 
 TEXT

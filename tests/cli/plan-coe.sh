@@ -35,6 +35,9 @@ run "$plan" --coe "$tmp/other.yaml" --costs $numa
 error_line 2 "moe-plan: expert 'detect02': the costs have no architecture 'vgg'*" "costs of other models"
 run "$plan" --coe "$tmp/a.yaml" --costs $numa --device-memory 100M --executors cuda:1
 error_line 4 "moe-plan: 100.00 MiB is not enough for 1 executor on 'cuda'*" "memory that does not suffice"
+run "$plan" --coe "$tmp/a.yaml" --costs $numa --executors cuda:1 --resident 300
+error_line 4 "moe-plan: 300 experts and a request for each executor on 'cuda' take *, and 12.00 GiB are there*" \
+    "more experts by hand than fit"
 
 # Plans.
 run "$plan" --coe "$tmp/a.yaml" --costs $numa -o "$tmp/p.yaml"
@@ -58,6 +61,8 @@ expect_stdout_like '*"format"*"moe-coe-plan"*"reasons"*' "... and as JSON"
 run "$plan" --coe "$tmp/a.yaml" --costs $numa --casual
 expect_stdout_like "*  3 on cuda           3.00 GiB      1.00 GiB*  1 on cpu*the casual setting*" \
     "the casual setting: three executors, 75% for experts"
+run "$plan" --coe "$tmp/a.yaml" --costs $uma --casual
+expect_stdout_like "*  2 on cuda *  1 on cpu*the casual setting*" "... two where there is one memory"
 run "$plan" --coe "$tmp/a.yaml" --costs $uma --executors cuda:2
 expect_stdout_like "*the largest batches take 12.4% of 24.00 GiB, so these*come first*" \
     "where batches take little they come first"
@@ -78,10 +83,23 @@ for costs in $numa $uma; do
     check "... CoServe ahead of every baseline, with fewer switches" awk '
         $1 ~ /^samba/ { speed[$1] = $2; switches[$1] = $3 }
         $1 == "coserve" { s = $2; n = $3 }
-        END { for (i in speed) if (s < 2 * speed[i] || n > 0.5 * switches[i]) exit 1 }' "$out"
+        END { for (i in speed) if (s < 2 * speed[i] || n > 0.6 * switches[i]) exit 1 }' "$out"
     # shellcheck disable=SC2016
     check "... each part adds to it" awk '
         $1 ~ /^(none|em|em\+ra|coserve)$/ { if ($2 <= speed || (n && $3 >= n)) exit 1; speed = $2; n = $3 }' "$out"
+done
+# Plans that lost to the casual setting, by up to 42%: few types, little memory, slow loads.
+SKEW=0.5 sh profiles/coe/board.sh 80 >"$tmp/few.yaml"
+awk '{ while (match($0, /load_[a-z_]*seconds: [0-9.]+/)) {
+           split(substr($0, RSTART, RLENGTH), a, ": ")
+           printf "%s%s: %g", substr($0, 1, RSTART - 1), a[1], 3 * a[2]
+           $0 = substr($0, RSTART + RLENGTH)
+       } print }' $numa >"$tmp/slow.yaml"
+for costs in $numa "$tmp/slow.yaml"; do
+    run "$plan" --coe "$tmp/few.yaml" --costs "$costs" --memory 4G --simulate 3500
+    # shellcheck disable=SC2016
+    check "... CoServe's best setting is no worse than its casual one" awk '
+        { speed[$1] = $2 } END { exit !(speed["coserve"] > 0.97 * speed["casual"]) }' "$out"
 done
 run "$plan" --coe "$tmp/b.yaml" --costs $uma --simulate 200 --json
 expect_stdout_like '[[]{"system": "samba", "schedule": "fcfs", "evict": "lru", "prefetch": false, "cuda": 1,*}[]]' \

@@ -447,6 +447,31 @@ static int broken(void *ctx, uint32_t n, double *throughput, struct moe_err *err
     return n > 20 ? moe_fail(err, MOE_ERR_IO, "no") : MOE_OK;
 }
 
+/* By experts: steep, then flatter, then falling by little at a time. */
+static int curve(void *ctx, uint32_t n, double *throughput, struct moe_err *err)
+{
+    (void)ctx;
+    (void)err;
+    *throughput = n <= 28   ? 20 + 0.1 * n
+                  : n <= 56 ? 22.8 + 0.01 * (n - 28)
+                            : 23.08 - 0.15 * (n - 56);
+    return MOE_OK;
+}
+
+/* f(N + 1) follows the N points before it (4.5): a trend of long ago, from which 48 would lie 7%
+ * below, does not stop the window; a fall that goes on does, though each step is small. */
+static void the_trend_rolls(void **state)
+{
+    struct moe_coe_window_options o = {.most = 90};
+    struct moe_coe_window w;
+    struct moe_err err;
+    (void)state;
+    assert_ok(moe_coe_slide(&o, curve, NULL, &w, &err), &err);
+    assert_int_equal(w.experts[3], 48);
+    assert_int_equal(w.lower, 63); /* 21.28 at 68, after 23.08 and 22.03 */
+    assert_int_equal(w.upper, 68);
+}
+
 static void the_window_stops_where_throughput_falls(void **state)
 {
     uint32_t top = 33;
@@ -498,6 +523,7 @@ int main(void)
         cmocka_unit_test(batches_are_split_and_the_next_is_fetched),
         cmocka_unit_test(a_simulation_by_hand),
         cmocka_unit_test(every_request_is_served),
+        cmocka_unit_test(the_trend_rolls),
         cmocka_unit_test(the_window_stops_where_throughput_falls),
     };
     return cmocka_run_group_tests_name("coe", tests, NULL, NULL);

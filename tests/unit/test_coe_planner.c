@@ -88,7 +88,8 @@ static void open_world(struct world *w, const char *costs, uint32_t requests)
     assert_ok(moe_coe_task_draw(&w->task, w->collection, w->all, requests, 0.004, 1, &err), &err);
     w->planner = (struct moe_coe_planner){.costs = w->costs,
                                           .all = w->all,
-                                          .sample = &w->task,
+                                          .samples = &w->task,
+                                          .n_samples = 1,
                                           .schedule = "coserve",
                                           .evict = "two-stage",
                                           .cuda = UINT32_MAX,
@@ -263,6 +264,7 @@ static void the_casual_setting_is_the_papers(void **state)
 static void where_batches_are_large_the_window_slides(void **state)
 {
     struct world w;
+    struct moe_err err;
     (void)state;
     open_world(&w, apart, 600);
     w.planner.cuda = 2;
@@ -273,7 +275,8 @@ static void where_batches_are_large_the_window_slides(void **state)
     assert_string_equal(plan->window.device, "cuda");
     assert_true(plan->n_points >= 2 && plan->points[0].experts == 8);
     assert_in_range(plan->window.chosen, plan->window.lower + 1, plan->window.upper);
-    assert_true(cuda->experts >= plan->window.chosen && cuda->experts <= plan->window.upper + 1);
+    for (uint32_t i = 0; i < plan->n_points; i++)
+        assert_true(plan->throughput >= plan->points[i].throughput);
     for (uint32_t i = 0; i < plan->n_batches; i++) /* 100 bytes each */
         if (strcmp(plan->batches[i].architecture, "big") == 0 &&
             strcmp(plan->batches[i].device, "cuda") == 0)
@@ -285,7 +288,66 @@ static void where_batches_are_large_the_window_slides(void **state)
     assert_int_equal(on(plan, "cuda")->experts, 7);
     assert_int_equal(plan->n_points, 0);
     moe_coe_plan_free(plan);
+    w.planner.resident = 40; /* more than 2000 bytes */
+    assert_ok(moe_coe_plan_new(&plan, &err), &err);
+    assert_fails(moe_coe_planner_make(&w.planner, plan, &err), MOE_ERR_LIMIT, "choose fewer", &err);
+    moe_coe_plan_free(plan);
     close_world(&w);
+}
+
+/* Whatever memory, load times and task are, of all that was measured the best is planned, and
+ * nothing that runs is left out: the casual setting, points of the window, other executors. The
+ * throughput that a plan says is what its settings give. */
+static void the_best_of_everything_is_planned(void **state)
+{
+    uint32_t by_casual = 0, beyond = 0;
+    (void)state;
+    for (uint32_t way = 0; way < 24; way++) {
+        struct moe_coe_simulated got[2];
+        struct moe_coe_task tasks[2];
+        struct world w;
+        struct moe_err err;
+        double most = 0;
+        open_world(&w, way % 2 ? shared : apart, 100 + 100 * (way / 2 % 3));
+        for (int i = 0; i < 2; i++)
+            assert_ok(
+                moe_coe_task_draw(&tasks[i], w.collection, w.all, w.task.n, 0.004, way + i, &err),
+                &err);
+        w.planner.samples = tasks;
+        w.planner.n_samples = 2;
+        w.planner.prefetch = way / 6 % 2;
+        w.planner.memory_bytes = way < 12 ? 1500 : 4000;
+        w.planner.cuda = way % 4 ? UINT32_MAX : 3 - way % 3;
+        w.planner.window.seed = way;
+        w.planner.cpu = way % 4 ? UINT32_MAX : 1;
+        w.planner.window.first = way % 4 ? 0 : 50; /* the first point has all memory */
+        struct moe_coe_plan *plan = make(&w);
+        for (int i = 0; i < 2; i++)
+            assert_ok(moe_coe_plan_simulate(plan, w.costs, w.all, &tasks[i], 0, &got[i], &err),
+                      &err);
+        assert_true(plan->throughput ==
+                    (got[0].results + got[1].results) / (got[0].seconds + got[1].seconds));
+        for (uint32_t i = 0; i < plan->n_points; i++)
+            most = fmax(most, plan->points[i].throughput);
+        for (uint32_t i = 0; i < plan->n_trials; i++)
+            most = fmax(most, plan->trials[i].throughput);
+        assert_true(plan->throughput >= most);
+        w.planner.casual = true;
+        struct moe_coe_plan *casual = make(&w);
+        assert_int_equal(on(casual, "cuda")->number, way % 4 == 0 ? 3 - way % 3
+                                                     : way % 2    ? 2
+                                                                  : 3); /* 5.2 */
+        assert_true(plan->throughput >= casual->throughput);
+        by_casual += plan->throughput == casual->throughput;
+        for (uint32_t i = 0; i < plan->n_reasons; i++)
+            beyond += strcmp(plan->reasons[i].about, "the best") == 0;
+        moe_coe_plan_free(casual);
+        moe_coe_plan_free(plan);
+        for (int i = 0; i < 2; i++)
+            moe_coe_task_release(&tasks[i]);
+        close_world(&w);
+    }
+    assert_true(beyond >= 8 && by_casual >= 1 && by_casual < beyond);
 }
 
 static void where_batches_are_small_they_come_first(void **state)
@@ -529,6 +591,7 @@ int main(void)
         cmocka_unit_test(rules_share_all_results),
         cmocka_unit_test(the_casual_setting_is_the_papers),
         cmocka_unit_test(where_batches_are_large_the_window_slides),
+        cmocka_unit_test(the_best_of_everything_is_planned),
         cmocka_unit_test(where_batches_are_small_they_come_first),
         cmocka_unit_test(the_best_of_the_executors_is_taken),
         cmocka_unit_test(teams_compute_side_by_side),
