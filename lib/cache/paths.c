@@ -5,10 +5,28 @@
 
 #include "cache/exact_math.h"
 
-enum { ROOM = MOE_PATHS_TOKENS, NEAREST = MOE_PATHS_NEAREST };
+enum {
+    NEAREST = MOE_PATHS_NEAREST,
+    BLOCK = 16,    /* tokens that are compared at once */
+    AT_ONCE = 4,   /* blocks */
+    LEAST = 64,    /* tokens that are worth remembering */
+    SHARE = 64,    /* of the memory beside which it is kept */
+    GAINS = 3276,  /* what a layer adds to a likeness where everything is the same */
+    WHOLE = 64512, /* ... and what that is in the end, since 1/32, 1/64 and 1/256 fade */
+    UNKNOWN = 0xffff,
+};
 
-static const float KEEPS = 0.95f, GROWS = 1 / 0.95f;
 static const float SHARP = 8 * 1.44269504f; /* of a vote's weight, in powers of 2 */
+
+/* Sixteen bytes side by side, or eight numbers of two. */
+typedef uint8_t bytes_aside __attribute__((vector_size(BLOCK)));
+typedef uint16_t words_aside __attribute__((vector_size(BLOCK)));
+
+static uint64_t bytes_of(const struct moe_paths *p, uint32_t room)
+{
+    uint64_t bytes_per_token = (uint64_t)p->n_layers * p->top_k << p->wide;
+    return room * (bytes_per_token + sizeof *p->likeness);
+}
 
 void moe_paths_carve(struct moe_paths *p, struct moe_arena *a,
                      const struct moe_follower_params *params)
@@ -16,116 +34,174 @@ void moe_paths_carve(struct moe_paths *p, struct moe_arena *a,
     *p = (struct moe_paths){.n_layers = params->n_layers,
                             .n_experts = params->n_experts,
                             .top_k = params->top_k,
-                            .scale = 1};
-    p->chosen = moe_arena_take(a, (uint64_t)p->n_layers * ROOM * p->top_k, sizeof *p->chosen);
-    p->likeness = moe_arena_take(a, ROOM, sizeof *p->likeness);
-    p->is_nearest = moe_arena_take(a, ROOM, sizeof *p->is_nearest);
-    p->met = moe_arena_take(a, ROOM, sizeof *p->met);
-    p->is_chosen = moe_arena_take(a, p->n_experts + 1, sizeof *p->is_chosen);
+                            .room = MOE_PATHS_TOKENS,
+                            .wide = params->n_experts > UINT8_MAX};
+    while (params->beside && p->room && bytes_of(p, p->room) > params->beside / SHARE)
+        p->room = p->room > LEAST ? p->room / 2 : 0;
+    p->chosen = moe_arena_take(a, (uint64_t)p->n_layers * p->room, (uint64_t)p->top_k << p->wide);
+    p->likeness = moe_arena_take(a, p->room, sizeof *p->likeness);
+    p->mine = moe_arena_take(a, p->top_k, BLOCK);
+    p->row = moe_arena_take(a, p->top_k, sizeof *p->row);
 }
 
-static uint16_t *chosen_at(const struct moe_paths *p, uint32_t layer, uint32_t token)
+/* A layer's block with the token. */
+static uint8_t *block_of(const struct moe_paths *p, uint32_t layer, uint32_t token)
 {
-    return p->chosen + ((uint64_t)layer * ROOM + token) * p->top_k;
+    return p->chosen + (((uint64_t)layer * p->room + token / BLOCK * BLOCK) * p->top_k << p->wide);
 }
 
-static void forget(struct moe_paths *p, uint32_t layer, uint32_t token)
+static uint32_t chosen_at(const struct moe_paths *p, const uint8_t *block, uint32_t token,
+                          uint32_t k)
 {
-    for (uint32_t i = 0; i < p->top_k; i++)
-        chosen_at(p, layer, token)[i] = (uint16_t)p->n_experts;
+    uint32_t at = k * BLOCK + token % BLOCK;
+    uint16_t wide;
+    if (!p->wide)
+        return block[at] == UINT8_MAX ? UNKNOWN : block[at];
+    memcpy(&wide, block + 2 * at, sizeof wide);
+    return wide;
+}
+
+static void put(const struct moe_paths *p, uint8_t *block, uint32_t token, uint32_t k,
+                uint32_t expert)
+{
+    uint32_t at = k * BLOCK + token % BLOCK;
+    uint16_t wide = (uint16_t)expert;
+    if (p->wide)
+        memcpy(block + 2 * at, &wide, sizeof wide);
+    else
+        block[at] = (uint8_t)expert;
+}
+
+/* What a token has chosen in a layer; NULL: that is not known. */
+static void note(struct moe_paths *p, uint32_t layer, uint32_t token, const uint32_t *chosen)
+{
+    uint8_t *block = block_of(p, layer, token);
+    for (uint32_t k = 0; k < p->top_k; k++)
+        put(p, block, token, k, chosen ? chosen[k] : UNKNOWN);
 }
 
 void moe_paths_begin(struct moe_paths *p)
 {
     p->layer = p->n_layers; /* the first choice begins a pass */
-    for (uint32_t layer = 0; layer < p->n_layers; layer++)
-        for (uint32_t token = 0; token < ROOM; token++)
-            forget(p, layer, token);
+    memset(p->chosen, 0xff, ((uint64_t)p->n_layers * p->room * p->top_k) << p->wide);
 }
 
 void moe_paths_begin_sequence(struct moe_paths *p)
 {
-    memset(p->likeness, 0, ROOM * sizeof *p->likeness);
+    memset(p->likeness, 0, p->room * sizeof *p->likeness);
     p->n_nearest = 0;
     p->follows = false;
 }
 
-/* The pass's tokens take the places of the oldest. */
+/* The pass's tokens take the places of the oldest; all that was alike moves on with them. */
 static void begin_pass(struct moe_paths *p, uint32_t n_rows)
 {
-    uint32_t n = n_rows < ROOM ? n_rows : ROOM;
-    for (uint32_t i = 0; i < ROOM; i++)
-        p->likeness[i] /= p->scale;
-    p->scale = 1;
-    p->now = (p->now + n_rows) % ROOM;
+    uint32_t by = n_rows % p->room, rest = p->room - by, n = n_rows < p->room ? n_rows : p->room;
+    uint16_t behind[MOE_PATHS_TOKENS];
+    memcpy(behind, p->likeness + rest, by * sizeof *behind);
+    memmove(p->likeness + by, p->likeness, rest * sizeof *behind);
+    memcpy(p->likeness, behind, by * sizeof *behind);
+    for (uint32_t i = 0; i < p->n_nearest; i++)
+        p->nearest[i] = (p->nearest[i] + by) % p->room;
+    p->now = (p->now + by) % p->room;
     p->n_rows = n_rows;
     for (uint32_t layer = 0; layer < p->n_layers; layer++)
         for (uint32_t i = 0; i < n; i++)
-            forget(p, layer, (p->now + ROOM - i) % ROOM);
+            note(p, layer, (p->now + p->room - i) % p->room, NULL);
 }
 
-/* Adds what tokens [first, first + n) share with the current one to their distances', from `at` on,
- * and lists those that share something and lie not below the floor. */
-static uint32_t compare(struct moe_paths *p, uint32_t layer, uint32_t first, uint32_t n,
-                        uint32_t at, float floor, uint32_t n_met)
+/* How many of `mine` are among the experts of each token of AT_ONCE blocks. */
+static void count_same(const uint8_t *blocks, const uint8_t *mine, uint32_t top_k, uint8_t *same)
 {
-    const uint16_t *chosen = chosen_at(p, layer, first);
-    float scale = p->scale / (float)p->top_k;
-    for (uint32_t i = 0; i < n; i++, chosen += p->top_k) {
-        uint32_t same = 0;
-        for (uint32_t k = 0; k < p->top_k; k++)
-            same += p->is_chosen[chosen[k]];
-        p->likeness[at + i] += scale * (float)(int32_t)same;
-        p->met[n_met] = (uint16_t)(at + i);
-        n_met += same > 0 && p->likeness[at + i] >= floor;
+    bytes_aside sums[AT_ONCE] = {{0}}, experts[AT_ONCE], expert;
+    for (uint32_t k = 0; k < top_k; k++) {
+        for (uint32_t i = 0; i < AT_ONCE; i++)
+            memcpy(&experts[i], blocks + (i * top_k + k) * BLOCK, BLOCK);
+        for (uint32_t j = 0; j < top_k; j++) {
+            memcpy(&expert, mine + j * BLOCK, BLOCK);
+            for (int i = 0; i < AT_ONCE; i++)
+                sums[i] -= (bytes_aside)(experts[i] == expert);
+        }
     }
-    return n_met;
+    memcpy(same, sums, sizeof sums);
 }
 
-/* Whether the first is nearer; among equals the one of the shorter distance. */
+static void count_same_wide(const uint8_t *blocks, const uint32_t *mine, uint32_t top_k,
+                            uint8_t *same)
+{
+    const uint16_t *experts = (const uint16_t *)(const void *)blocks;
+    memset(same, 0, AT_ONCE * BLOCK);
+    for (uint32_t block = 0; block < AT_ONCE; block++, same += BLOCK)
+        for (uint32_t k = 0; k < top_k; k++, experts += BLOCK)
+            for (uint32_t j = 0; j < top_k; j++)
+                for (int i = 0; i < BLOCK; i++)
+                    same[i] += experts[i] == mine[j];
+}
+
+/* Adds to the likeness of every token what it shares with the current one. */
+static void compare(struct moe_paths *p, uint32_t layer, const uint32_t *chosen)
+{
+    const uint16_t gains = (uint16_t)(GAINS / p->top_k);
+    for (uint32_t k = 0; k < p->top_k; k++)
+        memset(p->mine + k * BLOCK, (uint8_t)chosen[k], BLOCK);
+    for (uint32_t token = 0; token < p->room; token += AT_ONCE * BLOCK) {
+        uint8_t same[AT_ONCE * BLOCK];
+        uint16_t *likeness = p->likeness + token;
+        if (p->wide)
+            count_same_wide(block_of(p, layer, token), chosen, p->top_k, same);
+        else
+            count_same(block_of(p, layer, token), p->mine, p->top_k, same);
+        for (int i = 0; i < AT_ONCE * BLOCK; i += 8) {
+            words_aside l, add;
+            memcpy(&l, likeness + i, sizeof l);
+            for (int k = 0; k < 8; k++)
+                add[k] = same[i + k];
+            l += add * gains - (l >> 5) - (l >> 6) - (l >> 8);
+            memcpy(likeness + i, &l, sizeof l);
+        }
+    }
+}
+
+/* Whether the first is nearer; among equals the later one. */
 static bool is_nearer(const struct moe_paths *p, uint32_t a, uint32_t b)
 {
-    return p->likeness[a] > p->likeness[b] || (p->likeness[a] == p->likeness[b] && a > b);
+    return p->likeness[a] > p->likeness[b] ||
+           (p->likeness[a] == p->likeness[b] && (p->now - a) % p->room < (p->now - b) % p->room);
 }
 
-/* Puts a distance among the nearest, which are sorted. */
-static void rank(struct moe_paths *p, uint32_t distance)
+/* Puts a token among the nearest, which are sorted. */
+static void rank(struct moe_paths *p, uint32_t token)
 {
     uint32_t at = p->n_nearest;
-    if (at == NEAREST && !is_nearer(p, distance, p->nearest[at - 1]))
+    if (at == NEAREST && !is_nearer(p, token, p->nearest[at - 1]))
         return;
     at -= at == NEAREST;
-    for (; at > 0 && is_nearer(p, distance, p->nearest[at - 1]); at--)
+    for (; at > 0 && is_nearer(p, token, p->nearest[at - 1]); at--)
         p->nearest[at] = p->nearest[at - 1];
-    p->nearest[at] = distance;
+    p->nearest[at] = token;
     p->n_nearest += p->n_nearest < NEAREST;
 }
 
-/* Distances that share nothing keep their order, so that the nearest are among those that were and
- * those that share something. */
-static void find_nearest(struct moe_paths *p, uint32_t layer)
+/* The nearest are no less alike than any of those that were. */
+static void find_nearest(struct moe_paths *p)
 {
-    uint32_t before[NEAREST], n = p->n_nearest, n_met;
-    float floor = n == NEAREST ? p->likeness[p->nearest[n - 1]] : 0;
-    p->scale *= GROWS;
-    /* Distance ROOM - i lies at i, beside token now + i: from the oldest to the last. */
-    uint32_t n_behind = ROOM - 1 - p->now;
-    n_met = compare(p, layer, p->now + 1, n_behind, 1, floor, 0);
-    n_met = compare(p, layer, 0, p->now, 1 + n_behind, floor, n_met);
-    memcpy(before, p->nearest, n * sizeof *before);
-    p->n_nearest = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        rank(p, before[i]);
-        p->is_nearest[before[i]] = 1;
-    }
-    for (uint32_t i = 0; i < n_met; i++)
-        if (!p->is_nearest[p->met[i]])
-            rank(p, p->met[i]);
-    for (uint32_t i = 0; i < n; i++)
-        p->is_nearest[before[i]] = 0;
-    float per = (1 - KEEPS) * SHARP / p->scale;
+    uint16_t floor = UINT16_MAX;
     for (uint32_t i = 0; i < p->n_nearest; i++)
-        p->weights[i] = moe_exact_exp2(p->likeness[p->nearest[i]] * per);
+        floor = p->likeness[p->nearest[i]] < floor ? p->likeness[p->nearest[i]] : floor;
+    floor = p->n_nearest < NEAREST || floor == 0 ? 1 : floor;
+    p->n_nearest = 0;
+    for (uint32_t token = 0; token < p->room; token += BLOCK) {
+        words_aside likeness[2];
+        uint64_t reaches[2];
+        memcpy(likeness, p->likeness + token, sizeof likeness);
+        likeness[0] = (words_aside)(likeness[0] >= floor) | (words_aside)(likeness[1] >= floor);
+        memcpy(reaches, likeness, sizeof reaches);
+        for (uint32_t i = 0; (reaches[0] | reaches[1]) && i < BLOCK; i++)
+            if (p->likeness[token + i] >= floor)
+                rank(p, token + i);
+    }
+    for (uint32_t i = 0; i < p->n_nearest; i++)
+        p->weights[i] = moe_exact_exp2((float)p->likeness[p->nearest[i]] * (SHARP / WHOLE));
 }
 
 static bool is_one_text(const struct moe_choices *c)
@@ -139,44 +215,60 @@ static bool is_one_text(const struct moe_choices *c)
 bool moe_paths_add(struct moe_paths *p, const struct moe_choices *c)
 {
     uint32_t sequence = c->sequences ? c->sequences[0] : 0;
-    bool begins = c->layer <= p->layer;
+    bool begins = c->layer <= p->layer, one = is_one_text(c);
     p->layer = c->layer;
-    if (!is_one_text(c) || (p->follows && p->sequence != sequence))
+    if (!one || (p->follows && p->sequence != sequence))
         moe_paths_begin_sequence(p);
-    if (!is_one_text(c))
+    if (!one || !p->room)
         return false;
     if (begins || p->n_rows != c->n_rows)
         begin_pass(p, c->n_rows);
     p->sequence = sequence;
     p->follows = true;
-    uint32_t n = c->n_rows < ROOM ? c->n_rows : ROOM;
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t *row = c->chosen + (uint64_t)(c->n_rows - 1 - i) * p->top_k;
-        uint16_t *out = chosen_at(p, c->layer, (p->now + ROOM - i) % ROOM);
-        for (uint32_t k = 0; k < p->top_k; k++)
-            out[k] = (uint16_t)row[k];
-    }
     const uint32_t *last = c->chosen + (uint64_t)(c->n_rows - 1) * p->top_k;
-    for (uint32_t k = 0; k < p->top_k; k++)
-        p->is_chosen[last[k]] = 1;
-    find_nearest(p, c->layer);
-    for (uint32_t k = 0; k < p->top_k; k++)
-        p->is_chosen[last[k]] = 0;
+    uint32_t n = c->n_rows < p->room ? c->n_rows : p->room;
+    for (uint32_t i = 1; i < n; i++)
+        note(p, c->layer, (p->now + p->room - i) % p->room, last - (uint64_t)i * p->top_k);
+    compare(p, c->layer, last);
+    note(p, c->layer, p->now, last);
+    find_nearest(p);
     return p->n_nearest > 0;
 }
 
 uint32_t moe_paths_votes(const struct moe_paths *p, uint32_t layer, float *votes, uint16_t *voted)
 {
-    uint32_t n = 0, then = p->now + (layer <= p->layer);
+    uint32_t n = 0, then = layer <= p->layer;
     for (uint32_t i = 0; i < p->n_nearest; i++) {
-        const uint16_t *chosen = chosen_at(p, layer, (then + p->nearest[i]) % ROOM);
-        if (chosen[0] == p->n_experts)
+        uint32_t token = (p->nearest[i] + then) % p->room;
+        const uint8_t *block = block_of(p, layer, token);
+        if (chosen_at(p, block, token, 0) == UNKNOWN)
             continue;
         for (uint32_t k = 0; k < p->top_k; k++) {
-            voted[n] = chosen[k];
-            n += votes[chosen[k]] == 0;
-            votes[chosen[k]] += p->weights[i];
+            uint32_t expert = chosen_at(p, block, token, k);
+            voted[n] = (uint16_t)expert;
+            n += votes[expert] == 0;
+            votes[expert] += p->weights[i];
         }
     }
     return n;
+}
+
+bool moe_paths_visit(struct moe_paths *p, uint32_t n_tokens, bool reads, moe_part_fn visit,
+                     void *ctx)
+{
+    bool goes = true;
+    for (uint32_t layer = 0; layer < p->n_layers; layer++)
+        for (uint32_t i = 0; i < n_tokens && goes; i++) {
+            bool kept = i < p->room, known = kept;
+            uint32_t token = kept ? (p->now + p->room - i) % p->room : 0;
+            uint8_t *block = block_of(p, layer, token);
+            for (uint32_t k = 0; k < p->top_k && !reads; k++)
+                p->row[k] = (uint16_t)(kept ? chosen_at(p, block, token, k) : UNKNOWN);
+            goes = visit(ctx, p->row, p->top_k, sizeof *p->row);
+            for (uint32_t k = 0; k < p->top_k && reads; k++)
+                known &= p->row[k] < p->n_experts;
+            for (uint32_t k = 0; k < p->top_k && reads && kept; k++)
+                put(p, block, token, k, known ? p->row[k] : UNKNOWN);
+        }
+    return goes;
 }

@@ -6,7 +6,7 @@
  * For each distance the shares of experts that were the same add up, fading by 5% a layer; the
  * MOE_PATHS_NEAREST distances with the largest sums vote for what their tokens chose in the layers
  * to come, and the tokens after them in the layers up to the current one. A vote weighs e^(8 s), s
- * the faded mean share.
+ * the faded mean share. Sums are whole numbers, the same on every machine.
  *
  * One text at a time: passes over several texts neither remember nor vote. The last tokens are
  * remembered, over all texts.
@@ -20,27 +20,29 @@
 #include "base/mem.h"
 #include "cache/usage.h"
 
-enum { MOE_PATHS_NEAREST = 16, MOE_PATHS_TOKENS = 1024 };
+enum { MOE_PATHS_NEAREST = 16, MOE_PATHS_TOKENS = 4096 };
 
 struct moe_paths {
     uint32_t n_layers, n_experts, top_k;
-    uint16_t *chosen; /* [layer][MOE_PATHS_TOKENS][top_k] by number; n_experts: nothing known */
-    float
-        *likeness; /* [MOE_PATHS_TOKENS] by MOE_PATHS_TOKENS less the distance: sums, times scale */
-    float scale;
-    uint32_t now;      /* the current token's number, modulo MOE_PATHS_TOKENS */
-    uint32_t layer;    /* whose router chose last */
-    uint32_t n_rows;   /* of the pass */
-    uint32_t sequence; /* the text */
-    bool follows;      /* it has a last token */
-    uint32_t n_nearest, nearest[MOE_PATHS_NEAREST]; /* as in `likeness` */
+    uint32_t room; /* tokens remembered, whole blocks of them; 0: nothing is */
+    bool wide;     /* experts' numbers take two bytes */
+    /* By token modulo `room`: blocks of tokens, of each token's choice a row of the block. The
+     * first row has n_experts + 1 for what is not known. */
+    uint8_t *chosen;    /* [layer][room / BLOCK][top_k][BLOCK] of one or two bytes */
+    uint16_t *likeness; /* [room] of the current token, and those before, to each and before it */
+    uint32_t now;       /* the current token, modulo `room` */
+    uint32_t layer;     /* whose router chose last */
+    uint32_t n_rows;    /* of the pass */
+    uint32_t sequence;  /* the text */
+    bool follows;       /* it has a last token */
+    uint32_t n_nearest, nearest[MOE_PATHS_NEAREST]; /* tokens, modulo `room` */
     float weights[MOE_PATHS_NEAREST];
-    uint8_t *is_nearest; /* [MOE_PATHS_TOKENS] scratch */
-    uint16_t *met;       /* [MOE_PATHS_TOKENS] scratch */
-    uint8_t *is_chosen;  /* [n_experts + 1] scratch */
+    uint8_t *mine; /* [top_k][BLOCK] scratch */
+    uint16_t *row; /* [top_k] scratch */
 };
 
-/* Carves everything, zeroed; begin before use. */
+/* Carves everything, zeroed: room for MOE_PATHS_TOKENS tokens, or fewer, none at last, as
+ * params->beside asks; begin before use. */
 void moe_paths_carve(struct moe_paths *p, struct moe_arena *arena,
                      const struct moe_follower_params *params);
 void moe_paths_begin(struct moe_paths *p);
@@ -51,5 +53,9 @@ bool moe_paths_add(struct moe_paths *p, const struct moe_choices *c);
 /* Adds the votes for a layer's next choice to votes [n_experts], zero before, and lists the experts
  * that have some: voted [MOE_PATHS_NEAREST * top_k]. Returns their number. */
 uint32_t moe_paths_votes(const struct moe_paths *p, uint32_t layer, float *votes, uint16_t *voted);
+/* Visits what the last n_tokens tokens chose in each layer, the newest first; reads: as far as
+ * there is room, that is what they chose from now on. */
+bool moe_paths_visit(struct moe_paths *p, uint32_t n_tokens, bool reads, moe_part_fn visit,
+                     void *ctx);
 
 #endif

@@ -34,9 +34,10 @@ const struct moe_policy_ops *moe_policy_find(const char *name)
     return NULL;
 }
 
-int moe_policy_follow(const struct moe_policy_ops *ops, struct moe_usage *u, struct moe_err *err)
+int moe_policy_follow(const struct moe_policy_ops *ops, struct moe_usage *u, uint64_t beside,
+                      struct moe_err *err)
 {
-    const struct moe_follower_params params = {u->n_layers, u->n_experts, u->top_k};
+    const struct moe_follower_params params = {u->n_layers, u->n_experts, u->top_k, beside};
     if (!ops->follow)
         return MOE_OK;
     struct moe_arena arena = {.size = moe_policy_follow_bytes(ops, &params)};

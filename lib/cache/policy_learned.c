@@ -35,6 +35,8 @@
  * More half-lives (1, 4, 16, 64), the time since the last use and the number of tokens seen were
  * tried as further terms, and every token of every layer as examples; none was worth its cost.
  */
+#include <math.h>
+
 #include "cache/exact_math.h"
 #include "cache/habits.h"
 #include "cache/paths.h"
@@ -345,13 +347,113 @@ static void begin_sequence(struct moe_follower *f)
     memset(t->waits, 0, t->habits.n_layers);
 }
 
+/* ---- What it has learnt ---- */
+
+/* Begins with nothing: all else is zero. */
+static void begin(struct learned *t)
+{
+    uint32_t n_layers = t->habits.n_layers;
+    moe_paths_begin(&t->paths);
+    for (uint64_t key = 0; key < (uint64_t)n_layers * t->habits.n_experts; key++)
+        t->base.scores[key] = t->bases[key] = NEVER;
+    for (uint32_t layer = 0; layer < n_layers; layer++)
+        t->began[layer] = 0 - layer % STRIDE;
+    t->exact[1] = 1;
+    t->exact[VOTES] = 0.5;
+    t->exact[ONE] = -2;
+    for (int i = 0; i < N_TERMS; i++) {
+        t->curvature[i][i] = PRIOR;
+        t->weights[i] = (float)t->exact[i];
+    }
+}
+
+static bool visit(struct learned *t, uint32_t n_tokens, bool reads, moe_part_fn part, void *ctx)
+{
+    const struct moe_habits *h = &t->habits;
+    const uint64_t n_layers = h->n_layers, n_keys = n_layers * h->n_experts;
+    return part(ctx, t->exact, N_TERMS, sizeof *t->exact) &&
+           part(ctx, t->curvature, (uint64_t)N_TERMS * N_TERMS, sizeof **t->curvature) &&
+           part(ctx, t->uses, n_keys * N_MEANS, sizeof *t->uses) &&
+           part(ctx, t->tokens, n_layers * N_MEANS, sizeof *t->tokens) &&
+           part(ctx, t->bases, n_keys, sizeof *t->bases) && part(ctx, t->used, n_keys, 1) &&
+           part(ctx, h->followed, n_keys * h->n_experts, sizeof *h->followed) &&
+           part(ctx, h->tokens, n_keys, sizeof *h->tokens) &&
+           part(ctx, h->count, n_keys, sizeof *h->count) &&
+           part(ctx, h->runs, n_layers, sizeof *h->runs) &&
+           moe_paths_visit(&t->paths, n_tokens, reads, part, ctx);
+}
+
+static bool forget_part(void *ctx, void *numbers, uint64_t n, uint32_t bytes)
+{
+    memset(numbers, 0, n * bytes);
+    return true;
+}
+
+static bool are_within(const float *x, uint64_t n, float least, float most)
+{
+    bool good = true;
+    for (uint64_t i = 0; i < n; i++)
+        good &= x[i] >= least && x[i] <= most;
+    return good;
+}
+
+/* Whether all numbers are such as could have been learnt. */
+static bool makes_sense(const struct learned *t)
+{
+    const double most = 0x1p50;
+    const uint64_t n_layers = t->habits.n_layers, n_keys = n_layers * t->habits.n_experts;
+    bool good = are_within(t->uses, n_keys * N_MEANS, 0, 0x1p32f) &&
+                are_within(t->tokens, n_layers * N_MEANS, 0, 0x1p32f) &&
+                are_within(t->bases, n_keys, NEVER, -NEVER);
+    for (int i = 0; i < N_TERMS; i++) {
+        double beside = 0;
+        good &= fabs(t->exact[i]) < -(double)NEVER;
+        for (int j = 0; j < i; j++)
+            beside += fabs(t->curvature[i][j]);
+        good &= beside < most && t->curvature[i][i] >= 1 && t->curvature[i][i] < most;
+    }
+    for (uint64_t key = 0; key < n_keys; key++)
+        good &= t->used[key] <= 1 && t->habits.count[key] <= INT32_MAX;
+    return good;
+}
+
+static bool learnt(struct moe_follower *f, uint32_t n_tokens, bool reads, moe_part_fn part,
+                   void *ctx)
+{
+    struct learned *t = (struct learned *)f;
+    const struct moe_habits *h = &t->habits;
+    if (t->learns)
+        newton_step(t);
+    if (!reads)
+        return visit(t, n_tokens, false, part, ctx);
+    moe_paths_begin(&t->paths);
+    bool good = visit(t, n_tokens, true, part, ctx) && makes_sense(t);
+    memset(t->gradient, 0, sizeof t->gradient);
+    if (!good) {
+        visit(t, 0, true, forget_part, NULL);
+        begin(t);
+    }
+    for (int i = 0; i < N_TERMS; i++)
+        t->weights[i] = (float)t->exact[i];
+    memcpy(f->scores, t->bases, (uint64_t)h->n_layers * h->n_experts * sizeof *t->bases);
+    for (uint32_t layer = 0; layer < h->n_layers; layer++) {
+        t->began[layer] =
+            h->runs[layer] - layer % STRIDE; /* after its next choice at the soonest */
+        t->n_voted[layer] = 0;
+        f->version[layer]++;
+    }
+    begin_sequence(f);
+    return good;
+}
+
 /* ---- Opening ---- */
 
 static struct moe_follower *follow(struct moe_arena *a, const struct moe_follower_params *p)
 {
     uint64_t n = p->n_experts, n_layers = p->n_layers, n_keys = n * n_layers;
     struct learned *at = moe_arena_take(a, 1, sizeof *at);
-    struct learned t = {.base = {.chosen = chosen, .begin_sequence = begin_sequence}};
+    struct learned t = {
+        .base = {.chosen = chosen, .begin_sequence = begin_sequence, .learnt = learnt}};
     moe_habits_carve(&t.habits, a, p);
     moe_paths_carve(&t.paths, a, p);
     t.base.scores = moe_arena_take(a, n_keys, sizeof *t.base.scores);
@@ -379,19 +481,9 @@ static struct moe_follower *follow(struct moe_arena *a, const struct moe_followe
     t.sloped = moe_arena_take(a, t.stride, sizeof *t.sloped);
     if (!at)
         return NULL;
-    moe_paths_begin(&t.paths);
-    for (uint64_t key = 0; key < n_keys; key++)
-        t.base.scores[key] = t.bases[key] = NEVER;
-    for (uint32_t layer = 0; layer < n_layers; layer++)
-        t.began[layer] = 0 - layer % STRIDE;
-    t.exact[1] = 1;
-    t.exact[VOTES] = 0.5;
-    t.exact[ONE] = -2;
-    for (int i = 0; i < N_TERMS; i++) {
-        t.curvature[i][i] = PRIOR;
-        t.weights[i] = (float)t.exact[i];
-    }
     *at = t;
+    at->base.n_tokens = t.paths.room;
+    begin(at);
     return &at->base;
 }
 

@@ -22,15 +22,26 @@ struct moe_choices {
     const uint32_t *sequences; /* [n_rows] the sequence of each row; NULL: all of sequence 0 */
 };
 
+/* Looks at an array of whole or floating-point numbers of so many bytes, or fills it. False: no
+ * further. */
+typedef bool (*moe_part_fn)(void *ctx, void *numbers, uint64_t n, uint32_t bytes);
+
 struct moe_follower {
     float *scores;     /* [layer][expert] high ones stay */
     uint64_t *version; /* [n_layers] choices so far */
     void (*chosen)(struct moe_follower *f, const struct moe_choices *c);
     void (*begin_sequence)(struct moe_follower *f); /* the next token follows none */
+    /* All that it has learnt, array by array, with n_tokens past tokens (learnt.h). After they are
+     * filled (reads) it begins a text; false: it was given what it cannot have learnt, or `part`
+     * gave up, and it has forgotten everything. NULL: it keeps nothing. */
+    bool (*learnt)(struct moe_follower *f, uint32_t n_tokens, bool reads, moe_part_fn part,
+                   void *ctx);
+    uint32_t n_tokens; /* past tokens that it remembers at most */
 };
 
 struct moe_follower_params {
     uint32_t n_layers, n_experts, top_k;
+    uint64_t beside; /* bytes of the slots that it is kept beside, which its own follow; 0: any */
 };
 
 /*

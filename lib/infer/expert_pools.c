@@ -94,7 +94,7 @@ void moe_expert_pools_size(struct moe_expert_pools *p, const struct moe_pack *pa
         moe_pools_size(&p->pools, inventory, o->strategy ? o->strategy : &plain, o->high, o->low,
                        o->cache_bytes, o->n_working);
     const struct moe_follower_params choices = {inventory->n_layers, inventory->n_experts,
-                                                inventory->top_k};
+                                                inventory->top_k, p->pools.bytes};
     if (o->strategy)
         p->policy = moe_policy_follow_bytes(o->strategy->cache, &choices);
     uint32_t n_slots = p->pools.n_slots;

@@ -138,6 +138,14 @@ static void set_batch(struct moe_plan_memory *m, uint32_t batch)
     m->batch = batch;
 }
 
+/* What the policy keeps of choices beside slots of so many bytes. */
+static uint64_t policy_bytes(const struct moe_strategy *s, const struct moe_inventory *inv,
+                             uint64_t beside)
+{
+    const struct moe_follower_params choices = {inv->n_layers, inv->n_experts, inv->top_k, beside};
+    return moe_policy_follow_bytes(s->cache, &choices);
+}
+
 static int fit_shape(void *ctx, const struct moe_strategy *wanted, const struct moe_fit_room *room,
                      struct moe_fitted *out, struct moe_err *err)
 {
@@ -167,8 +175,7 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, const struct 
     bool fits = available >= m->all && (!m->total || m->total - fixed >= m->all);
     MOE_TRY(resolve_on_shape(f, fits, out, err));
     uint64_t slot_bytes = moe_inventory_slot_bytes(inv, out->high);
-    const struct moe_follower_params choices = {inv->n_layers, inv->n_experts, inv->top_k};
-    uint64_t policy = moe_policy_follow_bytes(out->strategy.cache, &choices);
+    const uint64_t policy = policy_bytes(&out->strategy, inv, available);
     if (out->strategy.resident) {
         m->experts = m->all;
         m->floor = fixed - m->work + asked_work + m->all;
@@ -184,8 +191,9 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, const struct 
     moe_pools_size(&out->pools, inv, &out->strategy, out->high, out->low, slots.cache_bytes,
                    slots.working);
     out->staging = slots.staging;
-    m->experts = out->pools.bytes + policy;
-    uint64_t least = named ? m->experts : inv->top_k * slot_bytes + policy;
+    m->experts = out->pools.bytes + policy_bytes(&out->strategy, inv, out->pools.bytes);
+    uint64_t least = inv->top_k * slot_bytes;
+    least = named ? m->experts : least + policy_bytes(&out->strategy, inv, least);
     m->floor = fixed - m->work + asked_work + least;
     if (m->total && m->total < fixed + least)
         return moe_fail(err, MOE_ERR_LIMIT,

@@ -780,7 +780,7 @@ static int open_parts(struct moe_scheduler *s, const struct moe_scheduler_option
     MOE_TRY(moe_usage_init(&s->usage, s->n_layers, s->n_experts, s->top_k, err));
     s->usage.n_encoder = s->n_encoder;
     if (s->strategy.cache)
-        MOE_TRY(moe_policy_follow(s->strategy.cache, &s->usage, err));
+        MOE_TRY(moe_policy_follow(s->strategy.cache, &s->usage, o->pools->bytes, err));
     if (o->frequency)
         memcpy(s->usage.frequency, o->frequency,
                (uint64_t)s->n_layers * s->n_experts * sizeof *o->frequency);

@@ -2,7 +2,8 @@
  * Replays traces through caches of experts, each policy at each size:
  *
  *     replay_trace [--policy NAME,...] [--capacity SIZE,...] [--per-layer] [--by-token] [--all]
- *                  [--half-life TOKENS] [--keep-records] [--cost] TRACE...
+ *                  [--half-life TOKENS] [--keep-records] [--cost] [--cold]
+ *                  [--learn FILE] TRACE...
  *
  * Prints one table of hit rates for each trace. A capacity is a number of slots (300), so many
  * times what a token visits (2x) or bytes of experts (4000M; sizes are those of the trace's first
@@ -19,6 +20,9 @@
  * the mean over the sizes, reading the trace apart, with this tool's own accounts, which are the
  * same for all.
  *
+ * --cold: each sequence begins with an empty cache and new records, as in a process of its own.
+ * --learn: policies that learn go on from this file (moe-profile --learn).
+ *
  * The last row is the optimum (plan/optimal.h), of one cache for all layers also with --per-layer:
  * decoded tokens' hits, which are the same however prompts are looked up; with --all a dash. Of
  * bytes it has so many slots as experts of the mean size fit into them.
@@ -33,6 +37,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "cache/learnt.h"
 #include "cache/policy.h"
 #include "cache/usage.h"
 #include "plan/optimal.h"
@@ -44,7 +49,8 @@ struct options {
     const struct moe_policy_ops *policies[MAX_ITEMS];
     const char *capacities[MAX_ITEMS];
     int n_policies, n_capacities;
-    bool cost;
+    const char *learn; /* NULL: none */
+    bool cost, cold;
     bool per_layer, by_token, all, keep_records;
     double half_life;
 };
@@ -230,7 +236,11 @@ static int open_cache(struct cache *c, const struct options *o, const struct moe
     if (status == MOE_OK)
         status = moe_usage_init(&c->usage, shape->n_layers, shape->n_experts, shape->top_k, err);
     if (status == MOE_OK)
-        status = moe_policy_follow(policy, &c->usage, err);
+        status = moe_policy_follow(policy, &c->usage, 0, err);
+    const struct moe_learnt_origin origin = {shape->source_fingerprint, "the trace's",
+                                             shape->n_layers, shape->n_experts, shape->top_k};
+    if (status == MOE_OK && o->learn && c->usage.follower && c->usage.follower->learnt)
+        status = moe_learnt_read(o->learn, &origin, c->usage.follower, err);
     c->room = (uint32_t)room;
     c->rows = moe_alloc(room * shape->n_layers * shape->top_k, sizeof *c->rows, err);
     c->n_rows = moe_alloc(shape->n_layers, sizeof *c->n_rows, err);
@@ -290,6 +300,18 @@ static double processor_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Goes on with an empty cache. */
+static int begin_again(struct cache *c, const struct moe_policy_ops *policy, const char *capacity,
+                       uint64_t room, struct moe_err *err)
+{
+    const struct cache before = *c;
+    close_cache(c);
+    int status = open_cache(c, before.options, before.shape, policy, capacity, room, err);
+    memcpy(c->lookups, before.lookups, sizeof c->lookups);
+    memcpy(c->hits, before.hits, sizeof c->hits);
+    return status;
+}
+
 static int replay(struct moe_trace *t, const struct options *o, const struct moe_policy_ops *policy,
                   const char *capacity, struct cost *cost, struct moe_err *err)
 {
@@ -300,6 +322,10 @@ static int replay(struct moe_trace *t, const struct options *o, const struct moe
     int status = open_cache(&c, o, moe_trace_shape(t), policy, capacity, room, err);
     moe_trace_rewind(t);
     while (status == MOE_OK && (status = moe_trace_next(t, &token, err)) == MOE_OK && token) {
+        if (o->cold && token->index == 0 && cost->tokens)
+            status = begin_again(&c, policy, capacity, room, err);
+        if (status != MOE_OK)
+            break;
         double began = processor_seconds();
         take_token(&c, t, token);
         cost->seconds += processor_seconds() - began;
@@ -399,6 +425,8 @@ static bool parse(struct options *o, int argc, char **argv)
         {"all", no_argument, NULL, 'a'},
         {"half-life", required_argument, NULL, 'h'},
         {"cost", no_argument, NULL, 's'},
+        {"cold", no_argument, NULL, 'C'},
+        {"learn", required_argument, NULL, 'L'},
         {0},
     };
     static char usual[] = "0.5x,1x,2x,4x,6x";
@@ -409,7 +437,10 @@ static bool parse(struct options *o, int argc, char **argv)
         o->by_token |= c == 't';
         o->all |= c == 'a';
         o->cost |= c == 's';
-        if (c == 'p')
+        o->cold |= c == 'C';
+        if (c == 'L')
+            o->learn = optarg;
+        else if (c == 'p')
             good = take_list(o, optarg, &o->n_policies, take_policy);
         else if (c == 'c')
             good = take_list(o, optarg, &o->n_capacities, take_capacity);
@@ -432,7 +463,7 @@ int main(int argc, char **argv)
     if (!parse(&o, argc, argv)) {
         fprintf(stderr, "replay_trace [--policy NAME,...] [--capacity SLOTS|TIMESx|BYTES,...] "
                         "[--per-layer] [--by-token] [--all] [--half-life TOKENS] "
-                        "[--keep-records] [--cost] TRACE...\n");
+                        "[--keep-records] [--cost] [--cold] [--learn FILE] TRACE...\n");
         return 2;
     }
     int status = MOE_OK;

@@ -148,7 +148,7 @@ static void policies_take_memory(void **state)
     assert_ok(fit(&l, 0, &learned, &err), &err);
     struct moe_engine *e = strategies_open(&fixture, &l);
     const struct moe_config *c = &e->model->config;
-    const struct moe_follower_params choices = {c->n_layers, c->n_experts, c->top_k};
+    const struct moe_follower_params choices = {c->n_layers, c->n_experts, c->top_k, 1};
     uint64_t keeps = moe_policy_follow_bytes(moe_policy_find("learned"), &choices);
     assert_true(keeps > 0);
     assert_int_equal(learned.memory.floor - lru.memory.floor, keeps);

@@ -121,11 +121,14 @@ static void shapes(void **state)
     assert_int_equal(f.memory.total, 0);
 }
 
-/* What a policy keeps of choices is taken from the experts' memory. */
+/* What a policy keeps of choices is taken from the experts' memory, and is less where there is
+ * little. */
 static void policies_take_memory(void **state)
 {
     static const char *const policies[] = {"transition", "learned"};
-    const struct moe_follower_params choices = {two.n_layers, two.n_experts, two.top_k};
+    const struct moe_follower_params choices = {two.n_layers, two.n_experts, two.top_k,
+                                                30 * EXPERT};
+    const struct moe_follower_params few = {two.n_layers, two.n_experts, two.top_k, 2 * EXPERT};
     for (int i = 0; i < 2; i++) {
         struct moe_fitted f;
         struct moe_err err = {0};
@@ -140,7 +143,7 @@ static void policies_take_memory(void **state)
         assert_ok(fitter.fit(fitter.ctx, &s, NULL, &f, &err), &err);
         assert_int_equal(f.pools.n_slots, 30);
         assert_int_equal(f.memory.experts, 30 * EXPERT + keeps);
-        assert_int_equal(f.memory.floor, 2 * EXPERT + keeps);
+        assert_int_equal(f.memory.floor, 2 * EXPERT + moe_policy_follow_bytes(s.cache, &few));
         assert_ok(fit(&shape, "lru", 30 * EXPERT, &f, &err), &err);
         assert_int_equal(f.memory.experts, 30 * EXPERT);
     }

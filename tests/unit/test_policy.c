@@ -25,7 +25,7 @@ static void cache_open(struct cache *c, const char *name, uint32_t capacity, uin
     const struct moe_policy_params params = {
         .n_keys = N_KEYS, .capacity = capacity, .seed = seed, .usage = &c->usage};
     assert_non_null(moe_policy_find(name));
-    assert_ok(moe_policy_follow(moe_policy_find(name), &c->usage, &err), &err);
+    assert_ok(moe_policy_follow(moe_policy_find(name), &c->usage, 0, &err), &err);
     assert_ok(moe_policy_open(&c->policy, moe_policy_find(name), &params, &err), &err);
 }
 

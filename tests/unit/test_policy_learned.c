@@ -2,13 +2,17 @@
  * Policies that follow what routers choose: transition and learned, against hand-computed cases and
  * plain implementations of their definitions in double precision.
  */
+#define _DEFAULT_SOURCE /* scratch_dir.h */
 #include <math.h>
 #include <pthread.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "cache/exact_math.h"
+#include "cache/learnt.h"
 #include "cache/policy.h"
 
+#include "../scratch_dir.h"
 #include "../test.h"
 
 enum { N_LAYERS = 3, N_EXPERTS = 12, N_KEYS = N_LAYERS * N_EXPERTS, TOP_K = 2, N_TOKENS = 300 };
@@ -37,7 +41,7 @@ static void open_usage(struct moe_usage *u, const char *name)
 {
     struct moe_err err = {0};
     assert_ok(moe_usage_init(u, N_LAYERS, N_EXPERTS, TOP_K, &err), &err);
-    assert_ok(moe_policy_follow(moe_policy_find(name), u, &err), &err);
+    assert_ok(moe_policy_follow(moe_policy_find(name), u, 0, &err), &err);
 }
 
 static void choose(struct moe_usage *u, uint32_t layer, const uint32_t *chosen, uint32_t n_rows)
@@ -214,7 +218,7 @@ static void naive_step(double a[TERMS][TERMS], const double *g, double *w)
 
 /* Sums of shares by distance, in the same arithmetic, since equal ones decide who votes. */
 struct naive_paths {
-    float likeness[N_TOKENS], scale;
+    uint32_t likeness[N_TOKENS];
 };
 
 static bool has(uint32_t t, uint32_t layer, uint32_t e)
@@ -224,12 +228,10 @@ static bool has(uint32_t t, uint32_t layer, uint32_t e)
 
 static void naive_compare(struct naive_paths *p, uint32_t t, uint32_t layer)
 {
-    for (uint32_t d = 0; layer == 0 && d < N_TOKENS; d++)
-        p->likeness[d] /= p->scale;
-    p->scale = (layer ? p->scale : 1) * (1 / 0.95f);
     for (uint32_t d = 1; d <= t; d++) {
+        uint32_t l = p->likeness[d];
         int same = has(t - d, layer, tokens[t][layer][0]) + has(t - d, layer, tokens[t][layer][1]);
-        p->likeness[d] += p->scale / TOP_K * (float)same;
+        p->likeness[d] = l - l / 32 - l / 64 - l / 256 + (uint32_t)same * (3276 / TOP_K);
     }
 }
 
@@ -247,7 +249,7 @@ static bool naive_votes(const struct naive_paths *p, uint32_t t, uint32_t layer,
         if (!best)
             return n > 0;
         taken[best] = true;
-        double s = 0.05 * (double)p->likeness[best] / (double)p->scale;
+        double s = p->likeness[best] / 64512.0;
         for (int i = 0; i < TOP_K; i++)
             votes[tokens[t - best + (of <= layer)][of][i]] += exp(8 * s);
     }
@@ -306,7 +308,7 @@ static void learned_equals_its_definition(void **state)
 {
     double a[TERMS][TERMS] = {{0}}, g[TERMS] = {0}, w[TERMS] = {0, 1, 0, 0, 0, 0, 0.5, -2};
     struct naive_example examples[N_LAYERS] = {0}, now;
-    struct naive_paths paths = {.scale = 1};
+    struct naive_paths paths = {{0}};
     struct moe_usage u;
     uint32_t random = 0;
     bool learns = false;
@@ -365,6 +367,96 @@ static void learned_equals_its_definition(void **state)
     moe_usage_release(&u);
 }
 
+/* ---- What it has learnt ---- */
+
+static const struct moe_learnt_origin origin = {77, "the model", N_LAYERS, N_EXPERTS, TOP_K};
+
+static void choose_all(struct moe_usage *u, uint32_t from, uint32_t to)
+{
+    for (uint32_t t = from; t < to; t++)
+        for (uint32_t l = 0; l < N_LAYERS; l++)
+            choose(u, l, tokens[t][l], 1);
+}
+
+/* The next text's first token is scored as by the one that learnt; where there is room for fewer
+ * past tokens, nearly so. */
+static void what_was_learnt_goes_on(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_usage a, b, few;
+    open_usage(&a, "learned");
+    open_usage(&b, "learned");
+    assert_ok(moe_usage_init(&few, N_LAYERS, N_EXPERTS, TOP_K, &err), &err);
+    assert_ok(moe_policy_follow(moe_policy_find("learned"), &few, 100000, &err), &err);
+    assert_true(few.follower->n_tokens > 0 && few.follower->n_tokens < a.follower->n_tokens);
+    choose_all(&a, 0, 200);
+    assert_ok(moe_learnt_write(in_dir("learnt"), &origin, a.follower, &err), &err);
+    assert_ok(moe_learnt_read(in_dir("learnt"), &origin, b.follower, &err), &err);
+    assert_ok(moe_learnt_read(in_dir("learnt"), &origin, few.follower, &err), &err);
+    for (uint32_t k = 0; k < N_KEYS; k++)
+        assert_true(b.follower->scores[k] == few.follower->scores[k]);
+    a.follower->begin_sequence(a.follower);
+    choose_all(&a, 200, 201);
+    choose_all(&b, 200, 201);
+    choose_all(&few, 200, 201);
+    double apart = 0;
+    for (uint32_t k = 0; k < N_KEYS; k++) {
+        assert_true(a.follower->scores[k] == b.follower->scores[k]);
+        apart = fmax(apart, fabs((double)(a.follower->scores[k] - few.follower->scores[k])));
+    }
+    assert_true(apart > 0 && apart < 3);
+    moe_usage_release(&a);
+    moe_usage_release(&b);
+    moe_usage_release(&few);
+}
+
+static bool poison(void *ctx, void *numbers, uint64_t n, uint32_t bytes)
+{
+    memset(numbers, *(const int *)ctx, n * bytes);
+    return true;
+}
+
+/* After a file that cannot be read nothing is known: what follows is scored as after none. */
+static void what_is_wrong_is_not_learnt(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_usage a, b, fresh;
+    struct moe_buf file = {0};
+    open_usage(&a, "learned");
+    open_usage(&b, "learned");
+    open_usage(&fresh, "learned");
+    choose_all(&a, 0, 50);
+    assert_ok(moe_learnt_write(in_dir("learnt"), &origin, a.follower, &err), &err);
+    assert_ok(moe_file_read_all(in_dir("learnt"), 1 << 20, &file, &err), &err);
+    struct moe_learnt_origin other = origin;
+    other.source = 78;
+    assert_fails(moe_learnt_read(in_dir("learnt"), &other, b.follower, &err), MOE_ERR_USAGE,
+                 "another model", &err);
+    other = origin;
+    other.n_experts++;
+    assert_fails(moe_learnt_read(in_dir("learnt"), &other, b.follower, &err), MOE_ERR_USAGE,
+                 "other layers", &err);
+    for (uint64_t at = 0; at < file.size; at += at < 3000 ? 7 : 4999) {
+        file.data[at] ^= 4;
+        write_in_dir("learnt", file.data, file.size);
+        assert_true(moe_learnt_read(in_dir("learnt"), &origin, b.follower, &err) < 0);
+        file.data[at] ^= 4;
+    }
+    for (uint64_t n = 0; n < file.size; n += file.size / 10) {
+        write_in_dir("learnt", file.data, n);
+        assert_true(moe_learnt_read(in_dir("learnt"), &origin, b.follower, &err) < 0);
+    }
+    for (int byte = 0; byte < 256; byte += 51)
+        assert_false(b.follower->learnt(b.follower, 10, true, poison, &byte));
+    choose_all(&b, 0, 30);
+    choose_all(&fresh, 0, 30);
+    assert_memory_equal(b.follower->scores, fresh.follower->scores, N_KEYS * sizeof(float));
+    moe_buf_release(&file);
+    moe_usage_release(&a);
+    moe_usage_release(&b);
+    moe_usage_release(&fresh);
+}
+
 /* ---- Both ---- */
 
 /* A hash of all scores over all tokens. */
@@ -392,7 +484,7 @@ static void *hash_scores(void *name)
 /* The same bits on any thread, and on any machine: those written here. */
 static void scores_are_the_same_everywhere(void **state)
 {
-    static const uint64_t wants[] = {0x62de64921eef0c88, 0x76744b4503eaf8d0};
+    static const uint64_t wants[] = {0x62de64921eef0c88, 0x852a62500e211116};
     for (int i = 0; i < 2; i++) {
         pthread_t threads[4];
         for (int k = 0; k < 4; k++)
@@ -477,7 +569,7 @@ static void texts_do_not_label_one_another(void **state)
             choose(&u, l, tokens[t][l], 1);
     }
     double votes[N_EXPERTS];
-    struct naive_paths paths = {.scale = 1}; /* a text's token follows none here, either */
+    struct naive_paths paths = {{0}}; /* a text's token follows none here, either */
     for (uint32_t l = 0; l < N_LAYERS; l++)
         naive_compare(&paths, 59, l);
     assert_true(naive_votes(&paths, 59, N_LAYERS - 1, 0, votes));
@@ -517,6 +609,8 @@ int main(void)
         cmocka_unit_test(transition_equals_its_definition),
         cmocka_unit_test(what_waits_longest_leaves),
         cmocka_unit_test(learned_equals_its_definition),
+        cmocka_unit_test_setup_teardown(what_was_learnt_goes_on, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(what_is_wrong_is_not_learnt, make_dir, remove_dir),
         cmocka_unit_test(scores_are_the_same_everywhere),
         cmocka_unit_test(a_pass_is_its_tokens_one_by_one),
         cmocka_unit_test(texts_side_by_side_follow_themselves),

@@ -53,7 +53,7 @@ static struct moe_store *open_store(const char *policy, uint32_t n_cache, uint32
     struct moe_store *s = NULL;
     free(usage.follower); /* of the store before */
     usage.follower = NULL;
-    assert_ok(moe_policy_follow(params.policy, &usage, &err), &err);
+    assert_ok(moe_policy_follow(params.policy, &usage, 0, &err), &err);
     assert_ok(moe_store_open(&s, &params, &err), &err);
     return s;
 }
