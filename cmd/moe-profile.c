@@ -7,11 +7,13 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "cache/learnt.h"
 #include "cli.h"
 #include "engine/engine.h"
 #include "fmt/yaml.h"
 #include "kept_models.h"
 #include "offline.h"
+#include "profile/trace.h"
 #include "show/html.h"
 #include "show/show.h"
 #include "tune/coe_bench.h"
@@ -31,7 +33,7 @@ static struct {
     struct offline_shard shard;
     uint64_t memory, gpu_memory; /* limits; 0: what is free */
     const char *html;
-    bool resume, merge, partial, device, show, json;
+    bool resume, merge, partial, learn, device, show, json;
 } o = {.max_tokens = DEFAULT_TOKENS,
        .trace_keep = MOE_TRACE_KEEP_ENOUGH,
        .prompt_share = 0.5,
@@ -146,6 +148,7 @@ enum {
     DEVICE = CLI_USUAL << 3,
     COE = CLI_USUAL << 4,
     SHOW = CLI_USUAL << 5,
+    LEARN = CLI_USUAL << 6,
 };
 
 static const struct cli_option options[] = {
@@ -199,6 +202,8 @@ static const struct cli_option options[] = {
      .modes = MERGE},
     {CLI_OPT_TEXT(0, "import", "FILE", &o.import), .help = "convert a trace of another engine",
      .mode = IMPORT},
+    {CLI_OPT_FLAG(0, "learn", &o.learn),
+     .help = "what a cache learns of traces, for moe-run --learn", .mode = LEARN},
     {CLI_OPT_FLAG(0, "show", &o.show), .help = "print tables and pictures", .mode = SHOW},
     {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show: as JSON", .modes = SHOW},
     {CLI_OPT_STREAM(0, "html", "OUT", &o.html), .help = "--show: as a page with pictures",
@@ -209,13 +214,14 @@ static const struct cli_option options[] = {
 static const struct cli_program program = {
     .name = "moe-profile",
     .summary = "Measures what a model's experts do over your own texts, or this machine.",
-    .usage =
-        (const char *const[]){
-            "MODEL --text FILE... -o STATS [OPTION]...",
-            "MODEL --pairs FILE... -o STATS [OPTION]...", "--merge STATS... -o STATS [--partial]",
-            "--merge TRACE... -o TRACE [--partial]", "--import FILE -o TRACE",
-            "--device [--dir DIR] [MODEL] -o DEVICE", "--coe COLLECTION [--requests FILE] -o COSTS",
-            "--show STATS|TRACE|DEVICE [--json | --html OUT]", NULL},
+    .usage = (const char *const[]){"MODEL --text FILE... -o STATS [OPTION]...",
+                                   "MODEL --pairs FILE... -o STATS [OPTION]...",
+                                   "--merge STATS... -o STATS [--partial]",
+                                   "--merge TRACE... -o TRACE [--partial]",
+                                   "--import FILE -o TRACE", "--learn TRACE... -o LEARNT",
+                                   "--device [--dir DIR] [MODEL] -o DEVICE",
+                                   "--coe COLLECTION [--requests FILE] -o COSTS",
+                                   "--show STATS|TRACE|DEVICE [--json | --html OUT]", NULL},
     .options = options,
     .examples =
         (const char *const[]){
@@ -354,6 +360,56 @@ static int import(void)
     return moe_trace_import(o.import, o.out, &err) == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
+/* Has the record follow the choices of a trace, token by token. */
+static int follow_trace(struct moe_usage *u, const char *path, struct moe_learnt_origin *of,
+                        struct moe_err *err)
+{
+    struct moe_trace *t = NULL;
+    const struct moe_trace_token *token;
+    uint32_t chosen[MOE_MAX_TOP_K];
+    int status;
+    MOE_STEP(moe_trace_open(&t, path, err));
+    const struct moe_trace_shape *s = moe_trace_shape(t);
+    const struct moe_learnt_origin its = {s->source_fingerprint, path, s->n_layers, s->n_experts,
+                                          s->top_k};
+    if (!u->follower) {
+        MOE_STEP(moe_usage_init(u, s->n_layers, s->n_experts, s->top_k, err));
+        MOE_STEP(moe_policy_follow(moe_policy_find("learned"), u, 0, err));
+        *of = its;
+    }
+    if (of->source != its.source || of->n_layers != its.n_layers ||
+        of->n_experts != its.n_experts || of->top_k != its.top_k)
+        MOE_STEP(moe_fail(err, MOE_ERR_USAGE, "%s: is of another model than %s", path, of->name));
+    while ((status = moe_trace_next(t, &token, err)) == MOE_OK && token) {
+        if (token->index == 0)
+            u->follower->begin_sequence(u->follower);
+        for (uint32_t layer = 0; layer < s->n_layers; layer++) {
+            const uint16_t *experts = moe_trace_step(t, layer).experts;
+            const struct moe_choices c = {layer, experts != NULL, chosen, NULL};
+            for (uint32_t i = 0; experts && i < s->top_k; i++)
+                chosen[i] = experts[i];
+            moe_usage_chosen(u, &c);
+        }
+    }
+out:
+    moe_trace_close(t);
+    return status;
+}
+
+static int learn(char **paths, int n)
+{
+    struct moe_err err;
+    struct moe_usage u = {0};
+    struct moe_learnt_origin of = {0};
+    int status = MOE_OK;
+    for (int i = 0; i < n; i++)
+        MOE_STEP(follow_trace(&u, paths[i], &of, &err));
+    MOE_STEP(moe_learnt_write(o.out, &of, u.follower, &err));
+out:
+    moe_usage_release(&u);
+    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
 static int device(const char *pack)
 {
     struct moe_err err;
@@ -432,9 +488,10 @@ int main(int argc, char **argv)
         return n_args == 1 ? cli_finish(show_file(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)
         return cli_misuse(
-            o.merge || o.import || o.device || o.coe || o.texts.n + o.pairs.n
+            o.merge || o.import || o.learn || o.device || o.coe || o.texts.n + o.pairs.n
                 ? "no output given (-o FILE)"
-                : "nothing to do: --text, --pairs, --merge, --import, --device, --coe or --show");
+                : "nothing to do: --text, --pairs, --merge, --import, --learn, --device, --coe or "
+                  "--show");
     if (o.import)
         return n_args == 0 ? cli_finish(import()) : cli_misuse("--import takes one file");
     if (o.coe)
@@ -446,6 +503,8 @@ int main(int argc, char **argv)
     if (o.merge)
         return n_args >= 1 ? cli_finish(merge(args, n_args))
                            : cli_misuse("--merge needs statistics or traces");
+    if (o.learn)
+        return n_args >= 1 ? cli_finish(learn(args, n_args)) : cli_misuse("--learn needs traces");
     if (o.texts.n + o.pairs.n == 0 || n_args != 1)
         return cli_misuse("give one pack and at least one --text FILE");
     const char *pack = args[0];

@@ -454,6 +454,17 @@ static int run_check_exact(const struct moe_engine *engine, struct moe_stats *st
     return got;
 }
 
+/* Of a run that was interrupted, too. */
+static int save_learnt(const struct moe_engine *engine, int status, struct moe_err *err)
+{
+    struct moe_err why;
+    int saved = moe_engine_save_learnt(engine, &why);
+    if (saved == MOE_OK)
+        return status;
+    *err = why;
+    return saved;
+}
+
 int main(int argc, char **argv)
 {
     double started = moe_seconds();
@@ -478,6 +489,8 @@ int main(int argc, char **argv)
                                     : generate(&r, started, &err);
         if (status == MOE_OK)
             status = run_report(r.engine, &r.stats, &r.timeline, &err);
+        if (status == MOE_OK || (status == MOE_ERR_INTERRUPTED && r.engine))
+            status = save_learnt(r.engine, status, &err);
         if (opt.strategy.exact)
             status = run_check_exact(r.engine, &r.stats, status, &err);
     }

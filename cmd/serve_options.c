@@ -87,6 +87,8 @@ static const struct cli_option options[] = {
      .help = "for experts within a model; help lists them"},
     {CLI_OPT_TEXT(0, "statistics", "FILE", &serve_opt.strategy.statistics),
      .help = "by moe-profile, for strategies that need them"},
+    {CLI_OPT_OUTPUT(0, "learn", "FILE", &serve_opt.server.engine.learn),
+     .help = "what the cache learns, kept from run to run", .excludes = "coe"},
     {CLI_OPT_FLAG(0, "exact", &serve_opt.strategy.exact),
      .help = "refuse what may change results (no default does)"},
     {CLI_OPT_CUSTOM(0, "device", "WHAT", &serve_opt.strategy.device, strategy_device),

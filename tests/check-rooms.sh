@@ -31,7 +31,7 @@ pack: base quant fmt cache model text prompt profile
 sched: base cache model profile pack
 plan: base cache fmt model profile pack sched
 infer: base quant kern fmt io model text profile pack sched
-engine: base fmt model text prompt grammar profile sched plan infer
+engine: base fmt cache model text prompt grammar profile sched plan infer
 serve: base fmt prompt grammar engine
 show: base fmt model profile pack sched plan infer engine serve
 tune: base quant kern fmt io model text profile pack sched plan infer engine serve show

@@ -55,9 +55,6 @@ static int damaged(const char *path, const char *what, struct moe_err *err)
 static int decode(const uint8_t from[HEADER], const char *path, const struct moe_learnt_origin *of,
                   uint32_t *n_tokens, uint64_t *check, struct moe_err *err)
 {
-    if (memcmp(from, MAGIC, 4) != 0)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: is not a file of what was learnt (--learn makes one)", path);
     if (moe_get_u32(from + 4) != VERSION)
         return moe_fail(err, MOE_ERR_VERSION,
                         "%s: a file of what was learnt of version %u, and this program reads "
@@ -159,8 +156,10 @@ int moe_learnt_read(const char *path, const struct moe_learnt_origin *of, struct
     struct arrays a = {.hasher = moe_hasher_new()}, counts = {0};
     int status, fd = moe_file_open(path, &size, err);
     MOE_STEP(fd < 0 ? fd : MOE_OK);
-    MOE_STEP(size >= HEADER ? moe_file_pread(fd, path, header, HEADER, 0, err)
-                            : moe_file_refuse(fd, path, "a file of what was learnt", err));
+    if (size >= HEADER)
+        MOE_STEP(moe_file_pread(fd, path, header, HEADER, 0, err));
+    if (size < HEADER || memcmp(header, MAGIC, 4) != 0)
+        MOE_STEP(moe_file_refuse(fd, path, "a file of what was learnt (--learn makes one)", err));
     MOE_STEP(decode(header, path, of, &n_tokens, &a.check, err));
     f->learnt(f, n_tokens, false, count_array, &counts);
     a.all = counts.bytes;

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "base/text.h"
+#include "cache/learnt.h"
 #include "engine/engine_strategy.h"
 #include "engine/memory.h"
 #include "gpu_ops.h"
@@ -136,6 +137,45 @@ void moe_engine_close_session(struct moe_engine *e)
     e->session = NULL;
 }
 
+/* ---- What the cache has learnt ---- */
+
+/* What learns; NULL: nothing does. */
+static struct moe_follower *learner_of(const struct moe_engine *e, struct moe_learnt_origin *of)
+{
+    const struct moe_usage *u =
+        e->experts->scheduler ? moe_scheduler_usage(e->experts->scheduler) : NULL;
+    if (!u || !u->follower || !u->follower->learnt)
+        return NULL;
+    *of = (struct moe_learnt_origin){.source = moe_pack_source_fingerprint(e->model->pack),
+                                     .name = moe_pack_path(e->model->pack),
+                                     .n_layers = u->n_layers,
+                                     .n_experts = u->n_experts,
+                                     .top_k = u->top_k};
+    return u->follower;
+}
+
+static int read_learnt(struct moe_engine *e, const struct moe_engine_options *o,
+                       struct moe_err *err)
+{
+    struct moe_learnt_origin of;
+    struct moe_follower *learner = learner_of(e, &of);
+    if (!learner && !e->strategy.resident)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: the cache %s learns nothing (--strategy lru+cache=learned does, and "
+                        "so does the default)",
+                        o->learn, e->strategy.cache ? e->strategy.cache->name : "none");
+    e->learn = o->learn;
+    return learner && moe_path_exists(o->learn) ? moe_learnt_read(o->learn, &of, learner, err)
+                                                : MOE_OK;
+}
+
+int moe_engine_save_learnt(const struct moe_engine *e, struct moe_err *err)
+{
+    struct moe_learnt_origin of;
+    struct moe_follower *learner = e->learn ? learner_of(e, &of) : NULL;
+    return learner ? moe_learnt_write(e->learn, &of, learner, err) : MOE_OK;
+}
+
 static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
                       const struct moe_progress *progress, struct moe_err *err)
 {
@@ -161,6 +201,8 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
     e->pace = o->lockstep ? o->pace : NULL;
     e->timeline = e->experts->timeline = o->timeline;
     e->host_slowdown = host_slowdown(e, o);
+    if (o->learn)
+        MOE_TRY(read_learnt(e, o, err));
     return o->shares ? MOE_OK : moe_engine_open_session(e, &memory.session, err);
 }
 

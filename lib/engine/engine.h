@@ -99,6 +99,10 @@ struct moe_engine_options {
     bool kv_beside; /* `exact` is not about session.kv_kind: of plans, which seek exact strategies
                        for a cache that was named */
     uint64_t seed;  /* of the random policy */
+    /* Where the cache goes on with what it has learnt, if the file is there, and where
+     * moe_engine_save_learnt leaves it (cache/learnt.h). MOE_ERR_USAGE: the cache's policy does not
+     * learn. NULL: nowhere. */
+    const char *learn;
     /* The model's layer that drafts is there (infer/forward.h), its experts among the others behind
      * the cache. MOE_ERR_UNSUPPORTED: the pack has none; MOE_ERR_USAGE: with what does not go with
      * it (a GPU or a test device, lockstep, a trace that is followed). A plan's slots are for all
@@ -163,7 +167,8 @@ struct moe_engine {
     struct moe_energy *energy;
     /* For constraints, once there was one, without and with marks; NULL: none yet. */
     struct moe_vocabulary *vocabulary, *marked_vocabulary;
-    void *copy; /* the pack in memory */
+    const char *learn; /* of the options; borrowed */
+    void *copy;        /* the pack in memory */
     uint64_t copy_bytes;
 };
 
@@ -173,6 +178,9 @@ int moe_engine_open(struct moe_engine **out, const char *path,
                     const struct moe_engine_options *options, const struct moe_progress *progress,
                     struct moe_err *err);
 void moe_engine_close(struct moe_engine *e); /* NULL is fine */
+
+/* Writes what its cache has learnt where options.learn says, if it does. */
+int moe_engine_save_learnt(const struct moe_engine *e, struct moe_err *err);
 
 /* A session of an engine that has none, where the engine computes; it lies in e->session. Options:
  * complete but for `gpu`. */

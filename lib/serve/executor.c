@@ -387,6 +387,10 @@ static int model_load(struct executor *x, uint32_t model, const struct moe_progr
 void model_unload(struct executor *x, uint32_t model)
 {
     struct loaded *l = &x->loaded[model];
+    void (*tell)(const char *line) = x->server->options.prompt_cache.tell;
+    struct moe_err err;
+    if (l->engine && moe_engine_save_learnt(l->engine, &err) != MOE_OK && tell)
+        tell(err.text);
     moe_chat_free(l->chat);
     moe_engine_close(l->engine);
     free(l->why);

@@ -1,5 +1,6 @@
-# --prompt-cache: a prompt's context kept on disk changes no answer, is used as far as it goes, grows with
-# the prompt, and is refused where it is damaged, of another pack or computed another way.
+# What runs keep on disk for later ones. --prompt-cache: a prompt's context changes no answer, is used as far as it
+# goes, grows with the prompt, and is refused where it is damaged, of another pack or computed another way. --learn:
+# what a cache has learnt makes more hits and changes no answer.
 . tests/cli/lib.sh
 pack
 start='Once upon a time there was a girl'
@@ -60,6 +61,43 @@ error_line 2 "moe-run: options --beams and --prompt-cache exclude each other *" 
 chmod 644 "$cache"
 kept -p "$start and more of it, so that it is written again" -n 1
 check "a cache is its user's alone, whatever it was" [ "$(stat -c %a "$cache")" = 600 ]
+
+# --learn: the second run finds more in its cache, and says the same.
+learnt=$tmp/learnt
+learns() { ask -n 40 --memory 20M --learn "$learnt" --stats-json "$json" -p "$start" "$@"; }
+cached() { learns --strategy lru+cache=learned; }
+ask -n 40 -p "$start" && cp "$out" "$tmp/long"
+cached
+expect_exit 0 "a file of what was learnt that is not there is made"
+check "... without a change" cmp -s "$out" "$tmp/long"
+hits=$(figure cache_hits)
+cp "$learnt" "$tmp/first"
+cached
+check "the next run finds more in its cache ($hits, then $(figure cache_hits))" [ "$(figure cache_hits)" -gt $((hits * 21 / 20)) ]
+check "... and says the same" cmp -s "$out" "$tmp/long"
+check "... and has learnt more" [ "$(cmp -s "$learnt" "$tmp/first" || echo more)" = more ]
+check "it is its user's alone" [ "$(stat -c %a "$learnt")" = 600 ]
+learns && cp "$learnt" "$tmp/first"
+check "the default strategy learns, too" [ "$(wc -c <"$learnt")" -gt 20000 ]
+listen "$bin/moe-serve" -t 1 "$tiny" --strategy lru+cache=learned --learn "$learnt" || exit 1
+printf '{"prompt": "%s", "temperature": 0, "max_tokens": 8}' "$start" >"$tmp/body"
+run "$load" -p "$port" -P /v1/completions -f "$tmp/body" -o "$tmp/got"
+kill -TERM "$server"
+wait "$server"
+check "a server goes on with it, and leaves it at its end" [ "$(cmp -s "$learnt" "$tmp/first" || echo more)" = more ]
+cp "$tmp/first" "$learnt"
+printf X | dd of="$learnt" bs=1 seek=9000 conv=notrunc 2>"$tmp/dd"
+cached
+error_line 3 "moe-run: $learnt: the file of what was learnt is damaged: *" "a damaged file"
+check "... which stays" [ "$(cmp "$learnt" "$tmp/first" | wc -l)" = 1 ]
+echo "not one, though it is long enough for a header" >"$learnt"
+cached
+error_line 3 "moe-run: $learnt: not a file of what was learnt *" "one of another kind"
+cp "$tmp/first" "$learnt"
+learns --strategy lru
+error_line 2 "moe-run: $learnt: the cache lru learns nothing *" "a cache that does not learn"
+run "$bin/moe-run" -t 1 "$models/tiny-switch" --memory 40M --learn "$learnt" -p x -n 1 --strategy lru+cache=learned
+error_line 2 "moe-run: $learnt: this was learnt of another model than *" "another model's"
 
 # moe-serve --cache-dir: what was computed of prompts outlives the server, for whoever asked; what cannot be read
 # or written costs a line. Prompts of 80 tokens.

@@ -41,6 +41,24 @@ expect_exit 0 "a shard without documents"
 run "$bin/moe-profile" --show "$tmp/b.trace"
 expect_stdout_like 'Trace of 0 tokens*Scores of the best 32 experts*' "... has a trace without tokens"
 
+# What a cache learns of traces, for later runs.
+learns() { run "$bin/moe-profile" --learn "$@"; }
+hits() { # MOE-RUN OPTION...
+    run "$bin/moe-run" -t 1 "$tiny" -n 40 --temp 0 --memory 20M --strategy lru+cache=learned --stats-json "$json" \
+        -p "Question: How many apples" "$@"
+    figure cache_hits
+}
+learns "$tmp/a.trace" "$tmp/a.trace" -o "$tmp/a.learnt"
+expect_exit 0 "a cache learns of traces"
+without=$(hits)
+cp "$out" "$tmp/answer"
+with=$(hits --learn "$tmp/a.learnt")
+check "a run that goes on from it finds more ($without, $with)" [ "$with" -gt "$without" ]
+check "... and says the same" cmp -s "$out" "$tmp/answer"
+learns "$tmp/a.trace" "$tmp/a.txt" -o "$tmp/x.learnt"
+error_line 3 "moe-profile: $tmp/a.txt: *" "what is no trace"
+check "... leaves no file" [ ! -e "$tmp/x.learnt" ]
+
 # Traces of shards merge into the trace of one run, in any order and in several steps.
 for i in 1 2 3; do
     profile --shard $i/3 -o "$tmp/s$i.yaml" --trace "$tmp/s$i.trace"
