@@ -100,8 +100,13 @@ static int append_properties(struct moe_buf *out, const struct moe_chat *chat, s
         const struct moe_chat_parameter as = moe_chat_parameter(chat, parameters, property);
         const struct part texts = {MOE_SCHEMA_TEXTS, moe_chat_text_ends(chat)},
                           others = {as.text ? MOE_SCHEMA_OTHERS : MOE_SCHEMA_ALL, NULL};
+        const char *fault = moe_chat_key_fault(chat, key);
         char rule[48], name[200];
         snprintf(name, sizeof name, "%s: '%.60s'", tool_name, key);
+        if (status == MOE_OK && fault)
+            status =
+                moe_fail(err, MOE_ERR_UNSUPPORTED,
+                         "%s is no name that this model's form of calls can have: %s", name, fault);
         json_t *schema = property_schema(parameters, property);
         if (!schema)
             status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: a tool's parameters");

@@ -15,8 +15,8 @@ struct moe_grammar;
  * *out: holds the answer as wanted; NULL where it need not be held and cannot be. Arguments follow
  * the schema of the tool's parameters. Where a schema cannot be held to, calls of a "strict" tool
  * and those that must come are refused with MOE_ERR_UNSUPPORTED, others take any object. Also
- * MOE_ERR_UNSUPPORTED: the template has no form for calls that must come; errors of reading a
- * grammar (grammar/grammar.h).
+ * MOE_ERR_UNSUPPORTED: the template has no form for calls that must come, or a form that cannot
+ * write the name of a parameter; errors of reading a grammar (grammar/grammar.h).
  */
 int moe_calls_grammar(struct moe_grammar **out, const struct moe_chat *chat,
                       const struct moe_calls_wanted *wanted, struct moe_allowance *allowance,

@@ -1,10 +1,12 @@
 /* JSON files as jansson's trees, with our error model and a bound on memory. */
+#define _GNU_SOURCE /* memmem, strcasestr */
 #include "fmt/json.h"
 
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,6 +71,125 @@ static json_t *load_json(const void *text, uint64_t n, size_t flags, json_error_
     return json;
 }
 
+/* ---- Whole numbers beyond 64 bits ---- */
+
+/* The key of the one member, a text of digits, that such a number is in a tree: U+FDD0, which is no
+ * character. */
+#define DIGITS "\xEF\xB7\x90"
+#define OPENS "{\"" DIGITS "\":"
+
+enum { SAFE_DIGITS = 18 /* any number of so many digits fits 64 bits */ };
+
+static uint64_t number_end(const uint8_t *text, uint64_t n, uint64_t at)
+{
+    while (at < n && text[at] && strchr("+-.0123456789eE", text[at]))
+        at++;
+    return at;
+}
+
+/* Where a text ends that begins at a quote: behind the closing one. */
+static uint64_t text_end(const uint8_t *text, uint64_t n, uint64_t at)
+{
+    for (at++; at < n && text[at] != '"'; at++)
+        at += text[at] == '\\';
+    return at < n ? at + 1 : n;
+}
+
+static bool is_large(const uint8_t *token, uint64_t n)
+{
+    const bool negative = n && *token == '-';
+    uint64_t digits = negative;
+    while (digits < n && token[digits] >= '0' && token[digits] <= '9')
+        digits++;
+    return digits == n && n - negative > SAFE_DIGITS && token[negative] != '0';
+}
+
+/* Copies the text with large numbers as trees have them. False: it has that key already. */
+static bool wrap_large(const uint8_t *text, uint64_t n, struct moe_buf *out)
+{
+    for (uint64_t i = 0, end; i < n; i = end) {
+        end = text[i] == '"' ? text_end(text, n, i) : number_end(text, n, i);
+        const bool large = end > i && text[i] != '"' && is_large(text + i, end - i);
+        end += end == i;
+        moe_buf_text(out, large ? OPENS "\"" : "");
+        moe_buf_append(out, text + i, end - i);
+        moe_buf_text(out, large ? "\"}" : "");
+    }
+    moe_buf_u8(out, 0);
+    return !out->failed && !memmem(text, n, DIGITS, strlen(DIGITS)) &&
+           !strcasestr((const char *)out->data, "\\ufdd0");
+}
+
+/* Puts numbers back into written JSON, in place: digits without what is around them, doubles in no
+ * more digits than they need. */
+static void restore_numbers(char *text)
+{
+    const uint64_t n = strlen(text), n_opens = strlen(OPENS);
+    const uint8_t *from = (const uint8_t *)text;
+    char *to = text;
+    for (uint64_t i = 0, end; i < n; i = end) {
+        const char *token = text + i;
+        char shorter[32] = "";
+        if (strncmp(token, OPENS, n_opens) == 0) {
+            const uint64_t digits = i + n_opens + strspn(token + n_opens, " \""),
+                           digits_end = number_end(from, n, digits);
+            if (is_large(from + digits, digits_end - digits)) {
+                to =
+                    (char *)memmove(to, text + digits, digits_end - digits) + (digits_end - digits);
+                end = digits_end + strlen("\"}");
+                continue;
+            }
+        }
+        end = *token == '"' ? text_end(from, n, i) : number_end(from, n, i);
+        end += end == i;
+        const double number = end - i > 15 && *token != '"' ? strtod(token, NULL) : 0;
+        for (int digits = 15; number != 0 && digits < 17 && strtod(shorter, NULL) != number;
+             digits++)
+            snprintf(shorter, sizeof shorter, "%.*g", digits, number);
+        const bool is_shorter = strpbrk(shorter, ".e") && strlen(shorter) < end - i &&
+                                strtod(shorter, NULL) == number && memchr(token, '.', end - i);
+        const uint64_t n_token = is_shorter ? strlen(shorter) : end - i;
+        memmove(to, is_shorter ? shorter : token, n_token);
+        to += n_token;
+    }
+    *to = 0;
+}
+
+const char *moe_json_digits(const struct json_t *value)
+{
+    const json_t *text = json_object_size(value) == 1 ? json_object_get(value, DIGITS) : NULL;
+    const char *digits = json_string_value(text);
+    return digits && is_large((const uint8_t *)digits, json_string_length(text)) ? digits : NULL;
+}
+
+bool moe_json_number(const struct json_t *value, double *out)
+{
+    const char *digits = moe_json_digits(value);
+    *out = digits ? strtod(digits, NULL) : json_number_value(value);
+    return digits || json_is_number(value);
+}
+
+/* ---- Parsing and writing ---- */
+
+/* Parses a text again whose large numbers jansson refused: published configurations
+ * (model_max_length as 10^30), arguments and schemas hold some. A text that has the key of digits
+ * has doubles instead. */
+static struct json_t *load_large(const void *text, uint64_t n, size_t flags, uint64_t max_memory,
+                                 json_error_t *error)
+{
+    struct moe_buf wrapped = {0};
+    const bool wraps =
+        wrap_large(text, n, &wrapped) && tree_bytes(wrapped.data, wrapped.size) <= max_memory;
+    json_t *json = wraps ? load_json(wrapped.data, wrapped.size - 1, flags, error) : NULL;
+    if ((!wraps && !wrapped.failed) || moe_json_digits(json)) { /* no document is a number */
+        json_decref(json);
+        json = load_json(text, n, flags | JSON_DECODE_INT_AS_REAL, error);
+    }
+    ran_short |= wrapped.failed;
+    moe_buf_release(&wrapped);
+    return json;
+}
+
 static int parse_json(struct json_t **out, const char *name, const void *text, uint64_t n,
                       size_t flags, uint64_t max_memory, struct moe_err *err)
 {
@@ -86,10 +207,8 @@ static int parse_json(struct json_t **out, const char *name, const void *text, u
         return moe_fail(err, MOE_ERR_FORMAT, "%s: byte %zu is zero, which is not JSON", name,
                         (size_t)((const char *)nul - (const char *)text) + 1);
     *out = load_json(text, n, flags, &error);
-    /* Published configurations hold integers beyond 64 bits (model_max_length as 10^30): reads
-     * those files with every number as a double, exact for all numbers that we use. */
     if (!*out && !ran_short && json_error_code(&error) == json_error_numeric_overflow)
-        *out = load_json(text, n, flags | JSON_DECODE_INT_AS_REAL, &error);
+        *out = load_large(text, n, flags, max_memory, &error);
     if (*out)
         return MOE_OK;
     if (ran_short)
@@ -117,8 +236,10 @@ char *moe_json_text(const struct json_t *json, size_t flags)
     pthread_once(&once, watch_allocations);
     ran_short = false;
     char *text = json_dumps(json, flags);
-    if (text && !ran_short)
+    if (text && !ran_short) {
+        restore_numbers(text);
         return text;
+    }
     free(text);
     return NULL;
 }
@@ -253,10 +374,10 @@ int moe_json_get_between(const char *name, const struct json_t *object, const ch
     MOE_TRY(find_member(name, object, key, required, &value, err));
     if (!value)
         return MOE_OK;
-    if (!json_is_number(value))
+    double number;
+    if (!moe_json_number(value, &number))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %s, a whole number was expected", name,
                         key, type_name(value));
-    double number = json_number_value(value);
     if (json_is_real(value) && number != floor(number))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %g, a whole number was expected", name,
                         key, number);
@@ -274,10 +395,11 @@ int moe_json_get_double(const char *name, const struct json_t *object, const cha
     MOE_TRY(find_member(name, object, key, required, &value, err));
     if (!value)
         return MOE_OK;
-    if (!json_is_number(value))
+    double number;
+    if (!moe_json_number(value, &number))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %s, a number was expected", name, key,
                         type_name(value));
-    *out = json_number_value(value);
+    *out = number;
     return MOE_OK;
 }
 

@@ -1,6 +1,7 @@
 /*
  * JSON trees with our error model, over jansson. Duplicate keys are refused, nesting is bounded,
- * and a number must fit its use. `json_t` stays opaque to callers that only pass it on.
+ * and a number must fit its use. Whole numbers beyond 64 bits keep their digits
+ * (moe_json_digits). `json_t` stays opaque to callers that only pass it on.
  */
 #ifndef MOE_FMT_JSON_H
 #define MOE_FMT_JSON_H
@@ -42,9 +43,14 @@ int moe_json_read(struct json_t **out, const char *path, uint64_t max_bytes, uin
 void moe_json_free(struct json_t *json);
 /* A deep copy; fails only with MOE_ERR_MEMORY, *out NULL then. */
 int moe_json_copy(struct json_t **out, const struct json_t *json, struct moe_err *err);
-/* The value as text, by jansson's flags for writing; the caller frees it with free. NULL: out of
- * memory. */
+/* The value as text, by jansson's flags for writing; the caller frees it with free. Numbers have no
+ * more digits than tell them apart. NULL: out of memory. */
 char *moe_json_text(const struct json_t *json, size_t flags);
+/* The digits, with a sign, of a whole number beyond 64 bits; NULL: the value is none. jansson takes
+ * such a number for an object of one member. */
+const char *moe_json_digits(const struct json_t *value);
+/* *out: the nearest double to a number of any size. False: the value is no number. */
+bool moe_json_number(const struct json_t *value, double *out);
 /* An estimate, never too low, of what a value takes in memory. */
 uint64_t moe_json_bytes(const struct json_t *json);
 

@@ -345,9 +345,9 @@ static bool merge_member(struct schema *s, json_t *merged, const char *key, json
     bool least = strncmp(key, "min", 3) == 0 || strcmp(key, "exclusiveMinimum") == 0;
     bool most = strncmp(key, "max", 3) == 0 || strcmp(key, "exclusiveMaximum") == 0;
     bool lists = json_is_array(a) && json_is_array(b);
-    if ((least || most) && json_is_number(a) && json_is_number(b))
-        return (json_number_value(a) > json_number_value(b)) == least ||
-               json_object_set(merged, key, b) == 0;
+    double of_a, of_b;
+    if ((least || most) && moe_json_number(a, &of_a) && moe_json_number(b, &of_b))
+        return (of_a > of_b) == least || json_object_set(merged, key, b) == 0;
     if (lists && (strcmp(key, "required") == 0 || strcmp(key, "allOf") == 0))
         return add_list(s, merged, key, b);
     if (lists && strcmp(key, "enum") == 0)
@@ -660,7 +660,7 @@ static unsigned type_of(const json_t *value)
 {
     switch (json_typeof(value)) {
     case JSON_OBJECT:
-        return TYPE_OBJECT;
+        return moe_json_digits(value) ? TYPE_INTEGER : TYPE_OBJECT;
     case JSON_ARRAY:
         return TYPE_ARRAY;
     case JSON_STRING:
@@ -931,7 +931,7 @@ static int write_value(struct schema *s, const json_t *schema, struct moe_buf *t
     }
     if (json_is_false(schema))
         return schema_refuse(s, NULL, "false: no value is allowed here");
-    if (!json_is_object(schema) && !json_is_true(schema))
+    if ((!json_is_object(schema) && !json_is_true(schema)) || moe_json_digits(schema))
         return schema_refuse(s, NULL, "a schema was expected: an object, true or false");
     int status = check_keywords(s, schema);
     s->depth++;

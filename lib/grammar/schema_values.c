@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "fmt/json.h"
 #include "grammar/schema.h"
 
 /* ---- Formats ----
@@ -236,8 +237,8 @@ static int read_bound(const struct schema *s, const char *key, const json_t *val
                       struct bound *b)
 {
     char text[48];
-    double number = json_number_value(value);
-    if (!json_is_number(value))
+    double number;
+    if (!moe_json_number(value, &number))
         return schema_refuse(s, key, "a number was expected");
     if ((strstr(key, "inimum") ? -number : number) > (double)largest)
         return MOE_OK; /* beyond what is written */

@@ -1,4 +1,5 @@
 /* Helpers of JSON schemas: places, GBNF text, references. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,8 +79,8 @@ int schema_count(const struct schema *s, const json_t *schema, const char *key, 
     const json_t *value = schema_get(schema, key);
     if (!value)
         return MOE_OK;
-    double count = json_number_value(value);
-    if (!json_is_number(value) || !(count >= 0) || count != (double)(uint64_t)count)
+    double count;
+    if (!moe_json_number(value, &count) || !(count >= 0) || count != floor(count))
         return schema_refuse(s, key, "a count was expected");
     if (count > SCHEMA_MAX_COUNT && strncmp(key, "max", 3) == 0)
         return MOE_OK;

@@ -526,8 +526,9 @@ static int take_object(struct moe_answer_reader *r, const struct beginning *b, c
         moe_json_parse(&object, "call", text + from, b->used - from, ARGUMENTS_MEMORY, &err);
     const json_t *name = json_object_get(object, b->form->name_key);
     const json_t *arguments = json_object_get(object, b->form->arguments_key);
-    char *written = json_is_object(arguments) ? moe_json_text(arguments, 0) : NULL;
-    if (json_is_object(arguments) && !written)
+    const bool is_object = json_is_object(arguments) && !moe_json_digits(arguments);
+    char *written = is_object ? moe_json_text(arguments, 0) : NULL;
+    if (is_object && !written)
         status = MOE_ERR_MEMORY;
     const char *said = written                     ? written
                        : json_is_string(arguments) ? json_string_value(arguments)
@@ -732,6 +733,22 @@ static enum match key_ends(const char *mark, const char *text, uint64_t n, uint6
     return YES;
 }
 
+const char *moe_chat_key_fault(const struct moe_chat *chat, const char *key)
+{
+    const struct call_form *f = &chat->calls[0];
+    const char *const marks[] = {f->text.key_ends, f->other.key_ends};
+    const uint64_t n = strlen(key);
+    uint64_t used;
+    if (n == 0)
+        return "it is empty";
+    if (n >= MAX_NAME - 1)
+        return "it is too long";
+    for (uint64_t i = 0; i < 2 * n; i++)
+        if (key_ends(marks[i % 2], key + i / 2, n - i / 2, &used) != NO)
+            return "it holds what ends a name there";
+    return NULL;
+}
+
 /* A key, or the end of the parameters. */
 static int read_parameter(struct moe_answer_reader *r)
 {
@@ -793,9 +810,10 @@ static int read_parameter(struct moe_answer_reader *r)
 }
 
 /* Where a value's text ends; *used: the mark's bytes behind it. Without the mark *end is how far it
- * goes at least. */
+ * goes at least. json: a mark within a text of JSON, with which the value begins, is part of that.
+ */
 static enum match value_ends(const struct moe_answer_reader *r, const char *piece, const char *text,
-                             uint64_t n, uint64_t *end, uint64_t *used)
+                             uint64_t n, bool json, uint64_t *end, uint64_t *used)
 {
     char mark[2 * MAX_NAME] = "";
     size_t length = 0;
@@ -804,8 +822,18 @@ static enum match value_ends(const struct moe_answer_reader *r, const char *piec
                                               : snprintf(mark + length, 2, "%c", *piece));
     const char *core = without_blanks(mark);
     uint64_t blanks = (uint64_t)(core - mark), i;
+    struct json_walk walk = {0};
+    bool begun = false;
     for (i = 0; i < n; i++) {
-        enum match found = text[i] == *core ? begins_with(core, text + i, n - i, used) : NO;
+        enum match found =
+            text[i] == *core && !walk.in_text ? begins_with(core, text + i, n - i, used) : NO;
+        begun |= !is_blank(text[i]);
+        json = json && (!begun || walk.depth || walk.in_text || text[i] == '"' || text[i] == '{' ||
+                        text[i] == '[');
+        if (json && begun) {
+            chat_json_walk(&walk, text[i]);
+            json = walk.depth || walk.in_text;
+        }
         if (found == NO)
             continue;
         *end = i >= blanks && memcmp(text + i - blanks, mark, blanks) == 0 ? i - blanks : i;
@@ -822,7 +850,7 @@ static int read_text_value(struct moe_answer_reader *r)
 {
     uint64_t n, end, used = 0;
     const char *text = rest(r, &n);
-    enum match found = value_ends(r, r->form->text.value_ends, text, n, &end, &used);
+    enum match found = value_ends(r, r->form->text.value_ends, text, n, false, &end, &used);
     if (r->first_bytes && found != YES && !r->final &&
         strncmp(text, CDATA, n < strlen(CDATA) ? n : strlen(CDATA)) == 0)
         return MOE_OK;
@@ -883,7 +911,9 @@ static int read_later_value(struct moe_answer_reader *r)
         end = v.at;
     } else {
         bool is_json = false;
-        found = value_ends(r, f->other.value_ends, text, n, &end, &used);
+        found = value_ends(r, f->other.value_ends, text, n, true, &end, &used);
+        if (found == NO && r->final) /* an open quote is no text */
+            found = value_ends(r, f->other.value_ends, text, n, false, &end, &used);
         if (found == YES)
             MOE_TRY(look_at_json(r, text, end, &is_json));
         if (is_json)

@@ -99,6 +99,8 @@ enum {
 };
 unsigned moe_chat_values(const struct json_t *parameters, const struct json_t *schema);
 unsigned moe_chat_value_kind(const struct json_t *value);
+/* Why no parameter that is written by itself can have this name; NULL: it can. */
+const char *moe_chat_key_fault(const struct moe_chat *chat, const char *key);
 enum { MOE_CHAT_MAX_TOOL_NAME = 128 };
 /* Checks the tools of a file or request: an array of functions with a name and perhaps a schema of
  * their parameters, in OpenAI's form; NULL or null: none.

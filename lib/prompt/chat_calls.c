@@ -73,7 +73,7 @@ unsigned moe_chat_value_kind(const json_t *value)
     case JSON_OBJECT:
         break;
     }
-    return MOE_VALUE_OBJECT;
+    return moe_json_digits(value) ? MOE_VALUE_NUMBER : MOE_VALUE_OBJECT;
 }
 
 static unsigned kind_of_type(const json_t *type)

@@ -276,8 +276,8 @@ static bool change_role(struct change *c, json_t *message)
 static void set_object(struct change *c, json_t *of, const json_t *text)
 {
     json_t *object = NULL;
-    int status = moe_json_parse(&object, "arguments", json_string_value(text),
-                                json_string_length(text), MOE_JSON_CONFIG_MEMORY, NULL);
+    int status = moe_json_parse_repeated(&object, "arguments", json_string_value(text),
+                                         json_string_length(text), MOE_JSON_CONFIG_MEMORY, NULL);
     c->failed |= status == MOE_ERR_MEMORY;
     if (json_is_object(object))
         change_member(c, of, "arguments", object);

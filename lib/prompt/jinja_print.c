@@ -151,6 +151,9 @@ void jinja_print_quoted(struct jinja_run *run, struct jinja_place at, struct jin
     case JINJA_FLOAT:
         print_number(run, b, v, "inf", "nan");
         break;
+    case JINJA_LARGE:
+        jinja_add_text(run, b, v.as.text);
+        break;
     case JINJA_TEXT:
         print_quoted_text(run, b, v.as.text);
         break;
@@ -323,6 +326,9 @@ static void json_value(struct json_writer *w, struct jinja_value v)
     case JINJA_INT:
     case JINJA_FLOAT:
         print_number(w->run, w->b, v, "Infinity", "NaN");
+        break;
+    case JINJA_LARGE:
+        jinja_add_text(w->run, w->b, v.as.text);
         break;
     case JINJA_TEXT:
         json_text(w, v.as.text);

@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "fmt/json.h"
 
 enum { BLOCK_BYTES = 64 << 10, UNIT = 16 };
 
@@ -487,19 +488,25 @@ struct jinja_value jinja_stream(struct jinja_run *run, jinja_call_fn *items,
     return (struct jinja_value){JINJA_STREAM, {.stream = s}};
 }
 
-static struct jinja_value text_from_json(struct jinja_run *run, const json_t *json, bool caller)
+static struct jinja_value text_from_json(struct jinja_run *run, const char *text, size_t n,
+                                         bool caller)
 {
     struct jinja_builder b = {0};
-    jinja_add(run, &b, json_string_value(json), json_string_length(json), caller);
+    jinja_add(run, &b, text, n, caller);
     return jinja_built(run, &b);
 }
 
 struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json, bool caller)
 {
-    const char *key;
+    const char *key, *digits = moe_json_digits(json);
     json_t *item;
     size_t i;
     struct jinja_value v;
+    if (digits) {
+        v = text_from_json(run, digits, strlen(digits), caller);
+        v.kind = JINJA_LARGE;
+        return v;
+    }
     switch (json_typeof(json)) {
     case JSON_NULL:
         return jinja_none();
@@ -511,7 +518,7 @@ struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json, bo
     case JSON_REAL:
         return jinja_float(json_real_value(json));
     case JSON_STRING:
-        return text_from_json(run, json, caller);
+        return text_from_json(run, json_string_value(json), json_string_length(json), caller);
     case JSON_ARRAY:
         v = jinja_list(run, JINJA_LIST, (uint32_t)json_array_size(json));
         v.as.list->given = true;
@@ -521,9 +528,8 @@ struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json, bo
         v = jinja_dict(run, JINJA_DICT);
         json_object_foreach((json_t *)json, key, item)
         {
-            struct jinja_builder b = {0}; /* keys of an object differ */
-            jinja_add(run, &b, key, strlen(key), caller);
-            add_entry(run, v.as.dict, jinja_built(run, &b), jinja_from_json(run, item, caller));
+            add_entry(run, v.as.dict, text_from_json(run, key, strlen(key), caller),
+                      jinja_from_json(run, item, caller)); /* keys of an object differ */
         }
         return v;
     }
@@ -539,6 +545,7 @@ const char *jinja_kind_name(struct jinja_value v)
         [JINJA_NONE] = "NoneType",
         [JINJA_BOOL] = "bool",
         [JINJA_INT] = "int",
+        [JINJA_LARGE] = "int",
         [JINJA_FLOAT] = "float",
         [JINJA_TEXT] = "str",
         [JINJA_LIST] = "list",
@@ -571,6 +578,7 @@ bool jinja_true(struct jinja_value v)
         return v.as.list->n > 0;
     case JINJA_DICT:
         return v.as.dict->n > 0;
+    case JINJA_LARGE:
     case JINJA_NAMESPACE:
     case JINJA_LOOP:
     case JINJA_FUNCTION:
@@ -649,6 +657,7 @@ bool jinja_same(struct jinja_value a, struct jinja_value b)
     case JINJA_FLOAT:
         return a.as.number == b.as.number;
     case JINJA_TEXT:
+    case JINJA_LARGE:
         return a.as.text == b.as.text;
     case JINJA_LIST:
     case JINJA_TUPLE:
@@ -682,6 +691,7 @@ bool jinja_equal(struct jinja_run *run, struct jinja_place at, struct jinja_valu
         return false;
     switch (a.kind) {
     case JINJA_TEXT:
+    case JINJA_LARGE:
         return compare_texts(a.as.text, b.as.text) == 0;
     case JINJA_LIST:
     case JINJA_TUPLE:

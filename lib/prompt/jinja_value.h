@@ -54,6 +54,7 @@ enum jinja_kind {
     JINJA_NONE,
     JINJA_BOOL,
     JINJA_INT,
+    JINJA_LARGE, /* a whole number beyond 64 bits, which is written, not computed with */
     JINJA_FLOAT,
     JINJA_TEXT,
     JINJA_LIST,
@@ -91,9 +92,9 @@ struct jinja_value {
         bool truth;
         int64_t whole;
         double number;
-        const struct jinja_text *text;
-        struct jinja_list *list; /* also a tuple's */
-        struct jinja_dict *dict; /* also a namespace's or a loop's */
+        const struct jinja_text *text; /* also the digits of a large number */
+        struct jinja_list *list;       /* also a tuple's */
+        struct jinja_dict *dict;       /* also a namespace's or a loop's */
         const struct jinja_function *function;
         struct jinja_stream *stream;
         const char *missing; /* the name of an undefined value, or NULL */

@@ -429,7 +429,9 @@ static void put_asked(const struct moe_reply *r, struct moe_emit *e)
         {"top_p", "null"},
         {"store", "true"},
     };
-    json_t *asked = json_loads(r->asked ? r->asked : "{}", 0, NULL);
+    const char *text_asked = r->asked ? r->asked : "{}";
+    json_t *asked;
+    moe_json_parse(&asked, REQUEST, text_asked, strlen(text_asked), MOE_REQUEST_MEMORY, NULL);
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
         const json_t *value = json_object_get(asked, members[i].key);
         char *text = value ? moe_json_text(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
@@ -651,7 +653,9 @@ static bool keep_response(struct moe_reply *r, const char *conversation, struct 
     struct chat_maker maker = {.err = &err};
     struct moe_emit e;
     struct moe_buf list = {0};
-    json_t *messages = json_loads(conversation, 0, NULL);
+    json_t *messages, *said = NULL;
+    moe_json_parse(&messages, REQUEST, conversation, strlen(conversation), MOE_REQUEST_MEMORY,
+                   NULL);
     bool cut = c->why == MOE_STOP_LENGTH || c->why == MOE_STOP_CONTEXT;
     moe_emit_begin_json(&e, response, MOE_EMIT_COMPACT);
     put_response(r, &e, cut ? "incomplete" : "completed");
@@ -659,7 +663,8 @@ static bool keep_response(struct moe_reply *r, const char *conversation, struct 
     moe_buf_u8(&list, '[');
     moe_buf_append(&list, r->items.data, r->items.size);
     moe_buf_u8(&list, ']');
-    json_t *said = list.failed ? NULL : json_loadb((const char *)list.data, list.size, 0, NULL);
+    if (!list.failed)
+        moe_json_parse(&said, REQUEST, list.data, list.size, MOE_REQUEST_MEMORY, NULL);
     bool whole =
         messages && said && append_items(messages, said, &maker) == MOE_OK && !maker.failed;
     char *text = whole ? moe_json_text(messages, JSON_COMPACT) : NULL;
@@ -748,9 +753,10 @@ int moe_reply_items(struct moe_buf *out, const struct moe_buf *conversation, uin
                     struct moe_err *err)
 {
     struct chat_maker maker = {.err = err}, *m = &maker;
-    json_t *messages = conversation->failed ? NULL
-                                            : json_loadb((const char *)conversation->data,
-                                                         conversation->size, 0, NULL);
+    json_t *messages = NULL;
+    if (!conversation->failed)
+        moe_json_parse(&messages, REQUEST, conversation->data, conversation->size,
+                       MOE_REQUEST_MEMORY, NULL);
     json_t *list = json_array(), *page = json_array();
     for (uint32_t i = 0; i < n_asked; i++)
         append_items_of(list, json_array_get(messages, i), id, m);

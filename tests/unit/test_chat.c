@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "fmt/json.h"
 #include "prompt/chat.h"
 
 static struct fixture fixture;
@@ -40,11 +41,12 @@ static int render(const struct moe_chat *chat, const char *messages, const char 
 {
     struct moe_buf text = {0};
     struct moe_err err = {0};
-    json_t *list = json_loads(messages, 0, NULL),
-           *tool_list = tools ? json_loads(tools, 0, NULL) : NULL;
+    json_t *list, *tool_list = NULL;
+    assert_ok(moe_json_parse(&list, "m", messages, strlen(messages), 1 << 20, &err), &err);
+    if (tools)
+        assert_ok(moe_json_parse(&tool_list, "t", tools, strlen(tools), 1 << 20, &err), &err);
     const struct moe_chat_input in = {
         .messages = list, .tools = tool_list, .add_generation_prompt = true};
-    assert_non_null(list);
     int status = moe_chat_render(chat, &in, &text, NULL, &err);
     moe_buf_u8(&text, 0);
     snprintf(out, room, "%s", status == MOE_OK ? (const char *)text.data : err.text);
@@ -174,12 +176,30 @@ static void messages_take_the_templates_form(void **state)
                        "{% endfor %}"));
     assert_int_equal(render(objects, CALL("\"{\\\"k\\\": 1}\""), NULL, got, sizeof got), MOE_OK);
     assert_string_equal(got, "q{\"k\": 1}"); /* no None, and no text in JSON */
+    assert_int_equal(render(objects, CALL("\"{\\\"k\\\": [18446744073709551616, 0.1, 7]}\""), NULL,
+                            got, sizeof got),
+                     MOE_OK);
+    assert_string_equal(got, "q{\"k\": [18446744073709551616, 0.1, 7]}");
+    assert_int_equal(render(objects, CALL("\"{\\\"k\\\":1,\\\"k\\\":2}\""), NULL, got, sizeof got),
+                     MOE_OK);
+    assert_string_equal(got, "q{\"k\": 2}"); /* as models may write them */
     moe_chat_free(objects);
+    struct moe_chat *values = open_chat(EACH(
+        "{{ m.content }}{% for c in m.tool_calls %}{% for k, v in c.function.arguments|items %}"
+        "{{ k }}={{ v if v is string else v|tojson }} {{ v }} {{ v is number and v is integer }} "
+        "{{ v == v }} {{ (v ~ '') is string }}{% endfor %}{% endfor %}"));
+    assert_int_equal(render(values, CALL("{\"k\":-98765432109876543210}"), NULL, got, sizeof got),
+                     MOE_OK);
+    assert_string_equal(got, "qk=-98765432109876543210 -98765432109876543210 True True True");
+    moe_chat_free(values);
     struct moe_chat *as_text = open_chat(
         EACH("{{ m.content or '' }}{% for c in m.tool_calls %}{{ '=' + c.function.arguments }}"
              "{% endfor %}"));
     assert_int_equal(render(as_text, CALL("{\"k\":1}"), NULL, got, sizeof got), MOE_OK);
     assert_string_equal(got, "q={\"k\": 1}");
+    assert_int_equal(
+        render(as_text, CALL("{\"k\":[18446744073709551616,0.1]}"), NULL, got, sizeof got), MOE_OK);
+    assert_string_equal(got, "q={\"k\": [18446744073709551616, 0.1]}");
     moe_chat_free(as_text);
     /* It adds the content to other texts: null would make it fail. */
     struct moe_chat *adds = open_chat(EACH("{{ m.role + m.content }}") "{{ tools }}");

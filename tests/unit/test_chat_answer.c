@@ -335,6 +335,32 @@ static const struct {
     {HERMES,
      "<tool_call>{\"name\": \"get_weather\", \"arguments\": \"{\\\"days\\\": 2}\"}</tool_call>",
      "get_weather({\"days\": 2})"},
+    /* Numbers keep their digits. */
+    {HERMES,
+     "<tool_call>{\"arguments\": {\"days\": 18446744073709551616, \"a\": [1, 0.1]}, \"name\": "
+     "\"get_weather\"}</tool_call>",
+     "get_weather({\"days\": 18446744073709551616, \"a\": [1, 0.1]})"},
+    {HERMES,
+     "<tool_call>{\"arguments\": 18446744073709551616, \"name\": \"find_file\"}</tool_call>",
+     "C:<tool_call>{\"arguments\": 18446744073709551616, \"name\": \"find_file\"}</tool_call>"},
+    {CODER,
+     "<tool_call>\n<function=get_weather>\n<parameter=days>\n-98765432109876543210\n</parameter>\n"
+     "</function>\n</tool_call>",
+     "get_weather({\"days\": -98765432109876543210})"},
+    /* A mark within a text of JSON does not end the value; one behind an open quote does. */
+    {CODER,
+     "<tool_call>\n<function=find_file>\n<parameter=lines>\n[1, {\"a\": "
+     "\"\\\"\n</parameter>\n</function>\"}]\n</parameter>\n</function>\n</tool_call>",
+     "find_file({\"lines\": \"[1, {\\\"a\\\": "
+     "\\\"\\\\\\\"\\u000a</parameter>\\u000a</function>\\\"}]\"})"},
+    {CODER,
+     "<tool_call>\n<function=find_file>\n<parameter=lines>\n[1, {\"a\": "
+     "\"\\\"</parameter>\"}]\n</parameter>\n</function>\n</tool_call>",
+     "find_file({\"lines\": [1, {\"a\": \"\\\"</parameter>\"}]})"},
+    {CODER,
+     "<tool_call>\n<function=find_file>\n<parameter=lines>\n[\"a\n</parameter>\n</function>\n</"
+     "tool_call>",
+     "find_file({\"lines\": \"[\\\"a\"})"},
     {HERMES,
      "<think>\nhm <tool\n</think>\n\n<tool_call>\n{\"name\": \"find_file\", \"arguments\": "
      "{}}\n</tool_call>",
@@ -608,12 +634,52 @@ static void texts_are_told_by_their_schemas(void **state)
     }
 }
 
+/* Names of parameters that a form cannot write are refused, where it writes each by itself. */
+static void names_that_forms_cannot_write_are_refused(void **state)
+{
+    static const struct {
+        const char *template, *name;
+        const char *why; /* NULL: it can */
+    } names[] = {
+        {CODER, "a b/c-\"d\"", NULL},
+        {CODER, "", "it is empty"},
+        {CODER, "a>b", "it holds what ends a name there"},
+        {CODER, "a>", "it holds what ends a name there"},
+        {QUOTES, "a>b", NULL},
+        {QUOTES, "a:b", "it holds what ends a name there"},
+        {HERMES, "", NULL},
+        {HERMES, "a>b", NULL},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct moe_chat *chat;
+        struct moe_allowance allowance = moe_allowance_usual();
+        struct moe_grammar *g;
+        struct moe_err err = {0};
+        json_t *tools =
+            json_pack("[{s:{s:s,s:{s:s,s:{s:{s:s}}}}}]", "function", "name", "f", "parameters",
+                      "type", "object", "properties", names[i].name, "type", "string");
+        const struct moe_calls_wanted wanted = {.tools = tools, .must = i % 2};
+        assert_ok(moe_chat_open(&chat, "t", names[i].template, strlen(names[i].template),
+                                fixture.model->tokenizer, &err),
+                  &err);
+        int status = moe_calls_grammar(&g, chat, &wanted, &allowance, &err);
+        if (names[i].why)
+            assert_fails(status, MOE_ERR_UNSUPPORTED, names[i].why, &err);
+        else
+            assert_ok(status, &err);
+        moe_grammar_free(g);
+        moe_chat_free(chat);
+        json_decref(tools);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_read_in_any_pieces),
         cmocka_unit_test(calls_are_held_to_form_and_schema),
         cmocka_unit_test(texts_are_told_by_their_schemas),
+        cmocka_unit_test(names_that_forms_cannot_write_are_refused),
         cmocka_unit_test(published_templates_read_their_own_calls),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

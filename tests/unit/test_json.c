@@ -1,5 +1,6 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
 /* JSON as trees: members, what is refused and why, and bounds on size, depth and memory. */
+#include <jansson.h>
 #include <unistd.h>
 
 #include "../failing_malloc.h"
@@ -158,6 +159,53 @@ static void huge_integers_do_not_spoil_a_file(void **state)
     moe_json_free(json);
 }
 
+/* Numbers come back with the digits that they had, and none more. */
+static void numbers_keep_their_digits(void **state)
+{
+    (void)state;
+    static const char *const same[] = {
+        "{\"a\":18446744073709551615,\"b\":[-9223372036854775809,1,0.1,{\"c\":2.5}],\"d\":null}",
+        "[1000000000000000000000000000000,9223372036854775807,-9223372036854775808]",
+        "[18446744073709551616,\"18446744073709551616\",\"{\\\"x\\\":1.50000000000000000001}\"]",
+        "[0.30000000000000004,1e-07,3.0,-0.7,1e+300]",
+        "{\"\xEF\xB7\x90\":\"no digits\"}",
+        "[{\"\xEF\xB7\x90\":\"1\\\",2]\"}]",
+        "[{\"\xEF\xB7\x90\":1}]",
+    };
+    static const char *const wrong[] = {"18446744073709551616",      "[018446744073709551616]",
+                                        "{18446744073709551616:1}",  "[18446744073709551616e]",
+                                        "[-18446744073709551616-1]", "[18446744073709551616"};
+    struct moe_err err = {0};
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+        struct json_t *json = parse(same[i], &err), *copy;
+        assert_ok(moe_json_copy(&copy, json, &err), &err);
+        char *text = moe_json_text(copy, JSON_COMPACT), *spaced = moe_json_text(copy, 0);
+        assert_string_equal(text, same[i]);
+        moe_json_free(json);
+        json = parse(spaced, &err);
+        assert_true(json_equal(json, copy));
+        moe_json_free(json);
+        moe_json_free(copy);
+        free(text);
+        free(spaced);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_null(parse(wrong[i], &err));
+        assert_true(strlen(err.text) > strlen("x.json: line 1 column 1: "));
+    }
+    /* Others of the file stay what they are. */
+    struct json_t *json = parse("{\"large\":18446744073709551615,\"n\":[1,2.0]}", &err);
+    assert_true(json_is_integer(json_array_get(json_object_get(json, "n"), 0)));
+    assert_true(json_is_real(json_array_get(json_object_get(json, "n"), 1)));
+    assert_string_equal(moe_json_digits(json_object_get(json, "large")), "18446744073709551615");
+    assert_null(moe_json_digits(json_object_get(json, "n")));
+    moe_json_free(json);
+    /* Where a text has that key of its own, they are doubles. */
+    json = parse("{\"\\ufdd0\":\"1\",\"n\":18446744073709551615}", &err);
+    assert_true(json_is_real(json_object_get(json, "n")));
+    moe_json_free(json);
+}
+
 /* Python writes numbers that JSON has not: no trouble but where they are read. */
 static void numbers_of_python_do_not_spoil_a_file(void **state)
 {
@@ -284,6 +332,7 @@ int main(void)
         cmocka_unit_test(bad_text_is_refused),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(huge_integers_do_not_spoil_a_file),
+        cmocka_unit_test(numbers_keep_their_digits),
         cmocka_unit_test_setup_teardown(numbers_of_python_do_not_spoil_a_file, make_dir,
                                         remove_dir),
         cmocka_unit_test(files_are_bounded),
