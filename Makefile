@@ -60,7 +60,7 @@ ifeq ($(SANITIZE),)
 ALL_CFLAGS += -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 endif
 HARDENED := -pie -Wl,-z,relro,-z,now
-LIBS := -ljansson -lmicrohttpd -lpcre2-8 -lutf8proc -lzstd -lyaml -luring -lm -lpthread
+LIBS := -ljansson -lmicrohttpd -lpcre2-8 -lutf8proc -lzstd -lz -lyaml -luring -lm -lpthread
 
 # Not among the flags that objects are kept by: those of make are as good for make check.
 ifeq ($(WERROR),1)

@@ -298,10 +298,9 @@ static int generate(struct run *r, double started, struct moe_err *err)
     if (opt.messages)
         MOE_STEP(messages_take(&talk, opt.messages, &r->prompt.text, &messages, err));
     if ((opt.tools || opt.json) && !chat)
-        MOE_STEP(moe_fail(
-            err, MOE_ERR_USAGE,
-            "%s: options --tools and --json go with chats, and the model has no chat template",
-            r->pack));
+        MOE_STEP(moe_fail(err, MOE_ERR_USAGE,
+                          "%s: option --%s goes with chats, and the model has no chat template",
+                          r->pack, opt.tools ? "tools" : "json"));
     if (r->tools)
         talk.tools = r->tools;
     if (!r->grammar)

@@ -1,11 +1,13 @@
 /* What a model takes within a budget: from its inputs, step by step, to slots of experts. */
 #include "engine/memory.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/par.h"
@@ -849,6 +851,42 @@ static int look_at_needs(struct moe_needs_on *out, const struct moe_model *model
     return MOE_OK;
 }
 
+/* Names the layout of most weights, as GGUF names types: of an expert of the first class, or where
+ * there is none of all matrices. */
+static void name_weights(const struct moe_pack *pack, char name[MOE_NAME_BYTES])
+{
+    enum { KINDS = 256 };
+    uint64_t bytes[KINDS] = {0};
+    uint16_t most = MOE_LAYOUT_F32;
+    const struct moe_expert_class *class_ =
+        moe_pack_n_classes(pack) ? moe_pack_class_at(pack, 0) : NULL;
+    for (uint32_t i = 0; class_ && i < class_->n_matrices; i++) {
+        const struct moe_class_matrix *m = &class_->matrices[i];
+        bytes[m->layout.kind % KINDS] +=
+            m->cols > 1 ? moe_layout_bytes(m->layout, m->rows, m->cols) : 0;
+    }
+    for (uint32_t i = 0; !class_ && i < moe_pack_n_tensors(pack); i++) {
+        const struct moe_pack_tensor *t = moe_pack_tensor_at(pack, i);
+        bytes[t->layout.kind % KINDS] += t->is_vector ? 0 : t->extent.raw_bytes;
+    }
+    for (uint16_t kind = 0; kind < KINDS; kind++)
+        most = bytes[kind] > bytes[most] ? kind : most;
+    snprintf(name, MOE_NAME_BYTES, "%s", moe_layout_name(most));
+    for (char *c = name; *c; c++)
+        *c = (char)toupper((unsigned char)*c);
+}
+
+static const char *format_of(const struct moe_pack *pack)
+{
+    static const char one[] = ".safetensors";
+    const char *path = moe_pack_path(pack);
+    const size_t n = strlen(path), m = strlen(one);
+    if (moe_pack_fd(pack) >= 0)
+        return "moe";
+    return (n > m && strcmp(path + n - m, one) == 0) || moe_path_is_directory(path) ? "safetensors"
+                                                                                    : "gguf";
+}
+
 int moe_needs_of(struct moe_needs *out, const char *path, const struct moe_engine_options *options,
                  struct moe_gpu *gpu, struct moe_err *err)
 {
@@ -864,9 +902,8 @@ int moe_needs_of(struct moe_needs *out, const char *path, const struct moe_engin
     out->sampling = model->sampling;
     out->file_bytes = moe_pack_file_bytes(model->pack);
     out->fingerprint = moe_pack_fingerprint(model->pack);
-    if (moe_pack_n_variants(model->pack))
-        snprintf(out->variant, sizeof out->variant, "%s",
-                 moe_pack_variant_at(model->pack, 0)->name);
+    name_weights(model->pack, out->weights);
+    out->format = format_of(model->pack);
     if (status == MOE_OK)
         status = moe_shape_bytes(&shape, &out->config, (struct moe_bits){16, 16}, 16, 64, err);
     out->parameters = shape.parameters;

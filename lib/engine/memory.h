@@ -95,7 +95,8 @@ struct moe_needs {
     struct moe_config config;
     uint64_t file_bytes;                 /* of the pack */
     uint64_t fingerprint, parameters;    /* ... and of the model, as model/shape.h counts them */
-    char variant[MOE_NAME_BYTES];        /* of experts, the first; "": there are none */
+    char weights[MOE_NAME_BYTES];        /* the layout of most of them: "Q4_K", "BF16" */
+    const char *format;                  /* "moe", or of a model in place "gguf", "safetensors" */
     struct moe_sampler_options sampling; /* as the model's makers published it */
     struct moe_needs_on on[2];           /* the processor, a GPU */
 };

@@ -230,7 +230,7 @@ int moe_prompt_between(const struct moe_model *model, const char *text, uint64_t
     const struct between *b = find_between(tok);
     if (!b || model->config.n_encoder)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "the model has no tokens to fill in the middle: leave out 'suffix'");
+                        "the model has no tokens to fill in the middle: leave out the suffix");
     if (moe_tokenizer_adds_bos(tok) && moe_tokenizer_bos(tok) >= 0)
         MOE_TRY(moe_ids_push(ids, (uint32_t)moe_tokenizer_bos(tok), err));
     for (int i = 0; i < 2; i++) {
@@ -242,6 +242,92 @@ int moe_prompt_between(const struct moe_model *model, const char *text, uint64_t
     }
     return b->middle ? moe_ids_push(ids, (uint32_t)moe_tokenizer_find(tok, b->middle), err)
                      : MOE_OK;
+}
+
+/* The first of these tokens that there is; -1: none. */
+static int64_t find_mark(const struct moe_tokenizer *tok, const char *const *marks)
+{
+    int64_t id = -1;
+    for (; *marks && id < 0; marks++)
+        id = moe_tokenizer_find(tok, *marks);
+    return id;
+}
+
+/* Appends the mark, if there is one, and a text. */
+static int append_marked(const struct moe_tokenizer *tok, int64_t mark, const char *text,
+                         struct moe_ids *ids, struct moe_err *err)
+{
+    if (mark >= 0)
+        MOE_TRY(moe_ids_push(ids, (uint32_t)mark, err));
+    return moe_tokenizer_encode(tok, text, strlen(text), false, ids, err);
+}
+
+static int append_ids(const struct moe_ids *more, uint64_t from, struct moe_ids *ids,
+                      struct moe_err *err)
+{
+    for (uint64_t i = from; i < more->n; i++)
+        MOE_TRY(moe_ids_push(ids, more->ids[i], err));
+    return MOE_OK;
+}
+
+/* Appends a file, below its name where there is a mark for that. */
+static int append_file(const struct moe_tokenizer *tok, const struct moe_prompt_file *file,
+                       int64_t mark, struct moe_ids *ids, struct moe_err *err)
+{
+    MOE_TRY(append_marked(tok, mark, mark < 0 ? "\n\n--- snippet ---\n\n" : file->name, ids, err));
+    if (mark >= 0)
+        MOE_TRY(append_marked(tok, -1, "\n", ids, err));
+    return append_marked(tok, -1, file->text, ids, err);
+}
+
+int moe_prompt_files(const struct moe_model *model, const struct moe_prompt_file *files, uint32_t n,
+                     uint64_t context, uint64_t most_bytes, struct moe_ids *ids,
+                     struct moe_err *err)
+{
+    static const char *const between[] = {"<|file_sep|>", "<file_sep>", NULL}, *const begins[] = {
+                                                                                   "<|repo_name|>",
+                                                                                   "<repo_name>",
+                                                                                   NULL};
+    enum { MARKS = 16 }; /* ids around all files */
+    const struct moe_tokenizer *tok = model->tokenizer;
+    const int64_t mark = find_mark(tok, between), whole = find_mark(tok, begins);
+    const uint64_t n_bos = moe_tokenizer_adds_bos(tok) && moe_tokenizer_bos(tok) >= 0;
+    struct moe_ids all = {0}, taken = {0}, one = {0};
+    bool fits = true;
+    int status = MOE_OK;
+    for (uint32_t i = n; i > 0 && fits; i--) {
+        one.n = 0;
+        fits = moe_prompt_check_length(model, files[i - 1].text, strlen(files[i - 1].text), context,
+                                       most_bytes, NULL) == MOE_OK;
+        if (fits)
+            MOE_STEP(append_file(tok, &files[i - 1], mark, &one, err));
+        fits = fits && ids->n + taken.n + one.n + MARKS <= context;
+        if (fits) {
+            MOE_STEP(append_ids(&taken, 0, &one, err));
+            const struct moe_ids before = taken;
+            taken = one;
+            one = before;
+        }
+    }
+    if (taken.n > 0) {
+        for (uint64_t i = 0; i < n_bos; i++)
+            MOE_STEP(moe_ids_push(&all, ids->ids[0], err));
+        if (whole >= 0)
+            MOE_STEP(
+                append_marked(tok, whole, "myproject\n", &all, err)); /* as llama.cpp calls it */
+        MOE_STEP(append_ids(&taken, 0, &all, err));
+        if (mark >= 0)
+            MOE_STEP(append_marked(tok, mark, "filename\n", &all, err));
+        MOE_STEP(append_ids(ids, n_bos, &all, err));
+        const struct moe_ids without = *ids;
+        *ids = all;
+        all = without;
+    }
+out:
+    moe_ids_release(&all);
+    moe_ids_release(&taken);
+    moe_ids_release(&one);
+    return status;
 }
 
 int moe_prompt_between_ends(const struct moe_model *model, struct moe_ids *ends,

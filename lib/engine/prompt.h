@@ -56,6 +56,15 @@ int moe_prompt_prefixed(const struct moe_model *model, const char *prefix, const
  * that are known. */
 int moe_prompt_between(const struct moe_model *model, const char *text, uint64_t n,
                        const char *suffix, struct moe_ids *ids, struct moe_err *err);
+/* Puts other files before such a prompt, by the marks that the tokenizer has between files: the
+ * last of those with which it has no more than `context` ids, and whose ids take no more than
+ * most_bytes to make. */
+struct moe_prompt_file {
+    const char *name, *text;
+};
+int moe_prompt_files(const struct moe_model *model, const struct moe_prompt_file *files, uint32_t n,
+                     uint64_t context, uint64_t most_bytes, struct moe_ids *ids,
+                     struct moe_err *err);
 /* Appends the tokens that end what such a model fills in, beside those that end all of its texts.
  */
 int moe_prompt_between_ends(const struct moe_model *model, struct moe_ids *ends,

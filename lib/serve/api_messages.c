@@ -342,10 +342,11 @@ static const char *stop_reason(const struct moe_reply *r)
                                                                    : "end_turn";
 }
 
+/* Until the end nobody knows what was cached. */
 static void put_usage(const struct moe_reply *r, struct moe_emit *e)
 {
     moe_emit_open_map(e, "usage");
-    moe_emit_u64(e, "input_tokens", r->n_prompt - r->n_cached);
+    moe_emit_u64(e, "input_tokens", (r->n_prompt ? r->n_prompt : r->n_begun) - r->n_cached);
     moe_emit_u64(e, "cache_creation_input_tokens", 0);
     moe_emit_u64(e, "cache_read_input_tokens", r->n_cached);
     moe_emit_u64(e, "output_tokens", r->n_tokens);
@@ -373,11 +374,11 @@ static void put_head(const struct moe_reply *r, struct moe_emit *e)
 }
 
 static void put_text_block(struct moe_emit *e, const char *key, const char *type,
-                           const struct moe_buf *text)
+                           const uint8_t *text, uint64_t n)
 {
     moe_emit_open_map(e, key);
     moe_emit_text(e, "type", type);
-    moe_emit_bytes(e, type, text->data, text->size);
+    moe_emit_bytes(e, type, text, n);
     if (strcmp(type, "thinking") == 0)
         moe_emit_text(e, "signature", "");
     moe_emit_close(e);
@@ -398,17 +399,25 @@ static void put_call_block(struct moe_emit *e, const char *key, const struct cal
 static void write_whole(struct moe_reply *r, struct moe_buf *out)
 {
     struct choice *c = &r->choices[0];
+    uint64_t said = 0; /* of the text */
     struct moe_emit e;
     moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
     put_head(r, &e);
     moe_emit_open_list(&e, "content");
     if (c->thought.size)
-        put_text_block(&e, NULL, "thinking", &c->thought);
-    if (c->text.size || !c->n_whole)
-        put_text_block(&e, NULL, "text", &c->text);
-    for (uint32_t i = 0; i < c->n_calls; i++)
-        if (!c->calls[i].fails)
-            put_call_block(&e, NULL, &c->calls[i], &c->calls[i].arguments);
+        put_text_block(&e, NULL, "thinking", c->thought.data, c->thought.size);
+    for (uint32_t i = 0; i < c->n_calls; i++) {
+        const struct call *call = &c->calls[i];
+        if (call->fails) /* it is text */
+            continue;
+        if (call->text_at > said)
+            put_text_block(&e, NULL, "text", c->text.data + said, call->text_at - said);
+        said = call->text_at;
+        put_call_block(&e, NULL, call, &call->arguments);
+    }
+    if (c->text.size > said || !c->n_whole)
+        put_text_block(&e, NULL, "text", c->text.data ? c->text.data + said : NULL,
+                       c->text.size - said);
     moe_emit_close(&e);
     put_stop(r, &e, true);
     put_usage(r, &e);
@@ -447,7 +456,6 @@ static void close_block(struct moe_reply *r, struct moe_buf *out)
 
 static void open_block(struct moe_reply *r, int kind, struct moe_buf *out)
 {
-    static const struct moe_buf none;
     const struct choice *c = &r->choices[0];
     struct moe_emit e;
     if (r->open == kind && kind != MOE_PART_CALL)
@@ -459,7 +467,8 @@ static void open_block(struct moe_reply *r, int kind, struct moe_buf *out)
     if (kind == MOE_PART_CALL)
         put_call_block(&e, "content_block", &c->calls[c->n_calls - 1], NULL);
     else
-        put_text_block(&e, "content_block", kind == MOE_PART_THOUGHT ? "thinking" : "text", &none);
+        put_text_block(&e, "content_block", kind == MOE_PART_THOUGHT ? "thinking" : "text", NULL,
+                       0);
     reply_end_event(&e, out);
 }
 

@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "serve/http_internal.h"
+#include "serve/reply.h"
 #include "serve/server.h"
 
 enum {
@@ -218,6 +219,29 @@ static bool has_said_all(const struct http_connection *c)
     return recv(c->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
+/* Answers a refused request whose body does not come: libmicrohttpd would wait for it. */
+static void answer_stalled(struct moe_http *h, struct http_connection *c)
+{
+    struct exchange *x = c->exchange;
+    struct moe_buf body = {0}, all = {0};
+    moe_reply_error(&body, moe_request_api(x->form), (unsigned)x->refused, &x->why);
+    moe_buf_printf(&all,
+                   "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %llu\r\n"
+                   "Connection: close\r\n\r\n",
+                   x->refused, MHD_get_reason_phrase_for((unsigned)x->refused),
+                   (unsigned long long)body.size);
+    moe_buf_append(&all, body.data, body.size);
+    if (!all.failed && !body.failed)
+        send(c->socket, all.data, all.size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    x->status = (unsigned)x->refused;
+    x->n_sent = body.size;
+    pthread_mutex_lock(&h->lock);
+    moe_http_count(&h->counts, x->route, x->status);
+    pthread_mutex_unlock(&h->lock);
+    moe_buf_release(&body);
+    moe_buf_release(&all);
+}
+
 /* Closes connections whose requests do not become complete: those that take too long, and those
  * whose clients left within one. libmicrohttpd 0.9.75 does not notice who leaves at once after
  * sending a part. */
@@ -227,11 +251,15 @@ static void http_close_late(struct moe_http *h)
     uint64_t late = 0;
     for (struct http_connection *c = h->connections; c; c = c->next) {
         const bool is_late = c->since < before;
-        if (!c->waits ||
-            (!is_late && (now - c->since < LOOK_MILLISECONDS * 1e-3 || !has_said_all(c))))
+        const struct exchange *x = c->exchange;
+        const bool is_stalled = x && x->refused && now - x->received_at >= STALLED_SECONDS;
+        if (!c->waits || (!is_late && !is_stalled &&
+                          (now - c->since < LOOK_MILLISECONDS * 1e-3 || !has_said_all(c))))
             continue;
+        if (is_stalled)
+            answer_stalled(h, c);
         let_go(c);
-        late += is_late;
+        late += is_late && !is_stalled;
     }
     pthread_mutex_lock(&h->lock);
     h->counts.late += late;
@@ -296,6 +324,7 @@ static enum MHD_Result receive(struct exchange *x, const char *bytes, size_t n)
 {
     uint64_t limit = x->http->options.max_body_bytes;
     x->n_body += n;
+    x->received_at = moe_seconds();
     if (x->n_body / READ_ON > limit)
         return MHD_NO;
     if (!x->refused && x->n_body > limit)
@@ -337,7 +366,7 @@ static enum MHD_Result continue_exchange(struct exchange *x, const char *method)
     if (x->stage == EXCHANGE_RECEIVING) {
         set_waiting(x->connection, false);
         exchange_received(x);
-        if (x->compressed && !x->refused && x->body.size)
+        if (x->coding && !x->refused && x->body.size)
             decompress(x);
         http_route_late(x);
     }

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#include <zlib.h>
 #include <zstd.h>
 #include <zstd_errors.h>
 
@@ -118,7 +119,7 @@ static void write_access_line(const struct exchange *x)
     moe_emit_text(&e, "time", at);
     moe_emit_text(&e, "client", x->who);
     moe_emit_text(&e, "method", x->method);
-    moe_emit_text(&e, "path", moe_http_paths[x->route]);
+    moe_emit_text(&e, "path", moe_http_paths[x->route].path);
     moe_emit_u64(&e, "status", x->status);
     moe_emit_u64(&e, "received_bytes", x->n_body);
     moe_emit_u64(&e, "sent_bytes", x->n_sent);
@@ -143,10 +144,8 @@ static void write_access_line(const struct exchange *x)
 
 /* The part of all buffers that one answer may take. */
 enum { ANSWER_PART = 4 };
-/* ... and all bodies together: that many quarters. A body that has not gone on for so long gives
- * way to another one of the same client. */
+/* ... and all bodies together: that many quarters. */
 enum { BODY_QUARTERS = 3 };
-#define STALLED_SECONDS 1.0
 /* The most that an empty buffer keeps; an answer for which there is always room. */
 enum { KEPT_BYTES = 16 << 10, SMALL_BYTES = 8 << 10 };
 
@@ -158,7 +157,7 @@ struct exchange *exchange_new(struct moe_http *h, struct MHD_Connection *connect
     *x = (struct exchange){
         .http = h, .connection = connection, .route = MOE_HTTP_ELSEWHERE, .watched = -1};
     x->holders = 1;
-    x->put_at = x->came = moe_seconds();
+    x->put_at = x->came = x->received_at = moe_seconds();
     pthread_mutex_lock(&h->lock);
     x->next = h->exchanges;
     x->link = &h->exchanges;
@@ -350,7 +349,6 @@ bool exchange_receive(struct exchange *x, const char *bytes, uint64_t n)
     x->n_receiving += n;
     h->body_bytes += n;
     x->client->body_bytes += n;
-    x->received_at = moe_seconds();
     return !x->body.failed;
 }
 
@@ -382,15 +380,68 @@ struct moe_buf exchange_take_body(struct exchange *x)
     return body;
 }
 
+/* Decompresses a body into `room` bytes. MOE_ERR_LIMIT: it has more. */
+static int unpack_zstd(const struct moe_buf *body, uint8_t *to, uint64_t room, uint64_t *n,
+                       struct moe_err *err)
+{
+    *n = ZSTD_decompress(to, room, body->data, body->size);
+    if (!ZSTD_isError(*n))
+        return MOE_OK;
+    const ZSTD_ErrorCode why = ZSTD_getErrorCode(*n);
+    return moe_fail(err,
+                    why == ZSTD_error_memory_allocation  ? MOE_ERR_MEMORY
+                    : why == ZSTD_error_dstSize_tooSmall ? MOE_ERR_LIMIT
+                                                         : MOE_ERR_FORMAT,
+                    "the request's body cannot be decompressed: zstd: %s", ZSTD_getErrorName(*n));
+}
+
+/* ... of one or more members; to NULL: nowhere, *n is how many there are. */
+static int unpack_gzip(const struct moe_buf *body, uint8_t *to, uint64_t room, uint64_t *n,
+                       struct moe_err *err)
+{
+    enum { GZIP_ONLY = 16 };
+    uint8_t nowhere[16 << 10];
+    z_stream z = {.next_in = body->data,
+                  .avail_in = (uInt)(body->size < UINT32_MAX ? body->size : UINT32_MAX)};
+    int done = inflateInit2(&z, MAX_WBITS + GZIP_ONLY);
+    *n = 0;
+    while (done == Z_OK && *n <= room) {
+        const uint64_t most = to ? room - *n : sizeof nowhere;
+        const uInt more = (uInt)(most < UINT32_MAX ? most : UINT32_MAX);
+        z.next_out = to ? to + *n : nowhere;
+        z.avail_out = more;
+        done = inflate(&z, Z_NO_FLUSH);
+        *n += more - z.avail_out;
+        if (done == Z_STREAM_END && z.avail_in > 0)
+            done = inflateReset(&z);
+    }
+    const char *why = z.msg ? z.msg : "it ends too early";
+    int status = MOE_OK;
+    if (done == Z_MEM_ERROR)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request's body");
+    else if (*n > room)
+        status = moe_fail(err, MOE_ERR_LIMIT, "the request's body is too large, decompressed");
+    else if (done != Z_STREAM_END)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "the request's body cannot be decompressed: gzip: %s", why);
+    inflateEnd(&z);
+    return status;
+}
+
 int exchange_decompress(struct exchange *x, uint64_t most, struct moe_err *err)
 {
     struct moe_http *h = x->http;
     struct moe_buf plain = {0};
     uint64_t n = 0, kept = 0;
     int status = MOE_OK;
-    /* What a frame says of its size; that of several frames shows only in the end. */
-    const uint64_t told = ZSTD_getFrameContentSize(x->body.data, x->body.size);
-    const bool whole = ZSTD_findFrameCompressedSize(x->body.data, x->body.size) == x->body.size;
+    uint64_t told = 0;
+    bool whole = true; /* told is all of it */
+    if (x->coding == CODING_GZIP) {
+        MOE_TRY(unpack_gzip(&x->body, NULL, most, &told, err));
+    } else { /* what a frame says of its size; that of several frames shows only in the end */
+        told = ZSTD_getFrameContentSize(x->body.data, x->body.size);
+        whole = ZSTD_findFrameCompressedSize(x->body.data, x->body.size) == x->body.size;
+    }
     const uint64_t room = whole && told < most ? told : most;
     if (told > most && told < ZSTD_CONTENTSIZE_ERROR)
         return moe_fail(err, MOE_ERR_LIMIT, "the request's body is too large, decompressed");
@@ -401,19 +452,13 @@ int exchange_decompress(struct exchange *x, uint64_t most, struct moe_err *err)
         x->booked += room;
     }
     pthread_mutex_unlock(&h->lock);
-    if (!fits || !moe_buf_reserve(&plain, room)) {
+    if (!fits || (room && !moe_buf_reserve(&plain, room)))
         status = moe_fail(err, MOE_ERR_MEMORY, "too many requests are being received");
-    } else {
-        n = ZSTD_decompress(plain.data, room, x->body.data, x->body.size);
-        if (ZSTD_isError(n))
-            status = moe_fail(err,
-                              ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation ? MOE_ERR_MEMORY
-                              : ZSTD_getErrorCode(n) == ZSTD_error_dstSize_tooSmall && room == most
-                                  ? MOE_ERR_LIMIT
-                                  : MOE_ERR_FORMAT,
-                              "the request's body cannot be decompressed: zstd: %s",
-                              ZSTD_getErrorName(n));
-    }
+    else
+        status = (x->coding == CODING_GZIP ? unpack_gzip : unpack_zstd)(&x->body, plain.data, room,
+                                                                        &n, err);
+    if (status == MOE_ERR_LIMIT && room < most) /* more than it says */
+        status = MOE_ERR_FORMAT;
     if (status == MOE_OK) {
         exchange_drop_body(x);
         moe_buf_append(&x->body, plain.data, n);

@@ -20,6 +20,9 @@
 #include "serve/metrics.h"
 #include "serve/request.h"
 
+/* A body that has not gone on for so long gives way to others, and is answered if it is refused. */
+#define STALLED_SECONDS 1.0
+
 struct completion;
 
 enum exchange_stage {
@@ -57,7 +60,7 @@ struct exchange {
     struct http_client *client; /* NULL once its connection has ended */
     uint64_t owner;             /* of its prompt (serve/request.h) */
     struct moe_buf body;
-    double received_at;   /* the last of these */
+    double received_at;   /* the last of it, kept or not */
     uint64_t n_receiving; /* of an unfinished body, in its client's account */
     uint64_t n_body;      /* bytes received, also of a refused body */
     int watched;          /* descriptor in `poll` that reports the client's leaving, or -1 */
@@ -65,8 +68,8 @@ struct exchange {
     bool reserved;        /* its connection is one of the reserve */
     bool old;             /* of HTTP/1.0 */
     bool faulty;          /* its head breaks HTTP's rules: nothing further is read */
-    bool compressed;      /* its body is, by zstd */
-    struct completion *completion; /* http_routes.c's; NULL: none */
+    enum { CODING_NONE, CODING_ZSTD, CODING_GZIP } coding; /* of its body */
+    struct completion *completion;                         /* http_routes.c's; NULL: none */
     void (*free_completion)(struct completion *c);
     uint64_t id; /* the server's, for a completion */
 

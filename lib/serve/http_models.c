@@ -150,7 +150,7 @@ void http_write_studio_models(struct moe_server *s, struct moe_buf *out)
         moe_emit_text(&e, "publisher", "");
         moe_emit_text(&e, "arch", m.family);
         moe_emit_text(&e, "compatibility_type", "gguf"); /* clients know this and mlx */
-        moe_emit_text(&e, "quantization", m.variant);
+        moe_emit_text(&e, "quantization", m.weights);
         moe_emit_text(&e, "state", m.loaded ? "loaded" : "not-loaded");
         moe_emit_u64(&e, "max_context_length", m.context);
         moe_emit_u64(&e, "loaded_context_length", m.context);
@@ -171,7 +171,7 @@ static void put_details(struct moe_emit *e, const struct moe_server_model *m)
     char text[32];
     moe_emit_open_map(e, "details");
     moe_emit_text(e, "parent_model", m->model && strcmp(m->model, m->name) != 0 ? m->model : "");
-    moe_emit_text(e, "format", "moe");
+    moe_emit_text(e, "format", m->format);
     moe_emit_text(e, "family", m->family);
     moe_emit_open_list(e, "families");
     moe_emit_text(e, NULL, m->family);
@@ -179,8 +179,7 @@ static void put_details(struct moe_emit *e, const struct moe_server_model *m)
     snprintf(text, sizeof text, m->parameters < 1000000000 ? "%.1fM" : "%.1fB",
              (double)m->parameters / (m->parameters < 1000000000 ? 1e6 : 1e9));
     moe_emit_text(e, "parameter_size", text);
-    snprintf(text, sizeof text, "%s%.20s", m->variant[0] ? "Q" : "", m->variant);
-    moe_emit_text(e, "quantization_level", text);
+    moe_emit_text(e, "quantization_level", m->weights);
     moe_emit_close(e);
 }
 

@@ -2,7 +2,6 @@
  * server's events. */
 #define _DEFAULT_SOURCE /* getentropy */
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,119 +20,6 @@
 #define OLLAMA_VERSION "0.12.6"
 
 static const char *const no_store[][2] = {{"Cache-Control", "no-store"}, {NULL}};
-
-static const struct route {
-    /* GET; POST that a model answers; POST that is read at once; GET or DELETE. */
-    enum { READ, ANSWER, SHOW, KEPT } how;
-    enum moe_request_kind kind; /* of ANSWER; else in whose form errors are */
-    bool open;                  /* without a key */
-} routes[MOE_HTTP_ROUTES] = {
-    [MOE_HTTP_PAGE] = {.open = true},
-    [MOE_HTTP_HEALTH] = {.open = true},
-    [MOE_HTTP_CHAT] = {ANSWER, MOE_REQUEST_CHAT},
-    [MOE_HTTP_TEXT] = {ANSWER, MOE_REQUEST_TEXT},
-    [MOE_HTTP_MESSAGES] = {ANSWER, MOE_REQUEST_MESSAGES},
-    [MOE_HTTP_COUNT] = {ANSWER, MOE_REQUEST_COUNT},
-    [MOE_HTTP_RESPONSES] = {ANSWER, MOE_REQUEST_RESPONSES},
-    [MOE_HTTP_RESPONSE_ITEMS] = {.kind = MOE_REQUEST_RESPONSES},
-    [MOE_HTTP_RESPONSE] = {KEPT, MOE_REQUEST_RESPONSES},
-    [MOE_HTTP_TOKENIZE] = {ANSWER, MOE_REQUEST_TOKENIZE},
-    [MOE_HTTP_DETOKENIZE] = {ANSWER, MOE_REQUEST_DETOKENIZE},
-    [MOE_HTTP_OLLAMA_CHAT] = {ANSWER, MOE_REQUEST_OLLAMA_CHAT},
-    [MOE_HTTP_OLLAMA_GENERATE] = {ANSWER, MOE_REQUEST_OLLAMA_GENERATE},
-    [MOE_HTTP_EMBEDDINGS] = {ANSWER, MOE_REQUEST_EMBEDDINGS},
-    [MOE_HTTP_OLLAMA_EMBED] = {ANSWER, MOE_REQUEST_OLLAMA_EMBED},
-    [MOE_HTTP_OLLAMA_EMBEDDINGS] = {ANSWER, MOE_REQUEST_OLLAMA_EMBEDDINGS},
-    [MOE_HTTP_OLLAMA_TAGS] = {.kind = MOE_REQUEST_OLLAMA_CHAT},
-    [MOE_HTTP_OLLAMA_PS] = {.kind = MOE_REQUEST_OLLAMA_CHAT},
-    [MOE_HTTP_OLLAMA_SHOW] = {SHOW, MOE_REQUEST_OLLAMA_CHAT},
-    [MOE_HTTP_OLLAMA_VERSION] = {.kind = MOE_REQUEST_OLLAMA_CHAT},
-};
-
-/* Copies what a path has in the place of {id}, up to `end`; its escapes are decoded, those of
- * slashes too, which names of models may have. False: it is empty, too long or has control
- * characters. */
-static bool copy_item(const char *from, const char *end, char *to, size_t room)
-{
-    size_t n = 0;
-    for (; from < end && n + 1 < room; from++) {
-        unsigned code = (unsigned char)*from;
-        if (*from == '%' && isxdigit((unsigned char)from[1]) && isxdigit((unsigned char)from[2])) {
-            sscanf(from + 1, "%2x", &code);
-            from += 2;
-        }
-        if (code < ' ')
-            return false;
-        to[n++] = (char)code;
-    }
-    to[n] = 0;
-    return n > 0 && from >= end;
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
-/* Of LM Studio's API, whose routes are OpenAI's otherwise. */
-#define STUDIO "/api/v0/"
-
-/* The route of a path, and what it has in the place of {id}. */
-static enum moe_http_route find_route(const char *url, char *item, size_t room)
-{
-    for (int i = 0; i < MOE_HTTP_ELSEWHERE; i++) {
-        const char *path = moe_http_paths[i], *id = strstr(path, "{id}");
-        const char *rest = id ? id + strlen("{id}") : "";
-        const size_t n = id ? (size_t)(id - path) : strlen(path), length = strlen(url);
-        if (strncmp(path, url, n) == 0 &&
-            (id ? ends_with(url + n, rest) &&
-                      copy_item(url + n, url + length - strlen(rest), item, room)
-                : !url[n]))
-            return (enum moe_http_route)i;
-    }
-    if (strncmp(url, STUDIO, strlen(STUDIO)) == 0)
-        for (int i = 0; i < MOE_HTTP_ELSEWHERE; i++)
-            if (strncmp(moe_http_paths[i], "/v1/", 4) == 0 &&
-                strcmp(moe_http_paths[i] + 4, url + strlen(STUDIO)) == 0)
-                return (enum moe_http_route)i;
-    return MOE_HTTP_ELSEWHERE;
-}
-
-/* In whose form errors at a path without a route are: another's that has such paths. */
-static enum moe_request_kind form_of(const char *path)
-{
-    if (strncmp(path, "/v1/messages", strlen("/v1/messages")) == 0)
-        return MOE_REQUEST_MESSAGES;
-    return strncmp(path, "/api/", 5) == 0 && strncmp(path, STUDIO, strlen(STUDIO)) != 0
-               ? MOE_REQUEST_OLLAMA_CHAT
-               : MOE_REQUEST_CHAT;
-}
-
-/* Says that there is nothing, and what was probably meant: a base URL has too much or too little
- * before a route. */
-static void refuse_path(const char *path, struct moe_err *why)
-{
-    static const char *const ollama[] = {"/api/pull", "/api/push",   "/api/create",
-                                         "/api/copy", "/api/delete", "/api/blobs"};
-    const char *meant = NULL;
-    for (size_t i = 0; i < sizeof ollama / sizeof ollama[0]; i++)
-        if (strncmp(path, ollama[i], strlen(ollama[i])) == 0) {
-            moe_fail(why, MOE_ERR_USAGE,
-                     "'%.200s' is not supported by this server: its models are those that it was "
-                     "started with",
-                     path);
-            return;
-        }
-    for (int i = MOE_HTTP_PAGE + 1; i < MOE_HTTP_ELSEWHERE; i++) {
-        const char *route = moe_http_paths[i];
-        if (strlen(path) > 1 && (ends_with(route, path) || ends_with(path, route)) &&
-            (!meant || strlen(route) < strlen(meant)))
-            meant = route;
-    }
-    moe_fail(why, MOE_ERR_USAGE, "there is nothing at '%.200s'%s%s%s", path,
-             meant ? "; did you mean '" : "", meant ? meant : "", meant ? "'?" : "");
-}
 
 static bool is_closing(struct moe_http *h)
 {
@@ -262,7 +148,8 @@ static uint32_t find_key(struct exchange *x)
 
 static bool http_posts(const struct exchange *x)
 {
-    return routes[x->route].how == ANSWER || routes[x->route].how == SHOW;
+    return moe_http_paths[x->route].how == MOE_HTTP_ANSWER ||
+           moe_http_paths[x->route].how == MOE_HTTP_SHOW;
 }
 
 /* The HTTP status that refuses the request, and why; 0: it is accepted. */
@@ -292,17 +179,17 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
     uint32_t key = find_key(x);
     if (key)
         http_name_client(x, key);
-    if (h->access.keys && !key && !(known && routes[x->route].open)) {
+    if (h->access.keys && !key && !(known && moe_http_paths[x->route].open)) {
         moe_fail(why, MOE_ERR_USAGE,
                  "a key is needed: an Authorization header with \"Bearer \" "
                  "and one of the server's keys, or an x-api-key header with one");
         return 401;
     }
     if (!known) {
-        refuse_path(path, why);
+        moe_http_refuse(path, why);
         return 404;
     }
-    const bool posts = http_posts(x), kept = routes[x->route].how == KEPT;
+    const bool posts = http_posts(x), kept = moe_http_paths[x->route].how == MOE_HTTP_KEPT;
     if (posts ? strcmp(method, "POST") != 0
               : !is_get(method) && !(kept && strcmp(method, "DELETE") == 0)) {
         moe_fail(why, MOE_ERR_USAGE, "'%s' takes %s, not %.20s", path, posts ? "POST" : "GET",
@@ -314,11 +201,15 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
         return MHD_HTTP_SERVICE_UNAVAILABLE;
     }
     const char *coding = http_header(x, "Content-Encoding");
-    x->compressed = coding && strcasecmp(coding, "zstd") == 0;
-    if (posts && coding && *coding && !x->compressed && strcasecmp(coding, "identity") != 0) {
+    x->coding = !coding                             ? CODING_NONE
+                : strcasecmp(coding, "zstd") == 0   ? CODING_ZSTD
+                : strcasecmp(coding, "gzip") == 0   ? CODING_GZIP
+                : strcasecmp(coding, "x-gzip") == 0 ? CODING_GZIP
+                                                    : CODING_NONE;
+    if (posts && coding && *coding && !x->coding && strcasecmp(coding, "identity") != 0) {
         moe_fail(why, MOE_ERR_USAGE,
                  "the request's body is encoded as '%.40s': send it as it is, or compressed by "
-                 "'zstd'",
+                 "'gzip' or 'zstd'",
                  coding);
         return MHD_HTTP_UNSUPPORTED_MEDIA_TYPE;
     }
@@ -340,10 +231,10 @@ void http_route(struct exchange *x, const char *url, const char *method, const c
     snprintf(x->method, sizeof x->method, "%s", method);
     x->old = strcmp(version, "HTTP/1.0") == 0;
     x->faulty = !read_head(x, url, &path, &host, authority);
-    x->route = x->faulty ? MOE_HTTP_ELSEWHERE : find_route(path, x->item, sizeof x->item);
-    x->form = x->route != MOE_HTTP_ELSEWHERE ? routes[x->route].kind
+    x->route = x->faulty ? MOE_HTTP_ELSEWHERE : moe_http_find(path, x->item, sizeof x->item);
+    x->form = x->route != MOE_HTTP_ELSEWHERE ? moe_http_paths[x->route].kind
               : x->faulty                    ? MOE_REQUEST_CHAT
-                                             : form_of(path);
+                                             : moe_http_form_of(path);
     x->refused = x->faulty ? MHD_HTTP_BAD_REQUEST : refusal(x, path, host, method, &x->why);
     http_client_name(x->client->id, x->who);
     http_route_late(x);
@@ -370,12 +261,12 @@ enum MHD_Result http_respond_error(struct exchange *x, unsigned status, const st
     moe_reply_error(&x->out, moe_request_api(x->form), status, why);
     const char *const headers[][2] = {
         {"Retry-After", later ? seconds : NULL},
-        {"Accept-Encoding", status == MHD_HTTP_UNSUPPORTED_MEDIA_TYPE ? "zstd" : NULL},
+        {"Accept-Encoding", status == MHD_HTTP_UNSUPPORTED_MEDIA_TYPE ? "gzip, zstd" : NULL},
         {"WWW-Authenticate", status == MHD_HTTP_UNAUTHORIZED ? "Bearer" : NULL},
-        {"Allow", status != MHD_HTTP_METHOD_NOT_ALLOWED ? NULL
-                  : http_posts(x)                       ? "POST, OPTIONS"
-                  : routes[x->route].how == KEPT        ? "GET, HEAD, DELETE, OPTIONS"
-                                                        : "GET, HEAD, OPTIONS"},
+        {"Allow", status != MHD_HTTP_METHOD_NOT_ALLOWED           ? NULL
+                  : http_posts(x)                                 ? "POST, OPTIONS"
+                  : moe_http_paths[x->route].how == MOE_HTTP_KEPT ? "GET, HEAD, DELETE, OPTIONS"
+                                                                  : "GET, HEAD, OPTIONS"},
         {NULL}};
     return http_respond(x, status, "application/json", headers);
 }
@@ -405,6 +296,11 @@ static void free_completion(struct completion *c)
 }
 
 /* ---- Events of the server ---- */
+
+static void on_begun(void *ctx, uint64_t n_prompt)
+{
+    moe_reply_begun(((struct exchange *)ctx)->completion->reply, n_prompt);
+}
 
 static void on_part(void *ctx, uint32_t choice, const struct moe_answer_part *part)
 {
@@ -557,6 +453,7 @@ static enum MHD_Result begin_completion(struct exchange *x)
     const struct moe_server_events events = {.ctx = x,
                                              .read = on_read,
                                              .refused = on_refused,
+                                             .begun = on_begun,
                                              .part = on_part,
                                              .token = on_token,
                                              .ended = on_end,
@@ -572,8 +469,8 @@ static enum MHD_Result begin_completion(struct exchange *x)
         x->free_completion = free_completion;
         exchange_set_stage(x, EXCHANGE_WAITING);
         exchange_hold(x); /* for the server, until its last event */
-        status = moe_server_submit_body(x->http->server, routes[x->route].kind, &body, &events,
-                                        &x->id, &err);
+        status = moe_server_submit_body(x->http->server, moe_http_paths[x->route].kind, &body,
+                                        &events, &x->id, &err);
     }
     moe_buf_release(&body);
     if (status == MOE_OK)
@@ -779,19 +676,22 @@ static enum MHD_Result respond_items(struct exchange *x)
     struct moe_buf conversation = {0};
     uint32_t n_asked = 0;
     uint64_t limit = 20;
+    const char *order = argument(x, "order");
     int status = MOE_OK;
     if (*argument(x, "limit") &&
         (!moe_parse_u64(argument(x, "limit"), &limit) || limit < 1 || limit > 100))
         status =
             moe_fail(&err, MOE_ERR_FORMAT, "the request: 'limit' is '%.40s', expected 1 to 100",
                      argument(x, "limit"));
+    else if (*order && strcmp(order, "asc") != 0 && strcmp(order, "desc") != 0)
+        status = moe_fail(&err, MOE_ERR_FORMAT,
+                          "the request: 'order' is '%.40s', expected asc or desc", order);
     else if (!kept_responses_get(x->http->kept, x->item, x->owner, NULL, &conversation, &n_asked))
         status =
             moe_fail(&err, MOE_ERR_USAGE, "there is no response '%.100s' here (any more)", x->item);
     else
         status = moe_reply_items(&x->out, &conversation, n_asked, x->item,
-                                 strcmp(argument(x, "order"), "asc") == 0, argument(x, "after"),
-                                 limit, &err);
+                                 strcmp(order, "asc") == 0, argument(x, "after"), limit, &err);
     moe_buf_release(&conversation);
     return status == MOE_OK
                ? respond_json(x)
@@ -852,5 +752,5 @@ enum MHD_Result http_answer(struct exchange *x, const char *method)
         return http_respond_error(x, (unsigned)x->refused, &x->why);
     if (strcmp(method, "OPTIONS") == 0)
         return respond_preflight(x);
-    return routes[x->route].how == ANSWER ? complete(x) : answer_whole(x);
+    return moe_http_paths[x->route].how == MOE_HTTP_ANSWER ? complete(x) : answer_whole(x);
 }

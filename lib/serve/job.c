@@ -617,6 +617,16 @@ static int report_part(void *ctx, const struct moe_answer_part *part)
     return MOE_OK;
 }
 
+static void report_begin(const struct job *j)
+{
+    const struct moe_server_events *e = &j->of->events;
+    if (e->begun) {
+        pthread_mutex_lock(&j->of->telling);
+        e->begun(e->ctx, j->of->ids.n);
+        pthread_mutex_unlock(&j->of->telling);
+    }
+}
+
 static int report_text(struct job *j, const char *bytes, uint64_t n)
 {
     struct moe_err err;
@@ -885,6 +895,23 @@ static uint32_t most_positions(const struct moe_session *s, const struct moe_req
     return counts && most > s->context ? most : s->context;
 }
 
+/* Makes the ids of what is between two texts; other files have what the answer leaves of the
+ * context.
+ */
+static int make_between(const struct moe_server *s, const struct loaded *l,
+                        const struct moe_request *r, const struct moe_request_input *p,
+                        struct moe_ids *ids, struct moe_err *err)
+{
+    const uint64_t context = l->engine->session->context,
+                   answer = r->max_tokens < context / 4 ? r->max_tokens : context / 4;
+    struct moe_prompt_file files[MOE_REQUEST_MAX_FILES];
+    for (uint32_t i = 0; i < r->n_files; i++)
+        files[i] = (struct moe_prompt_file){r->files[i].name, r->files[i].text};
+    MOE_TRY(moe_prompt_between(l->engine->model, p->text, p->n, r->suffix, ids, err));
+    return moe_prompt_files(l->engine->model, files, r->n_files, context - answer, s->reading_bytes,
+                            ids, err);
+}
+
 /* Makes the ids that the answer continues. */
 static int make_prompt(const struct moe_server *s, const struct loaded *l, const char *name,
                        struct request *a, struct moe_err *err)
@@ -914,7 +941,7 @@ static int make_prompt(const struct moe_server *s, const struct loaded *l, const
     else if (p->text && pools(r))
         MOE_TRY(moe_prompt_plain(model, p->text, p->n, &a->ids, err));
     else if (r->suffix)
-        MOE_TRY(moe_prompt_between(model, p->text, p->n, r->suffix, &a->ids, err));
+        MOE_TRY(make_between(s, l, r, p, &a->ids, err));
     else if (p->text)
         MOE_TRY(moe_prompt_prefixed(model, r->prefix_text, p->text, p->n, &a->ids, err));
     for (uint64_t i = 0; p->ids && i < p->n; i++)
@@ -1203,6 +1230,7 @@ void job_begin(struct executor *x, struct job *j)
     if (status == MOE_OK)
         status = begin_reader(x, j, &err);
     if (status == MOE_OK) {
+        report_begin(j);
         j->stops = moe_prompt_stops(r->stops, r->kind == MOE_REQUEST_CHAT ? l->chat : NULL, &err);
         status = !j->stops || echo_ids(l, j) != MOE_OK
                      ? moe_fail(&err, MOE_ERR_MEMORY, "out of memory: the answer's text")

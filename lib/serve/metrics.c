@@ -10,35 +10,6 @@
 static const double seconds_bounds[MOE_SECONDS_BOUNDS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
                                                           2.5,  5,     10,   30,  60,   120, 300};
 static const unsigned statuses[MOE_HTTP_N_STATUSES] = MOE_HTTP_STATUSES;
-const char *const moe_http_paths[MOE_HTTP_ROUTES] = {
-    [MOE_HTTP_PAGE] = "/",
-    [MOE_HTTP_HEALTH] = "/health",
-    [MOE_HTTP_METRICS] = "/metrics",
-    [MOE_HTTP_MODELS] = "/v1/models",
-    [MOE_HTTP_MODEL] = "/v1/models/{id}",
-    [MOE_HTTP_CHAT] = "/v1/chat/completions",
-    [MOE_HTTP_TEXT] = "/v1/completions",
-    [MOE_HTTP_MESSAGES] = "/v1/messages",
-    [MOE_HTTP_COUNT] = "/v1/messages/count_tokens",
-    [MOE_HTTP_RESPONSES] = "/v1/responses",
-    [MOE_HTTP_RESPONSE_ITEMS] = "/v1/responses/{id}/input_items",
-    [MOE_HTTP_RESPONSE] = "/v1/responses/{id}",
-    [MOE_HTTP_TOKENIZE] = "/tokenize",
-    [MOE_HTTP_DETOKENIZE] = "/detokenize",
-    [MOE_HTTP_PROPS] = "/props",
-    [MOE_HTTP_SLOTS] = "/slots",
-    [MOE_HTTP_OLLAMA_CHAT] = "/api/chat",
-    [MOE_HTTP_OLLAMA_GENERATE] = "/api/generate",
-    [MOE_HTTP_EMBEDDINGS] = "/v1/embeddings",
-    [MOE_HTTP_OLLAMA_EMBED] = "/api/embed",
-    [MOE_HTTP_OLLAMA_EMBEDDINGS] = "/api/embeddings",
-    [MOE_HTTP_OLLAMA_TAGS] = "/api/tags",
-    [MOE_HTTP_OLLAMA_PS] = "/api/ps",
-    [MOE_HTTP_OLLAMA_SHOW] = "/api/show",
-    [MOE_HTTP_OLLAMA_VERSION] = "/api/version",
-    [MOE_HTTP_STUDIO_MODELS] = "/api/v0/models",
-    [MOE_HTTP_ELSEWHERE] = "other",
-};
 
 void moe_seconds_count(struct moe_seconds_counted *c, double seconds)
 {
@@ -120,7 +91,7 @@ static void write_http(const struct moe_http_counts *c, struct moe_buf *out)
             if (c->answered[r][s])
                 moe_buf_printf(out,
                                "moe_http_responses_total{route=\"%s\",status=\"%u\"} %" PRIu64 "\n",
-                               moe_http_paths[r], statuses[s], c->answered[r][s]);
+                               moe_http_paths[r].path, statuses[s], c->answered[r][s]);
     counter(out, "http_connections_total", c->accepted, "Connections accepted.");
     gauge(out, "http_connections", c->connections, "Connections that are open.");
     counter(out, "http_late_total", c->late,

@@ -8,48 +8,16 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "serve/http_paths.h"
 
 struct moe_server;
-
-enum moe_http_route {
-    MOE_HTTP_PAGE,
-    MOE_HTTP_HEALTH,
-    MOE_HTTP_METRICS,
-    MOE_HTTP_MODELS,
-    MOE_HTTP_MODEL,
-    MOE_HTTP_CHAT,
-    MOE_HTTP_TEXT,
-    MOE_HTTP_MESSAGES,
-    MOE_HTTP_COUNT,
-    MOE_HTTP_RESPONSES,
-    MOE_HTTP_RESPONSE_ITEMS,
-    MOE_HTTP_RESPONSE,
-    MOE_HTTP_TOKENIZE,
-    MOE_HTTP_DETOKENIZE,
-    MOE_HTTP_PROPS,
-    MOE_HTTP_SLOTS,
-    MOE_HTTP_OLLAMA_CHAT,
-    MOE_HTTP_OLLAMA_GENERATE,
-    MOE_HTTP_EMBEDDINGS,
-    MOE_HTTP_OLLAMA_EMBED,
-    MOE_HTTP_OLLAMA_EMBEDDINGS,
-    MOE_HTTP_OLLAMA_TAGS,
-    MOE_HTTP_OLLAMA_PS,
-    MOE_HTTP_OLLAMA_SHOW,
-    MOE_HTTP_OLLAMA_VERSION,
-    MOE_HTTP_STUDIO_MODELS,
-    MOE_HTTP_ELSEWHERE, /* no route */
-    MOE_HTTP_ROUTES,
-};
-/* Their paths, "other" for none; {id} is any text there. */
-extern const char *const moe_http_paths[MOE_HTTP_ROUTES];
 
 /* The HTTP statuses that are answered, and counted. */
 #define MOE_HTTP_STATUSES                                                                          \
     {                                                                                              \
-        200, 204, 400, 401, 403, 404, 405, 413, 429, 500, 503                                      \
+        200, 204, 400, 401, 403, 404, 405, 413, 415, 429, 500, 503                                 \
     }
-enum { MOE_HTTP_N_STATUSES = 11 };
+enum { MOE_HTTP_N_STATUSES = 12 };
 
 /* A distribution of seconds: counts up to each of the bounds of metrics.c. */
 enum { MOE_SECONDS_BOUNDS = 14 };

@@ -164,7 +164,8 @@ static void describe_model(struct moe_server *s, uint32_t model, struct moe_serv
     out->file_bytes = m->file_bytes;
     out->fingerprint = m->fingerprint;
     out->parameters = m->parameters;
-    out->variant = m->variant;
+    out->weights = m->weights;
+    out->format = m->format;
     out->sampling = &m->sampling;
     out->family = needs->config.family;
     out->context = memory_context(s, needs);
@@ -176,7 +177,8 @@ static void describe_model(struct moe_server *s, uint32_t model, struct moe_serv
 
 bool moe_server_describe(struct moe_server *s, uint32_t i, struct moe_server_model *out)
 {
-    *out = (struct moe_server_model){.name = moe_server_model(s, i), .family = "", .variant = ""};
+    *out = (struct moe_server_model){
+        .name = moe_server_model(s, i), .family = "", .weights = "", .format = ""};
     uint32_t model = out->name ? find_name(s, out->name) : MOE_COE_NONE;
     if (model != MOE_COE_NONE)
         describe_model(s, model, out);
@@ -188,7 +190,7 @@ int moe_server_describe_name(struct moe_server *s, const char *name, struct moe_
 {
     uint32_t model = find_name(s, name);
     bool served = model != MOE_COE_NONE || strcmp(name, BY_RULES) == 0 || takes_any_name(s);
-    *out = (struct moe_server_model){.name = name, .family = "", .variant = ""};
+    *out = (struct moe_server_model){.name = name, .family = "", .weights = "", .format = ""};
     if (model == MOE_COE_NONE && s->own && served)
         model = 0;
     if (model != MOE_COE_NONE)

@@ -298,7 +298,7 @@ static struct call *begin_call(const struct moe_reply *r, struct choice *c)
         return NULL;
     c->calls = more;
     more += c->n_calls++;
-    *more = (struct call){0};
+    *more = (struct call){.text_at = c->text.size};
     reply_draw_id(more->id, r->api ? r->api->call_id : "call_");
     return more;
 }
@@ -470,6 +470,11 @@ bool moe_reply_token(struct moe_reply *r, uint32_t choice, const struct moe_toke
     if (keeps)
         reply_logprobs_add(&c->logprobs, said);
     return keeps;
+}
+
+void moe_reply_begun(struct moe_reply *r, uint64_t n_prompt)
+{
+    r->n_begun = n_prompt;
 }
 
 void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answer_part *part,

@@ -24,6 +24,7 @@ struct reply_logprobs {
 struct call {
     char id[40]; /* "" once it was sent */
     struct moe_buf name, arguments;
+    uint64_t text_at; /* bytes of the text that came before it */
     bool fails;
 };
 
@@ -46,6 +47,7 @@ struct moe_reply {
     bool stream, stream_usage, logprobs;
     char id[40], *model;
     int64_t created;
+    uint64_t n_begun; /* tokens of the prompt that is being answered */
     uint64_t n_prompt, n_tokens, n_cached, n_drafted, n_accepted;
     uint32_t n, n_each, n_shown, n_ended; /* as of struct moe_request */
     bool failed;
@@ -89,8 +91,8 @@ struct moe_reply_api {
                  struct moe_buf *out);
 };
 extern const struct moe_reply_api reply_messages, reply_count, reply_responses, reply_tokenize,
-    reply_detokenize, reply_ollama_chat, reply_ollama_generate, reply_embeddings,
-    reply_ollama_embed, reply_ollama_embeddings;
+    reply_detokenize, reply_completion, reply_infill, reply_ollama_chat, reply_ollama_generate,
+    reply_embeddings, reply_ollama_embed, reply_ollama_embeddings;
 
 /* Ollama's errors (api_ollama.c). */
 void reply_ollama_error(struct moe_buf *out, unsigned http_status, const struct moe_err *why);

@@ -927,6 +927,8 @@ const struct moe_reply_api *moe_request_api(enum moe_request_kind kind)
         [MOE_REQUEST_RESPONSES] = &reply_responses,
         [MOE_REQUEST_TOKENIZE] = &reply_tokenize,
         [MOE_REQUEST_DETOKENIZE] = &reply_detokenize,
+        [MOE_REQUEST_COMPLETION] = &reply_completion,
+        [MOE_REQUEST_INFILL] = &reply_infill,
         [MOE_REQUEST_OLLAMA_CHAT] = &reply_ollama_chat,
         [MOE_REQUEST_OLLAMA_GENERATE] = &reply_ollama_generate,
         [MOE_REQUEST_EMBEDDINGS] = &reply_embeddings,
@@ -1032,6 +1034,11 @@ void moe_request_free(struct moe_request *r)
         free(r->inputs[i].ids);
     }
     free(r->inputs);
+    for (uint32_t i = 0; i < r->n_files; i++) {
+        free(r->files[i].name);
+        free(r->files[i].text);
+    }
+    free(r->files);
     moe_json_free(r->messages);
     moe_json_free(r->tools);
     free(r->only_call);
@@ -1098,6 +1105,9 @@ uint64_t moe_request_bytes(const struct moe_request *r)
     const char *const around[] = {r->prefix_text, r->suffix};
     for (int i = 0; i < 2; i++)
         bytes += around[i] ? strlen(around[i]) + MALLOC_BYTES : 0;
+    for (uint32_t i = 0; i < r->n_files; i++)
+        bytes += sizeof *r->files + strlen(r->files[i].name) + strlen(r->files[i].text) +
+                 2 * MALLOC_BYTES;
     if (r->asked)
         bytes += 2 * (strlen(r->asked) + MALLOC_BYTES); /* the reply's copy, too */
     /* A text has as many tokens as bytes at most; each choice has them all. */

@@ -33,6 +33,8 @@ enum moe_request_kind {
     MOE_REQUEST_RESPONSES,
     MOE_REQUEST_TOKENIZE,
     MOE_REQUEST_DETOKENIZE,
+    MOE_REQUEST_COMPLETION,
+    MOE_REQUEST_INFILL,
     MOE_REQUEST_OLLAMA_CHAT,
     MOE_REQUEST_OLLAMA_GENERATE,
     MOE_REQUEST_EMBEDDINGS,
@@ -65,6 +67,7 @@ enum {
     MOE_REQUEST_MEMORY = 32 << 20, /* for a body's values, while it is read */
     MOE_REQUEST_MAX_CHOICES = 128,
     MOE_REQUEST_MAX_INPUTS = 2048,
+    MOE_REQUEST_MAX_FILES = 256,
     MOE_REQUEST_MAX_REPLY_BYTES = 4 << 20, /* of vectors, prompts and ids that replies give back */
     MOE_REQUEST_MAX_STOPS = 16,
     MOE_REQUEST_MAX_STOP_BYTES = 1 << 10,
@@ -89,6 +92,11 @@ struct moe_request_field {
     char *name, *text;
 };
 
+/* Another file than that whose middle is wanted (moe_prompt_files). */
+struct moe_request_file {
+    char *name, *text;
+};
+
 struct moe_request {            /* owns everything it points at */
     enum moe_request_kind kind; /* CHAT or TEXT */
     const struct moe_reply_api *api;
@@ -110,6 +118,9 @@ struct moe_request {            /* owns everything it points at */
     char *prefix_text; /* precedes the one text (moe_prompt_prefixed); NULL: none */
     char *suffix; /* follows the texts, and the answers lie between (moe_prompt_between); NULL: none
                    */
+
+    struct moe_request_file *files; /* go before what is between texts, the nearest last */
+    uint32_t n_files;
 
     struct moe_sampler_options sampling; /* as asked for, with a random seed if none is */
     struct moe_request_bias *biases;     /* in place of sampling.biases */

@@ -113,6 +113,9 @@ struct moe_server_events {
     int (*read)(void *ctx, struct moe_request *r, struct moe_err *err);
     /* ... it is refused, and forgotten. MOE_ERR_LIMIT: the queue is full. */
     void (*refused)(void *ctx, const struct moe_err *why);
+    /* The answer to a prompt of so many tokens begins; of choices that other models go on with, for
+     * each model. */
+    void (*begun)(void *ctx, uint64_t n_prompt);
     /* Final text in whole UTF-8 characters, of chats told apart (prompt/chat_answer.h); held back
      * while results of the model may still go to another model. */
     void (*part)(void *ctx, uint32_t choice, const struct moe_answer_part *part);
@@ -165,7 +168,8 @@ struct moe_server_model {
     uint64_t file_bytes, fingerprint, parameters;
     uint32_t context, most_context; /* of a sequence here; that the model was made for */
     uint32_t vocab, hidden, n_layers;
-    const char *family, *variant;               /* "" likewise; its makers' name, bits of experts */
+    /* "" likewise; its makers' name, as of struct moe_needs. */
+    const char *family, *weights, *format;
     const struct moe_sampler_options *sampling; /* as published; NULL likewise */
 };
 /* Describes the i-th name: as above, and then the aliases. False: past the end. */

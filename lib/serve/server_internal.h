@@ -112,7 +112,8 @@ struct model {
     uint32_t kind; /* index in the server's needs, shared by models of one architecture */
     struct moe_needs_on on[2]; /* what it takes on the processor, on a GPU (engine/memory.h) */
     uint64_t file_bytes, fingerprint, parameters;
-    char variant[MOE_NAME_BYTES];
+    char weights[MOE_NAME_BYTES];
+    const char *format;
     struct moe_sampler_options sampling; /* as published */
     bool chats, calls, thinks;           /* once it has been loaded; under the mutex */
 };

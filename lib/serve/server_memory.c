@@ -40,7 +40,8 @@ static void note_file(struct model *m, const struct moe_needs *needs)
     m->file_bytes = needs->file_bytes;
     m->fingerprint = needs->fingerprint;
     m->parameters = needs->parameters;
-    memcpy(m->variant, needs->variant, sizeof m->variant);
+    memcpy(m->weights, needs->weights, sizeof m->weights);
+    m->format = needs->format;
     m->sampling = needs->sampling;
 }
 

@@ -66,7 +66,7 @@ post /v1/messages '{"max_tokens":80,"temperature":0,"system":"Be short.","messag
 says '{"id":"msg_*","type":"message","role":"assistant",*"content":\[{"type":"tool_use","id":"toolu_*","name":"find","input":{"path": "[ab]"}}\],"stop_reason":"tool_use",*"output_tokens":*' \
     "Messages answer with a call"
 post /v1/messages '{"temperature":0,"max_tokens":2,"stream":true,"messages":[{"role":"user","content":[{"type":"text","text":"Once"}]}]}'
-says '*event: message_start*"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}*"type":"text_delta","text":*event: content_block_stop*"stop_reason":"max_tokens"*event: message_stop*' \
+says '*event: message_start*"input_tokens":[1-9]*"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}*"type":"text_delta","text":*event: content_block_stop*"stop_reason":"max_tokens"*event: message_stop*' \
     "... and stream their events"
 post /v1/messages '{"temperature":0,"max_tokens":40,"stop_sequences":["zebra","##"],"messages":[{"role":"user","content":"Once"}],"user":"me"}'
 says '*"stop_reason":"stop_sequence","stop_sequence":"##",*' "... and say which stop sequence ended them"
@@ -99,6 +99,15 @@ post /detokenize '{"tokens":[997,804,259,534]}'
 says '{"content":"Once upon a time","prompt":"Once upon a time"}' "/detokenize gives the text back"
 post /detokenize '{"tokens":[997,99999]}'
 says "*'tokens\[1\]' is not a token's id*" "... of ids that there are"
+post /completion '{"prompt":"Once upon a","n_predict":1,"temperature":0}'
+says '{"index":0,"content":" time","tokens":\[\],"id_slot":0,"stop":true,"model":"tiny","tokens_predicted":1,"tokens_evaluated":[1-9]*"stop_type":"limit","stopping_word":"","timings":{"prompt_n":*"predicted_per_second":*}}' \
+    "/completion as llama.cpp has it"
+post /completion '{"prompt":"Once upon a","n_predict":1,"temperature":0,"stream":true,"response_fields":["content","timings/predicted_n","x/y"],"t_max_predict_ms":9}'
+says 'data: {"index":0,"content":" time","tokens":\[\],"id_slot":0,"stop":false}??data: {"content":"","timings/predicted_n":1}*' \
+    "... in a stream, whose end has the fields that were asked for"
+check "... and says what had no effect" grep -qi '^x-moe-ignored: t_max_predict_ms' "$tmp/head"
+post /infill '{"input_prefix":"a","input_suffix":"b"}'
+says '*the model has no tokens to fill in the middle*' "/infill needs a model that can"
 post /tokenize '{"content":"a","prompt":"b"}'
 says "*one of 'content', 'prompt' and 'messages'*" "... and /tokenize takes one text"
 run "$load" -p "$port" -P /props -o "$got"
@@ -137,13 +146,17 @@ says '{"object":"list","data":\[{"id":"tiny",*"type":"llm",*"state":"loaded","ma
     "LM Studio's clients list models"
 post /api/v0/chat/completions '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":0}'
 says '{"id":"chatcmpl-*' "... and chat with them"
+get /api/v0/responses/none
+says "*there is no response 'none' here (any more)*" "... and find all of OpenAI's routes below theirs"
+get '/v1/responses/none/input_items?order=up'
+says "*'order' is 'up', expected asc or desc*" "an order that there is not is refused"
 post /chat/completions '{"messages":[]}'
 says "*there is nothing at '/chat/completions'; did you mean '/v1/chat/completions'?*" "a base URL that lacks a part is noticed"
 get /v1/v1/models
 says "*there is nothing at '/v1/v1/models'; did you mean '/v1/models'?*" "... or has one twice"
 
 run "$load" -p "$port" -P /api/tags -o "$got"
-says '{"models":\[{"name":"tiny",*"size":[1-9]*"digest":"0*"details":{*"parameter_size":"17.5M",*' "... list models"
+says '{"models":\[{"name":"tiny",*"size":[1-9]*"digest":"0*"details":{*"format":"moe",*"parameter_size":"17.5M","quantization_level":"Q4"*' "... list models"
 post /api/show '{"model":"tiny"}'
 says '*"model_info":{*.context_length":512,*"capabilities":\["completion","tools"\],*' "... and say what a model can"
 

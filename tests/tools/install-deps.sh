@@ -4,7 +4,7 @@
 # --look: installs nothing, and says what the programs need; FLAGS: the compiler's, which may name places.
 set -eu
 packages='gcc g++ libc6-dev make libjansson-dev libpcre2-dev libedit-dev libyaml-dev libzstd-dev
-    libxxhash-dev libutf8proc-dev liburing-dev libmicrohttpd-dev libcmocka-dev'
+    zlib1g-dev libxxhash-dev libutf8proc-dev liburing-dev libmicrohttpd-dev libcmocka-dev'
 
 # What counts is whether it compiles: the libraries may come from anywhere.
 compiles() { # HEADER LIBRARY of the tests
@@ -14,11 +14,11 @@ compiles() { # HEADER LIBRARY of the tests
     command -v "$1" >/dev/null 2>&1 || return 1
     printf '%s\n' '#include <stdarg.h>' '#include <stddef.h>' '#include <stdint.h>' \
         '#include <setjmp.h>' '#define PCRE2_CODE_UNIT_WIDTH 8' '#include <pcre2.h>' \
-        '#include <jansson.h>' '#include <histedit.h>' '#include <yaml.h>' '#include <zstd.h>' \
+        '#include <jansson.h>' '#include <histedit.h>' '#include <yaml.h>' '#include <zstd.h>' '#include <zlib.h>' \
         '#include <xxhash.h>' '#include <utf8proc.h>' '#include <liburing.h>' \
         '#include <microhttpd.h>' "#include <$header>" \
         'int main(void) { return 0; }' |
-        "$@" -x c - -o /dev/null -ljansson -lpcre2-8 -ledit -lyaml -lzstd -lutf8proc \
+        "$@" -x c - -o /dev/null -ljansson -lpcre2-8 -ledit -lyaml -lzstd -lz -lutf8proc \
             -luring -lmicrohttpd $library 2>/dev/null
 }
 
@@ -38,7 +38,7 @@ elif compiles cmocka.h -lcmocka && compiles_cxx; then
 fi
 if ! command -v apt-get >/dev/null 2>&1 || ! command -v dpkg >/dev/null 2>&1; then
     echo "${found:+$found. }Please install a C11 and a C++17 compiler, GNU make and the development files of jansson," \
-        "pcre2, libedit, libyaml, zstd, xxhash, utf8proc, liburing, libmicrohttpd and cmocka." >&2
+        "pcre2, libedit, libyaml, zlib, zstd, xxhash, utf8proc, liburing, libmicrohttpd and cmocka." >&2
     exit 1
 fi
 missing=

@@ -207,6 +207,41 @@ static const struct field fields_ollama_embed[] = {
     {0},
 };
 
+static const struct field fields_completion[] = {
+    {"model", "\"model\": \"m\"", NULL},
+    {"n_predict", "\"n_predict\": 3", NULL},
+    {"temperature", "\"temperature\": 0.5", NULL},
+    {"top_k", "\"top_k\": 3", NULL},
+    {"repeat_penalty", "\"repeat_penalty\": 1.1", NULL},
+    {"seed", "\"seed\": 7", NULL},
+    {"stop", "\"stop\": [\"a\"]", NULL},
+    {"stream", "\"stream\": true", NULL},
+    {"grammar", "\"grammar\": \"root ::= \\\"a\\\"\"", NULL},
+    {"json_schema", "\"json_schema\": {\"type\": \"object\"}", NULL},
+    {"ignore_eos", "\"ignore_eos\": true", NULL},
+    {"logit_bias", "\"logit_bias\": [[5, 1]]", NULL},
+    {"response_fields", "\"response_fields\": [\"content\"]", NULL},
+    {"n_probs", "\"n_probs\": 3", NULL},
+    {"return_tokens", "\"return_tokens\": true", NULL},
+    {"lora", "\"lora\": [{\"id\": 0, \"scale\": 1}]", NULL},
+    {"cache_prompt", "\"cache_prompt\": false", NULL},
+    {"samplers", "\"samplers\": [\"top_k\"]", NULL},
+    {"id_slot", "\"id_slot\": 0", NULL},
+    {"n_indent", "\"n_indent\": 2", NULL},
+    {"n_keep", "\"n_keep\": 2", NULL},
+    {"t_max_predict_ms", "\"t_max_predict_ms\": 500", NULL},
+    {"t_max_prompt_ms", "\"t_max_prompt_ms\": 500", NULL},
+    {0},
+};
+static const struct field fields_infill[] = {
+    {"input_extra", "\"input_extra\": [{\"filename\": \"a\", \"text\": \"b\"}]", NULL},
+    {"prompt", "\"prompt\": \"b\"", NULL},
+    {"n_predict", "\"n_predict\": 3", NULL},
+    {"stop", "\"stop\": [\"a\"]", NULL},
+    {"t_max_predict_ms", "\"t_max_predict_ms\": 500", NULL},
+    {0},
+};
+
 static const struct route {
     enum moe_request_kind kind;
     const char *path, *least; /* the members that must be there */
@@ -220,6 +255,9 @@ static const struct route {
      fields_messages},
     {MOE_REQUEST_RESPONSES, "/v1/responses", "\"input\": \"x\"", fields_responses},
     {MOE_REQUEST_EMBEDDINGS, "/v1/embeddings", "\"input\": \"x\"", fields_embeddings},
+    {MOE_REQUEST_COMPLETION, "/completion", "\"prompt\": \"x\"", fields_completion},
+    {MOE_REQUEST_INFILL, "/infill", "\"input_prefix\": \"x\", \"input_suffix\": \"y\"",
+     fields_infill},
     {MOE_REQUEST_OLLAMA_CHAT, "/api/chat",
      "\"model\": \"m\", \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]",
      fields_ollama_chat},
@@ -262,6 +300,8 @@ static void fingerprint(const struct moe_request *r, struct moe_buf *out)
         if (input->ids)
             moe_buf_append(out, input->ids, input->n * sizeof *input->ids);
     }
+    for (uint32_t i = 0; i < r->n_files; i++)
+        put_text(out, r->files[i].text);
     if (r->api != moe_request_api(MOE_REQUEST_RESPONSES)) /* which give back what had no effect */
         put_text(out, r->asked);
     put_json(out, r->messages);

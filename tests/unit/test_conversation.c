@@ -427,7 +427,9 @@ static void a_middle_is_written_between_its_models_marks(void **state)
             fprintf(file, "%s{\"id\":%d,\"content\":\"%s\",\"special\":%s}", k ? "," : "", k + 2,
                     fills[i].marks[k], i % 2 ? "true" : "false");
         fputs("],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"model\":{"
-              "\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}",
+              "\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"\u010a\":6,\"f\":7,\"i\":8,\"l\":9,"
+              "\"e\":10,"
+              "\"n\":11,\"m\":12},\"merges\":[]}}",
               file);
         assert_int_equal(fclose(file), 0);
         assert_ok(moe_tokenizer_read_hf(&tok, dir, &err), &err);
@@ -442,6 +444,24 @@ static void a_middle_is_written_between_its_models_marks(void **state)
         assert_int_equal(ids.n, fills[i].n);
         assert_memory_equal(ids.ids ? ids.ids : fills[i].ids, fills[i].ids,
                             ids.n * sizeof *ids.ids);
+        if (i < 2) { /* other files come before, those that fit */
+            static const struct moe_prompt_file files[] = {{"b", "bbb"}, {"a", "b"}};
+            static const uint32_t want[] = {5, 1,  6,  1, 1,  1,  5, 0, 6, 1, 5, 7, 8,
+                                            9, 10, 11, 0, 12, 10, 6, 2, 0, 3, 1, 4};
+            struct moe_ids all = {0};
+            for (int fits = 0; fits < 3; fits++) {
+                all.n = 0;
+                for (uint64_t k = 0; k < ids.n; k++)
+                    assert_ok(moe_ids_push(&all, ids.ids[k], &err), &err);
+                assert_ok(moe_prompt_files(&model, files, 2, fits ? 15 + 10 * (uint64_t)fits : 20,
+                                           1 << 20, &all, &err),
+                          &err);
+                const size_t left_out = fits == 0 ? 20 : fits == 1 ? 6 : 0;
+                assert_int_equal(all.n, N_ITEMS(want) - left_out);
+                assert_memory_equal(all.ids, want + left_out, all.n * sizeof *want);
+            }
+            moe_ids_release(&all);
+        }
         assert_ok(moe_prompt_between_ends(&model, &ends, &err), &err);
         assert_int_equal(ends.n, fills[i].n == 0   ? 0
                                  : fills[i].n == 4 ? 2

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#include <zlib.h>
 #include <zstd.h>
 
 #include "../test.h"
@@ -547,6 +548,33 @@ static void requests_keep_to_http(void **state)
     close_door();
 }
 
+/* A refused request has its answer though its body never comes. */
+static void refused_bodies_are_not_waited_for(void **state)
+{
+    static const struct {
+        const char *head, *status, *words;
+    } cases[] = {{POST "Content-Length: 5000000\r\n\r\n{", "HTTP/1.1 413 ", "larger than 4"},
+                 {POST "Transfer-Encoding: chunked\r\nContent-Encoding: br\r\n\r\n",
+                  "HTTP/1.1 415 ", "'br'"},
+                 {"POST /v1/messages/none HTTP/1.1\r\n" OF_HOST "Content-Length: 9\r\n\r\n",
+                  "HTTP/1.1 404 ", "{\"type\":\"error\""}};
+    int fds[3];
+    (void)state;
+    open_door(1 << 20);
+    for (int i = 0; i < 3; i++) {
+        fds[i] = dial();
+        assert_int_equal(send(fds[i], cases[i].head, strlen(cases[i].head), 0),
+                         strlen(cases[i].head));
+    }
+    for (int i = 0; i < 3; i++)
+        hears(fds[i], cases[i].status, cases[i].words);
+    int fd = dial();
+    static const char metrics[] = "GET /metrics HTTP/1.1\r\n" OF_HOST "Connection: close\r\n\r\n";
+    assert_int_equal(send(fd, metrics, sizeof metrics - 1, 0), sizeof metrics - 1);
+    hears(fd, "moe_http_late_total 0\n", "route=\"/v1/completions\",status=\"415\"} 1\n");
+    close_door();
+}
+
 /* Sends a body with a Content-Encoding, and wants the status and the words in its answer. */
 static void sends_encoded(const char *coding, const struct moe_buf *body, const char *status,
                           const char *words)
@@ -565,8 +593,22 @@ static void sends_encoded(const char *coding, const struct moe_buf *body, const 
     fake.request = NULL;
 }
 
-static void append_frame(struct moe_buf *to, const char *text, size_t n, bool tells_size)
+enum coding { TELLS_SIZE, HIDES_SIZE, GZIP, N_CODINGS };
+
+static void append_frame(struct moe_buf *to, const char *text, size_t n, enum coding coding)
 {
+    const bool tells_size = coding == TELLS_SIZE;
+    if (coding == GZIP) {
+        z_stream z = {.next_in = (Bytef *)text, .avail_in = (uInt)n};
+        assert_int_equal(deflateInit2(&z, 6, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY),
+                         Z_OK);
+        z.avail_out = (uInt)deflateBound(&z, n);
+        z.next_out = moe_buf_reserve(to, z.avail_out);
+        assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+        to->size += z.total_out;
+        deflateEnd(&z);
+        return;
+    }
     ZSTD_CCtx *zstd = ZSTD_createCCtx();
     uint8_t *end = moe_buf_reserve(to, ZSTD_compressBound(n));
     assert_true(zstd && end);
@@ -585,29 +627,36 @@ static void compressed_bodies_keep_to_the_limits(void **state)
     assert_non_null(blanks);
     memset(blanks, ' ', LIMIT + 1);
     open_door(8 << 20);
-    for (int tells = 0; tells < 2; tells++) {
+    for (enum coding c = 0; c < N_CODINGS; c++) {
+        const char *name = c == GZIP ? "gzip" : "zstd", *also = c == GZIP ? "X-Gzip" : "Zstd";
         struct moe_buf body = {0};
-        append_frame(&body, FINE, sizeof FINE - 1, tells);
-        sends_encoded("zstd", &body, "HTTP/1.1 200", "");
-        append_frame(&body, blanks, LIMIT + 1 - sizeof FINE, tells); /* several: up to the limit */
-        sends_encoded("Zstd", &body, "HTTP/1.1 200", "");
-        append_frame(&body, " ", 1, tells); /* and beyond */
-        sends_encoded("zstd", &body, "HTTP/1.1 413", "larger than 4");
+        append_frame(&body, FINE, sizeof FINE - 1, c);
+        sends_encoded(name, &body, "HTTP/1.1 200", "");
+        append_frame(&body, blanks, LIMIT + 1 - sizeof FINE, c); /* several: up to the limit */
+        sends_encoded(also, &body, "HTTP/1.1 200", "");
+        append_frame(&body, " ", 1, c); /* and beyond */
+        sends_encoded(name, &body, "HTTP/1.1 413", "larger than 4");
         moe_buf_clear(&body);
-        append_frame(&body, blanks, LIMIT + 1, tells);
-        sends_encoded("zstd", &body, "HTTP/1.1 413", "larger than 4");
+        append_frame(&body, blanks, LIMIT + 1, c);
+        sends_encoded(name, &body, "HTTP/1.1 413", "larger than 4");
         moe_buf_clear(&body);
-        append_frame(&body, FINE, sizeof FINE - 1, tells);
-        body.size--;
-        sends_encoded("zstd", &body, "HTTP/1.1 400", "cannot be decompressed");
-        body.size++;
-        sends_encoded("gzip", &body, "HTTP/1.1 415", "'gzip'");
-        sends_encoded("gzip, zstd", &body, "Accept-Encoding: zstd", "'gzip, zstd'");
+        append_frame(&body, FINE, sizeof FINE - 1, c);
+        body.data[body.size - 2] ^= c == GZIP; /* the length that gzip's end says */
+        body.size -= c != GZIP;
+        sends_encoded(name, &body, "HTTP/1.1 400", "cannot be decompressed");
+        body.size -= 2;
+        sends_encoded(name, &body, "HTTP/1.1 400", "cannot be decompressed");
+        sends_encoded("deflate", &body, "HTTP/1.1 415", "'deflate'");
+        sends_encoded("gzip, zstd", &body, "Accept-Encoding: gzip, zstd", "'gzip, zstd'");
+        moe_buf_clear(&body);
+        append_frame(&body, "", 0, c);
+        sends_encoded(name, &body, "HTTP/1.1 400", "");
         moe_buf_release(&body);
     }
     const struct moe_buf plain = {.data = (uint8_t *)FINE, .size = sizeof FINE - 1};
     sends_encoded("identity", &plain, "HTTP/1.1 200", "");
     sends_encoded("zstd", &plain, "HTTP/1.1 400", "cannot be decompressed");
+    sends_encoded("gzip", &plain, "HTTP/1.1 400", "cannot be decompressed");
     int fd = dial(); /* nothing stays booked */
     static const char metrics[] = "GET /metrics HTTP/1.1\r\n" OF_HOST "Connection: close\r\n\r\n";
     assert_int_equal(send(fd, metrics, sizeof metrics - 1, 0), sizeof metrics - 1);
@@ -615,14 +664,21 @@ static void compressed_bodies_keep_to_the_limits(void **state)
     close_door();
     open_door(2 << 20); /* whose buffers have no room for what may come out of several frames */
     struct moe_buf body = {0};
-    append_frame(&body, FINE, sizeof FINE - 1, true);
+    append_frame(&body, FINE, sizeof FINE - 1, TELLS_SIZE);
     sends_encoded("zstd", &body, "HTTP/1.1 200", "");
-    append_frame(&body, " ", 1, true);
+    append_frame(&body, " ", 1, TELLS_SIZE);
     sends_encoded("zstd", &body, "HTTP/1.1 503", "too many requests");
+    moe_buf_clear(&body);
+    append_frame(&body, FINE, sizeof FINE - 1, GZIP); /* of which all is known */
+    append_frame(&body, " ", 1, GZIP);
+    sends_encoded("gzip", &body, "HTTP/1.1 200", "");
     moe_buf_release(&body);
     struct moe_buf bomb = {0};
-    append_frame(&bomb, blanks, LIMIT + 1 - sizeof FINE, true);
-    sends_encoded("zstd", &bomb, "HTTP/1.1 503", "too many requests");
+    for (int gzip = 0; gzip < 2; gzip++) {
+        moe_buf_clear(&bomb);
+        append_frame(&bomb, blanks, LIMIT + 1 - sizeof FINE, gzip ? GZIP : TELLS_SIZE);
+        sends_encoded(gzip ? "gzip" : "zstd", &bomb, "HTTP/1.1 503", "too many requests");
+    }
     moe_buf_release(&bomb);
     close_door();
     free(blanks);
@@ -785,6 +841,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_keep_to_http),
+        cmocka_unit_test(refused_bodies_are_not_waited_for),
         cmocka_unit_test(compressed_bodies_keep_to_the_limits),
         cmocka_unit_test(a_stream_is_handed_on_piece_by_piece),
         cmocka_unit_test(an_answer_may_come_before_it_is_waited_for),

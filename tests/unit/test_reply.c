@@ -388,6 +388,71 @@ static void ollamas_streams_are_lines(void **state)
     moe_reply_free(r);
 }
 
+/* A call that was cut off is text, behind the one before it; a stream begins with what is known. */
+static void messages_have_their_blocks_in_order(void **state)
+{
+    static const struct moe_answer_part parts[] = {
+        {MOE_PART_CONTENT, "Hm", 2},         {MOE_PART_CALL, "f", 1}, {MOE_PART_ARGUMENTS, "{}", 2},
+        {MOE_PART_CALL_ENDS, "", 0},         {MOE_PART_CALL, "f", 1}, {MOE_PART_ARGUMENTS, "{", 1},
+        {MOE_PART_CALL_FAILS, "<call>{", 7},
+    };
+    (void)state;
+    for (int stream = 0; stream < 2; stream++) {
+        struct moe_buf out = {0};
+        struct moe_reply *r =
+            reply_to(MOE_REQUEST_MESSAGES, stream ? CHAT ", \"max_tokens\": 9, \"stream\": true}"
+                                                  : CHAT ", \"max_tokens\": 9}");
+        moe_reply_begun(r, 5);
+        for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+            moe_reply_part(r, 0, &parts[i], &out);
+        moe_reply_ended(r, 0, &cut_off, &out);
+        char *text = plain(&out, r);
+        const char *const order[] = {
+            stream ? "\"input_tokens\":5" : "[{\"type\":\"text\",\"text\":\"Hm\"}",
+            "\"type\":\"tool_use\"",
+            stream ? "\"type\":\"tool_use\"" : "{\"type\":\"text\",\"text\":\"<call>{\"}]",
+            "\"stop_reason\":\"max_tokens\"", "\"input_tokens\":5"};
+        const char *at = text;
+        for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
+            at = strstr(at, order[i]);
+            if (!at)
+                fail_msg("%s is missing or too early: %s", order[i], text);
+            at += strlen(order[i]);
+        }
+        free(text);
+        moe_reply_free(r);
+    }
+}
+
+static void infilled_texts_have_llamas_form(void **state)
+{
+    (void)state;
+    struct moe_buf out = {0};
+    struct moe_request *q =
+        request(MOE_REQUEST_INFILL, "{\"input_prefix\": \"a\", \"prompt\": \"b\", "
+                                    "\"input_suffix\": \"\", \"n_predict\": 3, \"input_extra\": "
+                                    "[{\"filename\": \"x.c\", \"text\": \"int\"}, {\"text\": "
+                                    "\"y\"}], \"cache_prompt\": true, \"top_k\": 40, "
+                                    "\"samplers\": [\"top_k\"], \"response_fields\": [\"content\", "
+                                    "\"stop_type\", \"timings/prompt_n\"]}");
+    assert_string_equal(q->inputs[0].text, "ab");
+    assert_string_equal(q->suffix, ""); /* nothing, but the middle is wanted */
+    assert_int_equal(q->n_files, 2);
+    assert_string_equal(q->files[0].name, "x.c");
+    assert_string_equal(q->files[1].text, "y");
+    assert_int_equal(q->max_tokens, 3);
+    assert_string_equal(q->ignored, "samplers");
+    struct moe_err err;
+    struct moe_reply *r;
+    assert_ok(moe_reply_new(&r, q, "tiny", &err), &err);
+    moe_request_free(q);
+    add_text(r, 0, "one", 3, &out);
+    moe_reply_ended(r, 0, &cut_off, &out);
+    check_written(&out, r,
+                  "{\"content\":\"one\",\"stop_type\":\"limit\",\"timings/prompt_n\":5}\n");
+    moe_reply_free(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -398,6 +463,8 @@ int main(void)
         cmocka_unit_test(a_choice_that_fails_fails_the_reply),
         cmocka_unit_test(errors_have_the_apis_form),
         cmocka_unit_test(ollamas_streams_are_lines),
+        cmocka_unit_test(messages_have_their_blocks_in_order),
+        cmocka_unit_test(infilled_texts_have_llamas_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
