@@ -78,6 +78,7 @@ static int read_options(struct moe *m, const struct moe_options *o, struct moe_e
     *out = (struct moe_engine_options){.memory_bytes = o->memory_bytes,
                                        .exact = o->exact,
                                        .context_cap = CONTEXT_CAP,
+                                       .first_token_first = true,
                                        .session = {.context = o->context, .n_sources = 1}};
     if (o->device && !moe_device_parse(o->device, &out->device, &why))
         status = moe_fail(err, MOE_ERR_USAGE, "device: '%s' %s", o->device, why.text);

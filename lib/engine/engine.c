@@ -96,6 +96,8 @@ static int open_experts(struct moe_engine *e, struct moe_cache_options *cache,
                         const struct moe_progress *progress, struct moe_err *err)
 {
     const struct moe_model *m = e->model;
+    if (e->arriving)
+        return moe_experts_open_arriving(&e->experts, m->pack, 0, err);
     if (e->strategy.resident)
         return moe_experts_open_resident(&e->experts, m->pack, 0, e->gpu, progress, err);
     if (e->copy) {
@@ -193,6 +195,8 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
         MOE_TRY(moe_energy_open(&e->energy, MOE_ENERGY_ROOT, err));
     MOE_TRY(decide_memory(e, &memory, o, err));
     set_settings(e, &memory);
+    e->arriving =
+        o->first_token_first && e->strategy.resident && !e->gpu && !o->shares && !o->image;
     if ((o->pack_in_ram || o->device.test) && !o->pack_copy && !e->strategy.resident)
         MOE_TRY(copy_pack(e, err));
     MOE_TRY(moe_model_load(e->model, memory.session.context, e->gpu, progress, err));
@@ -218,7 +222,8 @@ static int open_model(struct moe_engine *e, const char *path, const struct moe_e
     if (o->follows)
         MOE_TRY(moe_engine_take_trace(e->model, o, err));
     MOE_TRY(open_parts(e, o, progress, err));
-    moe_pack_leave_image(e->model->pack);
+    if (o->image) /* else the pack stays as it is: threads may read it */
+        moe_pack_leave_image(e->model->pack);
     return MOE_OK;
 }
 

@@ -108,6 +108,9 @@ struct moe_engine_options {
      * it (a GPU or a test device, lockstep, a trace that is followed). A plan's slots are for all
      * of these experts then, and fewer where it did not count the layer. */
     bool ahead;
+    /* Experts of strategy `resident` on the host may arrive behind the first passes, which wait for
+     * those they need; false: opening waits for all. Not for an engine that shares a process. */
+    bool first_token_first;
     /* Called once the model's directory is open, before memory is split: the place to look at
      * texts: one that does not fit room->may_hold must not be read. An error ends the
      * opening. NULL: there is nothing to look at. */
@@ -162,6 +165,7 @@ struct moe_engine {
     uint32_t own_top_k;             /* experts that a token of the model chooses itself */
     struct moe_exactness exactness; /* of the strategy as it runs */
     bool test_device;
+    bool arriving;         /* resident experts come behind the first passes */
     struct moe_gpu *gpu;   /* NULL: none computes */
     struct moe_err no_gpu; /* why --device auto fell back to the CPU; status MOE_OK: it did not */
     struct moe_energy *energy;

@@ -315,6 +315,7 @@ static struct moe_engine_options options_of(const struct executor *x, const stru
 {
     struct moe_server *s = x->server;
     struct moe_engine_options o = s->options.engine;
+    o.first_token_first = true;
     o.device = x->options.device;
     if (s->whole) {
         o.session.n_sequences = s->options.sequences;
@@ -329,14 +330,14 @@ static struct moe_engine_options options_of(const struct executor *x, const stru
     return o;
 }
 
-/* Bytes read from disk for an open engine: from its pack itself, or through `image`. */
+/* Bytes read from disk while an engine opened: from its pack itself, or through `image`. */
 static uint64_t read_for(const struct moe_engine *e, const struct moe_pack_image *image,
                          bool was_there)
 {
     uint64_t dense = e->gpu ? e->budget.gpu.dense : e->budget.host.dense;
     if (image->bytes)
         return was_there ? 0 : image->n;
-    return dense + (e->strategy.resident ? e->budget.all : 0);
+    return dense + (e->strategy.resident && !e->arriving ? e->budget.all : 0);
 }
 
 /* A model whose template cannot be used still completes texts. */

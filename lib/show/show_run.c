@@ -427,7 +427,7 @@ void moe_show_run_line(const struct moe_stats *stats, int width, struct moe_buf 
 {
     struct moe_phase_stats all = moe_stats_all(stats);
     uint64_t room = out->size + (uint64_t)(width > 0 ? width : 0);
-    bool reads = all.bytes_read + all.bytes_uploaded > 0;
+    bool loads = all.experts.loads + all.experts.prefetches > 0;
     char rate[32], bytes[32], parts[5][64];
     int n = 0;
     put_rate(tokens_per_second(&stats->decode), rate);
@@ -436,7 +436,7 @@ void moe_show_run_line(const struct moe_stats *stats, int width, struct moe_buf 
     snprintf(parts[n++], 64, "%.2f s to first token", stats->ttft_seconds);
     if (!moe_stats_exact(stats))
         snprintf(parts[n++], 64, "not exact");
-    if (reads) {
+    if (loads) {
         snprintf(parts[n++], 64, "%.0f%% hits", 100 * hit_rate(&all));
         snprintf(parts[n++], 64, "%s/token read",
                  moe_format_bytes((uint64_t)bytes_per_token(&stats->decode), bytes));

@@ -3,6 +3,7 @@
  * Experts behind a cache give the tokens of experts in memory: bit for bit, whatever the budget,
  * the policy, the threads, the loader's delays, prefetching right or wrong, and lockstep.
  */
+#include <fcntl.h>
 #include <stdatomic.h>
 
 #include "io/loader.h"
@@ -302,11 +303,94 @@ static void a_read_error_ends_the_answer_and_nothing_else(void **state)
     moe_experts_close(experts);
 }
 
+/* ---- Resident experts that arrive behind the first passes ---- */
+
+static void arriving_experts_equal_resident(void **state)
+{
+    for (int i = 0; i < 6; i++) {
+        struct moe_model *model;
+        struct moe_experts *experts;
+        struct moe_session *s;
+        struct moe_err err = {0};
+        const struct moe_session_options so = {.batch = BATCH};
+        float *logits = calloc(1, logits_bytes());
+        int status;
+        moe_par_set_threads(1 + i / 2);
+        assert_ok(moe_model_open(&model, packs[i % 2], 0, NULL, &err), &err);
+        assert_ok(moe_experts_open_arriving(&experts, model->pack, 0, &err), &err);
+        assert_ok(moe_session_open(&s, model, experts, &so, &err), &err);
+        do { /* what is read is counted, and once */
+            run(s, i % 2 ? N_PROMPT : 1, logits, &err, &status);
+            assert_ok(status, &err);
+            assert_memory_equal(logits, expected, logits_bytes());
+        } while (moe_stats_all(&s->stats).bytes_read < experts->resident_bytes);
+        assert_int_equal(moe_stats_all(&s->stats).bytes_read, experts->resident_bytes);
+        free(logits);
+        moe_session_close(s);
+        moe_experts_close(experts);
+        assert_ok(moe_experts_open_arriving(&experts, model->pack, 0, &err), &err);
+        moe_experts_close(experts); /* while it reads */
+        moe_model_close(model);
+    }
+    moe_par_set_threads(2);
+}
+
+/* Turns over a bit of each expert of the last layer. */
+static void damage_last_layer(void)
+{
+    const struct moe_config *c = &fixture.model->config;
+    const int fd = open(packs[0], O_RDWR);
+    assert_true(fd >= 0);
+    for (uint32_t e = 0; e < c->n_experts; e++) {
+        uint8_t byte;
+        const off_t at =
+            (off_t)moe_pack_expert(fixture.model->pack, c->n_layers - 1, e, 0)->segments[0].offset;
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    }
+    close(fd);
+}
+
+static void damaged_experts_are_errors_of_passes_that_need_them(void **state)
+{
+    const struct moe_session_options so = {.batch = BATCH};
+    const struct moe_config *c = &fixture.model->config;
+    const struct moe_pack *pack = fixture.model->pack;
+    char text[64];
+    struct moe_experts *experts;
+    struct moe_session *s;
+    struct moe_err err = {0};
+    float *logits = calloc(1, logits_bytes());
+    int status;
+    damage_last_layer();
+    snprintf(text, sizeof text, "layer %u expert 0 variant", c->n_layers - 1);
+    assert_fails(moe_experts_open_resident(&experts, pack, 0, NULL, NULL, &err), MOE_ERR_FORMAT,
+                 text, &err);
+    assert_ok(moe_experts_open_arriving(&experts, pack, 0, &err), &err);
+    assert_ok(moe_session_open(&s, fixture.model, experts, &so, &err), &err);
+    snprintf(text, sizeof text, "layer %u expert ", c->n_layers - 1);
+    for (int i = 0; i < 2; i++) {
+        run(s, N_PROMPT, logits, &err, &status);
+        assert_int_equal(status, MOE_ERR_FORMAT);
+        assert_non_null(strstr(err.text, text));
+    }
+    damage_last_layer(); /* undone */
+    run(s, N_PROMPT, logits, &err, &status);
+    assert_ok(status, &err);
+    assert_memory_equal(logits, expected, logits_bytes());
+    free(logits);
+    moe_session_close(s);
+    moe_experts_close(experts);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_configuration_equals_resident),
         cmocka_unit_test(a_read_error_ends_the_answer_and_nothing_else),
+        cmocka_unit_test(arriving_experts_equal_resident),
+        cmocka_unit_test(damaged_experts_are_errors_of_passes_that_need_them),
     };
     return cmocka_run_group_tests_name("cached", tests, open_all, close_all);
 }
