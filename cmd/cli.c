@@ -415,18 +415,16 @@ int cli_parse(const struct cli_program *p, int argc, char **argv, char ***args, 
         cli_print_completion((enum cli_shell)common.shell, p->name, table, n_options);
         return cli_finish(CLI_DONE);
     }
-    enum moe_cpu_level level = moe_cpu_detect();
     if (common.cpu) {
         int named = moe_cpu_level_parse(common.cpu);
         if (named < 0)
             return cli_misuse("option --cpu: '%s' is not one of scalar, avx2, avx512, neon, "
                               "neon-dot",
                               common.cpu);
-        level = (enum moe_cpu_level)named;
+        struct moe_err err;
+        if (moe_kern_select((enum moe_cpu_level)named, &err) != MOE_OK)
+            return cli_error(&err);
     }
-    struct moe_err err;
-    if (moe_kern_select(level, &err) != MOE_OK)
-        return cli_error(&err);
     moe_par_set_threads((int)common.threads);
     if (common.version) {
         cli_print_version(p);

@@ -10,8 +10,8 @@
  * (-ffp-contract=off), no fast-math. So thread count, batch size and instruction set never change a
  * result.
  *
- * Kernels assume validated arguments, allocate nothing and return nothing. moe_kern_select() fills
- * the table once, before threads start; each variant overwrites the slots that it implements.
+ * Kernels assume validated arguments, allocate nothing and return nothing. Each variant overwrites
+ * the slots of the table that it implements.
  *
  * Vectors are f32 unless said otherwise. Buffers are 64-byte aligned.
  */
@@ -209,10 +209,10 @@ struct moe_kern {
  * are given. */
 int moe_kern_layout_index(uint16_t kind);
 
-/* The table in use. Valid after moe_kern_select; before that, the reference. */
+/* The table in use: from the start that of the highest level that this processor has. */
 extern struct moe_kern moe_kern;
 
-/* Fills moe_kern for `level` and those below it; MOE_ERR_DEVICE when this machine lacks it.
+/* Fills moe_kern for another `level` and those below it; MOE_ERR_DEVICE when this machine lacks it.
  * Do not call it while kernels run. */
 int moe_kern_select(enum moe_cpu_level level, struct moe_err *err);
 

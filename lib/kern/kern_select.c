@@ -1,13 +1,13 @@
 /* Chooses the kernels that this processor can run. */
 #include "kern/kern_panel.h"
 
-/* Never empty: a constructor fills in the reference before main, as a static initializer cannot
- * call functions. */
 struct moe_kern moe_kern;
 
-__attribute__((constructor)) static void start_with_reference(void)
+/* Before main, so that also programs of others that know nothing of levels compute as fast as this
+ * processor can. */
+__attribute__((constructor)) static void start_with_the_best(void)
 {
-    moe_kern_fill_ref(&moe_kern);
+    moe_kern_fill(&moe_kern, moe_cpu_detect(), NULL);
 }
 
 int moe_kern_layout_index(uint16_t kind)

@@ -1409,6 +1409,7 @@ static void test_select(void **state)
 {
     (void)state;
     struct moe_err err;
+    assert_int_equal(moe_kern.level, moe_cpu_detect()); /* without a call */
     for (int level = 0; level < MOE_CPU_N_LEVELS; level++) {
         if (!moe_cpu_supports((enum moe_cpu_level)level)) {
             assert_fails(moe_kern_select((enum moe_cpu_level)level, &err), MOE_ERR_DEVICE,
