@@ -7,7 +7,7 @@
 #   make check-rooms check-headers check-man check-format   single checks of make check
 #   make check-clients   the server with clients of others (openai, anthropic, litellm, mcp, lm-eval, ...), installed by pip
 #   make asan tsan       builds under sanitizers, in their own directories, and their tests
-#   make fuzz            the fuzzers, FUZZ_SECONDS each (needs clang); fuzz-X: one of them
+#   make fuzz            the fuzzers, FUZZ_SECONDS each, FUZZ_SEED draws (needs clang); fuzz-X: one of them
 #   make fuzz-coverage   which lines of each reader the fuzzers' inputs run (needs llvm)
 #   make neon            cross-build for 64-bit ARM and, where qemu-user is there, its kernel tests
 #   make shim            the CUDA backend and its tests, compiled for the processor (needs g++)
@@ -243,7 +243,7 @@ $(FAIL_CALLS): tests/tools/fail_calls.c
 
 $(BUILD)/tests/tools/bad_disk.o: VARIANT := -D_FILE_OFFSET_BITS=64
 $(BUILD)/tests/tools/bad_disk: $(BUILD)/tests/tools/bad_disk.o
-	$(call link,$(CC) $(LDFLAGS),-lfuse3 -lpthread)
+	$(call link,$(CC) $(LDFLAGS),-lfuse3 -lpthread $(filter -fsanitize%,$(LIBS)))
 
 -include $(LIB_OBJ:.o=.d) $(GPU_OBJ:.o=.d) $(CMD_MAIN:%.c=$(BUILD)/%.d) $(CMD_SHARED_OBJ:.o=.d) \
          $(TEST_SRC:%.c=$(BUILD)/%.d) $(TOOL_SRC:%.c=$(BUILD)/%.d) $(UNCHECKED:%=%.d) $(BAD_DISK:%=%.d)

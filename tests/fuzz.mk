@@ -2,11 +2,13 @@
 #
 # tests/fuzz/fuzz_X.c is a libFuzzer target, tests/fuzz/corpus/X its inputs. `make fuzz` runs them
 # under clang's sanitizers, each for FUZZ_SECONDS or FUZZ_INPUTS, whichever ends first, and keeps new
-# inputs and findings in $(BUILD)/fuzz. $(BUILD)/fuzz-replay
+# inputs and findings in $(BUILD)/fuzz. FUZZ_SEED draws the inputs; 0, the default, is another one each
+# time. From an empty $(BUILD)/fuzz/new a seed tries the same inputs each time. $(BUILD)/fuzz-replay
 # has the same targets under $(CC): they read the corpus once and belong to the tests. The toolkit's
 # allocations pass through tests/fuzz/fail.c.
 
 FUZZ_CC ?= clang
+FUZZ_SEED ?= 0
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
 FUZZ_DIR := $(BUILD)/fuzz
@@ -34,7 +36,7 @@ fuzz: $(FUZZ_NAMES:%=fuzz-%)
 fuzz-build: $(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%)
 $(FUZZ_NAMES:%=fuzz-%): fuzz-%: $(FUZZ_DIR)/fuzz_%
 	$(Q)mkdir -p $(FUZZ_DIR)/new/$*
-	$(Q)$< -max_total_time=$(FUZZ_SECONDS) -runs=$(FUZZ_INPUTS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+	$(Q)$< -seed=$(FUZZ_SEED) -max_total_time=$(FUZZ_SECONDS) -runs=$(FUZZ_INPUTS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
 	    -verbosity=0 -artifact_prefix=$(FUZZ_DIR)/$*- $(FUZZ_DIR)/new/$* tests/fuzz/corpus/$*
 
 $(call keep_command,$(FUZZ_DIR)/.flags,$(FUZZ_CC) $(FUZZ_FLAGS))

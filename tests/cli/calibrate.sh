@@ -229,21 +229,6 @@ error_line 2 "*--shard is for --importance exact: which experts *" "no shards of
 run calibrate --measured 10% -o "$tmp/x"
 error_line 2 "*--measured is for --importance adaptive*" "a share of the full search"
 
-# The least that is named is enough for every text of the command, also for one that takes more to read
-# than to run, and less is refused before it is read.
-head -c 1048576 /dev/zero | tr '\0' a >"$tmp/wide.txt"
-wide() { # MIB
-    mib=$1
-    set -- "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/math.txt" --check "$tmp/wide.txt" --max-tokens 12 --max-windows 1 \
-        --importance proxy --without fate --without hobbit --tolerance 50% -o "$tmp/wide.yaml" --memory "${mib}M"
-    if can_control_groups; then control_group $((mib << 20)) "$@"; else run "$@"; fi
-}
-wide 40
-error_line 4 'moe-calibrate: * too small: the smallest that works is *--memory *' "too small a memory for a text"
-floor=$(sed 's/.*--memory \([0-9]*\)M.*/\1/' "$err")
-wide "$floor"
-expect_exit 0 "... and the least that works, ${floor} MiB, works"
-
 # Experts that do not fit are read layer by layer.
 floor=$(smallest_memory calibrate -o "$tmp/x")
 check "too small a memory is refused with the least that works" [ -n "$floor" ]
@@ -288,11 +273,11 @@ first() { awk '/^<\|endoftext\|>$/ { if (++n == 6) exit } { print }' "$1"; }
 first tests/data/math.calib.txt >"$tmp/choose.txt"
 first tests/data/math.valid.txt >"$tmp/judge.txt"
 "$bin/moe-quantize" -q --experts 8,4,2 -o "$tmp/checked.moe" "$checkpoint"
-checked() { "$bin/moe-calibrate" -t 2 "$tmp/checked.moe" --text "$tmp/choose.txt" --check "$tmp/judge.txt" --max-tokens 32 \
+checked() { "$bin/moe-calibrate" -t 2 "$tmp/checked.moe" --text "$tmp/choose.txt" --check "$tmp/judge.txt" --max-tokens 32 --max-windows 1 \
     --importance proxy --without fate --without hobbit -o "$tmp/checked.yaml" "$@"; }
 run checked --tolerance 3%
 expect_exit 4 "a tolerance that does not hold on the checks"
-expect_stderr_like "moe-calibrate: $tmp/checked.yaml: the tolerance of 3% does not hold on the checks: +*% there, +*% on the texts; choose on more texts like the checks, or with --tolerance *%, whose choice loses *% there
+expect_stderr_like "*moe-calibrate: $tmp/checked.yaml: the tolerance of 3% does not hold on the checks: +*% there, +*% on the texts; choose on more texts like the checks, or with --tolerance *%, whose choice loses *% there
 moe-calibrate: $tmp/checked.yaml: * instead of *" "... is said first, with what would hold"
 check "... and the map is written" grep -q '^tolerance_percent: 3$' "$tmp/checked.yaml"
 run "$bin/moe-calibrate" --show "$tmp/checked.yaml"

@@ -5,7 +5,7 @@
 pack
 start='Once upon a time there was a girl who had a dog.'
 ask() { run "$bin/moe-run" -t 1 "$tiny" -p "$start" -n 8 --temp 0 --stats-json "$json" "$@"; }
-planned() { run "$bin/moe-plan" -q "$tiny" --memory 64M -c 512 --strategy lru -o "$tmp/plan.yaml" "$@"; }
+planned() { run "$bin/moe-plan" -q "$tiny" --memory 64M -c 512 --strategy lru --device-profile profiles/raspberry-pi-4b.yaml -o "$tmp/plan.yaml" "$@"; }
 kv_bytes() { sed -n '/^memory:/,/^[a-z]/s/^  kv_bytes: //p' "$tmp/plan.yaml"; }
 
 ask

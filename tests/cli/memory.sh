@@ -100,4 +100,20 @@ if can_control_groups; then
 else
     skip "in a control group full of page cache: the same tokens" "none can be made here"
 fi
+
+# The least that moe-calibrate names is enough for every text of the command, also for one that takes more to read
+# than to run, and less is refused before it is read.
+head -c 500 tests/data/math.calib.txt >"$tmp/short.txt"
+head -c 1048576 /dev/zero | tr '\0' a >"$tmp/wide.txt"
+wide() { # MIB
+    mib=$1
+    set -- "$bin/moe-calibrate" -q "$tmp/4,2.moe" --text "$tmp/short.txt" --check "$tmp/wide.txt" --max-tokens 12 --max-windows 1 \
+        --importance proxy --without fate --without hobbit --tolerance 50% -o "$tmp/wide.yaml" --memory "${mib}M"
+    if can_control_groups; then control_group $((mib << 20)) "$@"; else run "$@"; fi
+}
+wide 40
+error_line 4 'moe-calibrate: * too small: the smallest that works is *--memory *' "too small a memory for a text"
+floor=$(sed 's/.*--memory \([0-9]*\)M.*/\1/' "$err")
+wide "$floor"
+expect_exit 0 "... and the least that works, ${floor} MiB, works"
 finish

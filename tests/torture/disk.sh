@@ -9,11 +9,12 @@
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
 runs=${DISK_RUNS:-2}
+run env FAULT_RUNS=30000 "$BUILD/tests/unit/test_loader_faults"
+expect_exit 0 "30,000 random runs of the loader with faults"
 bad=$BUILD/tests/tools/bad_disk
 if [ ! -x "$bad" ] || [ ! -w /dev/fuse ] || ! command -v fusermount3 >/dev/null; then
-    echo "ok 1 - disks with faults # SKIP no FUSE"
-    echo "1..1"
-    exit 0
+    skip "disks with faults" "no FUSE"
+    finish
 fi
 mkdir "$tmp/disk" "$tmp/bad" "$tmp/made"
 control=$tmp/control
