@@ -239,6 +239,7 @@ void strategy_print_help(void)
     cli_say("%-*s %s\n", COLUMN, "      --calibration MAP",
             "moe-run: values that moe-calibrate found");
     cli_say("%-*s %s\n", COLUMN, "      --low VARIANT", "the lower precision [the pack's last]");
-    cli_say("%-*s %s\n", COLUMN, "      --staging N", "slots for prefetched experts [top_k]");
+    cli_say("%-*s %s\n", COLUMN, "      --staging N",
+            "slots for prefetched experts [half of top_k]");
     print_exactness();
 }

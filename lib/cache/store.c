@@ -475,7 +475,8 @@ uint32_t moe_store_stage(struct moe_store *s, uint32_t key, uint32_t variant, bo
 {
     struct pool *pool = &s->pools[class_of(s, key, variant)];
     /* Free slots that the cache has not filled yet belong to it. */
-    uint32_t slot = pool->n_free > pool->unfilled ? take_free(s, pool) : MOE_NO_SLOT;
+    bool own = replace || lend == 0;
+    uint32_t slot = own && pool->n_free > pool->unfilled ? take_free(s, pool) : MOE_NO_SLOT;
     if (slot == MOE_NO_SLOT && replace)
         slot = reclaim_staged(s, pool, true);
     if (lend > pool->n_cache / 2)

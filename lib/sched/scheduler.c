@@ -265,7 +265,6 @@ static int reap_loads(struct moe_scheduler *s, bool wait, struct moe_err *err)
  * Predictions: the predicted set of each layer, and the prefetches that follow from it.
  */
 
-enum { PROMPT_LOANS = 2 /* times top_k */ };
 /* The share of a token's time from which on the link may be what it waits for: below, loads that
  * are never used cost nothing. */
 static const double SATURATED = 0.9;
@@ -367,6 +366,13 @@ static uint32_t n_named(const struct moe_scheduler *s, const struct moe_predicti
     return n;
 }
 
+/* Loads that fit into the time until the next router (Fate 4.3). */
+static uint32_t paid_loads(const struct moe_scheduler *s)
+{
+    return moe_slack_loads(s->layer_seconds.value, s->load_seconds.value,
+                           s->strategy.prefetch.slack_least);
+}
+
 /* Remembers the predicted set of a layer and queues what is missing of it behind what is queued;
  * returns how many. */
 static uint32_t predict_layer(struct moe_scheduler *s, const struct moe_prediction *p)
@@ -376,8 +382,7 @@ static uint32_t predict_layer(struct moe_scheduler *s, const struct moe_predicti
     uint32_t n_set = n_named(s, p, experts, n);
     uint32_t most = s->strategy.prefetch.count && p->n_rows == 1 ? s->strategy.prefetch.count : n;
     if (s->strategy.prefetch.slack && p->n_rows == 1) {
-        uint32_t paid = moe_slack_loads(s->layer_seconds.value, s->load_seconds.value,
-                                        s->strategy.prefetch.slack_least);
+        uint32_t paid = paid_loads(s);
         most = paid < most ? paid : most;
     }
     if (s->strategy.protect) /* else what is protected is not for predictions to say */
@@ -416,17 +421,19 @@ static uint32_t n_under_way(struct moe_scheduler *s, uint32_t *predicted)
     return s->n_prefetched = kept;
 }
 
-/* How many slots of the cache may stage what is prefetched. A prompt takes most experts of a layer,
- * which are computed for long: with room for a few more of them the link works on. Its own loads
- * come first. Simulated, twice top_k gain up to 9%, and more slots nothing but misses. */
+/* How many slots of the cache may stage what is prefetched, beside the working slots, which are
+ * half of what a token visits (plan/fitting.c). Simulated on links of all rates: as many as a token
+ * visits; twice as many where the link has time for more loads than these (Fate 4.3), where loads
+ * go on until the router has chosen (EdgeMoE III-C1: into the buffer), and for a prompt, which
+ * takes most experts of a layer and computes them for long. Its own loads come first. */
 static uint32_t may_borrow(const struct moe_scheduler *s)
 {
-    if (!s->prefill)
-        return 0;
-    for (uint32_t i = 0; i < s->n; i++)
+    const struct moe_prefetch_limits *limits = &s->strategy.prefetch;
+    for (uint32_t i = 0; s->prefill && i < s->n; i++)
         if (s->entries[i].state == MOE_ENTRY_WANTS_SLOT)
             return 0;
-    return PROMPT_LOANS * s->top_k;
+    bool more = s->prefill || limits->until_router || (limits->slack && paid_loads(s) > s->top_k);
+    return more ? 2 * s->top_k : s->top_k;
 }
 
 /* Whether a layer that is streamed has the expert among those that its router chose: these load by
@@ -468,9 +475,10 @@ static int feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
             continue;
         }
         /* What is known reaches far ahead: it leaves room for what nearer layers miss. */
-        if (known && !moe_store_has_spare(s->store, c->key, c->variant, s->top_k))
+        bool own = !known || moe_store_has_spare(s->store, c->key, c->variant, s->top_k);
+        if (!own && lend == 0)
             return MOE_OK;
-        uint32_t slot = moe_store_stage(s->store, c->key, c->variant, true, lend);
+        uint32_t slot = moe_store_stage(s->store, c->key, c->variant, own, lend);
         if (slot == MOE_NO_SLOT)
             return MOE_OK;
         ++*at;
@@ -981,6 +989,37 @@ static bool computes_on_host(const struct moe_scheduler *s)
            !(s->prefill && s->strategy.host_decodes_only);
 }
 
+/* Bytes of a slot's segments that are still under way. */
+static uint64_t bytes_under_way(const struct moe_scheduler *s, uint32_t slot)
+{
+    const struct moe_slot *x = moe_store_slot(s->store, slot);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->loads[slot].n_segments; i++)
+        if (s->loads[slot].in_flight & 1u << i)
+            bytes += moe_inventory_load_bytes(s->inventory, x->key, x->variant, i);
+    return bytes;
+}
+
+static uint64_t bytes_to_load(const struct moe_scheduler *s, uint32_t key, uint32_t variant)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < moe_inventory_class(s->inventory, key, variant)->n_segments; i++)
+        bytes += moe_inventory_load_bytes(s->inventory, key, variant, i);
+    return bytes;
+}
+
+/* Whether what a slot holds is under way by a prediction, and would keep its expert waiting longer
+ * than is needed: an expert to be skipped waits for nothing, one that low precision suffices for
+ * not for more bytes than these. */
+static bool delays(const struct moe_scheduler *s, uint32_t slot, uint32_t variant, bool skips)
+{
+    const struct moe_slot *x = moe_store_slot(s->store, slot);
+    if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED || x->pins > 0)
+        return false;
+    return skips ||
+           (x->variant != variant && bytes_under_way(s, slot) > bytes_to_load(s, x->key, variant));
+}
+
 /* What becomes of one expert, once the router has chosen. */
 static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
 {
@@ -994,10 +1033,14 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
     /* The gate has taken its weight. */
     bool left_out = s->strategy.gate_below > 0 && !s->prefill && e->need.unimportance >= 1;
     bool precalculated = e->need.precalculated && !left_out;
+    bool skips = importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0;
     if (!precalculated && !left_out)
         slot = find_slot(s, key, e->variant);
-    bool skipped = left_out || (!precalculated && slot == MOE_NO_SLOT &&
-                                importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0);
+    if (slot != MOE_NO_SLOT && delays(s, slot, e->variant, skips)) {
+        give_up_slot(s, slot);
+        slot = find_slot(s, key, e->variant);
+    }
+    bool skipped = left_out || (!precalculated && slot == MOE_NO_SLOT && skips);
     if (!skipped) /* what is not computed is no use: R and F of equation 3 (HOBBIT 3.4) */
         moe_usage_note(&s->usage, key, (uint32_t)rows, e->variant == s->high[key]);
     c->activations += rows;

@@ -124,7 +124,6 @@ static const struct moe_strategy strategies[] = {
         .prefetch = {.top_k = true},
         .protect = true,
         .cache = &moe_policy_hobbit,
-        .low_pool = 0.2, /* 3.4 says no more than that the high pool is "typically larger" */
         .miss_precision = MOE_MISS_BY_SCORE, .high_up_to = 0.6, .skip_below = 0.1, /* 3.2: T1 0.6, T2 0.9 */
         .host_decodes_only = true, /* for the cooperative mode, --on-miss compute-host,load-low: 5.4 */
     }, {

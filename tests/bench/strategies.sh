@@ -5,12 +5,13 @@
 # computation is what the table says.
 #
 #   SECONDS_PER_STRATEGY=3 ROUNDS=1 tests/bench/strategies.sh [grid] [test-device] [ablations] [prompts]
-#                                                        [plans] [daop] [models]
+#                                                        [plans] [daop] [models] [link]
 #
 # Needs 8 GB of disk in $BUILD/bench and 4 GB of memory; the first four parts, which run when
 # none is named, take about an hour and a half. `plans` (1.5 seconds a
 # strategy in 3 rounds, about as long) is the grid with predicted figures and with auto, and sums up how
 # right these were. `daop` rehearses that paper's machine, `models` only makes what the others run.
+# `link` is simulated, on the bundled model itself: about two minutes, of any machine.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -23,7 +24,7 @@ texts=${TEXTS:-tests/data/stories.valid.txt,tests/data/math.valid.txt,tests/data
 [ $# -gt 0 ] || set -- grid test-device ablations prompts
 
 mkdir -p "$dir"
-if [ ! -f "$dir/82.moe" ]; then
+if [ "$*" != link ] && [ ! -f "$dir/82.moe" ]; then
     "$BUILD/tests/tools/widen" --hidden 8 --ff 16 "${BUILD:-build}/models/tiny-moe" "$dir/model"
     for bits in 4,2 8,2; do
         "$BUILD/bin/moe-quantize" -q --method "${METHOD:-rtn}" --experts $bits \
@@ -40,7 +41,7 @@ profile_device() {
         "$BUILD/bin/moe-profile" -q --device "$dir/42.moe" -o "$dir/device.yaml"
 }
 # Statistics of the calibration texts: the widened model routes as the bundled one does.
-[ -f "$dir/stats.yaml" ] || profile --max-tokens 96 --max-windows 1 -o "$dir/stats.yaml"
+[ "$*" = link ] || [ -f "$dir/stats.yaml" ] || profile --max-tokens 96 --max-windows 1 -o "$dir/stats.yaml"
 
 run() { # PACK [option=value]...
     pack=$dir/$1
@@ -131,6 +132,28 @@ for part; do
         awk -f tests/bench/judge_plans.awk "$dir/plans1.txt" "$dir/plans2.txt" "$dir/plans3.txt"
         ;;
     models) ;; # made above
+    link)
+        small=$dir/small.moe
+        [ -f "$small" ] || "$BUILD/bin/moe-quantize" -q --experts 4,2 -o "$small" "${BUILD:-build}/models/tiny-moe"
+        [ -f "$dir/small.yaml" ] || "$BUILD/bin/moe-profile" -q "$small" --text tests/data/stories.calib.txt \
+            --text tests/data/math.calib.txt --text tests/data/code.calib.txt -o "$dir/small.yaml"
+        # shellcheck disable=SC2046
+        [ -f "$dir/small.trace" ] || "$BUILD/bin/moe-profile" -q "$small" \
+            $(echo "$texts" | sed 's/^/--text /; s/,/ --text /g') --trace "$dir/small.trace" -o "$dir/small.valid.yaml"
+        echo "== a constant link, 4,2 bits, layers of 1 ms: tokens/s decoded in 1, 2 and 4 tokens' demand"
+        for loads in 0.25 0.5 1 2 4; do
+            "$BUILD/bin/moe-plan" -q --simulate "$dir/small.trace" "$small" --stats "$dir/small.yaml" \
+                --strategy "${LINK_STRATEGIES:-ondemand,lru,eap,edgemoe,moe-infinity,moe-offloading,adapmoe,fate,hobbit,prefetch}" \
+                --memory 1x,2x,4x --layer-seconds 1e-3 --load-seconds "${loads}e-3" --max-tokens "${TOKENS:-6000}" --json |
+                jq -r --arg loads $loads '.[] | "\(.strategy) \($loads) \(.decode_tokens_per_s)"'
+        done | awk '{ if (!($1 in n)) order[++m] = $1; if (!($2 in seen)) { seen[$2] = 1; loads[++l] = $2 }
+                n[$1]++; cell[$1, $2] = cell[$1, $2] (cell[$1, $2] ? ", " : "") sprintf("%.1f", $3) }
+            END { printf "| a load / a layer |"; for (j = 1; j <= l; j++) printf " %s |", loads[j]
+                printf "\n|---|"; for (j = 1; j <= l; j++) printf "---|"
+                for (i = 1; i <= m; i++) { printf "\n| %s |", order[i]
+                    for (j = 1; j <= l; j++) printf " %s |", cell[order[i], loads[j]] }
+                print "" }'
+        ;;
     *)
         echo "strategies.sh: no part '$part'" >&2
         exit 2

@@ -83,7 +83,7 @@ static const struct {
      "--cache-bits 4 --prefill hybrid:25%,or-popularity",
      0, 0, 0, 1},
     {"hobbit",
-     "--predict gate-ahead:3 --prefetch all --protect --cache hobbit --low-pool 20% "
+     "--predict gate-ahead:3 --prefetch all --protect --cache hobbit "
      "--on-miss load-low:0.6 --skip-below 10% --host-decodes-only",
      0, 1, 0, 1},
     {"daop",
@@ -413,7 +413,7 @@ static void what_has_no_effect_is_dropped(void **state)
         {"--strategy hobbit --on-miss load --skip-below 0",
          "--predict gate-ahead:3 --prefetch all --protect --cache hobbit --host-decodes-only"},
         {"--strategy hobbit --predict none",
-         "--cache hobbit --low-pool 20% --on-miss load-low:0.6 --skip-below 10% "
+         "--cache hobbit --on-miss load-low:0.6 --skip-below 10% "
          "--host-decodes-only"},
         {"--strategy daop --predict none", "--cache pinned --alloc frequency --init frequency "
                                            "--on-miss compute-host --prefill-swap"},

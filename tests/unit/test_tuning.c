@@ -87,7 +87,7 @@ static void low_misses_cost_less(void **state)
     struct script s = {.n_layers = 1, .n_experts = 8, .top_k = 2, .n = 4};
     for (uint32_t t = 0; t < s.n; t++)
         s.tokens[t] = (struct script_token){.first = t == 0, .chosen = {{2 * t, 2 * t + 1}}};
-    struct moe_tuned r = tune(&s, "hobbit", sizes, 2);
+    struct moe_tuned r = tune(&s, "hobbit+low-pool=0.2", sizes, 2);
     equals("default", r.default_penalty, 0.75);
     equals("tuned", r.penalty, 0.75);
     equals("equals stay", r.low_pool, 0.2);
