@@ -320,7 +320,7 @@ $(PUBLIC): $(LIBMOE)
 	$(Q)$(LD) -r -o $(@D)/moe.o $(BUILD)/lib/api/moe.o $<
 	$(Q)objcopy --strip-debug --keep-global-symbols=$(@D)/names $(@D)/moe.o
 	$(Q)rm -f $@ && $(AR) rcs $@ $(@D)/moe.o
-PUBLIC_LIBS := $(filter-out -lmicrohttpd,$(LIBS))
+PUBLIC_LIBS := $(filter-out -lmicrohttpd -lz,$(LIBS))
 fill_in = sed 's|@PREFIX@|$(PREFIX)|; s|@LIB@|$(LIB)|; s|@UP@|../../$(shell echo '$(LIB)' | sed 's|[^/][^/]*|..|g')|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(PUBLIC_LIBS)|; \
                s|@CUDA:\([^@]*\)@|$(if $(CUDA_SO),\1)|' $(1) >$(2)
 

@@ -24,7 +24,7 @@ FUZZ_FILES += $(addprefix sched/,exactness inventory pace strategy)
 FUZZ_FILES += $(addprefix plan/,plan routing_figures)
 FUZZ_FILES += infer/run_stats engine/sampler
 FUZZ_FILES += $(addprefix serve/,coe_collection coe_costs coe_dispatch coe_plan coe_simulate lines_io \
-              reply request api_chat api_embeddings api_messages api_ollama api_responses api_tokens)
+              reply request api_chat api_completion api_embeddings api_messages api_ollama api_responses api_tokens)
 FUZZ_FILES += $(addprefix show/,draw explain_records show_device show_pack show_run show_statistics show_trace)
 FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_ROOMS:%=lib/%/*.c) $(FUZZ_FILES:%=lib/%.c))))
 FUZZ_LIB := $(FUZZ_DIR)/libmoe.a

@@ -76,7 +76,8 @@ static json_t *load_json(const void *text, uint64_t n, size_t flags, json_error_
 /* The key of the one member, a text of digits, that such a number is in a tree: U+FDD0, which is no
  * character. */
 #define DIGITS "\xEF\xB7\x90"
-#define OPENS "{\"" DIGITS "\":"
+#define KEY "\"" DIGITS "\":"
+#define BLANKS " \n"
 
 enum { SAFE_DIGITS = 18 /* any number of so many digits fits 64 bits */ };
 
@@ -111,7 +112,7 @@ static bool wrap_large(const uint8_t *text, uint64_t n, struct moe_buf *out)
         end = text[i] == '"' ? text_end(text, n, i) : number_end(text, n, i);
         const bool large = end > i && text[i] != '"' && is_large(text + i, end - i);
         end += end == i;
-        moe_buf_text(out, large ? OPENS "\"" : "");
+        moe_buf_text(out, large ? "{" KEY "\"" : "");
         moe_buf_append(out, text + i, end - i);
         moe_buf_text(out, large ? "\"}" : "");
     }
@@ -124,19 +125,20 @@ static bool wrap_large(const uint8_t *text, uint64_t n, struct moe_buf *out)
  * more digits than they need. */
 static void restore_numbers(char *text)
 {
-    const uint64_t n = strlen(text), n_opens = strlen(OPENS);
+    const uint64_t n = strlen(text), n_key = strlen(KEY);
     const uint8_t *from = (const uint8_t *)text;
     char *to = text;
     for (uint64_t i = 0, end; i < n; i = end) {
         const char *token = text + i;
         char shorter[32] = "";
-        if (strncmp(token, OPENS, n_opens) == 0) {
-            const uint64_t digits = i + n_opens + strspn(token + n_opens, " \""),
+        const uint64_t key = *token == '{' ? 1 + strspn(token + 1, BLANKS) : 0;
+        if (key && strncmp(token + key, KEY, n_key) == 0) {
+            const uint64_t digits = i + key + n_key + strspn(token + key + n_key, BLANKS "\""),
                            digits_end = number_end(from, n, digits);
             if (is_large(from + digits, digits_end - digits)) {
                 to =
                     (char *)memmove(to, text + digits, digits_end - digits) + (digits_end - digits);
-                end = digits_end + strlen("\"}");
+                end = digits_end + strcspn(text + digits_end, "}") + 1;
                 continue;
             }
         }

@@ -49,12 +49,6 @@ const char *chat_next_mark(const char *piece)
     return *piece ? piece : NULL;
 }
 
-const json_t *moe_chat_function(const json_t *tool)
-{
-    const json_t *function = json_object_get(tool, "function");
-    return json_is_object(function) ? function : tool;
-}
-
 unsigned moe_chat_value_kind(const json_t *value)
 {
     switch (json_typeof(value)) {
@@ -604,15 +598,16 @@ static char *quote_of(struct chat_probe *p, const struct call_form *form)
 
 /* ---- Forms that templates do not write ---- */
 
-/* Forms of models whose templates have the mark, or whose tokenizers have it as a token. beside:
- * also where the template writes another. */
+/* Forms of models whose templates have the mark, or another that goes with it, or whose tokenizers
+ * have it as a token. beside: also where the template writes another form. */
 static const struct known_form {
-    const char *mark;
+    const char *mark, *other;
     bool beside;
     struct call_form form;
 } known[] = {
     /* openai/gpt-oss, the harmony format: what models write differs from the template's order. */
     {"<|channel|>",
+     NULL,
      true,
      {.style = CALLS_JSON,
       .begin = "",
@@ -623,6 +618,7 @@ static const struct known_form {
       .end = ""}},
     /* LiquidAI/LFM2: a list of Python's calls. */
     {"<|tool_call_start|>",
+     "<|tool_list_start|>",
      false,
      {.style = CALLS_PARAMETERS,
       .begin = "<|tool_call_start|>[",
@@ -638,6 +634,7 @@ static const struct known_form {
       .end = "]<|tool_call_end|>"}},
     /* ibm-granite/granite-3: a list of objects. */
     {"<|tool_call|>",
+     NULL,
      false,
      {.style = CALLS_OBJECT,
       .begin = "<|tool_call|>[",
@@ -652,6 +649,7 @@ static const struct known_form {
       .end = "]"}},
     /* Qwen2.5 and many others, described in the system text (SmolLM3). */
     {"<tool_call>",
+     NULL,
      false,
      {.style = CALLS_OBJECT,
       .begin = "",
@@ -672,6 +670,7 @@ static void add_known(struct chat_probe *p, const char *source, size_t n)
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if ((chat->n_calls == 0 || known[i].beside) && chat->n_calls < MAX_CALL_FORMS &&
             (memmem(source, n, known[i].mark, strlen(known[i].mark)) ||
+             (known[i].other && memmem(source, n, known[i].other, strlen(known[i].other))) ||
              (!known[i].beside && moe_tokenizer_find(p->tok, known[i].mark) >= 0))) {
             chat->calls[chat->n_calls] = known[i].form;
             chat->calls[chat->n_calls++].borrowed = true;

@@ -2,10 +2,12 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/mem.h"
 #include "base/text.h"
 #include "fmt/json.h"
+#include "prompt/chat_answer.h"
 #include "prompt/chat_internal.h"
 
 enum {
@@ -16,6 +18,7 @@ enum {
     PROBE_STEPS = 1000 * 1000,
     PROBE_MEMORY = 64 << 20,
     PROBE_OUTPUT = 1 << 20,
+    MAX_SCHEMA_DEPTH = 32,
 };
 
 /* ---- Parsing ---- */
@@ -124,9 +127,9 @@ static int write_with(const struct moe_chat *chat, const struct moe_chat_input *
     return moe_jinja_render(t, &in, out, words, err);
 }
 
-int chat_write(const struct moe_chat *chat, const struct moe_chat_input *input,
-               const struct moe_jinja_limits *limits, struct moe_buf *out, struct moe_buf *words,
-               struct moe_err *err)
+static int write_once(const struct moe_chat *chat, const struct moe_chat_input *input,
+                      const struct moe_jinja_limits *limits, struct moe_buf *out,
+                      struct moe_buf *words, struct moe_err *err)
 {
     size_t n = OWN_VARIABLES + json_object_size(input->variables);
     struct moe_jinja_variable *list = moe_alloc(n, sizeof *list, err);
@@ -134,6 +137,99 @@ int chat_write(const struct moe_chat *chat, const struct moe_chat_input *input,
         return MOE_ERR_MEMORY;
     int status = write_with(chat, input, list, limits, out, words, err);
     free(list);
+    return status;
+}
+
+/* ---- What some templates cannot do without ---- */
+
+const json_t *moe_chat_function(const json_t *tool)
+{
+    const json_t *function = json_object_get(tool, "function");
+    return json_is_object(function) ? function : tool;
+}
+
+static bool set_missing(json_t *object, const char *key, json_t *value)
+{
+    if (!json_object_get(object, key))
+        return json_object_set_new(object, key, value) == 0;
+    json_decref(value);
+    return true;
+}
+
+/* Gives a schema and those in it what it may leave out, and what goes without saying. False: memory
+ * is short. */
+static bool complete_schema(json_t *schema, int depth)
+{
+    static const char *const within[] = {"properties", "$defs", "definitions",
+                                         "anyOf",      "oneOf", "allOf"};
+    json_t *one;
+    const char *key;
+    size_t i;
+    bool done = true;
+    if (!json_is_object(schema) || depth > MAX_SCHEMA_DEPTH)
+        return true;
+    done = set_missing(schema, "description", json_string("")) &&
+           set_missing(schema, "additionalProperties", json_true()) &&
+           complete_schema(json_object_get(schema, "items"), depth + 1) &&
+           complete_schema(json_object_get(schema, "additionalProperties"), depth + 1);
+    for (size_t w = 0; w < sizeof within / sizeof within[0]; w++) {
+        json_t *all = json_object_get(schema, within[w]);
+        json_object_foreach(all, key, one) done = done && complete_schema(one, depth + 1);
+        json_array_foreach(all, i, one) done = done && complete_schema(one, depth + 1);
+    }
+    return done;
+}
+
+/* The tools with whole schemas, and variables with those that templates take for granted: Command
+ * wants a description of every parameter, firefunction the functions as a text and the time. */
+static bool complete_input(const struct moe_chat_input *input, json_t *tools, json_t *variables)
+{
+    char time[32];
+    json_t *functions = json_array(), *tool;
+    size_t i;
+    bool done = true;
+    strftime(time, sizeof time, "%Y-%m-%d %H:%M:%S", &input->now);
+    json_array_foreach(tools, i, tool)
+    {
+        json_t *function = (json_t *)moe_chat_function(tool);
+        done = done && json_array_append(functions, function) == 0;
+    }
+    char *text = moe_json_text(functions, JSON_INDENT(4));
+    done = done && text && set_missing(variables, "functions", json_string(text)) &&
+           set_missing(variables, "datetime", json_string(time));
+    json_array_foreach(tools, i, tool)
+    {
+        json_t *function = (json_t *)moe_chat_function(tool);
+        done = done && set_missing(function, "description", json_string("")) &&
+               complete_schema(json_object_get(function, "parameters"), 0);
+    }
+    free(text);
+    json_decref(functions);
+    return done;
+}
+
+int chat_write(const struct moe_chat *chat, const struct moe_chat_input *input,
+               const struct moe_jinja_limits *limits, struct moe_buf *out, struct moe_buf *words,
+               struct moe_err *err)
+{
+    struct moe_err again;
+    struct moe_chat_input whole = *input;
+    json_t *tools = NULL, *variables = NULL;
+    int status = write_once(chat, input, limits, out, words, err);
+    if (status != MOE_ERR_FORMAT)
+        return status;
+    const bool copied =
+        (!input->tools || moe_json_copy(&tools, input->tools, &again) == MOE_OK) &&
+        (input->variables ? moe_json_copy(&variables, input->variables, &again) == MOE_OK
+                          : (variables = json_object()) != NULL);
+    whole.tools = tools;
+    whole.variables = variables;
+    if (!copied || !complete_input(input, tools, variables))
+        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", chat->name);
+    else if (write_once(chat, &whole, limits, out, words, &again) == MOE_OK)
+        status = MOE_OK; /* else what it said first is right */
+    json_decref(tools);
+    json_decref(variables);
     return status;
 }
 

@@ -1123,7 +1123,8 @@ static int prepare_calls(struct executor *x, const struct job *j, enum moe_chat_
                                             .only = r->only_call,
                                             .must = r->must_call,
                                             .parallel = r->parallel_calls,
-                                            .thought = thought};
+                                            .thought = thought,
+                                            .no_thought = r->no_thought};
     allowance.cancelled = &a->cancelled;
     allowance.max_steps /= CALLS_PART;
     if (!r->tools || r->grammar || (a->calls && a->calls[j->queued.expert]))

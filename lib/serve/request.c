@@ -661,6 +661,9 @@ static int read_variables(struct moe_request *r, const json_t *body, struct moe_
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'reasoning_effort' is not a text");
     if (json_object_size(given) == 0 && !is_given(effort))
         return MOE_OK;
+    static const char *const thoughts[] = {"enable_thinking", "thinking", "reasoning"};
+    for (size_t i = 0; i < sizeof thoughts / sizeof thoughts[0]; i++)
+        r->no_thought |= json_is_false(json_object_get(given, thoughts[i]));
     json_t *none = is_given(given) ? NULL : json_object();
     int status = copy_value(r, &r->variables, is_given(given) ? given : none, err);
     json_decref(none);

@@ -108,6 +108,7 @@ struct moe_request {            /* owns everything it points at */
     /* CHAT: the conversation as in prompt/chat.h, with all its members; variables are those of
      * "chat_template_kwargs", and "reasoning_effort". */
     struct json_t *messages, *tools, *variables; /* tools, variables: NULL for none */
+    bool no_thought;                             /* is wanted, by one of the variables */
     bool must_call, parallel_calls; /* "tool_choice" is "required" or a function; several at once */
     char *only_call;                /* the function; NULL: any */
     uint64_t chat_bytes;            /* their memory */

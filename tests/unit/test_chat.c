@@ -311,6 +311,48 @@ static void lists_have_a_template_for_tools(void **state)
     moe_chat_free(chat);
 }
 
+/* Some templates fail without what a tool may leave out, or without variables that others lack. */
+static void what_templates_take_for_granted_is_there(void **state)
+{
+    static const char tools[] =
+        "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{"
+        "\"a\":"
+        "{\"type\":\"array\",\"items\":{\"type\":\"object\"}},\"b\":{\"description\":\"own\"}}}}}]";
+    char got[512];
+    (void)state;
+    struct moe_chat *describes =
+        open_chat("{% for t in tools or [] %}{{ t.function.name + t.function.description }}"
+                  "{% for k, v in t.function.parameters.properties|items %}({{ k + v.description }}"
+                  "{% if v.type == 'array' %}{{ v['items'].additionalProperties.type }}{% endif %})"
+                  "{% endfor %}{% endfor %}" EACH("{{ m.content }}"));
+    assert_int_equal(
+        render(describes, "[{\"role\":\"user\",\"content\":\"q\"}]", tools, got, sizeof got),
+        MOE_OK);
+    assert_string_equal(got, "f(a)(bown)q");
+    moe_chat_free(describes);
+    struct moe_chat *functions =
+        open_chat("{{ functions + '|' + datetime }}|" EACH("{{ m.content }}"));
+    assert_int_equal(
+        render(functions, "[{\"role\":\"user\",\"content\":\"q\"}]", tools, got, sizeof got),
+        MOE_OK);
+    assert_int_equal(
+        strncmp(got, "[\n    {\n        \"name\": \"f\",\n        \"parameters\": {", 48), 0);
+    assert_non_null(strstr(got, "]|1900-01-00 00:00:00|q"));
+    assert_int_equal(
+        render(functions, "[{\"role\":\"user\",\"content\":\"q\"}]", NULL, got, sizeof got),
+        MOE_OK);
+    assert_string_equal(got, "[]|1900-01-00 00:00:00|q");
+    moe_chat_free(functions);
+    /* What it fails for otherwise is said as it was. */
+    struct moe_chat *fails =
+        open_chat("{{ tools[0].function.other + 'x' }}" EACH("{{ m.content }}"));
+    assert_int_equal(
+        render(fails, "[{\"role\":\"user\",\"content\":\"q\"}]", tools, got, sizeof got),
+        MOE_ERR_FORMAT);
+    assert_non_null(strstr(got, "'other' is undefined"));
+    moe_chat_free(fails);
+}
+
 static void damaged_templates_are_refused(void **state)
 {
     static const char *const cases[] = {"{% for", "{\"chat_template\": 3}", "[{\"name\":\"a\"}]"};
@@ -409,6 +451,7 @@ int main(void)
         cmocka_unit_test(what_would_be_left_out_is_refused),
         cmocka_unit_test(texts_become_utf8),
         cmocka_unit_test(lists_have_a_template_for_tools),
+        cmocka_unit_test(what_templates_take_for_granted_is_there),
         cmocka_unit_test(damaged_templates_are_refused),
         cmocka_unit_test(every_text_of_a_client_is_text),
         cmocka_unit_test(rendering_ends),

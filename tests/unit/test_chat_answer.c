@@ -101,13 +101,13 @@ static bool same_calls(const char *a, const char *b)
 
 /* How many bytes of the answer the grammar of calls takes. */
 static size_t grammar_takes(const struct moe_chat *chat, const json_t *tools, bool must,
-                            bool opened, const char *answer)
+                            enum moe_chat_thought thought, bool no_thought, const char *answer)
 {
     const struct moe_calls_wanted wanted = {.tools = tools,
                                             .must = must,
                                             .parallel = true,
-                                            .thought =
-                                                opened ? MOE_THOUGHT_OPEN : MOE_THOUGHT_NONE};
+                                            .thought = thought,
+                                            .no_thought = no_thought};
     struct moe_allowance allowance = moe_allowance_usual();
     struct moe_grammar *g;
     struct moe_err err = {0};
@@ -201,7 +201,10 @@ static bool round_trip(const char *name, const char *source, const json_t *tools
             if (!ok)
                 print_message("%-60s step %zu reads %s\n   of %s\n", name, step, said, answer);
         }
-        size_t taken = ok ? grammar_takes(chat, tools, true, opened, answer) : 0;
+        size_t taken =
+            ok ? grammar_takes(chat, tools, true, opened ? MOE_THOUGHT_OPEN : MOE_THOUGHT_NONE,
+                               false, answer)
+               : 0;
         if (ok && answer[taken] && !strstr(name, "gemma")) { /* it sorts parameters */
             print_message("%-60s its grammar takes %.*s\n  and then not %s\n", name, (int)taken,
                           answer, answer + taken);
@@ -239,10 +242,9 @@ static const char *const not_read[][2] = {
     {"DeepSeek-R1-Distill", "leaves out tools"},
     {"DeepSeek-V3.1.", "leaves out tools"},
     {"SmolLM3", "leaves out tools"},
-    {"firefunction", "wants a variable 'functions'"},
     {"c4ai-command-r-plus", "continues with instructions behind the calls"},
     {"GigaChat3-10B", "writes calls as messages of another role"},
-    {"LFM2-8B", "writes no calls"},
+    {"LFM2-8B", "writes no calls"}, /* but they are read */
     {"LFM2.5-Instruct", "writes no calls"},
     {"granite-3.3", "writes no calls"},
     {"MiniMax-M3", "writes lists as elements"},
@@ -532,12 +534,25 @@ static void calls_are_held_to_form_and_schema(void **state)
         assert_ok(moe_chat_open(&chat, "t", held[i].template, strlen(held[i].template),
                                 fixture.model->tokenizer, &err),
                   &err);
-        size_t n = grammar_takes(chat, tools, held[i].must, false, held[i].answer);
+        size_t n =
+            grammar_takes(chat, tools, held[i].must, MOE_THOUGHT_NONE, false, held[i].answer);
         if (n != strlen(wanted))
             fail_msg("case %zu: %s\n  is taken up to %.*s", i, held[i].answer, (int)n,
                      held[i].answer);
         moe_chat_free(chat);
     }
+    /* A thought that the prompt opens and nobody wants ends at once. */
+    struct moe_chat *chat;
+    struct moe_err err = {0};
+    static const char thinks[] = "Hm\n</think>\n\n<tool_call>\n",
+                      ends[] = "</think>\n\n<tool_call>\n{\"name\": \"find_file\"";
+    assert_ok(moe_chat_open(&chat, "t", HERMES, strlen(HERMES), fixture.model->tokenizer, &err),
+              &err);
+    assert_int_equal(grammar_takes(chat, tools, true, MOE_THOUGHT_OPEN, true, ends), strlen(ends));
+    assert_int_equal(grammar_takes(chat, tools, true, MOE_THOUGHT_OPEN, true, thinks), 0);
+    assert_int_equal(grammar_takes(chat, tools, true, MOE_THOUGHT_OPEN, false, thinks),
+                     strlen(thinks));
+    moe_chat_free(chat);
     json_decref(tools);
 }
 
@@ -619,7 +634,7 @@ static void texts_are_told_by_their_schemas(void **state)
                        "</function>\n</tool_call>"
                      : "<|call>f{a:%s}<call|>",
                  texts[i].value);
-        size_t n = grammar_takes(chat, tools, true, false, answer);
+        size_t n = grammar_takes(chat, tools, true, MOE_THOUGHT_NONE, false, answer);
         snprintf(said, sizeof said, "f({\"a\": %s})", texts[i].said ? texts[i].said : "");
         if ((n == strlen(answer)) != (texts[i].said != NULL))
             fail_msg("case %zu: %s\n  is taken up to %.*s", i, answer, (int)n, answer);
@@ -627,7 +642,8 @@ static void texts_are_told_by_their_schemas(void **state)
             fail_msg("case %zu: %s\n  reads as %s", i, answer, (const char *)got.data);
         static const char none[] = "<tool_call>\n<function=f>\n</function>";
         if (strcmp(texts[i].template, CODER) == 0)
-            assert_true(grammar_takes(chat, tools, true, false, none) < strlen(none));
+            assert_true(grammar_takes(chat, tools, true, MOE_THOUGHT_NONE, false, none) <
+                        strlen(none));
         moe_buf_release(&got);
         moe_chat_free(chat);
         json_decref(tools);

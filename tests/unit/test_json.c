@@ -179,7 +179,8 @@ static void numbers_keep_their_digits(void **state)
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
         struct json_t *json = parse(same[i], &err), *copy;
         assert_ok(moe_json_copy(&copy, json, &err), &err);
-        char *text = moe_json_text(copy, JSON_COMPACT), *spaced = moe_json_text(copy, 0);
+        char *text = moe_json_text(copy, JSON_COMPACT),
+             *spaced = moe_json_text(copy, JSON_INDENT(2));
         assert_string_equal(text, same[i]);
         moe_json_free(json);
         json = parse(spaced, &err);
