@@ -25,12 +25,7 @@ static struct {
     struct plan_coe_options coe;
 } o = {.loss = -1,
        .plan = {.expert_bits = "4", .dense_bits = 8},
-       .coe = {.schedule = "coserve",
-               .evict = "two-stage",
-               .window = 15,
-               .fitted = 2,
-               .margin = 0.05,
-               .interval = 0.004}};
+       .coe = {.window = 15, .fitted = 2, .margin = 0.05, .interval = 0.004}};
 
 /* ---- Options ---- */
 
@@ -114,13 +109,16 @@ static const struct cli_option options[] = {
      .help = "how many on each processor: cuda:3,cpu:1",
      .modes = COE},
     {CLI_OPT_TEXT(0, "schedule", "NAME", &o.coe.schedule),
-     .word = cli_schedule_word, .shown = "coserve",
-     .help = "coserve, arrange, round-robin or fcfs",
-     .modes = COE},
+     .word = cli_schedule_word, .shown = "the best",
+     .help = "home, coserve, arrange, round-robin or fcfs",
+     .modes = COE, .excludes = "simulate"},
     {CLI_OPT_TEXT(0, "evict", "NAME", &o.coe.evict),
-     .word = cli_evict_word, .shown = "two-stage",
-     .help = "two-stage, lru or fifo",
-     .modes = COE},
+     .word = cli_evict_word, .shown = "the best",
+     .help = "queue, two-stage, lru or fifo",
+     .modes = COE, .excludes = "simulate"},
+    {CLI_OPT_FLAG(0, "no-prefetch", &o.coe.no_prefetch),
+     .help = "load no model while another one computes",
+     .modes = COE, .excludes = "simulate"},
     {CLI_OPT_FLAG(0, "casual", &o.coe.casual),
      .help = "75% of memory for experts, without a search",
      .modes = COE, .excludes = "resident"},

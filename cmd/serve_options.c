@@ -53,7 +53,7 @@ static bool parse_schedule(const char *text, void *to, struct moe_err *why)
 
 static bool parse_evict(const char *text, void *to, struct moe_err *why)
 {
-    moe_fail(why, MOE_ERR_USAGE, "is not one of lru, fifo, two-stage");
+    moe_fail(why, MOE_ERR_USAGE, "is not one of lru, fifo, two-stage, queue");
     return moe_coe_evict_find(text, to);
 }
 
@@ -111,10 +111,10 @@ static const struct cli_option options[] = {
      .shown = "cpu:1", .help = "how many on each processor"},
     {CLI_OPT_CUSTOM(0, "schedule", "NAME", &serve_opt.server.schedule, parse_schedule),
      .word = cli_schedule_word,
-     .shown = "coserve", .help = "fcfs, round-robin, arrange or coserve"},
+     .shown = "coserve", .help = "fcfs, round-robin, arrange, coserve or home"},
     {CLI_OPT_CUSTOM(0, "evict", "NAME", &serve_opt.server.evict, parse_evict),
      .word = cli_evict_word,
-     .shown = "two-stage", .help = "which model leaves: lru, fifo or two-stage"},
+     .shown = "two-stage", .help = "which model leaves: lru, fifo, two-stage, queue"},
     {CLI_OPT_SHARE(0, "model-share", "SHARE", &serve_opt.server.expert_share, 0.01, 0.99),
      .shown = "75%", .help = "of an executor's memory, for models"},
     {CLI_OPT_FLAG(0, "no-prefetch", &serve_opt.server.no_prefetch),

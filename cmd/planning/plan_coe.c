@@ -83,7 +83,7 @@ static int open_inputs(struct inputs *in, const struct plan_coe_options *o, uint
     p->n_samples = SAMPLES;
     p->schedule = o->schedule;
     p->evict = o->evict;
-    p->prefetch = true;
+    p->prefetch = !o->no_prefetch;
     p->casual = o->casual;
     p->memory_bytes = o->memory;
     p->device_bytes = o->device_memory;
@@ -170,18 +170,18 @@ static void put_line(struct moe_buf *out, const struct moe_coe_system *system,
 int plan_coe_simulate(const struct plan_coe_options *o, uint32_t n, bool json, struct moe_err *err)
 {
     struct inputs in = {0};
-    struct moe_coe_plan *best[2] = {NULL}; /* without and with prefetching */
+    struct moe_coe_plan *best = NULL;
     struct moe_coe_task task = {0};
     struct moe_buf out = {0};
     int status;
     MOE_STEP(open_inputs(&in, o, n, err));
     /* Not the sample's requests. */
     MOE_STEP(moe_coe_task_draw(&task, in.collection, in.all, n, o->interval, ~o->seed, err));
-    for (int ahead = 0; ahead < 2; ahead++) {
-        in.planner.prefetch = ahead;
-        MOE_STEP(moe_coe_plan_new(&best[ahead], err));
-        MOE_STEP(moe_coe_planner_make(&in.planner, best[ahead], err));
-    }
+    in.planner.schedule = "coserve";
+    in.planner.evict = "two-stage";
+    in.planner.prefetch = false;
+    MOE_STEP(moe_coe_plan_new(&best, err));
+    MOE_STEP(moe_coe_planner_make(&in.planner, best, err));
     if (!json)
         moe_buf_printf(&out, "%u requests, one each %g s\n%-15s %9s %9s %9s %9s %9s %9s\n", n,
                        o->interval, "", "results/s", "switches", "from host", "batch", "latency s",
@@ -189,8 +189,7 @@ int plan_coe_simulate(const struct plan_coe_options *o, uint32_t n, bool json, s
     for (uint32_t i = 0; i < MOE_COE_SYSTEMS; i++) {
         struct moe_coe_simulated got;
         struct moe_coe_plan *plan = NULL;
-        MOE_STEP(moe_coe_compare(&moe_coe_systems[i], &in.planner,
-                                 best[moe_coe_systems[i].prefetch], &task, &got, &plan, err));
+        MOE_STEP(moe_coe_compare(&moe_coe_systems[i], &in.planner, best, &task, &got, &plan, err));
         if (json) {
             moe_buf_text(&out, i ? ",\n " : "[");
             put_json(&out, &moe_coe_systems[i], plan, &got);
@@ -203,8 +202,7 @@ out:
     if (json)
         moe_buf_text(&out, "]\n");
     status = cli_print(status, &out, err);
-    moe_coe_plan_free(best[0]);
-    moe_coe_plan_free(best[1]);
+    moe_coe_plan_free(best);
     moe_coe_task_release(&task);
     close_inputs(&in);
     return status;

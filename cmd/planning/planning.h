@@ -52,10 +52,10 @@ int plan_simulate(const struct plan_options *o, const char *strategies, const ch
 /* ---- --coe: collections of expert models, and systems side by side on a task (plan_coe.c) ---- */
 
 struct plan_coe_options {
-    const char *collection, *costs, *out; /* out NULL: it is explained on stdout */
-    const char *schedule, *evict, *executors;
+    const char *collection, *costs, *out;     /* out NULL: it is explained on stdout */
+    const char *schedule, *evict, *executors; /* NULL: the best */
     uint64_t memory, device_memory, seed;
-    bool casual;
+    bool casual, no_prefetch;
     uint32_t resident, window, fitted;
     uint32_t requests; /* of the sample; 0: 1000, or as many as the task has */
     double margin, interval;

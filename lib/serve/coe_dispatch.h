@@ -14,6 +14,9 @@ enum moe_coe_evict {
     /* First experts that only follow others while none of these is in memory, the largest first;
        then by rising probability. */
     MOE_COE_TWO_STAGE,
+    /* The same of those that no request in the executor's queue waits for; where all are waited
+       for, the one whose requests come last. */
+    MOE_COE_QUEUE,
 };
 
 struct moe_coe_pool;
@@ -107,6 +110,9 @@ enum moe_coe_assign {
     MOE_COE_ASSIGN_FEWEST,
     /* The least total time over all executors; among equals, the least added latency. */
     MOE_COE_ASSIGN_LEAST,
+    /* Where the expert is or is waited for, unless another executor is done much sooner: an expert
+       is loaded once, where MOE_COE_ASSIGN_LEAST loads it on several executors. */
+    MOE_COE_ASSIGN_HOME,
 };
 
 struct moe_coe_executor_options {

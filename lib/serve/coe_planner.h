@@ -23,7 +23,8 @@ struct moe_coe_planner {
     const struct moe_coe_task *samples; /* [n_samples] tasks like those to come, at least one: what
                                            is measured is the mean of them */
     uint32_t n_samples;
-    const char *schedule, *evict; /* names */
+    const char *schedule, *evict; /* names; NULL: what gives more, "home" or "coserve", "queue" or
+                                     "two-stage" */
     bool prefetch;
     bool casual;           /* accelerators get MOE_COE_CASUAL; executors as given, or 3 and 1 */
     uint64_t memory_bytes; /* the host's; 0: as in the costs */
@@ -49,17 +50,18 @@ int moe_coe_plan_simulate(const struct moe_coe_plan *plan, const struct moe_coe_
  * its settings.
  */
 
-enum { MOE_COE_SYSTEMS = 10 };
+enum { MOE_COE_SYSTEMS = 13 };
 
 struct moe_coe_system {
     const char *name, *what; /* "samba"; a description for people */
     const char *schedule, *evict;
     bool prefetch;
-    enum { MOE_COE_ONE_EXECUTOR, MOE_COE_CASUALLY, MOE_COE_AT_BEST } setting;
+    /* Executors and memory: of the casual setting, of CoServe's plan, of a plan of its own. */
+    enum { MOE_COE_ONE_EXECUTOR, MOE_COE_CASUALLY, MOE_COE_AT_BEST, MOE_COE_OWN } setting;
 };
 extern const struct moe_coe_system moe_coe_systems[MOE_COE_SYSTEMS];
 
-/* Simulates a system on the task. p: the inputs of CoServe's plan, for the casual setting. best:
+/* Simulates a system on the task. p: the inputs of CoServe's plan, for those of the others. best:
  * CoServe's plan, whose executors and memory the systems at the best setting use. *plan, unless
  * NULL: what was simulated; the caller frees it. */
 int moe_coe_compare(const struct moe_coe_system *system, const struct moe_coe_planner *p,

@@ -370,7 +370,11 @@ static void put_ways(const struct moe_coe_plan *plan, const struct moe_pen *pen)
         [MOE_COE_LRU] = "the one that was not used for the longest time",
         [MOE_COE_FIFO] = "the one that was loaded first",
         [MOE_COE_TWO_STAGE] = "first those that only follow others which are not in memory, the "
-                              "largest first, then the least probable"};
+                              "largest first, then the least probable",
+        [MOE_COE_QUEUE] =
+            "of those that no request waits for, first those that only follow others "
+            "which are not in memory, the largest first, then the least probable, and "
+            "last of all the one whose requests come last"};
     const struct moe_coe_schedule *s = moe_coe_schedule_find(plan->schedule);
     enum moe_coe_evict evict = MOE_COE_LRU;
     moe_coe_evict_find(plan->evict, &evict);

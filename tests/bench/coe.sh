@@ -27,7 +27,8 @@ for m in $machines; do
             --simulate "$(requests "$t")" --json >"$work/$m.$t"
     done
     for b in A B; do
-        "$plan" -q --coe "$work/$b.yaml" --costs "profiles/coe/$m.yaml" --seed "$SEED" -o "$work/$m.$b.plan"
+        "$plan" -q --coe "$work/$b.yaml" --costs "profiles/coe/$m.yaml" --seed "$SEED" --schedule coserve \
+            --evict two-stage --no-prefetch -o "$work/$m.$b.plan"
         "$plan" --explain "$work/$m.$b.plan" --json >"$work/$m.$b.json"
     done
 done

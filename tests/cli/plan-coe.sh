@@ -24,6 +24,8 @@ wrong "a schedule that is none" "there is no schedule 'lifo'*" --coe "$tmp/a.yam
 wrong "an eviction that is none" "there is no eviction 'x'*" --coe "$tmp/a.yaml" --costs $numa --evict x
 wrong "a task that is none" "option --simulate: 'many' is not*" --coe "$tmp/a.yaml" --costs $numa --simulate many
 wrong "--json of a plan" "option --json goes with --explain or --simulate*" --coe "$tmp/a.yaml" --costs $numa --json
+wrong "a schedule beside all of them" "options --schedule and --simulate exclude*" --coe "$tmp/a.yaml" \
+    --costs $numa --schedule home --simulate 9
 wrong "two ways to say the memory" "options --casual and --resident*" --coe "$tmp/a.yaml" --costs $numa --casual \
     --resident 3
 run "$plan" --coe $numa --costs $numa
@@ -50,7 +52,7 @@ cp "$tmp/p.yaml" "$tmp/first"
 run "$plan" -q --coe "$tmp/a.yaml" --costs $numa -o "$tmp/p.yaml"
 check "the same inputs give the same plan" cmp -s "$tmp/first" "$tmp/p.yaml"
 run "$plan" --explain "$tmp/p.yaml"
-expect_stdout_like "Plan for *Executors*Largest batches*Why*with a sliding window*Expected of the sample*" \
+expect_stdout_like "Plan for *Executors*Largest batches*Why*with a sliding window*schedule: home with eviction*Expected of the sample*" \
     "it is explained"
 check "... in 80 columns" [ "$(awk 'length > n { n = length } END { print n + 0 }' "$out")" -le 80 ]
 explained=$(cat "$out")
@@ -58,6 +60,9 @@ run "$plan" --coe "$tmp/a.yaml" --costs $numa
 expect_stdout "$explained" "without -o the same is shown at once"
 run "$plan" --explain "$tmp/p.yaml" --json
 expect_stdout_like '*"format"*"moe-coe-plan"*"reasons"*' "... and as JSON"
+run "$plan" --coe "$tmp/a.yaml" --costs $numa --no-prefetch --schedule coserve --evict two-stage
+expect_stdout_like "*(coserve)*(two-stage).*Why*" "the paper's schedule, without loading ahead"
+check "... which it does not say that it does" [ "$(grep -c "loads while" "$out")" = 0 ]
 run "$plan" --coe "$tmp/a.yaml" --costs $numa --casual
 expect_stdout_like "*  3 on cuda           3.00 GiB      1.00 GiB*  1 on cpu*the casual setting*" \
     "the casual setting: three executors, 75% for experts"
@@ -74,7 +79,7 @@ run "$plan" --coe "$tmp/a.yaml" --costs $uma --memory 6G --executors cuda:1
 expect_stdout_like "Plan for *in 6.00*GiB*Executors*" "less memory"
 
 # Systems side by side.
-systems="samba samba-fifo samba-parallel none em em+ra casual coserve coserve+next fcfs+two-stage"
+systems="samba samba-fifo samba-parallel none em em+ra casual coserve coserve+next next+home next+queue next+both fcfs+two-stage"
 for costs in $numa $uma; do
     run "$plan" --coe "$tmp/b.yaml" --costs "$costs" --simulate 2500
     expect_exit 0 "a task on $costs"
@@ -104,5 +109,5 @@ done
 run "$plan" --coe "$tmp/b.yaml" --costs $uma --simulate 200 --json
 expect_stdout_like '[[]{"system": "samba", "schedule": "fcfs", "evict": "lru", "prefetch": false, "cuda": 1,*}[]]' \
     "as JSON"
-check "... all results" [ "$(grep -c '"results": 200,' "$out")" = 10 ]
+check "... all results" [ "$(grep -c '"results": 200,' "$out")" = 13 ]
 finish

@@ -44,7 +44,7 @@ for executors in cpu:1 cpu:2; do
     smallest=$(smallest_memory "$bin/moe-serve" --coe "$c/collection.yaml" --requests "$tmp/requests.jsonl" \
         --executors $executors --sequences 4)
     check "$executors: a smallest memory of ${smallest:-none} MiB" [ -n "$smallest" ]
-    for evict in lru fifo two-stage; do
+    for evict in lru fifo two-stage queue; do
         for above in $more; do
             memory=$((${smallest:-0} + above))
             row="$executors, $evict, smallest + $above MiB"

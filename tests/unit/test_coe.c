@@ -236,6 +236,77 @@ static void requests_go_where_they_cost_least(void **state)
     moe_coe_dispatch_close(d);
 }
 
+/* An expert is loaded once, where LEAST loads it on both executors, until the other would be done
+ * four loads sooner. */
+static void an_expert_has_a_home(void **state)
+{
+    enum { N = 66, LEAVES = 65 }; /* 9.5 + 65 * 0.5 > 9.5 + 4 * 8 */
+    const struct moe_coe_executor_options executors[] = {{fast, 40, 100, 0}, {fast, 40, 100, 0}};
+    struct moe_coe_options o = {.all = &all,
+                                .n_executors = 2,
+                                .executors = executors,
+                                .arrange = true,
+                                .assign = MOE_COE_ASSIGN_HOME};
+    struct moe_coe_request requests[N] = {{.expert = 0}};
+    struct moe_coe_dispatch *d;
+    struct moe_err err;
+    uint32_t executor;
+    (void)state;
+    assert_ok(moe_coe_dispatch_open(&d, &o, &err), &err);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_ok(moe_coe_submit(d, &requests[i], 0, &executor, &err), &err);
+        assert_int_equal(executor, i >= LEAVES);
+    }
+    moe_coe_dispatch_close(d);
+    memset(requests, 0, sizeof requests);
+    o.assign = MOE_COE_ASSIGN_LEAST;
+    assert_ok(moe_coe_dispatch_open(&d, &o, &err), &err);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_ok(moe_coe_submit(d, &requests[i], 0, &executor, &err), &err);
+        assert_int_equal(executor, i);
+    }
+    moe_coe_dispatch_close(d);
+}
+
+/* Of 0, 1 and 4 in memory, two make room for 2, while 4 and then 0 are waited for. */
+static void who_leaves_follows_the_queue(void **state)
+{
+    static const struct {
+        enum moe_coe_evict evict;
+        uint32_t left[2];
+    } rows[] = {{MOE_COE_QUEUE, {1, 0}}, {MOE_COE_TWO_STAGE, {4, 1}}};
+    static const uint32_t experts[] = {0, 1, 4, 2, 4, 0};
+    const struct moe_coe_executor_options executor = {slow, 30, 100, 0};
+    (void)state;
+    for (size_t row = 0; row < N_ITEMS(rows); row++) {
+        const struct moe_coe_options o = {.all = &all,
+                                          .n_executors = 1,
+                                          .executors = &executor,
+                                          .arrange = true,
+                                          .evict = rows[row].evict};
+        struct moe_coe_request requests[N_ITEMS(experts)] = {{0}};
+        struct moe_coe_dispatch *d;
+        struct moe_coe_batch batch;
+        struct moe_err err;
+        uint32_t on;
+        assert_ok(moe_coe_dispatch_open(&d, &o, &err), &err);
+        for (uint32_t i = 0; i < N_ITEMS(experts); i++) {
+            requests[i].expert = experts[i];
+            assert_ok(moe_coe_submit(d, &requests[i], 0, &on, &err), &err);
+            if (i >= 3)
+                continue;
+            assert_true(moe_coe_next(d, 0, 0, &batch) && batch.n_evicted == 0);
+            moe_coe_done(d, 0, 0);
+        }
+        assert_true(moe_coe_next(d, 0, 0, &batch));
+        assert_int_equal(batch.expert, 2);
+        assert_int_equal(batch.n_evicted, 2);
+        assert_int_equal(batch.evicted[0], rows[row].left[0]);
+        assert_int_equal(batch.evicted[1], rows[row].left[1]);
+        moe_coe_dispatch_close(d);
+    }
+}
+
 /* Those that are being computed count, too. */
 static void requests_go_where_the_fewest_are(void **state)
 {
@@ -403,21 +474,21 @@ static void every_request_is_served(void **state)
             {{1, MOE_COE_NONE}, {1, MOE_COE_NONE}, {1, 3, MOE_COE_NONE}, {1, 3, 4, MOE_COE_NONE}}};
         arrivals[i] = (struct moe_coe_arrival){0.7 * i, paths[first][test_random(&random) % 4]};
     }
-    for (int way = 0; way < 24; way++) {
+    for (int way = 0; way < 128; way++) {
         const struct moe_coe_executor_options executors[] = {
             {fast, 30 + 10 * (way % 2), 30, 0}, {fast, 40, 30, 0}, {slow, 40, 5, 1}};
         const struct moe_coe_options o = {.all = &all,
                                           .n_executors = 3,
                                           .executors = executors,
                                           .arrange = way & 1,
-                                          .assign = way % 3,
-                                          .evict = way / 4 % 3};
+                                          .assign = way / 2 % 4,
+                                          .evict = way / 8 % 4};
         const struct moe_coe_machine m = {.n_processors = 2,
                                           .processor_of = processor_of,
-                                          .host_bytes = way & 8 ? 50 : 0,
-                                          .host_evict = way / 4 % 3,
-                                          .prefetch = way & 2,
-                                          .place = way >= 12};
+                                          .host_bytes = way & 32 ? 50 : 0,
+                                          .host_evict = o.evict,
+                                          .prefetch = way & 64,
+                                          .place = way % 3};
         struct moe_coe_simulated got, again;
         struct moe_err err;
         assert_ok(moe_coe_simulate(&o, &m, arrivals, N, &got, &err), &err);
@@ -518,6 +589,8 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_changes_nothing),
         cmocka_unit_test(pools_have_sizes_of_their_own),
         cmocka_unit_test(requests_go_where_they_cost_least),
+        cmocka_unit_test(an_expert_has_a_home),
+        cmocka_unit_test(who_leaves_follows_the_queue),
         cmocka_unit_test(requests_go_where_the_fewest_are),
         cmocka_unit_test(experts_run_where_they_may),
         cmocka_unit_test(batches_are_split_and_the_next_is_fetched),

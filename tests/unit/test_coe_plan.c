@@ -113,11 +113,11 @@ static void every_name_is_found(void **state)
     (void)state;
     for (; (s = moe_coe_schedule_at(n)) != NULL; n++)
         assert_ptr_equal(moe_coe_schedule_find(s->name), s);
-    assert_int_equal(n, 4);
+    assert_int_equal(n, 5);
     assert_null(moe_coe_schedule_find("lifo"));
     for (n = 0; moe_coe_evict_at(n); n++)
         assert_true(moe_coe_evict_find(moe_coe_evict_at(n), &evict) && evict == n);
-    assert_int_equal(n, 3);
+    assert_int_equal(n, 4);
     assert_false(moe_coe_evict_find("random", &evict));
 }
 
