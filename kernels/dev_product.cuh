@@ -263,6 +263,9 @@ static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
     case MOE_LAYOUT_IQ4_KT:                                                                        \
         start(MOE_LAYOUT_IQ4_KT, 32);                                                              \
         break;                                                                                     \
+    case MOE_LAYOUT_IQ2_KL:                                                                        \
+        start(MOE_LAYOUT_IQ2_KL, 32);                                                              \
+        break;                                                                                     \
     case MOE_LAYOUT_IQ1_M:                                                                         \
         start(MOE_LAYOUT_IQ1_M, 16);                                                               \
         break;                                                                                     \

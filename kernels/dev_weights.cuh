@@ -460,6 +460,11 @@ static __device__ __forceinline__ void dev_unpack_groups(const struct dev_run &r
             codes[i] = moe_ternary_quad(run.head, b, row, word, 2 * first + i);
             codes[i] = ((codes[i] | 0x80 * ones) - ones) ^ 0x80 * ones;
         }
+    } else if constexpr (KIND == MOE_LAYOUT_IQ2_KL) {
+        const uint32_t more = moe_pairs_more(run.head, b, first / 2, row);
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++)
+            codes[i] = moe_pairs_quad(word, more, 2 * first + i, 0);
     } else if constexpr (moe_kind_is_trellis(KIND)) {
         const uint32_t more = moe_trellis_more(KIND, run.head, run.codes, b, row);
 #pragma unroll

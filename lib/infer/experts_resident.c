@@ -135,9 +135,12 @@ static int read_behind(struct resident *r, struct moe_err *err)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     r->behind = true;
-    r->behind = pthread_create(&r->reader, NULL, read_all, r) == 0;
+    bool started = pthread_create(&r->reader, NULL, read_all, r) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return r->behind ? MOE_OK : read_at_once(r, err);
+    if (started)
+        return MOE_OK;
+    r->behind = false;
+    return read_at_once(r, err);
 }
 
 /* ---- Requests ---- */

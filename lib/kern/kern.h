@@ -35,7 +35,7 @@
  *                (layout.h's s_b, and z of the whole block), sum[n_blocks][nt] the sums of q as
  *                integers. cols_padded is cols rounded up to a multiple of B; the padding is 0.
  */
-enum { MOE_TILE = 8, MOE_N_TILES = 4 /* sizes of tiles: 1, 2, 4, 8 */, MOE_N_LAYOUTS = 48 };
+enum { MOE_TILE = 8, MOE_N_TILES = 4 /* sizes of tiles: 1, 2, 4, 8 */, MOE_N_LAYOUTS = 49 };
 
 /* Of a block's bytes: all of them, and those of its first half. */
 struct moe_sums {

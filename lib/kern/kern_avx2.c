@@ -147,7 +147,7 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
  * numbers moved up. */
 MOE_TEMPLATE bool is_wide(int kind)
 {
-    return moe_code_plane(kind) == 8 || moe_kind_least(kind) < -63;
+    return kind != MOE_LAYOUT_IQ2_KL && (moe_code_plane(kind) == 8 || moe_kind_least(kind) < -63);
 }
 
 /* What quad() adds to the number of a code. */
@@ -202,7 +202,7 @@ MOE_TEMPLATE __m256i quad(int kind, const uint8_t *step, const uint8_t *plane, i
     const int more = moe_code_high_plane(kind);
     __m256i codes = _mm256_loadu_si256((const __m256i *)(step + s / n * MOE_UNIT) + h);
     if (bits == 8)
-        return _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+        return is_wide(kind) ? _mm256_xor_si256(codes, _mm256_set1_epi8(-128)) : codes;
     codes = take_bits(codes, bits, s % n * bits, 0);
     if (more) {
         const int columns = 8 / more;
@@ -525,13 +525,53 @@ MOE_TEMPLATE void trellis_units(int kind, const uint8_t *head, const uint8_t *co
     }
 }
 
+/* moe_pairs_units: first numbers of eight rows' four pairs by one table, second ones by another. */
+MOE_TEMPLATE void pairs_units(const uint8_t *head, const uint8_t *codes, uint32_t b,
+                              struct moe_code_units *units)
+{
+    const __m256i low_byte = _mm256_set1_epi16(255), low_four = _mm256_set1_epi8(15);
+    const __m128i to_four = _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    __m256i tables[2][2];
+    MOE_UNROLL
+    for (int i = 0; i < 4; i++) {
+        __m128i table = sixteen_bytes((const uint8_t *)moe_iq2kl_numbers + 16 * i);
+        table = _mm_add_epi8(table, _mm_set1_epi8((char)moe_kind_zero(MOE_LAYOUT_IQ2_KL)));
+        tables[i / 2][i % 2] = _mm256_broadcastsi128_si256(table);
+    }
+    MOE_UNROLL
+    for (int i = 0; i < 8; i++) { /* units, halves of rows, halves of bytes */
+        const int j = i / 4, h = i / 2 % 2, n = i % 2;
+        const __m128i more = eight_bytes(head + (6 + 2 * b + (uint32_t)j) * MOE_PANEL_ROWS + 8 * h);
+        __m256i high = _mm256_set_m128i(_mm_shuffle_epi8(_mm_srli_si128(more, 4), to_four),
+                                        _mm_shuffle_epi8(more, to_four));
+        __m256i four = _mm256_loadu_si256((const __m256i *)(codes + j * MOE_UNIT) + h), of[2];
+        const __m256i bits = _mm256_set1_epi32(0x08040201 << 4 * n);
+        four = _mm256_and_si256(n ? _mm256_srli_epi16(four, 4) : four, low_four);
+        high = _mm256_cmpeq_epi8(_mm256_and_si256(high, bits), bits);
+        MOE_UNROLL
+        for (int k = 0; k < 2; k++)
+            of[k] = _mm256_blendv_epi8(_mm256_shuffle_epi8(tables[k][0], four),
+                                       _mm256_shuffle_epi8(tables[k][1], four), high);
+        _mm256_storeu_si256(
+            (__m256i *)units->word[4 * j + 2 * n] + h,
+            _mm256_or_si256(_mm256_and_si256(of[0], low_byte), _mm256_slli_epi16(of[1], 8)));
+        _mm256_storeu_si256(
+            (__m256i *)units->word[4 * j + 2 * n + 1] + h,
+            _mm256_or_si256(_mm256_srli_epi16(of[0], 8), _mm256_andnot_si256(low_byte, of[1])));
+    }
+}
+
 /* moe_record_codes. */
 MOE_TEMPLATE const uint8_t *record_codes(int kind, const struct moe_record *record, uint32_t b,
                                          struct moe_code_units units[2])
 {
-    if (!moe_kind_is_trellis(kind))
+    const uint8_t *head = moe_record_scale(kind, record, b, 0).head;
+    if (kind == MOE_LAYOUT_IQ2_KL)
+        pairs_units(head, record->codes, b % 8, units);
+    else if (moe_kind_is_trellis(kind))
+        trellis_units(kind, head, record->codes, b % 8, units);
+    else
         return moe_record_codes(kind, record, b, units);
-    trellis_units(kind, moe_record_scale(kind, record, b, 0).head, record->codes, b % 8, units);
     return (const uint8_t *)units->word;
 }
 

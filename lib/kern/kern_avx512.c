@@ -238,13 +238,51 @@ MOE_TEMPLATE void trellis_units(int kind, const uint8_t *head, const uint8_t *co
     }
 }
 
+/* moe_pairs_units: first numbers of all rows' four pairs by one table, second ones by another. */
+MOE_TEMPLATE void pairs_units(const uint8_t *head, const uint8_t *codes, uint32_t b,
+                              struct moe_code_units *units)
+{
+    const __m512i low_byte = _mm512_set1_epi16(255), low_four = _mm512_set1_epi8(15);
+    __m512i tables[2][2];
+    MOE_UNROLL
+    for (int i = 0; i < 4; i++) {
+        __m128i table = sixteen_bytes((const uint8_t *)moe_iq2kl_numbers + 16 * i);
+        table = _mm_add_epi8(table, _mm_set1_epi8((char)moe_kind_zero(MOE_LAYOUT_IQ2_KL)));
+        tables[i / 2][i % 2] = _mm512_broadcast_i32x4(table);
+    }
+    MOE_UNROLL
+    for (int i = 0; i < 4; i++) { /* units, halves of bytes */
+        const int j = i / 2, n = i % 2;
+        __m512i more =
+            _mm512_cvtepu8_epi32(sixteen_bytes(head + (6 + 2 * b + (uint32_t)j) * MOE_PANEL_ROWS));
+        __m512i four = _mm512_loadu_si512(codes + j * MOE_UNIT), of[2];
+        more = _mm512_mullo_epi32(more, _mm512_set1_epi32(0x01010101));
+        const __mmask64 high = _mm512_test_epi8_mask(more, _mm512_set1_epi32(0x08040201 << 4 * n));
+        four = _mm512_and_si512(n ? _mm512_srli_epi16(four, 4) : four, low_four);
+        MOE_UNROLL
+        for (int k = 0; k < 2; k++)
+            of[k] = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(tables[k][0], four), high,
+                                             tables[k][1], four);
+        _mm512_storeu_si512(
+            units->word[4 * j + 2 * n],
+            _mm512_or_si512(_mm512_and_si512(of[0], low_byte), _mm512_slli_epi16(of[1], 8)));
+        _mm512_storeu_si512(
+            units->word[4 * j + 2 * n + 1],
+            _mm512_or_si512(_mm512_srli_epi16(of[0], 8), _mm512_andnot_si512(low_byte, of[1])));
+    }
+}
+
 /* moe_record_codes. */
 MOE_TEMPLATE const uint8_t *record_codes(int kind, const struct moe_record *record, uint32_t b,
                                          struct moe_code_units units[2])
 {
-    if (!moe_kind_is_trellis(kind))
+    const uint8_t *head = moe_record_scale(kind, record, b, 0).head;
+    if (kind == MOE_LAYOUT_IQ2_KL)
+        pairs_units(head, record->codes, b % 8, units);
+    else if (moe_kind_is_trellis(kind))
+        trellis_units(kind, head, record->codes, b % 8, units);
+    else
         return moe_record_codes(kind, record, b, units);
-    trellis_units(kind, moe_record_scale(kind, record, b, 0).head, record->codes, b % 8, units);
     return (const uint8_t *)units->word;
 }
 

@@ -78,7 +78,7 @@ enum { MOE_N_FLOATS = 7 /* layouts that take floats, in the order of moe_kern_la
         each(IQ4_NL) each(Q2_K) each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_XS)           \
             each(NVFP4) each(TQ2_0) each(Q1_0) each(Q2_0) each(TQ1_0) each(IQ2_K) each(IQ2_KS)     \
                 each(IQ3_K) each(IQ3_KS) each(IQ4_K) each(IQ4_KS) each(IQ5_K) each(IQ5_KS)         \
-                    each(IQ6_K) each(IQ1_KT) each(IQ2_KT) each(IQ3_KT) each(IQ4_KT)
+                    each(IQ6_K) each(IQ1_KT) each(IQ2_KT) each(IQ3_KT) each(IQ4_KT) each(IQ2_KL)
 #define MOE_PANEL_EACH_GRID(each)                                                                  \
     each(IQ1_S) each(IQ1_M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) each(IQ3_XXS) each(IQ3_S)
 #define MOE_PANEL_EACH_QUANT(each) MOE_PANEL_EACH_CODES(each) MOE_PANEL_EACH_GRID(each)
@@ -330,6 +330,16 @@ MOE_TEMPLATE void moe_trellis_units(int kind, const uint8_t *head, const uint8_t
     }
 }
 
+MOE_TEMPLATE void moe_pairs_units(const uint8_t *head, const uint8_t *codes, uint32_t b,
+                                  struct moe_code_units *units)
+{
+    for (uint32_t s = 0; s < MOE_STEP_QUADS; s++)
+        for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++)
+            units->word[s][r] = moe_pairs_quad(moe_unit_word(codes + s / 4 * MOE_UNIT, r),
+                                               moe_pairs_more(head, b, s / 4, r), s,
+                                               moe_kind_zero(MOE_LAYOUT_IQ2_KL));
+}
+
 /* Returns the codes of block b of a record, which its codes have come to. Of grouped kinds they are
  * made here, those of the next block, too: to be read as vectors, what is written as words must
  * have left the store buffer. */
@@ -345,6 +355,8 @@ MOE_TEMPLATE const uint8_t *moe_record_codes(int kind, const struct moe_record *
             codes = record->codes + moe_kind_block_bytes(kind, 32);
         if (kind == MOE_LAYOUT_TQ1_0)
             moe_ternary_units(head, codes, i % 8, &units[i % 2]);
+        else if (kind == MOE_LAYOUT_IQ2_KL)
+            moe_pairs_units(head, codes, i % 8, &units[i % 2]);
         else if (moe_kind_is_trellis(kind))
             moe_trellis_units(kind, head, codes, i % 8, &units[i % 2]);
         else

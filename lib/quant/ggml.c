@@ -453,6 +453,23 @@ static void read_iq4_kt(const uint8_t *block, struct moe_span_codes *span)
     span->factor = moe_bits_f32(moe_get_u32(block + 128));
 }
 
+/* High and low bits of scales; low bits of 32 numbers for 64 columns, those of the second 32 in the
+ * high bits; for each number of a block a byte with the high bits of all blocks. */
+static void read_iq2_kl(const uint8_t *block, struct moe_span_codes *span)
+{
+    const uint32_t high = moe_get_u16(block);
+    for (int b = 0; b < 8; b++) {
+        span->s[b] = (uint8_t)((block[2 + b % 4] >> b / 4 * 4 & 15) | (high >> 2 * b & 3) << 4);
+        for (int p = 0; p < 16; p++) {
+            const int j = p / 8, n = p / 4 % 2, k = p / 2 % 2 + p % 2 * 2;
+            words_of(span, b)[4 * j + k] |=
+                (uint8_t)((block[6 + b / 2 * 16 + p] >> b % 2 * 4 & 15) << 4 * n);
+            span->t[2 * b + j] |= (uint8_t)((block[70 + p] >> b & 1) << (4 * n + k));
+        }
+    }
+    span->factor = moe_bits_f32(moe_get_u32(block + 86));
+}
+
 /* d, then for 32 columns four numbers and a word of signs and scale. */
 static void read_iq2_xxs(const uint8_t *block, struct moe_span_codes *span)
 {
@@ -651,6 +668,7 @@ static const struct moe_ggml_type types[] = {
     {MOE_GGML_IQ2_KT, "IQ2_KT", 256, 68 + 4, MOE_LAYOUT_IQ2_KT, read_iq2_kt, 4},
     {MOE_GGML_IQ3_KT, "IQ3_KT", 256, 100 + 4, MOE_LAYOUT_IQ3_KT, read_iq3_kt, 4},
     {MOE_GGML_IQ4_KT, "IQ4_KT", 256, 128 + 4, MOE_LAYOUT_IQ4_KT, read_iq4_kt, 4},
+    {MOE_GGML_IQ2_KL, "IQ2_KL", 256, 86 + 4, MOE_LAYOUT_IQ2_KL, read_iq2_kl, 2},
     /* By size only, so that files that hold one are listed and checked. */
     {9, "Q8_1", 32, 40, MOE_LAYOUT_NONE, NULL, 0},
     {15, "Q8_K", 256, 292, MOE_LAYOUT_NONE, NULL, 0},
@@ -663,7 +681,6 @@ static const struct moe_ggml_type types[] = {
     {133, "Q6_0", 32, 26, MOE_LAYOUT_NONE, NULL, 0},
     {134, "IQ1_BN", 64, 13 + 4, MOE_LAYOUT_NONE, NULL, 2},
     {135, "IQ2_BN", 64, 16 + 4, MOE_LAYOUT_NONE, NULL, 4},
-    {157, "IQ2_KL", 256, 86 + 4, MOE_LAYOUT_NONE, NULL, 2},
     {202, "Q4_0_R8", 32, 18, MOE_LAYOUT_NONE, NULL, 0},
     {206, "Q5_0_R4", 32, 22, MOE_LAYOUT_NONE, NULL, 0},
     {208, "Q8_0_R8", 32, 34, MOE_LAYOUT_NONE, NULL, 0},

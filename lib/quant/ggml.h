@@ -61,6 +61,7 @@ enum {
     MOE_GGML_IQ3_KT = 154,
     MOE_GGML_IQ4_KT = 155,
     MOE_GGML_IQ3_KS = 156,
+    MOE_GGML_IQ2_KL = 157,
     MOE_GGML_IQ1_KT = 158,
     MOE_GGML_OWN = 1 << 16,
     MOE_GGML_NVFP4_T = MOE_GGML_OWN, /* NVFP4's block, then a factor (f32) */

@@ -26,6 +26,7 @@ const int8_t moe_iq2k_numbers[16] = {MOE_IQ2K_NUMBERS};
 const int8_t moe_iq3k_numbers[16] = {MOE_IQ3K_NUMBERS};
 const int8_t moe_iq5k_numbers[32] = {MOE_IQ5K_NUMBERS};
 const int8_t moe_iq6k_numbers[64] = {MOE_IQ6K_NUMBERS};
+const int8_t moe_iq2kl_numbers[2][32] = MOE_IQ2KL_NUMBERS;
 
 #define MOE_GRID_TABLE(name, n) const uint32_t moe_grid_##name[n]
 #include "quant/grids.h"
@@ -50,8 +51,9 @@ static const struct {
     {MOE_LAYOUT_IQ3_KS, "iq3_ks"}, {MOE_LAYOUT_IQ4_K, "iq4_k"},   {MOE_LAYOUT_IQ4_KS, "iq4_ks"},
     {MOE_LAYOUT_IQ5_K, "iq5_k"},   {MOE_LAYOUT_IQ5_KS, "iq5_ks"}, {MOE_LAYOUT_IQ6_K, "iq6_k"},
     {MOE_LAYOUT_IQ1_KT, "iq1_kt"}, {MOE_LAYOUT_IQ2_KT, "iq2_kt"}, {MOE_LAYOUT_IQ3_KT, "iq3_kt"},
-    {MOE_LAYOUT_IQ4_KT, "iq4_kt"}, {MOE_LAYOUT_F8, "f8"},         {MOE_LAYOUT_F8_B, "f8_b"},
-    {MOE_LAYOUT_I8, "i8"},         {MOE_LAYOUT_NF4, "nf4"},       {MOE_LAYOUT_FP4, "fp4"},
+    {MOE_LAYOUT_IQ4_KT, "iq4_kt"}, {MOE_LAYOUT_IQ2_KL, "iq2_kl"}, {MOE_LAYOUT_F8, "f8"},
+    {MOE_LAYOUT_F8_B, "f8_b"},     {MOE_LAYOUT_I8, "i8"},         {MOE_LAYOUT_NF4, "nf4"},
+    {MOE_LAYOUT_FP4, "fp4"},
 };
 
 enum { N_NAMES = sizeof names / sizeof names[0] };
@@ -394,6 +396,9 @@ static void store_scale(int kind, uint8_t *head, int i, uint32_t r,
         store_packed(kind, head, i, r, span->s[i]);
         if (moe_kind_has_min(kind))
             store_packed(kind, head, 8 + i, r, span->t[i]);
+        if (kind == MOE_LAYOUT_IQ2_KL)
+            for (int j = 2 * i; j < 2 * i + 2; j++)
+                store_byte(head, 6 + j, r, span->t[j]);
     } else if (moe_kind_scale_has_e(kind)) {
         store_byte(head, i, r, span->s[i] << 1 | span->t[i]);
     } else if (kind == MOE_LAYOUT_IQ1_KT) {
@@ -560,6 +565,16 @@ static void trellis_block_codes(int kind, const struct moe_span_codes *span, uin
     }
 }
 
+static void pairs_block_codes(int kind, const struct moe_span_codes *span, uint32_t b,
+                              uint8_t *codes)
+{
+    for (uint32_t s = 0; s < BLOCK / 4; s++) {
+        const uint32_t word = moe_get_u32(span->codes + b * BLOCK + 4 * (s / 4));
+        moe_put_u32(codes + 4 * s,
+                    moe_pairs_quad(word, span->t[2 * b + s / 4], s, moe_kind_zero(kind)));
+    }
+}
+
 void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, uint32_t n,
                              float *out)
 {
@@ -586,8 +601,9 @@ void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, u
         const uint8_t *codes = span->codes + first;
         if (moe_kind_is_grouped(kind) && kind != MOE_LAYOUT_TQ1_0) {
             if (first % BLOCK == 0)
-                (moe_kind_is_trellis(kind) ? trellis_block_codes
-                                           : grid_block_codes)(kind, span, first / BLOCK, block);
+                (moe_kind_is_trellis(kind)   ? trellis_block_codes
+                 : kind == MOE_LAYOUT_IQ2_KL ? pairs_block_codes
+                                             : grid_block_codes)(kind, span, first / BLOCK, block);
             codes = block + first % BLOCK;
         }
         for (uint32_t c = 0; c < columns && first + c < n; c++)

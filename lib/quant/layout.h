@@ -144,6 +144,12 @@
  * and 2j+1 of a byte: its lowest bit says that 32768 is added to all x of the block, the others are
  * s.
  *
+ * In IQ2_KL of ik_llama.cpp a number of 5 bits stands for a pair of columns: of both it has v
+ * (moe_iq2kl_numbers). A block has two units: bits 4n.. of byte r*4+k of unit j are the low four
+ * bits of the number of columns 16j + 8n + 4(k%2) + 2(k/2) and the one after. d of a scale is
+ * s - 32, each row has a factor as in the trellis kinds, and the head of a span of 256 is six(8)
+ * and h[16][16]: bit 4n+k of byte 2b+j is the high bit of that number in block b.
+ *
  * Variations of these kinds hold what safetensors have, code for code. Q8_Z, Q4_Z, Q3_Z and Q2_Z
  * are Q8 to Q2 with whole zero points, a weight is d * (q - z); in place of m the head has
  *
@@ -242,6 +248,7 @@ enum moe_layout_kind {
     MOE_LAYOUT_IQ2_KT = 73,
     MOE_LAYOUT_IQ3_KT = 74,
     MOE_LAYOUT_IQ4_KT = 75,
+    MOE_LAYOUT_IQ2_KL = 76,
     MOE_LAYOUT_F8 = 80,
     MOE_LAYOUT_F8_B = 81,
     MOE_LAYOUT_I8 = 82,
@@ -372,7 +379,7 @@ MOE_KIND_CONSTANT bool moe_kind_is_trellis(int kind)
 MOE_KIND_CONSTANT bool moe_kind_has_row_scale(int kind)
 {
     return kind == MOE_LAYOUT_IQ2_KS || kind == MOE_LAYOUT_IQ3_KS || moe_kind_scale_has_e(kind) ||
-           moe_kind_is_trellis(kind);
+           moe_kind_is_trellis(kind) || kind == MOE_LAYOUT_IQ2_KL;
 }
 
 /* k: what is added to the numbers of a scale whose e is 1; 0 in kinds without e. */
@@ -390,7 +397,7 @@ MOE_KIND_CONSTANT int moe_kind_shift(int kind)
 MOE_KIND_CONSTANT bool moe_kind_is_grouped(int kind)
 {
     return moe_kind_is_iq1(kind) || moe_kind_is_iq2(kind) || moe_kind_is_iq3(kind) ||
-           kind == MOE_LAYOUT_TQ1_0 || moe_kind_is_trellis(kind);
+           kind == MOE_LAYOUT_TQ1_0 || moe_kind_is_trellis(kind) || kind == MOE_LAYOUT_IQ2_KL;
 }
 
 /* Whether s is in the second plane. */
@@ -458,6 +465,7 @@ MOE_KIND_CONSTANT int moe_kind_plane(int kind)
     case MOE_LAYOUT_IQ3_KS:
     case MOE_LAYOUT_IQ2_KT:
     case MOE_LAYOUT_IQ3_KT:
+    case MOE_LAYOUT_IQ2_KL:
         return 2;
     case MOE_LAYOUT_IQ1_KT:
     case MOE_LAYOUT_IQ1_S:
@@ -506,10 +514,10 @@ MOE_KIND_CONSTANT int moe_kind_high_plane(int kind)
  * where the bits of the second belong in a code. */
 MOE_KIND_CONSTANT int moe_code_plane(int kind)
 {
-    return moe_kind_is_trellis(kind)   ? 8
-           : moe_kind_is_iq3(kind)     ? 4
-           : moe_kind_is_grouped(kind) ? 2
-                                       : moe_kind_plane(kind);
+    return moe_kind_is_trellis(kind) || kind == MOE_LAYOUT_IQ2_KL ? 8
+           : moe_kind_is_iq3(kind)                                ? 4
+           : moe_kind_is_grouped(kind)                            ? 2
+                                                                  : moe_kind_plane(kind);
 }
 
 MOE_KIND_CONSTANT int moe_code_high_plane(int kind)
@@ -533,6 +541,8 @@ MOE_KIND_CONSTANT int moe_kind_zero(int kind)
     case MOE_LAYOUT_IQ3_KT:
     case MOE_LAYOUT_IQ4_KT:
         return 126;
+    case MOE_LAYOUT_IQ2_KL:
+        return 63;
     case MOE_LAYOUT_Q6_K:
         return 32;
     case MOE_LAYOUT_Q5_0:
@@ -629,6 +639,7 @@ MOE_KIND_CONSTANT int moe_kind_packed(int kind)
     case MOE_LAYOUT_IQ3_KS:
     case MOE_LAYOUT_IQ2_KT:
     case MOE_LAYOUT_IQ3_KT:
+    case MOE_LAYOUT_IQ2_KL:
         return 8;
     case MOE_LAYOUT_Q3_K:
     case MOE_LAYOUT_Q4_K:
@@ -687,6 +698,8 @@ MOE_KIND_CONSTANT uint32_t moe_kind_head(int kind)
         return 2 + 4 + 8;
     case MOE_LAYOUT_TQ1_0:
         return 2 + 20;
+    case MOE_LAYOUT_IQ2_KL:
+        return 6 + 16;
     default:
         return (moe_kind_has_d(kind) ? 2u : 0) + (moe_kind_has_min(kind) ? 2u : 0) +
                (uint32_t)moe_kind_shifts_at(kind) +
@@ -814,6 +827,26 @@ extern const int8_t moe_iq6k_numbers[64];
         -44, -40, -37, -34, -31, -28, -25, -22, -19, -16, -13, -11, -8, -5, -2, 0, 3, 6, 9, 12,    \
         14, 17, 20, 23, 27, 30, 33, 36, 40, 44, 47, 51, 55, 59, 63, 68, 72, 77, 82, 87, 92, 98,    \
         103, 109, 115, 121
+
+/* Of the kind that has pairs of numbers, the first ones and the second ones: iq2kl_values. */
+#define MOE_IQ2KL_NUMBERS                                                                          \
+    {                                                                                              \
+        {-63, -63, -40, -40, -40, -40, -23, -23, -23, -23, -23, -10, -10, -10, -10, 1,             \
+         1,   1,   1,   1,   13,  13,  13,  13,  13,  28,  28,  28,  28,  28,  47,  47},           \
+        {                                                                                          \
+            -23, 13, -63, -10, 13, 47, -40, -23, 1, 13, 28, -63, 1, 13, 47, -23, -10, 1, 13, 28,   \
+                -40, -23, -10, 1, 13, -63, -23, 1, 28, 47, -23, 13                                 \
+        }                                                                                          \
+    }
+extern const int8_t moe_iq2kl_numbers[2][32];
+#ifdef __CUDACC__
+static __device__ const int8_t dev_iq2kl_numbers[2][32] = MOE_IQ2KL_NUMBERS;
+#endif
+#ifdef __CUDA_ARCH__
+#define MOE_PAIRS dev_iq2kl_numbers
+#else
+#define MOE_PAIRS moe_iq2kl_numbers
+#endif
 
 /* The table of a kind, or NULL. */
 static inline const int8_t *moe_kind_numbers(int kind)
@@ -1272,6 +1305,31 @@ static inline MOE_DEVICE_CODE uint32_t moe_trellis_unit(int kind, uint32_t c)
     return kind == MOE_LAYOUT_IQ1_KT ? 0 : c / moe_trellis_columns(kind) / 2;
 }
 
+/* ---- IQ2_KL ---- */
+
+/* Bytes v + `plus` of quad s of a block: `word` is the row's of unit s / 4, `more` its byte of h.
+ */
+static inline MOE_DEVICE_CODE uint32_t moe_pairs_quad(uint32_t word, uint32_t more, uint32_t s,
+                                                      int plus)
+{
+    const uint32_t n = s / 2 % 2;
+    uint32_t quad = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t k = s % 2 + 2 * i;
+        const uint32_t x = (word >> (8 * k + 4 * n) & 15) | (more >> (4 * n + k) & 1) << 4;
+        quad |= (uint32_t)((MOE_PAIRS[0][x] + plus) & 255) << 16 * i;
+        quad |= (uint32_t)((MOE_PAIRS[1][x] + plus) & 255) << (16 * i + 8);
+    }
+    return quad;
+}
+
+/* The byte of h of unit j of block b of a span with this head. */
+static inline MOE_DEVICE_CODE uint32_t moe_pairs_more(const uint8_t *head, uint32_t b, uint32_t j,
+                                                      uint32_t r)
+{
+    return head[(6 + 2 * b + j) * MOE_PANEL_ROWS + r];
+}
+
 /* A row's words of the units of codes that a block of a grouped kind becomes: of the first plane,
  * in order, and of the second. */
 struct moe_code_words {
@@ -1331,6 +1389,11 @@ static inline MOE_DEVICE_CODE int32_t moe_kind_code(int kind, const uint8_t *hea
     if (!moe_kind_is_grouped(kind))
         return moe_planes_code(codes, block, bits, (uint32_t)moe_kind_high_plane(kind), (int)bits,
                                r, c);
+    if (kind == MOE_LAYOUT_IQ2_KL) {
+        const uint32_t word = moe_unit_word(codes + 4 * MOE_PANEL_ROWS * (c / 16), r);
+        uint32_t quad = moe_pairs_quad(word, moe_pairs_more(head, b, c / 16, r), c / 4, 63);
+        return (int32_t)(quad >> 8 * (c % 4) & 255);
+    }
     if (moe_kind_is_trellis(kind)) {
         const uint8_t *unit = codes + 4 * MOE_PANEL_ROWS * moe_trellis_unit(kind, c);
         const uint32_t more = moe_trellis_more(kind, head, codes, b, r);

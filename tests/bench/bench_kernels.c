@@ -18,7 +18,7 @@
 #include "kern/kern.h"
 #include "kern/matmul.h"
 
-enum { COLS = 2048, PREFILL_ROWS = 4096, PREFILL_INPUTS = 128, N_KINDS = 60 };
+enum { COLS = 2048, PREFILL_ROWS = 4096, PREFILL_INPUTS = 128, N_KINDS = 61 };
 
 static const struct moe_layout layouts[N_KINDS] = {
     {MOE_LAYOUT_F32, 0},      {MOE_LAYOUT_F16, 0},     {MOE_LAYOUT_BF16, 0},
@@ -39,8 +39,9 @@ static const struct moe_layout layouts[N_KINDS] = {
     {MOE_LAYOUT_IQ3_KS, 32},  {MOE_LAYOUT_IQ4_K, 32},  {MOE_LAYOUT_IQ4_KS, 32},
     {MOE_LAYOUT_IQ5_K, 32},   {MOE_LAYOUT_IQ5_KS, 32}, {MOE_LAYOUT_IQ6_K, 32},
     {MOE_LAYOUT_IQ1_KT, 32},  {MOE_LAYOUT_IQ2_KT, 32}, {MOE_LAYOUT_IQ3_KT, 32},
-    {MOE_LAYOUT_IQ4_KT, 32},  {MOE_LAYOUT_F8, 0},      {MOE_LAYOUT_F8_B, 128},
-    {MOE_LAYOUT_I8, 0},       {MOE_LAYOUT_NF4, 64},    {MOE_LAYOUT_FP4, 64}};
+    {MOE_LAYOUT_IQ4_KT, 32},  {MOE_LAYOUT_IQ2_KL, 32}, {MOE_LAYOUT_F8, 0},
+    {MOE_LAYOUT_F8_B, 128},   {MOE_LAYOUT_I8, 0},      {MOE_LAYOUT_NF4, 64},
+    {MOE_LAYOUT_FP4, 64}};
 
 /* Best rates so far. */
 struct result {

@@ -97,11 +97,11 @@ static void test_embed(void **state)
         {MOE_LAYOUT_Q2_0, 32},    {MOE_LAYOUT_TQ1_0, 32},   {MOE_LAYOUT_Q8_Z, 64},
         {MOE_LAYOUT_Q4_Z, 128},   {MOE_LAYOUT_NVFP4_T, 32}, {MOE_LAYOUT_IQ2_K, 32},
         {MOE_LAYOUT_IQ1_KT, 32},  {MOE_LAYOUT_IQ2_KT, 32},  {MOE_LAYOUT_IQ3_KT, 32},
-        {MOE_LAYOUT_IQ4_KT, 32},  {MOE_LAYOUT_IQ2_KS, 32},  {MOE_LAYOUT_IQ3_K, 32},
-        {MOE_LAYOUT_IQ3_KS, 32},  {MOE_LAYOUT_IQ4_K, 32},   {MOE_LAYOUT_IQ4_KS, 32},
-        {MOE_LAYOUT_IQ5_K, 32},   {MOE_LAYOUT_IQ5_KS, 32},  {MOE_LAYOUT_IQ6_K, 32},
-        {MOE_LAYOUT_F8, 0},       {MOE_LAYOUT_F8_B, 128},   {MOE_LAYOUT_I8, 32},
-        {MOE_LAYOUT_NF4, 64},     {MOE_LAYOUT_FP4, 0},
+        {MOE_LAYOUT_IQ4_KT, 32},  {MOE_LAYOUT_IQ2_KL, 32},  {MOE_LAYOUT_IQ2_KS, 32},
+        {MOE_LAYOUT_IQ3_K, 32},   {MOE_LAYOUT_IQ3_KS, 32},  {MOE_LAYOUT_IQ4_K, 32},
+        {MOE_LAYOUT_IQ4_KS, 32},  {MOE_LAYOUT_IQ5_K, 32},   {MOE_LAYOUT_IQ5_KS, 32},
+        {MOE_LAYOUT_IQ6_K, 32},   {MOE_LAYOUT_F8, 0},       {MOE_LAYOUT_F8_B, 128},
+        {MOE_LAYOUT_I8, 32},      {MOE_LAYOUT_NF4, 64},     {MOE_LAYOUT_FP4, 0},
     };
     static const uint32_t widths[] = {1, 31, 64, 100, 128, 257, 448};
     struct world w = world_of(state, 1);

@@ -219,7 +219,8 @@ static void fill_spans(struct sample *s, uint64_t *seed, enum flavour flavour)
                                  : kind == MOE_LAYOUT_TQ1_0
                                      ? test_random(seed) % 3
                                      : test_random(seed) % (1u << moe_layout_bits(kind));
-            for (uint32_t c = 0; moe_kind_is_trellis(kind) && c < span; c++) {
+            const bool any = moe_kind_is_trellis(kind) || kind == MOE_LAYOUT_IQ2_KL;
+            for (uint32_t c = 0; any && c < span; c++) {
                 codes.codes[c] = (uint8_t)test_random(seed);
                 codes.t[c % 16] = (uint8_t)test_random(seed);
             }
@@ -364,8 +365,8 @@ static const uint16_t kinds[] = {
     MOE_LAYOUT_IQ2_K,  MOE_LAYOUT_IQ2_KS, MOE_LAYOUT_IQ3_K,   MOE_LAYOUT_IQ3_KS,
     MOE_LAYOUT_IQ4_K,  MOE_LAYOUT_IQ4_KS, MOE_LAYOUT_IQ5_K,   MOE_LAYOUT_IQ5_KS,
     MOE_LAYOUT_IQ6_K,  MOE_LAYOUT_IQ1_KT, MOE_LAYOUT_IQ2_KT,  MOE_LAYOUT_IQ3_KT,
-    MOE_LAYOUT_IQ4_KT, MOE_LAYOUT_F8,     MOE_LAYOUT_F8_B,    MOE_LAYOUT_I8,
-    MOE_LAYOUT_NF4,    MOE_LAYOUT_FP4};
+    MOE_LAYOUT_IQ4_KT, MOE_LAYOUT_IQ2_KL, MOE_LAYOUT_F8,      MOE_LAYOUT_F8_B,
+    MOE_LAYOUT_I8,     MOE_LAYOUT_NF4,    MOE_LAYOUT_FP4};
 static const uint32_t groups[] = {0, 32, 64, 128};
 static const uint32_t widths[] = {1,   7,   31,  32,  33,  64,  65,  96,
                                   100, 127, 128, 192, 200, 257, 512, 768};

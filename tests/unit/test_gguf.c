@@ -190,7 +190,7 @@ static void carried_blocks_keep_their_values(void **state)
         free(data);
         free(row);
     }
-    assert_int_equal(n_carried, 39);
+    assert_int_equal(n_carried, 40);
     moe_checkpoint_close(ck);
 }
 

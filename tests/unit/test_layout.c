@@ -719,6 +719,36 @@ static void test_trellis_kinds(void **state)
     }
 }
 
+/* Random bytes of a panel of 512 columns, by the letter of layout.h. */
+static void test_pairs(void **state)
+{
+    enum { HEAD = 22 * 16, UNITS = 2 * 64 };
+    uint8_t data[64 + 2 * (HEAD + 8 * UNITS)];
+    const struct moe_mat mat = {data, {MOE_LAYOUT_IQ2_KL, 32}, 16, 512};
+    uint64_t seed = 5;
+    float out[512];
+    assert_int_equal(moe_layout_panel_bytes(mat.layout, 512), sizeof data);
+    for (uint32_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)test_random(&seed);
+    for (uint32_t r = 0; r < 16; r++)
+        moe_put_u32(data + 4 * r, moe_f32_bits(test_uniform(&seed)));
+    for (uint32_t r = 0; r < 16; r++) {
+        moe_layout_load_row(&mat, r, out);
+        for (uint32_t c = 0; c < 512; c++) {
+            const uint32_t b = c / 32 % 8, j = c % 32 / 16, n = c % 16 / 8;
+            const uint32_t k = c % 8 / 4 + c % 4 / 2 * 2;
+            const uint8_t *head = data + 64 + c / 256 * HEAD + r;
+            const uint8_t *codes = data + 64 + 2 * HEAD + (c / 256 * 8 + b) * UNITS;
+            const uint32_t x = (codes[64 * j + 4 * r + k] >> 4 * n & 15) +
+                               16 * (head[16 * (6 + 2 * b + j)] >> (4 * n + k) & 1u);
+            const int s = (head[b / 2 * 16] >> b % 2 * 4 & 15) +
+                          16 * (head[(4 + b / 4) * 16] >> b % 4 * 2 & 3);
+            const float f = moe_bits_f32(moe_get_u32(data + 4 * r));
+            assert_true(out[c] == (float)((s - 32) * moe_iq2kl_numbers[c % 2][x]) * f);
+        }
+    }
+}
+
 /* Heads with zero points hold every bf16 up to f16's largest number, and every f16. */
 static void test_heads_with_zero_points(void **state)
 {
@@ -909,6 +939,7 @@ int main(void)
         cmocka_unit_test(test_types_of_checkpoints),
         cmocka_unit_test(test_grouped_kinds),
         cmocka_unit_test(test_trellis_kinds),
+        cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_heads_with_zero_points),
         cmocka_unit_test(test_mxfp4_scales),
         cmocka_unit_test(test_floats_are_exact),
