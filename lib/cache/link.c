@@ -3,18 +3,32 @@
 
 #include <math.h>
 
+enum { PAGE = 4096 /* loads begin and end at pages */ };
+
 void moe_link_init(struct moe_link *l, struct moe_link_item *items, uint32_t n_items,
                    uint32_t piece_bytes, double rate)
 {
     *l = (struct moe_link){.items = items,
                            .n_items = n_items,
                            .piece_bytes = piece_bytes,
+                           .prefetch_bytes = piece_bytes,
+                           .prefetch_pieces = UINT32_MAX,
                            .rate = rate,
                            .queue = {MOE_LINK_NONE, MOE_LINK_NONE},
                            .ending = {MOE_LINK_NONE, MOE_LINK_NONE},
                            .arrived = {MOE_LINK_NONE, MOE_LINK_NONE}};
     for (uint32_t i = 0; i < n_items; i++)
         items[i] = (struct moe_link_item){.before = MOE_LINK_NONE, .after = MOE_LINK_NONE};
+}
+
+void moe_link_limit_prefetches(struct moe_link *l, double bytes)
+{
+    double pieces = ceil(bytes / l->piece_bytes);
+    double least = fmin(MOE_LINK_LEAST_PIECE_BYTES, l->piece_bytes);
+    l->prefetch_pieces = pieces < 1 ? 1 : pieces < UINT32_MAX ? (uint32_t)pieces : UINT32_MAX;
+    l->prefetch_bytes = (uint32_t)fmax(least, fmin(bytes, l->piece_bytes));
+    if (l->prefetch_bytes > PAGE)
+        l->prefetch_bytes -= l->prefetch_bytes % PAGE;
 }
 
 /* ---- Order ---- */
@@ -124,11 +138,17 @@ uint64_t moe_link_at(const struct moe_link *l, uint32_t item)
     return l->items[item].started;
 }
 
+/* Bytes of an item's piece, where it has as many left. */
+static uint32_t piece_of(const struct moe_link *l, const struct moe_link_item *x)
+{
+    return x->priority == MOE_LOAD_DEMAND ? l->piece_bytes : l->prefetch_bytes;
+}
+
 uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t most)
 {
     struct moe_link_item *x = &l->items[item];
     uint64_t left = x->bytes - x->started < most ? x->bytes - x->started : most;
-    uint32_t bytes = left < l->piece_bytes ? (uint32_t)left : l->piece_bytes;
+    uint32_t bytes = left < piece_of(l, x) ? (uint32_t)left : piece_of(l, x);
     x->started += bytes;
     if (x->started == x->bytes) {
         list_remove(l, &l->queue, item);
@@ -142,8 +162,10 @@ uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t most)
 static bool may_join(const struct moe_link *l, uint32_t n_pieces, enum moe_load_priority priority)
 {
     const struct moe_link_costs *c = &l->costs;
-    return n_pieces == 0 || n_pieces < (priority == MOE_LOAD_DEMAND ? c->demands_in_flight
-                                                                    : c->prefetches_in_flight);
+    uint32_t prefetches =
+        c->prefetches_in_flight < l->prefetch_pieces ? c->prefetches_in_flight : l->prefetch_pieces;
+    return n_pieces == 0 ||
+           n_pieces < (priority == MOE_LOAD_DEMAND ? c->demands_in_flight : prefetches);
 }
 
 /* The pieces that would start now, and the time they take together. */
@@ -156,7 +178,7 @@ static double next_pieces(const struct moe_link *l, uint32_t *n_pieces)
         const struct moe_link_item *x = &l->items[i];
         left = x->bytes - x->started;
         for (; left > 0 && may_join(l, *n_pieces, x->priority); (*n_pieces)++) {
-            uint64_t bytes = left < l->piece_bytes ? left : l->piece_bytes;
+            uint64_t bytes = left < piece_of(l, x) ? left : piece_of(l, x);
             seconds += l->costs.piece + (double)bytes / l->rate;
             left -= bytes;
         }

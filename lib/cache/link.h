@@ -29,6 +29,7 @@ enum {
     MOE_LINK_PIECE_BYTES = 512 * 1024,
     MOE_LINK_DEMANDS_IN_FLIGHT = 16,
     MOE_LINK_PREFETCHES_IN_FLIGHT = 4,
+    MOE_LINK_LEAST_PIECE_BYTES = 64 * 1024, /* of a prefetch on a slow link */
 };
 
 /* An item's bookkeeping; only the link writes it. */
@@ -68,6 +69,7 @@ struct moe_link {
     struct moe_link_item *items; /* n_items; borrowed */
     uint32_t n_items;
     uint32_t piece_bytes;
+    uint32_t prefetch_bytes, prefetch_pieces; /* of prefetches: in a piece; in flight at most */
     uint64_t next_order;
     struct moe_link_list queue; /* items with pieces not yet started, most urgent first */
 
@@ -90,6 +92,10 @@ struct moe_link {
 void moe_link_init(struct moe_link *l, struct moe_link_item *items, uint32_t n_items,
                    uint32_t piece_bytes, double rate);
 
+/* Limits what of prefetches is in flight when a demand comes, to about so many bytes: to fewer
+ * pieces, the last of them smaller. As many as costs and caller allow, until it is called. */
+void moe_link_limit_prefetches(struct moe_link *l, double bytes);
+
 /* ---- Order ---- */
 
 /* Queues an idle item of `bytes` > 0. */
@@ -109,8 +115,8 @@ uint32_t moe_link_after(const struct moe_link *l, uint32_t item);
 
 /* The place in a queued item where its next piece begins. */
 uint64_t moe_link_at(const struct moe_link *l, uint32_t item);
-/* Starts that piece: returns its bytes (piece_bytes, the rest, or `most`). With its last piece the
- * item leaves the queue. */
+/* Starts that piece: returns its bytes (those of a piece, the rest, or `most`). With its last piece
+ * the item leaves the queue. */
 uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t most);
 
 /* ---- Modelled time ----

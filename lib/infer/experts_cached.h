@@ -58,6 +58,7 @@ struct cached_stall cached_stall_begin(struct cached *c);
 void cached_stall_end(struct cached *c, const struct cached_stall *stall);
 /* Loads wait for each other, or begin. */
 void cached_hold(void *ctx, bool holds);
+void cached_limit_prefetches(void *ctx, double bytes);
 /* For the timeline: a slot's loads begin, and have all ended. */
 void cached_loading(struct cached *c, uint32_t slot);
 void cached_loaded(void *ctx, uint32_t slot);

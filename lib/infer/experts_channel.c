@@ -49,6 +49,11 @@ void cached_hold(void *ctx, bool holds)
         moe_loader_let_go(c->loader);
 }
 
+void cached_limit_prefetches(void *ctx, double bytes)
+{
+    moe_loader_limit_prefetches(((struct cached *)ctx)->loader, bytes);
+}
+
 void cached_loading(struct cached *c, uint32_t slot)
 {
     if (c->base.timeline)
@@ -156,5 +161,6 @@ struct moe_channel cached_channel(struct cached *c)
                                 channel_reap,
                                 cached_loaded,
                                 cached_failure,
-                                cached_hold};
+                                cached_hold,
+                                cached_limit_prefetches};
 }

@@ -272,8 +272,15 @@ static uint32_t tiers_reap(void *ctx, bool wait, struct moe_arrival *arrivals, u
 
 struct moe_channel tiers_channel(struct cached *c)
 {
-    return (struct moe_channel){c,          tiers_submit,  tiers_promote,  tiers_cancel,
-                                tiers_reap, cached_loaded, cached_failure, cached_hold};
+    return (struct moe_channel){c,
+                                tiers_submit,
+                                tiers_promote,
+                                tiers_cancel,
+                                tiers_reap,
+                                cached_loaded,
+                                cached_failure,
+                                cached_hold,
+                                cached_limit_prefetches};
 }
 
 /* ---- Opening ---- */

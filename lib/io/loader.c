@@ -609,7 +609,7 @@ static uint32_t can_start(struct moe_loader *l)
     uint32_t item = l->n_free_pieces > 0 ? next_to_start(l) : MOE_LINK_NONE;
     uint32_t n_started = l->options.queue_depth - l->n_free_pieces;
     if (item != MOE_LINK_NONE && l->requests[item].load.priority != MOE_LOAD_DEMAND &&
-        n_started >= l->options.prefetch_depth)
+        (n_started >= l->options.prefetch_depth || n_started >= l->queue.prefetch_pieces))
         item = MOE_LINK_NONE;
     return item;
 }
@@ -1005,6 +1005,13 @@ bool moe_loader_cancel(struct moe_loader *l, uint32_t handle)
     if (gone)
         loader_request_free(l, item);
     return gone;
+}
+
+void moe_loader_limit_prefetches(struct moe_loader *l, double bytes)
+{
+    moe_link_limit_prefetches(&l->queue, bytes);
+    if (l->options.lockstep)
+        moe_link_limit_prefetches(&l->model, bytes);
 }
 
 /* ---- Lockstep ---- */

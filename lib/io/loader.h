@@ -174,6 +174,10 @@ void moe_loader_promote(struct moe_loader *l, uint32_t handle, enum moe_load_pri
  * moves. Also true for a request that was reported done. */
 bool moe_loader_cancel(struct moe_loader *l, uint32_t handle);
 
+/* Limits what of prefetches is in flight when a demand comes (moe_link_limit_prefetches), within
+ * prefetch_depth. */
+void moe_loader_limit_prefetches(struct moe_loader *l, double bytes);
+
 /* Reaps finished reads and starts new ones, without waiting; verifies and decodes for a moment (see
  * above), demands first. Writes at most `max` completions to done[] and returns how many. Cheap
  * when nothing happened: call it between pieces of computation. After it returns 0 there may still

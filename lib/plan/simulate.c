@@ -565,8 +565,13 @@ static int fail_item(void *ctx, struct moe_err *err)
     return moe_fail(err, MOE_ERR_IO, "a modelled load failed");
 }
 
+static void limit_link(void *ctx, double bytes)
+{
+    moe_link_limit_prefetches(&((struct simulate_link *)ctx)->link, bytes);
+}
+
 static struct moe_channel simulate_link_channel(struct simulate_link *l)
 {
-    return (struct moe_channel){l,          submit_segment, promote_item, cancel_item,
-                                reap_items, NULL,           fail_item,    NULL};
+    return (struct moe_channel){l,    submit_segment, promote_item, cancel_item, reap_items,
+                                NULL, fail_item,      NULL,         limit_link};
 }

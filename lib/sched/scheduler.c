@@ -74,6 +74,7 @@ struct moe_scheduler {
     uint32_t n_prefetched;
     struct moe_trial trial;
     struct moe_fading layer_seconds, load_seconds; /* for n = T / t_expert (Fate 4.3) */
+    double load_bytes;                             /* of a load at the high variant, in the mean */
 
     /* Of a prompt under way, for DAOP's algorithm 1. */
     bool *in_prompt;      /* [layer] it has been through this one */
@@ -268,6 +269,8 @@ static int reap_loads(struct moe_scheduler *s, bool wait, struct moe_err *err)
 /* The share of a token's time from which on the link may be what it waits for: below, loads that
  * are never used cost nothing. */
 static const double SATURATED = 0.9;
+/* The share of a layer's time that a demand may wait for pieces of prefetches before it. */
+static const double MOST_WAIT = 0.5;
 
 /* Whether what is said of layers to come is loaded before they run. */
 static bool prefetches(const struct moe_scheduler *s)
@@ -815,6 +818,7 @@ int moe_scheduler_open(struct moe_scheduler **out, const struct moe_scheduler_op
     s->n_requests = o->n_requests;
     s->layer_seconds.value = o->layer_seconds;
     s->load_seconds.value = o->load_seconds;
+    s->load_bytes = moe_inventory_mean_load(o->inventory, o->high);
     s->counts = &s->before;
     moe_trial_init(&s->trial);
     int status = open_parts(s, o, err);
@@ -883,6 +887,14 @@ static int fill_one(struct moe_scheduler *s, uint32_t key, struct moe_err *err)
     return slot == MOE_NO_SLOT ? MOE_OK : load_slot(s, slot, MOE_LOAD_DEMAND, 0, err);
 }
 
+/* What of prefetches is in flight follows T and t_expert, too. */
+static void limit_prefetches(const struct moe_scheduler *s)
+{
+    double layer = s->layer_seconds.value, load = s->load_seconds.value;
+    if (s->channel.limit_prefetches && layer > 0 && load > 0)
+        s->channel.limit_prefetches(s->channel.ctx, MOST_WAIT * layer / load * s->load_bytes);
+}
+
 int moe_scheduler_fill(struct moe_scheduler *s, const struct moe_progress *progress,
                        struct moe_err *err)
 {
@@ -896,6 +908,7 @@ int moe_scheduler_fill(struct moe_scheduler *s, const struct moe_progress *progr
     }
     while (s->n_in_flight)
         MOE_TRY(reap_loads(s, true, err));
+    limit_prefetches(s);
     return MOE_OK;
 }
 
@@ -944,6 +957,7 @@ void moe_scheduler_end_tokens(struct moe_scheduler *s, bool measure, double seco
         moe_fading_add(&s->layer_seconds, (seconds - stalled) / (s->n_layers - s->n_encoder));
     if (loads)
         moe_fading_add(&s->load_seconds, reading / (double)loads);
+    limit_prefetches(s);
     if (s->strategy.prefetch.measured)
         moe_trial_token(&s->trial, seconds, reading >= SATURATED * seconds);
 }

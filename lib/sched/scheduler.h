@@ -86,6 +86,8 @@ struct moe_channel {
     int (*failure)(void *ctx, struct moe_err *err);
     /* Loads that are submitted while it holds them begin together when it lets go. May be NULL. */
     void (*hold)(void *ctx, bool holds);
+    /* Of prefetches about so many bytes may be in flight when a demand comes. May be NULL. */
+    void (*limit_prefetches)(void *ctx, double bytes);
 };
 
 /* ---- Opening ---- */

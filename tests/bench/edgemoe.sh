@@ -17,10 +17,10 @@
 #   sd    40M  SanDisk Ultra microSDXC behind the Raspberry Pi 4's slot, which moves at most 50 MB/s (DDR50);
 #              the paper gives none
 #   hdd   50M  MOVE SPEED YSUTSJ-64G2S, as the paper gives it
-# Measured with the widened model at these rates; simulated as on the paper's boards, with loads that take
-# as long as those of its experts (Switch base, FP32: 19 MB) and layers as long as on-demand loading says
-# they take: it makes a token 3.2 to 3.9 times slower on the Jetson TX2 (SSD), 3.3 to 3.8 times on the
-# Raspberry Pi 4B (SD card) (II-B), with 6 loads for 12 layers of the decoder: 6.8 and 92 ms a layer.
+# Measured with the widened model at these rates; simulated as on the paper's boards, with experts as large as
+# its own (Switch base, FP32: 19 MB), so that a load is cut into as many pieces, and layers as long as on-demand
+# loading says they take: it makes a token 3.2 to 3.9 times slower on the Jetson TX2 (SSD), 3.3 to 3.8 times on
+# the Raspberry Pi 4B (SD card) (II-B), with 6 loads for 12 layers of the decoder: 6.8 and 92 ms a layer.
 set -eu
 cd "$(dirname "$0")/../.."
 build=${BUILD:-build}
@@ -31,7 +31,6 @@ calib=${CALIB:-tests/data/pairs.calib.jsonl}
 valid=${VALID:-tests/data/pairs.valid.jsonl}
 buffer=${BUFFER:-10}
 parts=${PARTS:-paths,eviction,figures}
-paper_expert=18874368 # bytes: two matrices of 768 x 3072, FP32
 mkdir -p "$work"
 
 [ -e "$model/config.json" ] || { echo "$0: no model at $model: MODEL names one" >&2; exit 2; }
@@ -72,45 +71,44 @@ wants figures || exit 0
 
 # ---- Figures 11 and 18 ----
 
-if [ ! -e "$work/wide/config.json" ]; then
+if [ "${MEASURE:-1}" = 1 ] && [ ! -e "$work/wide/config.json" ]; then
     rm -rf "$work/wide.part"
     "$build/tests/tools/widen" --hidden "${HIDDEN:-4}" --ff "${FF:-4}" "$model" "$work/wide.part"
     mv "$work/wide.part" "$work/wide"
 fi
-pack wide-full "$work/wide" 16
-pack wide-8 "$work/wide" 8
-pack wide-4 "$work/wide" 4
-[ -e "$work/wide.yaml" ] ||
-    "$bin/moe-profile" -q "$work/wide-full.moe" --pairs "$calib" -o "$work/wide.yaml"
+if [ "${MEASURE:-1}" = 1 ]; then
+    for bits in 16 8 4; do pack wide-$bits "$work/wide" $bits; done
+    [ -e "$work/wide.yaml" ] ||
+        "$bin/moe-profile" -q "$work/wide-16.moe" --pairs "$calib" -o "$work/wide.yaml"
+fi
 
-# Rows of the figure: name, pack, strategy. IO-EXP keeps no experts (figure 10); EdgeMoE's parts follow in
+# Rows of the figure: name, bits, strategy. IO-EXP keeps no experts (figure 10); EdgeMoE's parts follow in
 # the order of figure 18. STI has the buffer that EdgeMoE has.
-rows="io-free:wide-full:resident
-io-qfree:wide-8:resident
-io-exp:wide-full:ondemand
-io-qexp:wide-4:ondemand
-sti:wide-4:sti+buffer=$buffer
-+preloading:wide-4:ondemand+predict=path+prefetch=until-router
-edgemoe:wide-4:edgemoe+buffer=$buffer"
+rows="io-free:16:resident
+io-qfree:8:resident
+io-exp:16:ondemand
+io-qexp:4:ondemand
+sti:4:sti+buffer=$buffer
++preloading:4:ondemand+predict=path+prefetch=until-router
++no-buffer:4:edgemoe+predict=none+prefetch=none+buffer=$buffer
+edgemoe:4:edgemoe+buffer=$buffer
+edgemoe-87:4:edgemoe+assume-prediction=87%+buffer=$buffer"
 
 measure() { # ROW RATE: seconds for a token of the targets, computed one by one
     name=${1%%:*} rest=${1#*:}
     [ "${MEASURE:-1}" = 1 ] || { printf -- - && return; }
     out=$work/run-$name-$2.json
     [ -s "$out" ] ||
-        "$bin/moe-run" -q "$work/${rest%%:*}.moe" --perplexity "$work/few.jsonl" --prompt-share 0 \
+        "$bin/moe-run" -q "$work/wide-${rest%%:*}.moe" --perplexity "$work/few.jsonl" --prompt-share 0 \
             --strategy "${rest#*:}" --statistics "$work/wide.yaml" --link-rate "$2" --pack-in-ram \
             --stats-json "$out" >/dev/null
     sed -n 's/^ *"decode_tokens_per_s": *\([0-9.]*\),$/\1/p' "$out" | awk '{ printf "%.5f", 1 / $1 }'
 }
 
 head -n "${PAIRS:-8}" "$valid" >"$work/few.jsonl"
-expert=$("$bin/moe-plan" --explain "$work/wide-full.moe" --json |
-    awk -F'[:,]' '{ for (i = 1; i < NF; i++) {
-        if ($i ~ /"moe_layers"/) layers = $(i + 1)
-        if ($i ~ /"experts"/ && !experts) experts = $(i + 1)
-        if ($i ~ /"all_expert_bytes"/) all = $(i + 1) } }
-        END { print int(all / layers / experts) }')
+# The model with matrices of Switch base's sizes.
+jq '. + {d_model: 768, d_ff: 3072, d_kv: 64, num_heads: 12, vocab_size: 32128,
+    moe_shape: {name: "tiny-switch, its experts as large as those of Switch base"}}' "$model/config.json" >"$work/shape.json"
 layers=$(awk '/moe_layers:/ { all = $2 } /encoder_layers:/ { encoder = $2 } END { print all - encoder }' \
     "$work/valid.yaml")
 demand=$(awk "BEGIN { print $buffer / $layers }")x # one expert a layer
@@ -122,9 +120,11 @@ simulate() { # ROW RATE LAYER: seconds for a token, simulated
     resident) memory=100% ;;
     *) memory=$demand ;;
     esac
-    "$bin/moe-plan" -q --simulate "$work/valid.trace" "$work/${rest%%:*}.moe" --stats "$work/wide.yaml" \
-        --strategy "$strategy" --memory "$memory" --layer-seconds "$3" --max-tokens 4096 --link-rate \
-        "$(awk "BEGIN { printf \"%d\", $2 * $expert / $paper_expert }")" | awk 'END { printf "%.4f", 1 / $(NF - 1) }'
+    # At 16 bits over half the link: FP32's loads.
+    "$bin/moe-plan" -q --simulate "$work/valid.trace" --shape "$work/shape.json" --stats "$work/calib.yaml" \
+        --experts "${rest%%:*}" --dense 16 --strategy "$strategy" --memory "$memory" --layer-seconds "$3" \
+        --max-tokens 4096 --link-rate "$(awk "BEGIN { printf \"%d\", $2 * (${rest%%:*} == 16 ? 0.5 : 1) }")" --json |
+        jq -r '1 / .[0].decode_tokens_per_s * 1e4 | round / 1e4'
 }
 
 echo

@@ -229,6 +229,35 @@ static void pieces_in_flight_arrive_together(void **state)
     assert_true(l.busy_seconds == 6.5);
 }
 
+/* On a slow link a demand waits for one small piece of a prefetch, not for as many large ones as
+ * are in flight on a fast link; demands keep their pieces. */
+static void prefetches_are_cut_finer_on_a_slow_link(void **state)
+{
+    enum { LARGE = 512 * 1024, SMALL = 100 * 1024, RATE = LARGE };
+    struct moe_link_item items[N];
+    static const struct {
+        double limit, waits;
+        uint32_t prefetch;
+    } cases[] = {{INFINITY, 4, LARGE},
+                 {1.5 * LARGE, 2, LARGE},
+                 {SMALL, (double)SMALL / RATE, SMALL},
+                 {1, (double)MOE_LINK_LEAST_PIECE_BYTES / RATE, MOE_LINK_LEAST_PIECE_BYTES}};
+    for (uint32_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_link l;
+        moe_link_init(&l, items, N, LARGE, RATE);
+        l.costs.demands_in_flight = 16;
+        l.costs.prefetches_in_flight = 4;
+        moe_link_limit_prefetches(&l, cases[i].limit);
+        moe_link_add(&l, 0, 64 * LARGE, MOE_LOAD_PREFETCH, 1);
+        moe_link_advance(&l, 1e-9); /* its pieces have begun */
+        moe_link_add(&l, 1, LARGE, MOE_LOAD_DEMAND, 0);
+        assert_true(fabs(moe_link_next_piece(&l) - cases[i].waits) < 1e-6);
+        assert_int_equal(moe_link_start(&l, 0, UINT64_MAX), cases[i].prefetch);
+        moe_link_promote(&l, 0, MOE_LOAD_DEMAND, 0);
+        assert_int_equal(moe_link_start(&l, 0, UINT64_MAX), LARGE);
+    }
+}
+
 /* ---- The plain model: everything looked at again for every piece ---- */
 
 struct plain_item {
@@ -392,6 +421,7 @@ int main(void)
         cmocka_unit_test(work_takes_the_place_of_sleep),
         cmocka_unit_test(computing_is_slower_while_pieces_move_and_after_sleep),
         cmocka_unit_test(pieces_in_flight_arrive_together),
+        cmocka_unit_test(prefetches_are_cut_finer_on_a_slow_link),
         cmocka_unit_test(a_dropped_item_still_takes_the_link_for_its_piece),
         cmocka_unit_test(random_runs_equal_the_plain_model),
     };

@@ -3,6 +3,8 @@
  */
 #include "sched/scheduler.h"
 
+#include <math.h>
+
 #include "../test.h"
 
 enum { N_LAYERS = 4, N_EXPERTS = 8, TOP_K = 2, N_KEYS = N_LAYERS * N_EXPERTS, MAX_LOADS = 256 };
@@ -18,7 +20,8 @@ struct channel {
     uint32_t n, next_handle;
     uint32_t done[MAX_LOADS], n_done; /* slots */
     uint32_t promoted, cancelled;
-    bool sticky; /* cancelled loads go on for a while */
+    bool sticky;  /* cancelled loads go on for a while */
+    double limit; /* of prefetches in flight */
 };
 
 static uint32_t key_at(uint32_t layer, uint32_t expert)
@@ -80,6 +83,11 @@ static uint32_t reap(void *ctx, bool wait, struct moe_arrival *done, uint32_t ma
     return n;
 }
 
+static void limit_prefetches(void *ctx, double bytes)
+{
+    ((struct channel *)ctx)->limit = bytes;
+}
+
 static int failure(void *ctx, struct moe_err *err)
 {
     return moe_fail(err, MOE_ERR_IO, "no load fails here");
@@ -127,7 +135,7 @@ static struct moe_scheduler *open_narrow(struct moe_strategy *strategy, uint32_t
         .contents = contents,
         .n_contents = n_contents,
         .n_requests = room + MOE_PACK_MAX_SEGMENTS - 1,
-        .channel = {&channel, submit, promote, cancel, reap, NULL, failure, NULL},
+        .channel = {&channel, submit, promote, cancel, reap, NULL, failure, NULL, limit_prefetches},
     };
     struct moe_scheduler *s = NULL;
     assert_ok(moe_scheduler_open(&s, &options, &err), &err);
@@ -970,7 +978,10 @@ static void loads_are_limited_by_slack_and_count(void **state)
     pass(s, 1, 0, 1);
     pass(s, 0, 1, 2);
     /* Fate 3.2: two of 6 ms in 13 ms. */
+    assert_true(channel.limit == 0);
     moe_scheduler_end_tokens(s, true, 0.013 * N_LAYERS, 0, 0.006, 1);
+    /* Half of a layer's time, as bytes of loads at high precision (in pages). */
+    assert_true(fabs(channel.limit - 0.5 * 0.013 / 0.006 * 16384) < 1e-6);
     p = predict(1, (const uint32_t[]){4, 3, 5, 6}, 4, scores, unimportance);
     assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
     assert_int_equal(channel.n, 2);
