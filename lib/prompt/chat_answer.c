@@ -208,13 +208,27 @@ static const json_t *tool_named(const struct moe_answer_reader *r, const char *n
     return NULL;
 }
 
+/* The parameters of the tool that is called. */
+static const json_t *parameters_of(const struct moe_answer_reader *r)
+{
+    return json_object_get(tool_named(r, r->name, strlen(r->name)), "parameters");
+}
+
+/* What a schema says of a member, or of items (key NULL). */
+static const json_t *schema_within(const json_t *parameters, const json_t *schema, const char *key)
+{
+    const json_t *target = chat_referenced(parameters, schema);
+    const json_t *own = json_object_get(json_object_get(target, "properties"), key);
+    return !key  ? json_object_get(target, "items")
+           : own ? own
+                 : json_object_get(target, "additionalProperties");
+}
+
 /* Which kinds of values the parameter takes. */
 static unsigned values_taken(const struct moe_answer_reader *r)
 {
-    const json_t *tool = tool_named(r, r->name, strlen(r->name)),
-                 *parameters = json_object_get(tool, "parameters");
-    return moe_chat_values(parameters,
-                           json_object_get(json_object_get(parameters, "properties"), r->key));
+    const json_t *parameters = parameters_of(r);
+    return moe_chat_values(parameters, schema_within(parameters, parameters, r->key));
 }
 
 /* ---- Values ---- */
@@ -812,13 +826,13 @@ static int read_parameter(struct moe_answer_reader *r)
 /* Where a value's text ends; *used: the mark's bytes behind it. Without the mark *end is how far it
  * goes at least. json: a mark within a text of JSON, with which the value begins, is part of that.
  */
-static enum match value_ends(const struct moe_answer_reader *r, const char *piece, const char *text,
-                             uint64_t n, bool json, uint64_t *end, uint64_t *used)
+static enum match value_ends(const char *piece, const char *key, const char *text, uint64_t n,
+                             bool json, uint64_t *end, uint64_t *used)
 {
     char mark[2 * MAX_NAME] = "";
     size_t length = 0;
     for (; *piece && length + MAX_NAME < sizeof mark; piece++) /* the key in it is this one */
-        length += (size_t)(*piece == CALL_KEY ? snprintf(mark + length, MAX_NAME, "%s", r->key)
+        length += (size_t)(*piece == CALL_KEY ? snprintf(mark + length, MAX_NAME, "%s", key)
                                               : snprintf(mark + length, 2, "%c", *piece));
     const char *core = without_blanks(mark);
     uint64_t blanks = (uint64_t)(core - mark), i;
@@ -850,7 +864,7 @@ static int read_text_value(struct moe_answer_reader *r)
 {
     uint64_t n, end, used = 0;
     const char *text = rest(r, &n);
-    enum match found = value_ends(r, r->form->text.value_ends, text, n, false, &end, &used);
+    enum match found = value_ends(r->form->text.value_ends, r->key, text, n, false, &end, &used);
     if (r->first_bytes && found != YES && !r->final &&
         strncmp(text, CDATA, n < strlen(CDATA) ? n : strlen(CDATA)) == 0)
         return MOE_OK;
@@ -877,7 +891,8 @@ static int read_text_value(struct moe_answer_reader *r)
 }
 
 /* Whether a value is JSON, and not a text by the parameter's schema: it is one in a list. */
-static int look_at_json(struct moe_answer_reader *r, const char *text, uint64_t n, bool *is)
+static int look_at_json(struct moe_answer_reader *r, unsigned taken, const char *text, uint64_t n,
+                        bool *is)
 {
     struct moe_buf list = {0};
     json_t *value = NULL;
@@ -888,13 +903,129 @@ static int look_at_json(struct moe_answer_reader *r, const char *text, uint64_t 
     int status = list.failed ? MOE_ERR_MEMORY
                              : moe_json_parse_repeated(&value, "value", list.data, list.size,
                                                        ARGUMENTS_MEMORY, &err);
-    unsigned taken = values_taken(r);
     *is = json_array_size(value) == 1 &&
           (!(taken & MOE_VALUE_TEXT) || moe_chat_value_kind(json_array_get(value, 0)) & taken);
     moe_json_free(value);
     moe_buf_release(&list);
     return status == MOE_ERR_MEMORY ? moe_fail(r->err, status, "out of memory: a call's arguments")
                                     : MOE_OK;
+}
+
+/* ---- Values as elements ---- */
+
+struct element_reader {
+    struct moe_answer_reader *r;
+    const json_t *parameters;
+    const char *text;
+    uint64_t n, at;
+    int status;
+};
+
+static enum match read_element(struct element_reader *e, const char *key, const json_t *schema,
+                               uint32_t depth);
+
+/* Whether an element begins at text: as a parameter, the first or a further one. */
+static enum match element_opens(const struct call_form *f, const char *text, uint64_t n,
+                                uint64_t *used)
+{
+    uint64_t more = 0;
+    enum match found = begins_with(f->parameter_between, text, n, used);
+    if (found == YES)
+        found = begins_with(f->key_begins, text + *used, n - *used, &more);
+    *used += more;
+    return found == NO ? begins_with(f->key_begins, text, n, used) : found;
+}
+
+/* The name of an element, behind its opening mark. */
+static enum match read_element_key(struct element_reader *e, char key[MAX_NAME])
+{
+    const struct call_form *f = e->r->form;
+    uint64_t used = 0, from;
+    enum match found = element_opens(f, e->text + e->at, e->n - e->at, &used);
+    if (found != YES)
+        return found;
+    for (from = e->at += used; e->at < e->n && e->at - from < MAX_NAME - 1; e->at++) {
+        found = key_ends(f->other.key_ends, e->text + e->at, e->n - e->at, &used);
+        if (found == MORE)
+            return MORE;
+        if (found == YES) {
+            snprintf(key, MAX_NAME, "%.*s", (int)(e->at - from), e->text + from);
+            e->at += used;
+            return *key == '/' ? NO : YES;
+        }
+    }
+    return e->at == e->n ? MORE : NO;
+}
+
+/* A list or an object, up to the end of the element that it is in. */
+static enum match read_elements(struct element_reader *e, const char *within, const json_t *schema,
+                                unsigned taken, uint32_t depth)
+{
+    struct moe_buf *out = &e->r->scratch;
+    const char *const piece = e->r->form->other.value_ends;
+    enum match found = YES;
+    bool list = false;
+    for (uint32_t i = 0; found == YES; i++) {
+        char key[MAX_NAME];
+        uint64_t end, used = 0;
+        while (e->at < e->n && is_blank(e->text[e->at]))
+            e->at++;
+        if (i &&
+            value_ends(piece, within, e->text + e->at, e->n - e->at, false, &end, &used) == YES &&
+            end == 0) {
+            e->at += used;
+            moe_buf_u8(out, list ? ']' : '}');
+            return YES;
+        }
+        if ((found = read_element_key(e, key)) != YES)
+            break;
+        if (i == 0) {
+            list =
+                !(taken & MOE_VALUE_OBJECT) || (taken & MOE_VALUE_LIST && strcmp(key, ITEM) == 0);
+            moe_buf_u8(out, list ? '[' : '{');
+        }
+        moe_buf_text(out, i ? ", " : "");
+        if (!list) {
+            moe_scalar_bytes(out, key, strlen(key));
+            moe_buf_text(out, ": ");
+        }
+        found = read_element(e, key, schema_within(e->parameters, schema, list ? NULL : key),
+                             depth + 1);
+    }
+    return found;
+}
+
+/* The value of an element, and its end: elements, JSON, or else a text. */
+static enum match read_element(struct element_reader *e, const char *key, const json_t *schema,
+                               uint32_t depth)
+{
+    const struct call_form *f = e->r->form;
+    const unsigned taken = moe_chat_values(e->parameters, schema),
+                   parts = taken & (MOE_VALUE_LIST | MOE_VALUE_OBJECT);
+    const char *text = e->text + e->at;
+    const uint64_t n = e->n - e->at;
+    struct moe_buf *out = &e->r->scratch;
+    uint64_t used = 0, end, more;
+    bool is_json = false;
+    enum match found = value_ends(f->other.value_ends, key, text, n, true, &end, &used);
+    if (parts && depth < MAX_VALUE_DEPTH && !(found == YES && end == 0) &&
+        element_opens(f, text, n, &more) != NO)
+        return read_elements(e, key, schema, taken, depth);
+    if (found == NO && e->r->final) /* an open quote is no text */
+        found = value_ends(f->other.value_ends, key, text, n, false, &end, &used);
+    if (found != YES)
+        return MORE;
+    e->at += end + used;
+    if (end == 0 && parts && !(taken & MOE_VALUE_TEXT)) {
+        moe_buf_text(out, taken & MOE_VALUE_LIST ? "[]" : "{}");
+        return YES;
+    }
+    e->status = look_at_json(e->r, taken, text, end, &is_json);
+    if (is_json)
+        moe_buf_append(out, text, end);
+    else
+        moe_scalar_bytes(out, text, end);
+    return e->status == MOE_OK ? YES : NO;
 }
 
 /* A value that is read whole: JSON, or else a text. */
@@ -909,19 +1040,25 @@ static int read_later_value(struct moe_answer_reader *r)
         struct value_reader v = {.text = text, .n = n, .quote = f->quote, .out = &r->scratch};
         found = read_value(&v, 0);
         end = v.at;
+    } else if (f->elements) {
+        struct element_reader e = {
+            .r = r, .parameters = parameters_of(r), .text = text, .n = n, .status = MOE_OK};
+        found = read_element(&e, r->key, schema_within(e.parameters, e.parameters, r->key), 0);
+        MOE_TRY(e.status);
+        end = e.at;
     } else {
         bool is_json = false;
-        found = value_ends(r, f->other.value_ends, text, n, true, &end, &used);
+        found = value_ends(f->other.value_ends, r->key, text, n, true, &end, &used);
         if (found == NO && r->final) /* an open quote is no text */
-            found = value_ends(r, f->other.value_ends, text, n, false, &end, &used);
+            found = value_ends(f->other.value_ends, r->key, text, n, false, &end, &used);
         if (found == YES)
-            MOE_TRY(look_at_json(r, text, end, &is_json));
+            MOE_TRY(look_at_json(r, values_taken(r), text, end, &is_json));
         if (is_json)
             moe_buf_append(&r->scratch, text, end);
         else if (found == YES)
             moe_scalar_bytes(&r->scratch, text, end);
     }
-    if (found == NO && !f->quote)
+    if (found == NO && !f->quote && !f->elements)
         found = MORE;
     if (found == NO || (found == MORE && r->final))
         return end_call(r, false);

@@ -297,7 +297,7 @@ static json_t *tools(void)
     return list;
 }
 
-enum arguments { TEXT_ONLY, TEXT_AND_NUMBER };
+enum arguments { TEXT_ONLY, TEXT_AND_NUMBER, TEXT_AND_LIST };
 
 /* named_ids: the id names the function, for templates that write nothing else (Kimi-K2). */
 static json_t *call(const struct moe_chat *chat, bool second, enum arguments which, bool named_ids)
@@ -306,8 +306,10 @@ static json_t *call(const struct moe_chat *chat, bool second, enum arguments whi
                      : second  ? ID2
                                : ID;
     json_t *arguments = json_pack("{s:s}", KEY, VALUE);
-    if (which == TEXT_AND_NUMBER)
-        json_object_set_new(arguments, KEY2, json_integer(atoi(NUMBER)));
+    if (which != TEXT_ONLY)
+        json_object_set_new(arguments, KEY2,
+                            which == TEXT_AND_LIST ? json_pack("[i]", atoi(NUMBER))
+                                                   : json_integer(atoi(NUMBER)));
     if (chat->forms.arguments_as_text) {
         char *text = moe_json_text(arguments, 0);
         json_decref(arguments);
@@ -527,6 +529,36 @@ static bool learn_parameters(struct chat_probe *p, struct call_form *form, const
     return !failed && tail && memcmp(last.at + last.n - tail, post->at, tail) == 0;
 }
 
+/* *head begins with what ends *tail from byte `from` on. */
+static void move_end(char **head, const char *tail, size_t from, bool *failed)
+{
+    const size_t n = strlen(tail + from), m = strlen(*head);
+    char *moved = malloc(n + m + 1);
+    *failed |= !moved;
+    if (!moved)
+        return;
+    memcpy(moved, tail + from, n);
+    memcpy(moved + n, *head, m + 1);
+    free(*head);
+    *head = moved;
+}
+
+/* Where marks begin alike, the beginning of the next seems to end each: it goes where it belongs
+ * (MiniMax-M3, whose marks begin with ]). */
+static void move_beginnings(struct call_form *f, bool *failed)
+{
+    char *const end = strrchr(f->text.value_ends, '>'), *const other =
+                                                            strrchr(f->other.value_ends, '>');
+    const char *next = end ? end + 1 : "";
+    const size_t n = strlen(next), n_named = strlen(f->named);
+    if (n == 0 || is_blank(*next) || !other || strcmp(other + 1, next) != 0 || n_named < n ||
+        strcmp(f->named + n_named - n, next) != 0)
+        return;
+    move_end(&f->key_begins, f->named, n_named - n, failed);
+    move_end(&f->close, f->named, n_named - n, failed);
+    f->named[n_named - n] = end[1] = other[1] = 0;
+}
+
 /* Learns a form of the renderings of one call, of two (NULL: the template takes one at a time), of
  * one with a number, each from where the answer's call begins. */
 static bool learn_form(struct chat_probe *p, const char *one, const char *two, const char *both,
@@ -579,6 +611,8 @@ static bool learn_form(struct chat_probe *p, const char *one, const char *two, c
             form->object_ends = with_holes(first.object_ends, others[2], &failed);
         }
     }
+    if (form->style == CALLS_PARAMETERS && !failed)
+        move_beginnings(form, &failed);
     p->short_of_memory |= failed;
     return !failed;
 }
@@ -594,6 +628,21 @@ static char *quote_of(struct chat_probe *p, const struct call_form *form)
     char *quote = moe_strndup(form->text.key_ends + n_other, n_text - n_other, NULL);
     p->short_of_memory |= !quote;
     return quote;
+}
+
+/* Learns whether items of a list are elements. */
+static void learn_elements(struct chat_probe *p, struct call_form *form)
+{
+    struct moe_buf list = {0}, item = {0};
+    moe_buf_printf(&item, "%s" ITEM "%s" NUMBER, form->key_begins, form->other.key_ends);
+    moe_buf_u8(&item, 0);
+    p->short_of_memory |= item.failed;
+    form->elements =
+        !item.failed &&
+        write_calls(p, call(p->chat, false, TEXT_AND_LIST, false), NULL, NULL, &list) &&
+        strstr((const char *)list.data, (const char *)item.data);
+    moe_buf_release(&list);
+    moe_buf_release(&item);
 }
 
 /* ---- Forms that templates do not write ---- */
@@ -729,8 +778,10 @@ void chat_learn_calls(struct chat_probe *p, const char *source, size_t n)
             learn_form(p, (const char *)one.data + at, has_two ? (const char *)two.data + at : NULL,
                        has_both ? (const char *)both.data + at : NULL, form)) {
             chat->n_calls = 1;
-            if (form->style == CALLS_PARAMETERS)
+            if (form->style == CALLS_PARAMETERS) {
                 form->quote = quote_of(p, form);
+                learn_elements(p, form);
+            }
             learn_thought_end(p);
         } else {
             chat_free_calls(form);

@@ -53,10 +53,14 @@ struct call_form {
     /* PARAMETERS: around texts, and around other values; quote: the mark that makes the difference,
      * NULL: none does. */
     char *key_begins, *parameter_between, *quote;
+    bool elements; /* lists and objects are written in the same way, items by the name "item" */
     struct {
         char *key_ends, *value_ends;
     } text, other;
 };
+
+/* What items of a list are called where they are elements. */
+#define ITEM "item"
 
 /* Follows a JSON object through its bytes. */
 struct json_walk {

@@ -34,6 +34,11 @@ static const char *const templates[] = {
     HEAD "{% if m.tool_calls %}{\"name\": \"{{ m.tool_calls[0].function.name }}\", \"parameters\": "
          "{{ m.tool_calls[0].function.arguments|tojson }}}{% endif %}" TAIL,
     HEAD TAIL,
+    "{% macro xml(v) %}{% if v is mapping %}{% for k, w in v|items %}[<{{ k }}>{{ xml(w) }}[</{{ k "
+    "}}>"
+    "{% endfor %}{% elif v is string or v is number %}{{ v }}{% else %}{% for w in v %}[<item>"
+    "{{ xml(w) }}[</item>{% endfor %}{% endif %}{% endmacro %}" CALLS(
+        "<call {{ c.function.name }}>{{ xml(c.function.arguments) }}</call>"),
 };
 enum { N_TEMPLATES = sizeof templates / sizeof templates[0] };
 
@@ -51,10 +56,11 @@ static void load(void)
     struct moe_err err;
     if (tools)
         return;
-    tools = json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
-                       "\"properties\":{\"a\":{\"type\":"
-                       "\"string\"},\"b\":{\"type\":\"integer\"}}}}}]",
-                       0, NULL);
+    tools = json_loads(
+        "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
+        "\"properties\":{\"a\":{\"type\":"
+        "\"string\"},\"b\":{\"type\":\"integer\"},\"c\":{\"type\":[\"array\",\"object\"]}}}}}]",
+        0, NULL);
     if (!tools || !mkdtemp(dir))
         abort();
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);

@@ -121,6 +121,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     json_decref(any);
     if (own)
         ask(own);
+    char *written = own ? moe_json_text(own, 0) : NULL;
+    struct json_t *again;
+    if (written &&
+        moe_json_parse(&again, "fuzz", written, strlen(written), UINT64_MAX, &err) == MOE_OK) {
+        if (!json_equal(own, again))
+            abort();
+        moe_json_free(again);
+    } else if (written && err.status != MOE_ERR_MEMORY) {
+        abort();
+    }
+    free(written);
     moe_json_free(own);
     moe_json_read(&own, fuzz_file(data, n), UINT64_MAX, MOE_JSON_CONFIG_MEMORY, &err);
     moe_json_free(own);
