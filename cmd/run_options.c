@@ -160,7 +160,7 @@ static const struct cli_option options[] = {
      .shown = "f16"},
     {CLI_OPT_TEXT(0, "statistics", "FILE", &opt.strategy.statistics)},
     {CLI_OPT_OUTPUT(0, "learn", "FILE", &opt.engine.learn)},
-    {CLI_OPT_U32(0, "batch", "N", &opt.batch, 1, 65536), .shown = "256, fewer if tight"},
+    {CLI_OPT_U32(0, "batch", "N", &opt.batch, 1, 65536), .shown = "512"},
     {.kind = CLI_LIST, .help = "Rehearsing"},
     {CLI_OPT_RATE(0, "link-rate", "RATE", &opt.engine.link_rate), .modes = ALL & ~REQUESTS},
     {CLI_OPT_FLAG(0, "lockstep", &opt.engine.lockstep), .modes = ALL & ~REQUESTS},

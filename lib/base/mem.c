@@ -89,6 +89,31 @@ void moe_pages_free(void *pages, uint64_t bytes)
     munmap(pages, bytes ? bytes : 1);
 }
 
+/* Advises on the whole pages in a range. */
+static void advise(void *at, uint64_t bytes, int advice)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = moe_round_up((uintptr_t)at, page),
+              end = ((uintptr_t)at + bytes) & ~(page - 1);
+    if (begin < end)
+        madvise((uint8_t *)at + (begin - (uintptr_t)at), end - begin, advice);
+}
+
+void moe_pages_drop(void *at, uint64_t bytes)
+{
+#ifdef MADV_NOHUGEPAGE
+    advise(at, bytes, MADV_NOHUGEPAGE);
+#endif
+    advise(at, bytes, MADV_DONTNEED);
+}
+
+void moe_pages_take_back(void *at, uint64_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    advise(at, bytes, MADV_HUGEPAGE);
+#endif
+}
+
 char *moe_strndup(const char *text, uint64_t n, struct moe_err *err)
 {
     char *copy = n < SIZE_MAX ? malloc(n + 1) : NULL;
@@ -119,6 +144,7 @@ void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes)
             forbid(block + bytes, end - arena->used - bytes);
     }
     arena->used = end;
+    arena->n_taken++;
     return block;
 }
 

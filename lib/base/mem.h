@@ -48,6 +48,11 @@ void *moe_alloc(uint64_t n, uint64_t item_bytes, struct moe_err *err);
  * pages. Release with moe_pages_free and the same size. */
 void *moe_pages_alloc(uint64_t bytes, struct moe_err *err);
 void moe_pages_free(void *pages, uint64_t bytes);
+/* Gives the whole pages among `bytes` at `at`, part of such memory, back to the system: they read
+ * as zeros when they are used again, and until then take no memory, nor do huge pages fill them. */
+void moe_pages_drop(void *at, uint64_t bytes);
+/* They are used again as before: huge pages may fill them. */
+void moe_pages_take_back(void *at, uint64_t bytes);
 
 /* A copy of the n bytes at `text` followed by a NUL; free() it. NULL: out of memory. */
 char *moe_strndup(const char *text, uint64_t n, struct moe_err *err);
@@ -60,11 +65,12 @@ char *moe_strndup(const char *text, uint64_t n, struct moe_err *err);
  * from the same lines. Under the address sanitizer a red zone follows each array.
  */
 struct moe_arena {
-    uint8_t *base;   /* NULL: counting only */
-    uint64_t size;   /* bytes at base */
-    uint64_t used;   /* bytes carved so far, a multiple of MOE_ALIGN */
-    bool overflowed; /* a size overflowed or did not fit; sticky */
-    bool packed;     /* without red zones, for a block that is copied as a whole */
+    uint8_t *base;    /* NULL: counting only */
+    uint64_t size;    /* bytes at base */
+    uint64_t used;    /* bytes carved so far, a multiple of MOE_ALIGN */
+    uint32_t n_taken; /* arrays */
+    bool overflowed;  /* a size overflowed or did not fit; sticky */
+    bool packed;      /* without red zones, for a block that is copied as a whole */
 };
 
 /* n items of item_bytes, MOE_ALIGN-aligned; NULL when counting or on overflow (check `overflowed`

@@ -11,6 +11,7 @@
 struct domain {
     struct moe_policy *policy;
     uint32_t capacity, n;
+    uint32_t whole; /* its capacity while nothing is withdrawn */
 };
 
 struct pool {
@@ -19,6 +20,7 @@ struct pool {
     uint32_t free; /* head of the free list, MOE_NO_SLOT: empty */
     uint32_t n_free;
     uint32_t n_cache;                   /* slots that the cache may fill, of all domains */
+    uint32_t n_working;                 /* further ones */
     uint32_t unfilled;                  /* cache slots over all domains */
     uint32_t staged_first, staged_last; /* ... that it has not filled yet */
     bool per_layer;
@@ -31,6 +33,13 @@ struct staged {
     uint32_t before, after;
 };
 
+/* A withdrawn slot, and whose it is. */
+struct withdrawn {
+    uint32_t slot;
+    struct pool *pool;
+    struct domain *domain;
+};
+
 struct moe_store {
     uint32_t n_layers, n_experts, n_variants, n_classes;
     uint32_t *class_of; /* [layer][expert][variant] */
@@ -38,7 +47,9 @@ struct moe_store {
     struct pool *pools;
     struct moe_slot *slots;
     uint32_t n_slots;
-    struct staged *staged;     /* [n_slots] */
+    struct staged *staged;       /* [n_slots] */
+    struct withdrawn *withdrawn; /* [n_slots] the last one last */
+    uint32_t n_withdrawn;
     uint8_t *protected;        /* [layer][expert] */
     uint64_t now, token_began; /* as in struct staged */
     uint32_t next;             /* the next layer to run in this pass */
@@ -58,7 +69,7 @@ static int open_domain(struct domain *d, const struct moe_store_params *p, uint3
         .weights = p->weights,
         .half_life = p->half_life,
     };
-    d->capacity = capacity;
+    d->capacity = d->whole = capacity;
     return moe_policy_open(&d->policy, p->policy, &params, err);
 }
 
@@ -75,6 +86,7 @@ static int open_pool(struct moe_store *s, struct pool *pool, const struct moe_st
         pool->unfilled += pool->domains[i].capacity;
     }
     pool->n_cache = pool->unfilled;
+    pool->n_working = pool->n - pool->n_cache;
     pool->free = pool->staged_first = pool->staged_last = MOE_NO_SLOT;
     pool->n_free = pool->n;
     for (uint32_t i = pool->first + pool->n; i-- > pool->first;) {
@@ -113,7 +125,8 @@ int moe_store_open(struct moe_store **out, const struct moe_store_params *p, str
     }
     s->slots = moe_alloc(s->n_slots, sizeof *s->slots, err);
     s->staged = moe_alloc(s->n_slots, sizeof *s->staged, err);
-    MOE_STEP(s->slots && s->staged ? MOE_OK : MOE_ERR_MEMORY);
+    s->withdrawn = moe_alloc(s->n_slots, sizeof *s->withdrawn, err);
+    MOE_STEP(s->slots && s->staged && s->withdrawn ? MOE_OK : MOE_ERR_MEMORY);
     for (uint32_t i = 0; i < p->n_classes; i++)
         MOE_STEP(open_pool(s, &s->pools[i], p, &p->pools[i], err));
 out:
@@ -140,6 +153,7 @@ void moe_store_close(struct moe_store *s)
     free(s->slot_of);
     free(s->slots);
     free(s->staged);
+    free(s->withdrawn);
     free(s->protected);
     free(s);
 }
@@ -389,7 +403,7 @@ static uint32_t oldest_staged(const struct moe_store *s, const struct pool *pool
 bool moe_store_has_spare(const struct moe_store *s, uint32_t key, uint32_t variant, uint32_t keep)
 {
     const struct pool *pool = &s->pools[class_of(s, key, variant)];
-    uint32_t half = (pool->n - pool->n_cache) / 2;
+    uint32_t half = pool->n_working / 2;
     uint32_t spare = pool->n_free > pool->unfilled ? pool->n_free - pool->unfilled : 0;
     for (uint32_t i = pool->staged_first; i != MOE_NO_SLOT; i = s->staged[i].after)
         spare += may_leave(s, i, true);
@@ -531,6 +545,77 @@ uint32_t moe_store_replace(struct moe_store *s, uint32_t out, uint32_t in, uint3
     return slot;
 }
 
+/* Like evictable, also of what is protected: a pass is over. */
+static bool at_rest(void *ctx, uint32_t key)
+{
+    const struct eviction *e = ctx;
+    uint32_t slot = cached_slot(e->s, e->class_index, key);
+    return slot != MOE_NO_SLOT && e->s->slots[slot].pins == 0 &&
+           e->s->slots[slot].state == MOE_SLOT_READY;
+}
+
+/* The domain that has most of its slots left, the first of equals, and its pool. */
+static struct domain *fullest(const struct moe_store *s, struct pool **of)
+{
+    struct domain *best = NULL;
+    for (uint32_t c = 0; c < s->n_classes; c++) {
+        for (uint32_t i = 0; i < (s->pools[c].per_layer ? s->n_layers : 1); i++) {
+            struct domain *d = &s->pools[c].domains[i];
+            bool fuller = d->capacity > 0 && (!best || (uint64_t)d->capacity * best->whole >
+                                                           (uint64_t)best->capacity * d->whole);
+            best = fuller ? d : best;
+            *of = fuller ? &s->pools[c] : *of;
+        }
+    }
+    return best;
+}
+
+uint32_t moe_store_withdraw(struct moe_store *s)
+{
+    struct pool *pool = NULL;
+    struct domain *d = fullest(s, &pool);
+    uint32_t slot = MOE_NO_SLOT;
+    if (!d)
+        return MOE_NO_SLOT;
+    if (d->n < d->capacity)
+        slot = pool->n_free ? take_free(s, pool) : reclaim_staged(s, pool, false);
+    if (slot == MOE_NO_SLOT && d->n > 0) {
+        struct eviction e = {s, (uint32_t)(pool - s->pools)};
+        int64_t victim = d->policy->ops->victim(d->policy, MOE_NO_KEY, at_rest, &e);
+        if (victim < 0)
+            return MOE_NO_SLOT;
+        vacate(s, cached_slot(s, e.class_index, (uint32_t)victim));
+        s->counts.evictions++;
+        slot = take_free(s, pool);
+    }
+    if (slot == MOE_NO_SLOT)
+        return MOE_NO_SLOT;
+    d->capacity--;
+    pool->n_cache--;
+    pool->unfilled--;
+    s->slots[slot].state = MOE_SLOT_WITHDRAWN;
+    s->withdrawn[s->n_withdrawn++] = (struct withdrawn){slot, pool, d};
+    return slot;
+}
+
+uint32_t moe_store_withdrawn(const struct moe_store *s)
+{
+    return s->n_withdrawn ? s->withdrawn[s->n_withdrawn - 1].slot : MOE_NO_SLOT;
+}
+
+void moe_store_restore(struct moe_store *s)
+{
+    const struct withdrawn *w = &s->withdrawn[--s->n_withdrawn];
+    struct moe_slot *slot = &s->slots[w->slot];
+    w->domain->capacity++;
+    w->pool->n_cache++;
+    w->pool->unfilled++;
+    slot->state = MOE_SLOT_FREE;
+    slot->next_free = w->pool->free;
+    w->pool->free = w->slot;
+    w->pool->n_free++;
+}
+
 void moe_store_protect(struct moe_store *s, uint32_t key, bool protect)
 {
     s->protected[key] = protect;
@@ -567,8 +652,8 @@ bool moe_store_check(const struct moe_store *s, struct moe_err *err)
         uint32_t n_free = 0, n_cached = 0, in_domains = 0, n_staged = 0, unfilled = 0;
         for (uint32_t i = pool->first; i < pool->first + pool->n; i++) {
             const struct moe_slot *slot = &s->slots[i];
-            if (slot->state == MOE_SLOT_FREE) {
-                n_free++;
+            if (slot->state == MOE_SLOT_FREE || slot->state == MOE_SLOT_WITHDRAWN) {
+                n_free += slot->state == MOE_SLOT_FREE;
                 continue;
             }
             if (*slot_of(s, slot->key, slot->variant) != i) {

@@ -56,7 +56,12 @@ struct moe_store_params {
     uint64_t seed;
 };
 
-enum moe_slot_state { MOE_SLOT_FREE = 0, MOE_SLOT_LOADING, MOE_SLOT_READY };
+enum moe_slot_state {
+    MOE_SLOT_FREE = 0,
+    MOE_SLOT_LOADING,
+    MOE_SLOT_READY,
+    MOE_SLOT_WITHDRAWN, /* its memory serves for something else (moe_store_withdraw) */
+};
 enum moe_slot_use { MOE_SLOT_CACHED = 0, MOE_SLOT_STAGED, MOE_SLOT_TRANSIENT };
 
 struct moe_slot {
@@ -122,6 +127,15 @@ uint32_t moe_store_fill(struct moe_store *s, uint32_t key, uint32_t variant);
  * pinned. MOE_NO_SLOT, and nothing changes, when `out` is not in the pool of that variant's class,
  * is not ready or is pinned, or `in` already has a slot there. */
 uint32_t moe_store_replace(struct moe_store *s, uint32_t out, uint32_t in, uint32_t variant);
+
+/* Between passes, takes a slot away from the cache, whose capacity shrinks by it: of the pool, and
+ * of its layers' shares, that has kept most of its slots, one that is not filled, else that of the
+ * expert which the policy evicts. MOE_NO_SLOT when there is none now: all are loading or pinned. */
+uint32_t moe_store_withdraw(struct moe_store *s);
+/* The one that was withdrawn last; MOE_NO_SLOT: none is. */
+uint32_t moe_store_withdrawn(const struct moe_store *s);
+/* Gives that one back, which there must be. */
+void moe_store_restore(struct moe_store *s);
 
 /* Protects an expert from eviction, as if it were pinned (HOBBIT 3.3 "mask"). */
 void moe_store_protect(struct moe_store *s, uint32_t key, bool protect);

@@ -37,9 +37,11 @@ enum {
     FREE_SHARE_PERCENT = 90,  /* of what is free, when no budget is named */
     DEFAULT_BATCH = 256,
     GPU_BATCH = 512,       /* an expert that was brought serves more rows */
+    LENT_BATCH = 512,      /* ... as much as memory for it is lent */
     SMALL_BATCH = 16,      /* the smallest that is chosen, and the step to the next */
     WORK_SHARE = 8,        /* of a budget, for the buffers of a batch that is chosen */
-    EXPERTS_SHARE = 2,     /* times what a batch takes more than the smallest, for experts */
+    EXPERTS_SHARE = 2,     /* times what a batch takes more than the smallest, or borrows, for
+                              experts */
     SNAPSHOTS_PART = 32,   /* of a budget, for snapshots of recurrent states */
     SESSION_PART = 8,      /* ... of what a server's session has */
     MAX_HOST_THREADS = 16, /* a few experts of a layer are missing at a time */
@@ -191,6 +193,7 @@ static int read_inputs(struct moe_memory_inputs *in, const struct moe_model *mod
         .memory_named = o->memory_bytes > 0,
         .expert_memory = o->expert_memory_bytes,
         .program = o->program_bytes,
+        .lends = !gpu && !o->shares && !o->expert_memory_bytes,
         .statistics = holds_statistics(o, by_plan) ? o->statistics : NULL,
     };
     if (!in->program)
@@ -408,6 +411,23 @@ static struct moe_plan_memory *slots_memory(const struct moe_memory_inputs *in,
     return in->gpu ? &b->gpu : &b->host;
 }
 
+/* What passes of the session's batch borrow of the slots, beyond own_rows. */
+static uint64_t lent_bytes(const struct moe_config *c, const struct moe_session_options *so)
+{
+    return so->own_rows && so->own_rows < so->batch
+               ? moe_session_rows_bytes(c, so, so->batch) -
+                     moe_session_rows_bytes(c, so, so->own_rows)
+               : 0;
+}
+
+/* Whether that is more than it takes to borrow it. */
+static bool saves_by_loan(const struct moe_config *c, const struct moe_session_options *so)
+{
+    struct moe_session_options none = *so;
+    none.own_rows = 0;
+    return lent_bytes(c, so) > moe_session_bytes(c, so) - moe_session_bytes(c, &none);
+}
+
 static uint64_t beside_experts(const struct moe_plan_memory *m)
 {
     return m->program + m->dense + m->kv + m->work;
@@ -441,7 +461,8 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
         return b;
     slots_memory(in, &b)->kv = kv;
     b.host.program += moe_growth_bytes(moe_par_threads()) + MEASURE_BYTES + logits_bytes;
-    b.host.work += moe_session_bytes(c, so) - b.host.kv;
+    b.host.lent = lent_bytes(c, so);
+    b.host.work += moe_session_bytes(c, so) - b.host.kv - b.host.lent;
     if (strategy)
         b.host.work += pass_bytes_of(in, strategy, so->batch);
     if (in->gpu)
@@ -449,10 +470,10 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
     return b;
 }
 
-/* A batch's budget, and the least total that it is chosen for. */
+/* A batch's budget, the least total that it works in, and the least that it is chosen for. */
 struct sized {
     struct moe_budget budget;
-    uint64_t beside, work, from; /* of the memory where the slots are */
+    uint64_t beside, work, floor, from; /* of the memory where the slots are */
 };
 
 static struct sized size_batch(const struct moe_memory_inputs *in, struct moe_session_options so,
@@ -460,17 +481,23 @@ static struct sized size_batch(const struct moe_memory_inputs *in, struct moe_se
                                uint64_t work_first)
 {
     so.batch = batch;
+    so.own_rows = saves_by_loan(&in->model->config, &so) ? so.own_rows : 0;
     struct sized s = {.budget = size_all_but_experts(in, &so, strategy)};
     s.work = slots_memory(in, &s.budget)->work;
     s.beside = beside_experts(slots_memory(in, &s.budget));
+    const uint64_t lent = EXPERTS_SHARE * s.budget.host.lent;
+    least = least > lent ? least : lent;
+    s.floor = lent > in->all ? UINT64_MAX : s.beside + least; /* a cache has no more */
     uint64_t extra = s.work > work_first ? EXPERTS_SHARE * (s.work - work_first) : 0;
     uint64_t experts = extra > in->all ? in->all : extra;
     experts = experts > least ? experts : least;
     s.from = WORK_SHARE * s.work > s.beside + experts ? WORK_SHARE * s.work : s.beside + experts;
+    s.from = s.from > s.floor ? s.from : s.floor;
     return s;
 }
 
 enum { MOST_STEPS = GPU_BATCH / SMALL_BATCH };
+_Static_assert((int)LENT_BATCH <= (int)GPU_BATCH, "there is a step for each batch");
 
 /* What batches of a strategy come to within the budget. */
 struct batches {
@@ -495,14 +522,14 @@ static void size_batches(struct batches *out, const struct moe_memory_inputs *in
     const uint32_t whole = in->model->config.n_encoder   ? so.source_context
                            : in->model->config.prefix_lm ? so.context
                                                          : 0;
-    uint32_t most = in->gpu ? GPU_BATCH : DEFAULT_BATCH;
+    uint32_t most = in->gpu ? GPU_BATCH : so.own_rows ? LENT_BATCH : DEFAULT_BATCH;
     uint32_t first = so.batch ? so.batch : SMALL_BATCH;
     first = first < whole ? whole : first;
     most = so.batch || most < first ? first : most;
     struct sized s = size_batch(in, so, strategy, first, least, UINT64_MAX);
     const uint64_t work_first = s.work;
     *out = (struct batches){.budget = s.budget, .most_experts = UINT64_MAX, .n = 1};
-    const uint64_t floor = out->from[0] = s.beside + least;
+    const uint64_t floor = out->from[0] = s.floor;
     for (uint32_t batch = first; batch < most && !in->options->shares;) {
         batch = batch + SMALL_BATCH < most ? batch + SMALL_BATCH : most;
         s = size_batch(in, so, strategy, batch, least, work_first);
@@ -528,6 +555,27 @@ static void allow_smaller_batches(struct batches *batches, const struct moe_memo
         *batches = smaller;
     else
         slots->floor = slots_memory(in, &smaller.budget)->floor;
+}
+
+/* Rows of a pass that decodes, which borrows nothing. */
+static uint32_t own_rows(const struct moe_session_options *so)
+{
+    return so->n_sequences > SMALL_BATCH ? so->n_sequences : SMALL_BATCH;
+}
+
+/* Has memory of slots lent to passes of many rows, if the budget has room for that. */
+static void lend_slots(struct batches *batches, const struct moe_memory_inputs *in,
+                       struct moe_session_options so, const struct moe_strategy *strategy,
+                       uint64_t least)
+{
+    struct batches lent;
+    so.own_rows = own_rows(&so);
+    size_batches(&lent, in, so, strategy, least);
+    if (lent.from[0] > in->total)
+        return;
+    lent.budget.host.floor = batches->budget.host.floor;
+    batches->budget = lent.budget;
+    batches->most_experts = lent.most_experts;
 }
 
 /* Whether all experts fit where the slots are, beside `beside` bytes. */
@@ -686,8 +734,9 @@ static uint64_t reading_bytes(const struct moe_memory_inputs *in)
              : 0;
 }
 
-static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs *in,
-                          struct moe_err *err)
+/* lends: where that has room, passes of many rows borrow memory of slots. */
+static int compute_split(struct moe_memory *out, const struct moe_memory_inputs *in, bool lends,
+                         struct moe_err *err)
 {
     struct moe_resolved *r = &out->resolved;
     struct moe_budget *b = &out->budget;
@@ -702,6 +751,9 @@ static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs
     size_batches(&batches, in, out->session, &r->strategy, least);
     if (in->session.batch != in->options->session.batch) /* the plan's: a run may have a smaller */
         allow_smaller_batches(&batches, in, out->session, &r->strategy, least);
+    if (lends && !r->strategy.resident && r->strategy.cache &&
+        r->strategy.cache != &moe_policy_pinned) /* whose experts never leave */
+        lend_slots(&batches, in, out->session, &r->strategy, least);
     *b = batches.budget;
     out->most = batches.from[batches.n - 1];
     out->pass_bytes =
@@ -711,6 +763,11 @@ static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs
     const struct moe_terms terms = moe_engine_terms(r, in);
     out->exactness = moe_exactness_of(&terms);
     out->session.batch = b->batch;
+    if (b->host.lent) {
+        const uint32_t rows = out->session.own_rows = own_rows(&out->session);
+        out->cache.loan =
+            (struct moe_loan){rows, (b->host.lent + b->batch - rows - 1) / (b->batch - rows)};
+    }
     if (r->strategy.resident)
         choose_resident(b, in);
     else
@@ -724,6 +781,28 @@ static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs
     if (b->gpu.floor > b->gpu.total)
         return refuse_budget(in, &b->gpu, true, err);
     return b->host.floor > b->host.total ? refuse_budget(in, &b->host, false, err) : MOE_OK;
+}
+
+/* Whether the slots that keep experts can be lent as far as is wanted. */
+static bool has_what_it_lends(const struct moe_memory *m, const struct moe_inventory *inventory)
+{
+    const struct moe_pools *pools = &m->pools.pools;
+    uint64_t bytes = 0;
+    for (uint32_t c = 0; c < pools->n_classes; c++)
+        bytes += pools->pools[c].n_cache * inventory->classes[c].slot_bytes;
+    return moe_loan_bytes(&m->cache.loan, m->budget.batch) <= bytes;
+}
+
+static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs *in,
+                          struct moe_err *err)
+{
+    const struct moe_memory empty = {.memory_named = in->memory_named};
+    *out = empty;
+    MOE_TRY(compute_split(out, in, in->lends, err));
+    if (has_what_it_lends(out, &in->inventory))
+        return MOE_OK;
+    *out = empty;
+    return compute_split(out, in, false, err);
 }
 
 /* What a snapshot of recurrent states takes, where the session computes. */
@@ -750,26 +829,22 @@ static uint32_t snapshots_within(const struct moe_config *c, const struct moe_se
 static int compute_with_snapshots(struct moe_memory *out, struct moe_memory_inputs *in,
                                   struct moe_err *err)
 {
-    const struct moe_memory empty = {.memory_named = in->memory_named};
     const uint64_t total = in->gpu ? in->gpu_total : in->total;
     uint32_t n = in->options->shares
                      ? 0
                      : snapshots_within(&in->model->config, &in->session, total, SNAPSHOTS_PART);
     in->session.n_snapshots = 0;
-    *out = empty;
     MOE_TRY(compute_memory(out, in, err));
     const struct moe_budget without = out->budget;
     const bool resident = out->resolved.strategy.resident;
     for (struct moe_err short_of; n > 0; n /= 2) {
         in->session.n_snapshots = n;
-        *out = empty;
         int status = compute_memory(out, in, &short_of);
         if (status == MOE_OK && out->resolved.strategy.resident == resident)
             break;
     }
     if (in->session.n_snapshots > 0 && n == 0) {
         in->session.n_snapshots = 0;
-        *out = empty;
         return compute_memory(out, in, err);
     }
     out->budget.host.floor = without.host.floor;

@@ -385,10 +385,16 @@ static void close_cpu(struct moe_session *s)
     cpu_work_close(s->device);
 }
 
+static void give_back(struct moe_session *s, uint32_t n_rows)
+{
+    cpu_work_give_back(s->device, n_rows);
+}
+
 const struct moe_stages_ops moe_stages_cpu = {
     .name = "cpu",
     .host_bytes = cpu_work_bytes,
     .open = open_cpu,
+    .give_back = give_back,
     .close = close_cpu,
     .kv = kv_of,
     .states = states_of,

@@ -113,8 +113,12 @@ struct cpu_streams {
 enum { CPU_JOINED_ROWS = 32 }; /* joined at a time */
 
 struct cpu_work {
-    uint8_t *block; /* everything but the KV caches, the session's states included */
-    uint64_t block_bytes;
+    /* Everything but the KV caches, the session's states included: what passes use row by row, and
+     * the rest. */
+    uint8_t *rows, *other;
+    uint64_t rows_bytes, other_bytes;
+    uint32_t own_rows;  /* of the session's options */
+    uint32_t used_rows; /* of the largest pass since memory was given back */
     struct moe_kv kv, source_kv;
     struct moe_recurrent states;
     struct cpu_recurrent recurrent;
@@ -141,6 +145,11 @@ static inline struct cpu_feed_forward *cpu_feed_forward(const struct moe_session
 /* Bytes that it takes, KV caches included; UINT64_MAX on overflow. o: complete (no member 0 that
  * has a default). */
 uint64_t cpu_work_bytes(const struct moe_config *config, const struct moe_session_options *o);
+/* ... and those that a pass of n_rows uses row by row. */
+uint64_t cpu_work_rows_bytes(const struct moe_config *config, const struct moe_session_options *o,
+                             uint32_t n_rows);
+/* A pass of n_rows comes: what larger ones borrowed is given back, with all that they left. */
+void cpu_work_give_back(struct cpu_work *w, uint32_t n_rows);
 /* Also carves the session's states. The sizes do not overflow. */
 int cpu_work_open(struct cpu_work **out, struct moe_states *states, const struct moe_config *config,
                   const struct moe_session_options *o, struct moe_err *err);

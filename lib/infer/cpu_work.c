@@ -1,7 +1,10 @@
-/* The memory that a session on the processor computes in, carved from one block. */
+/* The memory that a session on the processor computes in, carved from two blocks: what grows with
+ * the rows of a pass is given back after large ones where it was borrowed. */
+#define _DEFAULT_SOURCE /* sysconf */
 #include "infer/cpu_stages.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/par.h"
@@ -14,121 +17,128 @@ static uint32_t larger(uint32_t a, uint32_t b)
 
 /* ---- Sizes: one function carves, counting or for real ---- */
 
+/* Of what passes use of their rows, row by row from the first on; and of all else. */
+struct carving {
+    struct moe_arena rows, other;
+};
+
 /* Inputs of products of n heads, or groups of them, by themselves. */
-static void carve_heads(struct cpu_attention *a, struct moe_arena *arena, uint32_t n,
-                        uint32_t batch, uint32_t width)
+static void carve_heads(struct cpu_attention *a, struct carving *to, uint32_t n, uint32_t batch,
+                        uint32_t width)
 {
-    a->head_products = moe_arena_take(arena, n, sizeof *a->head_products);
-    a->head_acts = moe_arena_take(arena, n, sizeof *a->head_acts);
+    a->head_products = moe_arena_take(&to->other, n, sizeof *a->head_products);
+    a->head_acts = moe_arena_take(&to->other, n, sizeof *a->head_acts);
     for (uint32_t i = 0; i < n; i++) {
         struct moe_act measure;
-        moe_act_carve(a->head_acts ? &a->head_acts[i] : &measure, arena, batch, width);
+        moe_act_carve(a->head_acts ? &a->head_acts[i] : &measure, &to->rows, batch, width);
     }
 }
 
 /* What latent attention needs in addition. */
-static void carve_latent(struct cpu_attention *a, struct moe_arena *arena,
-                         const struct moe_config *c, uint32_t batch)
+static void carve_latent(struct cpu_attention *a, struct carving *to, const struct moe_config *c,
+                         uint32_t batch)
 {
     uint32_t nope = c->head_dim - c->rope_dim;
-    a->q_down = moe_arena_take(arena, batch * a->stride.q_down, sizeof(float));
-    a->queries = moe_arena_take(arena, batch * a->stride.queries, sizeof(float));
-    a->attended = moe_arena_take(arena, batch * a->stride.attended, sizeof(float));
-    moe_inputs_carve(&a->from_q_down, arena, batch, c->q_rank);
-    carve_heads(a, arena, c->n_heads, batch, larger(nope, c->kv_rank));
+    a->q_down = moe_arena_take(&to->rows, batch * a->stride.q_down, sizeof(float));
+    a->queries = moe_arena_take(&to->rows, batch * a->stride.queries, sizeof(float));
+    a->attended = moe_arena_take(&to->rows, batch * a->stride.attended, sizeof(float));
+    moe_inputs_carve(&a->from_q_down, &to->rows, batch, c->q_rank);
+    carve_heads(a, to, c->n_heads, batch, larger(nope, c->kv_rank));
 }
 
 /* ... and shared keys: what groups of heads take in, and what the last matrix does. */
-static void carve_shared_keys(struct cpu_attention *a, struct moe_arena *arena,
+static void carve_shared_keys(struct cpu_attention *a, struct carving *to,
                               const struct moe_config *c, uint32_t batch)
 {
-    a->q_down = moe_arena_take(arena, batch * a->stride.q_down, sizeof(float));
+    a->q_down = moe_arena_take(&to->rows, batch * a->stride.q_down, sizeof(float));
     a->low_stride = moe_padded(c->out_groups * c->out_rank);
-    a->low = moe_arena_take(arena, batch * a->low_stride, sizeof(float));
-    moe_inputs_carve(&a->from_q_down, arena, batch, c->q_rank);
-    moe_inputs_carve(&a->from_low, arena, batch, c->out_groups * c->out_rank);
-    carve_heads(a, arena, c->out_groups, batch, c->n_heads * c->head_dim / c->out_groups);
+    a->low = moe_arena_take(&to->rows, batch * a->low_stride, sizeof(float));
+    moe_inputs_carve(&a->from_q_down, &to->rows, batch, c->q_rank);
+    moe_inputs_carve(&a->from_low, &to->rows, batch, c->out_groups * c->out_rank);
+    carve_heads(a, to, c->out_groups, batch, c->n_heads * c->head_dim / c->out_groups);
 }
 
-static void carve_attention(struct cpu_attention *a, struct moe_arena *arena,
-                            const struct moe_config *c, const struct moe_session_options *o,
-                            int n_threads)
+static void carve_attention(struct cpu_attention *a, struct carving *to, const struct moe_config *c,
+                            const struct moe_session_options *o, int n_threads)
 {
     const uint32_t n = o->batch;
     uint64_t batch = n;
     a->stride = moe_attention_strides(c);
-    a->q = moe_arena_take(arena, batch * a->stride.q, sizeof(float));
-    a->out = moe_arena_take(arena, batch * a->stride.out, sizeof(float));
-    a->k = moe_arena_take(arena, batch * a->stride.k, sizeof(float));
-    a->v = moe_arena_take(arena, batch * a->stride.v, sizeof(float));
+    a->q = moe_arena_take(&to->rows, batch * a->stride.q, sizeof(float));
+    a->out = moe_arena_take(&to->rows, batch * a->stride.out, sizeof(float));
+    a->k = moe_arena_take(&to->rows, batch * a->stride.k, sizeof(float));
+    a->v = moe_arena_take(&to->rows, batch * a->stride.v, sizeof(float));
     if (c->attn_gate)
-        a->gate = moe_arena_take(arena, batch * a->stride.out, sizeof(float));
+        a->gate = moe_arena_take(&to->rows, batch * a->stride.out, sizeof(float));
     a->queries = a->q;
     a->attended = a->out;
     if (c->out_groups)
-        carve_shared_keys(a, arena, c, n);
+        carve_shared_keys(a, to, c, n);
     if (c->kv_rank)
-        carve_latent(a, arena, c, n);
-    a->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, n), sizeof *a->tiles);
+        carve_latent(a, to, c, n);
+    a->tiles = moe_arena_take(&to->rows, moe_attention_max_tiles(c, n), sizeof *a->tiles);
     a->scratch_floats = moe_attention_scratch_floats(c, o->kv_kind);
-    a->scratch = moe_arena_take(arena, (uint64_t)n_threads * a->scratch_floats, sizeof(float));
-    moe_inputs_carve(&a->from_out, arena, n, c->n_heads * larger(c->value_dim, c->global_head_dim));
+    a->scratch = moe_arena_take(&to->other, (uint64_t)n_threads * a->scratch_floats, sizeof(float));
+    moe_inputs_carve(&a->from_out, &to->rows, n,
+                     c->n_heads * larger(c->value_dim, c->global_head_dim));
 }
 
-static void carve_index(struct cpu_index *x, struct moe_arena *arena, const struct moe_config *c,
+static void carve_index(struct cpu_index *x, struct carving *to, const struct moe_config *c,
                         const struct moe_session_options *o)
 {
     uint64_t batch = o->batch, n_tiles = (c->index_heads + MOE_TILE - 1) / MOE_TILE;
     x->q_stride = moe_padded((uint64_t)c->index_heads * c->index_dim);
     x->k_stride = moe_padded(c->index_dim);
     x->weights_stride = moe_padded(c->index_heads);
-    x->q = moe_arena_take(arena, batch * x->q_stride, sizeof(float));
-    x->k = moe_arena_take(arena, batch * x->k_stride, sizeof(float));
-    x->weights = moe_arena_take(arena, batch * x->weights_stride, sizeof(float));
+    x->q = moe_arena_take(&to->rows, batch * x->q_stride, sizeof(float));
+    x->k = moe_arena_take(&to->rows, batch * x->k_stride, sizeof(float));
+    x->weights = moe_arena_take(&to->rows, batch * x->weights_stride, sizeof(float));
     x->top = o->context > c->index_top ? c->index_top : 0;
     if (!x->top)
         return;
     uint64_t per_thread = (uint64_t)MOE_TILE * MOE_ATTENTION_CHUNK;
-    x->tiles = moe_arena_take(arena, n_tiles * c->index_dim * MOE_TILE, sizeof(float));
-    x->scores = moe_arena_take(arena, moe_padded(o->context), sizeof(float));
-    x->scratch = moe_arena_take(arena, (uint64_t)moe_par_threads() * per_thread, sizeof(float));
-    x->places = moe_arena_take(arena, batch * x->top, sizeof *x->places);
-    x->of = moe_arena_take(arena, batch, sizeof *x->of);
+    x->tiles = moe_arena_take(&to->other, n_tiles * c->index_dim * MOE_TILE, sizeof(float));
+    x->scores = moe_arena_take(&to->other, moe_padded(o->context), sizeof(float));
+    x->scratch =
+        moe_arena_take(&to->other, (uint64_t)moe_par_threads() * per_thread, sizeof(float));
+    x->places = moe_arena_take(&to->rows, batch * x->top, sizeof *x->places);
+    x->of = moe_arena_take(&to->rows, batch, sizeof *x->of);
     x->chosen = moe_kv_chosen_shape(c, o, x->top);
-    x->table = moe_arena_take(arena, x->chosen.per_sequence, sizeof *x->table);
-    x->chosen.whole.keys = moe_arena_take(arena, x->chosen.bytes, 1);
+    x->table = moe_arena_take(&to->other, x->chosen.per_sequence, sizeof *x->table);
+    x->chosen.whole.keys = moe_arena_take(&to->other, x->chosen.bytes, 1);
 }
 
-static void carve_feed_forward(struct cpu_feed_forward *f, struct moe_arena *arena,
+static void carve_feed_forward(struct cpu_feed_forward *f, struct carving *to,
                                const struct moe_config *c, uint32_t batch, int n_threads)
 {
     uint32_t width = larger(larger(c->dense_ff, c->expert_ff), c->shared_ff);
     uint64_t n_rows = larger(batch, c->top_k);
     f->stride = moe_padded(width);
     f->router_stride = moe_router_stride(c);
-    f->gate = moe_arena_take(arena, n_rows * f->stride, sizeof(float));
-    f->up = moe_arena_take(arena, n_rows * f->stride, sizeof(float));
-    f->probabilities = moe_arena_take(arena, batch * f->router_stride, sizeof(float));
+    f->gate = moe_arena_take(&to->rows, n_rows * f->stride, sizeof(float));
+    f->up = moe_arena_take(&to->rows, n_rows * f->stride, sizeof(float));
+    f->probabilities = moe_arena_take(&to->rows, batch * f->router_stride, sizeof(float));
     if (c->router_early) {
         uint64_t n = (uint64_t)batch * c->top_k;
-        f->seen_chosen = moe_arena_take(arena, n, sizeof *f->seen_chosen);
-        f->seen_weights = moe_arena_take(arena, n, sizeof *f->seen_weights);
+        f->seen_chosen = moe_arena_take(&to->rows, n, sizeof *f->seen_chosen);
+        f->seen_weights = moe_arena_take(&to->rows, n, sizeof *f->seen_weights);
     }
     f->router_scratch =
-        moe_arena_take(arena, (uint64_t)n_threads * 2 * f->router_stride, sizeof(float));
-    f->shared_scale = moe_arena_take(arena, (uint64_t)batch * MOE_PANEL_ROWS, sizeof(float));
-    f->bypass =
-        moe_arena_take(arena, c->soft_bypass ? batch * moe_padded(c->hidden) : 0, sizeof(float));
-    moe_inputs_carve(&f->gathered, arena, batch, c->hidden);
-    moe_inputs_carve(&f->from_gate, arena, batch, width);
-    f->single = moe_arena_take(arena, larger(c->top_k, 1), sizeof *f->single);
+        moe_arena_take(&to->other, (uint64_t)n_threads * 2 * f->router_stride, sizeof(float));
+    f->shared_scale = moe_arena_take(&to->rows, (uint64_t)batch * MOE_PANEL_ROWS, sizeof(float));
+    f->bypass = moe_arena_take(&to->rows, c->soft_bypass ? batch * moe_padded(c->hidden) : 0,
+                               sizeof(float));
+    moe_inputs_carve(&f->gathered, &to->rows, batch, c->hidden);
+    moe_inputs_carve(&f->from_gate, &to->rows, batch, width);
+    f->single = moe_arena_take(&to->other, larger(c->top_k, 1), sizeof *f->single);
     for (uint32_t i = 0; i < larger(c->top_k, 1); i++) {
         struct moe_inputs measure = {0};
-        moe_inputs_carve(f->single ? &f->single[i] : &measure, arena, 1, larger(c->expert_ff, 1));
+        moe_inputs_carve(f->single ? &f->single[i] : &measure, &to->other, 1,
+                         larger(c->expert_ff, 1));
     }
 }
 
-static void carve_recurrent(struct cpu_work *w, struct moe_arena *arena, const struct moe_config *c,
+static void carve_recurrent(struct cpu_work *w, struct carving *to, const struct moe_config *c,
                             uint32_t n)
 {
     struct cpu_recurrent *r = &w->recurrent;
@@ -138,21 +148,20 @@ static void carve_recurrent(struct cpu_work *w, struct moe_arena *arena, const s
     r->heads_stride = strides.heads;
     r->decay_stride = strides.decay;
     r->low_stride = moe_padded(strides.low);
-    r->mixed = moe_arena_take(arena, batch * w->states.stride, sizeof(float));
-    r->gate = moe_arena_take(arena, batch * r->values_stride, sizeof(float));
-    r->out = moe_arena_take(arena, batch * r->values_stride, sizeof(float));
-    r->beta = moe_arena_take(arena, batch * r->heads_stride, sizeof(float));
-    r->decay = moe_arena_take(arena, batch * r->decay_stride, sizeof(float));
+    r->mixed = moe_arena_take(&to->rows, batch * w->states.stride, sizeof(float));
+    r->gate = moe_arena_take(&to->rows, batch * r->values_stride, sizeof(float));
+    r->out = moe_arena_take(&to->rows, batch * r->values_stride, sizeof(float));
+    r->beta = moe_arena_take(&to->rows, batch * r->heads_stride, sizeof(float));
+    r->decay = moe_arena_take(&to->rows, batch * r->decay_stride, sizeof(float));
     for (int i = 0; i < 2 && strides.low; i++) {
-        r->low[i] = moe_arena_take(arena, batch * r->low_stride, sizeof(float));
-        moe_inputs_carve(&r->from_low[i], arena, n, strides.low);
+        r->low[i] = moe_arena_take(&to->rows, batch * r->low_stride, sizeof(float));
+        moe_inputs_carve(&r->from_low[i], &to->rows, n, strides.low);
     }
-    moe_inputs_carve(&r->from_out, arena, n, c->state_heads * c->state_value_dim);
+    moe_inputs_carve(&r->from_out, &to->rows, n, c->state_heads * c->state_value_dim);
 }
 
-static void carve_entries(struct cpu_entries *e, struct moe_arena *arena,
-                          const struct moe_config *c, const struct moe_session_options *o,
-                          int n_threads)
+static void carve_entries(struct cpu_entries *e, struct carving *to, const struct moe_config *c,
+                          const struct moe_session_options *o, int n_threads)
 {
     uint64_t batch = o->batch, n = 0;
     for (uint32_t layer = 0; layer < c->n_layers; layer++) {
@@ -166,66 +175,67 @@ static void carve_entries(struct cpu_entries *e, struct moe_arena *arena,
     e->queries_stride = moe_padded((uint64_t)c->index_heads * c->index_dim);
     e->weights_stride = moe_padded(c->index_heads);
     e->scratch_stride = moe_index_scratch_floats(c, n);
-    e->made = moe_arena_take(arena, batch * e->made_stride, sizeof *e->made);
-    e->completed = moe_arena_take(arena, batch, sizeof *e->completed);
+    e->made = moe_arena_take(&to->rows, batch * e->made_stride, sizeof *e->made);
+    e->completed = moe_arena_take(&to->rows, batch, sizeof *e->completed);
     if (n == 0)
         return;
-    e->queries = moe_arena_take(arena, batch * e->queries_stride, sizeof *e->queries);
-    e->weights = moe_arena_take(arena, batch * e->weights_stride, sizeof *e->weights);
-    e->scratch = moe_arena_take(arena, (uint64_t)n_threads * e->scratch_stride, sizeof *e->scratch);
-    e->chosen = moe_arena_take(arena, batch * c->index_top, sizeof *e->chosen);
-    e->n_chosen = moe_arena_take(arena, batch, sizeof *e->n_chosen);
+    e->queries = moe_arena_take(&to->rows, batch * e->queries_stride, sizeof *e->queries);
+    e->weights = moe_arena_take(&to->rows, batch * e->weights_stride, sizeof *e->weights);
+    e->scratch =
+        moe_arena_take(&to->other, (uint64_t)n_threads * e->scratch_stride, sizeof *e->scratch);
+    e->chosen = moe_arena_take(&to->rows, batch * c->index_top, sizeof *e->chosen);
+    e->n_chosen = moe_arena_take(&to->rows, batch, sizeof *e->n_chosen);
 }
 
-static void carve_streams(struct cpu_streams *st, struct moe_arena *arena,
-                          const struct moe_config *c, uint32_t batch)
+static void carve_streams(struct cpu_streams *st, struct carving *to, const struct moe_config *c,
+                          uint32_t batch)
 {
     uint32_t width = c->n_streams * c->hidden;
     st->stride = moe_padded(width);
     st->mix_stride = moe_padded((2 + c->n_streams) * c->n_streams);
-    st->streams = moe_arena_take(arena, batch * st->stride, sizeof *st->streams);
-    st->normed = moe_arena_take(arena, batch * st->stride, sizeof *st->normed);
-    st->mix = moe_arena_take(arena, batch * st->mix_stride, sizeof *st->mix);
-    moe_inputs_carve(&st->from_all, arena, batch, width);
+    st->streams = moe_arena_take(&to->rows, batch * st->stride, sizeof *st->streams);
+    st->normed = moe_arena_take(&to->rows, batch * st->stride, sizeof *st->normed);
+    st->mix = moe_arena_take(&to->rows, batch * st->mix_stride, sizeof *st->mix);
+    moe_inputs_carve(&st->from_all, &to->rows, batch, width);
 }
 
-static void carve_joined(struct cpu_work *w, struct moe_arena *arena, const struct moe_config *c,
+static void carve_joined(struct cpu_work *w, struct carving *to, const struct moe_config *c,
                          uint32_t batch)
 {
     uint32_t n = batch < CPU_JOINED_ROWS ? batch : CPU_JOINED_ROWS;
     w->joined_stride = moe_padded(2 * (uint64_t)c->hidden);
-    w->joined = moe_arena_take(arena, n * w->joined_stride, sizeof(float));
-    moe_inputs_carve(&w->from_joined, arena, n, 2 * c->hidden);
+    w->joined = moe_arena_take(&to->rows, n * w->joined_stride, sizeof(float));
+    moe_inputs_carve(&w->from_joined, &to->rows, n, 2 * c->hidden);
 }
 
-static void carve_cpu_work(struct cpu_work *w, struct moe_states *states, struct moe_arena *arena,
+static void carve_cpu_work(struct cpu_work *w, struct moe_states *states, struct carving *to,
                            const struct moe_config *c, const struct moe_session_options *o)
 {
     uint64_t batch = o->batch;
     int n_threads = moe_par_threads();
     states->stride = moe_padded(c->hidden);
-    states->h = moe_arena_take(arena, batch * states->stride, sizeof(float));
-    states->xn = moe_arena_take(arena, batch * states->stride, sizeof(float));
+    states->h = moe_arena_take(&to->rows, batch * states->stride, sizeof(float));
+    states->xn = moe_arena_take(&to->rows, batch * states->stride, sizeof(float));
     states->expert_out =
-        moe_arena_take(arena, batch * larger(c->top_k, 1) * states->stride, sizeof(float));
-    moe_inputs_carve(&states->inputs, arena, o->batch, c->hidden);
-    w->sum = moe_arena_take(arena, batch * states->stride, sizeof(float));
-    carve_attention(&w->attention, arena, c, o, n_threads);
+        moe_arena_take(&to->rows, batch * larger(c->top_k, 1) * states->stride, sizeof(float));
+    moe_inputs_carve(&states->inputs, &to->rows, o->batch, c->hidden);
+    w->sum = moe_arena_take(&to->rows, batch * states->stride, sizeof(float));
+    carve_attention(&w->attention, to, c, o, n_threads);
     if (moe_config_picks_positions(c))
-        carve_index(&w->index, arena, c, o);
-    carve_feed_forward(&w->ff, arena, c, o->batch, n_threads);
+        carve_index(&w->index, to, c, o);
+    carve_feed_forward(&w->ff, to, c, o->batch, n_threads);
     w->states = moe_recurrent_shape(c, moe_session_states(o));
     if (w->states.n_layers)
-        carve_recurrent(w, arena, c, o->batch);
+        carve_recurrent(w, to, c, o->batch);
     w->compressed = moe_compressed_shape(c, o);
     if (w->compressed.bytes)
-        carve_entries(&w->entries, arena, c, o, n_threads);
+        carve_entries(&w->entries, to, c, o, n_threads);
     if (c->n_streams)
-        carve_streams(&w->streams, arena, c, o->batch);
+        carve_streams(&w->streams, to, c, o->batch);
     if (c->n_drafting)
-        carve_joined(w, arena, c, o->batch);
+        carve_joined(w, to, c, o->batch);
     w->source_kv = o->n_sources ? moe_kv_source_shape(c, o) : (struct moe_kv){0};
-    w->source_table = moe_arena_take(arena, (uint64_t)o->n_sources * w->source_kv.per_sequence,
+    w->source_table = moe_arena_take(&to->other, (uint64_t)o->n_sources * w->source_kv.per_sequence,
                                      sizeof *w->source_table);
 }
 
@@ -233,15 +243,29 @@ uint64_t cpu_work_bytes(const struct moe_config *c, const struct moe_session_opt
 {
     struct cpu_work w = {0};
     struct moe_states states = {0};
-    struct moe_arena arena = {0};
-    carve_cpu_work(&w, &states, &arena, c, o);
+    struct carving sizes = {0};
+    carve_cpu_work(&w, &states, &sizes, c, o);
     struct moe_kv kv = moe_kv_shape(c, o);
-    uint64_t sum;
-    bool fits = !arena.overflowed && moe_add_u64(arena.used, kv.bytes, &sum) &&
-                moe_add_u64(sum, w.source_kv.bytes, &sum) &&
-                moe_add_u64(sum, w.states.bytes, &sum) &&
-                moe_add_u64(sum, w.compressed.bytes, &sum);
+    /* Where memory is given back, the first rows of each array end in a page of their own. */
+    uint64_t sum, ends = o->own_rows ? sizes.rows.n_taken * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+    bool fits =
+        !sizes.rows.overflowed && !sizes.other.overflowed &&
+        moe_add_u64(sizes.rows.used, sizes.other.used, &sum) && moe_add_u64(sum, ends, &sum) &&
+        moe_add_u64(sum, kv.bytes, &sum) && moe_add_u64(sum, w.source_kv.bytes, &sum) &&
+        moe_add_u64(sum, w.states.bytes, &sum) && moe_add_u64(sum, w.compressed.bytes, &sum);
     return fits ? sum : UINT64_MAX;
+}
+
+uint64_t cpu_work_rows_bytes(const struct moe_config *c, const struct moe_session_options *o,
+                             uint32_t n_rows)
+{
+    struct cpu_work w = {0};
+    struct moe_states states = {0};
+    struct carving sizes = {0};
+    struct moe_session_options few = *o;
+    few.batch = n_rows;
+    carve_cpu_work(&w, &states, &sizes, c, &few);
+    return sizes.rows.overflowed ? UINT64_MAX : sizes.rows.used;
 }
 
 /* ---- Open and close ---- */
@@ -259,14 +283,20 @@ static int allocate_cpu_work(struct cpu_work *w, struct moe_states *states,
                              const struct moe_config *c, const struct moe_session_options *o,
                              struct moe_err *err)
 {
-    struct moe_arena arena = {0};
-    carve_cpu_work(w, states, &arena, c, o);
-    w->block_bytes = arena.used;
-    w->block = moe_pages_alloc(w->block_bytes, err);
-    if (!w->block)
+    struct carving to = {0};
+    carve_cpu_work(w, states, &to, c, o);
+    w->rows_bytes = to.rows.used;
+    w->other_bytes = to.other.used;
+    w->rows = moe_pages_alloc(w->rows_bytes, err);
+    w->other = moe_pages_alloc(w->other_bytes, err);
+    if (!w->rows || !w->other)
         return MOE_ERR_MEMORY;
-    arena = (struct moe_arena){.base = w->block, .size = w->block_bytes};
-    carve_cpu_work(w, states, &arena, c, o);
+    w->own_rows = o->own_rows;
+    if (w->own_rows) /* huge pages would take more than the rows in use */
+        moe_pages_drop(w->rows, w->rows_bytes);
+    to.rows = (struct moe_arena){.base = w->rows, .size = w->rows_bytes};
+    to.other = (struct moe_arena){.base = w->other, .size = w->other_bytes};
+    carve_cpu_work(w, states, &to, c, o);
     w->kv = moe_kv_shape(c, o);
     if (w->index.top) {
         moe_kv_source_table(&w->index.chosen, 1, w->index.table);
@@ -303,11 +333,21 @@ int cpu_work_open(struct cpu_work **out, struct moe_states *states, const struct
     return status;
 }
 
+void cpu_work_give_back(struct cpu_work *w, uint32_t n_rows)
+{
+    if (w->own_rows && w->used_rows > w->own_rows && w->used_rows > n_rows) {
+        moe_pages_drop(w->rows, w->rows_bytes);
+        w->used_rows = 0;
+    }
+    w->used_rows = larger(w->used_rows, n_rows);
+}
+
 void cpu_work_close(struct cpu_work *w)
 {
     if (!w)
         return;
-    moe_pages_free(w->block, w->block_bytes);
+    moe_pages_free(w->rows, w->rows_bytes);
+    moe_pages_free(w->other, w->other_bytes);
     moe_pages_free(w->kv.whole.keys, w->kv.bytes);
     moe_pages_free(w->states.memory, w->states.bytes);
     moe_pages_free(w->compressed.memory, w->compressed.bytes);

@@ -93,6 +93,7 @@ void moe_expert_pools_size(struct moe_expert_pools *p, const struct moe_pack *pa
     else
         moe_pools_size(&p->pools, inventory, o->strategy ? o->strategy : &plain, o->high, o->low,
                        o->cache_bytes, o->n_working);
+    p->pools.loan = o->loan;
     const struct moe_follower_params choices = {inventory->n_layers, inventory->n_experts,
                                                 inventory->top_k, p->pools.bytes};
     if (o->strategy)

@@ -137,7 +137,8 @@ struct moe_cache_options {
     uint32_t top_k;       /* experts that a token visits in a layer; only sizes depend on it */
     const struct moe_config *config; /* of the model; borrowed while opening. NULL: it is not known
                                         which layers are an encoder's or choose by the token */
-    uint32_t n_staging; /* of the working slots, those for prefetched ones: for reports */
+    uint32_t n_staging;   /* of the working slots, those for prefetched ones: for reports */
+    struct moe_loan loan; /* of memory in the host */
     /* Of a plan, borrowed while opening: slots by class instead of cache_bytes and n_working, what
      * is loaded first, T and t_expert. NULL and 0: none. */
     const struct moe_pools *pools;

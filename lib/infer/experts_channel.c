@@ -152,15 +152,27 @@ static uint32_t channel_reap(void *ctx, bool wait, struct moe_arrival *arrivals,
     return n;
 }
 
+static void channel_lend(void *ctx, uint32_t slot, bool lent)
+{
+    struct cached *c = ctx;
+    const uint64_t bytes =
+        c->inventory.classes[moe_store_slot(c->store, slot)->class_index].slot_bytes;
+    if (lent)
+        moe_pages_drop(c->memory + c->slot_at[slot], bytes);
+    else
+        moe_pages_take_back(c->memory + c->slot_at[slot], bytes);
+}
+
 struct moe_channel cached_channel(struct cached *c)
 {
-    return (struct moe_channel){c,
-                                channel_submit,
-                                channel_promote,
-                                channel_cancel,
-                                channel_reap,
-                                cached_loaded,
-                                cached_failure,
-                                cached_hold,
-                                cached_limit_prefetches};
+    return (struct moe_channel){.ctx = c,
+                                .submit = channel_submit,
+                                .promote = channel_promote,
+                                .cancel = channel_cancel,
+                                .reap = channel_reap,
+                                .loaded = cached_loaded,
+                                .failure = cached_failure,
+                                .lend = channel_lend,
+                                .hold = cached_hold,
+                                .limit_prefetches = cached_limit_prefetches};
 }

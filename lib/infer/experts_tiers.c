@@ -272,15 +272,15 @@ static uint32_t tiers_reap(void *ctx, bool wait, struct moe_arrival *arrivals, u
 
 struct moe_channel tiers_channel(struct cached *c)
 {
-    return (struct moe_channel){c,
-                                tiers_submit,
-                                tiers_promote,
-                                tiers_cancel,
-                                tiers_reap,
-                                cached_loaded,
-                                cached_failure,
-                                cached_hold,
-                                cached_limit_prefetches};
+    return (struct moe_channel){.ctx = c,
+                                .submit = tiers_submit,
+                                .promote = tiers_promote,
+                                .cancel = tiers_cancel,
+                                .reap = tiers_reap,
+                                .loaded = cached_loaded,
+                                .failure = cached_failure,
+                                .hold = cached_hold,
+                                .limit_prefetches = cached_limit_prefetches};
 }
 
 /* ---- Opening ---- */

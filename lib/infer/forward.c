@@ -126,6 +126,8 @@ static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct
         s->sequences[rows[i].sequence].n_recorded++;
     if (first && s->pass.scheduler)
         moe_scheduler_begin_sequence(s->pass.scheduler);
+    if (s->stages->give_back) /* first: slots come back into what was borrowed of them */
+        s->stages->give_back(s, n_rows);
     if (ops->begin_tokens)
         ops->begin_tokens(s->experts, n_rows, phase != MOE_DECODE, s->phase);
     s->rows = rows;

@@ -28,6 +28,7 @@ static void add_counts(struct moe_counts *sum, const struct moe_counts *c)
     sum->known_prefetches += c->known_prefetches;
     sum->loads += c->loads;
     sum->evictions += c->evictions;
+    sum->lent += c->lent;
     sum->prefetch_wasted_bytes += c->prefetch_wasted_bytes;
 }
 

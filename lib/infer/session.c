@@ -97,6 +97,13 @@ uint64_t moe_session_bytes(const struct moe_config *config,
     return moe_add_u64(request_bytes(config, &o), stages, &sum) ? sum : UINT64_MAX;
 }
 
+uint64_t moe_session_rows_bytes(const struct moe_config *config,
+                                const struct moe_session_options *options, uint32_t n_rows)
+{
+    struct moe_session_options o = resolve(config, options);
+    return cpu_work_rows_bytes(config, &o, n_rows);
+}
+
 uint64_t moe_session_gpu_bytes(const struct moe_config *config,
                                const struct moe_session_options *options)
 {

@@ -26,6 +26,9 @@
  * sizes and allocates. UINT64_MAX: they overflow. */
 uint64_t moe_session_bytes(const struct moe_config *config,
                            const struct moe_session_options *options);
+/* ... and those of them, on the processor, that a pass of n_rows uses row by row. */
+uint64_t moe_session_rows_bytes(const struct moe_config *config,
+                                const struct moe_session_options *options, uint32_t n_rows);
 /* The KV cache, that of sources included, which grows into its room as positions are filled: part
  * of these bytes, or of the GPU's. */
 uint64_t moe_session_kv_bytes(const struct moe_config *config,

@@ -27,6 +27,9 @@ struct moe_stages_ops {
     uint64_t (*device_bytes)(const struct moe_config *config, const struct moe_session_options *o);
     /* Sets s->device and s->states. */
     int (*open)(struct moe_session *s, const struct moe_session_options *o, struct moe_err *err);
+    /* A pass of n_rows comes: gives memory back that larger ones have borrowed (own_rows of the
+     * session's options). NULL: nothing is borrowed. */
+    void (*give_back)(struct moe_session *s, uint32_t n_rows);
     void (*close)(struct moe_session *s); /* s->device is not NULL */
 
     /* The KV cache. NULL: it lies in the device's own memory. */

@@ -94,6 +94,9 @@ struct moe_session_options {
     uint32_t n_sequences; /* 0: 1 */
     uint32_t batch;       /* most rows per pass; 0: 256; raised to what must be in one: a source,
                              and with prefix_lm the context */
+    uint32_t own_rows;    /* on the processor, passes of more rows borrow memory of the experts'
+                             slots (sched/inventory.h, struct moe_loan), and give it back before the
+                             next one with fewer; 0: all memory is the session's own */
     /* With an encoder, else they do not matter: */
     uint32_t source_context; /* positions per source; 0: as context */
     uint32_t n_sources;      /* kept at a time; 0: as n_sequences */

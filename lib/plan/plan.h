@@ -33,6 +33,7 @@ struct moe_plan_memory {
     uint64_t total; /* the budget; 0: none, only the experts' share was named */
     uint64_t program, dense, kv, work;
     uint64_t experts; /* all slots, and the buffers of loading */
+    uint64_t lent;    /* of slots, to passes over a prompt, at most */
     uint64_t floor;   /* the smallest budget that works */
     uint64_t token;   /* experts that one token visits */
     uint64_t all;     /* all experts */

@@ -572,6 +572,11 @@ static void limit_link(void *ctx, double bytes)
 
 static struct moe_channel simulate_link_channel(struct simulate_link *l)
 {
-    return (struct moe_channel){l,    submit_segment, promote_item, cancel_item, reap_items,
-                                NULL, fail_item,      NULL,         limit_link};
+    return (struct moe_channel){.ctx = l,
+                                .submit = submit_segment,
+                                .promote = promote_item,
+                                .cancel = cancel_item,
+                                .reap = reap_items,
+                                .failure = fail_item,
+                                .limit_prefetches = limit_link};
 }

@@ -117,10 +117,22 @@ uint64_t moe_inventory_mean_bytes(const struct moe_inventory *i, uint32_t varian
 /* All experts at a variant, in slots. */
 uint64_t moe_inventory_all_bytes(const struct moe_inventory *i, uint32_t variant);
 
+/* What a pass of many rows borrows of the slots' memory to compute in: each row beyond the first
+ * `rows` takes row_bytes. row_bytes 0: nothing is lent. */
+struct moe_loan {
+    uint32_t rows;
+    uint64_t row_bytes;
+};
+static inline uint64_t moe_loan_bytes(const struct moe_loan *loan, uint32_t n_rows)
+{
+    return n_rows > loan->rows ? (n_rows - loan->rows) * loan->row_bytes : 0;
+}
+
 /* Slots by class. */
 struct moe_pools {
     uint32_t n_classes, n_slots;
     uint64_t bytes; /* of all slots */
+    struct moe_loan loan;
     struct moe_pool_params pools[MOE_MAX_CLASSES];
 };
 

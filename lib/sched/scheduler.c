@@ -49,6 +49,9 @@ struct moe_scheduler {
     bool prefill;
     bool source; /* the pass at work is the encoder's */
 
+    struct moe_loan loan;
+    uint64_t lent_bytes; /* of slots, now */
+
     struct slot_loads *loads;         /* [n_slots] */
     uint32_t n_requests, n_in_flight; /* segments */
     uint8_t *given_up; /* [n_slots] failed or cancelled, and still held or under way */
@@ -815,6 +818,7 @@ int moe_scheduler_open(struct moe_scheduler **out, const struct moe_scheduler_op
     s->top_k = o->inventory->top_k;
     s->strategy = *o->strategy;
     s->channel = o->channel;
+    s->loan = o->pools->loan;
     s->n_requests = o->n_requests;
     s->layer_seconds.value = o->layer_seconds;
     s->load_seconds.value = o->load_seconds;
@@ -914,58 +918,6 @@ int moe_scheduler_fill(struct moe_scheduler *s, const struct moe_progress *progr
 
 /* ---- Passes ---- */
 
-void moe_scheduler_begin_sequence(struct moe_scheduler *s)
-{
-    if (!s->strategy.keep_records)
-        moe_usage_begin_sequence(&s->usage);
-    if (s->usage.follower)
-        s->usage.follower->begin_sequence(s->usage.follower);
-    memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
-}
-
-void moe_scheduler_end_sequence(struct moe_scheduler *s, uint32_t n)
-{
-    if (!s->strategy.keep_records)
-        moe_usage_end_sequence(&s->usage, n);
-}
-
-void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefill,
-                                struct moe_counts *counts)
-{
-    account(s);
-    s->counts = counts;
-    s->prefill = prefill;
-    s->source = false;
-    s->streaming = UINT32_MAX;
-    s->n_queue = s->strategy.stream ? s->at_queue : s->n_queue;
-    forget_known(s);
-    forget_expected(s);
-    if (!prefill) {
-        memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
-        moe_store_take_back(s->store);
-    }
-    moe_store_begin_token(s->store);
-    moe_usage_begin_tokens(&s->usage, n);
-}
-
-void moe_scheduler_end_tokens(struct moe_scheduler *s, bool measure, double seconds, double stalled,
-                              double reading, uint64_t loads)
-{
-    if (!measure)
-        return;
-    if (seconds > stalled && s->n_layers > s->n_encoder)
-        moe_fading_add(&s->layer_seconds, (seconds - stalled) / (s->n_layers - s->n_encoder));
-    if (loads)
-        moe_fading_add(&s->load_seconds, reading / (double)loads);
-    limit_prefetches(s);
-    if (s->strategy.prefetch.measured)
-        moe_trial_token(&s->trial, seconds, reading >= SATURATED * seconds);
-}
-
-/*
- * Requests: the router has chosen, and each expert becomes a hit, a load, or something else.
- */
-
 static void finish_entry(struct moe_scheduler *s, struct moe_entry *e)
 {
     uint32_t slot = e->slot;
@@ -987,6 +939,95 @@ static void drop_request(struct moe_scheduler *s)
         if (s->entries[i].state != MOE_ENTRY_DONE)
             finish_entry(s, &s->entries[i]);
 }
+
+void moe_scheduler_begin_sequence(struct moe_scheduler *s)
+{
+    if (!s->strategy.keep_records)
+        moe_usage_begin_sequence(&s->usage);
+    if (s->usage.follower)
+        s->usage.follower->begin_sequence(s->usage.follower);
+    memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
+}
+
+void moe_scheduler_end_sequence(struct moe_scheduler *s, uint32_t n)
+{
+    if (!s->strategy.keep_records)
+        moe_usage_end_sequence(&s->usage, n);
+}
+
+static uint64_t slot_bytes(const struct moe_scheduler *s, uint32_t slot)
+{
+    return s->inventory->classes[moe_store_slot(s->store, slot)->class_index].slot_bytes;
+}
+
+static void lend_slot(struct moe_scheduler *s, uint32_t slot, bool lent)
+{
+    s->lent_bytes += lent ? slot_bytes(s, slot) : -slot_bytes(s, slot);
+    if (s->channel.lend)
+        s->channel.lend(s->channel.ctx, slot, lent);
+}
+
+/* Has slots of `bytes` lent, and no more than that takes. */
+static void lend(struct moe_scheduler *s, uint64_t bytes)
+{
+    struct moe_err ignored; /* what waits for a load that failed says so */
+    uint32_t slot;
+    while ((slot = moe_store_withdrawn(s->store)) != MOE_NO_SLOT &&
+           s->lent_bytes - slot_bytes(s, slot) >= bytes) {
+        moe_store_restore(s->store);
+        lend_slot(s, slot, false);
+    }
+    while (s->lent_bytes < bytes) {
+        slot = moe_store_withdraw(s->store);
+        if (slot != MOE_NO_SLOT) {
+            s->counts->lent++;
+            lend_slot(s, slot, true);
+        } else if (s->n_in_flight == 0 || reap_loads(s, true, &ignored) != MOE_OK) {
+            return;
+        }
+    }
+}
+
+void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefill,
+                                struct moe_counts *counts)
+{
+    account(s);
+    s->counts = counts;
+    s->prefill = prefill;
+    s->source = false;
+    s->streaming = UINT32_MAX;
+    s->n_queue = s->strategy.stream ? s->at_queue : s->n_queue;
+    forget_known(s);
+    forget_expected(s);
+    if (!prefill) {
+        memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
+        moe_store_take_back(s->store);
+    }
+    moe_store_begin_token(s->store);
+    moe_usage_begin_tokens(&s->usage, n);
+    if (s->loan.row_bytes) {
+        drop_request(s);
+        lend(s, moe_loan_bytes(&s->loan, n));
+    }
+}
+
+void moe_scheduler_end_tokens(struct moe_scheduler *s, bool measure, double seconds, double stalled,
+                              double reading, uint64_t loads)
+{
+    if (!measure)
+        return;
+    if (seconds > stalled && s->n_layers > s->n_encoder)
+        moe_fading_add(&s->layer_seconds, (seconds - stalled) / (s->n_layers - s->n_encoder));
+    if (loads)
+        moe_fading_add(&s->load_seconds, reading / (double)loads);
+    limit_prefetches(s);
+    if (s->strategy.prefetch.measured)
+        moe_trial_token(&s->trial, seconds, reading >= SATURATED * seconds);
+}
+
+/*
+ * Requests: the router has chosen, and each expert becomes a hit, a load, or something else.
+ */
 
 /* The lowest precision that suffices for an expert of the request, wherever it is computed. */
 static uint32_t acceptable(const struct moe_scheduler *s, enum moe_importance importance,

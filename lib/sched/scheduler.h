@@ -56,6 +56,7 @@ struct moe_counts {
      * the pass began; of the prefetches, those that followed. */
     uint64_t known, known_prefetches;
     uint64_t loads, evictions;
+    uint64_t lent; /* slots, when a pass borrowed their memory */
     uint64_t prefetch_wasted_bytes;
 };
 
@@ -88,6 +89,8 @@ struct moe_channel {
     void (*hold)(void *ctx, bool holds);
     /* Of prefetches about so many bytes may be in flight when a demand comes. May be NULL. */
     void (*limit_prefetches)(void *ctx, double bytes);
+    /* The memory of a slot is lent, or is the slot's again. May be NULL. */
+    void (*lend)(void *ctx, uint32_t slot, bool lent);
 };
 
 /* ---- Opening ---- */
@@ -131,7 +134,9 @@ int moe_scheduler_fill(struct moe_scheduler *s, const struct moe_progress *progr
 void moe_scheduler_begin_sequence(struct moe_scheduler *s);
 /* A sequence of n tokens has ended, and others have not. */
 void moe_scheduler_end_sequence(struct moe_scheduler *s, uint32_t n);
-/* n further tokens; counts receives what becomes of them, prefill or decode. */
+/* n further tokens; counts receives what becomes of them, prefill or decode. Slots whose memory
+ * such a pass borrows (the pools' loan) are empty from here on, and others come back: the pass
+ * before is over, and what it borrowed is given back, but for what this one borrows too. */
 void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefill,
                                 struct moe_counts *counts);
 /* The pass is over and took `seconds`; the computing threads waited `stalled` seconds of these for

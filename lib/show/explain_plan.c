@@ -205,8 +205,12 @@ uint32_t moe_explain_memory(const struct moe_plan *p, const struct moe_plan_memo
     if (m->kv && p->kv[0])
         snprintf(out[n - 1].name, sizeof out[n - 1].name,
                  "the text: a context of %" PRIu32 " tokens as %s", m->context, p->kv);
-    add_part(out, &n, (double)m->work, "reading prompts by", m->batch);
-    add_part(out, &n, (double)m->experts, "experts", 0);
+    if (m->lent)
+        add_part(out, &n, (double)m->work, "buffers", 0);
+    else
+        add_part(out, &n, (double)m->work, "reading prompts by", m->batch);
+    add_part(out, &n, (double)(m->experts - m->lent), "experts", 0);
+    add_part(out, &n, (double)m->lent, "experts, or prompts by", m->batch);
     add_part(out, &n, m->total > used ? (double)(m->total - used) : 0, "unused", 0);
     return n;
 }

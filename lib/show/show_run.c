@@ -57,6 +57,7 @@ static void put_counts(struct moe_emit *e, const struct moe_phase_stats *p)
         {"prefetches_used", p->experts.prefetches_used},
         {"loads", p->experts.loads},
         {"evictions", p->experts.evictions},
+        {"lent", p->experts.lent},
         {"bytes_read", p->bytes_read},
         {"bytes_uploaded", p->bytes_uploaded},
         {"host_hits", p->host_hits},
@@ -248,6 +249,9 @@ static void put_notes(struct moe_buf *out, const struct moe_phase_stats *all)
                        " prefetches, %" PRIu64 " of them used\n",
                        100 * ratio((double)n->predicted_right, (double)n->predicted), n->predicted,
                        n->prefetches, n->prefetches_used);
+    if (n->lent)
+        moe_buf_printf(out, "lent     %" PRIu64 " slots of experts to prompts, to compute in\n",
+                       n->lent);
     if (n->known)
         moe_buf_printf(
             out, "known    %" PRIu64 " activations by their tokens alone, %" PRIu64 " prefetches\n",

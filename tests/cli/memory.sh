@@ -20,6 +20,15 @@ for more in 1 2 4 8 12; do
     expect_stdout "$want" "floor + $more MiB: the same tokens"
     check "... and its peak stays below" [ "$(figure peak_rss_bytes)" -le $(((floor + more) << 20)) ]
 done
+# A long prompt borrows slots, and no more than the budget.
+head -c 900 tests/data/stories.valid.txt >"$tmp/long.txt"
+long() { run "$bin/moe-run" "$tiny" --raw -f "$tmp/long.txt" -n 8 --temp 0 --stats-json "$tmp/stats" "$@"; }
+long --strategy resident
+want_long=$(cat "$out")
+long --memory "$((floor + 6))M"
+expect_stdout "$want_long" "a long prompt: the same tokens"
+check "... and its peak stays below" [ "$(figure peak_rss_bytes)" -le $(((floor + 6) << 20)) ]
+check "... whose passes borrowed slots" [ "$(figure lent)" -gt 0 ]
 for cache in random fifo lru lfu arc pinned; do
     for alloc in global per-layer; do
         ask --expert-memory 2M --cache $cache --alloc $alloc

@@ -10,8 +10,9 @@
 #include "phase_fixture.h"
 #include "strategies_fixture.h"
 
-/* A trace of all documents, as the resident engine computes them; half of each is its prompt. */
-static inline void lockstep_write_trace(const struct strategies *f, const char *path, uint32_t keep)
+/* A trace of all documents, as the resident engine computes them; so much of each is its prompt. */
+static inline void lockstep_write_trace(const struct strategies *f, const char *path, uint32_t keep,
+                                        uint32_t prompt_percent)
 {
     struct moe_err err = {0};
     struct moe_statistics *counted = NULL;
@@ -25,7 +26,9 @@ static inline void lockstep_write_trace(const struct strategies *f, const char *
                                           .has_ids = true};
     const struct moe_engine_options o = strategies_options(f, "resident", 0);
     struct moe_engine *e = strategies_open(f, &o);
-    assert_ok(moe_statistics_new(&counted, &f->statistics->shape, &err), &err);
+    struct moe_statistics_shape counts = f->statistics->shape;
+    counts.prompt_percent = prompt_percent;
+    assert_ok(moe_statistics_new(&counted, &counts, &err), &err);
     assert_ok(moe_trace_create(&w, path, &shape, &err), &err);
     assert_ok(moe_probe_open(&probe, e->session, counted, &err), &err);
     moe_probe_set_trace(probe, w);
@@ -37,11 +40,12 @@ static inline void lockstep_write_trace(const struct strategies *f, const char *
     moe_engine_close(e);
 }
 
-/* The documents through an engine, prompts of N_ALL / 2 tokens in passes of `batch` rows. */
-static inline void lockstep_run(struct moe_engine *e, const struct strategies *f, uint32_t batch)
+/* The documents through an engine, their prompts in passes of `batch` rows. */
+static inline void lockstep_run(struct moe_engine *e, const struct strategies *f, uint32_t batch,
+                                uint32_t n_prompt)
 {
     for (int d = 0; d < N_DOCUMENTS; d++)
-        strategies_run(e->session, f->ids[d], batch, N_ALL / 2, NULL);
+        strategies_run(e->session, f->ids[d], batch, n_prompt, NULL);
 }
 
 #endif

@@ -92,6 +92,7 @@ static inline void check_phase(const char *what, const struct moe_phase_stats *r
     CHECK(known_prefetches);
     CHECK(loads);
     CHECK(evictions);
+    CHECK(lent);
     CHECK(prefetch_wasted_bytes);
 #undef CHECK
     check_count(what, "bytes", r->bytes_read, s->bytes);

@@ -19,7 +19,7 @@ static int open_all(void **state)
     struct moe_err err = {0};
     strategies_set_up(&fixture, "follow");
     snprintf(trace_path, sizeof trace_path, "/tmp/moe-follow-%d.trace", (int)getpid());
-    lockstep_write_trace(&fixture, trace_path, moe_trace_default_keep(EXPERTS, TOP_K));
+    lockstep_write_trace(&fixture, trace_path, moe_trace_default_keep(EXPERTS, TOP_K), 50);
     assert_ok(moe_trace_open(&trace, trace_path, &err), &err);
     return 0;
 }

@@ -15,7 +15,7 @@ enum { N_CELLS = 5 };
 #endif
 
 static struct strategies fixture;
-static struct moe_trace *trace;
+static struct moe_trace *trace, *long_prompts;
 static char trace_path[128];
 
 static int open_all(void **state)
@@ -23,14 +23,18 @@ static int open_all(void **state)
     struct moe_err err = {0};
     strategies_set_up(&fixture, "lockstep");
     snprintf(trace_path, sizeof trace_path, "/tmp/moe-lockstep-%d.trace", (int)getpid());
-    lockstep_write_trace(&fixture, trace_path, moe_trace_default_keep(EXPERTS, TOP_K));
+    lockstep_write_trace(&fixture, trace_path, moe_trace_default_keep(EXPERTS, TOP_K), 50);
     assert_ok(moe_trace_open(&trace, trace_path, &err), &err);
+    unlink(trace_path);
+    lockstep_write_trace(&fixture, trace_path, moe_trace_default_keep(EXPERTS, TOP_K), 75);
+    assert_ok(moe_trace_open(&long_prompts, trace_path, &err), &err);
     return 0;
 }
 
 static int close_all(void **state)
 {
     moe_trace_close(trace);
+    moe_trace_close(long_prompts);
     unlink(trace_path);
     strategies_tear_down(&fixture);
     return 0;
@@ -76,7 +80,7 @@ static struct moe_trace *run_recorded(struct moe_engine *e, uint32_t batch)
     snprintf(path, sizeof path, "%s.own", trace_path);
     assert_ok(moe_trace_create(&r.writer, path, &shape, &err), &err);
     e->session->observer = (struct moe_observer){.ctx = &r, .routed = record_routed};
-    lockstep_run(e, &fixture, batch);
+    lockstep_run(e, &fixture, batch, N_ALL / 2);
     e->session->observer = (struct moe_observer){0};
     assert_ok(moe_trace_commit(r.writer, &err), &err);
     assert_ok(moe_trace_open(&own, path, &err), &err);
@@ -88,7 +92,8 @@ static struct moe_trace *run_recorded(struct moe_engine *e, uint32_t batch)
 
 enum replay { REPLAY_RESIDENT = 0, REPLAY_OWN };
 
-/* One strategy in one memory at one ratio of a load to a layer. */
+/* One strategy in one memory at one ratio of a load to a layer. demand: tokens' experts; below 0,
+ * MiB beside the program of a whole budget, in which prompts borrow slots. */
 static void compare_at(const char *words, double demand, double ratio, uint32_t batch,
                        bool test_device, enum replay replay, const struct moe_link_costs *costs)
 {
@@ -105,10 +110,15 @@ static void compare_at(const char *words, double demand, double ratio, uint32_t 
         pace.attend = 3e-6;
     }
     snprintf(what, sizeof what, "%s, demand %g, load %g, batch %u", words, demand, ratio, batch);
+    if (demand < 0) {
+        o.expert_memory_bytes = 0;
+        o.statistics = NULL; /* which would take of the run's budget, and not of its plan's */
+        o.memory_bytes = moe_program_bytes(false) + (uint64_t)(-demand * (1 << 20));
+    }
     o.lockstep = true;
     o.link_rate = pace.load_rate;
     o.pace = &pace;
-    o.session.batch = batch;
+    o.session.batch = demand < 0 ? 4 * batch : batch; /* a loan for a few rows is none */
     o.seed = 5;
     if (test_device)
         o.device = (struct moe_device_choice){
@@ -120,22 +130,24 @@ static void compare_at(const char *words, double demand, double ratio, uint32_t 
     if (replay == REPLAY_OWN)
         own = run_recorded(e, batch);
     else
-        lockstep_run(e, &fixture, batch);
+        lockstep_run(e, &fixture, batch, demand < 0 ? N_PROMPT : N_ALL / 2);
 
     assert_ok(moe_pack_fit_open(&fit, fixture.pack, &o, &err), &err);
     const struct moe_fitter fitter = moe_pack_fit_fitter(fit);
     assert_ok(fitter.fit(fitter.ctx, &o.strategy, NULL, &fitted, &err), &err);
     const struct moe_simulation in = {
-        .trace = own ? own : trace,
+        .trace = own          ? own
+                 : demand < 0 ? long_prompts
+                              : trace,
         .scheduler = {.inventory = moe_pack_fit_inventory(fit),
                       .strategy = &fitted.strategy,
                       .high = fitted.high,
                       .low = fitted.low,
                       .pools = &fitted.pools,
-                      .frequency = fixture.statistics->series[MOE_S_ACTIVATIONS],
-                      .placement = moe_statistics_placement(fixture.statistics),
+                      .frequency = o.statistics ? o.statistics->series[MOE_S_ACTIVATIONS] : NULL,
+                      .placement = o.statistics ? moe_statistics_placement(o.statistics) : NULL,
                       .seed = o.seed},
-        .statistics = fixture.statistics,
+        .statistics = o.statistics,
         .pace = &pace,
         .batch = batch,
         .log = &logs[1],
@@ -148,6 +160,9 @@ static void compare_at(const char *words, double demand, double ratio, uint32_t 
     e->experts->ops->begin_tokens(e->experts, 0, false, &(struct moe_phase_stats){0});
     check_phase(what, prefill, &simulated.prefill);
     check_phase(what, decode, &simulated.decode);
+    if ((prefill->experts.lent > 0) != (demand < 0) || decode->experts.lent > 0)
+        fail_msg("%s: %d slots were lent to prompts, %d to answers", what,
+                 (int)prefill->experts.lent, (int)decode->experts.lent);
     moe_trace_close(own);
     moe_pack_fit_close(fit);
     moe_engine_close(e);
@@ -280,6 +295,23 @@ static void preferences_are_the_same(void **state)
     }
 }
 
+enum { LENDING = 19 };
+/* Slots that prompts borrow leave and come back in both alike. */
+static void loans_are_the_same(void **state)
+{
+    static const char *const words[] = {"lru",
+                                        "lru cache=arc alloc=shallow:2",
+                                        "prefetch",
+                                        "prefetch cache=learned",
+                                        "lru alloc=per-layer",
+                                        "moe-infinity",
+                                        "prefetch protect=on protect-tokens=on"};
+    for (size_t i = 0; i < N_ITEMS(words); i++) {
+        compare(words[i], -LENDING, 0.3, 24, false, REPLAY_RESIDENT);
+        compare(words[i], -LENDING, 1.5, 20, false, REPLAY_RESIDENT);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +320,7 @@ int main(void)
         cmocka_unit_test(a_second_device_is_modelled),
         cmocka_unit_test(precisions_are_the_same),
         cmocka_unit_test(preferences_are_the_same),
+        cmocka_unit_test(loans_are_the_same),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -4,11 +4,13 @@
  */
 #define _DEFAULT_SOURCE
 #include <malloc.h>
+#include <sys/mman.h>
 
 #include "api/moe.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/memory.h"
+#include "infer/cpu_stages.h"
 #include "profile/statistics.h"
 
 #include "model_fixture.h"
@@ -120,6 +122,56 @@ static void shares_of_engines(void **state)
 {
     (void)state;
     in_each_pack(open_with_shares);
+}
+
+static uint64_t present(void *at, uint64_t bytes)
+{
+    static unsigned char pages[1 << 16];
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), n = (bytes + page - 1) / page;
+    uint64_t sum = 0;
+    assert_true(n <= sizeof pages);
+    assert_int_equal(mincore(at, bytes, pages), 0);
+    for (uint64_t i = 0; i < n; i++)
+        sum += (pages[i] & 1) * page;
+    return sum;
+}
+
+/* A pass takes no more of what it borrows than its rows, and the next smaller one gives it back. */
+static void borrow_and_give_back(const char *path, const char *name)
+{
+    enum { ROWS = 48, OWN = 16 };
+    static const uint32_t passes[] = {OWN, 20, ROWS, 1, 30, OWN};
+    struct moe_err err = {0};
+    struct moe_engine *e;
+    struct moe_engine_options o = {.session = {.context = ROWS, .n_sequences = 1}};
+    assert_ok(moe_engine_open(&e, path, &o, NULL, &err), &err);
+    const struct moe_config *c = &e->model->config;
+    o.session = (struct moe_session_options){.context = ROWS, .batch = ROWS, .own_rows = OWN};
+    moe_engine_close_session(e);
+    const uint64_t with = moe_session_bytes(c, &o.session);
+    assert_ok(moe_engine_open_session(e, &o.session, &err), &err);
+    struct cpu_work *w = e->session->device;
+    o.session.own_rows = 0;
+    const uint64_t ends = with - moe_session_bytes(c, &o.session);
+    for (size_t i = 0; i < N_ITEMS(passes) && !c->n_encoder && !c->prefix_lm; i++) {
+        struct moe_row rows[ROWS];
+        for (uint32_t k = 0; k < passes[i]; k++)
+            rows[k] = (struct moe_row){.position = k, .token = k + 1};
+        assert_ok(
+            moe_forward(e->session, MOE_PREFILL, rows, passes[i], 0, c->n_layers, NULL, NULL, &err),
+            &err);
+        const uint64_t may = moe_session_rows_bytes(c, &o.session, passes[i]) + ends;
+        if (present(w->rows, w->rows_bytes) > may)
+            fail_msg("%s: a pass of %u rows has %.0f KiB, not %.0f", name, passes[i],
+                     (double)present(w->rows, w->rows_bytes) / 1024, (double)may / 1024);
+    }
+    moe_engine_close(e);
+}
+
+static void passes_borrow_no_more_than_their_rows(void **state)
+{
+    (void)state;
+    in_each_pack(borrow_and_give_back);
 }
 
 /* The same budget is split alike whatever the process holds. */
@@ -237,6 +289,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(directories),
         cmocka_unit_test(shares_of_engines),
+        cmocka_unit_test(passes_borrow_no_more_than_their_rows),
         cmocka_unit_test(a_larger_process_has_the_same_split),
         cmocka_unit_test(the_library_counts_its_threads),
         cmocka_unit_test(more_than_the_most_changes_nothing),

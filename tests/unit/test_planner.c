@@ -20,7 +20,7 @@ static int open_all(void **state)
     struct moe_err err = {0};
     strategies_set_up(&fixture, "planner");
     snprintf(trace_path, sizeof trace_path, "/tmp/moe-planner-%d.trace", (int)getpid());
-    lockstep_write_trace(&fixture, trace_path, moe_trace_default_keep(EXPERTS, TOP_K));
+    lockstep_write_trace(&fixture, trace_path, moe_trace_default_keep(EXPERTS, TOP_K), 50);
     assert_ok(moe_trace_open(&trace, trace_path, &err), &err);
     assert_ok(moe_lookups_read(&lookups, trace, (struct moe_excerpt){0}, &err), &err);
     return 0;
@@ -408,6 +408,7 @@ static void curves_end_where_all_experts_fit(void **state)
     enum { HALF_MIB = 1 << 19 };
     struct planning p;
     begin(&p, "lru", 0, 1);
+    p.planner.exact = true; /* as moe-plan searches: fewer experts are faster than all */
     const struct moe_strategy lru = p.options.strategy;
     open_budget(&p, (uint64_t)1 << 40);
     const struct moe_fitted most = time_of(&p).fitted;
@@ -468,7 +469,7 @@ static void an_engine_does_as_planned(void **state)
         const struct moe_simulated_phase *s = &t.simulated.decode;
         const struct moe_engine_options o = following(&p, plan);
         struct moe_engine *e = strategies_open(&fixture, &o);
-        lockstep_run(e, &fixture, BATCH);
+        lockstep_run(e, &fixture, BATCH, N_ALL / 2);
         const struct moe_phase_stats *r = &e->session->stats.decode;
         const struct moe_counts *a = &r->experts, *b = &s->experts;
         if (a->cache_hits != b->cache_hits || a->prefetch_hits != b->prefetch_hits ||

@@ -46,7 +46,7 @@ static int open_all(void **state)
     char path[128];
     strategies_set_up(&fixture, "recount");
     snprintf(path, sizeof path, "/tmp/moe-recount-%d.trace", (int)getpid());
-    lockstep_write_trace(&fixture, path, EXPERTS);
+    lockstep_write_trace(&fixture, path, EXPERTS, 50);
     read_trace(path);
     unlink(path);
     return 0;

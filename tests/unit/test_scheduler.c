@@ -135,7 +135,13 @@ static struct moe_scheduler *open_narrow(struct moe_strategy *strategy, uint32_t
         .contents = contents,
         .n_contents = n_contents,
         .n_requests = room + MOE_PACK_MAX_SEGMENTS - 1,
-        .channel = {&channel, submit, promote, cancel, reap, NULL, failure, NULL, limit_prefetches},
+        .channel = {.ctx = &channel,
+                    .submit = submit,
+                    .promote = promote,
+                    .cancel = cancel,
+                    .reap = reap,
+                    .failure = failure,
+                    .limit_prefetches = limit_prefetches},
     };
     struct moe_scheduler *s = NULL;
     assert_ok(moe_scheduler_open(&s, &options, &err), &err);

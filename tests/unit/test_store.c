@@ -292,6 +292,58 @@ static void the_cache_lends_slots(void **state)
     moe_store_close(s);
 }
 
+/* What the cache gives up for a while is what it has not filled, then what its policy evicts, in
+ * use or not; of layers the one with most of its slots left. It comes back as it was. */
+static void withdrawn_slots_come_back(void **state)
+{
+    static const uint32_t per_layer[N_LAYERS] = {2, 0, 4};
+    struct moe_store *s = open_store("lru", 3, 1, NULL, 1);
+    assert_int_equal(moe_store_withdrawn(s), MOE_NO_SLOT);
+    ask(s, 0, 0, 0);
+    ask(s, 0, 1, 0);
+    uint32_t unfilled = moe_store_withdraw(s), oldest = moe_store_find(s, key_at(0, 0), 0);
+    check(s);
+    assert_true(unfilled != MOE_NO_SLOT && unfilled != oldest);
+    assert_int_equal(moe_store_counts(s)->evictions, 0);
+    moe_store_protect(s, key_at(0, 0), true); /* until the next pass */
+    assert_int_equal(moe_store_withdraw(s), oldest);
+    assert_int_equal(moe_store_counts(s)->evictions, 1);
+    check(s);
+    uint32_t last = moe_store_find(s, key_at(0, 1), 0);
+    moe_store_use(s, last);
+    assert_int_equal(moe_store_withdraw(s), MOE_NO_SLOT); /* in use */
+    moe_store_release(s, last);
+    assert_false(ask(s, 1, 0, 0)); /* one slot is left to keep experts */
+    assert_false(ask(s, 0, 1, 0));
+    assert_true(ask(s, 0, 1, 0));
+    assert_int_equal(moe_store_withdrawn(s), oldest);
+    moe_store_restore(s);
+    assert_int_equal(moe_store_withdrawn(s), unfilled);
+    moe_store_restore(s);
+    check(s);
+    for (int again = 0; again < 2; again++)
+        for (uint32_t expert = 0; expert < 3; expert++)
+            assert_int_equal(ask(s, 2, expert, 0), again);
+    moe_store_close(s);
+
+    s = open_store("lru", 6, 1, per_layer, 1);
+    for (uint32_t expert = 0; expert < 4; expert++) {
+        ask(s, 0, expert % 2, 0);
+        ask(s, 2, expert, 0);
+    }
+    for (uint32_t i = 0; i < 6; i++) {
+        uint32_t n[N_LAYERS] = {0};
+        assert_int_not_equal(moe_store_withdraw(s), MOE_NO_SLOT);
+        for (uint32_t key = 0; key < N_LAYERS * N_EXPERTS; key++)
+            n[key / N_EXPERTS] += moe_store_find(s, key, 0) != MOE_NO_SLOT;
+        assert_int_equal(n[0] + n[2], 5 - i);
+        assert_true(2 * n[0] + 2 >= n[2] && n[2] + 2 >= 2 * n[0]); /* in proportion */
+        check(s);
+    }
+    assert_int_equal(moe_store_withdraw(s), MOE_NO_SLOT); /* none is left */
+    moe_store_close(s);
+}
+
 static void a_better_variant_serves_a_lesser_request(void **state)
 {
     struct moe_store *s = open_store("lru", 2, 1, NULL, 2);
@@ -339,7 +391,7 @@ static void invariants_hold_under_random_use(void **state)
             struct moe_store *s =
                 open_store(ops->name, 6, 3, p % 2 ? shares : NULL, (uint32_t)variants);
             uint64_t random = 77 + (uint64_t)p;
-            uint32_t pinned[64], n_pinned = 0, taken = 0;
+            uint32_t pinned[64], n_pinned = 0, taken = 0, withdrawn = 0;
             for (int step = 0; step < 20000; step++) {
                 uint32_t layer = (uint32_t)(test_random(&random) % N_LAYERS);
                 uint32_t expert = (uint32_t)(test_random(&random) % N_EXPERTS);
@@ -381,7 +433,11 @@ static void invariants_hold_under_random_use(void **state)
                             moe_store_failed(s, slot);
                     }
                     break;
-                default: /* done with one */
+                default: /* done with one; or a pass begins, with more rows or fewer */
+                    if (test_random(&random) % 8 == 0)
+                        withdrawn += moe_store_withdraw(s) != MOE_NO_SLOT;
+                    else if (test_random(&random) % 4 == 0 && moe_store_withdrawn(s) != MOE_NO_SLOT)
+                        moe_store_restore(s);
                     if (n_pinned)
                         moe_store_release(s, pinned[--n_pinned]);
                 }
@@ -389,7 +445,7 @@ static void invariants_hold_under_random_use(void **state)
                 for (uint32_t i = 0; i < n_pinned; i++)
                     assert_true(moe_store_slot(s, pinned[i])->pins > 0);
             }
-            assert_true(taken > 2000);
+            assert_true(taken > 2000 && (withdrawn > 100 || ops == &moe_policy_pinned));
             moe_store_close(s);
         }
     }
@@ -409,6 +465,7 @@ int main(void)
         cmocka_unit_test(an_expert_takes_the_place_of_another),
         cmocka_unit_test(free_cache_slots_are_not_for_staging),
         cmocka_unit_test(the_cache_lends_slots),
+        cmocka_unit_test(withdrawn_slots_come_back),
         cmocka_unit_test(a_better_variant_serves_a_lesser_request),
         cmocka_unit_test(a_failed_load_is_forgotten),
         cmocka_unit_test(given_up_while_loading_it_stays_until_written),
