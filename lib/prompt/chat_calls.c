@@ -450,8 +450,15 @@ static bool find_parts(const char *text, const char *name, struct parts *out)
 
 /* ---- Learning ---- */
 
+/* The bytes of a mark that text begins with and the prompt ends with. */
+static size_t repeated_mark(const char *text, const char *prompt)
+{
+    const size_t n = strchr("<[", *text) ? strcspn(text, ">]") + 1 : 0, m = strlen(prompt);
+    return n < MAX_MARK && n <= m && memcmp(prompt + m - n, text, n) == 0 ? n : 0;
+}
+
 /* Where the calls of an answer begin: where it differs from an answer in words, or from what opens
- * it. */
+ * it, which may have instructions before its last mark. */
 static const char *begin_of_calls(const char *calls, const char *answer, const char *prompt)
 {
     size_t n = 0, opens = 0;
@@ -461,7 +468,9 @@ static const char *begin_of_calls(const char *calls, const char *answer, const c
     while (calls[opens] && calls[opens] == prompt[opens])
         opens++;
     n = open_mark(calls, n);
-    return opens < n && !memchr(calls + opens, '>', n - opens) ? calls + opens : calls + n;
+    const char *begin =
+        opens < n && !memchr(calls + opens, '>', n - opens) ? calls + opens : calls + n;
+    return begin + repeated_mark(begin, prompt);
 }
 
 /* Cuts a piece where the answer ends. */
@@ -589,8 +598,8 @@ static bool learn_form(struct chat_probe *p, const char *one, const char *two, c
     take_begin(&middle, form->single ? 0 : n_close);
     if (before.n + open.n + close.n + middle.n > MAX_PIECE)
         return false;
-    if (post.n > MAX_PIECE)
-        post.n = 0; /* instructions, not an end */
+    if (post.n > MAX_PIECE) /* instructions behind the end */
+        post.n = strcspn(post.at, "<") < MAX_PIECE ? strcspn(post.at, "<") : 0;
     form->begin = with_holes(before, NULL, &failed);
     form->open = with_holes(open, form->single ? NULL : open2.at, &failed);
     bool same = !form->single && second.named.n == first.named.n;

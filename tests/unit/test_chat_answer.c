@@ -181,16 +181,23 @@ static bool round_trip(const char *name, const char *source, const json_t *tools
         if (same < prompt.size) /* the prompt opens a thought, say */
             while (same && !strchr("<[\n", text[same]))
                 same--;
-        static const char closes[] = "</think>"; /* once more, after the prompt (DeepSeek-V3.2) */
-        if (prompt.size > strlen(closes) && strncmp(text + same, closes, strlen(closes)) == 0 &&
-            memcmp(prompt.data + prompt.size - strlen(closes), closes, strlen(closes)) == 0)
-            same += strlen(closes);
+        /* Once more, after the prompt (DeepSeek-V3.2, Command R+). */
+        static const char *const twice[] = {"</think>", "<|CHATBOT_TOKEN|>"};
+        for (int i = 0; i < 2; i++) {
+            const size_t m = strlen(twice[i]);
+            if (prompt.size > m && strncmp(text + same, twice[i], m) == 0 &&
+                memcmp(prompt.data + prompt.size - m, twice[i], m) == 0)
+                same += m;
+        }
         char *answer = strdup(text + same);
+        static const char turn[] = "<|START_OF_TURN_TOKEN|>"; /* behind what Command R+ writes */
         for (const char *const *stop = moe_chat_stops(chat); *stop; stop++) {
             char *at = strstr(answer, *stop);
             if (at)
                 *at = 0;
         }
+        if (strstr(answer, turn))
+            *strstr(answer, turn) = 0;
         want = n_calls > 1 ? "get_weather({\"city\": \"S\xc3\xa3o \\\"P\\\" <b>\", \"days\": "
                              "3})|find_file({\"path\": \"/a b/c.txt\", \"lines\": [4, 5]})"
                            : "get_weather({\"city\": \"S\xc3\xa3o \\\"P\\\" <b>\", \"days\": 3})";
@@ -243,7 +250,6 @@ static const char *const not_read[][2] = {
     {"DeepSeek-R1-Distill", "leaves out tools"},
     {"DeepSeek-V3.1.", "leaves out tools"},
     {"SmolLM3", "leaves out tools"},
-    {"c4ai-command-r-plus", "continues with instructions behind the calls"},
     {"GigaChat3-10B", "writes calls as messages of another role"},
     {"LFM2-8B", "writes no calls"}, /* but they are read */
     {"LFM2.5-Instruct", "writes no calls"},
