@@ -7,24 +7,16 @@
 
 enum { WORKING_SLOTS = 2 /* beside a cache that holds a layer's experts */ };
 
-/* Slots for prefetched experts alone: with a cache half of what a token visits. The cache lends
- * what more there is to stage (sched/scheduler.c): a slot that is kept free for it holds nothing
- * while a slow link has no time for predictions. Simulated, up to 3% faster than top_k slots.
- * What is preloaded until the router has chosen comes into the buffer (EdgeMoE III-C1). */
-static uint32_t staging_of(const struct moe_strategy *s, uint32_t top_k)
-{
-    if (!s->cache)
-        return top_k;
-    return s->prefetch.until_router ? 0 : (top_k + 1) / 2;
-}
-
 struct moe_slots moe_slots_of(const struct moe_strategy *s, uint64_t bytes, bool named,
                               uint64_t slot_bytes, uint32_t top_k, uint32_t staging)
 {
     struct moe_slots slots = {.working = top_k};
     uint64_t n = bytes / slot_bytes;
+    /* Half of what a token visits: the cache lends what more there is to stage (sched/scheduler.c).
+     * A slot that is kept free for it holds nothing while a slow link has no time for predictions.
+     */
     if (moe_strategy_has(s, MOE_PART_PREFETCH))
-        slots.staging = staging ? staging : staging_of(s, top_k);
+        slots.staging = staging ? staging : s->cache ? (top_k + 1) / 2 : top_k;
     else if (s->stream) /* half of the slots; the others keep the first layers */
         slots.staging = staging ? staging : UINT32_MAX;
     if (!named && s->cache && n >= (uint64_t)top_k + WORKING_SLOTS)

@@ -427,18 +427,17 @@ static uint32_t n_under_way(struct moe_scheduler *s, uint32_t *predicted)
     return s->n_prefetched = kept;
 }
 
-/* How many slots of the cache may stage what is prefetched, beside the working slots, which are
- * half of what a token visits (plan/fitting.c). Simulated on links of all rates: as many as a token
- * visits; twice as many where the link has time for more loads than these (Fate 4.3), where loads
- * go on until the router has chosen (EdgeMoE III-C1: into the buffer), and for a prompt, which
- * takes most experts of a layer and computes them for long. Its own loads come first. */
+/* How many slots of the cache may stage what is prefetched, beside slots of its own, which are half
+ * of what a token visits (plan/fitting.c). Simulated on links of all rates: as many as a token
+ * visits; twice as many where the link has time for more loads than these (Fate 4.3), and for a
+ * prompt, which takes most experts of a layer and computes them for long. Its own loads come first.
+ */
 static uint32_t may_borrow(const struct moe_scheduler *s)
 {
-    const struct moe_prefetch_limits *limits = &s->strategy.prefetch;
     for (uint32_t i = 0; s->prefill && i < s->n; i++)
         if (s->entries[i].state == MOE_ENTRY_WANTS_SLOT)
             return 0;
-    bool more = s->prefill || limits->until_router || (limits->slack && paid_loads(s) > s->top_k);
+    bool more = s->prefill || (s->strategy.prefetch.slack && paid_loads(s) > s->top_k);
     return more ? 2 * s->top_k : s->top_k;
 }
 
