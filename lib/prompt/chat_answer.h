@@ -62,7 +62,7 @@ struct moe_calls_wanted {
     bool must; /* the answer is calls, after a thought; else any text up to a call's first mark */
     bool parallel;                 /* several calls */
     enum moe_chat_thought thought; /* before the answer */
-    bool no_thought;               /* one that the prompt opens ends at once */
+    bool no_thought;               /* none: one that the prompt opens ends at once */
 };
 
 /*

@@ -344,14 +344,16 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
         }
         moe_buf_text(out, "\n");
         uint32_t thought = w.n_rules;
-        const bool thinks = chat->thought_member && wanted->thought != MOE_THOUGHT_OVER;
+        const bool opened = wanted->thought == MOE_THOUGHT_OPEN;
+        const bool thinks = chat->thought_member && wanted->thought != MOE_THOUGHT_OVER &&
+                            (opened || !wanted->no_thought);
         if (thinks)
             put_text_until(&w, ends, false, "[ \\n]? [ \\n]? whole");
-        if (thinks && wanted->thought == MOE_THOUGHT_OPEN && wanted->no_thought) {
+        if (thinks && opened && wanted->no_thought) {
             moe_buf_text(out, "root ::= [ \\n]? [ \\n]?");
             put_literal(out, ends, strlen(ends));
             moe_buf_text(out, " [ \\n]? [ \\n]? whole\n");
-        } else if (thinks && wanted->thought == MOE_THOUGHT_OPEN) {
+        } else if (thinks && opened) {
             moe_buf_printf(out, "root ::= until-%u\n", thought);
         } else if (thinks) {
             moe_buf_text(out, "root ::= [ \\n]? [ \\n]? whole | [ \\n]? [ \\n]?");

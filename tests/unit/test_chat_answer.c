@@ -577,6 +577,7 @@ static void calls_are_held_to_form_and_schema(void **state)
               &err);
     assert_int_equal(grammar_takes(chat, tools, true, MOE_THOUGHT_OPEN, true, ends), strlen(ends));
     assert_int_equal(grammar_takes(chat, tools, true, MOE_THOUGHT_OPEN, true, thinks), 0);
+    assert_int_equal(grammar_takes(chat, tools, true, MOE_THOUGHT_NONE, true, "<think>"), 2);
     assert_int_equal(grammar_takes(chat, tools, true, MOE_THOUGHT_OPEN, false, thinks),
                      strlen(thinks));
     moe_chat_free(chat);
