@@ -168,7 +168,8 @@ static int refuse_id(const json_t *line, struct moe_err *err)
     static const char *const keys[] = {"custom_id", "id"};
     for (int i = 0; i < 2; i++) {
         const json_t *id = json_object_get(line, keys[i]);
-        if (id && !json_is_null(id) && !json_is_string(id) && !json_is_integer(id))
+        if (id && !json_is_null(id) && !json_is_string(id) && !json_is_integer(id) &&
+            !moe_json_digits(id))
             return moe_fail(err, MOE_ERR_FORMAT,
                             "the request: '%s' is neither a text nor a whole number", keys[i]);
     }

@@ -342,7 +342,10 @@ static int read_max_tokens(struct moe_request *r, const json_t *body, struct moe
 static int read_seed(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     const json_t *seed = json_object_get(body, "seed");
+    const char *digits = moe_json_digits(seed);
     double number = json_is_real(seed) ? json_real_value(seed) : 0.5;
+    if (digits && moe_parse_u64(digits, &r->sampling.seed))
+        return MOE_OK;
     if (json_is_integer(seed))
         r->sampling.seed = (uint64_t)json_integer_value(seed);
     else if (number == floor(number) && fabs(number) < 0x1p63) /* 42.0 is 42 */

@@ -201,6 +201,10 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"\"n\": 129", "'n' is 129"},
         {"\"seed\": 1.5", "'seed' is not a whole number"},
         {"\"seed\": 1e30", "'seed' is not a whole number"},
+        {"\"seed\": 18446744073709551616", "'seed' is not a whole number"},
+        {"\"max_tokens\": 18446744073709551616",
+         "'max_tokens' is 1.8446744073709552e+19, expected"},
+        {"\"stop\": 18446744073709551616", "'stop' is neither"},
         {"\"stream\": 1", "'stream' is a number, true or false was expected"},
         {"\"stream_options\": {\"include_usage\": true}", "'stream_options' needs 'stream'"},
         {"\"stream\": true, \"stream_options\": 3", "'stream_options': an object"},
@@ -465,6 +469,13 @@ static void near_misses_are_taken(void **state)
     assert_int_equal(r->n, 2);
     assert_string_equal(moe_request_field(r, "turn"), "3");
     assert_string_equal(moe_request_field(r, "tags"), "[\"a\"]");
+    moe_request_free(r);
+    /* A number beyond 64 bits leaves the others what they are. */
+    r = parse(MOE_REQUEST_TEXT,
+              "{\"prompt\": [7, 8], \"seed\": 18446744073709551615, \"metadata\": "
+              "{\"large\": 98765432109876543210}}");
+    assert_true(r->inputs[0].n == 2 && r->sampling.seed == UINT64_MAX);
+    assert_string_equal(r->fields[0].text, "98765432109876543210");
     moe_request_free(r);
     r = parse(MOE_REQUEST_TEXT, "{\"prompt\": [\"a\", [7, 8]], \"n\": 2, \"seed\": 5}");
     assert_int_equal(r->n_inputs, 2);
