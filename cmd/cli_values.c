@@ -20,7 +20,7 @@ static int set_whole(const struct cli_option *o, const char *text)
     uint64_t value;
     if (!moe_parse_u64(text, &value) || value < o->min || value > o->max) {
         char why[96];
-        if (o->max == UINT64_MAX)
+        if (o->max == UINT64_MAX && text && strspn(text, "0123456789") < strlen(text))
             snprintf(why, sizeof why, "is not a whole number from %llu up",
                      (unsigned long long)o->min);
         else

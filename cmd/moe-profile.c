@@ -288,7 +288,10 @@ static int profile(const char *pack)
     if (o.path_stats)
         MOE_STEP(moe_statistics_read(&prior, o.path_stats, &err));
     p.prior = prior;
-    MOE_STEP(moe_engine_open(&engine, pack, &engine_options, cli_progress(), &err));
+    status = moe_engine_open(&engine, pack, &engine_options, cli_progress(), &err);
+    if (status == MOE_ERR_USAGE && cli_given("max-tokens"))
+        moe_err_prefix(&err, "option --max-tokens");
+    MOE_STEP(status);
     MOE_STEP(moe_profile_texts(engine->session, &p, &statistics, &err));
     cli_progress_done();
     MOE_STEP(write_statistics(statistics, o.out, &err));

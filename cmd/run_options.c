@@ -251,7 +251,7 @@ static bool names_a_strategy(void)
 }
 
 /* Reads "15043-1.5": what is added to the logit of token 15043; with -inf it is never drawn. */
-static bool read_bias(const char *text, struct moe_logit_bias *out)
+bool run_options_bias(const char *text, struct moe_logit_bias *out)
 {
     char id[16];
     uint64_t n = 0;
@@ -280,7 +280,7 @@ static int read_lists(void)
         return cli_error(&err);
     opt.sampling.biases = biases;
     for (int i = 0; i < opt.biases.n; i++) {
-        if (!read_bias(opt.biases.items[i], &biases[i]))
+        if (!run_options_bias(opt.biases.items[i], &biases[i]))
             return cli_misuse("option --logit-bias: '%s' is not ID+X or ID-X, a token's id and a "
                               "number up to 100 or inf: 15043-1.5, 15043-inf",
                               opt.biases.items[i]);

@@ -44,6 +44,9 @@ void run_options_release(void);
  * *pack: the path of the pack or checkpoint; of the directory to --list, or NULL. */
 int run_options_parse(int argc, char **argv, const char **pack);
 
+/* Reads "15043-1.5" or "15043-inf", a token with what is added to its logit. */
+bool run_options_bias(const char *text, struct moe_logit_bias *out);
+
 /* Reads the grammar that answers must follow; *out stays as it was where they are free. Needs no
  * pack, so mistakes show at once. */
 int run_options_grammar(struct moe_grammar **out, struct moe_err *err);

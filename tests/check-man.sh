@@ -130,6 +130,8 @@ awk '
     END { for (name in parts) print name parts[name] }' man/moe-strategies.7 | sort >"$work/in_page"
 diff "$work/strategies" "$work/in_page" |
     sed -n 's|^[<>]|man/moe-strategies.7: parts that differ from --strategy help:|p' >>"$work/found"
+grep -nE '^\.(Dl|Li|Ql) .*"' man/*.[1-9] | grep -v '\\&"' |
+    sed 's|$| (its quotation marks are lost: write \\(dq)|' >>"$work/found"
 if command -v mandoc >/dev/null; then
     for page in man/*.[1-9]; do
         mandoc -T lint -W warning "$page" >>"$work/found" 2>&1 || true
@@ -145,7 +147,7 @@ examples() { # PAGE DIRECTORY
     ln -s "$root/tests" "$2/tests"
     ln -s "$bin/../models" "$2/build/models"
     sed -n '/^\.Sh EXAMPLES/,/^\.Sh [^E]/s/^\.Dl //p' "$1" |
-        sed "s/\\\\(aq/'/g; s/\\\\-/-/g; s/\\\\e/\\\\/g; s/\\\\&//g" |
+        sed "s/\\\\(aq/'/g; s/\\\\(dq/\"/g; s/\\\\-/-/g; s/\\\\e/\\\\/g; s/\\\\&//g" |
         while IFS= read -r line; do
             needs=$(echo "$line" | sed -n 's/.*| *\([a-z]*\).*/\1/p')
             if [ -n "$needs" ] && ! command -v "$needs" >/dev/null; then

@@ -30,7 +30,7 @@ static const struct command commands[] = {
     {"file", "PATH", "add a file's text to the next message (- drops it)", ARGUMENT_FILE,
      command_file},
     {"set", "NAME VALUE",
-     "temp, top-k, top-p, min-p, repeat-penalty, seed, n; without a name, shows all",
+     "temp, top-k, logit-bias, seed, n, ...; without a name, shows all",
      ARGUMENT_SETTING, command_set},
     {"stop", "TEXT", "end answers before this text (- removes all)", ARGUMENT_TEXT, command_stop},
     {"continue", "", "continue the last answer (an empty line does the same)", ARGUMENT_NONE,

@@ -16,11 +16,11 @@ struct repl {
     const char *template_file; /* of the chat; NULL: the model's own */
     struct moe_engine *engine;
     struct moe_conversation *conversation;
-    struct moe_sampler_options *sampling; /* /set changes it */
+    struct moe_sampler_options *sampling; /* /set changes it; its biases are allocated */
     struct moe_beam_options beams;
     struct moe_constraint *constraint; /* that every answer follows; NULL: none */
     uint64_t max_tokens, min_tokens;
-    const struct moe_ids *stop_ids; /* tokens that end answers too */
+    struct moe_ids *stop_ids; /* tokens that end answers too; /set changes them */
     bool draft_ahead;               /* by the model's own layer */
     uint32_t draft;                 /* tokens drafted at most; 0: none */
     bool ignore_eos, context_shift;

@@ -1,15 +1,18 @@
 /* /set and /stop: what changes how the next answers are drawn and end. */
 #define _POSIX_C_SOURCE 200809L /* strdup */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/text.h"
 #include "cli.h"
 #include "commands.h"
+#include "run_options.h"
 
-/* ---- Numbers ---- */
+/* ---- Numbers and tokens ---- */
 
 /* Those of sampling come first, in the order of moe_sampling_field. */
 const char *const *setting_names(void)
@@ -19,28 +22,54 @@ const char *const *setting_names(void)
     for (const struct moe_sampling_field *f; (f = moe_sampling_field(n)) != NULL; n++)
         names[n] = f->option;
     names[n++] = "seed";
-    names[n++] = "n"; /* NULL follows */
+    names[n++] = "n";
+    names[n++] = "min-tokens";
+    names[n++] = "logit-bias";
+    names[n++] = "stop-token-id"; /* NULL follows */
     return names;
 }
 
-/* What is not of sampling; NULL: it is. */
+/* The large numbers that are not of sampling; NULL: it is another setting. */
 static uint64_t *large_of(struct console *c, const char *name)
 {
-    return strcmp(name, "seed") == 0 ? &c->r->sampling->seed
-           : strcmp(name, "n") == 0  ? &c->r->max_tokens
-                                     : NULL;
+    return strcmp(name, "seed") == 0         ? &c->r->sampling->seed
+           : strcmp(name, "n") == 0          ? &c->r->max_tokens
+           : strcmp(name, "min-tokens") == 0 ? &c->r->min_tokens
+                                             : NULL;
 }
 
 /* Appends what values there are. */
 static void put_about(struct moe_buf *out, int i, const char *name)
 {
+    static const char *const about[][2] = {
+        {"seed", "a whole number"},
+        {"n", "tokens of an answer, or none: as many as come"},
+        {"min-tokens", "tokens of an answer at least"},
+        {"logit-bias", "ids of tokens, each with what is added to its logit: 15043-1.5 220-inf; "
+                       "or none"},
+        {"stop-token-id", "ids of tokens that end an answer, or none"},
+    };
     const struct moe_sampling_field *f = moe_sampling_field(i);
     if (f)
         moe_buf_printf(out, "%.10g to %.10g; %s", f->low, f->high, f->about);
-    else
-        moe_buf_text(out, strcmp(name, "seed") == 0
-                              ? "a whole number"
-                              : "tokens of an answer, or none: as many as come");
+    for (size_t k = 0; k < sizeof about / sizeof *about; k++)
+        if (strcmp(name, about[k][0]) == 0)
+            moe_buf_text(out, about[k][1]);
+}
+
+/* Appends a list of tokens as it is set. */
+static void put_tokens(struct moe_buf *out, const struct console *c, const char *name)
+{
+    const struct moe_sampler_options *o = c->r->sampling;
+    const bool biases = strcmp(name, "logit-bias") == 0;
+    const uint64_t n = biases ? o->n_biases : c->r->stop_ids->n;
+    for (uint64_t i = 0; i < n; i++)
+        if (biases)
+            moe_buf_printf(out, "%" PRIu32 "%+.10g ", o->biases[i].id, (double)o->biases[i].bias);
+        else
+            moe_buf_printf(out, "%" PRIu32 " ", c->r->stop_ids->ids[i]);
+    if (n == 0)
+        moe_buf_text(out, "none ");
 }
 
 /* Setting i as it holds, and where it comes from. */
@@ -54,13 +83,16 @@ static void show_setting(struct console *c, int i, const char *name)
     struct moe_sampling_value v = {.origin = MOE_SAMPLING_ASKED};
     struct moe_buf row = {0};
     char value[32] = "none";
-    if (!large) {
-        moe_sampling_value(c->r->sampling, model, i, &v);
+    if (moe_sampling_value(c->r->sampling, model, i, &v))
         snprintf(value, sizeof value, "%.10g", v.value);
-    } else if (*large != UINT64_MAX) {
+    else if (large && *large != UINT64_MAX)
         snprintf(value, sizeof value, "%" PRIu64, *large);
-    }
-    moe_buf_printf(&row, "%-18s %-8s (%s", name, value, from[v.origin]);
+    moe_buf_printf(&row, "%-18s ", name);
+    if (moe_sampling_field(i) || large)
+        moe_buf_printf(&row, "%-8s ", value);
+    else
+        put_tokens(&row, c, name);
+    moe_buf_printf(&row, "(%s", from[v.origin]);
     put_about(&row, i, name);
     moe_buf_text(&row, ")");
     moe_buf_u8(&row, 0);
@@ -69,18 +101,61 @@ static void show_setting(struct console *c, int i, const char *name)
     moe_buf_release(&row);
 }
 
-static bool change_setting(struct console *c, int i, const char *name, const char *text)
+/* Puts a list of tokens in the place of the one before: of biases (allocated; the one before stays
+ * for the caller to free) or of what ends answers. MOE_ERR_USAGE: the text is no such list. */
+static int change_tokens(struct console *c, bool biased, const char *text, struct moe_err *err)
+{
+    static const char blanks[] = " \t,";
+    const uint32_t vocab = c->r->conversation->session->model->config.vocab;
+    struct moe_sampler_options *o = c->r->sampling;
+    struct moe_logit_bias *biases = moe_alloc(strlen(text), sizeof *biases, err);
+    struct moe_ids ids = {0};
+    uint32_t n = 0;
+    int status = biases ? MOE_OK : MOE_ERR_MEMORY;
+    if (strcmp(text, "none") == 0)
+        text += strlen(text);
+    while (status == MOE_OK && *(text += strspn(text, blanks))) {
+        char word[64];
+        uint64_t id = UINT64_MAX;
+        const size_t length = strcspn(text, blanks);
+        snprintf(word, sizeof word, "%.*s", (int)(length < 63 ? length : 63), text);
+        text += length;
+        if (biased)
+            id = run_options_bias(word, &biases[n]) ? biases[n++].id : UINT64_MAX;
+        else if (!moe_parse_u64(word, &id))
+            id = UINT64_MAX;
+        status = id >= vocab ? MOE_ERR_USAGE : moe_ids_push(&ids, (uint32_t)id, err);
+    }
+    if (status == MOE_OK && biased) {
+        o->biases = biases;
+        o->n_biases = n;
+        biases = NULL;
+    } else if (status == MOE_OK) {
+        moe_ids_release(c->r->stop_ids);
+        *c->r->stop_ids = ids;
+        ids = (struct moe_ids){0};
+    }
+    free(biases);
+    moe_ids_release(&ids);
+    return status;
+}
+
+/* MOE_ERR_USAGE: the text is no value of it. */
+static int change_setting(struct console *c, int i, const char *name, const char *text,
+                          struct moe_err *err)
 {
     uint64_t *large = large_of(c, name), whole = UINT64_MAX;
     double real;
-    struct moe_err err;
+    if (moe_sampling_field(i))
+        return moe_parse_double(text, &real)
+                   ? moe_sampling_take(c->r->sampling, i, "/set", name, real, err)
+                   : MOE_ERR_USAGE;
     if (!large)
-        return moe_parse_double(text, &real) &&
-               moe_sampling_take(c->r->sampling, i, "/set", name, real, &err) == MOE_OK;
+        return change_tokens(c, strcmp(name, "logit-bias") == 0, text, err);
     if (!(strcmp(name, "n") == 0 && strcmp(text, "none") == 0) && !moe_parse_u64(text, &whole))
-        return false;
+        return MOE_ERR_USAGE;
     *large = whole;
-    return true;
+    return MOE_OK;
 }
 
 static void set_setting(struct console *c, int i, const char *name, const char *text,
@@ -88,7 +163,8 @@ static void set_setting(struct console *c, int i, const char *name, const char *
 {
     struct moe_sampler_options *o = c->r->sampling, before = *o;
     struct moe_buf about = {0};
-    if (!change_setting(c, i, name, text)) {
+    int status = change_setting(c, i, name, text, err);
+    if (status == MOE_ERR_USAGE || status == MOE_ERR_FORMAT) {
         put_about(&about, i, name);
         moe_buf_u8(&about, 0);
         if (!about.failed)
@@ -100,7 +176,12 @@ static void set_setting(struct console *c, int i, const char *name, const char *
     /* Unless the seed was set, the new sampler must not repeat the draws of the old one. */
     if (strcmp(name, "seed") != 0)
         o->seed++;
-    if (console_new_sampler(c, err) != MOE_OK) {
+    if (status == MOE_OK)
+        status = console_new_sampler(c, err);
+    const struct moe_logit_bias *left = status == MOE_OK ? before.biases : o->biases;
+    if (o->biases != before.biases)
+        free((void *)left);
+    if (status != MOE_OK) {
         *o = before;
         cli_error(err);
         return;

@@ -99,7 +99,10 @@ int command_strategy(struct console *c, const char *arg, struct moe_err *err)
     if (*arg)
         console_tell(c, "the strategy is fixed when moe-run starts (--strategy)");
     struct moe_buf text = {0};
-    moe_buf_printf(&text, "%s\n%s\n", e->strategy.name, e->strategy.describe);
+    if (c->r->conversation->session->model->config.n_experts)
+        moe_buf_printf(&text, "%s\n%s\n", e->strategy.name, e->strategy.describe);
+    else
+        moe_buf_text(&text, "a dense model: all of it stays in memory\n");
     if (!e->strategy.resident)
         moe_buf_printf(&text, "%s\n", e->parts);
     if (e->fallback)

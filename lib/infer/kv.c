@@ -39,10 +39,22 @@ const char *moe_kv_kind_at(int i)
     return i < N_KINDS ? kind_names[i][i] : NULL;
 }
 
+/* Whether `name` is the kind's, or what llama.cpp calls it: q8_0 for q8. */
+static bool is_kind(const char *name, const char *kind)
+{
+    for (; *kind; kind++) {
+        if (*name++ != *kind)
+            return false;
+        if (strchr("48", *kind) && strncmp(name, "_0", 2) == 0)
+            name += 2;
+    }
+    return *name == 0;
+}
+
 uint16_t moe_kv_kind_find(const char *name)
 {
     for (int i = 0; i < N_KINDS * N_KINDS; i++)
-        if (strcmp(name, kind_names[i / N_KINDS][i % N_KINDS]) == 0)
+        if (is_kind(name, kind_names[i / N_KINDS][i % N_KINDS]))
             return kind_of(i / N_KINDS, i % N_KINDS);
     return MOE_LAYOUT_NONE;
 }

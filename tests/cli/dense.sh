@@ -17,9 +17,13 @@ expect_exit 0 "it is timed"
 speaks_of_none "moe-run --bench" "$out" "$err"
 run "$bin/moe-run" "$dense" --bench -n 2 --prompt-tokens 4 --json
 speaks_of_none "moe-run --bench --json" "$out"
-run sh -c "echo /quit | '$bin/moe-run' '$dense'"
-expect_exit 0 "its prompt"
-speaks_of_none "the prompt's greeting" "$out" "$err"
+if command -v script >/dev/null; then
+    printf '/strategy\n/quit\n' | script -qec "$bin/moe-run '$dense'" /dev/null | grep -v '/strategy' >"$out"
+    expect_stdout_like "*a dense model: all of it stays in memory*" "its prompt knows it"
+    speaks_of_none "the prompt's greeting, and its /strategy" "$out"
+else
+    skip "its prompt" "no script"
+fi
 run "$bin/moe-quantize" --list "$dense"
 speaks_of_none "moe-quantize --list" "$out"
 run "$bin/moe-plan" --explain "$dense"

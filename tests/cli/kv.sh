@@ -58,6 +58,10 @@ ask --plan "$tmp/codes.yaml" --exact
 error_line 2 'moe-run: option --exact forbids what may change results: the plan has *--kv q8,q4 (*' "... but not exactly"
 run "$bin/moe-plan" -q "$tiny" --memory 64M --kv q8 --exact
 error_line 2 'moe-plan: option --exact forbids what may change results: --kv q8*' "nor is it planned so"
+ask --kv q8_0,q4_0
+check "llama.cpp's names are taken" grep -q '"kv": "q8,q4"' "$json"
+ask --kv f16_0
+error_line 2 "moe-run: option --kv: 'f16_0' is not f32, f16, q8 or q4*" "... but no others"
 ask --kv q8,q4,q4
 error_line 2 "moe-run: option --kv: 'q8,q4,q4' is not f32, f16, q8 or q4*" "no such kind"
 finish

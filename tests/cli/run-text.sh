@@ -251,4 +251,19 @@ run "$bin/moe-run" "$tiny" -q -p x -n 1 --logit-bias 4095+1 --logit-bias 4096-1
 error_line 2 "moe-run: option --logit-bias names token 4096: the model has 4096*" "a bias of a token that there is not"
 run "$bin/moe-run" "$tiny" -q -p x -n 1 --stop-token-id 99999
 error_line 2 "moe-run: option --stop-token-id names token 99999: the model has 4096*" "... nor does one end the answer"
+# At the prompt /set does what these options do, and a list that is wrong changes nothing. Token 13 comes in this answer.
+if command -v script >/dev/null; then
+    asked() { run "$bin/moe-run" "$tiny" -q -n 12 --temp 0 -p 'Once upon a time' "$@"; }
+    for how in "logit-bias 13-inf" "min-tokens 11" "stop-token-id none"; do
+        case $how in *none) asked ;; *) asked --stop-token-id 13 "--${how% *}" "${how#* }" ;; esac
+        cp "$out" "$tmp/want"
+        printf '/set %s\n/set logit-bias 4096+1\n/set stop-token-id 1,x\nOnce upon a time\n/quit\n' "$how" |
+            script -qec "$bin/moe-run -t 1 $tiny -q -n 12 --temp 0 --stop-token-id 13" /dev/null >"$out"
+        check "/set $how:$(cat "$tmp/want")" grep -qF "$(cat "$tmp/want")" "$out"
+    done
+    asked --stop-token-id 13
+    check "... without which the answer is another" sh -c "! grep -qF \"\$(cat '$tmp/want')\" '$out'"
+else
+    skip "/set with tokens" "no script"
+fi
 finish
