@@ -21,8 +21,8 @@ struct repl {
     struct moe_constraint *constraint; /* that every answer follows; NULL: none */
     uint64_t max_tokens, min_tokens;
     struct moe_ids *stop_ids; /* tokens that end answers too; /set changes them */
-    bool draft_ahead;               /* by the model's own layer */
-    uint32_t draft;                 /* tokens drafted at most; 0: none */
+    bool draft_ahead;         /* by the model's own layer */
+    uint32_t draft;           /* tokens drafted at most; 0: none */
     bool ignore_eos, context_shift;
     bool exact;                    /* --exact: no shift is offered */
     const char *const *stop_texts; /* NULL-terminated, or NULL */

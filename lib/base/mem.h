@@ -84,4 +84,9 @@ uint64_t moe_rss_bytes(void);
 /* The process's peak resident set in bytes so far (VmHWM); 0 where it is not known. */
 uint64_t moe_peak_rss_bytes(void);
 
+static inline uint64_t moe_larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 #endif

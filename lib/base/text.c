@@ -228,6 +228,25 @@ int moe_text_visible(const uint8_t *text, uint64_t n, int *length, uint8_t out[M
 
 /* ---- A line through points ---- */
 
+bool moe_ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+bool moe_all_blank(const char *text, uint64_t n)
+{
+    uint64_t i = 0;
+    while (i < n && moe_is_blank(text[i]))
+        i++;
+    return i == n;
+}
+
+int moe_compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 void moe_line_add(struct moe_line *line, double x, double y)
 {
     if (!(y > 0) || !(x > 0) || line->n == MOE_LINE_POINTS ||

@@ -41,6 +41,16 @@ enum { MOE_VISIBLE_BYTES = 4 };
  * writing direction stay: they are text and move no cursor. */
 int moe_text_visible(const uint8_t *text, uint64_t n, int *length, uint8_t out[MOE_VISIBLE_BYTES]);
 
+bool moe_ends_with(const char *text, const char *end);
+/* A blank of JSON: space, tab, newline, carriage return. */
+static inline bool moe_is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+bool moe_all_blank(const char *text, uint64_t n);
+/* For qsort and bsearch, of pointers to texts. */
+int moe_compare_texts(const void *a, const void *b);
+
 /*
  * Line: interpolates a quantity measured at a few points.
  */

@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/float16.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "fmt/gguf_internal.h"
 #include "fmt/json_scan.h"
 #include "fmt/safetensors.h"
@@ -602,12 +603,6 @@ out:
     return status;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 /* ---- Opening ---- */
 
 /* Explains that the directory has no safetensors file under the known names, and what it has
@@ -623,10 +618,10 @@ static int fail_no_weights(const char *dir, struct moe_err *err)
     }
     for (const struct dirent *e; (e = readdir(d)) != NULL;) {
         config = config || strcmp(e->d_name, "config.json") == 0;
-        torch = torch || ends_with(e->d_name, ".bin") || ends_with(e->d_name, ".pth") ||
-                ends_with(e->d_name, ".pt");
-        gguf = gguf || ends_with(e->d_name, ".gguf");
-        others = others || ends_with(e->d_name, ".safetensors");
+        torch = torch || moe_ends_with(e->d_name, ".bin") || moe_ends_with(e->d_name, ".pth") ||
+                moe_ends_with(e->d_name, ".pt");
+        gguf = gguf || moe_ends_with(e->d_name, ".gguf");
+        others = others || moe_ends_with(e->d_name, ".safetensors");
     }
     closedir(d);
     if (others)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 
 const struct moe_ggml_type *moe_dtype_block(enum moe_dtype dtype)
 {
@@ -80,11 +81,6 @@ int moe_tensor_list_check_overlaps(const struct moe_tensor_list *list, uint64_t 
     return status;
 }
 
-static int compare_texts(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 int moe_tensor_list_find_twin(const struct moe_tensor_list *list, uint64_t first, const char **twin,
                               struct moe_err *err)
 {
@@ -95,7 +91,7 @@ int moe_tensor_list_find_twin(const struct moe_tensor_list *list, uint64_t first
         return MOE_ERR_MEMORY;
     for (uint64_t i = 0; i < n; i++)
         names[i] = list->items[first + i].tensor.name;
-    qsort(names, n, sizeof *names, compare_texts);
+    qsort(names, n, sizeof *names, moe_compare_texts);
     for (uint64_t i = 1; i < n && !*twin; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
             *twin = names[i];

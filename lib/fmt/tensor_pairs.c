@@ -17,6 +17,7 @@
 #include "base/float16.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "base/text.h"
 #include "fmt/json.h"
 
 enum {
@@ -117,12 +118,6 @@ static bool other_name(const char *name, size_t cut, const char *end, char out[N
     memcpy(out, name, stem);
     strcpy(out + stem, end);
     return true;
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
 }
 
 static const struct moe_tensor_entry *entry_beside(const struct moe_tensor_list *list,
@@ -668,7 +663,7 @@ static const struct tensor_way *find_way(const struct moe_tensor_list *list,
         const struct tensor_way *way = &ways[i];
         size_t cut = strlen(way->end);
         char joined[NAME_BYTES];
-        if (is_type(codes, way->type) && ends_with(name, way->end) &&
+        if (is_type(codes, way->type) && moe_ends_with(name, way->end) &&
             (!way->sure || entry_beside(list, name, cut, way->sure)) &&
             other_name(name, cut, way->rest, joined) &&
             (strcmp(way->end, way->rest) == 0 || moe_tensor_list_find(list, joined) < 0))
@@ -714,7 +709,7 @@ static void join(struct joining *j, const struct tensor_way *way, bool *dropped)
     drop_entry(list, j->shape, dropped);
     drop_entry(list, j->state, dropped);
     char joined[NAME_BYTES];
-    if (other_name(name, cut, way->rest, joined) && ends_with(joined, ".weight"))
+    if (other_name(name, cut, way->rest, joined) && moe_ends_with(joined, ".weight"))
         for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
             drop_entry(list, entry_beside(list, joined, weight, left_out[i]), dropped);
 }

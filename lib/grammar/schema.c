@@ -676,16 +676,11 @@ static unsigned type_of(const json_t *value)
     }
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Writes one of n texts, in any order and perhaps more than once. */
 static int put_choice(struct schema *s, char **texts, size_t n, struct moe_buf *to)
 {
     size_t kept = 1;
-    qsort(texts, n, sizeof *texts, by_text);
+    qsort(texts, n, sizeof *texts, moe_compare_texts);
     for (size_t i = 1; i < n; i++) {
         char *text = texts[i];
         if (strcmp(text, texts[kept - 1]) == 0)

@@ -408,11 +408,6 @@ static int other_names(struct schema *s, const char **names, size_t n, size_t at
     return MOE_OK;
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Makes a rule of a name and value that is none of the given properties. */
 static int other_property(struct schema *s, const struct object *o)
 {
@@ -423,7 +418,7 @@ static int other_property(struct schema *s, const struct object *o)
     if (!names)
         return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: names of properties");
     json_object_foreach((json_t *)o->properties, name, ignored) names[i++] = name;
-    qsort(names, n, sizeof *names, by_text);
+    qsort(names, n, sizeof *names, moe_compare_texts);
     uint64_t from = schema_enter(s, o->pattern ? "patternProperties" : "additionalProperties");
     int status = s->value(s, o->more, &value);
     schema_leave(s, from);

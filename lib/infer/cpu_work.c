@@ -10,11 +10,6 @@
 #include "base/par.h"
 #include "infer/router.h"
 
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- Sizes: one function carves, counting or for real ---- */
 
 /* Of what passes use of their rows, row by row from the first on; and of all else. */
@@ -43,7 +38,7 @@ static void carve_latent(struct cpu_attention *a, struct carving *to, const stru
     a->queries = moe_arena_take(&to->rows, batch * a->stride.queries, sizeof(float));
     a->attended = moe_arena_take(&to->rows, batch * a->stride.attended, sizeof(float));
     moe_inputs_carve(&a->from_q_down, &to->rows, batch, c->q_rank);
-    carve_heads(a, to, c->n_heads, batch, larger(nope, c->kv_rank));
+    carve_heads(a, to, c->n_heads, batch, moe_larger(nope, c->kv_rank));
 }
 
 /* ... and shared keys: what groups of heads take in, and what the last matrix does. */
@@ -80,7 +75,7 @@ static void carve_attention(struct cpu_attention *a, struct carving *to, const s
     a->scratch_floats = moe_attention_scratch_floats(c, o->kv_kind);
     a->scratch = moe_arena_take(&to->other, (uint64_t)n_threads * a->scratch_floats, sizeof(float));
     moe_inputs_carve(&a->from_out, &to->rows, n,
-                     c->n_heads * larger(c->value_dim, c->global_head_dim));
+                     c->n_heads * moe_larger(c->value_dim, c->global_head_dim));
 }
 
 static void carve_index(struct cpu_index *x, struct carving *to, const struct moe_config *c,
@@ -111,8 +106,8 @@ static void carve_index(struct cpu_index *x, struct carving *to, const struct mo
 static void carve_feed_forward(struct cpu_feed_forward *f, struct carving *to,
                                const struct moe_config *c, uint32_t batch, int n_threads)
 {
-    uint32_t width = larger(larger(c->dense_ff, c->expert_ff), c->shared_ff);
-    uint64_t n_rows = larger(batch, c->top_k);
+    uint32_t width = moe_larger(moe_larger(c->dense_ff, c->expert_ff), c->shared_ff);
+    uint64_t n_rows = moe_larger(batch, c->top_k);
     f->stride = moe_padded(width);
     f->router_stride = moe_router_stride(c);
     f->gate = moe_arena_take(&to->rows, n_rows * f->stride, sizeof(float));
@@ -130,11 +125,11 @@ static void carve_feed_forward(struct cpu_feed_forward *f, struct carving *to,
                                sizeof(float));
     moe_inputs_carve(&f->gathered, &to->rows, batch, c->hidden);
     moe_inputs_carve(&f->from_gate, &to->rows, batch, width);
-    f->single = moe_arena_take(&to->other, larger(c->top_k, 1), sizeof *f->single);
-    for (uint32_t i = 0; i < larger(c->top_k, 1); i++) {
+    f->single = moe_arena_take(&to->other, moe_larger(c->top_k, 1), sizeof *f->single);
+    for (uint32_t i = 0; i < moe_larger(c->top_k, 1); i++) {
         struct moe_inputs measure = {0};
         moe_inputs_carve(f->single ? &f->single[i] : &measure, &to->other, 1,
-                         larger(c->expert_ff, 1));
+                         moe_larger(c->expert_ff, 1));
     }
 }
 
@@ -217,7 +212,7 @@ static void carve_cpu_work(struct cpu_work *w, struct moe_states *states, struct
     states->h = moe_arena_take(&to->rows, batch * states->stride, sizeof(float));
     states->xn = moe_arena_take(&to->rows, batch * states->stride, sizeof(float));
     states->expert_out =
-        moe_arena_take(&to->rows, batch * larger(c->top_k, 1) * states->stride, sizeof(float));
+        moe_arena_take(&to->rows, batch * moe_larger(c->top_k, 1) * states->stride, sizeof(float));
     moe_inputs_carve(&states->inputs, &to->rows, o->batch, c->hidden);
     w->sum = moe_arena_take(&to->rows, batch * states->stride, sizeof(float));
     carve_attention(&w->attention, to, c, o, n_threads);
@@ -339,7 +334,7 @@ void cpu_work_give_back(struct cpu_work *w, uint32_t n_rows)
         moe_pages_drop(w->rows, w->rows_bytes);
         w->used_rows = 0;
     }
-    w->used_rows = larger(w->used_rows, n_rows);
+    w->used_rows = moe_larger(w->used_rows, n_rows);
 }
 
 void cpu_work_close(struct cpu_work *w)

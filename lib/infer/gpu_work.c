@@ -93,11 +93,6 @@ int gpu_timing_write(struct gpu_timing *t, struct moe_timeline *timeline, struct
 
 /* ---- Buffers ---- */
 
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- Forms of inputs ---- */
 
 static const uint32_t block_columns[MOE_GPU_N_BLOCKS] = {
@@ -140,8 +135,9 @@ static void carve_latent(struct gpu_attention *g, struct moe_arena *arena,
     g->q_down_raw = moe_arena_take(arena, batch * g->stride.q_down, sizeof(float));
     g->q_down.x = moe_arena_take(arena, batch * g->stride.q_down, sizeof(float));
     g->q_down.x_stride = g->stride.q_down;
-    carve_act(&g->q_down, arena, batch, larger(c->q_rank, 1));
-    carve_act(&g->heads, arena, batch * c->n_heads, larger(c->head_dim - c->rope_dim, c->kv_rank));
+    carve_act(&g->q_down, arena, batch, moe_larger(c->q_rank, 1));
+    carve_act(&g->heads, arena, batch * c->n_heads,
+              moe_larger(c->head_dim - c->rope_dim, c->kv_rank));
 }
 
 static void carve_attention(struct gpu_attention *g, struct moe_arena *arena,
@@ -195,15 +191,15 @@ static void carve_recurrent(struct gpu_recurrent *g, struct moe_arena *arena,
 static void carve_feed_forward(struct gpu_feed_forward *g, struct moe_arena *arena,
                                const struct moe_config *c, uint64_t batch)
 {
-    uint64_t pairs = batch * larger(c->top_k, 1), shared_ff = larger(c->shared_ff, 1);
+    uint64_t pairs = batch * moe_larger(c->top_k, 1), shared_ff = moe_larger(c->shared_ff, 1);
     uint64_t expert_values = pairs * moe_padded(c->expert_ff);
-    uint64_t dense_values = batch * moe_padded(larger(c->dense_ff, c->shared_ff));
+    uint64_t dense_values = batch * moe_padded(moe_larger(c->dense_ff, c->shared_ff));
     uint64_t values = expert_values > dense_values ? expert_values : dense_values;
     g->router_stride = moe_router_stride(c);
     g->gate = moe_arena_take(arena, values, sizeof(float));
     g->up = moe_arena_take(arena, values, sizeof(float));
     g->mid.x = g->gate;
-    carve_either(&g->mid, arena, pairs, c->expert_ff, batch, larger(c->dense_ff, c->shared_ff));
+    carve_either(&g->mid, arena, pairs, c->expert_ff, batch, moe_larger(c->dense_ff, c->shared_ff));
     g->shared_mid.x_stride = moe_padded(shared_ff);
     values = MOE_GPU_JOINED_ROWS * g->shared_mid.x_stride;
     g->shared_gate = moe_arena_take(arena, values, sizeof(float));
@@ -235,13 +231,13 @@ static void carve_prediction(struct gpu_prediction *p, struct moe_arena *arena,
 /* The largest product of cuBLAS: the widest matrix, all rows of a batch. */
 static uint64_t math_bytes(const struct moe_config *c, const struct moe_session_options *o)
 {
-    uint32_t widest = larger(larger(c->dense_ff, c->shared_ff), c->expert_ff);
-    widest = larger(larger(widest, c->n_heads * c->head_dim), c->n_heads * c->value_dim);
-    widest = larger(widest, c->n_heads * moe_config_cache_key(c));
-    widest = larger(widest, c->state_heads * larger(c->state_value_dim, c->state_key_dim));
-    uint64_t other = larger(c->hidden, larger(c->q_rank, c->kv_rank));
+    uint32_t widest = moe_larger(moe_larger(c->dense_ff, c->shared_ff), c->expert_ff);
+    widest = moe_larger(moe_larger(widest, c->n_heads * c->head_dim), c->n_heads * c->value_dim);
+    widest = moe_larger(widest, c->n_heads * moe_config_cache_key(c));
+    widest = moe_larger(widest, c->state_heads * moe_larger(c->state_value_dim, c->state_key_dim));
+    uint64_t other = moe_larger(c->hidden, moe_larger(c->q_rank, c->kv_rank));
     return moe_gpu_math_bytes(moe_padded(widest) * moe_padded(other),
-                              (uint64_t)o->batch * moe_padded(larger(widest, c->hidden)));
+                              (uint64_t)o->batch * moe_padded(moe_larger(widest, c->hidden)));
 }
 
 static uint64_t kv_table_cells(const struct moe_config *c, const struct moe_session_options *o)
@@ -283,7 +279,7 @@ static void carve_gpu_work(struct gpu_work *g, struct moe_arena *arena, const st
 static void carve_states(struct moe_states *states, struct moe_arena *arena,
                          const struct moe_config *c, const struct moe_session_options *o)
 {
-    uint64_t batch = o->batch, pairs = batch * larger(c->top_k, 1);
+    uint64_t batch = o->batch, pairs = batch * moe_larger(c->top_k, 1);
     bool asks_gates = o->predict_depth > 0 && !o->predict_residual;
     states->stride = moe_padded(c->hidden);
     if (o->predict_depth > 0 && o->predict_residual)

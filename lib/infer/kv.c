@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/float16.h"
+#include "base/mem.h"
 #include "base/par.h"
 #include "infer/kv_pool.h"
 #include "infer/state.h"
@@ -69,11 +70,6 @@ const char *moe_kv_kind_name(uint16_t kind)
 
 /* ---- Panels ---- */
 
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Bytes of 16 values at a place; of 16 keys' dimension, or for q4 two of them, `item` each. */
 static uint32_t row_bytes(uint16_t layout)
 {
@@ -133,7 +129,7 @@ uint64_t moe_kv_room_floats(uint16_t kind, uint32_t key_dim)
 {
     if (!moe_kv_has_scales(moe_kv_of_keys(kind)) && !moe_kv_has_scales(moe_kv_of_values(kind)))
         return 0;
-    return larger((uint32_t)moe_padded(key_dim), MOE_ATTENTION_CHUNK);
+    return moe_larger((uint32_t)moe_padded(key_dim), MOE_ATTENTION_CHUNK);
 }
 
 moe_panel_fn *moe_kv_key_product(const struct moe_kv *kv, int tile_log2)
@@ -434,15 +430,16 @@ struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
     uint32_t heads = moe_config_cache_heads(c);
     uint32_t keys = heads * moe_config_cache_key(c), values = heads * moe_config_cache_value(c);
     uint32_t global = c->global_kv_heads * c->global_head_dim;
-    uint32_t outputs = c->n_heads * larger(c->global_head_dim, c->value_dim);
+    uint32_t outputs = c->n_heads * moe_larger(c->global_head_dim, c->value_dim);
     return (struct moe_attention_strides){
         .q = moe_padded(c->n_heads * moe_config_widest_head(c)),
         .q_down = moe_padded(c->q_rank),
-        .k = moe_padded(larger(keys, global)),
+        .k = moe_padded(moe_larger(keys, global)),
         /* kv_down's output goes there, too */
-        .v = moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : larger(values, global)),
-        .queries = moe_padded(c->n_heads * larger(c->global_head_dim, moe_config_cache_key(c))),
-        .attended = moe_padded(c->n_heads * larger(c->global_head_dim, moe_config_cache_value(c))),
+        .v = moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : moe_larger(values, global)),
+        .queries = moe_padded(c->n_heads * moe_larger(c->global_head_dim, moe_config_cache_key(c))),
+        .attended =
+            moe_padded(c->n_heads * moe_larger(c->global_head_dim, moe_config_cache_value(c))),
         .out = moe_padded(outputs),
     };
 }

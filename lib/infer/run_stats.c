@@ -1,5 +1,6 @@
 /* What a run counted. */
 #include "infer/run_stats.h"
+#include "base/mem.h"
 
 #include <string.h>
 
@@ -53,11 +54,6 @@ void moe_phase_stats_add(struct moe_phase_stats *sum, const struct moe_phase_sta
 
 /* ---- The whole run ---- */
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 struct moe_phase_stats moe_stats_all(const struct moe_stats *stats)
 {
     struct moe_phase_stats all = stats->encode;
@@ -88,8 +84,8 @@ void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part)
     s.grammar_seconds += sum->grammar_seconds;
     s.grammar_wait_seconds += sum->grammar_wait_seconds;
     s.resident_expert_bytes_max =
-        larger(sum->resident_expert_bytes_max, part->resident_expert_bytes_max);
-    s.peak_rss_bytes = larger(sum->peak_rss_bytes, part->peak_rss_bytes);
+        moe_larger(sum->resident_expert_bytes_max, part->resident_expert_bytes_max);
+    s.peak_rss_bytes = moe_larger(sum->peak_rss_bytes, part->peak_rss_bytes);
     *sum = s;
 }
 

@@ -17,11 +17,6 @@
 
 enum { DEFAULT_BATCH = 256, MAX_BATCH = 1 << 14 };
 
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 static struct moe_session_options resolve(const struct moe_config *c,
                                           const struct moe_session_options *options)
 {
@@ -45,9 +40,9 @@ static struct moe_session_options resolve(const struct moe_config *c,
     o.takes_back = o.takes_back && c->layers[c->n_layers].state_index > 0;
     if (c->layers[c->n_layers].state_index == 0 || c->n_encoder || c->prefix_lm)
         o.n_snapshots = 0;
-    o.batch = larger(o.batch, o.source_context);
+    o.batch = moe_larger(o.batch, o.source_context);
     if (c->prefix_lm)
-        o.batch = larger(o.batch, o.context);
+        o.batch = moe_larger(o.batch, o.context);
     return o;
 }
 

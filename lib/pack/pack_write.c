@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "pack/pack_internal.h"
 
 /* A pack being written. */
@@ -460,11 +461,6 @@ static void write_experts(const struct moe_pack_writer *w, struct moe_buf *b)
     }
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Sorts the experts, as the table wants them, and refuses what was put twice. */
 static int check_unique(struct moe_pack_writer *w, struct moe_err *err)
 {
@@ -478,7 +474,7 @@ static int check_unique(struct moe_pack_writer *w, struct moe_err *err)
         return MOE_ERR_MEMORY;
     for (uint64_t i = 0; i < w->n_tensors; i++)
         names[i] = w->tensors[i].name;
-    qsort(names, w->n_tensors, sizeof *names, compare_names);
+    qsort(names, w->n_tensors, sizeof *names, moe_compare_texts);
     int status = MOE_OK;
     for (uint64_t i = 1; i < w->n_tensors && status == MOE_OK; i++)
         if (strcmp(names[i - 1], names[i]) == 0)

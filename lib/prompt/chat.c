@@ -143,11 +143,6 @@ int moe_chat_render(const struct moe_chat *chat, const struct moe_chat_input *in
 
 /* ---- Answers ---- */
 
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
 /* The place of `mark` in text[from..n), or n. */
 static uint64_t find_mark(const char *text, uint64_t from, uint64_t n, const char *mark)
 {
@@ -161,9 +156,9 @@ static uint64_t find_mark(const char *text, uint64_t from, uint64_t n, const cha
 /* text[from..to) without the blanks around it. */
 static struct moe_span within(const char *text, uint64_t from, uint64_t to)
 {
-    while (from < to && is_blank(text[from]))
+    while (from < to && moe_is_blank(text[from]))
         from++;
-    while (to > from && is_blank(text[to - 1]))
+    while (to > from && moe_is_blank(text[to - 1]))
         to--;
     return (struct moe_span){from, to - from};
 }
@@ -175,7 +170,7 @@ static uint64_t after_mark(const char *text, uint64_t n, const char *mark)
     uint64_t from = 0;
     if (!mark)
         return 0;
-    while (from < n && is_blank(text[from]))
+    while (from < n && moe_is_blank(text[from]))
         from++;
     return from < n && find_mark(text, from, n, mark) == from ? from + strlen(mark) : 0;
 }
@@ -184,7 +179,7 @@ enum moe_chat_thought moe_chat_thought_before(const struct moe_chat *chat, const
                                               uint64_t n)
 {
     const char *text = rendered;
-    while (n && is_blank(text[n - 1]))
+    while (n && moe_is_blank(text[n - 1]))
         n--;
     const char *const marks[] = {chat->thought_begins, chat->thought_ends, chat->thought_ends_call};
     for (int i = 0; i < 3 && chat->thought_member; i++) {

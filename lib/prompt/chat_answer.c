@@ -69,11 +69,6 @@ enum match { NO, MORE, YES }; /* MORE: it may become one */
 
 /* ---- Bytes ---- */
 
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
 static bool is_hole(char c)
 {
     return c >= CALL_ID && c <= CALL_WORD;
@@ -95,7 +90,7 @@ static uint64_t hole_end(char hole, const char *next, const char *text, uint64_t
             : hole == CALL_WORD ? text[i] >= 'a' && text[i] <= 'z'
             : hole == CALL_NAME ? names(text[i])
             : hole == CALL_ANY  ? n - i < n_next || memcmp(text + i, next, n_next) != 0
-                                : text[i] != *next && !(hole == CALL_ID && is_blank(text[i]))))
+                                : text[i] != *next && !(hole == CALL_ID && moe_is_blank(text[i]))))
         i++;
     return i;
 }
@@ -105,11 +100,11 @@ static enum match begins_with(const char *piece, const char *text, uint64_t n, u
 {
     uint64_t at = 0;
     for (size_t i = 0; piece[i]; i++) {
-        if (is_blank(piece[i]) ||
+        if (moe_is_blank(piece[i]) ||
             ((i == 0 || strchr(">]}),", piece[i - 1])) && strchr("<[{", piece[i])))
-            while (at < n && is_blank(text[at]))
+            while (at < n && moe_is_blank(text[at]))
                 at++;
-        if (is_blank(piece[i]))
+        if (moe_is_blank(piece[i]))
             continue;
         if (at == n)
             return MORE;
@@ -130,7 +125,7 @@ static enum match begins_with(const char *piece, const char *text, uint64_t n, u
 
 static const char *without_blanks(const char *piece)
 {
-    while (is_blank(*piece))
+    while (moe_is_blank(*piece))
         piece++;
     return piece;
 }
@@ -241,7 +236,7 @@ struct value_reader {
 
 static void skip_blanks(struct value_reader *v)
 {
-    while (v->at < v->n && is_blank(v->text[v->at]))
+    while (v->at < v->n && moe_is_blank(v->text[v->at]))
         v->at++;
 }
 
@@ -311,7 +306,7 @@ static enum match read_key(struct value_reader *v)
     if (v->at < v->n && (at_quote(v) || v->text[v->at] == '"' || v->text[v->at] == '\''))
         return read_text(v);
     uint64_t from = v->at;
-    while (v->at < v->n && v->text[v->at] != ':' && !is_blank(v->text[v->at]))
+    while (v->at < v->n && v->text[v->at] != ':' && !moe_is_blank(v->text[v->at]))
         v->at++;
     if (v->at == v->n)
         return MORE;
@@ -387,7 +382,7 @@ static enum match object_begins(struct moe_answer_reader *r, const struct call_f
 {
     uint64_t at = 0;
     struct json_walk walk = {0};
-    while (at < n && is_blank(text[at]))
+    while (at < n && moe_is_blank(text[at]))
         at++;
     if (at == n)
         return MORE;
@@ -408,7 +403,7 @@ static enum match object_begins(struct moe_answer_reader *r, const struct call_f
         snprintf(pattern, sizeof pattern, "\" , \"%s\" :", form->arguments_key);
         found = begins_with(pattern, text + end, n - end, &tail);
         if (found == YES) {
-            while (end + tail < n && is_blank(text[end + tail]))
+            while (end + tail < n && moe_is_blank(text[end + tail]))
                 tail++;
             if (end + tail == n)
                 return MORE;
@@ -473,7 +468,7 @@ static enum match call_begins(struct moe_answer_reader *r, const struct call_for
     out->name = (struct moe_span){used, end - used};
     found = begins_with(form->named, text + end, n - end, &more);
     while (found == YES && form->style == CALLS_JSON && end + more < n &&
-           is_blank(text[end + more]))
+           moe_is_blank(text[end + more]))
         more++;
     if (found == YES && form->style == CALLS_JSON)
         found = end + more == n ? MORE : text[end + more] == '{' ? YES : NO;
@@ -594,12 +589,12 @@ static int read_content(struct moe_answer_reader *r, bool at_begin)
     struct beginning b;
     enum match found = NO;
     for (; i < n && found == NO; i++)
-        if (!is_blank(text[i]))
+        if (!moe_is_blank(text[i]))
             found = any_call_begins(r, at_begin && i == 0, text + i, n - i, &b);
     i -= found != NO;
     if (found == MORE && r->final)
         found = NO, i = n;
-    for (blanks = i; blanks > 0 && is_blank(text[blanks - 1]); blanks--)
+    for (blanks = i; blanks > 0 && moe_is_blank(text[blanks - 1]); blanks--)
         ;
     /* Blanks before a call or behind the content are none of it. */
     MOE_TRY(hand_text(r, MOE_PART_CONTENT, r->final && found == NO && !r->split ? i : blanks));
@@ -624,7 +619,7 @@ static int read_begin(struct moe_answer_reader *r)
     uint64_t n, used, blanks = 0;
     const char *text = rest(r, &n);
     struct beginning b;
-    while (blanks < n && is_blank(text[blanks]))
+    while (blanks < n && moe_is_blank(text[blanks]))
         blanks++;
     if (blanks == n && !r->final)
         return MOE_OK;
@@ -664,7 +659,7 @@ static int read_thought(struct moe_answer_reader *r)
     const char *text = rest(r, &n);
     enum match found = NO;
     if (r->first_bytes) {
-        while (n && is_blank(*text))
+        while (n && moe_is_blank(*text))
             text++, n--, r->done++;
         enum match call =
             any_call_begins(r, true, text, n, &b); /* the model does without a thought */
@@ -675,7 +670,7 @@ static int read_thought(struct moe_answer_reader *r)
             return MOE_OK;
     }
     for (; i < n && found == NO; i++)
-        for (int e = 0; e < 2 && found != YES && !is_blank(text[i]); e++) {
+        for (int e = 0; e < 2 && found != YES && !moe_is_blank(text[i]); e++) {
             enum match is = ends[e] ? begins_with(ends[e], text + i, n - i, &used) : NO;
             found = is > found ? is : found;
         }
@@ -683,7 +678,7 @@ static int read_thought(struct moe_answer_reader *r)
     if (found == MORE && r->final)
         found = NO, i = n;
     uint64_t blanks = i;
-    while (blanks > 0 && is_blank(text[blanks - 1]))
+    while (blanks > 0 && moe_is_blank(text[blanks - 1]))
         blanks--;
     r->first_bytes = r->first_bytes && blanks == 0;
     MOE_TRY(hand_text(r, MOE_PART_THOUGHT, blanks));
@@ -732,7 +727,7 @@ static enum match key_ends(const char *mark, const char *text, uint64_t n, uint6
 {
     char core[256];
     size_t length = strlen(mark), blanks = 0;
-    while (blanks < length && is_blank(mark[length - 1 - blanks]))
+    while (blanks < length && moe_is_blank(mark[length - 1 - blanks]))
         blanks++;
     snprintf(core, sizeof core, "%.*s", (int)(length - blanks), mark);
     enum match found = begins_with(core, text, n, used);
@@ -841,7 +836,7 @@ static enum match value_ends(const char *piece, const char *key, const char *tex
     for (i = 0; i < n; i++) {
         enum match found =
             text[i] == *core && !walk.in_text ? begins_with(core, text + i, n - i, used) : NO;
-        begun |= !is_blank(text[i]);
+        begun |= !moe_is_blank(text[i]);
         json = json && (!begun || walk.depth || walk.in_text || text[i] == '"' || text[i] == '{' ||
                         text[i] == '[');
         if (json && begun) {
@@ -968,7 +963,7 @@ static enum match read_elements(struct element_reader *e, const char *within, co
     for (uint32_t i = 0; found == YES; i++) {
         char key[MAX_NAME];
         uint64_t end, used = 0;
-        while (e->at < e->n && is_blank(e->text[e->at]))
+        while (e->at < e->n && moe_is_blank(e->text[e->at]))
             e->at++;
         if (i &&
             value_ends(piece, within, e->text + e->at, e->n - e->at, false, &end, &used) == YES &&
@@ -1120,7 +1115,7 @@ static int read_behind(struct moe_answer_reader *r)
 {
     uint64_t n;
     const char *text = rest(r, &n);
-    while (n && is_blank(*text))
+    while (n && moe_is_blank(*text))
         text++, n--, r->done++;
     if (n)
         r->state = CONTENT;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 #include "fmt/json.h"
 #include "prompt/chat_answer.h"
 #include "prompt/chat_internal.h"
@@ -186,11 +187,6 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 /* Whether bytes of two calls are the same, but for a number that may count the calls. */
 static bool alike(char a, char b)
 {
@@ -201,7 +197,7 @@ static bool alike(char a, char b)
 static size_t open_mark(const char *text, size_t n)
 {
     for (size_t i = n; i > 0 && n - i < MAX_MARK; i--) {
-        if (text[i - 1] == '>' || text[i - 1] == ']' || is_blank(text[i - 1]))
+        if (text[i - 1] == '>' || text[i - 1] == ']' || moe_is_blank(text[i - 1]))
             break;
         if (text[i - 1] == '<' || text[i - 1] == '[')
             return i - 1;
@@ -379,7 +375,7 @@ static const char *after_object(const char *text)
 /* Goes back over blanks. */
 static const char *back_blanks(const char *from, const char *at)
 {
-    while (at > from && is_blank(at[-1]))
+    while (at > from && moe_is_blank(at[-1]))
         at--;
     return at;
 }
@@ -560,7 +556,7 @@ static void move_beginnings(struct call_form *f, bool *failed)
                                                             strrchr(f->other.value_ends, '>');
     const char *next = end ? end + 1 : "";
     const size_t n = strlen(next), n_named = strlen(f->named);
-    if (n == 0 || is_blank(*next) || !other || strcmp(other + 1, next) != 0 || n_named < n ||
+    if (n == 0 || moe_is_blank(*next) || !other || strcmp(other + 1, next) != 0 || n_named < n ||
         strcmp(f->named + n_named - n, next) != 0)
         return;
     move_end(&f->key_begins, f->named, n_named - n, failed);
@@ -753,9 +749,9 @@ static void learn_thought_end(struct chat_probe *p)
     const char *thought = strstr((const char *)out.data, THOUGHT),
                *at = thought ? thought + strlen(THOUGHT) : NULL;
     const char *call_at = at ? strstr(at, begin) : NULL;
-    while (call_at && at < call_at && is_blank(*at))
+    while (call_at && at < call_at && moe_is_blank(*at))
         at++;
-    while (call_at && call_at > at && is_blank(call_at[-1]))
+    while (call_at && call_at > at && moe_is_blank(call_at[-1]))
         call_at--;
     if (call_at > at && call_at - at < MAX_PIECE) {
         chat->thought_ends_call = moe_strndup(at, (size_t)(call_at - at), NULL);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 #include "fmt/emit.h"
 #include "fmt/json.h"
 #include "serve/reply_internal.h"
@@ -12,12 +13,6 @@
 #define REQUEST "the request"
 
 /* ---- Requests ---- */
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
 
 /* *parts: the texts of a content. */
 static int read_content(json_t **parts, const json_t *content, size_t i, struct chat_maker *m)
@@ -32,7 +27,7 @@ static int read_content(json_t **parts, const json_t *content, size_t i, struct 
         const char *type = chat_text_of(part, "type");
         const json_t *text =
             json_object_get(part, strcmp(type, "refusal") == 0 ? "refusal" : "text");
-        if ((!ends_with(type, "text") && strcmp(type, "refusal") != 0) || !json_is_string(text))
+        if ((!moe_ends_with(type, "text") && strcmp(type, "refusal") != 0) || !json_is_string(text))
             return moe_fail(
                 m->err, MOE_ERR_FORMAT,
                 REQUEST

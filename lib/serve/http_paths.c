@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 const struct moe_http_path moe_http_paths[MOE_HTTP_ROUTES] = {
     [MOE_HTTP_PAGE] = {"/", .open = true},
     [MOE_HTTP_HEALTH] = {"/health", .open = true},
@@ -58,12 +60,6 @@ static bool copy_item(const char *from, const char *end, char *to, size_t room)
     return n > 0 && from >= end;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 /* Of LM Studio's API, whose routes are OpenAI's otherwise. */
 #define STUDIO "/api/v0/"
 
@@ -75,7 +71,7 @@ enum moe_http_route moe_http_find(const char *url, char *item, size_t room)
         const char *rest = id ? id + strlen("{id}") : "";
         const size_t n = id ? (size_t)(id - path) : strlen(path), length = strlen(url);
         if (strncmp(path, url, n) == 0 &&
-            (id ? ends_with(url + n, rest) &&
+            (id ? moe_ends_with(url + n, rest) &&
                       copy_item(url + n, url + length - strlen(rest), item, room)
                 : !url[n]))
             return (enum moe_http_route)i;
@@ -115,7 +111,7 @@ void moe_http_refuse(const char *path, struct moe_err *why)
         }
     for (int i = MOE_HTTP_PAGE + 1; i < MOE_HTTP_ELSEWHERE; i++) {
         const char *route = moe_http_paths[i].path;
-        if (strlen(path) > 1 && (ends_with(route, path) || ends_with(path, route)) &&
+        if (strlen(path) > 1 && (moe_ends_with(route, path) || moe_ends_with(path, route)) &&
             (!meant || strlen(route) < strlen(meant)))
             meant = route;
     }

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 #include "fmt/emit.h"
 #include "serve/reply.h"
 #include "serve/server.h"
@@ -301,14 +302,6 @@ static int serve_line(struct lines *l, struct task *t, const char *line, bool to
     return MOE_OK;
 }
 
-static bool is_blank(const char *line, uint64_t n)
-{
-    for (uint64_t i = 0; i < n; i++)
-        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r')
-            return false;
-    return true;
-}
-
 static int read_lines(struct lines *l, struct lines_input *in, struct moe_err *err)
 {
     const char *line;
@@ -319,7 +312,7 @@ static int read_lines(struct lines *l, struct lines_input *in, struct moe_err *e
         bool has = false;
         if (got < 0)
             return got;
-        if (got == LINES_INPUT_LINE && is_blank(line, n))
+        if (got == LINES_INPUT_LINE && moe_all_blank(line, n))
             continue;
         struct task *t = task_new(l, in->n_lines, n, err);
         status = t ? lines_read_id(&t->id, line, n, err) : MOE_ERR_MEMORY;

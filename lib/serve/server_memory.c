@@ -16,11 +16,6 @@
 
 /* ---- What models take ---- */
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Models of one description share an entry. */
 static uint32_t kind_of(struct moe_server *s, const struct moe_needs *needs)
 {
@@ -31,7 +26,8 @@ static uint32_t kind_of(struct moe_server *s, const struct moe_needs *needs)
         s->needs[s->n_kinds++] = *needs;
     struct moe_needs *kind = &s->needs[i];
     for (int cuda = 0; cuda < 2; cuda++)
-        kind->on[cuda].pass_bytes = larger(kind->on[cuda].pass_bytes, needs->on[cuda].pass_bytes);
+        kind->on[cuda].pass_bytes =
+            moe_larger(kind->on[cuda].pass_bytes, needs->on[cuda].pass_bytes);
     return i;
 }
 
@@ -200,10 +196,10 @@ void memory_of_batches(const struct moe_server *s, bool on_gpu, struct moe_sessi
         struct moe_session_options o = session_of(s, needs, on_gpu);
         struct moe_session_room one;
         moe_needs_fit_session(&o, needs, true, unlimited, &one, NULL);
-        least->host = larger(least->host, one.host);
-        least->gpu = larger(least->gpu, one.gpu);
-        full->host = larger(full->host, moe_needs_session_bytes(needs, &o, true));
-        full->gpu = larger(full->gpu, moe_session_gpu_bytes(&needs->config, &o));
+        least->host = moe_larger(least->host, one.host);
+        least->gpu = moe_larger(least->gpu, one.gpu);
+        full->host = moe_larger(full->host, moe_needs_session_bytes(needs, &o, true));
+        full->gpu = moe_larger(full->gpu, moe_session_gpu_bytes(&needs->config, &o));
     }
 }
 
@@ -260,7 +256,7 @@ static struct demand demand_of(const struct moe_server *s, bool cuda)
         const struct model *m = &s->models[i];
         if (!runs_on(s, i, cuda))
             continue;
-        d.least_model = larger(d.least_model, m->on[cuda].least);
+        d.least_model = moe_larger(d.least_model, m->on[cuda].least);
         d.all_models += m->on[cuda].most;
     }
     if (d.n)
@@ -280,7 +276,7 @@ static void split_executor(struct executor *x, uint64_t bytes, const struct dema
     uint64_t batch = bytes - part_of(bytes, share);
     if (bytes >= d->all_models && bytes - d->all_models > batch)
         batch = bytes - d->all_models; /* models need no more */
-    batch = larger(smaller(batch, full_batch), least_batch);
+    batch = moe_larger(smaller(batch, full_batch), least_batch);
     if (bytes - batch < d->least_model)
         batch = bytes - d->least_model;
     x->batch_bytes = batch;
@@ -316,7 +312,7 @@ static int follow_plan(struct moe_server *s, bool cuda, double share, const stru
                                 "the plan leaves an executor %" PRIu64 " bytes%s: at least %" PRIu64
                                 " work (moe-plan --coe with fewer --executors)",
                                 bytes, cuda ? " of the GPU" : "", d->least_model + least_batch);
-            x->batch_bytes = larger(part_of(p->executors[i].batch_bytes, share), least_batch);
+            x->batch_bytes = moe_larger(part_of(p->executors[i].batch_bytes, share), least_batch);
             x->batch_bytes = smaller(x->batch_bytes, bytes - d->least_model);
             x->expert_bytes = bytes - x->batch_bytes;
         }
@@ -356,7 +352,7 @@ static uint64_t gpu_budget(const struct moe_server *s, const struct demand *d, u
     if (p)
         bytes = part_of(planned_bytes(p, true),
                         share_of(planned_bytes(p, true) + planned_bytes(p, false), main));
-    return larger(smaller(bytes, free_bytes), least_on_gpu(d));
+    return moe_larger(smaller(bytes, free_bytes), least_on_gpu(d));
 }
 
 static int refuse_budget(uint64_t bytes, uint64_t floor, bool on_gpu, struct moe_err *err)
@@ -396,38 +392,38 @@ static void look_beside(const struct moe_server *s, struct demand *d)
         const struct executor *x = &s->executors[k];
         if (!x->options.device.cuda)
             continue;
-        room = larger(room, x->expert_bytes);
+        room = moe_larger(room, x->expert_bytes);
         for (uint32_t i = 0; i < s->n_models; i++) {
             const struct moe_needs_on *gpu = &s->models[i].on[true];
             if (!runs_on(s, i, true))
                 continue;
             smallest = smaller(smallest, memory_of_model(x, &s->models[i]));
-            d->kept = larger(d->kept, gpu->kept);
-            d->passing = larger(d->passing, gpu->passing);
+            d->kept = moe_larger(d->kept, gpu->kept);
+            d->passing = moe_larger(d->passing, gpu->passing);
             if (memory_is_whole(x, &s->models[i]))
                 continue;
-            d->host_least = larger(d->host_least, gpu->host_least);
-            d->host_all = larger(d->host_all, gpu->host_all);
+            d->host_least = moe_larger(d->host_least, gpu->host_least);
+            d->host_all = moe_larger(d->host_all, gpu->host_all);
         }
     }
     uint64_t n = smallest && smallest < UINT64_MAX ? room / smallest : 1;
-    d->n_models = (uint32_t)larger(smaller(n, s->n_models), 1);
+    d->n_models = (uint32_t)moe_larger(smaller(n, s->n_models), 1);
 }
 
 static uint64_t least_beside(const struct demand *d)
 {
-    return larger(d->kept + d->passing, d->host_least) + d->least.host;
+    return moe_larger(d->kept + d->passing, d->host_least) + d->least.host;
 }
 
 /* Divides `bytes` of main memory, which an executor has beside its GPU, between models and batches.
  */
 static void split_beside(struct executor *x, uint64_t bytes, const struct demand *d)
 {
-    uint64_t want = larger(d->n_models * d->kept + d->passing, d->host_all);
+    uint64_t want = moe_larger(d->n_models * d->kept + d->passing, d->host_all);
     uint64_t least = least_beside(d) - d->least.host;
     uint64_t batch = bytes > want ? bytes - want : 0;
-    batch = larger(batch, bytes / 4);
-    batch = larger(smaller(batch, d->full.host), d->least.host);
+    batch = moe_larger(batch, bytes / 4);
+    batch = moe_larger(smaller(batch, d->full.host), d->least.host);
     batch = smaller(batch, bytes - least);
     x->host_batch_bytes = batch;
     x->host_expert_bytes = bytes - batch;
@@ -440,10 +436,10 @@ static uint64_t divide_beside(struct moe_server *s, uint64_t left, const struct 
                               uint64_t others_least)
 {
     uint64_t want =
-        larger(gpu->n_models * gpu->kept + gpu->passing, gpu->host_all) + gpu->full.host;
+        moe_larger(gpu->n_models * gpu->kept + gpu->passing, gpu->host_all) + gpu->full.host;
     if (gpu->n == 0)
         return 0;
-    uint64_t bytes = smaller(want, larger(least_beside(gpu), left / s->n_executors));
+    uint64_t bytes = smaller(want, moe_larger(least_beside(gpu), left / s->n_executors));
     bytes = smaller(bytes, (left - others_least) / gpu->n);
     for (uint32_t i = 0; i < s->n_executors; i++)
         if (s->executors[i].options.device.cuda)

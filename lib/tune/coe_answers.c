@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 #include "engine/prompt.h"
 #include "serve/lines.h"
 #include "serve/server.h"
@@ -136,14 +137,6 @@ static int read_line(struct moe_request **q, const char *path, uint64_t number, 
                : moe_fail(err, status, "%s: line %" PRIu64 ": %s", path, number, why.text);
 }
 
-static bool is_blank(const char *line, uint64_t n)
-{
-    uint64_t i = 0;
-    while (i < n && strchr(" \t\r", line[i]) && line[i])
-        i++;
-    return i == n;
-}
-
 int moe_coe_each_sample(const char *path,
                         int (*fn)(void *ctx, uint64_t line, struct moe_request **request,
                                   struct moe_err *err),
@@ -156,7 +149,7 @@ int moe_coe_each_sample(const char *path,
     while (status == MOE_OK && (got = lines_input_next(&in, progress ? progress->stop : NULL, &line,
                                                        &n, err)) > LINES_INPUT_END) {
         struct moe_request *q = NULL;
-        if (got == LINES_INPUT_LINE && is_blank(line, n))
+        if (got == LINES_INPUT_LINE && moe_all_blank(line, n))
             continue;
         found++;
         status = read_line(&q, path, in.n_lines, got, line, n, err);

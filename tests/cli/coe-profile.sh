@@ -90,7 +90,7 @@ run "$bin/moe-profile" --device --requests "$c/requests.jsonl" -o "$costs"
 expect_exit 2 "samples without a collection are refused"
 "$bin/moe-profile" --coe "$c/collection.yaml" -o "$costs" --answer-tokens 400 >"$out" 2>"$err" </dev/null &
 pid=$!
-sleep 0.7
+until_catches $pid 2
 kill -INT $pid
 code=0
 wait $pid || code=$?

@@ -56,7 +56,7 @@ check "... leaves nothing in the directory" [ -z "$(ls -A "$tmp/dir")" ]
 # Interrupted: nothing is left.
 "$bin/moe-profile" --device --dir "$tmp/dir" "$tiny" -o "$tmp/stopped.yaml" >"$out" 2>"$err" &
 pid=$!
-sleep 1
+until_catches "$pid" 2
 kill -INT "$pid" 2>/dev/null
 code=0
 wait "$pid" || code=$?

@@ -9,6 +9,7 @@
 #   check NAME COMMAND...     the command succeeds
 #   smallest_memory COMMAND...   prints the MiB of the smallest --memory that the command names
 #   interrupt FILE COMMAND...    runs it until FILE is there after a SIGINT; $code as of run
+#   until_catches PID NUMBER   waits until that process catches the signal, or has ended
 #   ordinary COMMAND...       runs it without root's rights to every file
 #   small_disk SIZE           a file system of SIZE bytes, $disk; fails where there can be none
 #   figure KEY                prints a total of the --stats-json in $json; some KEY, none KEY: whether
@@ -186,6 +187,14 @@ interrupt() {
         wait "$pid" || code=$?
         [ "$code" != 1 ] || [ -e "$left" ] || continue
         break
+    done
+}
+
+until_catches() { # PID NUMBER
+    while kill -0 "$1" 2>/dev/null; do
+        caught=$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$1/status" 2>/dev/null)
+        [ $((0x${caught:-0} >> ($2 - 1) & 1)) = 0 ] || return
+        sleep 0.02
     done
 }
 

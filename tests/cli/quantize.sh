@@ -147,11 +147,7 @@ for signal in $signals; do
     echo old >"$tmp/stop/x.moe"
     $hup "$bin/moe-quantize" -q -t 1 --cpu scalar -o "$tmp/stop/x.moe" "$checkpoint" >"$out" 2>"$err" &
     pid=$!
-    until ls -l /proc/$pid/fd 2>/dev/null | grep -q "$tmp/stop"; do
-        kill -0 "$pid" 2>/dev/null || break
-        sleep 0.02
-    done
-    sleep 0.1 # it has tried the output before it catches signals
+    case $signal in HUP) until_catches "$pid" 1 ;; *) until_catches "$pid" 15 ;; esac
     kill -s "$signal" "$pid"
     code=0
     wait "$pid" || code=$?

@@ -78,6 +78,15 @@ else
 fi
 
 # A pipe without room: non-blocking, as a shell's other programs may have made it, until it is read.
+# Until $pid sleeps and stays so: there is nothing left to do but to wait for the pipe.
+until_it_waits() {
+    looks=0
+    until_catches "$pid" 2
+    while [ "$looks" -lt 4 ] && kill -0 "$pid" 2>/dev/null; do
+        if grep -q '^State:.S' "/proc/$pid/status"; then looks=$((looks + 1)); else looks=0; fi
+        sleep 0.05
+    done
+}
 full_pipe() {
     rm -f "$tmp/pipe"
     mkfifo "$tmp/pipe"
@@ -88,7 +97,7 @@ if dd if=/dev/null oflag=nonblock 2>/dev/null; then
     full_pipe nonblock
     talk >&3 2>"$err" &
     pid=$!
-    sleep 1
+    until_it_waits
     dd bs=4096 count=16 2>/dev/null <"$tmp/pipe" >/dev/null
     code=0
     wait "$pid" || code=$?
@@ -99,7 +108,7 @@ if dd if=/dev/null oflag=nonblock 2>/dev/null; then
     full_pipe nonblock
     talk >&3 2>"$err" &
     pid=$!
-    sleep 1
+    until_it_waits
     kill -INT "$pid"
     code=0
     wait "$pid" || code=$?
@@ -112,26 +121,30 @@ fi
 # Long work says how far it is, also to a file; not with -q.
 pack
 cat tests/data/*.txt tests/data/*.txt tests/data/*.txt >"$tmp/long.txt"
-long_work() { # OPTION...: which is stopped for five seconds, for it need not compute meanwhile
-    "$bin/moe-profile" -t 1 --cpu scalar "$tiny" --text "$tmp/long.txt" -o "$tmp/long.yaml" "$@" 2>"$err" &
-    worker=$!
-    sleep 1
-    kill -STOP "$worker"
-    sleep 5
-    kill -CONT "$worker"
-    for pause in $(seq "$most"); do
-        [ ! -s "$err" ] || break
-        sleep 0.1
-    done
-    kill -INT "$worker"
-    wait "$worker"
-    sed -nE "/$progress_line/p" "$err" >"$progress"
+long_work() { # NAME OPTION...: in the background
+    name=$1
+    shift
+    exec "$bin/moe-profile" -t 1 --cpu scalar "$tiny" --text "$tmp/long.txt" --max-tokens 16 -o "$tmp/$name.yaml" "$@" 2>"$tmp/$name"
 }
-most=300
-long_work
+long_work loud &
+loud=$!
+long_work quiet -q &
+quiet=$!
+until_catches "$loud" 2
+until_catches "$quiet" 2
+sleep 0.2 # their work has begun
+kill -STOP "$loud" "$quiet" # for five seconds, for they need not compute meanwhile
+sleep 5
+kill -CONT "$loud" "$quiet"
+for pause in $(seq 300); do
+    [ ! -s "$tmp/loud" ] || break
+    sleep 0.1
+done
+sleep 1 # the quiet one would say it by now
+kill -INT "$loud" "$quiet"
+wait
+sed -nE "/$progress_line/p" "$tmp/loud" >"$progress"
 check "after five seconds a line says how far it is: $(head -n 1 "$progress")" grep -q '^moe-profile: profiling: [0-9]*%' "$progress"
 check "... no more than a line in five seconds" [ "$(wc -l <"$progress")" -le 3 ]
-most=10
-long_work -q
-check "-q says nothing of it" [ ! -s "$progress" ]
+check "-q says nothing of it" [ -z "$(sed -nE "/$progress_line/p" "$tmp/quiet")" ]
 finish

@@ -379,8 +379,8 @@ static void a_lost_device_is_opened_again(void **state)
         for (int i = 0; i < n_faults[way]; i++) {
             static struct asked before, at, next, other;
             struct moe_server *s = opened(&o);
-            write_request(&before, 0, 3, 8);
-            write_request(&other, 0, 1, 8);
+            write_request(&before, 0, 3, 4);
+            write_request(&other, 0, 1, 4);
             next = before;
             submit(s, &before);
             submit(s, &other);
@@ -389,7 +389,7 @@ static void a_lost_device_is_opened_again(void **state)
             setenv("MOE_SHIM_FAIL", faults[i], 1);
             for (int tries = 0; tries < 20 && at.result.status == MOE_OK; tries++) {
                 /* A text perhaps needs none of these calls. */
-                write_request(&at, 0, tries % N_MODELS, 8);
+                write_request(&at, 0, tries % N_MODELS, 4);
                 submit(s, &at);
                 moe_server_drain(s);
             }
