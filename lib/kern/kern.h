@@ -36,6 +36,8 @@
  *                integers. cols_padded is cols rounded up to a multiple of B; the padding is 0.
  */
 enum { MOE_TILE = 8, MOE_N_TILES = 4 /* sizes of tiles: 1, 2, 4, 8 */, MOE_N_LAYOUTS = 49 };
+enum { MOE_N_FLOATS = 7 /* layouts that take floats, in the order of moe_kern_layout_index */ };
+enum { MOE_FEW_PANELS = 4 };
 
 /* Of a block's bytes: all of them, and those of its first half. */
 struct moe_sums {
@@ -76,6 +78,13 @@ struct moe_kern {
      * f32, in scaled kinds rounded to it. Quantized layouts: the arithmetic that layout.h defines.
      */
     moe_panel_fn *panel[MOE_N_LAYOUTS][MOE_N_TILES];
+
+    /*
+     * MOE_FEW_PANELS panels of a float layout, one behind the other, times one input: y[16 i + r]
+     * for row r of panel i. Each row's additions wait for each other; with several panels there are
+     * others to do. NULL in variants without it.
+     */
+    moe_panel_fn *few_panels[MOE_N_FLOATS];
 
     /*
      * The same for codes of the KV cache, with float tiles whose s are the codes' scales: w[c] =

@@ -52,22 +52,66 @@ MOE_TEMPLATE __m256 cell_column(int kind, const uint8_t *panel, const float *sca
     return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), scale);
 }
 
-/* The same of a scaled kind's column without its scales, of F8 as f16. */
-MOE_TEMPLATE __m256 scaled_column(int kind, const uint8_t *at, int h)
+/* Bytes 0 of sixteen numbers, then their bytes 1, 2 and 3. */
+MOE_TEMPLATE void byte_planes(const float *numbers, __m256i planes[4])
 {
-    __m128i codes = _mm_loadl_epi64((const __m128i *)at);
-    if (kind == MOE_LAYOUT_NF4 || kind == MOE_LAYOUT_FP4) {
-        const float *numbers = kind == MOE_LAYOUT_NF4 ? moe_nf4_numbers : moe_fp4_numbers;
-        __m256i code = _mm256_cvtepu8_epi32(codes);
-        code = h ? _mm256_srli_epi32(code, 4) : code; /* whose lowest three bits count, and one */
-        __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(numbers), code);
-        __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(numbers + 8), code);
-        return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
+    const __m128i gather = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m128i four[4];
+    for (int i = 0; i < 4; i++)
+        four[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)numbers + i), gather);
+    __m128i low = _mm_unpacklo_epi32(four[0], four[1]), high = _mm_unpacklo_epi32(four[2], four[3]);
+    planes[0] = _mm256_broadcastsi128_si256(_mm_unpacklo_epi64(low, high));
+    planes[1] = _mm256_broadcastsi128_si256(_mm_unpackhi_epi64(low, high));
+    low = _mm_unpackhi_epi32(four[0], four[1]), high = _mm_unpackhi_epi32(four[2], four[3]);
+    planes[2] = _mm256_broadcastsi128_si256(_mm_unpacklo_epi64(low, high));
+    planes[3] = _mm256_broadcastsi128_si256(_mm_unpackhi_epi64(low, high));
+}
+
+/* How many columns of a kind scaled_columns() takes at a time. */
+MOE_TEMPLATE int columns_at_once(int kind)
+{
+    return moe_kind_is_scaled(kind) && moe_scaled_bits(kind) == 4 ? 4 : 1;
+}
+
+/* Columns of a scaled kind without their scales: of F8 as f16, of 4 bits by the byte planes of the
+ * kind's numbers. */
+MOE_TEMPLATE void scaled_columns(int kind, const uint8_t *at, const __m256i planes[4],
+                                 __m256 w[4][2])
+{
+    if (kind == MOE_LAYOUT_I8) {
+        for (int h = 0; h < 2; h++)
+            w[0][h] = _mm256_cvtepi32_ps(
+                _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(at + 8 * h))));
+        return;
     }
-    if (kind == MOE_LAYOUT_I8)
-        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
-    __m128i half = _mm_slli_epi16(_mm_cvtepi8_epi16(codes), 7);
-    return _mm256_cvtph_ps(_mm_and_si128(half, _mm_set1_epi16((short)0xbfff)));
+    if (moe_kind_is_f8(kind)) {
+        __m256i half = _mm256_slli_epi16(_mm256_cvtepi8_epi16(sixteen_bytes(at)), 7);
+        half = _mm256_and_si256(half, _mm256_set1_epi16((short)0xbfff));
+        w[0][0] = _mm256_cvtph_ps(_mm256_castsi256_si128(half));
+        w[0][1] = _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1));
+        return;
+    }
+    /* Rows 0 to 3 of all columns go to the low half, rows 4 to 7 to the high one. */
+    __m256i codes = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const __m256i *)at),
+                                                _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+    MOE_UNROLL
+    for (int h = 0; h < 2; h++) {
+        __m256i four =
+            _mm256_and_si256(h ? _mm256_srli_epi16(codes, 4) : codes, _mm256_set1_epi8(15));
+        __m256i byte[4], low[2], high[2];
+        MOE_UNROLL
+        for (int i = 0; i < 4; i++)
+            byte[i] = _mm256_shuffle_epi8(planes[i], four);
+        MOE_UNROLL
+        for (int i = 0; i < 2; i++) {
+            low[i] = _mm256_unpacklo_epi8(byte[2 * i], byte[2 * i + 1]);
+            high[i] = _mm256_unpackhi_epi8(byte[2 * i], byte[2 * i + 1]);
+        }
+        w[0][h] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(low[0], low[1]));
+        w[1][h] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(low[0], low[1]));
+        w[2][h] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(high[0], high[1]));
+        w[3][h] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(high[0], high[1]));
+    }
 }
 
 /* Rows 8h..8h+7 of the scales of the group from column `first` on. */
@@ -80,15 +124,13 @@ MOE_TEMPLATE __m256 scaled_scale(int kind, struct moe_layout layout, const uint8
     return _mm256_mul_ps(scale, _mm256_set1_ps(moe_scaled_unit(kind)));
 }
 
-/* Rows 8h..8h+7 of column `c` of a float panel, of scaled kinds without its scales. */
+/* Rows 8h..8h+7 of column `c` of a float panel that is not scaled. */
 MOE_TEMPLATE __m256 float_column(int kind, const uint8_t *panel, const float *scales, uint32_t c,
                                  int h)
 {
     if (moe_cells_any(kind))
         return cell_column(kind, panel, scales, c, h);
     const uint8_t *at = moe_float_at(kind, panel, c, 8 * h);
-    if (moe_kind_is_scaled(kind))
-        return scaled_column(kind, at, h);
     if (kind == MOE_LAYOUT_F32)
         return _mm256_loadu_ps((const float *)at);
     __m128i half = _mm_loadu_si128((const __m128i *)at);
@@ -97,50 +139,69 @@ MOE_TEMPLATE __m256 float_column(int kind, const uint8_t *panel, const float *sc
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-/* Computes the first n inputs at x, in a tile of nt. */
-MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel,
+/* Computes the first n inputs at x, in a tile of nt, with np panels, one behind the other. */
+MOE_TEMPLATE void float_part(int kind, int np, int nt, int n, const uint8_t *panel,
                              struct moe_layout layout, const float *scales, uint32_t cols,
                              const float *x, float *y, uint64_t y_stride)
 {
     const bool scaled = moe_kind_is_scaled(kind);
+    const int columns = columns_at_once(kind), step = scaled ? 4 : 1;
+    const uint64_t bytes = np > 1 ? moe_layout_panel_bytes(layout, cols) : 0;
     const uint8_t *codes = scaled ? panel + moe_scaled_front(layout, cols) : panel;
-    __m256 sum[PART][2], scale[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    __m256 sum[PART][2], scale[PART][2] = {{_mm256_setzero_ps(), _mm256_setzero_ps()}};
+    __m256i planes[4];
+    if (kind == MOE_LAYOUT_NF4 || kind == MOE_LAYOUT_FP4)
+        byte_planes(kind == MOE_LAYOUT_NF4 ? moe_nf4_numbers : moe_fp4_numbers, planes);
     MOE_UNROLL
-    for (int t = 0; t < n; t++)
-        sum[t][0] = sum[t][1] = _mm256_setzero_ps();
+    for (int i = 0; i < np * n; i++)
+        sum[i][0] = sum[i][1] = _mm256_setzero_ps();
     for (uint32_t first = 0, end; first < cols; first = end) {
         end = moe_scaled_end(kind, layout, first, cols);
-        for (int h = 0; scaled && h < 2; h++)
-            scale[h] = scaled_scale(kind, layout, panel, first, h);
-        for (uint32_t c = first; c < end; c++, x += nt) {
-            if (nt == 1 && kind != MOE_LAYOUT_F32 &&
-                !moe_cells_any(kind)) /* f32 is faster without */
-                _mm_prefetch((const char *)moe_float_at(kind, codes, c, 0) + AHEAD, _MM_HINT_T0);
-            __m256 w0 = float_column(kind, codes, scales, c, 0);
-            __m256 w1 = float_column(kind, codes, scales, c, 1);
-            w0 = scaled ? _mm256_mul_ps(w0, scale[0]) : w0;
-            w1 = scaled ? _mm256_mul_ps(w1, scale[1]) : w1;
+        MOE_UNROLL
+        for (int p = 0; scaled && p < np; p++)
+            for (int h = 0; h < 2; h++)
+                scale[p][h] = scaled_scale(kind, layout, panel + p * bytes, first, h);
+        for (uint32_t c = first; c < end; c += step, x += step * nt) {
             MOE_UNROLL
-            for (int t = 0; t < n; t++) {
-                __m256 v = _mm256_set1_ps(x[t]);
-                sum[t][0] = _mm256_fmadd_ps(w0, v, sum[t][0]);
-                sum[t][1] = _mm256_fmadd_ps(w1, v, sum[t][1]);
+            for (int p = 0; p < np; p++) {
+                const uint8_t *of = codes + p * bytes;
+                __m256 w[4][2];
+                if (nt == 1 && kind != MOE_LAYOUT_F32 &&
+                    !moe_cells_any(kind)) /* f32 is faster without */
+                    _mm_prefetch((const char *)moe_float_at(kind, of, c, 0) + AHEAD, _MM_HINT_T0);
+                MOE_UNROLL
+                for (int i = 0; i < step; i++)
+                    for (int h = 0; h < 2; h++) {
+                        const int at = scaled ? i % columns : 0;
+                        if (scaled && at == 0 && h == 0)
+                            scaled_columns(kind, moe_float_at(kind, of, c + i, 0), planes, w);
+                        w[at][h] = scaled ? _mm256_mul_ps(w[at][h], scale[p][h])
+                                          : float_column(kind, of, scales, c, h);
+                        MOE_UNROLL
+                        for (int t = 0; t < n; t++)
+                            sum[p * n + t][h] = _mm256_fmadd_ps(
+                                w[at][h], _mm256_set1_ps(x[i * nt + t]), sum[p * n + t][h]);
+                    }
             }
         }
     }
     MOE_UNROLL
-    for (int t = 0; t < n; t++) {
-        _mm256_storeu_ps(y + t * y_stride, sum[t][0]);
-        _mm256_storeu_ps(y + t * y_stride + 8, sum[t][1]);
-    }
+    for (int i = 0; i < np * n; i++)
+        for (int h = 0; h < 2; h++)
+            _mm256_storeu_ps(y + i / n * MOE_PANEL_ROWS + i % n * y_stride + 8 * h, sum[i][h]);
 }
 
 MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
 {
     const int n = nt < PART ? nt : PART;
     for (int t = 0; t < nt; t += n)
-        float_part(kind, nt, n, panel, layout, tile->s, cols, tile->x + t, y + t * y_stride,
+        float_part(kind, 1, nt, n, panel, layout, tile->s, cols, tile->x + t, y + t * y_stride,
                    y_stride);
+}
+
+MOE_TEMPLATE void float_few(int kind, int nt, MOE_PANEL_PARAMS)
+{
+    float_part(kind, MOE_FEW_PANELS, nt, nt, panel, layout, tile->s, cols, tile->x, y, y_stride);
 }
 
 /* Whether quad() gives signed numbers (of Q8 the code less 128), or unsigned ones: codes, or
@@ -237,17 +298,17 @@ MOE_TEMPLATE void read_ahead(int kind, int nt, const uint8_t *step, int s)
         _mm_prefetch((const char *)step + s / quads * MOE_UNIT + AHEAD, _MM_HINT_T0);
 }
 
-/* The same for what lies behind the first plane of a block, or of grouped kinds for all of it, from
- * which codes are made elsewhere. */
-MOE_TEMPLATE void read_rest_ahead(int kind, int nt, uint32_t block, const uint8_t *codes)
+/* The same for what lies behind the first plane of block b of a record, or of grouped kinds for all
+ * of it, from which codes are made elsewhere; and for large heads. */
+MOE_TEMPLATE void read_rest_ahead(int kind, int nt, uint32_t block, const struct moe_record *record,
+                                  uint32_t b)
 {
-    const uint32_t plane = block / MOE_STEP * moe_step_bytes(kind);
+    const uint32_t plane = moe_kind_is_grouped(kind) ? 0 : block / MOE_STEP * moe_step_bytes(kind);
     if (nt > 1)
         return;
-    MOE_UNROLL
-    for (uint32_t at = moe_kind_is_grouped(kind) ? 0 : plane;
-         at < moe_kind_block_bytes(kind, block); at += MOE_UNIT)
-        _mm_prefetch((const char *)codes + at + AHEAD, _MM_HINT_T0);
+    if (b == 0 && moe_kind_span(kind) == MOE_MAX_SPAN)
+        fetch_lines(record->head + AHEAD, full_head_bytes(kind));
+    fetch_lines(record->codes + plane + AHEAD, moe_kind_block_bytes(kind, block) - plane);
 }
 
 /* Adds quads [begin, end) of a step of unsigned numbers to sum[t][h]. */
@@ -591,7 +652,7 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
         for (uint32_t b = 0; b < rec.blocks; b++) {
             const uint8_t *codes = record_codes(kind, &rec, b, units);
-            read_rest_ahead(kind, nt, block, rec.codes);
+            read_rest_ahead(kind, nt, block, &rec, b);
             MOE_UNROLL
             for (int p = 0; p < moe_kind_scales(kind); p++) {
                 __m256i sum[PART][2];
@@ -640,6 +701,7 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
 
 MOE_PANEL_BLOCKS
 MOE_PANEL_FLOATS
+MOE_PANEL_FEW
 MOE_PANEL_QUANTS(MOE_PANEL_EACH_CODES)
 
 /* ---- Kinds with a grid: a block's numbers are made first, for all inputs of a tile ----
@@ -800,7 +862,7 @@ MOE_TEMPLATE void grid_panel(int kind, int nt, MOE_PANEL_PARAMS)
                 unit[h] = _mm256_mul_ps(half_scales(at.head + 16 * h),
                                         _mm256_set1_ps(moe_kind_scale_unit(kind)));
             read_block(kind, moe_kind_grid(kind), numbers, rec.codes, b, bytes);
-            read_rest_ahead(kind, nt, 32, rec.codes);
+            read_rest_ahead(kind, nt, 32, &rec, i);
             for (int p = 0; p < moe_kind_scales(kind); p++) {
                 __m256 d[2];
                 MOE_UNROLL
@@ -1262,6 +1324,7 @@ static void f16_to_f32(const uint16_t *x, uint32_t n, float *y)
 void moe_kern_fill_avx2(struct moe_kern *kern)
 {
     fill_float_panels(kern);
+    fill_few_panels(kern);
     fill_quant_panels(kern);
     fill_grid_panels(kern);
     kern->quantize = quantize;

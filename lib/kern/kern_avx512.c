@@ -9,9 +9,10 @@
  * plain streaming read per core; a tile of 8 reaches 83% of the dot product's rate from the caches
  * with blocks of 64, where the three f32 operations per block and 16 dot products allow 84%, and
  * the whole of fma's rate for float layouts. Tried and dropped, since nothing was gained or some
- * lost: two panels at once that share the broadcast activations; software prefetch of weights
- * 1-8 KB ahead (25% slower than the processor's own) and of the outputs' lines. Where a span is 256
- * columns, prefetching is needed: without it a Zen 5 reads Q4_K and Q5_K at a third of the rate.
+ * lost: two panels of codes at once that share the broadcast activations; software prefetch of
+ * weights 1-8 KB ahead (25% slower than the processor's own) and of the outputs' lines. Where a
+ * span is 256 columns, prefetching is needed: without it a Zen 5 reads Q4_K and Q5_K at a third of
+ * the rate.
  */
 #include "kern/kern_math.h"
 #include "kern/kern_panel.h"
@@ -44,21 +45,43 @@ MOE_TEMPLATE __m512 cell_column(int kind, const uint8_t *panel, const float *sca
     return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)), scale);
 }
 
-/* A column of a scaled kind without its scales, of F8 as f16. */
-MOE_TEMPLATE __m512 scaled_column(int kind, const uint8_t *at)
+/* Two columns of a scaled kind without their scales: of F8 as f16, of 4 bits in the order of rows
+ * that four_bit_rows() makes. */
+MOE_TEMPLATE void scaled_columns(int kind, const uint8_t *at, __m512 w[2])
 {
     if (kind == MOE_LAYOUT_NF4 || kind == MOE_LAYOUT_FP4) {
-        __m128i codes = _mm_loadl_epi64((const __m128i *)at);
-        codes = _mm_unpacklo_epi64(codes, _mm_srli_epi16(codes, 4));
-        return _mm512_permutexvar_ps(
-            _mm512_cvtepu8_epi32(codes), /* whose lowest four bits count */
-            _mm512_loadu_ps(kind == MOE_LAYOUT_NF4 ? moe_nf4_numbers : moe_fp4_numbers));
+        const __m512i shifts = _mm512_setr_epi64(0, 8, 16, 24, 4, 12, 20, 28);
+        const __m512 numbers =
+            _mm512_loadu_ps(kind == MOE_LAYOUT_NF4 ? moe_nf4_numbers : moe_fp4_numbers);
+        MOE_UNROLL
+        for (int i = 0; i < 2; i++) {
+            int64_t codes;
+            memcpy(&codes, at + 8 * i, 8);
+            w[i] =
+                _mm512_permutexvar_ps(/* whose lowest four bits count */
+                                      _mm512_srlv_epi64(_mm512_set1_epi64(codes), shifts), numbers);
+        }
+    } else if (kind == MOE_LAYOUT_I8) {
+        for (int i = 0; i < 2; i++)
+            w[i] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen_bytes(at + 16 * i)));
+    } else {
+        __m512i half = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)at));
+        half = _mm512_slli_epi16(half, 7);
+        half = _mm512_and_si512(half, _mm512_set1_epi16((short)0xbfff));
+        w[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(half));
+        w[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1));
     }
-    __m128i codes = _mm_loadu_si128((const __m128i *)at);
-    if (kind == MOE_LAYOUT_I8)
-        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
-    __m256i half = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
-    return _mm512_cvtph_ps(_mm256_and_si256(half, _mm256_set1_epi16((short)0xbfff)));
+}
+
+/* Lanes in the order of rows, from that in which a shift by bytes of 64 bits leaves them: each has
+ * a byte of the first four and the one four further. Or, the other way. */
+MOE_TEMPLATE __m512 four_bit_rows(int kind, bool back, __m512 lanes)
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    const __m512i rows = _mm512_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+    return moe_kind_is_scaled(kind) && moe_scaled_bits(kind) == 4
+               ? _mm512_permutexvar_ps(back ? rows : order, lanes)
+               : lanes;
 }
 
 /* The scales of the group from column `first` on. */
@@ -67,17 +90,15 @@ MOE_TEMPLATE __m512 scaled_scale(int kind, struct moe_layout layout, const uint8
 {
     const float *at = (const float *)panel + moe_scaled_place(layout, first, 0);
     __m512 scale = layout.kind == MOE_LAYOUT_F8_B ? _mm512_set1_ps(*at) : _mm512_loadu_ps(at);
-    return _mm512_mul_ps(scale, _mm512_set1_ps(moe_scaled_unit(kind)));
+    return four_bit_rows(kind, false, _mm512_mul_ps(scale, _mm512_set1_ps(moe_scaled_unit(kind))));
 }
 
-/* Column `c` of a float panel, of scaled kinds without its scales. */
+/* Column `c` of a float panel that is not scaled. */
 MOE_TEMPLATE __m512 float_column(int kind, const uint8_t *panel, const float *scales, uint32_t c)
 {
     if (moe_cells_any(kind))
         return cell_column(kind, panel, scales, c);
     const uint8_t *at = moe_float_at(kind, panel, c, 0);
-    if (moe_kind_is_scaled(kind))
-        return scaled_column(kind, at);
     if (kind == MOE_LAYOUT_F32)
         return _mm512_loadu_ps(at);
     __m256i half = _mm256_loadu_si256((const __m256i *)at);
@@ -86,30 +107,59 @@ MOE_TEMPLATE __m512 float_column(int kind, const uint8_t *panel, const float *sc
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
+/* np panels, one behind the other, times nt inputs. */
+MOE_TEMPLATE void float_panels(int kind, int np, int nt, MOE_PANEL_PARAMS)
 {
     const float *x = tile->x;
     const bool scaled = moe_kind_is_scaled(kind);
+    const int step = scaled ? 4 : 1;
+    const uint64_t bytes = np > 1 ? moe_layout_panel_bytes(layout, cols) : 0;
     const uint8_t *codes = scaled ? panel + moe_scaled_front(layout, cols) : panel;
-    __m512 sum[MOE_TILE], scale = _mm512_setzero_ps();
+    __m512 sum[MOE_TILE], scale[MOE_FEW_PANELS] = {_mm512_setzero_ps()};
     MOE_UNROLL
-    for (int t = 0; t < nt; t++)
-        sum[t] = _mm512_setzero_ps();
+    for (int i = 0; i < np * nt; i++)
+        sum[i] = _mm512_setzero_ps();
     for (uint32_t first = 0, end; first < cols; first = end) {
         end = moe_scaled_end(kind, layout, first, cols);
-        if (scaled)
-            scale = scaled_scale(kind, layout, panel, first);
-        for (uint32_t c = first; c < end; c++, x += nt) {
-            __m512 w = float_column(kind, codes, tile->s, c);
-            w = scaled ? _mm512_mul_ps(w, scale) : w;
+        MOE_UNROLL
+        for (int p = 0; scaled && p < np; p++)
+            scale[p] = scaled_scale(kind, layout, panel + p * bytes, first);
+        for (uint32_t c = first; c < end; c += step, x += step * nt) {
             MOE_UNROLL
-            for (int t = 0; t < nt; t++)
-                sum[t] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[t]), sum[t]);
+            for (int p = 0; p < np; p++) {
+                const uint8_t *of = codes + p * bytes;
+                __m512 w[4];
+                if (np > 1)
+                    _mm_prefetch((const char *)moe_float_at(kind, of, c, 0) + AHEAD, _MM_HINT_T0);
+                MOE_UNROLL
+                for (int i = 0; i < step; i++) {
+                    if (!scaled)
+                        w[i] = float_column(kind, of, tile->s, c);
+                    else if (i % 2 == 0)
+                        scaled_columns(kind, moe_float_at(kind, of, c + i, 0), w + i);
+                    w[i] = scaled ? _mm512_mul_ps(w[i], scale[p]) : w[i];
+                    MOE_UNROLL
+                    for (int t = 0; t < nt; t++)
+                        sum[p * nt + t] =
+                            _mm512_fmadd_ps(w[i], _mm512_set1_ps(x[i * nt + t]), sum[p * nt + t]);
+                }
+            }
         }
     }
     MOE_UNROLL
-    for (int t = 0; t < nt; t++)
-        _mm512_storeu_ps(y + t * y_stride, sum[t]);
+    for (int i = 0; i < np * nt; i++)
+        _mm512_storeu_ps(y + i / nt * MOE_PANEL_ROWS + i % nt * y_stride,
+                         four_bit_rows(kind, true, sum[i]));
+}
+
+MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
+{
+    float_panels(kind, 1, nt, MOE_PANEL_ARGS);
+}
+
+MOE_TEMPLATE void float_few(int kind, int nt, MOE_PANEL_PARAMS)
+{
+    float_panels(kind, MOE_FEW_PANELS, nt, MOE_PANEL_ARGS);
 }
 
 /* What quad() adds to the number of a code. */
@@ -437,15 +487,16 @@ MOE_TEMPLATE void read_zeros(const uint8_t *head, __m512 *d, __m512 *m)
     *m = _mm512_xor_ps(_mm512_mul_ps(*d, zero), _mm512_set1_ps(-0.0f));
 }
 
-/* Prefetches the weights AHEAD bytes after a block's, in kinds whose heads lie so far apart that
- * the processor's own prefetcher loses the trail. */
-MOE_TEMPLATE void read_ahead(int kind, uint32_t block, const uint8_t *codes)
+/* With a single input, prefetches the weights AHEAD bytes after block b of a record, and after its
+ * head, in kinds whose heads lie so far apart that the processor's own prefetcher loses the trail.
+ */
+MOE_TEMPLATE void read_ahead(int kind, int nt, const struct moe_record *record, uint32_t b)
 {
-    if (moe_kind_span(kind) != MOE_MAX_SPAN)
+    if (nt > 1 || moe_kind_span(kind) != MOE_MAX_SPAN)
         return;
-    MOE_UNROLL
-    for (uint32_t at = 0; at < moe_kind_block_bytes(kind, block); at += MOE_UNIT)
-        _mm_prefetch((const char *)codes + at + AHEAD, _MM_HINT_T0);
+    if (b == 0)
+        fetch_lines(record->head + AHEAD, full_head_bytes(kind));
+    fetch_lines(record->codes + AHEAD, moe_kind_block_bytes(kind, 32));
 }
 
 MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
@@ -466,8 +517,7 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
             read_zeros(rec.head, &d, &m);
         for (uint32_t b = 0; b < rec.blocks; b++) {
             const uint8_t *codes = record_codes(kind, &rec, b, units);
-            if (nt == 1)
-                read_ahead(kind, block, rec.codes);
+            read_ahead(kind, nt, &rec, b);
             MOE_UNROLL
             for (int p = 0; p < moe_kind_scales(kind); p++) {
                 __m512i sum[MOE_TILE];
@@ -497,6 +547,7 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
 
 MOE_PANEL_BLOCKS
 MOE_PANEL_FLOATS
+MOE_PANEL_FEW
 MOE_PANEL_QUANTS(MOE_PANEL_EACH_CODES)
 
 /* ---- Kinds with a grid, where the processor has VBMI; else AVX2 computes them ----
@@ -734,8 +785,7 @@ VBMI MOE_TEMPLATE void grid_panel(int kind, int nt, MOE_PANEL_PARAMS)
                 unit =
                     _mm512_mul_ps(half_scales(at.head), _mm512_set1_ps(moe_kind_scale_unit(kind)));
             read_block(kind, numbers, rec.codes, b, &block);
-            if (nt == 1)
-                read_ahead(kind, 32, rec.codes);
+            read_ahead(kind, nt, &rec, i);
             MOE_UNROLL
             for (int p = 0; p < moe_kind_scales(kind); p++) {
                 __m512i sum[MOE_TILE];
@@ -1058,6 +1108,7 @@ static void f16_to_f32(const uint16_t *x, uint32_t n, float *y)
 void moe_kern_fill_avx512(struct moe_kern *kern)
 {
     fill_float_panels(kern);
+    fill_few_panels(kern);
     fill_quant_panels(kern);
     if (__builtin_cpu_supports("avx512vbmi"))
         fill_grid_panels(kern);

@@ -1,7 +1,7 @@
 /*
  * AArch64 without extensions; kern_neon_dot.c has the dot products.
  */
-#include "kern/kern.h"
+#include "kern/kern_panel.h"
 
 #if defined(__ARM_NEON) && defined(__aarch64__)
 

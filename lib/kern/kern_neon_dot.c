@@ -1,5 +1,5 @@
 /* AArch64 with SDOT: the quantized panels; kern_neon.c has everything else. */
-#include "kern/kern.h"
+#include "kern/kern_panel.h"
 
 #if defined(__ARM_NEON) && defined(__ARM_FEATURE_DOTPROD)
 

@@ -11,6 +11,9 @@
 
 #include <string.h>
 
+/* The larger a function becomes, the less compilers inline into it; but a kind's constants must be
+ * some, or loops divide by them. */
+#define MOE_KIND_CONSTANT static inline __attribute__((always_inline))
 #include "kern/kern.h"
 #include "kern/kern_math.h"
 
@@ -43,17 +46,14 @@
         template##_##kind##_1, template##_##kind##_2, template##_##kind##_4, template##_##kind##_8 \
     }
 
-enum { MOE_N_FLOATS = 7 /* layouts that take floats, in the order of moe_kern_layout_index */ };
-
+/* The kinds that take floats, in the order of moe_kern_layout_index. */
+#define MOE_PANEL_EACH_FLOAT(each)                                                                 \
+    each(F32) each(F16) each(BF16) each(F8) each(I8) each(NF4) each(FP4)
+#define MOE_PANEL_FLOAT(kind) MOE_PANEL_TILES(float_panel, kind)
+#define MOE_PANEL_FLOAT_ROW(kind) MOE_PANEL_ROW(float_panel, kind),
 /* Defines the functions of the layouts and fill_float_panels(kern), fill_quant_panels(kern). */
 #define MOE_PANEL_FLOATS                                                                           \
-    MOE_PANEL_TILES(float_panel, F32)                                                              \
-    MOE_PANEL_TILES(float_panel, F16)                                                              \
-    MOE_PANEL_TILES(float_panel, BF16)                                                             \
-    MOE_PANEL_TILES(float_panel, F8)                                                               \
-    MOE_PANEL_TILES(float_panel, I8)                                                               \
-    MOE_PANEL_TILES(float_panel, NF4)                                                              \
-    MOE_PANEL_TILES(float_panel, FP4)                                                              \
+    MOE_PANEL_EACH_FLOAT(MOE_PANEL_FLOAT)                                                          \
     MOE_PANEL_TILES(float_panel, KEYS_Q8)                                                          \
     MOE_PANEL_TILES(float_panel, KEYS_Q4)                                                          \
     MOE_PANEL_TILES(float_panel, VALUES_Q8)                                                        \
@@ -61,16 +61,23 @@ enum { MOE_N_FLOATS = 7 /* layouts that take floats, in the order of moe_kern_la
     static void fill_float_panels(struct moe_kern *kern)                                           \
     {                                                                                              \
         static moe_panel_fn *const rows[MOE_N_FLOATS][MOE_N_TILES] = {                             \
-            MOE_PANEL_ROW(float_panel, F32),  MOE_PANEL_ROW(float_panel, F16),                     \
-            MOE_PANEL_ROW(float_panel, BF16), MOE_PANEL_ROW(float_panel, F8),                      \
-            MOE_PANEL_ROW(float_panel, I8),   MOE_PANEL_ROW(float_panel, NF4),                     \
-            MOE_PANEL_ROW(float_panel, FP4)};                                                      \
+            MOE_PANEL_EACH_FLOAT(MOE_PANEL_FLOAT_ROW)};                                            \
         static moe_panel_fn *const cells[MOE_N_CELLS][MOE_N_TILES] = {                             \
             MOE_PANEL_ROW(float_panel, KEYS_Q8), MOE_PANEL_ROW(float_panel, KEYS_Q4),              \
             MOE_PANEL_ROW(float_panel, VALUES_Q8), MOE_PANEL_ROW(float_panel, VALUES_Q4)};         \
         memcpy(kern->panel[0], rows, sizeof rows);                                                 \
         memcpy(kern->cells, cells, sizeof cells);                                                  \
         kern->turn = turn;                                                                         \
+    }
+/* Of variants that have float_few(kind, nt, MOE_PANEL_PARAMS), for nt = 1: fill_few_panels(kern).
+ */
+#define MOE_PANEL_FEW_ONE(kind) MOE_PANEL_ONE(float_few, kind, 1)
+#define MOE_PANEL_FEW_NAME(kind) float_few_##kind##_1,
+#define MOE_PANEL_FEW                                                                              \
+    MOE_PANEL_EACH_FLOAT(MOE_PANEL_FEW_ONE) static void fill_few_panels(struct moe_kern *kern)     \
+    {                                                                                              \
+        static moe_panel_fn *const all[MOE_N_FLOATS] = {MOE_PANEL_EACH_FLOAT(MOE_PANEL_FEW_NAME)}; \
+        memcpy(kern->few_panels, all, sizeof all);                                                 \
     }
 /* The quantized kinds, in the order of moe_kern_layout_index: those with a grid are the last. */
 #define MOE_PANEL_EACH_CODES(each)                                                                 \

@@ -311,6 +311,7 @@ void moe_kern_fill_ref(struct moe_kern *kern)
 {
     fill_float_panels(kern);
     fill_quant_panels(kern);
+    memset(kern->few_panels, 0, sizeof kern->few_panels);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->layer_norm = layer_norm;

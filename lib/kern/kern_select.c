@@ -13,9 +13,8 @@ __attribute__((constructor)) static void start_with_the_best(void)
 int moe_kern_layout_index(uint16_t kind)
 {
 #define INDEXED(kind) MOE_LAYOUT_##kind,
-    static const uint16_t kinds[MOE_N_LAYOUTS] = {
-        MOE_LAYOUT_F32, MOE_LAYOUT_F16, MOE_LAYOUT_BF16, MOE_LAYOUT_F8,
-        MOE_LAYOUT_I8,  MOE_LAYOUT_NF4, MOE_LAYOUT_FP4,  MOE_PANEL_EACH_QUANT(INDEXED)};
+    static const uint16_t kinds[MOE_N_LAYOUTS] = {MOE_PANEL_EACH_FLOAT(INDEXED)
+                                                      MOE_PANEL_EACH_QUANT(INDEXED)};
 #undef INDEXED
     const int base = moe_kind_is_f8(kind) ? MOE_LAYOUT_F8 : moe_kind_base(kind);
     for (int i = 0; i < MOE_N_LAYOUTS; i++)

@@ -1,4 +1,5 @@
-/* What the AVX2 and the AVX-512 variant have in common: scales of kinds with a grid, of 16 rows. */
+/* What the AVX2 and the AVX-512 variant have in common: prefetching; scales of kinds with a grid,
+ * of 16 rows. */
 #ifndef MOE_KERN_KERN_X86_H
 #define MOE_KERN_KERN_X86_H
 
@@ -9,6 +10,20 @@
 MOE_TEMPLATE __m128i sixteen_bytes(const uint8_t *bytes)
 {
     return _mm_loadu_si128((const __m128i *)bytes);
+}
+
+/* Prefetches the lines of `bytes` bytes. */
+MOE_TEMPLATE void fetch_lines(const uint8_t *from, uint32_t bytes)
+{
+    MOE_UNROLL
+    for (uint32_t at = 0; at < bytes; at += MOE_UNIT)
+        _mm_prefetch((const char *)from + at, _MM_HINT_T0);
+}
+
+/* Bytes of the head of a full record. */
+MOE_TEMPLATE uint32_t full_head_bytes(int kind)
+{
+    return moe_kind_head_bytes(kind, moe_kind_record(kind) * moe_kind_span_blocks(kind));
 }
 
 /* moe_grid_scale of all rows, in kinds that have it in the head: scale number p of block b of a

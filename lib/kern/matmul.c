@@ -139,10 +139,19 @@ static void multiply(const struct moe_mm *mm, uint32_t begin, uint32_t end, uint
 {
     const struct moe_mat *w = &mm->w;
     uint64_t panel_bytes = moe_layout_panel_bytes(w->layout, w->cols);
-    moe_panel_fn *const *kernels = moe_kern.panel[moe_kern_layout_index(w->layout.kind)];
+    const int index = moe_kern_layout_index(w->layout.kind);
+    moe_panel_fn *const *kernels = moe_kern.panel[index];
+    moe_panel_fn *few =
+        last - first == 1 && index < MOE_N_FLOATS ? moe_kern.few_panels[index] : NULL;
     for (uint32_t p = begin; p < end; p++) {
         const uint8_t *panel = w->data + p * panel_bytes;
         float *y = mm->y + (uint64_t)p * MOE_PANEL_ROWS;
+        if (few && end - p >= MOE_FEW_PANELS) {
+            struct moe_tile tile = tile_at(mm->act, first);
+            few(panel, w->layout, w->cols, &tile, y + first * mm->y_stride, mm->y_stride);
+            p += MOE_FEW_PANELS - 1;
+            continue;
+        }
         for (uint32_t i = first, nt; i < last; i += nt) {
             nt = tile_size(i, mm->act->n);
             struct moe_tile tile = tile_at(mm->act, i);

@@ -33,9 +33,10 @@ static bool role_is_vector(uint16_t role)
     return role >= MOE_ROLE_GATE_BIAS && role <= MOE_ROLE_DOWN_BIAS;
 }
 
-static bool dims_valid(uint32_t rows, uint32_t cols)
+static bool dims_valid(struct moe_layout layout, uint32_t rows, uint32_t cols)
 {
-    return rows > 0 && rows <= MOE_MAX_DIM && cols > 0 && cols <= MOE_MAX_DIM;
+    return rows > 0 && rows <= MOE_MAX_DIM && cols > 0 && cols <= MOE_MAX_DIM &&
+           (!moe_kind_is_scaled(layout.kind) || cols % 32 == 0);
 }
 
 static bool vector_valid(struct moe_layout layout, uint32_t cols)
@@ -60,7 +61,7 @@ const char *pack_tensor_problem(const struct moe_pack_tensor *t)
         return "its name is empty, too long or not plain ASCII";
     if (!moe_layout_valid(t->layout))
         return "its layout has an impossible group";
-    if (!dims_valid(t->rows, t->cols))
+    if (!dims_valid(t->layout, t->rows, t->cols))
         return "its shape is impossible";
     if (t->is_vector && !vector_valid(t->layout, t->cols))
         return "a vector must be f32 with one column";
@@ -79,7 +80,7 @@ const char *pack_class_problem(const struct moe_expert_class *c)
         const struct moe_class_matrix *m = &c->matrices[i];
         if (!moe_layout_valid(m->layout))
             return "a matrix has a layout with an impossible group";
-        if (!dims_valid(m->rows, m->cols))
+        if (!dims_valid(m->layout, m->rows, m->cols))
             return "a matrix has an impossible shape";
         if (role_is_vector(m->role) && !vector_valid(m->layout, m->cols))
             return "a bias must be f32 with one column";

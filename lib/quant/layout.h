@@ -313,7 +313,7 @@ uint64_t moe_layout_bytes(struct moe_layout layout, uint32_t rows, uint32_t cols
 
 #ifdef __cplusplus
 #define MOE_KIND_CONSTANT static constexpr MOE_DEVICE_CODE
-#else
+#elif !defined(MOE_KIND_CONSTANT) /* kernels have their own */
 #define MOE_KIND_CONSTANT static inline
 #endif
 
