@@ -294,6 +294,10 @@ static void writer_refuses_nonsense(void **state)
     assert_fails(moe_pack_put_expert(w, 2, 0, 0, 0, segments, &err), MOE_ERR_USAGE, "range", &err);
     struct moe_pack_tensor t = {.layout = q8, .rows = 0, .cols = 1, .name = "x"};
     assert_fails(moe_pack_put_tensor(w, &t, "", &err), MOE_ERR_USAGE, "shape", &err);
+    t.layout = (struct moe_layout){MOE_LAYOUT_F8, 0};
+    t.rows = 16;
+    t.cols = 40; /* not by 32 */
+    assert_fails(moe_pack_put_tensor(w, &t, "", &err), MOE_ERR_USAGE, "shape", &err);
     put_expert(w, 1, 1, 0);
     assert_fails(moe_pack_commit(w, &err), MOE_ERR_USAGE, "twice", &err);
     w = start_pack(0);
