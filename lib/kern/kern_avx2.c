@@ -34,6 +34,11 @@ enum {
 
 /* ---- Panels ---- */
 
+MOE_TEMPLATE __m128i eight_bytes(const uint8_t *bytes)
+{
+    return _mm_loadl_epi64((const __m128i *)bytes);
+}
+
 /* Rows 8h to 8h + 7 of column `c` of a panel of the KV cache's codes. */
 MOE_TEMPLATE __m256 cell_column(int kind, const uint8_t *panel, const float *scales, uint32_t c,
                                 int h)
@@ -254,11 +259,184 @@ MOE_TEMPLATE __m256i take_bits(__m256i bytes, int bits, int from, int to)
     return _mm256_and_si256(moved, _mm256_set1_epi8((char)(((1 << bits) - 1) << to)));
 }
 
-/* Rows 8h..8h+7 of quad `s` (columns 4s..4s+3) of a step: a byte per code. */
-MOE_TEMPLATE __m256i quad(int kind, const uint8_t *step, const uint8_t *plane, int s, int h)
+/* ---- Kinds with a grid ----
+ * An entry is one load of 32 bits: four columns, or eight in two quads. Of a single input each quad
+ * is computed as soon as its numbers are there; of several, a block's numbers are kept. */
+
+/* Entries of eight columns: those of a byte are four bits apart. */
+#define MOE_GRID_TABLE(name, n) static const uint32_t __attribute__((unused)) apart_##name[n]
+#define MOE_GRID_ENTRY(x)                                                                          \
+    (MOE_GRID_DIGIT(x, 0) | MOE_GRID_DIGIT(x, 4) << 8 | MOE_GRID_DIGIT(x, 8) << 16 |               \
+     MOE_GRID_DIGIT(x, 12) << 24)
+#define MOE_GRID_DIGIT(x, at) ((0x##x##u >> (at)&3) | (0x##x##u >> (at)&12) << 2)
+#include "quant/grids.h"
+
+/* Numbers of more than 8 bits: of each unit those of groups 0 and 2 of two rows in 64 bits, then of
+ * groups 1 and 3. (Sixteen bits each loaded from where a vector has just been stored are slower.)
+ */
+struct grid_numbers {
+    uint64_t of[2][2][MOE_PANEL_ROWS / 2];
+};
+
+/* A block of a kind with a grid. */
+struct grid_block {
+    const uint8_t *codes;
+    struct grid_numbers more;
+    /* As they lie, but in IQ1 four bits of each group, and in IQ2 those of quads 0, 2, 4 and 6 in
+     * the low half of a byte, the others in the high one. */
+    __m256i signs[2];
+};
+
+/* moe_group_more of rows 8h.. of block b of a span whose numbers lie at `numbers`. */
+MOE_TEMPLATE __m256i group_more(int kind, const uint8_t *numbers, uint32_t b, int h, __m256i signs)
 {
-    if (moe_kind_scale_unit(kind) > 0) /* numbers already: read_block */
-        return _mm256_loadu_si256((const __m256i *)step + 2 * s + h);
+    if (kind == MOE_LAYOUT_IQ2_XS)
+        return _mm256_srli_epi32(signs, 25);
+    numbers += 8 * h;
+    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
+        return _mm256_cvtepu8_epi32(
+            eight_bytes(numbers + ((kind == MOE_LAYOUT_IQ2_S ? 8 : 4) + b) * MOE_PANEL_ROWS));
+    numbers += ((kind == MOE_LAYOUT_IQ1_M ? 6 : 0) + 2 * b) * MOE_PANEL_ROWS;
+    __m256i high = _mm256_cvtepu8_epi32(eight_bytes(numbers + MOE_PANEL_ROWS));
+    return _mm256_or_si256(_mm256_cvtepu8_epi32(eight_bytes(numbers)), _mm256_slli_epi32(high, 8));
+}
+
+/* Two numbers of each row: their low 8 bits are bits 0 and 16 of `words` on, the higher ones `bits`
+ * bits of `more` each, from bit `first` and bit `second` on. */
+MOE_TEMPLATE __m256i two_numbers(__m256i words, __m256i more, int bits, int first, int second)
+{
+    const __m256i mask = _mm256_set1_epi32(((1 << bits) - 1) << 8);
+    __m256i one =
+        first < 8 ? _mm256_slli_epi32(more, 8 - first) : _mm256_srli_epi32(more, first - 8);
+    __m256i two =
+        second < 8 ? _mm256_slli_epi32(more, 8 - second) : _mm256_srli_epi32(more, second - 8);
+    two = _mm256_slli_epi32(_mm256_and_si256(two, mask), 16);
+    words = _mm256_and_si256(words, _mm256_set1_epi32(0x00ff00ff));
+    return _mm256_or_si256(words, _mm256_or_si256(_mm256_and_si256(one, mask), two));
+}
+
+MOE_TEMPLATE void four_words(__m256i from, uint64_t to[4])
+{
+    const __m128i low = _mm256_castsi256_si128(from), high = _mm256_extracti128_si256(from, 1);
+    to[0] = (uint64_t)_mm_cvtsi128_si64(low);
+    to[1] = (uint64_t)_mm_extract_epi64(low, 1);
+    to[2] = (uint64_t)_mm_cvtsi128_si64(high);
+    to[3] = (uint64_t)_mm_extract_epi64(high, 1);
+}
+
+/* moe_signs_whole of eight rows. */
+MOE_TEMPLATE __m256i whole_signs(int kind, __m256i signs)
+{
+    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
+        return signs;
+    __m256i known = _mm256_and_si256(signs, _mm256_set1_epi32(0x55ffffff));
+    __m256i odd = _mm256_xor_si256(known, _mm256_srli_epi32(known, 8));
+    odd = _mm256_xor_si256(odd, _mm256_srli_epi32(odd, 16));
+    odd = _mm256_xor_si256(odd, _mm256_srli_epi32(odd, 1));
+    odd = _mm256_slli_epi32(_mm256_and_si256(odd, _mm256_set1_epi32(0x55)), 25);
+    return _mm256_or_si256(known, odd);
+}
+
+/* Entries of group `group` of rows 8h..: each is loaded into all lanes and blended into its own. */
+MOE_TEMPLATE __m256i eight_entries(int kind, const struct grid_block *block, int group, int h)
+{
+    const uint32_t *grid = moe_kind_is_iq1(kind)        ? apart_iq1
+                           : kind == MOE_LAYOUT_IQ2_XXS ? apart_iq2_xxs
+                           : kind == MOE_LAYOUT_IQ2_XS  ? apart_iq2_xs
+                           : kind == MOE_LAYOUT_IQ2_S   ? apart_iq2_s
+                                                        : moe_kind_grid(kind);
+    const int unit = group / 4, g = group % 4;
+    __m256i row[8];
+    MOE_UNROLL
+    for (int i = 0; i < 8; i++) {
+        const int r = 8 * h + i;
+        const uint32_t number =
+            moe_group_bits(kind)
+                ? (uint16_t)(block->more.of[unit][g % 2][r / 2] >> (r % 2 * 32 + g / 2 * 16))
+                : block->codes[unit * MOE_UNIT + 4 * r + g];
+        row[i] = _mm256_set1_epi32((int)grid[number]);
+    }
+    MOE_UNROLL
+    for (int i = 0; i < 8; i += 2)
+        row[i] = _mm256_blend_epi32(row[i], row[i + 1], 0xaa);
+    row[0] = _mm256_blend_epi32(row[0], row[2], 0xcc);
+    row[4] = _mm256_blend_epi32(row[4], row[6], 0xcc);
+    return _mm256_blend_epi32(row[0], row[4], 0xf0);
+}
+
+/* Makes what grid_quad() needs of block b of a span whose numbers lie at `numbers`. */
+MOE_TEMPLATE void open_block(int kind, const uint8_t *numbers, const uint8_t *codes, uint32_t b,
+                             struct grid_block *block)
+{
+    const __m256i four = _mm256_set1_epi8(15);
+    const __m256i low =
+        _mm256_setr_epi8(0, 1, 16, 17, 2, 3, 18, 19, 32, 33, 48, 49, 34, 35, 50, 51, 0, 1, 16, 17,
+                         2, 3, 18, 19, 32, 33, 48, 49, 34, 35, 50, 51);
+    const int units = moe_kind_plane(kind), bits = moe_group_bits(kind);
+    const int step = moe_group_stride(kind);
+    block->codes = codes;
+    MOE_UNROLL
+    for (int h = 0; h < 2; h++) {
+        const __m256i *words = (const __m256i *)codes + h;
+        const bool one = moe_kind_is_iq1(kind);
+        __m256i second = one ? _mm256_setzero_si256() : _mm256_loadu_si256(words + 2 * units);
+        __m256i more = bits ? group_more(kind, numbers, b, h, second) : second;
+        block->signs[h] = one ? more : whole_signs(kind, second);
+        if (moe_kind_is_iq2(kind)) {
+            __m256i high = _mm256_and_si256(_mm256_srli_epi16(block->signs[h], 4), four);
+            high = _mm256_slli_epi16(_mm256_shuffle_epi8(low, high), 2);
+            block->signs[h] = _mm256_and_si256(block->signs[h], four);
+            block->signs[h] = _mm256_or_si256(_mm256_shuffle_epi8(low, block->signs[h]), high);
+        }
+        MOE_UNROLL
+        for (int u = 0; bits && u < units; u++) {
+            const int at = 4 * u * step;
+            __m256i word = _mm256_loadu_si256(words + 2 * u);
+            four_words(two_numbers(word, more, bits, at, at + 2 * step),
+                       block->more.of[u][0] + 4 * h);
+            four_words(
+                two_numbers(_mm256_srli_epi16(word, 8), more, bits, at + step, at + 3 * step),
+                block->more.of[u][1] + 4 * h);
+        }
+    }
+}
+
+/* Bytes shifted so that bit `from` becomes bit `to`; only the bits of the mask stay. */
+MOE_TEMPLATE __m256i move_bits(__m256i bytes, int from, int to, int mask)
+{
+    bytes = from < to ? _mm256_slli_epi16(bytes, to - from) : _mm256_srli_epi16(bytes, from - to);
+    return _mm256_and_si256(bytes, _mm256_set1_epi8((char)mask));
+}
+
+/* Numbers of rows 8h.. of quad s of a block, plus their offset: the kind's table has them by code
+ * and, a bit above it, whether they are negative, in IQ1 whether 1 is subtracted. */
+MOE_TEMPLATE __m256i grid_quad(int kind, const struct grid_block *block, int s, int h)
+{
+    const bool four = moe_kind_is_iq3(kind); /* columns of a group */
+    const int group = four ? s : s / 2;
+    const __m128i numbers = _mm_add_epi8(sixteen_bytes((const uint8_t *)moe_kind_numbers(kind)),
+                                         _mm_set1_epi8((char)number_offset(kind)));
+    __m256i entries = eight_entries(kind, block, group, h), signs = block->signs[h];
+    if (moe_kind_is_iq1(kind)) {
+        const int bit = kind == MOE_LAYOUT_IQ1_S ? 15 : 4 * group + 3;
+        signs = _mm256_srai_epi32(_mm256_slli_epi32(signs, 31 - bit), 31);
+        signs = _mm256_and_si256(signs, _mm256_set1_epi8(0x44));
+    } else {
+        signs = four ? move_bits(signs, s, 3, 8) : move_bits(signs, group, 2, 0x44);
+    }
+    entries = _mm256_or_si256(entries, signs);
+    if (!four && s % 2)
+        entries = _mm256_srli_epi16(entries, 4);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(numbers), entries);
+}
+
+/* Rows 8h..8h+7 of quad `s` (columns 4s..4s+3) of a step: a byte per code. */
+MOE_TEMPLATE __m256i quad(int kind, const struct grid_block *grid, const uint8_t *step,
+                          const uint8_t *plane, int s, int h)
+{
+    if (moe_kind_scale_unit(kind) > 0) /* of several inputs they are numbers already */
+        return step ? _mm256_loadu_si256((const __m256i *)step + 2 * s + h)
+                    : grid_quad(kind, grid, s, h);
     const int bits = moe_code_plane(kind), n = 8 / bits; /* quads in a unit */
     const int more = moe_code_high_plane(kind);
     __m256i codes = _mm256_loadu_si256((const __m256i *)(step + s / n * MOE_UNIT) + h);
@@ -312,8 +490,9 @@ MOE_TEMPLATE void read_rest_ahead(int kind, int nt, uint32_t block, const struct
 }
 
 /* Adds quads [begin, end) of a step of unsigned numbers to sum[t][h]. */
-MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const uint8_t *step, const uint8_t *plane,
-                              int begin, int end, const int8_t *q, __m256i sum[PART][2])
+MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const struct grid_block *grid,
+                              const uint8_t *step, const uint8_t *plane, int begin, int end,
+                              const int8_t *q, __m256i sum[PART][2])
 {
     const int largest = moe_kind_least(kind)
                             ? -2 * moe_kind_least(kind)
@@ -333,7 +512,8 @@ MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const uint8_t *step, cons
         MOE_UNROLL
         for (int s = first; s < first + rounds; s++) {
             read_ahead(kind, nt, step, s);
-            __m256i w0 = quad(kind, step, plane, s, 0), w1 = quad(kind, step, plane, s, 1);
+            __m256i w0 = quad(kind, grid, step, plane, s, 0);
+            __m256i w1 = quad(kind, grid, step, plane, s, 1);
             MOE_UNROLL
             for (int t = 0; t < n; t++) {
                 __m256i v = four_activations(q + (s * nt + t) * 4);
@@ -359,7 +539,7 @@ MOE_TEMPLATE void step_wide(int kind, int nt, int n, const uint8_t *step, const 
         __m256i w[2], magnitude[2];
         MOE_UNROLL
         for (int h = 0; h < 2; h++) {
-            w[h] = quad(kind, step, plane, s, h);
+            w[h] = quad(kind, NULL, step, plane, s, h);
             magnitude[h] = _mm256_abs_epi8(w[h]);
         }
         MOE_UNROLL
@@ -375,10 +555,11 @@ MOE_TEMPLATE void step_wide(int kind, int nt, int n, const uint8_t *step, const 
 }
 
 /* Sums of the columns of scale number p of a block into sum[t][h]. */
-MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const uint8_t *codes, int p,
-                             const struct moe_tile *in, __m256i sum[PART][2])
+MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const struct grid_block *grid,
+                             const uint8_t *codes, int p, const struct moe_tile *in,
+                             __m256i sum[PART][2])
 {
-    const uint8_t *plane = codes + block / MOE_STEP * moe_step_bytes(kind);
+    const uint8_t *plane = codes ? codes + block / MOE_STEP * moe_step_bytes(kind) : NULL;
     const int quads = moe_scale_quads(kind);
     const int8_t *q = in->q;
     MOE_UNROLL
@@ -391,9 +572,11 @@ MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const uint
         if (is_wide(kind))
             step_wide(kind, nt, n, codes, plane, p * quads, (p + 1) * quads, q, sum);
         else
-            step_narrow(kind, nt, n, codes, plane, p * quads, (p + 1) * quads, q, sum);
-        codes += moe_step_bytes(kind);
-        plane += moe_high_step_bytes(kind);
+            step_narrow(kind, nt, n, grid, codes, plane, p * quads, (p + 1) * quads, q, sum);
+        if (block > MOE_STEP) {
+            codes += moe_step_bytes(kind);
+            plane += moe_high_step_bytes(kind);
+        }
         q += MOE_STEP * nt;
     }
 }
@@ -401,11 +584,6 @@ MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const uint
 MOE_TEMPLATE __m256 half_scales(const uint8_t *f16)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)f16));
-}
-
-MOE_TEMPLATE __m128i eight_bytes(const uint8_t *bytes)
-{
-    return _mm_loadl_epi64((const __m128i *)bytes);
 }
 
 /* moe_kind_packed_number of the rows whose bytes begin at `numbers`. */
@@ -543,34 +721,43 @@ MOE_TEMPLATE __m256i trellis_pair(__m256i start, const uint32_t *powers)
     return _mm256_add_epi32(of[0], _mm256_slli_epi32(of[1], 8));
 }
 
+static const uint32_t trellis_powers[8] = MOE_TRELLIS_POWERS;
+
+/* What the starts of a block's groups have beside the bits of its units, of rows 8h... */
+MOE_TEMPLATE __m256i trellis_more(int kind, const uint8_t *head, const uint8_t *codes, uint32_t b,
+                                  int h)
+{
+    __m256i more = _mm256_setzero_si256();
+    if (kind == MOE_LAYOUT_IQ1_KT) {
+        const uint8_t *at = head + (8 + 2 * b) * MOE_PANEL_ROWS + 8 * h;
+        more = _mm256_cvtepu8_epi32(eight_bytes(head + b * MOE_PANEL_ROWS + 8 * h));
+        more = _mm256_slli_epi32(_mm256_srli_epi32(more, 4), 16);
+        more = _mm256_or_si256(more, _mm256_cvtepu8_epi32(eight_bytes(at)));
+        __m256i second = _mm256_cvtepu8_epi32(eight_bytes(at + MOE_PANEL_ROWS));
+        more = _mm256_or_si256(more, _mm256_slli_epi32(second, 8));
+    } else if (kind == MOE_LAYOUT_IQ4_KT) {
+        more = _mm256_srli_epi32(_mm256_loadu_si256((const __m256i *)codes + h), 15);
+        more = _mm256_and_si256(more, _mm256_set1_epi32(0x8000));
+    }
+    return more;
+}
+
 /* moe_trellis_units. */
 MOE_TEMPLATE void trellis_units(int kind, const uint8_t *head, const uint8_t *codes, uint32_t b,
                                 struct moe_code_units *units)
 {
-    static const uint32_t powers[8] = MOE_TRELLIS_POWERS;
     const int quads = (int)moe_trellis_columns(kind) / 4;
     const __m256i most = _mm256_set1_epi8((char)252);
     MOE_UNROLL
     for (int h = 0; h < 2; h++) {
         const __m256i *words = (const __m256i *)codes + h;
-        __m256i more = _mm256_setzero_si256(), signs = more, start = more;
-        if (kind == MOE_LAYOUT_IQ1_KT) {
-            const uint8_t *at = head + (8 + 2 * b) * MOE_PANEL_ROWS + 8 * h;
-            more = _mm256_cvtepu8_epi32(eight_bytes(head + b * MOE_PANEL_ROWS + 8 * h));
-            more = _mm256_slli_epi32(_mm256_srli_epi32(more, 4), 16);
-            more = _mm256_or_si256(more, _mm256_cvtepu8_epi32(eight_bytes(at)));
-            __m256i second = _mm256_cvtepu8_epi32(eight_bytes(at + MOE_PANEL_ROWS));
-            more = _mm256_or_si256(more, _mm256_slli_epi32(second, 8));
-        } else if (kind == MOE_LAYOUT_IQ4_KT) {
-            more = _mm256_srli_epi32(_mm256_loadu_si256(words), 15);
-            more = _mm256_and_si256(more, _mm256_set1_epi32(0x8000));
-        } else if (kind == MOE_LAYOUT_IQ3_KT) {
+        __m256i more = trellis_more(kind, head, codes, b, h), signs = more, start = more;
+        if (kind == MOE_LAYOUT_IQ3_KT)
             signs = _mm256_loadu_si256(words + 4);
-        }
         MOE_UNROLL
         for (int s = 0; s < MOE_STEP_QUADS; s++) {
             const int g = s / quads, unit = kind == MOE_LAYOUT_IQ1_KT ? 0 : g / 2;
-            const uint32_t *of = powers + s % quads * 4;
+            const uint32_t *of = trellis_powers + s % quads * 4;
             if (s % quads == 0)
                 start = trellis_start(kind, _mm256_loadu_si256(words + 2 * unit), more, g);
             __m256i low = trellis_pair(start, of), high = trellis_pair(start, of + 2);
@@ -636,11 +823,51 @@ MOE_TEMPLATE const uint8_t *record_codes(int kind, const struct moe_record *reco
     return (const uint8_t *)units->word;
 }
 
+/* Sums of block b of a record times a single input, of trellis kinds without signs of their own: a
+ * number is the sum of four bytes less 126, so all four meet the column's activation. Those of two
+ * columns fit into 16 bits: 4 * 63 * 127 is 32004. */
+MOE_TEMPLATE void trellis_sums(int kind, const struct moe_record *record, uint32_t b,
+                               const struct moe_tile *in, __m256i sum[2])
+{
+    const int quads = (int)moe_trellis_columns(kind) / 4;
+    const uint8_t *head = moe_record_scale(kind, record, b, 0).head;
+    __m256i more[2], start[2];
+    MOE_UNROLL
+    for (int h = 0; h < 2; h++) {
+        more[h] = start[h] = trellis_more(kind, head, record->codes, b % 8, h);
+        sum[h] = _mm256_set1_epi32(-126 * in->sum->all);
+    }
+    MOE_UNROLL
+    for (int c = 0; c < MOE_STEP; c += 2) {
+        const int g = c / 4 / quads, unit = kind == MOE_LAYOUT_IQ1_KT ? 0 : g / 2;
+        const __m256i four = four_activations(in->q + c / 4 * 4);
+        const __m256i q[2] = {_mm256_shuffle_epi8(four, _mm256_set1_epi8((char)(c % 4))),
+                              _mm256_shuffle_epi8(four, _mm256_set1_epi8((char)(c % 4 + 1)))};
+        MOE_UNROLL
+        for (int h = 0; h < 2; h++) {
+            const __m256i *words = (const __m256i *)record->codes + 2 * unit + h;
+            __m256i pairs = _mm256_setzero_si256();
+            if (c % (4 * quads) == 0)
+                start[h] = trellis_start(kind, _mm256_loadu_si256(words), more[h], g);
+            MOE_UNROLL
+            for (int k = 0; k < 2; k++) {
+                const int power = (int)trellis_powers[(c + k) % (4 * quads)];
+                __m256i bytes = _mm256_mullo_epi32(start[h], _mm256_set1_epi32(power));
+                bytes = _mm256_and_si256(bytes, _mm256_set1_epi8(0x3f));
+                pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(bytes, q[k]));
+            }
+            sum[h] =
+                so_far(_mm256_add_epi32(sum[h], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
+        }
+    }
+}
+
 /* Computes the first n inputs at `tile`, a tile of nt. */
 MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_PARAMS)
 {
     const float *front = (const float *)panel;
     const bool zeros = !moe_kind_span(kind) && moe_kind_has_zeros(layout.kind);
+    const bool direct = nt == 1 && moe_kind_is_trellis(kind) && kind != MOE_LAYOUT_IQ3_KT;
     struct moe_tile in = *tile;
     __m256 out[PART][2], d[2], m[2];
     struct moe_code_units units[2];
@@ -651,12 +878,15 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
     for (uint32_t first = 0; first < cols;) {
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
         for (uint32_t b = 0; b < rec.blocks; b++) {
-            const uint8_t *codes = record_codes(kind, &rec, b, units);
+            const uint8_t *codes = direct ? NULL : record_codes(kind, &rec, b, units);
             read_rest_ahead(kind, nt, block, &rec, b);
             MOE_UNROLL
             for (int p = 0; p < moe_kind_scales(kind); p++) {
                 __m256i sum[PART][2];
-                scale_sums(kind, nt, n, block, codes, p, &in, sum);
+                if (direct)
+                    trellis_sums(kind, &rec, b, &in, sum[0]);
+                else
+                    scale_sums(kind, nt, n, block, NULL, codes, p, &in, sum);
                 for (int h = 0; h < 2; h++) {
                     read_scale(kind, moe_record_scale(kind, &rec, b, (uint32_t)p), h, &d[h], &m[h]);
                     if (zeros)
@@ -704,129 +934,6 @@ MOE_PANEL_FLOATS
 MOE_PANEL_FEW
 MOE_PANEL_QUANTS(MOE_PANEL_EACH_CODES)
 
-/* ---- Kinds with a grid: a block's numbers are made first, for all inputs of a tile ----
- * An entry of a grid is one load of 32 bits: four columns, or eight in two quads. */
-
-/* Numbers of more than 8 bits: of each unit those of groups 0 and 2 of all rows, then of groups 1
- * and 3. */
-struct grid_numbers {
-    uint16_t of[2][2][MOE_PANEL_ROWS][2];
-};
-
-/* moe_group_more of rows 8h.. of block b of a span whose numbers lie at `numbers`. */
-MOE_TEMPLATE __m256i group_more(int kind, const uint8_t *numbers, uint32_t b, int h, __m256i signs)
-{
-    if (kind == MOE_LAYOUT_IQ2_XS)
-        return _mm256_srli_epi32(signs, 25);
-    numbers += 8 * h;
-    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
-        return _mm256_cvtepu8_epi32(
-            eight_bytes(numbers + ((kind == MOE_LAYOUT_IQ2_S ? 8 : 4) + b) * MOE_PANEL_ROWS));
-    numbers += ((kind == MOE_LAYOUT_IQ1_M ? 6 : 0) + 2 * b) * MOE_PANEL_ROWS;
-    __m256i high = _mm256_cvtepu8_epi32(eight_bytes(numbers + MOE_PANEL_ROWS));
-    return _mm256_or_si256(_mm256_cvtepu8_epi32(eight_bytes(numbers)), _mm256_slli_epi32(high, 8));
-}
-
-/* Two numbers of each row: their low 8 bits are bits 0 and 16 of `words` on, the higher ones `bits`
- * bits of `more` each, from bit `first` and bit `second` on. */
-MOE_TEMPLATE __m256i two_numbers(__m256i words, __m256i more, int bits, int first, int second)
-{
-    const __m256i mask = _mm256_set1_epi32(((1 << bits) - 1) << 8);
-    __m256i one =
-        first < 8 ? _mm256_slli_epi32(more, 8 - first) : _mm256_srli_epi32(more, first - 8);
-    __m256i two =
-        second < 8 ? _mm256_slli_epi32(more, 8 - second) : _mm256_srli_epi32(more, second - 8);
-    two = _mm256_slli_epi32(_mm256_and_si256(two, mask), 16);
-    words = _mm256_and_si256(words, _mm256_set1_epi32(0x00ff00ff));
-    return _mm256_or_si256(words, _mm256_or_si256(_mm256_and_si256(one, mask), two));
-}
-
-/* moe_signs_whole of eight rows. */
-MOE_TEMPLATE __m256i whole_signs(int kind, __m256i signs)
-{
-    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
-        return signs;
-    __m256i known = _mm256_and_si256(signs, _mm256_set1_epi32(0x55ffffff));
-    __m256i odd = _mm256_xor_si256(known, _mm256_srli_epi32(known, 8));
-    odd = _mm256_xor_si256(odd, _mm256_srli_epi32(odd, 16));
-    odd = _mm256_xor_si256(odd, _mm256_srli_epi32(odd, 1));
-    odd = _mm256_slli_epi32(_mm256_and_si256(odd, _mm256_set1_epi32(0x55)), 25);
-    return _mm256_or_si256(known, odd);
-}
-
-/* Entries of group `group` of rows 8h..: each is loaded into all lanes and blended into its own. */
-MOE_TEMPLATE __m256i eight_entries(int kind, const uint32_t *grid, const uint8_t *codes,
-                                   const struct grid_numbers *more, int group, int h)
-{
-    const int unit = group / 4, g = group % 4;
-    __m256i row[8];
-    MOE_UNROLL
-    for (int i = 0; i < 8; i++) {
-        const int r = 8 * h + i;
-        const uint32_t number = moe_group_bits(kind) ? more->of[unit][g % 2][r][g / 2]
-                                                     : codes[unit * MOE_UNIT + 4 * r + g];
-        row[i] = _mm256_set1_epi32((int)grid[number]);
-    }
-    MOE_UNROLL
-    for (int i = 0; i < 8; i += 2)
-        row[i] = _mm256_blend_epi32(row[i], row[i + 1], 0xaa);
-    row[0] = _mm256_blend_epi32(row[0], row[2], 0xcc);
-    row[4] = _mm256_blend_epi32(row[4], row[6], 0xcc);
-    return _mm256_blend_epi32(row[0], row[4], 0xf0);
-}
-
-/* The numbers of a block plus their offset: of quad s and rows 8h.. at bytes[2 s + h]. */
-MOE_TEMPLATE void read_block(int kind, const uint32_t *grid, const uint8_t *numbers,
-                             const uint8_t *codes, uint32_t b, __m256i bytes[2 * MOE_STEP_QUADS])
-{
-    const int units = moe_kind_plane(kind), bits = moe_group_bits(kind);
-    const int step = moe_group_stride(kind), columns = moe_kind_is_iq3(kind) ? 4 : 8;
-    const bool one = moe_kind_is_iq1(kind);
-    struct grid_numbers wide;
-    __m256i signs[2];
-    MOE_UNROLL
-    for (int h = 0; h < 2; h++) {
-        const __m256i *words = (const __m256i *)codes + h;
-        __m256i second = one ? _mm256_setzero_si256() : _mm256_loadu_si256(words + 2 * units);
-        __m256i more = bits ? group_more(kind, numbers, b, h, second) : second;
-        signs[h] = one ? more : whole_signs(kind, second);
-        MOE_UNROLL
-        for (int u = 0; bits && u < units; u++) {
-            const int at = 4 * u * step;
-            __m256i word = _mm256_loadu_si256(words + 2 * u);
-            _mm256_storeu_si256((__m256i *)wide.of[u][0] + h,
-                                two_numbers(word, more, bits, at, at + 2 * step));
-            _mm256_storeu_si256(
-                (__m256i *)wide.of[u][1] + h,
-                two_numbers(_mm256_srli_epi16(word, 8), more, bits, at + step, at + 3 * step));
-        }
-    }
-    const __m256i table = _mm256_broadcastsi128_si256(
-        _mm_add_epi8(sixteen_bytes((const uint8_t *)moe_kind_numbers(kind)),
-                     _mm_set1_epi8((char)number_offset(kind))));
-    const __m256i most = _mm256_set1_epi8((char)(2 * number_offset(kind)));
-    MOE_UNROLL
-    for (int s = 0; s < MOE_STEP_QUADS; s += columns / 4)
-        for (int h = 0; h < 2; h++) {
-            const int group = s * 4 / columns;
-            __m256i of[2], four = eight_entries(kind, grid, codes, &wide, group, h);
-            of[0] = _mm256_and_si256(four, _mm256_set1_epi8(columns == 8 ? 3 : 15));
-            of[1] = _mm256_and_si256(_mm256_srli_epi16(four, 2), _mm256_set1_epi8(3));
-            MOE_UNROLL
-            for (int k = 0; k < columns / 4; k++) {
-                __m256i w = _mm256_shuffle_epi8(table, of[k]);
-                if (one) {
-                    const int bit = kind == MOE_LAYOUT_IQ1_S ? 15 : 4 * group + 3;
-                    __m256i less = _mm256_srai_epi32(_mm256_slli_epi32(signs[h], 31 - bit), 31);
-                    w = _mm256_sub_epi8(w, _mm256_and_si256(less, _mm256_set1_epi8(2)));
-                } else {
-                    w = pick_by_bit(signs[h], s + k, w, _mm256_sub_epi8(most, w));
-                }
-                _mm256_store_si256(bytes + 2 * (s + k) + h, w);
-            }
-        }
-}
-
 /* moe_grid_scale of rows 8h..: scale number p of block b of a span. */
 MOE_TEMPLATE __m256i grid_scale(int kind, const uint8_t *numbers, const uint8_t *signs, uint32_t b,
                                 int p, int h)
@@ -848,7 +955,8 @@ MOE_TEMPLATE void grid_panel(int kind, int nt, MOE_PANEL_PARAMS)
     const int n = nt < PART ? nt : PART;
     struct moe_tile in = *tile;
     __m256 out[MOE_TILE][2], unit[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    __m256i bytes[2 * MOE_STEP_QUADS];
+    __m256i bytes[2 * MOE_STEP_QUADS]; /* of several inputs: quad s of rows 8h.. at 2 s + h */
+    struct grid_block block;
     for (int t = 0; t < nt; t++)
         out[t][0] = out[t][1] = _mm256_setzero_ps();
     for (uint32_t first = 0; first < cols;) {
@@ -861,8 +969,12 @@ MOE_TEMPLATE void grid_panel(int kind, int nt, MOE_PANEL_PARAMS)
             for (int h = 0; b == 0 && h < 2; h++)
                 unit[h] = _mm256_mul_ps(half_scales(at.head + 16 * h),
                                         _mm256_set1_ps(moe_kind_scale_unit(kind)));
-            read_block(kind, moe_kind_grid(kind), numbers, rec.codes, b, bytes);
+            open_block(kind, numbers, rec.codes, b, &block);
+            MOE_UNROLL
+            for (int k = 0; nt > 1 && k < 2 * MOE_STEP_QUADS; k++)
+                bytes[k] = grid_quad(kind, &block, k / 2, k % 2);
             read_rest_ahead(kind, nt, 32, &rec, i);
+            MOE_UNROLL
             for (int p = 0; p < moe_kind_scales(kind); p++) {
                 __m256 d[2];
                 MOE_UNROLL
@@ -874,7 +986,8 @@ MOE_TEMPLATE void grid_panel(int kind, int nt, MOE_PANEL_PARAMS)
                 for (int of = 0; of < nt; of += n) {
                     struct moe_tile part = {NULL, in.q + 4 * of, in.s + of, in.z + of, in.sum + of};
                     __m256i sum[PART][2];
-                    scale_sums(kind, nt, n, 32, (const uint8_t *)bytes, p, &part, sum);
+                    scale_sums(kind, nt, n, 32, &block, nt > 1 ? (const uint8_t *)bytes : NULL, p,
+                               &part, sum);
                     MOE_UNROLL
                     for (int t = 0; t < n; t++)
                         for (int h = 0; h < 2; h++)
