@@ -179,10 +179,12 @@ $(SCRIPTS): $(BUILD)/bin/%: cmd/% Makefile
 # ---- Compilation ------------------------------------------------------------------------------
 
 # Only the kernel variants get instruction-set flags; moe_kern_select picks at run time.
+# Debuggers know lines there, not variables: where each lies in all that is inlined takes a third of compiling.
+LINES_ONLY := $(if $(findstring -g,$(CFLAGS)),-g1)
 ARCH := $(shell $(CC) -dumpmachine 2>/dev/null)
 ifneq ($(filter x86_64%,$(ARCH)),)
-$(BUILD)/lib/kern/kern_avx2.o: VARIANT := -mavx2 -mfma -mf16c
-$(BUILD)/lib/kern/kern_avx512.o: VARIANT := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl \
+$(BUILD)/lib/kern/kern_avx2.o: VARIANT := $(LINES_ONLY) -mavx2 -mfma -mf16c
+$(BUILD)/lib/kern/kern_avx512.o: VARIANT := $(LINES_ONLY) -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl \
                                             -mavx512dq -mavx512vnni -mprefer-vector-width=512
 endif
 ifneq ($(filter aarch64%,$(ARCH)),)
