@@ -198,7 +198,7 @@ if [ $# -gt 0 ]; then
     exit
 fi
 about
-for paper in Fate HOBBIT DAOP EdgeMoE "$switch" "$machines"; do
+for paper in Fate HOBBIT DAOP EdgeMoE "$switch" "$machines" CoServe; do
     head_of "$paper"
     for id in $(ids_of "$paper"); do "row_$id"; done
 done

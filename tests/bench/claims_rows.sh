@@ -6,6 +6,7 @@ ids_of() { # PAPER
     Fate) echo F1 F2 F3 F4 F5 F6 F7 F8 F9 F10 F11 F12 ;;
     HOBBIT) echo H1 H2 H3 H4 H5 H6 H7 H8 H9 H10 H11 H12 H13 H14 ;;
     DAOP) echo D1 D2 D3 D4 D5 D6 ;;
+    CoServe) echo C1 C2 C3 C4 C5 C6 ;;
     EdgeMoE) echo E1 E2 E3 E4 E5 E6 E7 E8 E9 E10 E11 ;;
     "$machines") echo F10m F11m F10d H9m D4m E6m ;;
     "$switch") echo E1s E2s E3s E4s E5s E6s E7s E8s ;;
@@ -16,10 +17,10 @@ about() {
     cat <<END
 # The papers' claims
 
-What four papers claim of their systems, beside what this toolkit shows with its own engine, on its own
+What five papers claim of their systems, beside what this toolkit shows with its own engine, on its own
 model. A model of 17.5 million parameters with 32 small experts a layer, 4 of them for each token, is not
 theirs: it does not repeat every figure, and where it does not the row says so. Ids are those of the papers
-in order: F Fate, H HOBBIT, D DAOP, E EdgeMoE.
+in order: F Fate, H HOBBIT, D DAOP, E EdgeMoE, C CoServe.
 
 This page is what \`tests/bench/claims.sh\` prints; \`tests/bench/claims.sh F9\` measures one row anew. *Holds*
 is judged by that script: *yes* where at least nine tenths of the effect are seen, *partly* where at least a
@@ -35,6 +36,8 @@ about:
   documents of each domain.
 - *simulate*, *replay*: simulated. \`moe-plan --simulate\`, \`build/tests/tools/replay_trace\`, on a trace of the
   validation texts.
+- *coe*: simulated. \`tests/bench/coe.sh\`, whose page with the tables behind these rows is [COE.md](COE.md); only
+  what scheduling takes (C6) is measured.
 - *rehearse*: rehearsed. \`bench_strategies\` on the bundled model widened until a layer takes a millisecond, on
   a link whose loads take the named multiple of a layer's computation.
 
@@ -51,12 +54,28 @@ about_others() {
 
 ## Not redone here
 
-CoServe's claims (throughput, expert switches, executors) are simulated in [COE.md](COE.md).
 Accuracy on MMLU, GSM8K, HumanEval and TruthfulQA: no such models and data at hand; nats per token and top-1
 agreement stand in. Phones and boards: simulated only, from profiles. Transformers and DeepSpeed as baselines: other
 engines, not rebuilt here. STI is a strategy of this one (E6s).
 END
 }
+
+# ---- CoServe ----
+
+# A row whose figures coe.sh computes; its last field is "HERE THEIRS NONE;...", of which the worst is the verdict.
+coe_row() { # ID
+    once coe.tsv env BUILD="$BUILD" sh tests/bench/coe.sh claims
+    field() { awk -F'\t' -v id="$1" -v n="$2" '$1 == id { print $n }' "$work/coe.tsv"; }
+    row "$(field "$1" 2)" "$(field "$1" 3)" "$(field "$1" 4)" \
+        "$(worst "$(field "$1" 5 | tr ';' '\n' | while read -r here theirs none; do holds "$here" "$theirs" "$none"; done |
+            paste -sd' ')")" coe
+}
+row_C1() { coe_row C1; }
+row_C2() { coe_row C2; }
+row_C3() { coe_row C3; }
+row_C4() { coe_row C4; }
+row_C5() { coe_row C5; }
+row_C6() { coe_row C6; }
 
 # ---- Fate ----
 

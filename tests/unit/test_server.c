@@ -610,7 +610,7 @@ static void collections_answer_as_each_model_alone(void **state)
                 o.schedule = schedule;
                 o.evict = (enum moe_coe_evict)evict;
                 /* Nothing, some models, or all have room. */
-                o.engine.memory_bytes = evict == 0 ? least : evict == 1 ? least + n * (3 << 20) : 0;
+                o.engine.memory_bytes = evict == 0 ? least : evict == 2 ? 0 : least + n * (3 << 20);
                 uint64_t loads = check_routed(&o, want);
                 if (evict == 0 && !schedule->arrange)
                     assert_true(loads > N_MODELS); /* they took turns */
