@@ -103,7 +103,9 @@ static void begin_pass(struct moe_paths *p, uint32_t n_rows)
     memcpy(p->likeness, behind, by * sizeof *behind);
     for (uint32_t i = 0; i < p->n_nearest; i++)
         p->nearest[i] = (p->nearest[i] + by) % p->room;
+    bool wraps = n_rows >= p->room - p->now;
     p->now = (p->now + by) % p->room;
+    p->n_filled = wraps ? p->room : p->now + 1 > p->n_filled ? p->now + 1 : p->n_filled;
     p->n_rows = n_rows;
     for (uint32_t layer = 0; layer < p->n_layers; layer++)
         for (uint32_t i = 0; i < n; i++)
@@ -144,7 +146,7 @@ static void compare(struct moe_paths *p, uint32_t layer, const uint32_t *chosen)
     const uint16_t gains = (uint16_t)(GAINS / p->top_k);
     for (uint32_t k = 0; k < p->top_k; k++)
         memset(p->mine + k * BLOCK, (uint8_t)chosen[k], BLOCK);
-    for (uint32_t token = 0; token < p->room; token += AT_ONCE * BLOCK) {
+    for (uint32_t token = 0; token < p->n_filled; token += AT_ONCE * BLOCK) {
         uint8_t same[AT_ONCE * BLOCK];
         uint16_t *likeness = p->likeness + token;
         if (p->wide)
@@ -190,7 +192,7 @@ static void find_nearest(struct moe_paths *p)
         floor = p->likeness[p->nearest[i]] < floor ? p->likeness[p->nearest[i]] : floor;
     floor = p->n_nearest < NEAREST || floor == 0 ? 1 : floor;
     p->n_nearest = 0;
-    for (uint32_t token = 0; token < p->room; token += BLOCK) {
+    for (uint32_t token = 0; token < p->n_filled; token += BLOCK) {
         words_aside likeness[2];
         uint64_t reaches[2];
         memcpy(likeness, p->likeness + token, sizeof likeness);
@@ -270,5 +272,6 @@ bool moe_paths_visit(struct moe_paths *p, uint32_t n_tokens, bool reads, moe_par
             for (uint32_t k = 0; k < p->top_k && reads && kept; k++)
                 put(p, block, token, k, known ? p->row[k] : UNKNOWN);
         }
+    p->n_filled = reads ? p->room : p->n_filled; /* from the current token on, backwards */
     return goes;
 }

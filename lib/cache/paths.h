@@ -31,6 +31,7 @@ struct moe_paths {
     uint8_t *chosen;    /* [layer][room / BLOCK][top_k][BLOCK] of one or two bytes */
     uint16_t *likeness; /* [room] of the current token, and those before, to each and before it */
     uint32_t now;       /* the current token, modulo `room` */
+    uint32_t n_filled;  /* the first ones that may be known, of `room` */
     uint32_t layer;     /* whose router chose last */
     uint32_t n_rows;    /* of the pass */
     uint32_t sequence;  /* the text */

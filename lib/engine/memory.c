@@ -250,9 +250,8 @@ static struct moe_session_options session_for(const struct moe_memory_inputs *in
 static uint64_t pass_bytes_of(const struct moe_memory_inputs *in, const struct moe_strategy *s,
                               uint32_t batch)
 {
-    return moe_engine_takes_part(s)
-               ? moe_session_strategy_bytes(in->model, batch, s, moe_engine_host_threads(in->gpu))
-               : 0;
+    const uint32_t n_host = s->needs_host ? moe_engine_host_threads(in->gpu) : 0; /* reads files */
+    return moe_engine_takes_part(s) ? moe_session_strategy_bytes(in->model, batch, s, n_host) : 0;
 }
 
 /* ---- The cache ---- */

@@ -342,7 +342,7 @@ int moe_planner_make(const struct moe_planner *planner, const struct moe_strateg
     const uint64_t *placement = p->statistics ? moe_statistics_placement(p->statistics) : NULL;
     int status;
     MOE_STEP(layers ? MOE_OK : MOE_ERR_MEMORY);
-    reporting.what = "trying other budgets, links and settings";
+    reporting.what = "simulations of other budgets, links and settings";
     MOE_STEP(moe_planner_try(p, strategy, 0, 0, &t, layers, err));
     if (t.simulated.decode.tokens == 0)
         MOE_STEP(moe_fail(err, MOE_ERR_USAGE, "the trace has no decoded token to plan by"));

@@ -1,4 +1,5 @@
 /* A plan beside another plan or beside its run: the figures, as text and as JSON. */
+#define _POSIX_C_SOURCE 200809L /* strtok_r */
 #include "show/compare.h"
 
 #include <inttypes.h>
@@ -114,7 +115,12 @@ out:
 
 /* ---- Comparison ---- */
 
-enum { INDENT = 27, SHORT = 28 /* two texts that have room in a line */, ENOUGH = 60 /* tokens */ };
+enum {
+    INDENT = 27,
+    SHORT = 28,  /* two texts that have room in a line */
+    ENOUGH = 60, /* tokens */
+    MANY = 10,   /* times as much are said as such, less as a change */
+};
 
 /* ---- Figures ---- */
 
@@ -240,17 +246,51 @@ void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
     add_phase(out, &prompts[0], &prompts[1], true);
 }
 
+/* A run's strategy, by its name and parts as statistics have them, in the words of plans. */
+static void brief_of_run(const struct moe_run_figures *run, const struct moe_strategy *planned,
+                         char out[MOE_STRATEGY_BRIEF])
+{
+    struct moe_strategy s = {0};
+    struct moe_buf same = {0};
+    char parts[sizeof run->parts];
+    snprintf(parts, sizeof parts, "%s", run->parts);
+    const bool known = moe_strategy_find(run->strategy, &s);
+    moe_strategy_describe(planned, &same);
+    const char *name = planned->name ? planned->name : "none";
+    if (strcmp(run->strategy, name) == 0 && same.data && !same.failed &&
+        strcmp(run->parts, (const char *)same.data) == 0)
+        s = *planned; /* what no option says included */
+    else if (known && !s.resident)
+        s = (struct moe_strategy){.name = s.name};
+    char *rest = parts, *word = s.resident ? NULL : strtok_r(rest, " ", &rest);
+    while (word && s.name && strncmp(word, "--", 2) == 0) {
+        enum moe_part part;
+        char *value = strtok_r(NULL, " ", &rest);
+        bool valued = value && strncmp(value, "--", 2) != 0;
+        if (moe_strategy_part_find(word + 2, &part))
+            moe_strategy_set(&s, part, valued ? value : "on", NULL);
+        word = valued ? strtok_r(NULL, " ", &rest) : value;
+    }
+    if (s.name)
+        moe_strategy_brief(&s, out);
+    else
+        snprintf(out, MOE_STRATEGY_BRIEF, "%s", run->strategy);
+    moe_buf_release(&same);
+}
+
 /* Settings of a run that do not follow from what there was room for. */
 static void add_run_settings(struct moe_comparison *c, const struct moe_plan *plan,
                              const struct moe_run_figures *run)
 {
-    struct moe_buf parts = {0};
+    char brief[2][MOE_STRATEGY_BRIEF];
+    snprintf(brief[0], sizeof brief[0], "%s", plan->strategy.name ? plan->strategy.name : "none");
+    snprintf(brief[1], sizeof brief[1], "%s", run->strategy);
+    if (run->parts[0]) { /* statistics of long ago say the name alone */
+        moe_strategy_brief(&plan->strategy, brief[0]);
+        brief_of_run(run, &plan->strategy, brief[1]);
+    }
     add_bytes(c, "memory", (double)plan->memory.total, run->memory_bytes);
-    add_setting(c, "strategy", plan->strategy.name ? plan->strategy.name : "none", run->strategy);
-    moe_strategy_describe(&plan->strategy, &parts);
-    if (run->parts[0] && parts.size && !parts.failed)
-        add_setting(c, "its parts", (const char *)parts.data, run->parts);
-    moe_buf_release(&parts);
+    add_setting(c, "strategy", brief[0], brief[1]);
     if (run->precision[0] && plan->high[0])
         add_setting(c, "bits of experts", plan->high, run->precision);
     add_known(c, "context", plan->memory.context, run->context);
@@ -335,6 +375,8 @@ static void put_figure(const struct moe_compared *f, bool wide, struct moe_buf *
     if (f->unit == MOE_COMPARED_SHARE && f->values[0] >= 0 && f->values[1] >= 0)
         snprintf(change, sizeof change, "%+.1f %s", 100 * (f->values[1] - f->values[0]),
                  wide ? "points" : "pts");
+    else if (share >= MANY - 1)
+        snprintf(change, sizeof change, "%.0f times", 1 + share);
     else if (!isnan(share))
         snprintf(change, sizeof change, "%+.1f%%", 100 * share);
     moe_buf_printf(out, wide ? "  %-28s %12s %12s" : "  %-26s %10s %10s", name,

@@ -324,11 +324,11 @@ static void put_steps(const struct moe_plan *p, const struct moe_pen *pen)
         moe_buf_printf(pen->out, "\n%s\n",
                        p->memory.total ? "More memory or less" : "More memory for experts or less");
         moe_draw_table(pen->out, pen->screen, &t);
-        if (next && speed > 0)
+        const double gain = next && speed > 0 ? next->decode_tokens_per_second / speed - 1 : 0;
+        if (fabs(gain) >= 0.005) /* no "+0%" */
             moe_say(pen, 2, "The next step up, %s: about %s tokens/s, %+.0f%%.",
                     moe_format_about_bytes(next->amount, room[0]),
-                    moe_format_about(next->decode_tokens_per_second, room[1]),
-                    100 * (next->decode_tokens_per_second / speed - 1));
+                    moe_format_about(next->decode_tokens_per_second, room[1]), 100 * gain);
     }
     if (moe_explain_link_steps(p, STEP_LINES, &t)) {
         moe_buf_printf(pen->out, "\nA faster %s or a slower one\n",

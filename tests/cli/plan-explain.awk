@@ -158,7 +158,7 @@ function picked(k, now, n, rows, i, p, o, x, best, least) {
     }
     return i == best ? p : int(i * (n - 1) / max(rows - 1, 1))
 }
-function put_steps(k, now, n, rows, i, j, next_) {
+function put_steps(k, now, n, rows, i, j, next_, gain) {
     n = steps[k] + 0
     rows = min(n, 5)
     next_ = -1
@@ -168,9 +168,11 @@ function put_steps(k, now, n, rows, i, j, next_) {
               (k == "memory" ? bytes(amount[k, j]) : rate(amount[k, j])) " " about(fast[k, j]) " " share(step_hit[k, j])
     }
     for (i = n - 1; i >= 0; i--) if (amount[k, i] > 1.001 * now) next_ = i
-    if (k == "memory" && n > 1 && next_ >= 0 && expected("decode_tokens_per_second") > 0)
+    if (k != "memory" || n < 2 || next_ < 0 || expected("decode_tokens_per_second") <= 0) return
+    gain = fast[k, next_] / expected("decode_tokens_per_second") - 1
+    if (gain >= 0.005 || gain <= -0.005)
         print "The next step up, " bytes(amount[k, next_]) ": about " about(fast[k, next_]) " tokens/s, " \
-              sprintf("%+.0f%%.", 100 * (fast[k, next_] / expected("decode_tokens_per_second") - 1))
+              sprintf("%+.0f%%.", 100 * gain)
 }
 function times(x) { return x > 0.75 && x < 1.25 ? sprintf("%.0f%% %s", 100 * (x < 1 ? 1 - x : x - 1), x < 1 ? "slower" : "faster") : about(x) " times as fast." }
 function put_answer(last, apart, all, now) {

@@ -161,8 +161,14 @@ static void a_run(void **state)
     moe_compare_run(p, &run, &c);
     expect_text(&c, "The run was 20.0% slower than planned.");
     expect_text(&c, "tokens of a prompt 512 -> 300");
-    run.decode.tokens = 3;
+    /* Strategies are named by what differs from the table's, and much faster is said so. */
     strcpy(run.strategy, "lru");
+    strcpy(run.parts, "--cache learned --prefill popularity");
+    run.decode.tokens_per_second = 292 * 100;
+    moe_compare_run(p, &run, &c);
+    expect_text(&c, "strategy fate+alloc=shallow:1 -> lru+cache=learned+prefill=popularity");
+    expect_text(&c, "292 times");
+    run.decode.tokens = 3;
     moe_compare_run(p, &run, &c);
     expect_text(&c, "The run decoded 3 tokens: too few");
     expect_text(&c, "it did not follow this plan");

@@ -257,7 +257,10 @@ static void text(void **state)
         if (strstr(t, gone[i]))
             fail_msg("'%s' is in\n%s", gone[i], t);
     moe_buf_clear(&out);
+    for (uint32_t i = 0; i < p.n_memory_steps; i++)
+        p.memory_steps[i].decode_tokens_per_second = p.expected.decode_tokens_per_second;
     moe_explain_plan(&p, (struct moe_screen){.columns = 80, .blocks = true}, &out);
+    assert_null(strstr((const char *)out.data, "next step up")); /* which gains nothing */
     expect_line(words_of(&out), "is known to \xc2\xb1 3.1 points.");
     p.n_losses = 2;
     p.losses[0] = (struct moe_plan_loss){"on-miss", 4321, 1.25, 0.25, 3.5, 0.5};
