@@ -10,7 +10,9 @@
 #include "base/mem.h"
 #include "fmt/checkpoint.h"
 #include "infer/experts.h"
+#include "infer/session.h"
 #include "io/loader.h"
+#include "kern/kern.h"
 #include "pack/pack.h"
 
 #include "../make_pack.h"
@@ -329,11 +331,53 @@ static void write_coded(const char *fixture, bool fp8)
     moe_buf_release(&config);
 }
 
+/* Logits of a text from the checkpoint in the directory of tests, its experts all in memory or at
+ * most a quarter of them. */
+static void logits_of(bool streamed, float *out)
+{
+    enum { N = 24 };
+    struct moe_model *model;
+    struct moe_experts *experts;
+    struct moe_session *s;
+    struct moe_err err = {0};
+    struct moe_row rows[N];
+    const struct moe_session_options so = {.batch = N};
+    assert_ok(moe_model_open(&model, dir, 0, NULL, &err), &err);
+    const struct moe_config *c = &model->config;
+    const struct moe_cache_options o = {.cache_bytes = moe_cache_slot_bytes(model->pack, 0) *
+                                                       c->n_layers * c->n_experts / 4,
+                                        .n_working = 2};
+    assert_ok(streamed ? moe_experts_open_cached(&experts, model->pack, c->top_k, &o, NULL, &err)
+                       : moe_experts_open_arriving(&experts, model->pack, 0, &err),
+              &err);
+    assert_ok(moe_session_open(&s, model, experts, &so, &err), &err);
+    for (uint32_t i = 0; i < N; i++)
+        rows[i] = (struct moe_row){0, i, 7 + 31 * i, 0};
+    assert_ok(moe_forward(s, MOE_PREFILL, rows, N / 2, 0, c->n_layers, NULL, NULL, &err), &err);
+    for (uint32_t i = N / 2; i < N; i++)
+        assert_ok(moe_forward(s, MOE_DECODE, rows + i, 1, 0, c->n_layers, NULL, NULL, &err), &err);
+    assert_ok(moe_logits(s, 0, 1, out, &err), &err);
+    assert_true((s->stats.decode.experts.loads > 0) == streamed);
+    moe_session_close(s);
+    moe_experts_close(experts);
+    moe_model_close(model);
+}
+
+static void assert_streams_as_it_is(void)
+{
+    float *resident = calloc(2 * 8192, sizeof *resident), *streamed = resident + 8192;
+    logits_of(false, resident);
+    logits_of(true, streamed);
+    assert_true(resident[0] != 0 && resident[0] - resident[0] == 0);
+    assert_memory_equal(resident, streamed, 8192 * sizeof *resident);
+    free(resident);
+}
+
 static void experts_of_codes_are_as_in_their_pack(void **state)
 {
     struct moe_pack *pack;
     struct moe_err err = {0};
-    (void)state;
+    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     for (int fp8 = 0; fp8 < 2; fp8++) {
         write_coded(TINY_MOE, fp8);
         assert_ok(moe_pack_open(&pack, dir, &err), &err);
@@ -341,6 +385,7 @@ static void experts_of_codes_are_as_in_their_pack(void **state)
                          fp8 ? MOE_LAYOUT_F8_B : MOE_LAYOUT_Q4_Z);
         moe_pack_close(pack);
         assert_same_as_pack(dir);
+        assert_streams_as_it_is();
     }
 }
 
