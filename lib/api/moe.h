@@ -76,7 +76,8 @@ struct moe_options {
 
 /* Opens the pack, .gguf file or Hugging Face directory at `path` within the budget; MOE_ERROR_LIMIT
  * names the smallest that works. options NULL: as {0}. *out is NULL on failure; release it with
- * moe_close. Texts of the options are not kept. */
+ * moe_close. Texts of the options are not kept. Experts that all fit may be read while the first
+ * tokens are computed; one that cannot be read is an error of the call that needs it. */
 int moe_open(struct moe **out, const char *path, const struct moe_options *options,
              struct moe_error *error);
 void moe_close(struct moe *m); /* NULL is fine */
