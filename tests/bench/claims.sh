@@ -1,7 +1,7 @@
 #!/bin/sh
 # The papers' claims beside what this toolkit shows, made anew: prints CLAIMS.md.
 #
-#   tests/bench/claims.sh > tests/bench/CLAIMS.md     everything: about three hours on 2 quiet cores
+#   tests/bench/claims.sh > tests/bench/CLAIMS.md     everything: hours, most of them maps; what is timed (F12, H13, E10) wants quiet cores
 #   tests/bench/claims.sh F9 F10                      these rows alone, and what they need
 #
 # Results of measurements stay in WORK (build/bench/claims), one file each; what is there is not measured
@@ -34,7 +34,7 @@ command -v jq >/dev/null || fail "jq is needed (apt-get install jq)"
 once() {
     out=$work/$1
     shift
-    echo "$*" | sed "s|$work|WORK|g; s|$BUILD/|build/|g" >"$out.command"
+    echo "$*" | sed "s|^chosen [^ ]* ||; s|$work|WORK|g; s|$BUILD/|build/|g" >"$out.command"
     [ -e "$out" ] && return
     echo "claims.sh: $(date +%H:%M) $out" >&2
     "$@" >"$out.part" || fail "$* failed"
@@ -91,12 +91,46 @@ replay() {
     once replay.txt "$BUILD/tests/tools/replay_trace" --capacity 0.5x,1x,2x,4x "$work/valid.trace"
 }
 
-# The simulator on the same trace, strategies with commas, memory in tokens' demand: JSON rows.
-simulate() { # NAME STRATEGIES
+# The bundled model's routing in the simulator, its experts as large as Qwen1.5-MoE's, so that a load is cut into as many
+# pieces: strategies side by side, with commas, in memories with commas, on a link whose loads at the first precision
+# take LOADS times a layer of a decoded token: JSON, a line for each strategy and memory. On a second device, and at three
+# precisions: the model itself.
+simulate() { # NAME VARIANTS STRATEGIES MEMORIES LOADS [OPTION...]
+    papers_trace
     profile
-    quantize 42 --experts 4,2
-    once "$1.json" "$bin/moe-plan" -q --simulate "$work/valid.trace" "$work/42.moe" --strategy "$2" \
-        --memory 1x,2x,4x --layer-seconds 1e-3 --link-rate 24M --json
+    name=$1 variants=$2 strategies=$3 memories=$4 loads=$5
+    shift 5
+    jq '. + {hidden_size: 2048, num_attention_heads: 16, intermediate_size: 2816, moe_intermediate_size: 1408,
+        shared_expert_intermediate_size: 2816, moe_shape: {name: "tiny-moe, its experts as large as those of Qwen1.5-MoE"}}' \
+        "${BUILD:-build}/models/tiny-moe/config.json" >"$work/shape.json"
+    case "$variants $*" in
+    1642*|*--device*)
+        quantize "$variants" --experts "$(variants_of "$variants")"
+        set -- "$work/$variants.moe" "$@"
+        ;;
+    *) set -- --shape "$work/shape.json" --experts "$(variants_of "$variants")" "$@" ;;
+    esac
+    once "$name.json" "$bin/moe-plan" -q --simulate "${TRACE:-$work/papers.trace}" "$@" \
+        --stats "$work/calib.yaml" --strategy "$strategies" --memory "$memories" --layer-seconds 1e-3 \
+        --load-seconds "${loads}e-3" --json
+}
+variants_of() { # PACK: its bits, best first
+    case $1 in
+    1642) echo 16,4,2 ;;
+    164) echo 16,4 ;;
+    16) echo 16 ;;
+    *) echo "$1" | sed 's/./&,/g; s/,$//' ;;
+    esac
+}
+# of NAME KEY N MEMORY: a figure of the n-th strategy, from 0.
+of() {
+    jq -r "[.[] | select(.memory == \"$4\")][$3].$2" "$work/$1.json"
+}
+# spread NAME KEY N M MEMORY...: lowest and highest of the n-th strategy's figures over the m-th's.
+spread() {
+    table=$1 key=$2 nth=$3 mth=$4
+    shift 4
+    for m; do echo "$(of "$table" "$key" "$nth" "$m") $(of "$table" "$key" "$mth" "$m")"; done | lowest_highest
 }
 
 models() {
@@ -150,7 +184,10 @@ ratios() {
     shift 5
     for demand; do
         echo "$(at "$name" "$column" "$over" "$demand" "$loads") $(at "$name" "$column" "$base" "$demand" "$loads")"
-    done | awk '$2 > 0 { r = $1 / $2; if (!n++ || r < low) low = r; if (r > high) high = r }
+    done | lowest_highest
+}
+lowest_highest() { # of the ratios of two columns
+    awk '$2 > 0 { r = $1 / $2; if (!n++ || r < low) low = r; if (r > high) high = r }
         END { printf("%.2f %.2f", low, high) }'
 }
 
@@ -161,12 +198,18 @@ span() { # "LOW HIGH" as text
 
 # ---- Judging ----
 
-# holds HERE THEIRS [NONE]: yes where at least nine tenths of the effect are there, NONE being none; partly
-# where at least a quarter is.
+# One rule: yes where at least nine tenths of the effect are there, partly where at least a quarter is.
+verdict() { # SHARE
+    awk -v share="$1" 'BEGIN { print (share >= 0.9 ? "yes" : share >= 0.25 ? "partly" : "no") }'
+}
+# holds HERE THEIRS [NONE]: of an effect, NONE being none of it.
 holds() {
-    awk -v here="$1" -v theirs="$2" -v none="${3:-0}" 'BEGIN {
-        share = (here - none) / (theirs - none)
-        print (share >= 0.9 ? "yes" : share >= 0.25 ? "partly" : "no") }'
+    verdict "$(calc %f "($1 - ${3:-0}) / ($2 - ${3:-0})")"
+}
+# most CONDITION...: of a claim about order or bounds, the share of its comparisons that come out so.
+most() {
+    for condition; do calc '%d\n' "($condition) ? 1 : 0"; done |
+        awk '{ n += $1 } END { print n / NR }' | { read -r share && verdict "$share"; }
 }
 # worst VERDICT...: the least of several.
 worst() {
@@ -177,9 +220,10 @@ worst() {
     esac
 }
 
-# row CLAIM THEIRS HERE HOLDS COMMAND: a line of the table; the id is that of the row at work.
+# row CLAIM THEIRS HERE HOLDS COMMAND [AT-THEIRS] [CAUSE]: a line of the table; the id is that of the row at work.
+# AT-THEIRS: the figures where predictions are as right as the paper's. CAUSE: of what does not hold, and what shows it.
 row() {
-    printf '| %s | %s | %s | %s | %s | %s |\n' "$id" "$1" "$2" "$3" "$4" "$5"
+    printf '| %s | %s | %s | %s | %s | %s | %s | %s |\n' "$id" "$1" "$2" "$3" "${6:-}" "$4" "${7:-}" "$5"
 }
 
 . tests/bench/claims_rows.sh
@@ -190,7 +234,7 @@ head_of() { # PAPER
     printf '\n## %s\n' "$1"
     [ "$1" != "$switch" ] || about_switch
     [ "$1" != "$machines" ] || about_machines
-    printf '\n| id | claim | theirs | here | holds | command |\n|---|---|---|---|---|---|\n'
+    printf '\n| id | claim | theirs | here | at their accuracy | holds | cause | command |\n|---|---|---|---|---|---|---|---|\n'
 }
 
 if [ $# -gt 0 ]; then
