@@ -20,7 +20,7 @@
 #include "base/mem.h"
 #include "cache/usage.h"
 
-enum { MOE_PATHS_NEAREST = 16, MOE_PATHS_TOKENS = 4096 };
+enum { MOE_PATHS_NEAREST = 16, MOE_PATHS_TOKENS = 2048 };
 
 struct moe_paths {
     uint32_t n_layers, n_experts, top_k;
