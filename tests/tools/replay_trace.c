@@ -23,6 +23,11 @@
  * --cold: each sequence begins with an empty cache and new records, as in a process of its own.
  * --learn: policies that learn go on from this file (moe-profile --learn).
  *
+ * --predict prints instead how many of a decoded token's experts are among as many that are predicted 1,
+ * 2 and 3 layers before, by the layer's own router (the trace's scores), by the votes of past tokens
+ * (cache/paths.h), and by both: the router's probability times the root of 1 + v/256b, as
+ * cache/policy_learned.c has it; and at the end of the token before, by the votes, and by its own.
+ *
  * The last row is the optimum (plan/optimal.h), of one cache for all layers also with --per-layer:
  * decoded tokens' hits, which are the same however prompts are looked up; with --all a dash. Of
  * bytes it has so many slots as experts of the mean size fit into them.
@@ -30,6 +35,7 @@
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include <getopt.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +44,10 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "cache/learnt.h"
+#include "cache/paths.h"
 #include "cache/policy.h"
 #include "cache/usage.h"
+#include "model/config.h"
 #include "plan/optimal.h"
 #include "profile/trace.h"
 
@@ -50,7 +58,7 @@ struct options {
     const char *capacities[MAX_ITEMS];
     int n_policies, n_capacities;
     const char *learn; /* NULL: none */
-    bool cost, cold;
+    bool cost, cold, predict;
     bool per_layer, by_token, all, keep_records;
     double half_life;
 };
@@ -392,6 +400,158 @@ static int print_table(const char *path, const struct options *o, struct moe_err
     return status;
 }
 
+/* ---- Predictions ---- */
+
+enum { AHEAD = 3, BY_GATE = 0, BY_VOTES, BY_BOTH, N_WAYS, BY_LAST = BY_GATE };
+
+struct predictions {
+    const struct moe_trace_shape *shape;
+    struct moe_paths paths;
+    uint32_t *count, runs;                          /* uses by key; tokens */
+    float *votes, *scores;                          /* [n_experts] zero */
+    uint16_t *voted, *best, *whole[2];              /* whole: [n_layers][top_k] of the next token */
+    uint64_t right[AHEAD + 1][N_WAYS], n[AHEAD + 1]; /* AHEAD: the next token */
+};
+
+static uint32_t count_right(const struct predictions *p, const uint16_t *best,
+                            const uint16_t *experts)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->shape->top_k; i++)
+        for (uint32_t k = 0; k < p->shape->top_k; k++)
+            n += best[i] == experts[k];
+    return n;
+}
+
+/* The experts of the highest scores, which become 0. */
+static void take_best(const struct predictions *p, uint16_t *best)
+{
+    const struct moe_trace_shape *s = p->shape;
+    for (uint32_t i = 0; i < s->top_k; i++) {
+        uint32_t at = 0;
+        for (uint32_t e = 1; e < s->n_experts; e++)
+            at = p->scores[e] > p->scores[at] ? e : at;
+        best[i] = p->scores[at] > 0 ? (uint16_t)at : UINT16_MAX;
+        p->scores[at] = 0;
+    }
+    memset(p->scores, 0, s->n_experts * sizeof *p->scores);
+}
+
+/* Scores of a layer to come: the router's, if given, and the votes', if wanted. */
+static void score_layer(struct predictions *p, uint32_t layer, const struct moe_trace_step *step,
+                        int gate, int way)
+{
+    const struct moe_trace_shape *s = p->shape;
+    const float half = 0.5f * (float)s->top_k / (float)s->n_experts;
+    uint32_t n = moe_paths_votes(&p->paths, layer, p->votes, p->voted);
+    for (uint32_t i = 0; way != BY_VOTES && i < s->keep; i++)
+        p->scores[step->predicted[gate].experts[i]] = step->predicted[gate].scores[i];
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t e = p->voted[i];
+        float b = ((float)p->count[layer * s->n_experts + e] + half) / ((float)p->runs + 0.5f);
+        if (way == BY_VOTES)
+            p->scores[e] = p->votes[e];
+        else if (way == BY_BOTH)
+            p->scores[e] *= sqrtf(1 + p->votes[e] / (256 * b));
+        p->votes[e] = 0;
+    }
+}
+
+static void predict_layers(struct predictions *p, const struct moe_trace *t, uint32_t layer)
+{
+    const struct moe_trace_shape *s = p->shape;
+    for (uint32_t d = 0; d < AHEAD && layer + d + 1 < s->n_layers; d++) {
+        const int gate = MOE_PREDICT_GATE_1 + (int)d;
+        const struct moe_trace_step step = moe_trace_step(t, layer + d + 1);
+        if (!step.experts)
+            continue;
+        p->n[d] += s->top_k;
+        for (int way = BY_GATE; way < N_WAYS; way++) {
+            if (way != BY_VOTES && !step.predicted[gate].experts)
+                continue;
+            score_layer(p, layer + d + 1, &step, gate, way);
+            take_best(p, p->best);
+            p->right[d][way] += count_right(p, p->best, step.experts);
+        }
+    }
+}
+
+static void predict_token(struct predictions *p, const struct moe_trace *t,
+                          const struct moe_trace_token *token)
+{
+    const struct moe_trace_shape *s = p->shape;
+    uint32_t chosen[MOE_MAX_TOP_K];
+    if (token->index == 0)
+        moe_paths_begin_sequence(&p->paths);
+    p->runs++;
+    for (uint32_t layer = 0; layer < s->n_layers; layer++) {
+        const struct moe_trace_step step = moe_trace_step(t, layer);
+        const struct moe_choices c = {layer, 1, chosen, NULL};
+        uint16_t *const whole[] = {p->whole[0] + layer * s->top_k, p->whole[1] + layer * s->top_k};
+        if (!step.experts)
+            continue;
+        if (!token->prompt && token->index > 0) {
+            p->n[AHEAD] += s->top_k;
+            p->right[AHEAD][BY_LAST] += count_right(p, whole[0], step.experts);
+            p->right[AHEAD][BY_VOTES] += count_right(p, whole[1], step.experts);
+        }
+        for (uint32_t i = 0; i < s->top_k; i++) {
+            whole[0][i] = step.experts[i];
+            chosen[i] = step.experts[i];
+            p->count[layer * s->n_experts + chosen[i]]++;
+        }
+        moe_paths_add(&p->paths, &c);
+        if (!token->prompt)
+            predict_layers(p, t, layer);
+    }
+    for (uint32_t layer = 0; layer < s->n_layers; layer++) {
+        score_layer(p, layer, NULL, 0, BY_VOTES);
+        take_best(p, p->whole[1] + layer * s->top_k);
+    }
+}
+
+static void carve_predictions(struct predictions *p, struct moe_arena *a)
+{
+    const struct moe_trace_shape *s = p->shape;
+    const struct moe_follower_params params = {s->n_layers, s->n_experts, s->top_k, 0};
+    moe_paths_carve(&p->paths, a, &params);
+    p->count = moe_arena_take(a, (uint64_t)s->n_layers * s->n_experts, sizeof *p->count);
+    p->votes = moe_arena_take(a, s->n_experts, sizeof *p->votes);
+    p->scores = moe_arena_take(a, s->n_experts, sizeof *p->scores);
+    p->voted = moe_arena_take(a, MOE_PATHS_NEAREST * s->top_k, sizeof *p->voted);
+    p->best = moe_arena_take(a, s->top_k, sizeof *p->best);
+    for (int i = 0; i < 2; i++)
+        p->whole[i] = moe_arena_take(a, (uint64_t)s->n_layers * s->top_k, sizeof *p->whole[i]);
+}
+
+static int print_predictions(const char *path, struct moe_err *err)
+{
+    struct moe_trace *t = NULL;
+    const struct moe_trace_token *token;
+    struct moe_arena arena = {0};
+    int status;
+    MOE_STEP(moe_trace_open(&t, path, err));
+    struct predictions p = {.shape = moe_trace_shape(t)};
+    carve_predictions(&p, &arena);
+    arena = (struct moe_arena){.base = moe_alloc(arena.used, 1, err), .size = arena.used};
+    MOE_STEP(arena.base ? MOE_OK : MOE_ERR_MEMORY);
+    carve_predictions(&p, &arena);
+    moe_paths_begin(&p.paths);
+    while ((status = moe_trace_next(t, &token, err)) == MOE_OK && token)
+        predict_token(&p, t, token);
+    printf("%s: right predictions of decoded tokens, %%\n%-16s    gate   votes    both\n", path, "");
+    for (int d = 0; d <= AHEAD && status == MOE_OK; d++) {
+        printf(d < AHEAD ? "%d layers before " : "next token, last ", d + 1);
+        for (int way = 0; way < N_WAYS; way++)
+            print_rate(p.right[d][way], p.n[d]);
+        printf("\n");
+    }
+out:
+    free(arena.base);
+    moe_trace_close(t);
+    return status;
+}
+
 /* ---- The command line ---- */
 
 static bool take_policy(struct options *o, const char *name)
@@ -426,6 +586,7 @@ static bool parse(struct options *o, int argc, char **argv)
         {"half-life", required_argument, NULL, 'h'},
         {"cost", no_argument, NULL, 's'},
         {"cold", no_argument, NULL, 'C'},
+        {"predict", no_argument, NULL, 'P'},
         {"learn", required_argument, NULL, 'L'},
         {0},
     };
@@ -438,6 +599,7 @@ static bool parse(struct options *o, int argc, char **argv)
         o->all |= c == 'a';
         o->cost |= c == 's';
         o->cold |= c == 'C';
+        o->predict |= c == 'P';
         if (c == 'L')
             o->learn = optarg;
         else if (c == 'p')
@@ -468,7 +630,7 @@ int main(int argc, char **argv)
     }
     int status = MOE_OK;
     for (int i = optind; i < argc && status == MOE_OK; i++)
-        status = print_table(argv[i], &o, &err);
+        status = o.predict ? print_predictions(argv[i], &err) : print_table(argv[i], &o, &err);
     if (status != MOE_OK)
         fprintf(stderr, "replay_trace: %s\n", err.text);
     return status != MOE_OK;
