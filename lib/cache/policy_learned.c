@@ -32,6 +32,9 @@
  * text beside others is not visible: an example is then labelled by the text that takes its number,
  * or given up after 256 tokens of others.
  *
+ * What is predicted of a layer is raised by its votes: a score is multiplied by the root of
+ * 1 + v/256b.
+ *
  * More half-lives (1, 4, 16, 64), the time since the last use and the number of tokens seen were
  * tried as further terms, and every token of every layer as examples; none was worth its cost.
  */
@@ -309,6 +312,17 @@ static void refresh(struct learned *t, const struct moe_choices *c)
     }
 }
 
+/* A score grows by the root of what its votes are in the regression. */
+static void expect(struct moe_follower *f, uint32_t layer, float *scores)
+{
+    struct learned *t = (struct learned *)f;
+    take_votes(t, layer);
+    const uint16_t *voted = t->voted + (uint64_t)layer * t->n_voices;
+    const float *terms = terms_of(t, layer) + VOTES * t->stride;
+    for (uint32_t i = 0; i < t->n_voted[layer]; i++)
+        scores[voted[i]] *= moe_exact_exp2(0.5f * LOG2_E * terms[voted[i]]);
+}
+
 static void chosen(struct moe_follower *f, const struct moe_choices *c)
 {
     struct learned *t = (struct learned *)f;
@@ -452,8 +466,10 @@ static struct moe_follower *follow(struct moe_arena *a, const struct moe_followe
 {
     uint64_t n = p->n_experts, n_layers = p->n_layers, n_keys = n * n_layers;
     struct learned *at = moe_arena_take(a, 1, sizeof *at);
-    struct learned t = {
-        .base = {.chosen = chosen, .begin_sequence = begin_sequence, .learnt = learnt}};
+    struct learned t = {.base = {.chosen = chosen,
+                                 .begin_sequence = begin_sequence,
+                                 .expect = expect,
+                                 .learnt = learnt}};
     moe_habits_carve(&t.habits, a, p);
     moe_paths_carve(&t.paths, a, p);
     t.base.scores = moe_arena_take(a, n_keys, sizeof *t.base.scores);

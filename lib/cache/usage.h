@@ -31,6 +31,9 @@ struct moe_follower {
     uint64_t *version; /* [n_layers] choices so far */
     void (*chosen)(struct moe_follower *f, const struct moe_choices *c);
     void (*begin_sequence)(struct moe_follower *f); /* the next token follows none */
+    /* Raises the scores [n_experts] of those experts that it expects a layer's next router to
+     * choose, too. NULL: it expects nothing. */
+    void (*expect)(struct moe_follower *f, uint32_t layer, float *scores);
     /* All that it has learnt, array by array, with n_tokens past tokens (learnt.h). After they are
      * filled (reads) it begins a text; false: it was given what it cannot have learnt, or `part`
      * gave up, and it has forgotten everything. NULL: it keeps nothing. */

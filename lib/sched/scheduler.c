@@ -9,6 +9,8 @@
 
 #include "base/float16.h"
 #include "base/mem.h"
+#include "base/rank.h"
+#include "profile/trace.h"
 #include "sched/placement.h"
 #include "sched/select.h"
 #include "sched/trial.h"
@@ -86,6 +88,7 @@ struct moe_scheduler {
 
     uint8_t *marks;         /* [2 * n_experts] scratch */
     uint32_t *numbers;      /* [2 * n_experts] scratch */
+    float *raised;          /* [n_experts] scratch */
     struct moe_swap *swaps; /* [n_experts / 2 + 1] scratch */
 };
 
@@ -379,10 +382,29 @@ static uint32_t paid_loads(const struct moe_scheduler *s)
                            s->strategy.prefetch.slack_least);
 }
 
+/* A token's prediction, its scores raised by what the cache's policy expects: of the experts that a
+ * trace would keep, as it would keep them, so that a replay ranks as the run did. */
+static struct moe_prediction expect_too(struct moe_scheduler *s, const struct moe_prediction *p)
+{
+    struct moe_follower *f = s->usage.follower;
+    struct moe_prediction raised = *p;
+    if (p->n_rows != 1 || !f || !f->expect)
+        return raised;
+    uint32_t keep = moe_trace_default_keep(s->n_experts, s->top_k);
+    moe_best(p->scores, s->n_experts, keep, s->numbers);
+    memset(s->raised, 0, s->n_experts * sizeof *s->raised);
+    for (uint32_t i = 0; i < keep; i++)
+        s->raised[s->numbers[i]] = moe_round_f16(p->scores[s->numbers[i]]);
+    f->expect(f, p->layer, s->raised);
+    raised.scores = s->raised;
+    return raised;
+}
+
 /* Remembers the predicted set of a layer and queues what is missing of it behind what is queued;
  * returns how many. */
-static uint32_t predict_layer(struct moe_scheduler *s, const struct moe_prediction *p)
+static uint32_t predict_layer(struct moe_scheduler *s, const struct moe_prediction *prediction)
 {
+    const struct moe_prediction raised = expect_too(s, prediction), *p = &raised;
     uint32_t *experts = s->numbers, n_missing = 0;
     uint32_t n = moe_select(&s->strategy.prefetch, p, s->n_experts, s->top_k, experts);
     uint32_t n_set = n_named(s, p, experts, n);
@@ -757,11 +779,12 @@ static int open_tables(struct moe_scheduler *s, struct moe_err *err)
     s->swap_before = moe_alloc(n_keys, 1, err);
     s->marks = moe_alloc(2 * (uint64_t)s->n_experts, 1, err);
     s->numbers = moe_alloc(2 * (uint64_t)s->n_experts, sizeof *s->numbers, err);
+    s->raised = moe_alloc(s->n_experts, sizeof *s->raised, err);
     s->swaps = moe_alloc(s->n_experts / 2 + 1, sizeof *s->swaps, err);
     bool all = s->entries && s->order && s->loads && s->given_up && s->predicted &&
                s->is_predicted && s->guarded && s->queue && s->known && s->is_known &&
                s->prefetched && s->in_prompt && s->swap_rows && s->swap_before && s->marks &&
-               s->numbers && s->swaps;
+               s->numbers && s->raised && s->swaps;
     return all ? MOE_OK : MOE_ERR_MEMORY;
 }
 
@@ -859,6 +882,7 @@ void moe_scheduler_close(struct moe_scheduler *s)
     free(s->swap_before);
     free(s->marks);
     free(s->numbers);
+    free(s->raised);
     free(s->swaps);
     free(s);
 }

@@ -23,10 +23,11 @@
  * --cold: each sequence begins with an empty cache and new records, as in a process of its own.
  * --learn: policies that learn go on from this file (moe-profile --learn).
  *
- * --predict prints instead how many of a decoded token's experts are among as many that are predicted 1,
- * 2 and 3 layers before, by the layer's own router (the trace's scores), by the votes of past tokens
- * (cache/paths.h), and by both: the router's probability times the root of 1 + v/256b, as
- * cache/policy_learned.c has it; and at the end of the token before, by the votes, and by its own.
+ * --predict prints instead how many of a decoded token's experts are among as many that are
+ * predicted 1, 2 and 3 layers before, by the layer's own router (the trace's scores), by the votes
+ * of past tokens (cache/paths.h), and by both: the router's probability times the root of 1 +
+ * v/256b, as cache/policy_learned.c has it; and at the end of the token before, by the votes, and
+ * by its own.
  *
  * The last row is the optimum (plan/optimal.h), of one cache for all layers also with --per-layer:
  * decoded tokens' hits, which are the same however prompts are looked up; with --all a dash. Of
@@ -407,9 +408,9 @@ enum { AHEAD = 3, BY_GATE = 0, BY_VOTES, BY_BOTH, N_WAYS, BY_LAST = BY_GATE };
 struct predictions {
     const struct moe_trace_shape *shape;
     struct moe_paths paths;
-    uint32_t *count, runs;                          /* uses by key; tokens */
-    float *votes, *scores;                          /* [n_experts] zero */
-    uint16_t *voted, *best, *whole[2];              /* whole: [n_layers][top_k] of the next token */
+    uint32_t *count, runs;             /* uses by key; tokens */
+    float *votes, *scores;             /* [n_experts] zero */
+    uint16_t *voted, *best, *whole[2]; /* whole: [n_layers][top_k] of the next token */
     uint64_t right[AHEAD + 1][N_WAYS], n[AHEAD + 1]; /* AHEAD: the next token */
 };
 
@@ -539,7 +540,8 @@ static int print_predictions(const char *path, struct moe_err *err)
     moe_paths_begin(&p.paths);
     while ((status = moe_trace_next(t, &token, err)) == MOE_OK && token)
         predict_token(&p, t, token);
-    printf("%s: right predictions of decoded tokens, %%\n%-16s    gate   votes    both\n", path, "");
+    printf("%s: right predictions of decoded tokens, %%\n%-16s    gate   votes    both\n", path,
+           "");
     for (int d = 0; d <= AHEAD && status == MOE_OK; d++) {
         printf(d < AHEAD ? "%d layers before " : "next token, last ", d + 1);
         for (int way = 0; way < N_WAYS; way++)

@@ -352,6 +352,16 @@ static void learned_equals_its_definition(void **state)
                     examples[m].began = runs;
                 }
             }
+            for (uint32_t m = l + 1; any && m < N_LAYERS;
+                 m++) { /* what predictions are raised by */
+                float scores[N_EXPERTS];
+                naive_all_terms(&paths, t, l, m, &now);
+                for (uint32_t e = 0; e < N_EXPERTS; e++)
+                    scores[e] = 0.125f;
+                u.follower->expect(u.follower, m, scores);
+                for (uint32_t e = 0; e < N_EXPERTS && t > 0; e++)
+                    assert_true(fabs((double)scores[e] - 0.125 * exp(0.5 * now.x[e][6])) < 1e-4);
+            }
             naive_all_terms(&paths, t, l, l, &now);
             for (uint32_t e = 0; e < N_EXPERTS; e++) {
                 double z = weighed(w, now.x[e]);
