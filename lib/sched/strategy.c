@@ -254,7 +254,7 @@ static void derive(struct moe_strategy *s)
     bool falls_back = s->prefill == MOE_PREFILL_HYBRID && s->prefill_falls_back;
     s->needs_profile = s->predict == MOE_PREDICT_BY_PATH || s->predict == MOE_PREDICT_BY_KEYS ||
                        s->init == MOE_INIT_FREQUENCY || s->init == MOE_INIT_ENCODER ||
-                       s->alloc == MOE_ALLOC_FREQUENCY;
+                       s->alloc == MOE_ALLOC_FREQUENCY || s->by_scores;
     s->needs_low = s->miss_precision != MOE_MISS_BEST ||
                    (s->prefill == MOE_PREFILL_HYBRID && !falls_back) ||
                    (s->low_pool > 0 && !falls_back);
@@ -317,9 +317,34 @@ static void fit_boundary(struct moe_strategy *s, uint32_t n_layers,
     s->boundary_from = is_found ? MOE_BOUNDARY_STATISTICS : MOE_BOUNDARY_EIGHTH;
 }
 
+/* The score up to which a share of all activations lies, the best expert of each row at 0. */
+static double score_of_share(const struct moe_statistics *s, double share)
+{
+    double k = s->shape.top_k, wanted = k > 1 ? (share * k - 1) / (k - 1) : 0;
+    uint32_t bin = 1;
+    while (bin < MOE_SCORE_BINS &&
+           moe_figure_scores_below(s, MOE_ALL_LAYERS, (double)bin / MOE_SCORE_BINS) < wanted)
+        bin++;
+    return (double)bin / MOE_SCORE_BINS;
+}
+
+/* HOBBIT 3.2: "we can profile the score distribution", which splits Mixtral's activations so. */
+static void fit_thresholds(struct moe_strategy *s, const struct moe_statistics *statistics)
+{
+    static const double HIGH = 0.67, LOW = 0.30;
+    s->by_scores = false;
+    if (isnan(moe_figure_scores_below(statistics, MOE_ALL_LAYERS, 1)))
+        return; /* one expert a token has no score but 0 */
+    s->high_up_to = score_of_share(statistics, HIGH);
+    if (s->skip_below > 0)
+        s->skip_below = round((1 - score_of_share(statistics, HIGH + LOW)) * 1e9) / 1e9;
+}
+
 void moe_strategy_fit(struct moe_strategy *s, uint32_t n_layers,
                       const struct moe_statistics *statistics)
 {
+    if (s->by_scores && statistics)
+        fit_thresholds(s, statistics);
     if (s->alloc == MOE_ALLOC_SHALLOW && s->boundary == MOE_SHALLOW_AUTO)
         fit_boundary(s, n_layers, statistics);
     if (s->precalculate && s->precalculate_from == MOE_PRECALCULATE_AUTO)
@@ -403,7 +428,7 @@ static const struct part parts[MOE_N_PARTS] = {
         COUNT(cache_bits, "a whole number; 0: the best")},
     [MOE_PART_ON_MISS] = {
         {"on-miss", "HOW", "what to do with an absent expert", "load", "load-low,emergency"},
-        CODEC(on_miss, "load, load-low[:T1] or emergency; or compute-host[,or-load], alone or "
+        CODEC(on_miss, "load, load-low[:T1|:auto] or emergency; or compute-host[,or-load], alone or "
                        "with one of the two before")},
     [MOE_PART_SKIP_BELOW] = {
         {"skip-below", "SHARE", "skip absent experts in the last SHARE of weight", "0", "any"},
@@ -1005,13 +1030,16 @@ static bool parse_on_miss(const char *text, struct moe_strategy *s)
 {
     char item[64];
     const char *arg;
-    bool has[N_ON_MISS] = {false};
+    bool has[N_ON_MISS] = {false}, by_scores = false;
     double high_up_to = 0.6; /* HOBBIT 3.2 */
     while (text) {
         int word = next_item(&text, item) ? find_word(misses, N_ON_MISS, item, &arg) : -1;
+        bool automatic = word == ON_LOAD_LOW && arg && strcmp(arg, "auto") == 0;
+        by_scores |= automatic;
         if (word < 0 || has[word] ||
-            (arg && (word != ON_LOAD_LOW || !moe_parse_double(arg, &high_up_to) || high_up_to < 0 ||
-                     high_up_to > 1)))
+            (arg && !automatic &&
+             (word != ON_LOAD_LOW || !moe_parse_double(arg, &high_up_to) || high_up_to < 0 ||
+              high_up_to > 1)))
             return false;
         has[word] = true;
     }
@@ -1023,6 +1051,7 @@ static bool parse_on_miss(const char *text, struct moe_strategy *s)
                         : has[ON_EMERGENCY] ? MOE_MISS_EMERGENCY
                                             : MOE_MISS_BEST;
     s->high_up_to = has[ON_LOAD_LOW] ? high_up_to : 0;
+    s->by_scores = by_scores;
     s->host_falls_back = has[ON_OR_LOAD];
     return true;
 }
@@ -1033,7 +1062,8 @@ static void write_on_miss(const struct moe_strategy *s, char *out, size_t size)
     char number[32], precision[64] = "";
     number_text(s->high_up_to, number, sizeof number);
     if (s->miss_precision == MOE_MISS_BY_SCORE)
-        snprintf(precision, sizeof precision, ",%s:%s", misses[ON_LOAD_LOW], number);
+        snprintf(precision, sizeof precision, ",%s:%s", misses[ON_LOAD_LOW],
+                 s->by_scores ? "auto" : number);
     else if (s->miss_precision == MOE_MISS_EMERGENCY)
         snprintf(precision, sizeof precision, ",%s", misses[ON_EMERGENCY]);
     if (s->miss_place == MOE_MISS_COMPUTE_HOST)

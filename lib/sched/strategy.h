@@ -142,6 +142,8 @@ struct moe_strategy {
     enum moe_miss_place miss_place;
     enum moe_miss_precision miss_precision;
     double high_up_to; /* by score: T1, high precision up to this score (HOBBIT 3.2) */
+    bool by_scores;    /* T1, and T2 where it skips, follow from the scores of statistics, until
+                          moe_strategy_fit has set both */
     double skip_below; /* 1 - T2: absent experts whose score is above T2 are skipped; 0: none */
     double gate_below; /* a decoded token leaves out chosen experts, present or not, whose score is
                           above 1 - this, and gives their weight to the others (AdapMoE); 0: none */
@@ -257,11 +259,12 @@ void moe_strategy_fall_back(struct moe_strategy *s);
  * same precision as on the host. For a settled strategy, which stays settled; true: it changed. */
 bool moe_strategy_load_instead(struct moe_strategy *s);
 
-/* Replaces MOE_SHALLOW_AUTO and MOE_PRECALCULATE_AUTO for a model of n_layers MoE layers, those of
- * its decoder: by the boundary that its statistics show (Fate 4.4; NULL, of another number of
- * layers, or without predictions: by an eighth of the layers, rounded up, as L = 3 is of
- * Qwen1.5-MoE's 24), and by 5/32 of them, rounded up (DAOP's public code begins at 5 of Mixtral's
- * 32). */
+/* Replaces MOE_SHALLOW_AUTO, MOE_PRECALCULATE_AUTO and T1 and T2 by_scores (so that 67% of the
+ * activations are high, 30% low and 3% skipped, as in HOBBIT 3.2) for a model of n_layers MoE
+ * layers, those of its decoder: by the boundary that its statistics show (Fate 4.4; NULL, of
+ * another number of layers, or without predictions: by an eighth of the layers, rounded up, as L =
+ * 3 is of Qwen1.5-MoE's 24), and by 5/32 of them, rounded up (DAOP's public code begins at 5 of
+ * Mixtral's 32). */
 void moe_strategy_fit(struct moe_strategy *s, uint32_t n_layers,
                       const struct moe_statistics *statistics);
 

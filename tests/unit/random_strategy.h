@@ -17,7 +17,7 @@ static inline void assert_same(const struct moe_strategy *a, const struct moe_st
     SAME(prefetch.until_router), SAME(prefetch.top_k), SAME(prefetch.measured);
     SAME(cache), SAME(keep_records), SAME(low_pool), SAME(alloc), SAME(boundary), SAME(init);
     SAME(buffer), SAME(cache_bits), SAME(host_falls_back), SAME(miss_place), SAME(miss_precision),
-        SAME(high_up_to), SAME(skip_below), SAME(host_decodes_only);
+        SAME(high_up_to), SAME(by_scores), SAME(skip_below), SAME(host_decodes_only);
     SAME(gate_below), SAME(prefer), SAME(prefer_keeps), SAME(prefer_by_map);
     SAME(prefill), SAME(low_share), SAME(prefill_falls_back), SAME(prefill_swap);
     SAME(precalculate), SAME(precalculate_from), SAME(degrade), SAME(degrade_most);

@@ -1,6 +1,6 @@
 /*
  * The boundary between shallow and deep layers: splits worked by hand, and against the sums of
- * squares taken the long way; accuracies out of statistics.
+ * squares taken the long way; accuracies and thresholds out of statistics.
  */
 #include <math.h>
 
@@ -148,6 +148,45 @@ static void the_boundary_is_the_decoder_s(void **state)
     moe_statistics_free(s);
 }
 
+/* HOBBIT 3.2: of 400 activations, four a token, the 100 best and 168 others lie up to T1, 120 more
+ * up to T2; a strategy that skips none goes on so, and numbers of the user's stay. */
+static void thresholds_split_the_scores(void **state)
+{
+    static const struct moe_statistics_shape shape = {
+        .n_layers = 2, .n_experts = 8, .top_k = 4, .max_tokens = 16, .prompt_percent = 50};
+    static const struct {
+        const char *on_miss, *skip_below;
+        double t1, skips;
+        bool needs;
+    } cases[] = {{"load-low:auto", "10%", 0.42, 0.1, true},
+                 {"load-low:auto", "0", 0.42, 0, true},
+                 {"load-low:0.5", "10%", 0.5, 0.1, false}};
+    struct moe_statistics *s = NULL;
+    struct moe_err err = {0};
+    assert_ok(moe_statistics_new(&s, &shape, &err), &err);
+    uint64_t *a = moe_series_at(s, MOE_S_SCORE_BINS, 0), *b = moe_series_at(s, MOE_S_SCORE_BINS, 1);
+    a[30] = 100;
+    b[41] = 68;
+    a[89] = 120;
+    b[95] = 12;
+    for (uint32_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_strategy hobbit;
+        char text[MOE_PART_TEXT_BYTES];
+        assert_true(moe_strategy_find("hobbit", &hobbit));
+        assert_true(moe_strategy_set(&hobbit, MOE_PART_ON_MISS, cases[i].on_miss, NULL));
+        assert_true(moe_strategy_set(&hobbit, MOE_PART_SKIP_BELOW, cases[i].skip_below, NULL));
+        moe_strategy_part_text(&hobbit, MOE_PART_ON_MISS, text);
+        assert_string_equal(text, cases[i].on_miss);
+        assert_ok(moe_strategy_settle(&hobbit, &err), &err);
+        assert_true(hobbit.needs_profile == cases[i].needs);
+        moe_strategy_fit(&hobbit, 2, s);
+        assert_true(hobbit.high_up_to == cases[i].t1 && hobbit.skip_below == cases[i].skips);
+        moe_strategy_part_text(&hobbit, MOE_PART_ON_MISS, text);
+        assert_null(strstr(text, "auto"));
+    }
+    moe_statistics_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +195,7 @@ int main(void)
         cmocka_unit_test(leaves_the_least_squares),
         cmocka_unit_test(accuracies_of_statistics),
         cmocka_unit_test(the_boundary_is_the_decoder_s),
+        cmocka_unit_test(thresholds_split_the_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
