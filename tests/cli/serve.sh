@@ -290,10 +290,14 @@ error_is 429 "queue" "... in words"
 has_header "retry-after: [0-9]" "... and when to come back"
 kill "$filler"
 wait "$filler"
-printf 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf' >"$tmp/half"
+half='POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n'
+printf '%b%s\r\n\r\nhalf' "$half" "$key" >"$tmp/half"
 run "$load" -p "$port" -w "$tmp/half" -T 20
 check "half a request is not waited for" grep -q "closed=1 .*open=0" "$out"
 check "... and counted" [ "$(metric http_late_total)" -ge 1 ]
+printf '%b\r\nhalf' "$half" >"$tmp/half"
+run "$load" -p "$port" -w "$tmp/half" -T 20
+check "... and has its answer where it is refused" grep -q "s401=1 whole=1 .*open=0" "$out"
 printf '%s, "n": 8}' "$endless" >"$tmp/body"
 "$load" -p "$port" -P /v1/completions -f "$tmp/body" -H "$key" >"$tmp/stopped" &
 asker=$!
