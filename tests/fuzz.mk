@@ -3,12 +3,15 @@
 # tests/fuzz/fuzz_X.c is a libFuzzer target, tests/fuzz/corpus/X its inputs. `make fuzz` runs them
 # under clang's sanitizers, each for FUZZ_SECONDS or FUZZ_INPUTS, whichever ends first, and keeps new
 # inputs and findings in $(BUILD)/fuzz. FUZZ_SEED draws the inputs; 0, the default, is another one each
-# time. From an empty $(BUILD)/fuzz/new a seed tries the same inputs each time. $(BUILD)/fuzz-replay
+# time. A seed and FUZZ_INPUTS try the same inputs each time (but for a few of fuzz_request), where addresses
+# may be fixed (setarch) and $(BUILD)/fuzz/new is empty. $(BUILD)/fuzz-replay
 # has the same targets under $(CC): they read the corpus once and belong to the tests. The toolkit's
 # allocations pass through tests/fuzz/fail.c.
 
 FUZZ_CC ?= clang
 FUZZ_SEED ?= 0
+# Numbers that are compared become parts of inputs, and some of them are addresses.
+FUZZ_FIXED = $(if $(filter-out 0,$(FUZZ_SEED)),$(shell setarch -R true 2>/dev/null && echo setarch -R))
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
 FUZZ_DIR := $(BUILD)/fuzz
@@ -28,7 +31,7 @@ FUZZ_FILES += $(addprefix serve/,coe_collection coe_costs coe_dispatch coe_plan 
 FUZZ_FILES += $(addprefix show/,draw explain_records show_device show_pack show_run show_statistics show_trace)
 FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_ROOMS:%=lib/%/*.c) $(FUZZ_FILES:%=lib/%.c))))
 FUZZ_LIB := $(FUZZ_DIR)/libmoe.a
-FUZZ_WRAP := -Wl,--wrap=malloc,--wrap=free,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=json_loadb
+FUZZ_WRAP := -Wl,--wrap=malloc,--wrap=free,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=json_loadb,--wrap=getentropy,--wrap=time
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
 
 .PHONY: fuzz fuzz-build fuzz-replay $(FUZZ_NAMES:%=fuzz-%)
@@ -36,7 +39,7 @@ fuzz: $(FUZZ_NAMES:%=fuzz-%)
 fuzz-build: $(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%)
 $(FUZZ_NAMES:%=fuzz-%): fuzz-%: $(FUZZ_DIR)/fuzz_%
 	$(Q)mkdir -p $(FUZZ_DIR)/new/$*
-	$(Q)$< -seed=$(FUZZ_SEED) -max_total_time=$(FUZZ_SECONDS) -runs=$(FUZZ_INPUTS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+	$(Q)$(FUZZ_FIXED) $< -seed=$(FUZZ_SEED) -max_total_time=$(FUZZ_SECONDS) -runs=$(FUZZ_INPUTS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
 	    -verbosity=0 -artifact_prefix=$(FUZZ_DIR)/$*- $(FUZZ_DIR)/new/$* tests/fuzz/corpus/$*
 
 $(call keep_command,$(FUZZ_DIR)/.flags,$(FUZZ_CC) $(FUZZ_FLAGS))

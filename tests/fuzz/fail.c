@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include <malloc.h>
+#include <time.h>
 
 #include "fuzz.h"
 
@@ -93,6 +94,29 @@ json_t *__wrap_json_loadb(const char *text, size_t n, size_t flags, json_error_t
     json_t *json = __real_json_loadb(text, n, flags, error);
     counting = counted;
     return json;
+}
+
+/* ---- Runs that repeat: a fuzzer's seed draws the same inputs each time ---- */
+
+__attribute__((constructor)) static void hash_alike(void)
+{
+    json_object_seed(1);
+}
+
+int __wrap_getentropy(void *buffer, size_t n);
+int __wrap_getentropy(void *buffer, size_t n)
+{
+    memset(buffer, 0x5a, n);
+    return 0;
+}
+
+time_t __wrap_time(time_t *now);
+time_t __wrap_time(time_t *now)
+{
+    const time_t then = 1800000000;
+    if (now)
+        *now = then;
+    return then;
 }
 
 size_t fuzz_begin(const uint8_t *data, size_t n)
