@@ -64,6 +64,14 @@ want=$tmp/want
 cp "$out" "$want"
 check "... and says something" [ -s "$want" ]
 
+# Where all experts fit, a token waits for those that it needs.
+set_disk latency 0.02
+run timeout 60 "$bin/moe-run" -t 1 "$tmp/bad/two.moe" --strategy resident -p Once -n 1 --temp 0 --stats-json "$json"
+check "resident: the first token is there" [ "$code" = 0 ]
+check "... after what it needs" some bytes_read
+check "... before all experts" [ "$(figure bytes_read)" -lt $(($(figure resident_expert_bytes_max) / 2)) ]
+set_disk
+
 # What each exact strategy needs to be one.
 rows='lru
 prefetch
