@@ -161,6 +161,12 @@ static inline void draw_panel(uint8_t *panel, struct moe_layout layout, uint32_t
     }
 }
 
+/* As many columns as a matrix of that layout can have. */
+static inline uint32_t fitting_cols(struct moe_layout layout, uint32_t cols)
+{
+    return moe_kind_is_scaled(layout.kind) ? (uint32_t)moe_round_up(cols, 32) : cols;
+}
+
 /* t NULL: of the host alone. */
 static inline struct matrix matrix_new(struct gpu_taken *t, struct moe_layout layout, uint32_t rows,
                                        uint32_t cols, uint64_t *seed, enum flavour flavour)

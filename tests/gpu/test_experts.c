@@ -72,6 +72,10 @@ static void batch_open(struct batch *b, struct gpu_taken *t, uint32_t n_rows,
     struct moe_config *c = &b->config;
     c->hidden = draw_up_to(seed, 150);
     c->expert_ff = draw_up_to(seed, 150);
+    if (test_random(seed) % 2) { /* for any layout */
+        c->hidden = (uint32_t)moe_round_up(c->hidden, 32);
+        c->expert_ff = (uint32_t)moe_round_up(c->expert_ff, 32);
+    }
     c->expert_act = test_random(seed) % 2 ? MOE_ACT_SWIGLU : MOE_ACT_SWIGLU_CLAMPED;
     c->act_alpha = 1.702f;
     c->act_limit = 0.5f;
@@ -117,11 +121,19 @@ static void batch_check(struct batch *b, struct gpu_taken *t)
     free(b->want);
 }
 
-static void draw_kinds(uint64_t *seed, struct moe_layout kinds[3])
+static struct moe_layout draw_fitting(uint64_t *seed, uint32_t cols)
 {
-    kinds[0] = draw_layout(seed);
-    kinds[1] = test_random(seed) % 2 ? kinds[0] : draw_layout(seed);
-    kinds[2] = draw_layout(seed);
+    struct moe_layout layout = draw_layout(seed);
+    while (fitting_cols(layout, cols) != cols)
+        layout = draw_layout(seed);
+    return layout;
+}
+
+static void draw_kinds(uint64_t *seed, const struct moe_config *c, struct moe_layout kinds[3])
+{
+    kinds[0] = draw_fitting(seed, c->hidden);
+    kinds[1] = test_random(seed) % 2 ? kinds[0] : draw_fitting(seed, c->hidden);
+    kinds[2] = draw_fitting(seed, c->expert_ff);
 }
 
 /* Jobs of several experts for gathered rows, most alike, in the order of their results or not. */
@@ -146,11 +158,11 @@ static void test_jobs(void **state)
         struct batch b;
         struct moe_layout kinds[3];
         batch_open(&b, &t, N_ROWS, n_rows ? n_rows : 1, &seed);
-        draw_kinds(&seed, kinds);
+        draw_kinds(&seed, &b.config, kinds);
         bool biased = test_random(&seed) % 2;
         for (uint32_t k = 0; k < n_jobs; k++) {
             if (test_random(&seed) % 3 == 0)
-                draw_kinds(&seed, kinds);
+                draw_kinds(&seed, &b.config, kinds);
             if (round == 0 && k >= 4)
                 experts[k] = experts[k % 4]; /* the same matrices again */
             else
@@ -186,7 +198,7 @@ static void test_without_rows(void **state)
         for (uint32_t i = 0; i < n; i++)
             rows[i] = i;
         batch_open(&b, &t, n, n, &seed);
-        draw_kinds(&seed, kinds);
+        draw_kinds(&seed, &b.config, kinds);
         struct expert expert = expert_new(&t, &b.config, kinds, round % 2, &seed);
         struct moe_gpu_job job = {expert.device, 0, n};
         compute_on_host(&b, &expert.view, rows, 0, n);

@@ -104,6 +104,7 @@ static void multiply_on_host(struct trial *tr)
 static struct trial trial_new(struct gpu_taken *t, struct moe_layout layout, uint32_t rows,
                               uint32_t cols, uint32_t n, uint64_t *seed, enum flavour flavour)
 {
+    cols = fitting_cols(layout, cols);
     struct trial tr = {.w = matrix_new(t, layout, rows, cols, seed, flavour)};
     struct moe_gpu_product *p = &tr.product;
     tr.x_stride = cols + test_random(seed) % 3;
@@ -306,7 +307,8 @@ static void test_bf16(void **state)
     struct moe_err err;
     uint64_t seed = 6, counted = moe_gpu_bf16_rows(t.g);
     for (size_t k = 0; k < N_ITEMS(layouts); k++) {
-        uint32_t rows = draw_up_to(&seed, 60), cols = draw_up_to(&seed, 300);
+        uint32_t rows = draw_up_to(&seed, 60);
+        uint32_t cols = fitting_cols(layouts[k], draw_up_to(&seed, 300));
         uint32_t n = FROM_ROWS + draw_up_to(&seed, 20) - 1;
         uint64_t work = (uint64_t)n * rows * cols;
         struct trial tr = trial_new(&t, layouts[k], rows, cols, n, &seed, ORDINARY);
