@@ -5,6 +5,8 @@
 #
 # on the bundled model's validation texts and on traces of other models (moe-profile --import makes them of other
 # engines' files), at 0.5 to 8 tokens' demand. Hits are the same on every machine; the microseconds want a quiet one.
+# Then the same of each text's documents alone, from an empty cache, where nothing is known, and with what was learnt of the
+# calibration text of its kind; and how well past tokens' votes predict.
 # Prints tables for CACHES.md. TRACES and the pack lie in WORK (build/bench/caches).
 set -eu
 cd "$(dirname "$0")/../.."
@@ -52,3 +54,19 @@ awk '
             printf "| %s | %+.2f | %+.2f | %+.2f |\n", order[p], sum / (5 * n_tables), worst, best
         }
     }' $tables
+for text in stories math code; do
+    calib=$work/$text.calib.trace
+    [ -e "$calib" ] || "$BUILD/bin/moe-profile" -q "$pack" --text "tests/data/$text.calib.txt" \
+        --trace "$calib" -o "$work/$text.calib.yaml"
+    [ -e "$work/$text.learnt" ] || "$BUILD/bin/moe-profile" -q --learn "$calib" -o "$work/$text.learnt"
+    for known in "" "--learn $work/$text.learnt"; do
+        # shellcheck disable=SC2086 # an option and its value, or nothing
+        nice "$BUILD/tests/tools/replay_trace" --cold --policy learned --capacity 0.5x,1x,2x,4x $known "$work/$text.trace" |
+            awk -v text="$text" -v known="${known:+, with what was learnt}" \
+                '$1 == "learned" { printf "\n%s, cold%s: %s %s %s %s\n", text, known, $2, $3, $4, $5 }'
+    done
+done
+for trace; do
+    echo
+    nice "$BUILD/tests/tools/replay_trace" --predict "$trace"
+done
