@@ -114,6 +114,7 @@ static void pools_by_hand(void **state)
     struct moe_strategy lru, hobbit;
     moe_strategy_find("lru", &lru);
     moe_strategy_find("hobbit", &hobbit);
+    hobbit.low_pool = 0.2;
     assert_ok(moe_strategy_settle(&hobbit, &err), &err);
     assert_ok(moe_inventory_uniform(&i, 2, 10, 2, names, bytes, 2, &err), &err);
     /* One precision: all of it to its class, which alone has working slots. */
