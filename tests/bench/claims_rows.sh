@@ -310,8 +310,8 @@ row_H6() {
     row "the last token's best expert used again; one of its experts (chance) (fig. 10a)" "above 0.25; above 0.46" \
         "$best (12.5%); $any (43.1%)" "$(most "${best%\%} > 1.5 * 12.5" "${any%\%} > 1.3 * 43.1")" profile
 }
-# HOBBIT without prediction under each policy, in this order, the first with the weights that moe-calibrate finds on the
-# calibration texts for T1 0.6, T2 0.9, as the paper does.
+# HOBBIT without prediction under each policy, in this order, the first with the best of twelve weights on the
+# calibration texts for T1 0.6, T2 0.9; the paper finds its weights so, too.
 policies="tuned hobbit lru lfu lfu+keep-records=on random lrfu"
 tuned_weights() {
     quantize 42 --experts 4,2
