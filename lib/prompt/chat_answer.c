@@ -965,12 +965,13 @@ static enum match read_elements(struct element_reader *e, const char *within, co
         uint64_t end, used = 0;
         while (e->at < e->n && moe_is_blank(e->text[e->at]))
             e->at++;
-        if (i &&
-            value_ends(piece, within, e->text + e->at, e->n - e->at, false, &end, &used) == YES &&
-            end == 0) {
+        const enum match closes =
+            i ? value_ends(piece, within, e->text + e->at, e->n - e->at, false, &end, &used) : NO;
+        if (closes != NO && end == 0) {
             e->at += used;
-            moe_buf_u8(out, list ? ']' : '}');
-            return YES;
+            if (closes == YES)
+                moe_buf_u8(out, list ? ']' : '}');
+            return closes;
         }
         if ((found = read_element_key(e, key)) != YES)
             break;
@@ -1003,7 +1004,7 @@ static enum match read_element(struct element_reader *e, const char *key, const 
     uint64_t used = 0, end, more;
     bool is_json = false;
     enum match found = value_ends(f->other.value_ends, key, text, n, true, &end, &used);
-    if (parts && depth < MAX_VALUE_DEPTH && !(found == YES && end == 0) &&
+    if (parts && depth < MAX_VALUE_DEPTH && !(found != NO && end == 0) &&
         element_opens(f, text, n, &more) != NO)
         return read_elements(e, key, schema, taken, depth);
     if (found == NO && e->r->final) /* an open quote is no text */
