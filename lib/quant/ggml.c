@@ -371,12 +371,15 @@ static uint8_t *words_of(struct moe_span_codes *span, int b)
     return span->codes + 32 * b;
 }
 
-/* A word of signs, from a byte for each eight columns. */
+/* A word of signs, from a byte for each eight columns: of column c it has bit 8 (c % 4) + c / 4. A
+ * product puts the four bits of half a byte into four bytes. */
 static uint32_t signs_word(const uint8_t signs[4])
 {
     uint32_t word = 0;
-    for (int c = 0; c < 32; c++)
-        word |= (uint32_t)(signs[c / 8] >> c % 8 & 1) << (8 * (c % 4) + c / 4);
+    for (int four = 0; four < 8; four++) {
+        uint32_t half = signs[four / 2] >> four % 2 * 4 & 15;
+        word |= (half * 0x00204081 & 0x01010101) << four;
+    }
     return word;
 }
 

@@ -493,6 +493,13 @@ __attribute__((flatten)) void moe_layout_store_span(uint8_t *data, struct moe_la
         OF_KIND(MOE_LAYOUT_NVFP4_T);
         OF_KIND(MOE_LAYOUT_Q8_Z);
         OF_KIND(MOE_LAYOUT_Q4_Z);
+        OF_KIND(MOE_LAYOUT_IQ1_S);
+        OF_KIND(MOE_LAYOUT_IQ1_M);
+        OF_KIND(MOE_LAYOUT_IQ2_XXS);
+        OF_KIND(MOE_LAYOUT_IQ2_XS);
+        OF_KIND(MOE_LAYOUT_IQ2_S);
+        OF_KIND(MOE_LAYOUT_IQ3_XXS);
+        OF_KIND(MOE_LAYOUT_IQ3_S);
     default:
         store_span(data, layout, cols, row, i, span);
     }
