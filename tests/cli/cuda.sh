@@ -283,11 +283,11 @@ ask --strategy resident -c 64 --gpu-memory "${least}M"
 check "... of all experts" answers "$tmp/want"
 check "... within it" [ "$(figure gpu_memory_bytes)" -le $((least << 20)) ]
 
-# The device's memory is the process's here, and so are the stacks of a block's threads, some 2 MiB. Sanitizers have memory
-# of their own beside it.
+# The device's memory is the process's here, and so are the stacks of a block's threads: some 2 MiB, 3 where the machine
+# is so busy that two blocks meet. Sanitizers have memory of their own beside it.
 keeps() { # MIB
     grep -q __asan_init "$gpu" ||
-        [ $(($(figure peak_rss_bytes) - $(figure gpu_memory_bytes))) -le $((($1 + 2) << 20)) ]
+        [ $(($(figure peak_rss_bytes) - $(figure gpu_memory_bytes))) -le $((($1 + 3) << 20)) ]
 }
 set -- --strategy prefetch -c 64 --expert-memory 2M
 ask "$@"
