@@ -24,8 +24,8 @@ in order: F Fate, H HOBBIT, D DAOP, E EdgeMoE, C CoServe.
 
 This page is what \`tests/bench/claims.sh\` prints; \`tests/bench/claims.sh F9\` measures one row anew. *Holds*
 is judged by that script, by one rule: *yes* where at least nine tenths of the effect are seen, or of a claim's
-comparisons come out as it says, *partly* where at least a quarter, *no* below; *not here* where this machine cannot
-measure it, with the reason. *At their accuracy*: the same where predictions are right as often as the paper's
+comparisons come out as it says, *partly* where at least a quarter, *no* below; of several figures the worst counts; *not
+here* where this machine cannot measure it, with the reason. *At their accuracy*: the same where predictions are right as often as the paper's
 (\`--assume-prediction\`), which tells the engine from the predictor. *Cause*: of what does not hold, the experiment that
 shows it: engine, model, text or setting. How the figures come about:
 
@@ -66,13 +66,13 @@ END
 
 # ---- CoServe ----
 
-# A row whose figures coe.sh computes; its last field is "HERE THEIRS NONE;...", of which the worst is the verdict.
+# A row whose figures coe.sh computes; its fifth field is "HERE THEIRS NONE;...", of which the worst is the verdict, its sixth the cause.
 coe_row() { # ID
     once coe.tsv env BUILD="$BUILD" sh tests/bench/coe.sh claims
     field() { awk -F'\t' -v id="$1" -v n="$2" '$1 == id { print $n }' "$work/coe.tsv"; }
     row "$(field "$1" 2)" "$(field "$1" 3)" "$(field "$1" 4)" \
         "$(worst "$(field "$1" 5 | tr ';' '\n' | while read -r here theirs none; do holds "$here" "$theirs" "$none"; done |
-            paste -sd' ')")" coe
+            paste -sd' ')")" coe "" "$(field "$1" 6)"
 }
 row_C1() { coe_row C1; }
 row_C2() { coe_row C2; }
