@@ -116,6 +116,11 @@ int cli_set(const struct cli_option *o, const char *text)
     case CLI_SHARE:
         return set_real(o, text);
     case CLI_BYTES:
+    case CLI_BYTES_OR_0:
+        if (o->kind == CLI_BYTES_OR_0 && strcmp(text, "0") == 0) {
+            *(uint64_t *)o->to = 0;
+            return CLI_DONE;
+        }
         return moe_parse_bytes(text, o->to)
                    ? CLI_DONE
                    : refuse_value(o, text, "is not a size like 512M or 4GiB");
