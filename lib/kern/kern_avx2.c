@@ -793,7 +793,7 @@ MOE_TEMPLATE void pairs_units(const uint8_t *head, const uint8_t *codes, uint32_
         __m256i high = _mm256_set_m128i(_mm_shuffle_epi8(_mm_srli_si128(more, 4), to_four),
                                         _mm_shuffle_epi8(more, to_four));
         __m256i four = _mm256_loadu_si256((const __m256i *)(codes + j * MOE_UNIT) + h), of[2];
-        const __m256i bits = _mm256_set1_epi32(0x08040201 << 4 * n);
+        const __m256i bits = _mm256_set1_epi32((int)(0x08040201u << 4 * n));
         four = _mm256_and_si256(n ? _mm256_srli_epi16(four, 4) : four, low_four);
         high = _mm256_cmpeq_epi8(_mm256_and_si256(high, bits), bits);
         MOE_UNROLL

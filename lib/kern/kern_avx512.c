@@ -307,7 +307,8 @@ MOE_TEMPLATE void pairs_units(const uint8_t *head, const uint8_t *codes, uint32_
             _mm512_cvtepu8_epi32(sixteen_bytes(head + (6 + 2 * b + (uint32_t)j) * MOE_PANEL_ROWS));
         __m512i four = _mm512_loadu_si512(codes + j * MOE_UNIT), of[2];
         more = _mm512_mullo_epi32(more, _mm512_set1_epi32(0x01010101));
-        const __mmask64 high = _mm512_test_epi8_mask(more, _mm512_set1_epi32(0x08040201 << 4 * n));
+        const __m512i bits = _mm512_set1_epi32((int)(0x08040201u << 4 * n));
+        const __mmask64 high = _mm512_test_epi8_mask(more, bits);
         four = _mm512_and_si512(n ? _mm512_srli_epi16(four, 4) : four, low_four);
         MOE_UNROLL
         for (int k = 0; k < 2; k++)
