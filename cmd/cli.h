@@ -35,7 +35,7 @@ enum cli_kind {
     CLI_U64,       /* uint64_t in min..max; max UINT64_MAX: no upper end */
     CLI_DOUBLE,    /* double in low..high */
     CLI_BYTES,     /* uint64_t from "4G" */
-    CLI_BYTES_OR_0, /* the same, or 0 */
+    CLI_BYTES0,    /* the same, or 0 */
     CLI_RATE,      /* double, bytes per second, from "1.2GB/s" */
     CLI_SHARE,     /* double in low..high, from "1%" or "0.01" */
     CLI_CHOICE,    /* int, the index of the word in .choices */
@@ -95,8 +95,7 @@ struct cli_option {
 #define CLI_OPT_DOUBLE(l, n, a, t, lo, hi) .kind = CLI_DOUBLE, .letter = l, .name = n, .arg = a, \
                                          .to = t, .low = lo, .high = hi
 #define CLI_OPT_BYTES(l, n, a, t)        .kind = CLI_BYTES, .letter = l, .name = n, .arg = a, .to = t
-#define CLI_OPT_BYTES_OR_0(l, n, a, t)   .kind = CLI_BYTES_OR_0, .letter = l, .name = n, .arg = a, \
-                                         .to = t
+#define CLI_OPT_BYTES0(l, n, a, t)       .kind = CLI_BYTES0, .letter = l, .name = n, .arg = a, .to = t
 #define CLI_OPT_RATE(l, n, a, t)         .kind = CLI_RATE, .letter = l, .name = n, .arg = a, .to = t
 #define CLI_OPT_SHARE(l, n, a, t, lo, hi) .kind = CLI_SHARE, .letter = l, .name = n, .arg = a, \
                                          .to = t, .low = lo, .high = hi

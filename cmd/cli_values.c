@@ -116,8 +116,8 @@ int cli_set(const struct cli_option *o, const char *text)
     case CLI_SHARE:
         return set_real(o, text);
     case CLI_BYTES:
-    case CLI_BYTES_OR_0:
-        if (o->kind == CLI_BYTES_OR_0 && strcmp(text, "0") == 0) {
+    case CLI_BYTES0:
+        if (o->kind == CLI_BYTES0 && strcmp(text, "0") == 0) {
             *(uint64_t *)o->to = 0;
             return CLI_DONE;
         }

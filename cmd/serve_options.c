@@ -160,7 +160,7 @@ static const struct cli_option options[] = {
      .help = "limit for a request's body"},
     {CLI_OPT_BYTES(0, "http-buffers", "SIZE", &serve_opt.http.http.buffer_bytes), .shown = "16M",
      .help = "for bodies and answers under way"},
-    {CLI_OPT_BYTES_OR_0(0, "responses-memory", "SIZE", &serve_opt.http.http.responses_bytes),
+    {CLI_OPT_BYTES0(0, "responses-memory", "SIZE", &serve_opt.http.http.responses_bytes),
      .shown = "4M", .help = "for kept /v1/responses; 0: none"},
     {CLI_OPT_DOUBLE(0, "request-timeout", "SECONDS", &serve_opt.http.http.request_seconds, 0.1,
                     86400), .shown = "30", .help = "for a whole request to arrive"},

@@ -68,10 +68,11 @@ static int decode(const uint8_t from[HEADER], const char *path, const struct moe
     for (int i = 0; i < 3; i++)
         same &= moe_get_u32(from + 16 + 4 * i) == shape[i];
     if (!same)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: this was learnt of another model than %s, or with other layers "
-                        "(--learn with a new name begins anew)",
-                        path, of->name);
+        return moe_fail(
+            err, MOE_ERR_USAGE,
+            "%s: this was learnt from another model than %s, or with another number of layers "
+            "(--learn with a new name begins anew)",
+            path, of->name);
     *n_tokens = moe_get_u32(from + 28);
     *check = moe_get_u64(from + 32);
     return *n_tokens <= MAX_TOKENS ? MOE_OK : damaged(path, "it has impossible values", err);

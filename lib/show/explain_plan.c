@@ -210,7 +210,7 @@ uint32_t moe_explain_memory(const struct moe_plan *p, const struct moe_plan_memo
     else
         add_part(out, &n, (double)m->work, "reading prompts by", m->batch);
     add_part(out, &n, (double)(m->experts - m->lent), "experts", 0);
-    add_part(out, &n, (double)m->lent, "experts, or prompts by", m->batch);
+    add_part(out, &n, (double)m->lent, "experts; lent to prompts by", m->batch);
     add_part(out, &n, m->total > used ? (double)(m->total - used) : 0, "unused", 0);
     return n;
 }

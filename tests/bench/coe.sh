@@ -291,7 +291,7 @@ virtual clock. This page is what `tests/bench/coe.sh` prints. Machines, models a
 comments there say which number the paper gives, which one follows from its text and which one is assumed. None
 was chosen to come near a result: the paper prints most of its figures as pictures only, so that K, B, batches on
 the NUMA machine, quantities of components and dependencies had to be assumed, and the results below are those
-of the assumptions as they were first made, but that ResNet101's operations were looked up since (YOLOv5's times
+of the assumptions as they were first made, except that ResNet101's operations have since been looked up (YOLOv5's times
 grew by 0.4% with that: results of chance, as which request comes first, moved by up to some percent).
 
 Systems: *samba*, *samba-fifo*, *samba-parallel* are the paper's three baselines (5.1); *none*, *em*, *em+ra*,
@@ -442,11 +442,11 @@ TEXT
 for m in $machines; do
     printf '\n### %s: results a second, samba and coserve\n\n' "$(machine "$m")"
     grid_table "$m" 'sprintf("%.1f, %.1f", $6, $8)'
-    printf '\nTimes: ·· below 2, ░░ from 2, ▒▒ from 4.5 to 12, which is the paper'"'"'s range, ██ above.\n'
+    printf '\nTimes as fast as samba: ·· below 2, ░░ from 2, ▒▒ from 4.5 to 12, which is the paper'"'"'s range, ██ above.\n'
     heat "$m" x 2 4.5 12.05
     printf '\n### %s: switches, samba and coserve\n\n' "$(machine "$m")"
     grid_table "$m" 'sprintf("%d, %d", $7, $9)'
-    printf '\nFewer: ·· below 50%%, ░░ from 50%%, ▒▒ from 78.5%% to 93.9%%, the paper'"'"'s range, ██ above.\n'
+    printf '\nFewer switches than samba: ·· below 50%%, ░░ from 50%%, ▒▒ from 78.5%% to 93.9%%, the paper'"'"'s range, ██ above.\n'
     heat "$m" less 0.5 0.785 0.9395
 done
 cat <<TEXT

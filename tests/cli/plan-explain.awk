@@ -72,7 +72,7 @@ function put_memory(used, all, names, keys, n, i, prompts, lent) {
     prompts = "prompts by " value["memory", "batch_tokens"] + 0 " tokens"
     lent = memory("lent")
     split("the program|weights that every token uses|the text: a context of " value["memory", "context_tokens"] + 0 \
-          " tokens|" (lent ? "buffers" : "reading " prompts) "|experts|experts, or " prompts, names, "|")
+          " tokens|" (lent ? "buffers" : "reading " prompts) "|experts|experts; lent to " prompts, names, "|")
     for (i = 1; i < n; i++) used += memory(keys[i])
     all = max(memory("total"), used)
     if (!all) return

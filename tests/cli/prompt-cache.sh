@@ -97,7 +97,7 @@ cp "$tmp/first" "$learnt"
 learns --strategy lru
 error_line 2 "moe-run: $learnt: the cache lru learns nothing *" "a cache that does not learn"
 run "$bin/moe-run" -t 1 "$models/tiny-switch" --memory 40M --learn "$learnt" -p x -n 1 --strategy lru+cache=learned
-error_line 2 "moe-run: $learnt: this was learnt of another model than *" "another model's"
+error_line 2 "moe-run: $learnt: this was learnt from another model than *" "another model's"
 
 # moe-serve --cache-dir: what was computed of prompts outlives the server, for whoever asked; what cannot be read
 # or written costs a line. Prompts of 80 tokens.
