@@ -119,4 +119,6 @@ check "the text of ids ends at 2 MiB" matches "$got" "*the text of 'tokens' take
 part '{"with_pieces":true,"content":"' 1300000 a '"}' >"$tmp/word"
 post "$tmp/word" -P /tokenize
 check "a reply of ids and pieces at 4 MiB" matches "$got" '*tokens take more than 4 MiB in the reply*'
+kill "$server"
+wait "$server" || code=$?
 finish
