@@ -85,20 +85,22 @@ row_C6() { coe_row C6; }
 
 row_F1() {
     profile
-    gate=$(of_profile '.all.cosine["gate-1"]')
+    gate=$(of_profile '.all.cosine["gate-1"]') here=$(of_profile '.all.cosine.attention') before=$(of_profile '.all.cosine["attention-1"]')
     row "cosine similarity of a gate's input with: the previous gate's input; this layer's attention input; the previous layer's attention input (table 1)" \
         "88.8%; 93.1%; 83.8%" \
-        "$gate; $(of_profile '.all.cosine.attention'); $(of_profile '.all.cosine["attention-1"]'): here the previous gate's input is the most similar" \
-        "$(holds "${gate%\%}" 88.83)" profile
+        "$gate; $here; $before: here the previous gate's input is the most similar" \
+        "$(worst "$(holds "${gate%\%}" 88.83)" "$(holds "${here%\%}" 93.1)" "$(holds "${before%\%}" 83.8)")" profile
 }
 row_F2() {
     profile
     prompt=$(of_profile '.all.predictors["gate-1"].prompt')
     decode=$(of_profile '.all.predictors["gate-1"].in_k')
+    here=$(of_profile '.all.predictors.attention.in_k') before=$(of_profile '.all.predictors["attention-1"].in_k')
     row "experts predicted by a gate from the previous gate's input: prefill, decode; in decode from the two other positions (table 1)" \
         "99.6%, 78.8%; 84.0%, 76.9%" \
-        "$prompt, $decode; $(of_profile '.all.predictors.attention.in_k'), $(of_profile '.all.predictors["attention-1"].in_k')" \
-        "$(worst "$(holds "${prompt%\%}" 99.6)" "$(holds "${decode%\%}" 78.79)")" profile
+        "$prompt, $decode; $here, $before" \
+        "$(worst "$(holds "${prompt%\%}" 99.6)" "$(holds "${decode%\%}" 78.79)" "$(holds "${here%\%}" 84)" "$(holds "${before%\%}" 76.9)")" \
+        profile "" "model: the last of the four; its inputs are less alike as well (F1)"
 }
 row_F3() {
     profile
@@ -276,10 +278,10 @@ row_H3() {
 }
 row_H4() {
     profile
-    one=$(of_profile '.all.predictors["gate-1"].top1')
+    one=$(of_profile '.all.predictors["gate-1"].top1') two=$(of_profile '.all.predictors["gate-2"].top1') three=$(of_profile '.all.predictors["gate-3"].top1')
     row "best expert of the next layer predicted; two, three layers ahead (fig. 7)" "96%; about 90%" \
-        "$one; $(of_profile '.all.predictors["gate-2"].top1'), $(of_profile '.all.predictors["gate-3"].top1') (chance 3%)" \
-        "$(holds "${one%\%}" 96 3)" profile
+        "$one; $two, $three (chance 3%)" \
+        "$(worst "$(holds "${one%\%}" 96 3)" "$(holds "${two%\%}" 90 3)" "$(holds "${three%\%}" 90 3)")" profile
 }
 # The bundled model at 8 and 2 bits, in this order; loads of 3 layers and 8.6, two and four tokens' demand.
 hobbit_strategies="ondemand,hobbit,hobbit+on-miss=load+skip-below=0,hobbit+predict=none+prefetch=none+protect=off,hobbit+on-miss=load+skip-below=0+predict=none+prefetch=none+protect=off,hobbit+predict=gate-ahead:1,hobbit+predict=gate-ahead:2,moe-offloading,moe-infinity,adapmoe,hobbit+assume-prediction=96%,hobbit+on-miss=load+skip-below=0+assume-prediction=96%"

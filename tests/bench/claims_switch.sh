@@ -160,7 +160,7 @@ row_E8s() {
 row_E9s() {
     switch_importances >/dev/null
     # Maps of one half of the tasks, within 2% of its nats, on the other half's.
-    worst=0 said=''
+    said='' within=''
     for half in "fill last lower" "continue sort sum"; do
         name=${half%% *}
         for split in calib valid; do
@@ -173,8 +173,10 @@ row_E9s() {
             --check "$work/pairs-$to.valid.jsonl" --without fate --without hobbit --tolerance 2% -o "$work/switch-of-$from.yaml"
         loss=$("$bin/moe-calibrate" --show "$work/switch-of-$from.yaml" --json | jq .choice.check.nll_percent)
         said="$said${said:+, }$(calc %+.2f%% "$loss")"
-        worst=$(calc %f "$loss > $worst ? $loss : $worst")
+        within="$within $loss<2.5" # "about 2%"
     done
+    # shellcheck disable=SC2086 # conditions
     row "a map holds on another text (table IV)" "about 2%" \
-        "maps of three tasks within 2% of their nats, on pairs of the three others: $said" "$(most "$worst < 3")" pairs
+        "maps of three tasks within 2% of their nats, on pairs of the three others: $said" "$(most $within)" pairs \
+        "" "text: the first half's tasks say less about the second half's than the other way round"
 }
