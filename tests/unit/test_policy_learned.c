@@ -445,7 +445,7 @@ static void what_is_wrong_is_not_learnt(void **state)
     other = origin;
     other.n_experts++;
     assert_fails(moe_learnt_read(in_dir("learnt"), &other, b.follower, &err), MOE_ERR_USAGE,
-                 "other layers", &err);
+                 "another number of layers", &err);
     for (uint64_t at = 0; at < file.size; at += at < 3000 ? 7 : 4999) {
         file.data[at] ^= 4;
         write_in_dir("learnt", file.data, file.size);
