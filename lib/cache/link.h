@@ -92,8 +92,8 @@ struct moe_link {
 void moe_link_init(struct moe_link *l, struct moe_link_item *items, uint32_t n_items,
                    uint32_t piece_bytes, double rate);
 
-/* Limits what of prefetches is in flight when a demand comes, to about so many bytes: to fewer
- * pieces, the last of them smaller. As many as costs and caller allow, until it is called. */
+/* Limits the prefetched bytes that may be in flight when a demand comes: to fewer pieces, the last
+ * of them smaller. Until it is called, only costs and the caller limit them. */
 void moe_link_limit_prefetches(struct moe_link *l, double bytes);
 
 /* ---- Order ---- */

@@ -95,7 +95,7 @@ struct moe_policy {
 const struct moe_policy_ops *moe_policy_find(const char *name); /* NULL: unknown */
 const struct moe_policy_ops *moe_policy_at(int i);              /* NULL past the end */
 /* Opens the policy's own record of choices, if it keeps one, as part of the record of use, beside
- * slots of so many bytes (0: any). */
+ * slots of `beside` bytes (0: any). */
 int moe_policy_follow(const struct moe_policy_ops *ops, struct moe_usage *u, uint64_t beside,
                       struct moe_err *err);
 /* The bytes of that record; ops NULL: none. */

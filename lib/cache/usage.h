@@ -22,8 +22,8 @@ struct moe_choices {
     const uint32_t *sequences; /* [n_rows] the sequence of each row; NULL: all of sequence 0 */
 };
 
-/* Looks at an array of whole or floating-point numbers of so many bytes, or fills it. False: no
- * further. */
+/* Reads or fills an array of n whole or floating-point numbers, each of `bytes` bytes. False: stop
+ * here. */
 typedef bool (*moe_part_fn)(void *ctx, void *numbers, uint64_t n, uint32_t bytes);
 
 struct moe_follower {

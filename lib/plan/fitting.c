@@ -141,7 +141,7 @@ static void set_batch(struct moe_plan_memory *m, uint32_t batch)
     m->batch = batch;
 }
 
-/* What the policy keeps of choices beside slots of so many bytes. */
+/* Bytes of what the policy keeps of choices, beside slots of `beside` bytes. */
 static uint64_t policy_bytes(const struct moe_strategy *s, const struct moe_inventory *inv,
                              uint64_t beside)
 {

@@ -87,7 +87,7 @@ struct moe_channel {
     int (*failure)(void *ctx, struct moe_err *err);
     /* Loads that are submitted while it holds them begin together when it lets go. May be NULL. */
     void (*hold)(void *ctx, bool holds);
-    /* Of prefetches about so many bytes may be in flight when a demand comes. May be NULL. */
+    /* Limits the prefetched bytes in flight when a demand comes, to about `bytes`. May be NULL. */
     void (*limit_prefetches)(void *ctx, double bytes);
     /* The memory of a slot is lent, or is the slot's again. May be NULL. */
     void (*lend)(void *ctx, uint32_t slot, bool lent);

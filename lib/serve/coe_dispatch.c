@@ -646,8 +646,8 @@ static uint32_t least(const struct moe_coe_dispatch *d, uint32_t expert, double 
 }
 
 /* A second copy of an expert costs its load, later that of what leaves for it, and time of a disk
- * that others wait for: it pays where a request is done so many loads sooner. Of 0, 1, 2, 4, 8 and
- * 16 the best in the simulator, over skews, machines and executors. */
+ * that others wait for: it pays where a request is done this many loads sooner. Of 0, 1, 2, 4, 8
+ * and 16 the best in the simulator, over skews, machines and executors. */
 #define HOME_LOADS 4
 
 /* The executor where the expert is or is waited for, of several the one that is done first; where

@@ -56,7 +56,7 @@ uint64_t moe_reply_prompt_tokens(const struct moe_reply *r);
  * If a choice fails, a stream gets an error as its last event; otherwise nothing is written:
  * moe_reply_failed says why, and moe_reply_error writes that.
  */
-/* The answers begin, to a prompt of so many tokens. */
+/* The answers begin, to a prompt of n_prompt tokens. */
 void moe_reply_begun(struct moe_reply *reply, uint64_t n_prompt);
 /* A token before its text. True: the reply keeps what is said of it. */
 bool moe_reply_token(struct moe_reply *reply, uint32_t choice, const struct moe_token_said *said);

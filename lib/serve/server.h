@@ -113,8 +113,8 @@ struct moe_server_events {
     int (*read)(void *ctx, struct moe_request *r, struct moe_err *err);
     /* ... it is refused, and forgotten. MOE_ERR_LIMIT: the queue is full. */
     void (*refused)(void *ctx, const struct moe_err *why);
-    /* The answer to a prompt of so many tokens begins; of choices that other models go on with, for
-     * each model. */
+    /* The answer to a prompt of n_prompt tokens begins; of choices that other models go on with,
+     * for each model. */
     void (*begun)(void *ctx, uint64_t n_prompt);
     /* Final text in whole UTF-8 characters, of chats told apart (prompt/chat_answer.h); held back
      * while results of the model may still go to another model. */
