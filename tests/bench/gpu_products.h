@@ -7,8 +7,23 @@
 enum { MAX_MATRICES = 16 };
 
 static const struct moe_layout bench_layouts[] = {
-    {MOE_LAYOUT_BF16, 0}, {MOE_LAYOUT_Q8, 64}, {MOE_LAYOUT_Q4, 64},
-    {MOE_LAYOUT_Q3, 64},  {MOE_LAYOUT_Q2, 64}, {MOE_LAYOUT_MXFP4, 32},
+    {MOE_LAYOUT_BF16, 0},
+    {MOE_LAYOUT_Q8, 64},
+    {MOE_LAYOUT_Q4, 64},
+    {MOE_LAYOUT_Q3, 64},
+    {MOE_LAYOUT_Q2, 64},
+    {MOE_LAYOUT_MXFP4, 32},
+    /* of files, one of each way to decode */
+    {MOE_LAYOUT_Q4_0, 32},
+    {MOE_LAYOUT_Q4_K, 32},
+    {MOE_LAYOUT_Q6_K, 32},
+    {MOE_LAYOUT_IQ4_XS, 32},
+    {MOE_LAYOUT_IQ2_XXS, 32},
+    {MOE_LAYOUT_IQ3_S, 32},
+    {MOE_LAYOUT_IQ2_KT, 32},
+    {MOE_LAYOUT_IQ4_K, 32},
+    {MOE_LAYOUT_NVFP4, 32},
+    {MOE_LAYOUT_F8_B, 128},
 };
 enum { N_LAYOUTS = sizeof bench_layouts / sizeof *bench_layouts };
 
@@ -52,7 +67,7 @@ static float *take_results(struct bench *b, const struct product_shape *s, uint3
 
 static void print_layout(struct moe_layout layout)
 {
-    printf("  %-5s g%-3u", moe_layout_name(layout.kind), layout.group);
+    printf("  %-7s g%-3u", moe_layout_name(layout.kind), layout.group);
 }
 
 /* ---- Decoding ---- */

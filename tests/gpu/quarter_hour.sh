@@ -254,7 +254,7 @@ all_tests() {
     leave=$(all_but $again)
     tests blocking 15 15 4 "$leave" env MOE_GPU_SYNC=1 CUDA_LAUNCH_BLOCKING=1
     sanitizer=$(command -v compute-sanitizer) && tests memcheck-failed 30 30 4 "$leave" \
-        "$sanitizer" --tool memcheck --print-limit 3 --error-exitcode 1
+        env MOE_GPU_CHECKED=1 "$sanitizer" --tool memcheck --print-limit 3 --error-exitcode 1
 }
 
 # ---- The bundled model ---------------------------------------------------------------------------
@@ -353,6 +353,9 @@ resident() {
     [ "$what" = all ] || return
     speed "at-depth-$deep" 25 big "$deep" 64 -c $((deep + 64)) --strategy resident
     runs=2
+    for kv in q8 q4; do
+        speed "at-depth-$kv" 20 big "$deep" 64 -c $((deep + 64)) --kv $kv --strategy resident
+    done
     speed "at-depth-$deeper" 60 big "$deeper" 64 -c $((deeper + 64)) --strategy resident
     runs=
 }
@@ -453,7 +456,7 @@ sanitizers() {
         row - 0 sanitizers "no compute-sanitizer on this machine"
         return
     }
-    set -- "$sanitizer" --print-limit 20 --error-exitcode 1 --tool
+    set -- env MOE_GPU_CHECKED=1 "$sanitizer" --print-limit 20 --error-exitcode 1 --tool
     tests memcheck 90 80 4 "" "$@" memcheck
     # Attention and products share the most, between the most barriers: their tests are not too large for these.
     large=$(awk '$1 > 2500 && $2 !~ /^test_(attention|products)$/ { print $2 }' "$logs/tests.times" | tr '\n' ' ')

@@ -209,6 +209,9 @@ static __global__ void broken(enum try_fault fault, int32_t *out)
     case TRY_OVERRUN:
         shared[t] = t;
         break;
+    case TRY_WILD_WRITE:
+        out[t] = t;
+        break;
     }
 }
 

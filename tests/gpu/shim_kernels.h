@@ -38,7 +38,8 @@ void try_copies(struct moe_gpu *g, const int32_t *in, int32_t *out, uint32_t n, 
 /* How many of the counters at which blocks arrive (dev_arrivals.cuh) are not 0 now. */
 uint32_t try_arrivals(struct moe_gpu *g);
 
-/* Kernels that break a rule, by one block of 64 threads; never for a GPU. */
+/* Kernels that break a rule, by one block of 64 threads; never for a GPU, but for the last, which
+ * writes to `out` though it is no memory: a GPU is lost by it. */
 enum try_fault {
     TRY_ENDED_BEFORE_BARRIER,
     TRY_OTHER_BARRIER,
@@ -47,6 +48,7 @@ enum try_fault {
     TRY_BARRIER_AND_SHUFFLE,
     TRY_COPY_LEFT,
     TRY_OVERRUN,
+    TRY_WILD_WRITE,
 };
 void try_fault(struct moe_gpu *g, enum try_fault fault, int32_t *out);
 
