@@ -141,7 +141,7 @@ int main(int argc, char **argv)
 {
     struct moe_err err = {0};
     struct serve v = {0};
-    int status = serve_options_parse(argc, argv, &v.path);
+    int listener = -1, status = serve_options_parse(argc, argv, &v.path);
     if (status >= 0)
         return status;
     cli_catch_termination();
@@ -149,11 +149,13 @@ int main(int argc, char **argv)
     if (status == MOE_OK && serve_opt.requests.input)
         status = requests_serve(v.server, &serve_opt.requests, &err);
     else if (status == MOE_OK)
-        status = serve_http(v.server, &serve_opt.http, &err);
+        status = serve_http(v.server, &serve_opt.http, &listener, &err);
     if (v.server && serve_opt.strategy.exact)
         status = requests_check_exact(v.server, status, &err);
     if (v.server && serve_opt.stats_json)
         status = write_stats(&v, status, &err);
     close_serve(&v);
+    if (status == MOE_OK && listener >= 0)
+        status = serve_http_anew(argv, listener, &err);
     return cli_finish(status == MOE_OK ? CLI_DONE : cli_error(&err));
 }

@@ -1,5 +1,5 @@
-/* moe-serve over HTTP: keys, origins, the access log, serving until a signal, what systemd hears.
- */
+/* moe-serve over HTTP: keys, origins, the access log, serving until a signal, what systemd hears,
+ * beginning anew after a GPU's failure. */
 #define _DEFAULT_SOURCE /* nanosleep */
 #include "serve_http.h"
 
@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "serve/server.h"
 
 void serve_http_defaults(struct serve_http_options *o)
 {
@@ -50,9 +51,9 @@ int serve_http_check(struct serve_http_options *o)
 
 /* The socket that the service manager listens at for this process (LISTEN_FDS, sd_listen_fds(3)),
  * or -1. */
+enum { FIRST = 3 };
 static int inherited_listener(void)
 {
-    enum { FIRST = 3 };
     const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
     if (!pid || !n || strtol(pid, NULL, 10) != (long)getpid() || strtol(n, NULL, 10) < 1)
         return -1;
@@ -99,11 +100,13 @@ static int open_access_log(struct serve_http_options *o, struct moe_err *err)
                                               moe_errno_text(errno, text, sizeof text));
 }
 
-static void wait_for_signal(void)
+/* Waits until a signal ends the server, or the GPU's failure: true. */
+static bool wait_for_the_end(struct moe_server *server, struct moe_err *failure)
 {
     const struct timespec while_ = {.tv_nsec = 200 * 1000 * 1000};
-    while (!cli_stop)
+    while (!cli_stop && !moe_server_has_failed(server, failure))
         nanosleep(&while_, NULL); /* a signal interrupts it */
+    return !cli_stop;
 }
 
 static void tell(const struct moe_http *h, const struct serve_http_options *o)
@@ -116,12 +119,15 @@ static void tell(const struct moe_http *h, const struct serve_http_options *o)
         cli_note("anyone who reaches this address may use it: --api-key-file would ask for a key");
 }
 
-int serve_http(struct moe_server *server, const struct serve_http_options *o, struct moe_err *err)
+int serve_http(struct moe_server *server, const struct serve_http_options *o, int *listener,
+               struct moe_err *err)
 {
     struct serve_http_options with = *o;
+    struct moe_err failure;
     struct moe_access_keys *keys = NULL;
     struct moe_http *h = NULL;
     int status;
+    *listener = -1;
     MOE_STEP(o->key_file ? moe_access_keys_read(&keys, o->key_file, err) : MOE_OK);
     with.http.keys = keys;
     with.http.listener = inherited_listener();
@@ -129,8 +135,13 @@ int serve_http(struct moe_server *server, const struct serve_http_options *o, st
     MOE_STEP(moe_http_open(&h, server, &with.http, err));
     tell(h, &with);
     notify("READY=1");
-    wait_for_signal();
-    notify("STOPPING=1");
+    if (wait_for_the_end(server, &failure)) {
+        *listener = moe_http_share_listener(h);
+        cli_note("%s: moe-serve begins anew", failure.text);
+        notify("RELOADING=1");
+    } else {
+        notify("STOPPING=1");
+    }
     uint32_t left = moe_http_finish(h, o->grace, NULL);
     if (left)
         cli_note("%u answers were not finished", left);
@@ -140,4 +151,15 @@ out:
     if (with.http.access_log > STDERR_FILENO)
         close(with.http.access_log);
     return status;
+}
+
+int serve_http_anew(char **argv, int listener, struct moe_err *err)
+{
+    char pid[24], text[64];
+    snprintf(pid, sizeof pid, "%ld", (long)getpid());
+    if (setenv("LISTEN_PID", pid, 1) == 0 && setenv("LISTEN_FDS", "1", 1) == 0 &&
+        dup2(listener, FIRST) == FIRST)
+        execv("/proc/self/exe", argv);
+    return moe_fail(err, MOE_ERR_IO, "moe-serve cannot begin anew: %s",
+                    moe_errno_text(errno, text, sizeof text));
 }

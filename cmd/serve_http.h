@@ -20,8 +20,13 @@ void serve_http_defaults(struct serve_http_options *o);
 /* Checks what the table of options cannot. Returns -1 to go on, else the exit status. */
 int serve_http_check(struct serve_http_options *o);
 
-/* Serves until cli_stop, then lets answers under way end. The server is borrowed, and may be closed
- * afterwards. */
-int serve_http(struct moe_server *server, const struct serve_http_options *o, struct moe_err *err);
+/* Serves until cli_stop or until the GPU fails, then lets answers under way end. The server is
+ * borrowed, and may be closed afterwards. *listener: where the GPU has failed the socket for
+ * serve_http_anew, else -1. */
+int serve_http(struct moe_server *server, const struct serve_http_options *o, int *listener,
+               struct moe_err *err);
+/* Executes this program anew, with the socket as systemd would give it: a process that had a GPU
+ * when it failed cannot use it again. Returns only if that fails. */
+int serve_http_anew(char **argv, int listener, struct moe_err *err);
 
 #endif

@@ -13,9 +13,10 @@
  * Errors: calls that give work to a stream return nothing. The first failure is kept, all later
  * work is dropped, and the functions that wait return the failure (moe_gpu_mark_wait,
  * moe_gpu_finish, moe_gpu_status: MOE_ERR_DEVICE with the call that failed). A failed device stays
- * failed until all that have it open in this process have closed it. An error inside a running
- * kernel is found by some later call; with MOE_GPU_SYNC=1 in the environment when the device is
- * opened, every call waits for its work, nothing is recorded, and the error names the kernel.
+ * failed, also for those of this process that open it later: only another process can use it. An
+ * error inside a running kernel is found by some later call; with MOE_GPU_SYNC=1 in the environment
+ * when the device is opened, every call waits for its work, nothing is recorded, and the error
+ * names the kernel.
  */
 #ifndef MOE_KERNELS_GPU_H
 #define MOE_KERNELS_GPU_H
@@ -58,10 +59,6 @@ struct moe_gpu;
  * code for; the text says which. */
 int moe_gpu_open(struct moe_gpu **out, int index, struct moe_err *err);
 void moe_gpu_close(struct moe_gpu *g); /* waits for its work; NULL is fine */
-/* Opens a device that has failed once more; nothing made of it may be left. It works again only if
- * it is open nowhere else in the process: a failure is that of the process. On errors it is as it
- * was, failed. */
-int moe_gpu_restart(struct moe_gpu *g, struct moe_err *err);
 const struct moe_gpu_info *moe_gpu_info(const struct moe_gpu *g); /* as of opening */
 
 /* ---- Memory ---- */

@@ -4,7 +4,6 @@
 #include "gpu_context.cuh"
 
 #include <chrono>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,40 +114,6 @@ static int find_device(int index, struct moe_err *err)
                     n);
 }
 
-/* How often each device is open in this process, and whether one of these has failed: when the last
- * of them is closed, what CUDA keeps of the failure goes, so that the device may be opened again.
- */
-enum { MOST_DEVICES = 64 };
-static struct {
-    pthread_mutex_t lock;
-    struct {
-        int n;
-        bool failed;
-    } of[MOST_DEVICES];
-} open_devices = {PTHREAD_MUTEX_INITIALIZER, {}};
-
-static void note_open(int index)
-{
-    pthread_mutex_lock(&open_devices.lock);
-    if (index < MOST_DEVICES)
-        open_devices.of[index].n++;
-    pthread_mutex_unlock(&open_devices.lock);
-}
-
-static void note_closed(const struct moe_gpu *g)
-{
-    pthread_mutex_lock(&open_devices.lock);
-    if (g->index < MOST_DEVICES) {
-        open_devices.of[g->index].failed |= !gpu_works(g);
-        if (--open_devices.of[g->index].n == 0 && open_devices.of[g->index].failed) {
-            (void)cudaDeviceReset();
-            open_devices.of[g->index].failed = false;
-        }
-    }
-    (void)cudaGetLastError();
-    pthread_mutex_unlock(&open_devices.lock);
-}
-
 /* Makes the streams, and runs a first kernel: it shows whether the program has code for the device.
  */
 static int start_device(struct moe_gpu *g, struct moe_err *err)
@@ -186,7 +151,6 @@ extern "C" int moe_gpu_open(struct moe_gpu **out, int index, struct moe_err *err
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory opening CUDA device %d", index);
     const char *one_by_one = getenv("MOE_GPU_SYNC");
     g->index = index;
-    note_open(index);
     g->one_by_one = one_by_one && strcmp(one_by_one, "1") == 0;
     moe_gpu_set_bf16_rule(g, MOE_GPU_BF16_ROWS, MOE_GPU_BF16_WORK);
     status = start_device(g, err);
@@ -200,9 +164,10 @@ extern "C" int moe_gpu_open(struct moe_gpu **out, int index, struct moe_err *err
 
 static void close_staging(struct moe_gpu *g);
 
-/* Frees what the device itself has. */
-static void stop_device(struct moe_gpu *g)
+extern "C" void moe_gpu_close(struct moe_gpu *g)
 {
+    if (!g)
+        return;
     (void)moe_gpu_finish(g, NULL);
     /* Also after a failure: frees what can still be freed. */
     (void)cudaSetDevice(g->index);
@@ -214,28 +179,9 @@ static void stop_device(struct moe_gpu *g)
     if (g->arrivals)
         cudaFree(g->arrivals);
     close_staging(g);
-    note_closed(g);
-}
-
-extern "C" void moe_gpu_close(struct moe_gpu *g)
-{
-    if (!g)
-        return;
-    stop_device(g);
+    (void)cudaGetLastError();
     free(g->pins);
     free(g);
-}
-
-extern "C" int moe_gpu_restart(struct moe_gpu *g, struct moe_err *err)
-{
-    stop_device(g);
-    g->blas = NULL;
-    g->arrivals = NULL;
-    memset(g->streams, 0, sizeof g->streams);
-    memset(g->staged, 0, sizeof g->staged);
-    g->failure.status = MOE_OK;
-    note_open(g->index);
-    return start_device(g, err);
 }
 
 extern "C" const struct moe_gpu_info *moe_gpu_info(const struct moe_gpu *g)

@@ -799,10 +799,7 @@ void moe_coe_failed(struct moe_coe_dispatch *d, uint32_t executor, double now)
 
 void moe_coe_forget(struct moe_coe_dispatch *d, uint32_t executor, uint32_t expert)
 {
-    struct executor *e = &d->executors[executor];
-    if (e->prefetched == expert)
-        drop_prefetched(e);
-    moe_coe_pool_drop(e->pool, expert);
+    moe_coe_pool_drop(d->executors[executor].pool, expert);
 }
 
 bool moe_coe_is_placed(const struct moe_coe_dispatch *d, uint32_t expert)

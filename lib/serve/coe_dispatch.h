@@ -173,7 +173,7 @@ void moe_coe_done(struct moe_coe_dispatch *d, uint32_t executor, double now);
 /* Reports that its expert could not be loaded; it leaves the pool. */
 void moe_coe_failed(struct moe_coe_dispatch *d, uint32_t executor, double now);
 
-/* An expert that was placed or prefetched is not there: it leaves the pool. */
+/* An expert that was placed could not be loaded: it leaves the pool. */
 void moe_coe_forget(struct moe_coe_dispatch *d, uint32_t executor, uint32_t expert);
 /* Whether an expert is in any pool. */
 bool moe_coe_is_placed(const struct moe_coe_dispatch *d, uint32_t expert);

@@ -572,43 +572,6 @@ static int have_model(struct executor *x, const struct moe_coe_batch *batch, str
     return status;
 }
 
-/* ---- A lost device ---- */
-
-static bool any_lost(const struct moe_server *s)
-{
-    uint32_t i = 0;
-    while (i < s->n_executors && !s->executors[i].lost)
-        i++;
-    return i < s->n_executors;
-}
-
-/* Removes all models, so that those who ask for them have them loaded again, once the last executor
- * on the device has done so and opened it again. The mutex is held before and after. */
-static void leave_device(struct executor *x)
-{
-    struct moe_server *s = x->server;
-    while (x->to_load != MOE_COE_NONE)
-        pthread_cond_wait(&x->is_loaded, &s->mutex);
-    pthread_mutex_unlock(&s->mutex);
-    close_batch(x);
-    pthread_mutex_lock(&s->mutex);
-    for (uint32_t m = 0; m < s->n_models; m++)
-        if (x->loaded[m].state != MODEL_ABSENT) {
-            moe_coe_forget(s->dispatch, x->index, m);
-            x->loaded[m].leaves = true;
-        }
-    unload_leaving(x);
-    x->lost = false;
-    if (!any_lost(s)) {
-        if (s->gpu)
-            moe_gpu_restart(s->gpu, NULL); /* if it fails, so does loading, which says why */
-        for (uint32_t i = 0; i < s->n_executors; i++)
-            pthread_cond_signal(&s->executors[i].wake);
-    }
-    while (!x->lost && any_lost(s) && !s->closing)
-        pthread_cond_wait(&x->wake, &s->mutex);
-}
-
 /* Lets the loader bring the next model. Under the mutex. */
 static void prefetch(struct executor *x)
 {
@@ -742,7 +705,7 @@ static struct job *next_job(struct executor *x, bool *resumed)
     struct moe_server *s = x->server;
     const struct moe_coe_client *client;
     struct job *rested = next_resting(x), *other;
-    bool waits = !s->closing && !x->lost && !others_first(x, x->model) &&
+    bool waits = !s->closing && !others_first(x, x->model) &&
                  moe_coe_more_of(s->dispatch, x->index, &client);
     uint32_t n;
     if (!rested && !waits)
@@ -853,9 +816,7 @@ static void *executor_run(void *arg)
     pthread_mutex_lock(&s->mutex);
     for (;;) {
         end_cancelled(x);
-        if (x->lost) {
-            leave_device(x);
-        } else if (next_batch(x, &batch)) {
+        if (next_batch(x, &batch)) {
             if (batch.expert != x->model)
                 x->counts.switches++;
             x->counts.model = s->models[batch.expert].name;

@@ -6,6 +6,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -828,6 +829,15 @@ uint32_t moe_http_finish(struct moe_http *h, double seconds, const volatile sig_
     exchange_wake(h);
     moe_server_refuse_unread(h->server);
     return wait_for_all(h, seconds, now);
+}
+
+int moe_http_share_listener(struct moe_http *h)
+{
+    pthread_mutex_lock(&h->lock);
+    int fd = h->listener >= 0 ? fcntl(h->listener, F_DUPFD, STDERR_FILENO + 1) : -1;
+    pthread_mutex_unlock(&h->lock);
+    h->has_path = h->has_path && fd < 0;
+    return fd;
 }
 
 void moe_http_close(struct moe_http *h)

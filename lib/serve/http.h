@@ -71,6 +71,9 @@ uint32_t moe_http_max_connections(const struct moe_http *h);
 /* Stops accepting requests and waits until the current ones have been answered and sent, at most
  * `seconds`, or until *now is set. Returns how many were not. */
 uint32_t moe_http_finish(struct moe_http *h, double seconds, const volatile sig_atomic_t *now);
+/* The listening socket for a program that is executed in place of this one: connections wait there
+ * meanwhile. The caller closes it; -1: it has none to give. Call it before moe_http_finish. */
+int moe_http_share_listener(struct moe_http *h);
 /* Cancels all requests, waits until the server has reported their ends, and frees. Call it before
  * the server is closed. NULL is fine. */
 void moe_http_close(struct moe_http *h);

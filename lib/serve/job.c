@@ -668,19 +668,15 @@ static void forget_cancelled(struct executor *x, const struct job *j)
         }
 }
 
-/* A failure of a device is one of the process: all executors on it leave it
- * before they take another request (executor.c). Under the mutex. */
+/* A failure of a device is one of the process. Under the mutex. */
 static void look_at_device(const struct executor *x, uint32_t model)
 {
     struct moe_server *s = x->server;
     const struct moe_engine *engine = x->loaded[model].engine;
-    bool failed = (engine && engine->gpu && moe_gpu_status(engine->gpu, NULL) != MOE_OK) ||
-                  (s->gpu && moe_gpu_finish(s->gpu, NULL) != MOE_OK);
-    for (uint32_t i = 0; i < s->n_executors && failed; i++)
-        if (s->executors[i].options.device.cuda) {
-            s->executors[i].lost = true;
-            pthread_cond_signal(&s->executors[i].wake);
-        }
+    if (s->failure.status == MOE_OK && s->gpu)
+        moe_gpu_finish(s->gpu, &s->failure);
+    if (s->failure.status == MOE_OK && engine && engine->gpu)
+        moe_gpu_status(engine->gpu, &s->failure);
 }
 
 /* Reports a job's end and forgets it. */

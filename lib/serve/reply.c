@@ -675,6 +675,7 @@ unsigned moe_reply_http_status(const struct moe_err *why)
     case MOE_ERR_LIMIT:
         return 400;
     case MOE_ERR_MEMORY:
+    case MOE_ERR_DEVICE: /* the server begins anew */
     case MOE_ERR_INTERRUPTED:
         return 503;
     default:

@@ -260,6 +260,14 @@ void moe_server_count(struct moe_server *s, struct moe_server_counts *out)
     out->rss_bytes = moe_rss_bytes();
 }
 
+bool moe_server_has_failed(struct moe_server *s, struct moe_err *err)
+{
+    pthread_mutex_lock(&s->mutex);
+    *err = s->failure;
+    pthread_mutex_unlock(&s->mutex);
+    return err->status != MOE_OK;
+}
+
 /* ---- Closing ---- */
 
 static void stop_executors(struct moe_server *s)

@@ -157,7 +157,6 @@ struct executor {
     bool has_loader;
     pthread_cond_t load, is_loaded;
     uint32_t to_load; /* for the loader; MOE_COE_NONE: idle */
-    bool lost;        /* its device has failed: all models leave it */
     uint32_t model;   /* whose batch is open; MOE_COE_NONE: none */
     struct moe_generator *batch;
     uint32_t room;      /* jobs that the batch takes side by side */
@@ -183,9 +182,10 @@ struct moe_server {
     uint32_t n_aliases;
     struct moe_needs *needs; /* [n_kinds] */
     struct executor *executors;
-    struct moe_gpu *gpu; /* if executors compute on one: to measure it; engines open their own */
-    uint64_t gpu_bytes;  /* budget of its memory; 0: none */
-    uint64_t host_bytes; /* main memory for packs above the disk */
+    struct moe_gpu *gpu;    /* if executors compute on one: to measure it; engines open their own */
+    uint64_t gpu_bytes;     /* budget of its memory; 0: none */
+    struct moe_err failure; /* of the GPU; MOE_OK: it works */
+    uint64_t host_bytes;    /* main memory for packs above the disk */
     struct host_tier *host;
     struct moe_prompt_cache *prompt_cache; /* NULL: there is none */
     bool whole; /* the one model's engine has all memory, on a GPU: it is opened with its session */

@@ -139,4 +139,33 @@ error_line 4 "moe-serve: a budget of * is too small: the smallest that works is 
 least=$(sed -n 's/.*--memory \([0-9]*\)M.*/\1/p' "$err")
 serve --executors cuda:1 --memory "${least}M"
 check "the least main memory: the processor's answers" same
+
+# A GPU that fails is lost to the process: the server executes itself anew, at the same socket.
+printf '{"prompt": "Once", "max_tokens": 8, "temperature": 0, "ignore_eos": true}' >"$tmp/body"
+ask() { # OPTION...: what it answers, without what is each one's own
+    "$load" -p "$port" -P /v1/completions -f "$tmp/body" -o "$tmp/got" "$@" >/dev/null
+    sed 's/.*"choices"//; s/"usage".*//' "$tmp/got"
+}
+MOE_SHIM_FAIL=cudaLaunchKernel:300
+export MOE_SHIM_FAIL
+for at in 127.0.0.1 "unix:$tmp/socket"; do
+    listen "$shim" "$tmp/m8.moe" --device cuda -c 64 --listen "$at"
+    [ "$at" = 127.0.0.1 ] && set -- || set -- -U "$tmp/socket"
+    ask "$@" >"$tmp/first"
+    for i in $(seq 100); do
+        ask "$@" >"$tmp/next"
+        grep -q error "$tmp/got" && break
+    done
+    check "$at: a GPU that fails is an error" grep -q 'CUDA device 0 failed' "$tmp/got"
+    for pause in 0.1 0.2 0.5 1 2 4 8 16; do
+        [ "$(grep -c 'listening at' "$tmp/log")" -lt 2 ] || break
+        sleep $pause
+    done
+    check "... and said" grep -q 'begins anew' "$tmp/log"
+    check "... the next answer is that of before" [ "$(ask "$@")" = "$(cat "$tmp/first")" ]
+    kill "$server"
+    wait "$server"
+    check "... from the same process, which ends as ever" [ $? = 0 ]
+done
+unset MOE_SHIM_FAIL
 finish

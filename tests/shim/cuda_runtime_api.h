@@ -98,7 +98,6 @@ cudaError_t cudaSetDeviceFlags(unsigned flags);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaDeviceSynchronize(void);
-cudaError_t cudaDeviceReset(void); /* a lost device comes back */
 
 cudaError_t cudaMalloc(void **p, size_t n_bytes);
 cudaError_t cudaFree(void *p);

@@ -61,14 +61,6 @@ cudaError_t shim_enter(const char *name)
     return fault.lost ? shim_failed(cudaErrorLaunchFailure) : cudaSuccess;
 }
 
-cudaError_t cudaDeviceReset()
-{
-    std::lock_guard<std::mutex> hold(fault.lock);
-    fault.lost = false;
-    last_error = cudaSuccess;
-    return cudaSuccess;
-}
-
 bool shim_lost()
 {
     std::lock_guard<std::mutex> hold(fault.lock);
