@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/par.h"
 #include "engine/beams.h"
 #include "engine/draft.h"
 #include "engine/encode.h"
@@ -669,10 +670,18 @@ static bool is_decoding(const struct member *m)
     return !m->waits_for_source && !m->reads;
 }
 
+/* Logits of a row; *id of them where it is drawn already. */
+struct row_logits {
+    const float *of; /* NULL: they are not needed */
+    bool is_drawn;
+    uint32_t id;
+};
+
 /* Takes the token after a row, or with beams all that come. *another: the text is another one from
  * now on. */
-static int take_token(struct moe_generator *g, struct member *m, uint32_t row, const float *logits,
-                      uint32_t *id, bool *another, struct moe_err *err)
+static int take_token(struct moe_generator *g, struct member *m, uint32_t row,
+                      const struct row_logits *logits, uint32_t *id, bool *another,
+                      struct moe_err *err)
 {
     struct moe_session *s = g->session;
     struct moe_answer *a = &m->answer;
@@ -684,8 +693,10 @@ static int take_token(struct moe_generator *g, struct member *m, uint32_t row, c
         a->ended = true;
         return status;
     }
-    if (logits)
-        MOE_TRY(moe_answer_draw(a, m->request.sampler, logits, m->history, id, err));
+    if (logits->is_drawn)
+        *id = logits->id;
+    else if (logits->of)
+        MOE_TRY(moe_answer_draw(a, m->request.sampler, logits->of, m->history, id, err));
     else
         MOE_TRY(moe_greedy(s, row, id, err));
     if (a->ended)
@@ -694,7 +705,7 @@ static int take_token(struct moe_generator *g, struct member *m, uint32_t row, c
         s->stats.ttft_seconds = m->ttft_seconds = moe_seconds() - o->started;
         s->stats.answers++;
     }
-    int status = moe_answer_take(a, *id, logits, m->history, err);
+    int status = moe_answer_take(a, *id, logits->of, m->history, err);
     s->stats.generated_tokens += a->n_tokens - n_before;
     if (status == MOE_OK && a->ended && a->why == MOE_STOP_CONTEXT && o->full) {
         status = o->full(o->full_ctx, another, err);
@@ -715,9 +726,8 @@ static void judge(struct moe_generator *g, struct member *m, uint32_t id)
     stats->decode.tokens++;
 }
 
-/* Draws the next token after a row whose text is computed up to it. logits NULL: they are not
- * needed. */
-static void draw(struct moe_generator *g, uint32_t row, const float *logits)
+/* Draws the next token after a row whose text is computed up to it. */
+static void draw(struct moe_generator *g, uint32_t row, const struct row_logits *logits)
 {
     const uint32_t sequence = g->rows[row].sequence;
     struct member *m = g->running[sequence];
@@ -778,12 +788,39 @@ static bool needs_no_logits(const struct moe_generator *g, const struct member *
             m->answer.n_tokens >= o->min_tokens);
 }
 
+/* ---- Several at a time ---- */
+
+struct drawing {
+    struct moe_generator *g;
+    uint32_t first;
+    struct row_logits *rows;
+};
+
+/* Draws what depends on the text and its logits alone. */
+static void draw_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct drawing *d = ctx;
+    struct moe_err err;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        struct row_logits *l = &d->rows[i];
+        struct member *m = d->g->running[d->g->rows[d->first + i].sequence];
+        l->is_drawn = is_last(d->g, d->first + (uint32_t)i) && !m->answer.ended &&
+                      !m->request.options.beams.n && !m->request.options.constraint &&
+                      m->answer.n_tokens >= m->request.options.min_tokens &&
+                      moe_answer_draw(&m->answer, m->request.sampler, l->of, m->history, &l->id,
+                                      &err) == MOE_OK;
+    }
+}
+
 /* Draws what comes after rows [first, first + n) that are the last of their texts, or become it as
  * drafted tokens turn out right; and tells prompts' scores. */
 static void draw_rows(struct moe_generator *g, uint32_t first, uint32_t n)
 {
     const uint64_t stride = moe_logits_stride(&g->session->model->config);
     const uint32_t most = logits_rows(g->n_texts);
+    struct row_logits rows[LOGITS_ROWS] = {0};
+    const struct row_logits none = {0};
     struct moe_err err;
     for (uint32_t end = first + n, some; first < end; first += some) {
         some = 1;
@@ -791,16 +828,22 @@ static void draw_rows(struct moe_generator *g, uint32_t first, uint32_t n)
         if (!scored && !is_last(g, first))
             continue;
         if (!scored && needs_no_logits(g, g->running[g->rows[first].sequence])) {
-            draw(g, first, NULL);
+            draw(g, first, &none);
             continue;
         }
         some = end - first < most ? end - first : most;
         int status = moe_logits(g->session, first, some, g->logits, &err);
         for (uint32_t i = 0; i < some; i++)
+            rows[i] = (struct row_logits){.of = g->logits + i * stride};
+        if (status == MOE_OK && some > 1)
+            moe_par_for(some, 1, draw_range, &(struct drawing){g, first, rows});
+        for (uint32_t i = 0; i < some; i++)
             if (!is_scored(g, first + i) && !is_last(g, first + i))
                 continue;
+            else if (status == MOE_OK && is_last(g, first + i))
+                draw(g, first + i, &rows[i]);
             else if (status == MOE_OK)
-                (is_last(g, first + i) ? draw : score)(g, first + i, g->logits + i * stride);
+                score(g, first + i, rows[i].of);
             else
                 finish_member(stop_running(g, g->rows[first + i].sequence), status, &err);
     }

@@ -26,9 +26,9 @@ struct moe_sampler {
 };
 
 enum {
-    DRY_LONGEST = 64,  /* a repeat this much longer than allowed weighs as much as longer ones */
-    FIRST_TOP_P = 256, /* how many of the likeliest top-p looks at first */
-    BLOCK = 256,       /* weights summed at a time, so that a draw need not walk all */
+    DRY_LONGEST = 64, /* a repeat this much longer than allowed weighs as much as longer ones */
+    FIRST_TOP_P = 64, /* how many of the likeliest top-p looks at first */
+    BLOCK = 256,      /* weights summed at a time, so that a draw need not walk all */
 };
 
 /* Uniform in [0, 1). */
@@ -311,14 +311,30 @@ static void sift_down(struct candidate *heap, uint32_t n, uint32_t at)
     heap[at] = moved;
 }
 
+static void make_heap(struct candidate *heap, uint32_t n)
+{
+    for (uint32_t i = n / 2; i-- > 0;)
+        sift_down(heap, n, i);
+}
+
+/* Of a heap: likeliest first. */
+static void sort_heap(struct candidate *heap, uint32_t n)
+{
+    while (n-- > 1) {
+        struct candidate last = heap[n];
+        heap[n] = heap[0];
+        heap[0] = last;
+        sift_down(heap, n, 0);
+    }
+}
+
 /* The k likeliest of the logits, likeliest first, into candidates[0..k). */
 static void select_likeliest(struct moe_sampler *s, const float *logits, uint32_t k)
 {
     struct candidate *heap = s->candidates;
     for (uint32_t i = 0; i < k; i++)
         heap[i] = (struct candidate){moe_logit_sane(logits[i]), i};
-    for (uint32_t i = k / 2; i-- > 0;)
-        sift_down(heap, k, i);
+    make_heap(heap, k);
     for (uint32_t i = k; i < s->vocab; i++) {
         /* Ids grow, so a tie with the root loses; a NaN compares false. */
         if (logits[i] > heap[0].logit) {
@@ -326,12 +342,7 @@ static void select_likeliest(struct moe_sampler *s, const float *logits, uint32_
             sift_down(heap, k, 0);
         }
     }
-    for (uint32_t n = k; n-- > 1;) {
-        struct candidate last = heap[n];
-        heap[n] = heap[0];
-        heap[0] = last;
-        sift_down(heap, n, 0);
-    }
+    sort_heap(heap, k);
 }
 
 /* ---- Weights ---- */
@@ -480,20 +491,49 @@ static uint32_t reach(const struct moe_sampler *s, uint32_t n, double total)
     return n + 1;
 }
 
+/* Buckets of logits, in their order: sign, exponent and three bits of the mantissa. */
+enum { BUCKETS = 1 << 12 };
+static inline uint32_t bucket_of(float logit)
+{
+    const uint32_t bits = bits_of(moe_logit_sane(logit) + 0.0f); /* -0 is 0 */
+    return (bits ^ ((uint32_t) - (int32_t)(bits >> 31) | 0x80000000u)) >> 20;
+}
+
+/* The candidates of the highest buckets whose weights, which are there, hold the share `top_p` of
+ * total; likeliest first. Returns how many. */
+static uint32_t gather_buckets(struct moe_sampler *s, const float *logits, double total)
+{
+    const double wanted = s->options.top_p * total * (1 + 1e-9); /* in any order of adding */
+    double sums[BUCKETS] = {0}, sum = 0;
+    uint32_t n = 0, least = BUCKETS;
+    for (uint32_t i = 0; i < s->vocab; i++)
+        sums[bucket_of(logits[i])] += s->weights[i];
+    while (least > 0 && sum < wanted)
+        sum += sums[--least];
+    for (uint32_t i = 0; i < s->vocab; i++)
+        if (bucket_of(logits[i]) >= least)
+            s->candidates[n++] = (struct candidate){moe_logit_sane(logits[i]), i};
+    make_heap(s->candidates, n);
+    sort_heap(s->candidates, n);
+    return n;
+}
+
 /* Has the candidates that top-p keeps of all tokens of at least this share, likeliest first, and
- * perhaps more. Few tokens usually hold the share: more are sorted only where they do not. */
+ * perhaps more. Few tokens usually hold the share: more are looked for only where they do not. */
 static uint32_t gather_top_p(struct moe_sampler *s, const float *logits, float highest, float least)
 {
     const double total = weigh_all(s, logits, highest, 1, least);
-    uint32_t n = s->vocab;
-    for (uint32_t k = FIRST_TOP_P;; k = k < n / 8 ? k * 8 : n) {
-        k = k < n ? k : n;
-        select_likeliest(s, logits, k);
-        weigh_candidates(s, k, highest);
-        uint32_t kept = reach(s, k, total);
-        if (kept <= k || k == n)
-            return kept < n ? kept : n;
+    uint32_t n = s->vocab < FIRST_TOP_P ? s->vocab : FIRST_TOP_P;
+    select_likeliest(s, logits, n);
+    weigh_candidates(s, n, highest);
+    uint32_t kept = reach(s, n, total);
+    if (kept > n && n < s->vocab) {
+        weigh_all(s, logits, highest, 1, least);
+        n = gather_buckets(s, logits, total);
+        weigh_candidates(s, n, highest);
+        kept = reach(s, n, total);
     }
+    return kept < n ? kept : n;
 }
 
 /* All of at least this share, by their ids. */
