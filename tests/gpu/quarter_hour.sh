@@ -126,7 +126,7 @@ pack() {
     pack_code "$tree/code" "$from" "$archs"
     tar -C "$tree/code" -cf - . | xz -T2 -8 >"$to/code.tar.xz"
     pack_data "$tree/data"
-    (cd "$tree/data" && find . -type f | sort | xargs sha256sum) >"$tree/sums"
+    (cd "$tree/data" && find . -type f | sort | xargs sha256sum && find . -type l) >"$tree/sums"
     if ! cmp -s "$tree/sums" "$to/data.sums"; then # most of the time, and rarely something new
         tar -C "$tree/data" -cf - . | xz -T2 -1 >"$to/data.tar.xz"
         cp "$tree/sums" "$to/data.sums"
