@@ -174,7 +174,7 @@ static __device__ __forceinline__ void matvec_floats_panel(const struct dev_prod
             if (behind && k < n_sections)
                 matvec_decode<KIND, NT>(section(k), panel, readers, k * MATVEC_COLUMNS, columns(k),
                                         &stage->decoded[k % 2]);
-        } else if (adds && k >= behind) {
+        } else if (adds && k + 1 > behind) {
             /* threadIdx.y is 0, but the compiler cannot tell: with one input it would know that t
              * is the same in all lanes, and move inputs through uniform registers, which takes
              * longer than the chain. */
