@@ -22,6 +22,7 @@
 #   make install         programs, pages, profiles, library into $(DESTDIR)$(PREFIX); uninstall takes all away
 #   make deb             Debian packages of the same, in build/deb: moe-toolkit and libmoe-dev;
 #                        check-deb tries them on a bare Debian (root, debootstrap)
+#   make second-model    another trained model, for figures that shall not rest on one (tests/models/second; needs PyTorch)
 #   make check-slurm     moe-pipeline on a Slurm of two nodes on this machine (root), one of which dies
 #   make format          clang-format over all sources; format-check only looks
 #   make clean           remove the build directory

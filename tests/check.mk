@@ -23,6 +23,18 @@ $(TORTURES): torture-%: torture-build
 quick: all tests check-scripts
 	@BUILD=$(BUILD) sh tests/run.sh quick
 
+# Another trained model, from texts that the bundled one writes: half an hour or more on two cores. PYTHON has PyTorch.
+PYTHON ?= python3
+SECOND = $(BUILD)/models/second
+.PHONY: second-model
+second-model: all $(BUILD)/models/tiny-moe/model.safetensors
+	@$(PYTHON) -c 'import torch, tokenizers, safetensors' || \
+	    { echo "second-model: $(PYTHON) lacks PyTorch, tokenizers or safetensors (PYTHON=...)"; exit 1; }
+	@mkdir -p $(SECOND)
+	@BUILD=$(BUILD) sh tests/models/second/write.sh $(SECOND)/texts.jsonl
+	@$(PYTHON) tests/models/second/train.py $(SECOND) $(BUILD)/models/tiny-moe $(SECOND)/texts.jsonl \
+	    tests/data/stories.calib.txt tests/data/math.calib.txt tests/data/code.calib.txt
+
 # Clients of others against a real server, in a virtual environment of their own. litellm is installed by itself: with
 # others pip searches long for versions that suit its bounds. CLIENTS_VENV=DIR: an environment that is there, taken as
 # it is.

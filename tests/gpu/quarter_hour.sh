@@ -84,7 +84,7 @@ pack_code() { # TREE BUILD ARCHS
 }
 
 pack_data() { # TREE
-    mkdir -p "$1/$drawn" "$1/$models/tiny-moe" "$1/profiles/shapes"
+    mkdir -p "$1/$drawn" "$1/$models/tiny-moe" "$1/profiles/shapes" "$1/tests"
     cp "$models"/tiny-moe/* "$1/$models/tiny-moe"
     cp -r tests/data "$1/tests"
     for fixture in $(fixtures); do
