@@ -45,20 +45,27 @@ $(CLIENTS_VENV)/bin/python:
 	@{ python3 -m venv $(CLIENTS_VENV) && \
 	    $(@D)/pip install -q litellm && \
 	    $(@D)/pip install -q openai anthropic instructor langchain-openai llm ollama langchain-ollama && \
+	    $(@D)/pip install -q 'pydantic-ai-slim[openai,anthropic]' 'strands-agents[openai,ollama]' \
+	        llama-index-llms-openai-like && \
 	    $(@D)/pip install -q 'lm-eval[api]' transformers mcp; } || rm -rf $(CLIENTS_VENV)
-# Coding agents, whose packages want others than these.
+# Coding agents, whose packages want others than these, or than each other: those that can be had here.
+AGENTS := aider:aider-chat cecli:cecli-dev code-puppy:code-puppy gptme:gptme hermes:hermes-agent \
+          interpreter:open-interpreter,setuptools vibe:mistral-vibe
 $(CLIENTS_VENV)/agents/bin/python:
 	@echo "Installing coding agents into $(CLIENTS_VENV)/agents"
 	@{ python3 -m venv $(CLIENTS_VENV)/agents && \
-	    $(@D)/pip install -q openai-codex-cli-bin claude-agent-sdk mini-swe-agent && \
-	    python3 -m venv $(CLIENTS_VENV)/aider && $(CLIENTS_VENV)/aider/bin/pip install -q aider-chat; } || \
-	    rm -rf $(CLIENTS_VENV)/agents
+	    $(@D)/pip install -q openai-codex-cli-bin claude-agent-sdk mini-swe-agent; } || rm -rf $(CLIENTS_VENV)/agents
+	@comma=,; for agent in $(AGENTS); do \
+	    venv=$(CLIENTS_VENV)/agents/$${agent%%:*}; \
+	    { python3 -m venv $$venv && $$venv/bin/pip install -q $$(echo $${agent#*:} | tr $$comma ' ') && \
+	        ln -s ../$${agent%%:*}/bin/$${agent%%:*} $(@D); } || rm -rf $$venv; \
+	done
 check-clients: all
 	@$(MAKE) -s $(CLIENTS_VENV)/bin/python
 	@if [ -x $(CLIENTS_VENV)/bin/python ]; then \
 	    $(MAKE) -s $(CLIENTS_VENV)/agents/bin/python; \
 	    BUILD=$(BUILD) PYTHON_OPENAI=$(CLIENTS_VENV)/bin/python PYTHON_AGENTS=$(CLIENTS_VENV)/agents/bin/python \
-	    PATH=$(abspath $(CLIENTS_VENV))/aider/bin:$$PATH sh tests/cli/serve-clients.sh; \
+	    sh tests/cli/serve-clients.sh; \
 	else echo "check-clients: skipped: pip cannot install the clients here"; fi
 
 check-rooms: all

@@ -42,12 +42,13 @@ else
 fi
 
 if [ -n "${PYTHON_AGENTS:-}" ]; then
-    # What agents say of themselves is longer than the model's own context; the template shows ends of it.
+    # What agents say of themselves is longer than the model's own context, of which hermes wants 64,000 tokens; the
+    # template shows ends of it.
     mkdir "$tmp/long" "$tmp/agents"
     cp "$checkpoint"/* "$tmp/long"
-    sed 's/"max_position_embeddings": *[0-9]*/"max_position_embeddings": 8192/' "$checkpoint/config.json" >"$tmp/long/config.json"
+    sed 's/"max_position_embeddings": *[0-9]*/"max_position_embeddings": 65536/' "$checkpoint/config.json" >"$tmp/long/config.json"
     run "$bin/moe-quantize" -q -o "$tmp/long.moe" "$tmp/long"
-    listen "$bin/moe-serve" "$tmp/long.moe" -c 8192 --template-file tests/data/agents.jinja --name m || exit 1
+    listen "$bin/moe-serve" "$tmp/long.moe" -c 65536 --template-file tests/data/agents.jinja --name m || exit 1
     "$PYTHON_AGENTS" tests/clients/coding_agents.py "$url" "$tmp/agents" >"$tmp/lines" 2>"$err" </dev/null
     tell "coding agents" "$tmp/lines"
     kill "$server"

@@ -1,9 +1,10 @@
 """What agents' clients get from a server whose model must call tools: agents.py URL KEY CHECKPOINT
 
 Tries each client library that this Python has: openai (chat, parse, Responses), anthropic (Messages), litellm, instructor,
-langchain, llm, mcp (a loop with a tool server's tool), lm-eval (local-completions; it reads the tokenizer of CHECKPOINT).
-Prints a line for each thing tried, "ok NAME", "not ok NAME: why" or "skip NAME". With the one argument "tool-server" it
-is that tool server, on its standard input and output.
+langchain, pydantic-ai and strands (through several APIs), llama-index, llm, mcp (a loop with a tool server's tool),
+lm-eval (local-completions; it reads the tokenizer of CHECKPOINT). Prints a line for each thing tried, "ok NAME",
+"not ok NAME: why" or "skip NAME". With the one argument "tool-server" it is that tool server, on its standard input
+and output.
 """
 import asyncio
 import importlib
@@ -11,15 +12,14 @@ import json
 import os
 import sys
 import tempfile
+import typing
 
 if sys.argv[1:] == ["tool-server"]:
-    from typing import Literal
-
     from mcp.server.mcpserver import MCPServer
     tool_server = MCPServer("files")
 
     @tool_server.tool()
-    def find(path: Literal["a", "b"]) -> str:
+    def find(path: typing.Literal["a", "b"]) -> str:
         """Finds"""
         return "found " + path
     tool_server.run("stdio")
@@ -168,6 +168,57 @@ def langchain_openai_tools():
     check(got.tool_calls[0]["args"])
 
 
+def pydantic_ai_models():
+    """A call of the one tool that makes the answer, and an answer that follows the schema."""
+    import anthropic
+    import pydantic
+    import pydantic_ai
+    from pydantic_ai.models import anthropic as messages, openai as chats
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    class Find(pydantic.BaseModel):
+        path: typing.Literal["a", "b"]
+    ours = OpenAIProvider(base_url=url + "/v1", api_key=key)
+    theirs = AnthropicProvider(anthropic_client=anthropic.AsyncAnthropic(base_url=url, api_key=key))
+    models = chats.OpenAIChatModel("m", provider=ours), chats.OpenAIResponsesModel("m", provider=ours)
+    for model, output in [(model, output) for model in models for output in (pydantic_ai.ToolOutput, pydantic_ai.NativeOutput)] + \
+            [(messages.AnthropicModel("m", provider=theirs), pydantic_ai.ToolOutput)]:
+        agent = pydantic_ai.Agent(model, output_type=output(Find), model_settings={"temperature": 0, "max_tokens": 80})
+        assert agent.run_sync("What now?").output.path in "ab", (model, output)
+
+
+def strands_models():
+    import pydantic
+    import strands
+    from strands.models.ollama import OllamaModel
+    from strands.models.openai import OpenAIModel
+
+    class Find(pydantic.BaseModel):
+        """Finds"""
+        path: typing.Literal["a", "b"]
+    few = {"temperature": 0, "max_tokens": 80}
+    for model in (OpenAIModel(client_args={"base_url": url + "/v1", "api_key": key}, model_id="m", params=few),
+                  OllamaModel(url, model_id="m", **few)):
+        got = strands.Agent(model=model, callback_handler=None).structured_output(Find, "What now?")
+        assert got.path in "ab", (model, got)
+
+
+def llama_index_tools():
+    from llama_index.core.tools import FunctionTool
+    from llama_index.llms.openai_like import OpenAILike
+
+    def find(path: typing.Literal["a", "b"]) -> str:
+        """Finds"""
+        return path
+    model = OpenAILike(model="m", api_base=url + "/v1", api_key=key, is_chat_model=True, is_function_calling_model=True,
+                       max_tokens=80, temperature=0, context_window=512)
+    got = model.chat_with_tools([FunctionTool.from_defaults(find)], user_msg="What now?", tool_required=True,
+                                allow_parallel_tool_calls=False)
+    check(model.get_tool_calls_from_response(got)[0].tool_kwargs)
+    assert "".join(piece.delta for piece in model.stream_complete("Once"))
+
+
 def llm_model():
     """As its users name such a server: a line in extra-openai-models.yaml."""
     with tempfile.TemporaryDirectory() as home:
@@ -221,10 +272,12 @@ def lm_eval_scores():
 
 
 for tried in (openai_loop, openai_stream, openai_responses, openai_responses_stream, openai_embeddings, anthropic_loop, anthropic_stream,
-              litellm_calls, instructor_model, langchain_openai_tools, llm_model, mcp_loop, lm_eval_scores):
+              litellm_calls, instructor_model, langchain_openai_tools, pydantic_ai_models, strands_models,
+              llama_index_tools, llm_model, mcp_loop, lm_eval_scores):
     name = tried.__name__.replace("_", " ")
     try:
-        importlib.import_module({"langchain": "langchain_openai", "lm": "lm_eval"}.get(name.split()[0], name.split()[0]))
+        importlib.import_module({"langchain": "langchain_openai", "llama": "llama_index.llms.openai_like", "lm": "lm_eval",
+                                 "pydantic": "pydantic_ai"}.get(name.split()[0], name.split()[0]))
     except ImportError:
         print("skip", name)
         continue

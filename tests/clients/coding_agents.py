@@ -1,7 +1,7 @@
-"""What coding agents get from a server, through a proxy that has the model call a tool: coding_agents.py URL DIRECTORY
+"""What coding agents get from a server, through a proxy that has the model call a tool: coding_agents.py URL DIRECTORY [AGENT]...
 
-Tries each agent that is on PATH or beside this Python: codex (Responses), claude (Messages), aider, mini and vibe
-(chat completions). Each works in a directory below DIRECTORY, without a network but URL's. The proxy turns the first
+Tries each agent that is on PATH or beside this Python: codex (Responses), claude (Messages), aider, cecli, mini, vibe,
+gptme, hermes, code-puppy and interpreter (chat completions). Each works in a directory below DIRECTORY, without a network but URL's. The proxy turns the first
 request that has tools into one that must call a certain one with certain arguments, later ones into requests whose
 answer is "Done.": the server holds its model to both, in the agent's own API. The tool makes a file. Prints a line for
 each agent, "ok NAME", "not ok NAME: why" or "skip NAME", and leaves what it sent in DIRECTORY/NAME/sent, JSON a line.
@@ -21,7 +21,9 @@ MADE, COMMAND = "made", "echo hi >made"
 LISTING = "Here:\n\nmade\n```\nhi\n```\n"  # how aider has whole files written
 # Tools by their names in all agents, and what they are called with.
 CALLS = {"exec_command": {"cmd": COMMAND}, "shell": {"command": ["sh", "-c", COMMAND]},
-         "Bash": {"command": COMMAND, "description": "Makes a file"}, "bash": {"command": COMMAND}}
+         "Bash": {"command": COMMAND, "description": "Makes a file"}, "bash": {"command": COMMAND},
+         "terminal": {"command": COMMAND},
+         "execute": {"language": "shell", "code": COMMAND}}
 TABLES = {
     "codex": (".codex/config.toml", """model = "m"
 model_provider = "local"
@@ -46,15 +48,31 @@ name = "m"
 provider = "local"
 alias = "m"
 """),
+    "hermes": (".hermes/config.yaml", """model:
+  default: m
+  provider: custom
+  base_url: {base}/v1
+  api_key: none
+  context_length: 65536
+"""),
+    "code-puppy": (".code_puppy/extra_models.json", """{{"m": {{"type": "custom_openai", "name": "m", "context_length": 8192,
+"custom_endpoint": {{"url": "{base}/v1", "api_key": "none"}}}}}}
+"""),
 }
+AIDER = ["--model", "openai/m", "--edit-format", "whole", "--yes-always", "--no-git", "--no-check-update",
+         "--no-show-model-warnings", "--analytics-disable", "--message", "Make a file", MADE]
 COMMANDS = {
     "codex": ["exec", "--skip-git-repo-check", "Make a file"],
     "claude": ["-p", "Make a file", "--allowedTools", "Bash"],
-    "aider": ["--model", "openai/m", "--edit-format", "whole", "--yes-always", "--no-git", "--no-check-update",
-              "--no-show-model-warnings", "--analytics-disable", "--message", "Make a file", MADE],
+    "aider": AIDER, "cecli": AIDER,
     "mini": ["--exit-immediately", "-y", "-t", "Make a file", "-m", "openai/m", "-c", "mini.yaml", "-c",
              "model.model_kwargs.api_base={base}/v1", "-c", "agent.step_limit=2"],
     "vibe": ["-p", "Make a file", "--agent", "auto-approve", "--max-turns", "4"],
+    "gptme": ["-n", "-m", "local/m", "-t", "shell", "--tool-format", "tool", "Make a file"],
+    "hermes": ["-z", "Make a file", "--yolo", "--ignore-rules", "-t", "terminal"],
+    "code-puppy": ["-p", "Make a file", "-m", "m", "--yolo", "true"],
+    "interpreter": ["--model", "openai/m", "--api_base", "{base}/v1", "--api_key", "none", "-y", "--stdin", "--offline",
+                    "--llm_supports_functions"],
 }
 BUNDLED = {"codex": "codex_cli_bin/bin/codex", "claude": "claude_agent_sdk/_bundled/claude"}
 MODULES = [path for path in sys.path if path.endswith("-packages")]
@@ -73,7 +91,10 @@ def must_call(api, body):
         name, call = function.get("name"), CALLS.get(function.get("name"))
         if call is None or is_answered(body):
             continue
-        function["input_schema" if api == "messages" else "parameters"] = {
+        key = "input_schema" if api == "messages" else "parameters"
+        takes = function[key].get("properties", {}).get("command", {}).get("type")
+        call = {**call, "command": COMMAND} if "command" in call and takes == "string" else call
+        function[key] = {
             "type": "object", "properties": {key: {"const": value} for key, value in call.items()},
             "required": list(call), "additionalProperties": False}
         if api == "messages":
@@ -152,7 +173,7 @@ def try_agent(name, program, base):
             out.write(table.format(base=base))
     nowhere = "http://127.0.0.1:9"
     environment = {"HOME": home, "PATH": os.environ["PATH"], "TERM": "dumb", "LANG": "C.UTF-8", "OPENAI_API_KEY": "none",
-                   "OPENAI_API_BASE": base + "/v1", "ANTHROPIC_BASE_URL": base, "ANTHROPIC_AUTH_TOKEN": "none",
+                   "OPENAI_API_BASE": base + "/v1", "OPENAI_BASE_URL": base + "/v1", "ANTHROPIC_BASE_URL": base, "ANTHROPIC_AUTH_TOKEN": "none",
                    "ANTHROPIC_MODEL": "m", "ANTHROPIC_SMALL_FAST_MODEL": "m", "DISABLE_AUTOUPDATER": "1",
                    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "AIDER_ANALYTICS_DISABLE": "1",
                    "MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -161,10 +182,10 @@ def try_agent(name, program, base):
     Proxy.seen.clear()
     with open(os.path.join(home, "said"), "w", encoding="utf-8") as said:
         ended = subprocess.run([program] + [word.format(base=base) for word in COMMANDS[name]], cwd=work, env=environment,
-                               stdin=subprocess.DEVNULL, stdout=said, stderr=said, timeout=1800, check=False)
+                               input="Make a file\n" * 3, text=True, stdout=said, stderr=said, timeout=1800, check=False)
     with open(os.path.join(home, "sent"), "w", encoding="utf-8") as sent:
         sent.writelines(json.dumps(one) + "\n" for one in Proxy.seen)
-    refused = [(one["path"], one["error"]) for one in Proxy.seen if one["error"]]
+    refused = [(one["path"], one["error"]) for one in Proxy.seen if one["error"] and one["method"] == "POST"]
     assert Proxy.seen, "it has asked nothing, and ended with %d" % ended.returncode
     assert not refused, refused[0]
     with open(os.path.join(work, MADE), encoding="utf-8") as made:
@@ -174,7 +195,7 @@ def try_agent(name, program, base):
 
 proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
 threading.Thread(target=proxy.serve_forever, daemon=True).start()
-for agent in COMMANDS:
+for agent in sys.argv[3:] or COMMANDS:
     found = find(agent)
     if not found:
         print("skip", agent)
