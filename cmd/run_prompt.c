@@ -255,7 +255,8 @@ int messages_hold_calls(struct moe_conversation *talk, struct moe_engine *engine
                                             .only = must && !any ? choice : NULL,
                                             .must = must,
                                             .parallel = !must || any,
-                                            .thought = thought_before(talk)};
+                                            .thought = thought_before(talk),
+                                            .no_thought = moe_chat_no_thought(talk->variables)};
     MOE_TRY(moe_calls_grammar(grammar, talk->chat, &wanted, &allowance, err));
     return *grammar
                ? moe_engine_constrain(engine, *grammar, moe_chat_marks(talk->chat), constraint, err)

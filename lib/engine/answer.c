@@ -1,4 +1,5 @@
 /* Answers: tokens taken one by one, and their text on its way out. */
+#define _GNU_SOURCE /* memmem */
 #include "engine/answer.h"
 
 #include <stdlib.h>
@@ -28,6 +29,29 @@ static int show(struct moe_answer *a, uint64_t n)
     return status;
 }
 
+/* Finds where a stop text is in what is pending, before byte *first, and how many bytes at the end
+ * may become one. */
+static void find_stop(struct moe_answer *a, const char *stop, uint64_t *first, uint64_t *keep)
+{
+    const struct moe_generate_options *o = a->options;
+    const char *text = (const char *)a->pending.data,
+               *then = o->call_stop && strcmp(stop, o->call_stop) == 0 ? o->call_then : NULL;
+    const uint64_t n = strlen(stop), n_then = then ? strlen(then) : 0, size = a->pending.size;
+    uint64_t most = overlap(a->pending.data, size, stop);
+    for (uint64_t i = 0; i + n <= size && i < *first; i++) {
+        const uint64_t left = size - i - n, led = left < n_then ? left : n_then;
+        if (memcmp(text + i, stop, n) != 0)
+            continue;
+        if (!then || memcmp(text + i + n, then, led) != 0) {
+            *first = i;
+            a->stop_text = stop;
+        } else if (led < n_then && size - i > most) {
+            most = size - i;
+        }
+    }
+    *keep = most > *keep ? most : *keep;
+}
+
 /* Takes a token's bytes; shows what is certain. *stopped: a stop text appeared. */
 static int take_bytes(struct moe_answer *a, const uint8_t *bytes, uint32_t n, bool *stopped,
                       struct moe_err *err)
@@ -38,20 +62,11 @@ static int take_bytes(struct moe_answer *a, const uint8_t *bytes, uint32_t n, bo
     if (!a->pending.size)
         return MOE_OK;
     uint64_t keep = 0, first = UINT64_MAX;
-    const char *text = (const char *)a->pending.data;
     const bool may_stop = a->n_tokens >= a->options->min_tokens;
     const char *const *stop = may_stop ? a->options->stop_texts : NULL;
-    for (; stop && *stop; stop++) {
-        if (!**stop)
-            continue;
-        for (uint64_t i = 0; i + strlen(*stop) <= a->pending.size && i < first; i++)
-            if (memcmp(text + i, *stop, strlen(*stop)) == 0) {
-                first = i;
-                a->stop_text = *stop;
-            }
-        uint64_t k = overlap(a->pending.data, a->pending.size, *stop);
-        keep = k > keep ? k : keep;
-    }
+    for (; stop && *stop; stop++)
+        if (**stop)
+            find_stop(a, *stop, &first, &keep);
     *stopped = first != UINT64_MAX;
     if (*stopped) {
         int status = show(a, first);
@@ -68,15 +83,20 @@ static int take_bytes(struct moe_answer *a, const uint8_t *bytes, uint32_t n, bo
 
 /* ---- Tokens ---- */
 
-/* Special tokens are not shown, so a stop text that is one ("<|im_end|>") is looked for here. */
-static bool is_stop_token(const struct moe_tokenizer *tok, const char *const *stops, uint32_t id)
+static bool has_text(const struct moe_tokenizer *tok, uint32_t id, const char *text)
 {
     uint32_t n = 0;
     const uint8_t *bytes = moe_tokenizer_bytes(tok, id, &n);
+    return n && strlen(text) == n && memcmp(text, bytes, n) == 0;
+}
+
+/* Special tokens are not shown, so a stop text that is one ("<|im_end|>") is looked for here. */
+static bool is_stop_token(const struct moe_tokenizer *tok, const char *const *stops, uint32_t id)
+{
     if (!moe_tokenizer_is_special(tok, id))
         return false;
     for (; stops && *stops; stops++)
-        if (n && strlen(*stops) == n && memcmp(*stops, bytes, n) == 0)
+        if (has_text(tok, id, *stops))
             return true;
     return false;
 }
@@ -123,6 +143,8 @@ bool moe_answer_is_end(const struct moe_answer *a, uint32_t id)
     for (uint32_t i = 0; i < o->n_stop_ids; i++)
         if (o->stop_ids[i] == id)
             return true;
+    if (o->call_stop && has_text(a->model->tokenizer, id, o->call_stop))
+        return false; /* what follows it tells */
     return !o->ignore_eos && (moe_config_is_eos(&a->model->config, id) ||
                               is_stop_token(a->model->tokenizer, o->stop_texts, id));
 }
@@ -244,6 +266,12 @@ int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, stru
 
 int moe_answer_end(struct moe_answer *a, int status)
 {
+    const char *stop = a->options->call_stop;
+    const uint8_t *at = stop && a->pending.size
+                            ? memmem(a->pending.data, a->pending.size, stop, strlen(stop))
+                            : NULL;
+    if (at) /* no call has followed it */
+        a->pending.size = (uint64_t)(at - a->pending.data);
     int shown = a->pending.size ? show(a, a->pending.size) : MOE_OK;
     moe_buf_release(&a->pending);
     moe_ids_release(&a->ends);

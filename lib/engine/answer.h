@@ -59,6 +59,8 @@ struct moe_generate_options {
                                  ignored with ignore_eos, these not */
     uint32_t n_stop_ids;
     const char *const *stop_texts;       /* NULL-terminated; NULL: none */
+    const char *call_stop, *call_then;   /* the stop text that ends nothing where this follows it
+                                            (moe_chat_call_stop), and is shown; NULL: none */
     const struct moe_ids *marks;         /* special tokens that are shown, ascending; NULL: none */
     const volatile sig_atomic_t *stop;   /* set by a signal handler; may be NULL */
     const struct moe_progress *progress; /* of a prompt's passes; its `stop` is not used; may be

@@ -451,6 +451,8 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     o.stop_texts = stops;
     o.text = listen;
     o.marks = l->reader ? moe_chat_marks(c->chat) : NULL;
+    if (l->reader && json_array_size(c->tools))
+        o.call_stop = moe_chat_call_stop(c->chat, &o.call_then);
     o.token = options->token ? listen_token : NULL;
     o.ctx = l;
     o.source = c->source.n ? c->source.ids : NULL;

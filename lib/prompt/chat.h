@@ -102,6 +102,9 @@ bool moe_chat_has_role(const struct json_t *message, const char *role);
  * after an answer's text and after a tool call at the end of a conversation, or the plain text
  * there. NULL-terminated; the chat owns them. */
 const char *const *moe_chat_stops(const struct moe_chat *chat);
+/* The one of them that begins calls too, which the template writes as messages of another role, and
+ * *then, what follows it there; NULL: calls begin in another way. Borrowed. */
+const char *moe_chat_call_stop(const struct moe_chat *chat, const char **then);
 
 /* What the n bytes rendered before an answer end with: the beginning of a thought, or the end of
  * one. */
@@ -124,6 +127,9 @@ struct moe_chat_answer {
  */
 void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer, uint64_t n,
                     struct moe_chat_answer *out);
+/* Whether a template's variables ("enable_thinking" and its other names, "reasoning_effort") say
+ * that no thought is wanted. */
+bool moe_chat_no_thought(const struct json_t *variables);
 /* The message member from which the template takes a thought. */
 const char *moe_chat_thought_member(const struct moe_chat *chat);
 /* Whether calls of tools, and thoughts, are known in the form in which the template writes them. */

@@ -88,16 +88,18 @@ static uint64_t hole_end(char hole, const char *next, const char *text, uint64_t
     while (i < n &&
            (hole == CALL_NUMBER ? text[i] >= '0' && text[i] <= '9'
             : hole == CALL_WORD ? text[i] >= 'a' && text[i] <= 'z'
-            : hole == CALL_NAME ? names(text[i])
             : hole == CALL_ANY  ? n - i < n_next || memcmp(text + i, next, n_next) != 0
                                 : text[i] != *next && !(hole == CALL_ID && moe_is_blank(text[i]))))
         i++;
     return i;
 }
 
-/* Whether text begins with a piece; *used: its bytes. */
-static enum match begins_with(const char *piece, const char *text, uint64_t n, uint64_t *used)
+/* Whether text begins with a piece; *used: its bytes. key: what its holes for keys hold; NULL: any.
+ */
+static enum match begins_with_key(const char *piece, const char *key, const char *text, uint64_t n,
+                                  uint64_t *used)
 {
+    const size_t n_key = key ? strlen(key) : 0;
     uint64_t at = 0;
     for (size_t i = 0; piece[i]; i++) {
         if (moe_is_blank(piece[i]) ||
@@ -108,7 +110,13 @@ static enum match begins_with(const char *piece, const char *text, uint64_t n, u
             continue;
         if (at == n)
             return MORE;
-        if (is_hole(piece[i])) {
+        if (piece[i] == CALL_KEY && key) {
+            if (memcmp(text + at, key, n - at < n_key ? n - at : n_key) != 0)
+                return NO;
+            if (n - at < n_key)
+                return MORE;
+            at += n_key;
+        } else if (is_hole(piece[i])) {
             uint64_t end = at + hole_end(piece[i], piece + i + 1, text + at, n - at);
             if (end - at > MAX_ANY || (end == at && piece[i] != CALL_ANY && end < n))
                 return NO;
@@ -121,6 +129,11 @@ static enum match begins_with(const char *piece, const char *text, uint64_t n, u
     }
     *used = at;
     return YES;
+}
+
+static enum match begins_with(const char *piece, const char *text, uint64_t n, uint64_t *used)
+{
+    return begins_with_key(piece, NULL, text, n, used);
 }
 
 static const char *without_blanks(const char *piece)
@@ -201,6 +214,26 @@ static const json_t *tool_named(const struct moe_answer_reader *r, const char *n
             return moe_chat_function(tool);
     }
     return NULL;
+}
+
+/* Finds the tool whose name text begins with: the longest one. */
+static enum match begins_with_tool(const struct moe_answer_reader *r, const char *text, uint64_t n,
+                                   uint64_t *used)
+{
+    size_t i;
+    const json_t *tool;
+    *used = 0;
+    json_array_foreach(r->tools, i, tool)
+    {
+        const json_t *name = json_object_get(moe_chat_function(tool), "name");
+        const size_t length = json_string_length(name);
+        if (!length || memcmp(text, json_string_value(name), length < n ? length : n) != 0)
+            continue;
+        if (length >= n)
+            return MORE;
+        *used = length > *used && !names(text[length]) ? length : *used;
+    }
+    return *used ? YES : NO;
 }
 
 /* The parameters of the tool that is called. */
@@ -397,7 +430,7 @@ static enum match object_begins(struct moe_answer_reader *r, const struct call_f
         return MORE;
     if (found == YES) {
         uint64_t end = at + head;
-        while (end < n && names(text[end]))
+        while (end < n && end - at - head < MAX_NAME && !strchr("\"\\", text[end]))
             end++;
         *name = (struct moe_span){at + head, end - at - head};
         snprintf(pattern, sizeof pattern, "\" , \"%s\" :", form->arguments_key);
@@ -459,13 +492,11 @@ static enum match call_begins(struct moe_answer_reader *r, const struct call_for
             return NO;
         return found;
     }
-    for (end = used; end < n && names(text[end]); end++)
-        ;
-    if (end == n)
-        return end - used < MAX_NAME ? MORE : NO;
-    if (!tool_named(r, text + used, end - used))
-        return NO;
-    out->name = (struct moe_span){used, end - used};
+    found = begins_with_tool(r, text + used, n - used, &end);
+    if (found != YES)
+        return found;
+    out->name = (struct moe_span){used, end};
+    end += used;
     found = begins_with(form->named, text + end, n - end, &more);
     while (found == YES && form->style == CALLS_JSON && end + more < n &&
            moe_is_blank(text[end + more]))
@@ -808,7 +839,12 @@ static int read_parameter(struct moe_answer_reader *r)
     moe_scalar_bytes(&r->scratch, r->key, strlen(r->key));
     moe_buf_text(&r->scratch, ": ");
     bool marks_differ = strcmp(f->text.key_ends, f->other.key_ends) != 0;
-    bool is_text = !f->quote && (marks_differ ? ends_text > 0 : values_taken(r) == MOE_VALUE_TEXT);
+    /* A mark of texts is not believed where the schema has none and both kinds end alike. */
+    const unsigned taken = values_taken(r);
+    const bool may_be_text =
+        taken & MOE_VALUE_TEXT || strcmp(f->text.value_ends, f->other.value_ends) != 0;
+    bool is_text =
+        !f->quote && (marks_differ ? ends_text > 0 && may_be_text : taken == MOE_VALUE_TEXT);
     r->first = false;
     r->state = is_text ? VALUE : LATER;
     r->first_bytes = true;
@@ -824,18 +860,15 @@ static int read_parameter(struct moe_answer_reader *r)
 static enum match value_ends(const char *piece, const char *key, const char *text, uint64_t n,
                              bool json, uint64_t *end, uint64_t *used)
 {
-    char mark[2 * MAX_NAME] = "";
-    size_t length = 0;
-    for (; *piece && length + MAX_NAME < sizeof mark; piece++) /* the key in it is this one */
-        length += (size_t)(*piece == CALL_KEY ? snprintf(mark + length, MAX_NAME, "%s", key)
-                                              : snprintf(mark + length, 2, "%c", *piece));
-    const char *core = without_blanks(mark);
-    uint64_t blanks = (uint64_t)(core - mark), i;
+    const char *core = without_blanks(piece);
+    const char first = *core == CALL_KEY ? *key : *core;
+    uint64_t blanks = (uint64_t)(core - piece), i;
     struct json_walk walk = {0};
     bool begun = false;
     for (i = 0; i < n; i++) {
-        enum match found =
-            text[i] == *core && !walk.in_text ? begins_with(core, text + i, n - i, used) : NO;
+        enum match found = text[i] == first && !walk.in_text
+                               ? begins_with_key(core, key, text + i, n - i, used)
+                               : NO;
         begun |= !moe_is_blank(text[i]);
         json = json && (!begun || walk.depth || walk.in_text || text[i] == '"' || text[i] == '{' ||
                         text[i] == '[');
@@ -845,7 +878,7 @@ static enum match value_ends(const char *piece, const char *key, const char *tex
         }
         if (found == NO)
             continue;
-        *end = i >= blanks && memcmp(text + i - blanks, mark, blanks) == 0 ? i - blanks : i;
+        *end = i >= blanks && memcmp(text + i - blanks, piece, blanks) == 0 ? i - blanks : i;
         *used += i - *end;
         return found;
     }

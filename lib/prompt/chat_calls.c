@@ -801,6 +801,19 @@ void chat_learn_calls(struct chat_probe *p, const char *source, size_t n)
     moe_buf_release(&both);
 }
 
+const char *moe_chat_call_stop(const struct moe_chat *chat, const char **then)
+{
+    const struct call_form *f = &chat->calls[0];
+    const char *lead = chat->n_calls == 0 ? "" : *f->begin ? f->begin : f->open;
+    for (char **stop = chat->stops; *lead && *stop; stop++) {
+        const size_t n = strlen(*stop);
+        *then = lead + n;
+        if (strncmp(lead, *stop, n) == 0 && lead[n] && !strpbrk(lead, "\1\2\3\4\5\6"))
+            return *stop;
+    }
+    return NULL;
+}
+
 void chat_free_calls(struct call_form *form)
 {
     if (!form->borrowed) {

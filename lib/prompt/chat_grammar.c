@@ -35,6 +35,29 @@ static void put_literal(struct moe_buf *out, const char *text, uint64_t n)
     moe_buf_text(out, "\"");
 }
 
+/* Writes any word of small letters but this one. */
+static void put_other_word(struct moe_buf *out, const char *word, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        moe_buf_text(out, " ([");
+        if (word[i] > 'a')
+            moe_buf_printf(out, "a-%c", word[i] - 1);
+        if (word[i] < 'z')
+            moe_buf_printf(out, "%c-z", word[i] + 1);
+        moe_buf_printf(out, "] [a-z]* | \"%c\"", word[i]);
+    }
+    moe_buf_text(out, " [a-z]+");
+    for (size_t i = 0; i < n; i++)
+        moe_buf_text(out, i + 1 < n ? ")?" : ")");
+}
+
+/* The word that marks texts where others have a CALL_WORD, up to what is no small letter. */
+static const char *word_of_texts(const struct call_form *f)
+{
+    const size_t at = strcspn(f->other.key_ends, "\6");
+    return strlen(f->text.key_ends) > at ? f->text.key_ends + at : "";
+}
+
 /* Writes a piece of a form, its holes filled for this function and parameter. */
 static void put_piece(struct writer *w, const char *piece, const char *name, const char *key)
 {
@@ -50,7 +73,8 @@ static void put_piece(struct writer *w, const char *piece, const char *name, con
             moe_buf_text(w->out, " [a-zA-Z0-9]{9}");
             break;
         case CALL_WORD:
-            moe_buf_text(w->out, " [a-z]+");
+            put_other_word(w->out, word_of_texts(w->form),
+                           strspn(word_of_texts(w->form), "abcdefghijklmnopqrstuvwxyz"));
             break;
         case CALL_NUMBER:
             moe_buf_text(w->out, " [0-9] [0-9]?");
@@ -294,6 +318,10 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
                *open = *begin ? f->open : f->open + strspn(f->open, " \t\r\n");
     const char *lead = *begin ? begin : open, *text_ends = moe_chat_text_ends(chat);
     size_t n_mark = mark_of(lead), i;
+    const char *then;
+    if (moe_chat_call_stop(chat, &then)) /* by itself it ends an answer */
+        for (n_mark = strlen(lead); n_mark && strchr(" \t\r\n", lead[n_mark - 1]);)
+            n_mark--;
     const json_t *tool;
     char mark[256];
     if (!wanted->must && (!n_mark || n_mark >= sizeof mark))

@@ -89,6 +89,19 @@ int chat_parse(struct moe_chat *chat, const char *source, uint64_t n, struct moe
 
 /* ---- Rendering ---- */
 
+/* What templates call the wish for a thought. */
+static const char *const thoughts[] = {"enable_thinking", "thinking", "reasoning"};
+enum { N_THOUGHTS = sizeof thoughts / sizeof thoughts[0] };
+
+bool moe_chat_no_thought(const json_t *variables)
+{
+    const char *effort = json_string_value(json_object_get(variables, "reasoning_effort"));
+    bool none = effort && strcmp(effort, "none") == 0;
+    for (int i = 0; i < N_THOUGHTS; i++)
+        none |= json_is_false(json_object_get(variables, thoughts[i]));
+    return none;
+}
+
 static void put_variable(struct moe_jinja_input *in, struct moe_jinja_variable *list,
                          const char *name, const json_t *value, bool caller)
 {
@@ -117,6 +130,8 @@ static int write_with(const struct moe_chat *chat, const struct moe_chat_input *
     put_variable(&in, list, "bos_token", chat->bos, false);
     put_variable(&in, list, "eos_token", chat->eos, false);
     put_variable(&in, list, "documents", json_null(), false);
+    for (int i = 0; i < N_THOUGHTS && moe_chat_no_thought(input->variables); i++)
+        put_variable(&in, list, thoughts[i], json_false(), false);
     json_object_foreach((json_t *)input->variables, name, value)
         put_variable(&in, list, name, value, true);
     put_variable(&in, list, "messages", input->messages, true);
@@ -131,7 +146,7 @@ static int write_once(const struct moe_chat *chat, const struct moe_chat_input *
                       const struct moe_jinja_limits *limits, struct moe_buf *out,
                       struct moe_buf *words, struct moe_err *err)
 {
-    size_t n = OWN_VARIABLES + json_object_size(input->variables);
+    size_t n = OWN_VARIABLES + N_THOUGHTS + json_object_size(input->variables);
     struct moe_jinja_variable *list = moe_alloc(n, sizeof *list, err);
     if (!list)
         return MOE_ERR_MEMORY;
@@ -156,26 +171,62 @@ static bool set_missing(json_t *object, const char *key, json_t *value)
     return true;
 }
 
-/* Gives a schema and those in it what it may leave out, and what goes without saying. False: memory
- * is short. */
+/* Takes null from a schema's types, which some templates spell letter by letter without an end.
+ * False: memory is short. */
+static bool drop_null(json_t *schema)
+{
+    json_t *type = json_object_get(schema, "type"), *null = json_string("null");
+    bool done = null != NULL;
+    for (size_t i = json_array_size(type); i-- > 0;)
+        if (json_equal(json_array_get(type, i), null))
+            json_array_remove(type, i);
+    if (json_equal(type, null) || (json_is_array(type) && json_array_size(type) == 0))
+        json_object_del(schema, "type");
+    else if (json_array_size(type) == 1)
+        done = json_object_set(schema, "type", json_array_get(type, 0)) == 0 && done;
+    json_decref(null);
+    return done;
+}
+
+/* What stands for a schema that is true or false; NULL: it is neither, or memory is short. */
+static json_t *object_for(const json_t *schema)
+{
+    return json_is_true(schema)    ? json_object()
+           : json_is_false(schema) ? json_pack("{s:{}}", "not")
+                                   : NULL;
+}
+
+/* Gives a schema and those in it what it may leave out and what goes without saying, in the words
+ * that templates know. False: memory is short. */
 static bool complete_schema(json_t *schema, int depth)
 {
-    static const char *const within[] = {"properties", "$defs", "definitions",
-                                         "anyOf",      "oneOf", "allOf"};
-    json_t *one;
+    static const char *const within[] = {"properties", "$defs", "definitions", "anyOf",
+                                         "oneOf",      "allOf", "prefixItems"};
+    json_t *one, *object;
     const char *key;
     size_t i;
-    bool done = true;
     if (!json_is_object(schema) || depth > MAX_SCHEMA_DEPTH)
         return true;
-    done = set_missing(schema, "description", json_string("")) &&
-           set_missing(schema, "additionalProperties", json_true()) &&
-           complete_schema(json_object_get(schema, "items"), depth + 1) &&
-           complete_schema(json_object_get(schema, "additionalProperties"), depth + 1);
+    object = object_for(json_object_get(schema, "items"));
+    bool done = (!object || json_object_set_new(schema, "items", object) == 0) &&
+                drop_null(schema) && set_missing(schema, "description", json_string("")) &&
+                set_missing(schema, "additionalProperties", json_true()) &&
+                complete_schema(json_object_get(schema, "items"), depth + 1) &&
+                complete_schema(json_object_get(schema, "additionalProperties"), depth + 1);
     for (size_t w = 0; w < sizeof within / sizeof within[0]; w++) {
         json_t *all = json_object_get(schema, within[w]);
-        json_object_foreach(all, key, one) done = done && complete_schema(one, depth + 1);
-        json_array_foreach(all, i, one) done = done && complete_schema(one, depth + 1);
+        json_object_foreach(all, key, one)
+        {
+            if ((object = object_for(one)) != NULL)
+                done = json_object_set_new(all, key, object) == 0 && done;
+            done = done && complete_schema(json_object_get(all, key), depth + 1);
+        }
+        json_array_foreach(all, i, one)
+        {
+            if ((object = object_for(one)) != NULL)
+                done = json_array_set_new(all, i, object) == 0 && done;
+            done = done && complete_schema(json_array_get(all, i), depth + 1);
+        }
     }
     return done;
 }
@@ -216,7 +267,8 @@ int chat_write(const struct moe_chat *chat, const struct moe_chat_input *input,
     struct moe_chat_input whole = *input;
     json_t *tools = NULL, *variables = NULL;
     int status = write_once(chat, input, limits, out, words, err);
-    if (status != MOE_ERR_FORMAT)
+    const bool endless = status == MOE_ERR_LIMIT && !limits && json_array_size(input->tools);
+    if (status != MOE_ERR_FORMAT && !endless)
         return status;
     const bool copied =
         (!input->tools || moe_json_copy(&tools, input->tools, &again) == MOE_OK) &&

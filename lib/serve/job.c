@@ -1051,7 +1051,7 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
         status = moe_sampler_new(&sampler, &sampling, l->engine->model->config.vocab, err);
     if (status != MOE_OK)
         return status;
-    const struct moe_generate_request request = {
+    struct moe_generate_request request = {
         .prompt = j->of->ids.ids,
         .n_prompt = j->of->ids.n,
         .sampler = sampler,
@@ -1079,6 +1079,8 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
         .work = &j->work,
         .ended = on_ended,
     };
+    if (j->reader && r->tools)
+        request.options.call_stop = moe_chat_call_stop(l->chat, &request.options.call_then);
     const uint32_t sequence = moe_generator_free_sequence(x->batch);
     const struct moe_prompt_text text = {request.owner, request.prompt, request.n_prompt};
     if (x->server->prompt_cache && sequence != UINT32_MAX)

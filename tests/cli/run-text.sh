@@ -158,6 +158,40 @@ expect_stdout_like '*"arguments": {"path": "*"}}
 </tool_call><|im_end|>
 <|im_start|>tool
 found<|im_end|>*' "... which joins the messages"
+# Calls that are messages of another role begin with what ends an answer.
+cat >"$tmp/roles.jinja" <<'END'
+{% if tools %}functions<|role|>
+{{ tools|tojson }}<|sep|>
+
+{% endif %}{% for m in messages %}{{ m.role }}<|role|>
+{{ m.content }}<|sep|>
+
+{% if m.tool_calls %}function call<|role|>
+{"name": "{{ m.tool_calls[0].function.name }}", "arguments": {{ m.tool_calls[0].function.arguments|tojson }}}<|sep|>
+
+{% endif %}{% endfor %}{% if add_generation_prompt %}assistant<|role|>
+{% endif %}
+END
+roles="--template-file $tmp/roles.jinja --tools $tmp/tools --temp 0"
+echo 'root ::= "Hm<|sep|>\n\nfunction call<|role|>\n{\"name\": \"find\", \"arguments\": {\"path\": \"a\"}}"' >"$tmp/says"
+moe -p x $roles --grammar "$tmp/says"
+expect_stdout 'Hm
+
+-> find({"path": "a"})' "a call behind what ends an answer"
+moe -p x --template-file "$tmp/roles.jinja" --temp 0 --grammar "$tmp/says"
+expect_stdout 'Hm' "... is none without tools"
+echo 'root ::= "Hm<|sep|>\n\nuser<|role|>\nmore"' >"$tmp/says"
+moe -p x $roles --grammar "$tmp/says"
+expect_stdout 'Hm' "... and what is no call ends there"
+moe -p x $roles --tool-choice find -n 60 --json
+expect_stdout_like '*"tool_calls": \[{*"name": "find", "arguments": "{\\"path\\": \\"[ab]\\"}"}}\]}, "finish_reason": "tool_calls"}' \
+    "... and one that must come does"
+# A thought that the template opens and nobody wants is closed before a call that must come.
+sed 's/^{{ m.content }}/{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n<\/think>\n\n{% endif %}&/
+s/^{% endif %}$/<think>\n&/' tests/data/calls.jinja >"$tmp/thinks.jinja"
+echo '{"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"enable_thinking": false}}' >"$tmp/messages"
+moe --messages "$tmp/messages" --template-file "$tmp/thinks.jinja" --tools "$tmp/tools" --temp 0 --tool-choice find -n 60 --json
+expect_stdout_like '{"message": {*"tool_calls": \[{*"finish_reason": "tool_calls"}' "an opened thought is closed where none is wanted"
 moe -p x $calling --tool-choice other
 error_line 2 "moe-run: option --tool-choice: 'other' is none of the tools*" "a tool that is none"
 echo '[{"name": 1}]' >"$tmp/tools"

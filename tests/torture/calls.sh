@@ -23,7 +23,7 @@ printf '| %-50s | %6s | %7s | %7s | %6s |\n' template right 'cut off' refused wr
 for template in tests/data/calls.jinja ${CHAT_TEMPLATES:+"$CHAT_TEMPLATES"/*.jinja}; do
     name=$(basename "$template" .jinja)
     rm -f "$tmp/results"
-    run "$bin/moe-run" "$tmp/long.moe" --template-file "$template" --requests "$tmp/requests" -o "$tmp/results"
+    run "$bin/moe-run" "$tmp/long.moe" -c 8192 --template-file "$template" --requests "$tmp/requests" -o "$tmp/results"
     if [ ! -s "$tmp/results" ]; then
         result 1 "$name: the requests are answered"
         continue

@@ -343,6 +343,23 @@ static void what_templates_take_for_granted_is_there(void **state)
         MOE_OK);
     assert_string_equal(got, "[]|1900-01-00 00:00:00|q");
     moe_chat_free(functions);
+    /* They do not end for null among types, or take a schema for an object. */
+    struct moe_chat *types = open_chat(
+        "{% macro t(s) %}{% if s.type in ['string', 'array'] %}{{ s.type }}{% elif s.type is "
+        "iterable %}{% for x in s.type %}{{ t({'type': x}) }}{% endfor %}{% endif %}"
+        "{{ s.get('x', '') }}{% endmacro %}{% for tool in tools or [] %}{{ tool.function.name }}{% "
+        "for k, v in "
+        "tool.function.parameters.properties|items %}({{ k + t(v) }}{% if v.type == 'array' %}"
+        "{{ t(v['items']) }}{% endif %}){% endfor %}{% endfor %}" EACH("{{ m.content }}"));
+    assert_int_equal(
+        render(types, "[{\"role\":\"user\",\"content\":\"q\"}]",
+               "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{\"type\":"
+               "[\"string\",\"null\"]},\"b\":{\"type\":\"null\"},\"c\":{\"type\":\"array\","
+               "\"items\":false},\"d\":true}}}}]",
+               got, sizeof got),
+        MOE_OK);
+    assert_string_equal(got, "f(astring)(b)(carray)(d)q");
+    moe_chat_free(types);
     /* What it fails for otherwise is said as it was. */
     struct moe_chat *fails =
         open_chat("{{ tools[0].function.other + 'x' }}" EACH("{{ m.content }}"));

@@ -191,8 +191,9 @@ static bool round_trip(const char *name, const char *source, const json_t *tools
         }
         char *answer = strdup(text + same);
         static const char turn[] = "<|START_OF_TURN_TOKEN|>"; /* behind what Command R+ writes */
+        const char *then, *call_stop = moe_chat_call_stop(chat, &then);
         for (const char *const *stop = moe_chat_stops(chat); *stop; stop++) {
-            char *at = strstr(answer, *stop);
+            char *at = strstr(answer + (*stop == call_stop), *stop);
             if (at)
                 *at = 0;
         }
@@ -250,7 +251,6 @@ static const char *const not_read[][2] = {
     {"DeepSeek-R1-Distill", "leaves out tools"},
     {"DeepSeek-V3.1.", "leaves out tools"},
     {"SmolLM3", "leaves out tools"},
-    {"GigaChat3-10B", "writes calls as messages of another role"},
     {"LFM2-8B", "writes no calls"}, /* but they are read */
     {"LFM2.5-Instruct", "writes no calls"},
     {"granite-3.3", "writes no calls"},
@@ -330,6 +330,15 @@ static void published_templates_read_their_own_calls(void **state)
     TURN("[TOOL_CALLS] [" FOR_CALLS(                                                               \
         "{% if loop.index > 1 %}, {% endif %}{\"name\": \"{{ c.function.name }}\", "               \
         "\"arguments\": {{ c.function.arguments|tojson }}, \"id\": \"{{ c.id }}\"}") "]")
+#define TYPED                                                                                      \
+    TURN(FOR_CALLS("<call {{ c.function.name }}>{% for k, v in c.function.arguments|items %}"      \
+                   "<p name=\"{{ k }}\" type=\"{{ 'string' if v is string else 'number' }}\">"     \
+                   "{{ v if v is string else v|tojson }}</p>{% endfor %}</call>"))
+#define OTHER_ROLE                                                                                 \
+    TOOLS EACH("{{ m.role }}<|role|>\n{{ m.content }}<|sep|>\n\n{% if m.tool_calls %}"             \
+               "function call<|role|>\n{\"name\": \"{{ m.tool_calls[0].function.name }}\", "       \
+               "\"arguments\": {{ m.tool_calls[0].function.arguments|tojson }}}<|sep|>\n\n"        \
+               "{% endif %}") "{% if add_generation_prompt %}assistant<|role|>\n{% endif %}"
 #define BARE                                                                                       \
     TURN("{\"name\": \"{{ m.tool_calls[0].function.name }}\", \"parameters\": "                    \
          "{{ m.tool_calls[0].function.arguments|tojson }}}")
@@ -468,6 +477,14 @@ static const struct {
     {BARE, "See {\"name\": \"find_file\", \"parameters\": {}}",
      "C:See {\"name\": \"find_file\", \"parameters\": {}}"},
     {BARE, "{\"path\": 1}", "C:{\"path\": 1}"},
+    /* Texts have marks of their own, which are not believed of a value that is none. */
+    {TYPED, "<call find_file><p name=\"path\" type=\"string\">4</p></call>",
+     "find_file({\"path\": \"4\"})"},
+    {TYPED, "<call find_file><p name=\"lines\" type=\"string\">[4]</p></call>",
+     "find_file({\"lines\": [4]})"},
+    /* A call is a message of another role. */
+    {OTHER_ROLE, "Hm<|sep|>\n\nfunction call<|role|>\n{\"name\": \"find_file\", \"arguments\": {}}",
+     "C:Hm|find_file({})"},
     /* Forms that the template does not write. */
     {TURN("") "{# <|tool_call_start|> #}",
      "<|tool_call_start|>[get_weather(city=\"a\\\"\", days=3), find_file(lines=[1, "
@@ -549,6 +566,13 @@ static const struct {
      "\"123456789\"}]",
      true, NULL},
     {BARE, "{\"name\": \"find_file\", \"parameters\": {\"path\": \"a\"}}", true, NULL},
+    {OTHER_ROLE,
+     "<|sep|>\n\nfunction call<|role|>\n{\"name\": \"find_file\", \"arguments\": {\"path\": "
+     "\"a\"}}",
+     true, NULL},
+    {OTHER_ROLE, "Hm<|sep|>\n\nuser<|role|>\nHm", false, NULL},
+    {OTHER_ROLE, "Hm<|sep|>\n\nfunction call<|role|>\n{\"name\": \"other", false,
+     "Hm<|sep|>\n\nfunction call<|role|>\n{\"name\": \""},
 };
 
 static void calls_are_held_to_form_and_schema(void **state)
@@ -627,6 +651,12 @@ static const struct {
     {CODER, "{\"anyOf\":[{\"$ref\":\"#/$defs/colour\"},{\"type\":\"integer\"}]}", "12", "12"},
     {CODER, "{\"anyOf\":[{\"$ref\":\"#/$defs/colour\"},{\"type\":\"integer\"}]}", "blue", NULL},
     {CODER, "{\"allOf\":[{\"type\":\"string\"},{\"maxLength\":2}]}", "abc", NULL},
+    {TYPED, "{\"type\":\"object\"}", "object\">{\"x\":1}", "{\"x\":1}"},
+    {TYPED, "{\"type\":\"object\"}", "string\">{\"x\":1}", NULL},
+    {TYPED, "{\"anyOf\":[{\"const\":\"a\"},{\"type\":\"integer\"}]}", "string\">a", "\"a\""},
+    {TYPED, "{\"anyOf\":[{\"const\":\"a\"},{\"type\":\"integer\"}]}", "string\">12", NULL},
+    {TYPED, "{\"anyOf\":[{\"const\":\"a\"},{\"type\":\"integer\"}]}", "str\">12", "12"},
+    {TYPED, "{\"anyOf\":[{\"const\":\"a\"},{\"type\":\"integer\"}]}", "strings\">12", "12"},
     {QUOTES, "{\"type\":\"string\",\"maxLength\":2}", "<|q|>ab<|q|>", "\"ab\""},
     {QUOTES, "{\"type\":\"string\",\"maxLength\":2}", "<|q|>abc<|q|>", NULL},
     {QUOTES, "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^a$\"},{\"type\":\"integer\"}]}", "12",
@@ -660,6 +690,8 @@ static void texts_are_told_by_their_schemas(void **state)
                  strcmp(texts[i].template, CODER) == 0
                      ? "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n"
                        "</function>\n</tool_call>"
+                 : strcmp(texts[i].template, TYPED) == 0
+                     ? "<call f><p name=\"a\" type=\"%s</p></call>"
                      : "<|call>f{a:%s}<call|>",
                  texts[i].value);
         size_t n = grammar_takes(chat, tools, true, MOE_THOUGHT_NONE, false, answer);
@@ -717,6 +749,68 @@ static void names_that_forms_cannot_write_are_refused(void **state)
     }
 }
 
+/* A mark that names its parameter is that of this name, whatever bytes it has. */
+static void names_have_any_bytes(void **state)
+{
+    struct moe_chat *chat;
+    struct moe_err err = {0};
+    struct moe_buf got = {0};
+    assert_ok(moe_chat_open(&chat, "t", ELEMENTS, strlen(ELEMENTS), fixture.model->tokenizer, &err),
+              &err);
+    for (char c = 1; c < 8; c++) {
+        char name[] = {'n', c, ' ', '1', 0}, answer[160], said[80];
+        json_t *tools =
+            json_pack("[{s:{s:s,s:{s:s,s:{s:{s:s}}}}}]", "function", "name", "f", "parameters",
+                      "type", "object", "properties", name, "type", "string");
+        snprintf(answer, sizeof answer,
+                 "<|e|><call f><|e|><%s>a <|e|></n1 1> b <|e|></n%c1> c<|e|></%s><|e|></call>",
+                 name, c, name);
+        snprintf(said, sizeof said, "f({\"n\\u%04x 1\": \"a <|e|></n1 1> b <|e|></n\\u%04x1> c\"})",
+                 c, c);
+        for (size_t step = 1; step < 8; step++)
+            assert_string_equal(read_answer(chat, tools, false, answer, step, &got), said);
+        json_decref(tools);
+    }
+    moe_buf_release(&got);
+    moe_chat_free(chat);
+}
+
+/* A function may have any name that its tool has, also one that begins like another's. */
+static void functions_have_any_names(void **state)
+{
+    static const struct {
+        const char *template, *answer;
+    } forms[] = {
+        {HERMES, "<tool_call>\n{\"name\": \"%s\", \"arguments\": {}}\n</tool_call>"},
+        {CODER, "<tool_call>\n<function=%s>\n</function>\n</tool_call>"},
+        {SECTION, "<|begin|><|call|>functions.%s:0<|args|>{}<|done|><|end|>"},
+    };
+    static const char *const names[] = {"find", "find:all", "find.a", "mcp:d\xc3\xa9j\xc3\xa0"};
+    json_t *tools = json_array();
+    struct moe_buf got = {0};
+    for (size_t k = 0; k < 4; k++)
+        json_array_append_new(tools, json_pack("{s:{s:s}}", "function", "name", names[k]));
+    for (size_t i = 0; i < 12; i++) {
+        struct moe_chat *chat;
+        struct moe_err err = {0};
+        char answer[160], said[80];
+        const char *template = forms[i % 3].template, *name = names[i / 3];
+        assert_ok(
+            moe_chat_open(&chat, "t", template, strlen(template), fixture.model->tokenizer, &err),
+            &err);
+        snprintf(answer, sizeof answer, forms[i % 3].answer, name);
+        snprintf(said, sizeof said, "%s({})", name);
+        for (size_t step = 1; step < 8; step++)
+            assert_string_equal(read_answer(chat, tools, false, answer, step, &got), said);
+        snprintf(answer, sizeof answer, forms[i % 3].answer, "findall");
+        snprintf(said, sizeof said, "%.6s", read_answer(chat, tools, false, answer, 3, &got));
+        assert_string_equal(said, i % 3 == 2 ? "C:<|be" : "C:<too");
+        moe_chat_free(chat);
+    }
+    moe_buf_release(&got);
+    json_decref(tools);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -724,6 +818,8 @@ int main(void)
         cmocka_unit_test(calls_are_held_to_form_and_schema),
         cmocka_unit_test(texts_are_told_by_their_schemas),
         cmocka_unit_test(names_that_forms_cannot_write_are_refused),
+        cmocka_unit_test(names_have_any_bytes),
+        cmocka_unit_test(functions_have_any_names),
         cmocka_unit_test(published_templates_read_their_own_calls),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
