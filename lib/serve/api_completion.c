@@ -24,8 +24,15 @@ static int put_shared(struct moe_request *r, json_t *to, const json_t *body, str
                                        "grammar", "json_schema", "ignore_eos", "draft"};
     static const char *const not_done[] = {"n_probs", "return_tokens", "lora"};
     static const char *const kept[] = {"response_fields", NULL};
-    const json_t *most = json_object_get(body, "n_predict");
+    const json_t *fields = json_object_get(body, "response_fields"), *field;
+    size_t at;
     MOE_TRY(chat_check(m, body, "", members));
+    json_array_foreach(fields, at, field)
+    {
+        if (!json_is_string(field))
+            return moe_fail(m->err, MOE_ERR_FORMAT,
+                            REQUEST ": 'response_fields[%zu]' is not a text", at);
+    }
     for (size_t i = 0; i < sizeof not_done / sizeof not_done[0]; i++) {
         const json_t *value = json_object_get(body, not_done[i]);
         if (json_is_true(value) || json_array_size(value) || json_number_value(value) > 0)
@@ -35,9 +42,8 @@ static int put_shared(struct moe_request *r, json_t *to, const json_t *body, str
     }
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         chat_take(m, to, same[i], body, same[i]);
-    chat_put(m, to, "max_tokens", json_integer(UINT32_MAX));
-    if (!json_is_number(most) || json_number_value(most) >= 0) /* below 0: without a limit */
-        chat_take(m, to, "max_tokens", body, "n_predict");
+    chat_put(m, to, "n_predict", json_integer(-1));
+    chat_take(m, to, "n_predict", body, "n_predict");
     if (json_is_false(json_object_get(body, "cache_prompt")))
         chat_ignore(r, "", "cache_prompt");
     chat_keep(r, m, body, kept);
@@ -125,7 +131,7 @@ static int infill_to_chat(struct moe_request *r, json_t **out, const json_t *bod
     return chat_end(m, status);
 }
 
-static const char *const renamed[][2] = {{"max_tokens", "n_predict"}, {NULL, NULL}};
+static const char *const renamed[][2] = {{NULL, NULL}};
 
 /* ---- Replies ---- */
 
@@ -204,7 +210,7 @@ static bool pick_fields(const struct moe_reply *r, struct moe_buf *whole)
     const json_t *fields = json_object_get(asked, "response_fields");
     json_array_foreach(fields, i, path)
     {
-        const char *at = json_string_value(path) ? json_string_value(path) : "";
+        const char *at = json_string_value(path);
         json_t *value = *at ? all : NULL;
         char key[64];
         for (int n = 0; value && sscanf(at, "%63[^/]%n", key, &n) == 1; at += n + (at[n] == '/'))

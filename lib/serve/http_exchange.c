@@ -14,6 +14,7 @@
 #include <zstd_errors.h>
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "fmt/emit.h"
 #include "serve/http_internal.h"
 
@@ -496,7 +497,12 @@ enum { STREAM_PIECE = 16 << 10 };
 
 const char *http_header(const struct exchange *x, const char *name)
 {
-    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+    const char *value = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+    /* libmicrohttpd leaves the blanks behind a value, which are none of it, in memory of the
+     * connection's own. */
+    for (size_t n = value ? strlen(value) : 0; n && moe_is_blank(value[n - 1]); n--)
+        ((char *)(uintptr_t)value)[n - 1] = 0;
+    return value;
 }
 
 /* Queues the response, which is NULL if memory was short. */

@@ -312,24 +312,30 @@ static int read_logprobs(struct moe_request *r, const json_t *body, struct moe_e
 
 static int read_max_tokens(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
-    static const char *const keys[] = {"max_tokens", "max_completion_tokens"};
-    bool given = false, none = json_number_value(json_object_get(body, keys[0])) == -1;
-    r->max_tokens = r->kind == MOE_REQUEST_TEXT && !none ? TEXT_MAX_TOKENS : UINT64_MAX;
-    for (int i = 0; i < 2; i++) {
+    /* llama.cpp's n_predict has -2, too: until the context is full. */
+    static const char *const keys[] = {"max_tokens", "max_completion_tokens", "n_predict"};
+    const char *given = NULL;
+    r->max_tokens = r->kind == MOE_REQUEST_TEXT ? TEXT_MAX_TOKENS : UINT64_MAX;
+    for (int i = 0; i < 3; i++) {
         uint32_t n = 0;
         const json_t *value = json_object_get(body, keys[i]);
-        if (!is_given(value) || json_number_value(value) == -1) /* as some write "no limit" */
+        const double number = json_number_value(value);
+        const bool none = number == -1 || (number == -2 && i == 2);
+        if (!is_given(value))
             continue;
-        if (json_number_value(value) < 0)
+        if (number < 0 && !none)
             return moe_fail(err, MOE_ERR_FORMAT,
-                            REQUEST ": '%s' is %.17g, expected -1, for no limit, or 0 to %u",
-                            keys[i], json_number_value(value), UINT32_MAX);
+                            REQUEST ": '%s' is %.17g, expected -1%s, for no limit, or 0 to %u",
+                            keys[i], number, i == 2 ? " or -2" : "", UINT32_MAX);
+        if (none && !given)
+            r->max_tokens = UINT64_MAX;
+        if (none)
+            continue;
         MOE_TRY(moe_json_get_u32(REQUEST, body, keys[i], UINT32_MAX, false, &n, err));
         if (given && n != r->max_tokens)
-            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s' and '%s' differ", keys[1],
-                            keys[0]);
+            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s' and '%s' differ", keys[i], given);
         r->max_tokens = n;
-        given = true;
+        given = keys[i];
     }
     MOE_TRY(moe_json_get_u32(REQUEST, body, "min_tokens", UINT32_MAX, false, &r->min_tokens, err));
     return r->min_tokens <= r->max_tokens
@@ -456,7 +462,6 @@ static const struct {
     {"guided_json", "", 0},
     {"guided_regex", "", 0},
     {"length_penalty", "", 1},
-    {"n_predict", "", 0},
     {"prompt_logprobs", "", 0},
     {"structured_outputs", "", 0},
     {"tfs_z", "", 1},
@@ -650,10 +655,31 @@ static int read_tools(struct moe_request *r, const json_t *body, struct moe_err 
     return copy_value(r, &r->tools, tools, err);
 }
 
+/* Whether a thought is wanted, as the APIs of some makers have it; NULL: it is not said. */
+static json_t *wanted_thought(const json_t *body)
+{
+    const json_t *thinking = json_object_get(body, "thinking"),
+                 *type = json_object_get(thinking, "type");
+    const json_t *own =
+        json_is_boolean(thinking) ? thinking : json_object_get(body, "enable_thinking");
+    return json_is_boolean(own)   ? json_boolean(json_is_true(own))
+           : json_is_string(type) ? json_boolean(strcmp(json_string_value(type), "disabled") != 0)
+                                  : NULL;
+}
+
+static int set_variable(struct moe_request *r, const char *name, json_t *value, struct moe_err *err)
+{
+    return json_object_set_new(r->variables, name, value) == 0
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
+}
+
 static int read_variables(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
-    const json_t *given = json_object_get(body, "chat_template_kwargs");
-    const json_t *effort = json_object_get(body, "reasoning_effort");
+    const json_t *given = json_object_get(body, "chat_template_kwargs"),
+                 *effort = json_object_get(body, "reasoning_effort"),
+                 *thinking = json_object_get(body, "thinking");
+    bool enabled;
     if (is_given(given) && !json_is_object(given))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'chat_template_kwargs' is not an object");
     if (json_object_size(given) > MOE_REQUEST_MAX_VARIABLES)
@@ -662,18 +688,22 @@ static int read_variables(struct moe_request *r, const json_t *body, struct moe_
                         json_object_size(given), MOE_REQUEST_MAX_VARIABLES);
     if (is_given(effort) && !json_is_string(effort))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'reasoning_effort' is not a text");
-    if (json_object_size(given) == 0 && !is_given(effort))
-        return MOE_OK;
-    static const char *const thoughts[] = {"enable_thinking", "thinking", "reasoning"};
-    for (size_t i = 0; i < sizeof thoughts / sizeof thoughts[0]; i++)
-        r->no_thought |= json_is_false(json_object_get(given, thoughts[i]));
-    json_t *none = is_given(given) ? NULL : json_object();
-    int status = copy_value(r, &r->variables, is_given(given) ? given : none, err);
+    if (is_given(thinking) && !json_is_boolean(thinking) &&
+        !json_is_string(json_object_get(thinking, "type")))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'thinking' is neither true, false nor an object with a 'type'");
+    MOE_TRY(moe_json_get_bool(REQUEST, body, "enable_thinking", false, &enabled, err));
+    json_t *wanted = wanted_thought(body), *none = is_given(given) ? NULL : json_object();
+    int status = MOE_OK;
+    if (json_object_size(given) || is_given(effort) || wanted)
+        status = copy_value(r, &r->variables, is_given(given) ? given : none, err);
+    if (status == MOE_OK && is_given(effort))
+        status = set_variable(r, "reasoning_effort", json_string(json_string_value(effort)), err);
+    if (status == MOE_OK && wanted && !json_object_get(given, "enable_thinking"))
+        status = set_variable(r, "enable_thinking", json_incref(wanted), err);
     json_decref(none);
-    if (status == MOE_OK && is_given(effort) &&
-        json_object_set_new(r->variables, "reasoning_effort",
-                            json_string(json_string_value(effort))) != 0)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
+    json_decref(wanted);
+    r->no_thought = moe_chat_no_thought(r->variables);
     return status;
 }
 
@@ -847,6 +877,7 @@ static const struct {
     {"best_of", BOTH},
     {"max_tokens", BOTH},
     {"max_completion_tokens", BOTH},
+    {"n_predict", BOTH},
     {"seed", BOTH},
     {"stop", BOTH},
     {"stream_options", BOTH},
@@ -862,6 +893,8 @@ static const struct {
     {"parallel_tool_calls", MOE_REQUEST_CHAT},
     {"chat_template_kwargs", MOE_REQUEST_CHAT},
     {"reasoning_effort", MOE_REQUEST_CHAT},
+    {"enable_thinking", MOE_REQUEST_CHAT},
+    {"thinking", MOE_REQUEST_CHAT},
     {"logprobs", MOE_REQUEST_TEXT},
     {"prompt", MOE_REQUEST_TEXT},
     {"suffix", BOTH},

@@ -106,6 +106,10 @@ post /completion '{"prompt":"Once upon a","n_predict":1,"temperature":0,"stream"
 says 'data: {"index":0,"content":" time","tokens":\[\],"id_slot":0,"stop":false}??data: {"content":"","timings/predicted_n":1}*' \
     "... in a stream, whose end has the fields that were asked for"
 check "... and says what had no effect" grep -qi '^x-moe-ignored: t_max_predict_ms' "$tmp/head"
+post /completion '{"prompt":"x","response_fields":["content",3]}'
+says "*'response_fields\[1\]' is not a text*" "... and takes paths as its fields"
+post /completion '{"prompt":"x","n_predict":-5}'
+says "*'n_predict' is -5, expected -1 or -2, for no limit, or 0 to 4294967295*" "... and numbers of tokens that llama.cpp has"
 post /infill '{"input_prefix":"a","input_suffix":"b"}'
 says '*the model has no tokens to fill in the middle*' "/infill needs a model that can"
 post /tokenize '{"content":"a","prompt":"b"}'

@@ -253,8 +253,8 @@ error_is 401 "key" "no key"
 has_header "www-authenticate: Bearer" "... says how"
 ask /v1/models -H "Authorization: Bearer sk-firs"
 error_is 401 "key" "a wrong key"
-ask /v1/models -H "Authorization: Bearer sk-second"
-is 200 "a right one"
+ask /v1/models -H "Authorization: Bearer sk-second "
+is 200 "a right one, without the blanks behind it"
 ask /metrics
 is 401 "/metrics wants one"
 ask /health

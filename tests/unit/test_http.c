@@ -477,6 +477,8 @@ static const struct requirement {
      KEEPS},
     {"5: a colon", "GET /health HTTP/1.1\r\nX\r\n" OF_HOST "\r\n", "400", CLOSES},
     {"5: a name", "GET /health HTTP/1.1\r\n: x\r\n" OF_HOST "\r\n", "400", CLOSES},
+    {"5: blanks behind a value", "GET /health HTTP/1.1\r\nHost: localhost \t\r\n\r\n", "200",
+     KEEPS},
     {"5.1: no blank after a name", "GET /health HTTP/1.1\r\n" OF_HOST "Content-Length : 5\r\n\r\n",
      "400", CLOSES},
     {"6.1: chunked with a length",
@@ -632,6 +634,7 @@ static void compressed_bodies_keep_to_the_limits(void **state)
         struct moe_buf body = {0};
         append_frame(&body, FINE, sizeof FINE - 1, c);
         sends_encoded(name, &body, "HTTP/1.1 200", "");
+        sends_encoded(c == GZIP ? "gzip \t" : "zstd ", &body, "HTTP/1.1 200", ""); /* RFC 9112, 5 */
         append_frame(&body, blanks, LIMIT + 1 - sizeof FINE, c); /* several: up to the limit */
         sends_encoded(also, &body, "HTTP/1.1 200", "");
         append_frame(&body, " ", 1, c); /* and beyond */

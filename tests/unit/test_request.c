@@ -129,8 +129,23 @@ static void chats_keep_all_members(void **state)
                         "high");
     assert_string_equal(moe_request_field(r, "prompt"), "ab");
     moe_request_free(r);
+    r = parse(MOE_REQUEST_CHAT, "{" HELLO ", \"reasoning_effort\": \"none\", \"n_predict\": 0}");
+    assert_true(r->no_thought);
+    assert_true(r->max_tokens == 0);
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_CHAT, "{" HELLO ", \"thinking\": {\"type\": \"disabled\"}}");
+    assert_true(r->no_thought);
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_CHAT, "{" HELLO ", \"enable_thinking\": false, "
+                                "\"chat_template_kwargs\": {\"enable_thinking\": true}}");
+    assert_false(r->no_thought);
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_CHAT, "{" HELLO ", \"thinking\": true}");
+    assert_true(json_is_true(json_object_get(r->variables, "enable_thinking")));
+    moe_request_free(r);
     r = parse(MOE_REQUEST_CHAT, "{" HELLO ", \"tools\": [{\"type\": \"function\", \"function\": "
                                 "{\"name\": \"f\"}}], \"tool_choice\": \"none\"}");
+    assert_false(r->no_thought);
     assert_null(r->tools);
     assert_null(r->variables);
     moe_request_free(r);
@@ -213,6 +228,8 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"\"top_logprobs\": 2", "'top_logprobs' needs 'logprobs'"},
         {"\"max_tokens\": -2", "'max_tokens' is -2"},
         {"\"max_tokens\": 1, \"max_completion_tokens\": 2", "'max_completion_tokens' and 'max_"},
+        {"\"n_predict\": -5", "'n_predict' is -5, expected -1 or -2, for no limit, or 0 to 42"},
+        {"\"n_predict\": 1, \"max_completion_tokens\": 2", "'n_predict' and 'max_completion_"},
         {"\"stop\": 3", "'stop' is neither a text nor a list"},
         {"\"stop\": [1]", "'stop[0]' is not a text"},
         {"\"stop\": \"a\\u0000b\"", "'stop' has a NUL"},
@@ -229,6 +246,8 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
          "'tool_choice' is none of auto, none, required"},
         {"\"chat_template_kwargs\": [1]", "'chat_template_kwargs' is not an object"},
         {"\"reasoning_effort\": 3", "'reasoning_effort' is not a text"},
+        {"\"thinking\": {\"budget\": 3}", "'thinking' is neither true, false nor an object with"},
+        {"\"enable_thinking\": 1", "'enable_thinking' is a number, true or false was expected"},
         {"\"logit_bias\": 1", "'logit_bias' is neither an object nor a list"},
         {"\"logit_bias\": {\"1\": -101}", "'logit_bias' has a bias that is neither -100 to 100"},
         {"\"logit_bias\": {\"1\": true}", "'logit_bias' has a bias that is neither -100 to 100"},
