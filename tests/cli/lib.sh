@@ -15,6 +15,7 @@
 #   figure KEY                prints a total of the --stats-json in $json; some KEY, none KEY: whether
 #                             it is above 0, is 0; adds_up: whether the kinds of activations do
 # $bin: the programs. $tmp: a scratch directory. pack: makes the bundled model's pack once, $tiny.
+#   pack_with_marks: one of it, $marked, whose special tokens are called what others call those to fill in the middle
 # listen PROGRAM PACK OPTION...: starts a server in the background: $server, $url, $port, what it says in $tmp/log;
 #   served NAME OPTION...: a figure of /metrics, summed over labels (OPTION: of $load, tests/tools/http_load.c)
 # derive DIR OPTION...: makes a collection of different packs of it, with requests (tests/tools/derive.c)
@@ -160,6 +161,19 @@ listen() { # PROGRAM PACK OPTION...
     done
     cat "$tmp/log" >&2
     return 1
+}
+
+pack_with_marks() {
+    mkdir "$tmp/marked"
+    marked=$tmp/marked.moe
+    for file in "$checkpoint"/*; do
+        case $file in
+        *.json) sed 's/<|endoftext|>/<fim_prefix>/g; s/<|im_start|>/<fim_suffix>/g; s/<|im_end|>/<fim_middle>/g' "$file" \
+            >"$tmp/marked/${file##*/}" ;;
+        *) ln -s "$(realpath "$file")" "$tmp/marked" ;;
+        esac
+    done
+    run "$bin/moe-quantize" -q -o "$marked" "$tmp/marked"
 }
 
 served() { # NAME OPTION...

@@ -137,23 +137,14 @@ check "tokens lie where the text has them, and what begins a text is none of it"
 
 # ---- Between two texts ----
 
-# The bundled model, its three special tokens called what others call the marks.
-mkdir "$tmp/marked"
-for file in "$checkpoint"/*; do
-    case $file in
-    *.json) sed 's/<|endoftext|>/<fim_prefix>/g; s/<|im_start|>/<fim_suffix>/g; s/<|im_end|>/<fim_middle>/g' "$file" \
-        >"$tmp/marked/${file##*/}" ;;
-    *) ln -s "$(realpath "$file")" "$tmp/marked" ;;
-    esac
-done
-run "$bin/moe-quantize" -q -o "$tmp/marked.moe" "$tmp/marked"
+pack_with_marks
 once=$(sed -n 's/.*"Once": *\([0-9]*\).*/\1/p' "$checkpoint/tokenizer.json")
 he=$(sed -n 's/.*"he": *\([0-9]*\).*/\1/p' "$checkpoint/tokenizer.json")
 {
     echo '{"custom_id": "between", "prompt": "Once", "suffix": "he", "max_tokens": 8, "temperature": 0, "ignore_eos": true}'
     echo '{"custom_id": "written", "prompt": [4093, 4093, '"$once"', 4094, '"$he"', 4095], "max_tokens": 8, "temperature": 0, "ignore_eos": true}'
 } >"$tmp/between"
-run "$bin/moe-run" "$tmp/marked.moe" --requests "$tmp/between"
+run "$bin/moe-run" "$marked" --requests "$tmp/between"
 check "a suffix is written behind its mark" grep -q '"between".*"prompt_tokens":6,' "$out"
 check "... as whoever writes the marks has it" [ "$(text_of between "$out")" = "$(text_of written "$out")" ]
 run "$bin/moe-run" "$tiny" --requests "$tmp/between"

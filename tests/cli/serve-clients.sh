@@ -1,4 +1,4 @@
-# moe-serve as others use it: the official openai client, coding agents and, in headless Chromium, the chat page.
+# moe-serve as others use it: the official openai client, requests of editors' plugins, coding agents and, in headless Chromium, the chat page.
 # PYTHON_OPENAI: a Python that has the package openai (python3); PYTHON_AGENTS: one that has coding agents beside it (none);
 # CHROMIUM: the browser (chromium).
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
@@ -39,6 +39,17 @@ if "$python" -c 'import openai' 2>/dev/null; then
     wait "$server"
 else
     skip "the openai client" "no Python with the package openai (PYTHON_OPENAI)"
+fi
+
+if command -v "$python" >/dev/null; then
+    pack_with_marks
+    listen "$bin/moe-serve" "$marked" --template-file tests/data/calls.jinja --name m || exit 1
+    "$python" tests/clients/editor_requests.py "$url" m >"$tmp/lines" 2>"$err" </dev/null
+    tell "plugins of editors" "$tmp/lines"
+    kill "$server"
+    wait "$server"
+else
+    skip "plugins of editors" "no Python (PYTHON_OPENAI)"
 fi
 
 if [ -n "${PYTHON_AGENTS:-}" ]; then

@@ -182,8 +182,9 @@ def pydantic_ai_models():
     ours = OpenAIProvider(base_url=url + "/v1", api_key=key)
     theirs = AnthropicProvider(anthropic_client=anthropic.AsyncAnthropic(base_url=url, api_key=key))
     models = chats.OpenAIChatModel("m", provider=ours), chats.OpenAIResponsesModel("m", provider=ours)
-    for model, output in [(model, output) for model in models for output in (pydantic_ai.ToolOutput, pydantic_ai.NativeOutput)] + \
-            [(messages.AnthropicModel("m", provider=theirs), pydantic_ai.ToolOutput)]:
+    outputs = pydantic_ai.ToolOutput, pydantic_ai.NativeOutput
+    pairs = [(model, output) for model in models for output in outputs]
+    for model, output in pairs + [(messages.AnthropicModel("m", provider=theirs), pydantic_ai.ToolOutput)]:
         agent = pydantic_ai.Agent(model, output_type=output(Find), model_settings={"temperature": 0, "max_tokens": 80})
         assert agent.run_sync("What now?").output.path in "ab", (model, output)
 

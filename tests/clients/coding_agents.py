@@ -1,10 +1,11 @@
 """What coding agents get from a server, through a proxy that has the model call a tool: coding_agents.py URL DIRECTORY [AGENT]...
 
 Tries each agent that is on PATH or beside this Python: codex (Responses), claude (Messages), aider, cecli, mini, vibe,
-gptme, hermes, code-puppy and interpreter (chat completions). Each works in a directory below DIRECTORY, without a network but URL's. The proxy turns the first
-request that has tools into one that must call a certain one with certain arguments, later ones into requests whose
-answer is "Done.": the server holds its model to both, in the agent's own API. The tool makes a file. Prints a line for
-each agent, "ok NAME", "not ok NAME: why" or "skip NAME", and leaves what it sent in DIRECTORY/NAME/sent, JSON a line.
+gptme, hermes, code-puppy and interpreter (chat completions). Each works in a directory below DIRECTORY, without a
+network but URL's. The proxy turns the first request that has tools into one that must call a certain one with certain
+arguments, later ones into requests whose answer is "Done.": the server holds its model to both, in the agent's own API.
+The tool makes a file. Prints a line for each agent, "ok NAME", "not ok NAME: why" or "skip NAME", and leaves what it
+sent in DIRECTORY/NAME/sent, JSON a line.
 """
 import http.client
 import http.server
