@@ -43,7 +43,8 @@ static bool parse_experts(const char *text, void *to, struct moe_err *why)
         if (n >= sizeof word || convert->n_experts == room ||
             !moe_parse_variant(word, &convert->experts[convert->n_experts])) {
             moe_fail(why, MOE_ERR_USAGE,
-                     "is not a list of up to %d of 32, 16, 8, 4, 3, 2, 4d8 (down at 8), map", room);
+                     "is not a list of up to %d of 32, 16, 8, 5, 4, 3, 2, 1, 4d8 (down at 8), map",
+                     room);
             return false;
         }
         convert->n_experts++;
@@ -57,7 +58,7 @@ static bool parse_dense(const char *text, void *to, struct moe_err *why)
 {
     struct moe_bits bits;
     if (!moe_parse_bits(text, &bits) || bits.gate_up != bits.down) {
-        moe_fail(why, MOE_ERR_USAGE, "is not one of 32, 16, 8, 4, 3, 2");
+        moe_fail(why, MOE_ERR_USAGE, "is not one of 32, 16, 8, 5, 4, 3, 2, 1");
         return false;
     }
     *(int *)to = bits.down;
@@ -78,13 +79,15 @@ static const struct cli_option options[] = {
      .modes = MAKES},
     {CLI_OPT_CUSTOM(0, "experts", "BITS[,BITS...]", &o.convert, parse_experts), .shown = "4",
      .help = "bits of routed experts; a variant each", .modes = MAKES},
+    {CLI_OPT_DOUBLE(0, "bits", "N", &o.convert.mean_bits, 1, 9),
+     .help = "mean bits of experts, shared out by --text", .modes = CLI_USUAL, .needs = "text"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.convert.dense_bits, parse_dense), .shown = "8",
      .help = "bits of all other matrices", .modes = MAKES},
     {CLI_OPT_TEXT(0, "map", "MAP", &o.map), .help = "bits of each expert, by moe-calibrate",
      .modes = CLI_USUAL},
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.convert.method, cli_parse_method), .shown = "hqq",
-     .word = cli_method_word, .help = "hqq, linear or rtn; gptq, with --text", .modes = MAKES},
-    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "texts for gptq; may be repeated",
+     .word = cli_method_word, .help = "best, hqq, linear, rtn; gptq, with --text", .modes = MAKES},
+    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "texts for best and gptq; may be repeated",
      .modes = CLI_USUAL},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 20), .shown = "256",
      .help = "cut documents into windows of N tokens", .modes = CLI_USUAL, .needs = "text"},
@@ -116,7 +119,8 @@ static const struct cli_program program = {
     .name = "moe-quantize",
     .summary = "Makes an expert pack from a checkpoint (Hugging Face directory or GGUF file) or\n"
                "from another pack.\n"
-               "BITS: 32, 16 (as stored), 8, 4, 3, 2; 4d8 is 4 with down projections at 8.\n"
+               "BITS: 32, 16 (as stored), 8, 4, 3, 2, of --method best 5, 1; 4d8 is 4 with down\n"
+               "projections at 8.\n"
                "A quantized checkpoint keeps its own bits, matrix by matrix, without BITS.",
     .usage = (const char *const[]){"[-o PACK] [--experts BITS,...] [OPTION]... CHECKPOINT|PACK",
                                    "[-o PACK] --map MAP [OPTION]... CHECKPOINT|PACK",
@@ -127,7 +131,7 @@ static const struct cli_program program = {
         (const char *const[]){
             "moe-quantize OLMoE-1B-7B                     # 4 bits into OLMoE-1B-7B.moe",
             "moe-quantize -o both.moe --experts 4d8,2 OLMoE-1B-7B",
-            "moe-quantize --method gptq --text notes.txt --experts 2 OLMoE-1B-7B",
+            "moe-quantize --method best --bits 3 --text notes.txt OLMoE-1B-7B",
             "moe-quantize -o small.moe --experts 2 --zstd 9 both.moe",
             "moe-quantize -o mixed.moe --map map.yaml OLMoE-1B-7B", "moe-quantize --list mixed.moe",
             "moe-quantize --synthesize config.json -o drawn.moe", NULL},
@@ -303,14 +307,13 @@ static int convert(const char *source)
         strcat(name, ".moe");
         o.out = name;
     }
-    /* Re-packing keeps what no option changes. */
-    if (!checkpoint && !cli_given("experts") && !o.map)
-        o.convert.n_experts = 0;
-    if (!checkpoint && !cli_given("dense"))
-        o.convert.dense_bits = 0;
-    /* So does a quantized checkpoint. */
-    o.convert.own_experts = !cli_given("experts") && !o.map;
+    /* A quantized checkpoint keeps what no option changes; so does a pack. */
+    o.convert.own_experts = !cli_given("experts") && !cli_given("bits") && !o.map;
     o.convert.own_dense = !cli_given("dense");
+    if (!checkpoint && o.convert.own_experts)
+        o.convert.n_experts = 0;
+    if (!checkpoint && o.convert.own_dense)
+        o.convert.dense_bits = 0;
     o.convert.zstd_level = (int)o.zstd_level;
     o.convert.progress = cli_progress();
     cli_catch_termination(); /* an unfinished pack must not remain */
@@ -326,11 +329,10 @@ static int convert(const char *source)
     struct moe_buf note = {0};
     int status = o.map ? take_map(&map, &err) : MOE_OK;
     if (status == MOE_OK)
-        status = o.convert.method->compensates
-                     ? moe_convert_error_aware(source, checkpoint, o.out, &o.convert, &inputs,
-                                               &report, &note, &err)
-                 : checkpoint ? moe_convert_checkpoint(source, o.out, &o.convert, &report, &err)
-                              : moe_convert_pack(source, o.out, &o.convert, &report, &err);
+        status = o.texts.n > 0 ? moe_convert_error_aware(source, checkpoint, o.out, &o.convert,
+                                                         &inputs, &report, &note, &err)
+                 : checkpoint  ? moe_convert_checkpoint(source, o.out, &o.convert, &report, &err)
+                               : moe_convert_pack(source, o.out, &o.convert, &report, &err);
     cli_progress_done();
     free(map.bits);
     if (status == MOE_OK)
@@ -389,10 +391,16 @@ int main(int argc, char **argv)
         return status;
     if (o.synthesize)
         return cli_finish(synthesize());
-    if (o.convert.method->compensates != (o.texts.n > 0) && !o.list && !o.verify)
-        return cli_misuse(o.texts.n ? "--text goes with --method gptq"
-                                    : "--method %s needs texts: --text FILE",
-                          o.convert.method->name);
+    if (cli_given("bits") && (cli_given("experts") || o.map))
+        return cli_misuse("--bits chooses the bits of each expert; leave out %s",
+                          o.map ? "--map" : "--experts");
+    if (cli_given("bits") && !o.convert.method->trellis)
+        return cli_misuse("--bits goes with --method best");
+    if (o.texts.n > 0 && !o.convert.method->compensates)
+        return cli_misuse("--text goes with --method best or gptq");
+    if (o.texts.n == 0 && o.convert.method->compensates && !o.convert.method->trellis && !o.list &&
+        !o.verify)
+        return cli_misuse("--method %s needs texts: --text FILE", o.convert.method->name);
     if (n_args != 1)
         return cli_misuse(n_args ? "one checkpoint or pack at a time"
                                  : "no checkpoint or pack given");

@@ -52,7 +52,10 @@ struct moe_convert_inputs {
 struct moe_convert_options {
     struct moe_bits experts[8]; /* variants in any order, stored best first; zeros: the map's */
     int n_experts;              /* 0 when re-packing: every variant of the pack */
-    int dense_bits;             /* 0 when re-packing: as they are */
+    /* Above 0, of a pack and with inputs: in place of `experts` and `map` a variant "map", whose
+     * bits are shared out among experts so that they take this many a weight, scales counted. */
+    double mean_bits;
+    int dense_bits; /* 0 when re-packing: as they are */
     /* For a checkpoint with a quantized matrix: every matrix of the experts, or of the dense part,
      * keeps at least its own precision; `experts` and `dense_bits` apply to other checkpoints. */
     bool own_experts, own_dense;
@@ -132,8 +135,9 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
  * From a pack: a subset of its variants, new variants, other compression. A variant of the pack is
  * copied bit for bit. For a new variant or a new map, each expert is copied from any variant that
  * stores it at the bits asked for, else quantized from its most precise one (MOE_ERR_USAGE when
- * that has fewer bits). With inputs, variants quantized by another method are made again from the
- * most precise one; MOE_ERR_USAGE where they are the most precise.
+ * that has fewer bits). MOE_ERR_USAGE where mean_bits are fewer than the fewest. With inputs,
+ * variants quantized by another method are made again from the most precise one; MOE_ERR_USAGE
+ * where they are the most precise.
  */
 int moe_convert_pack(const char *pack_path, const char *out_path,
                      const struct moe_convert_options *options, struct moe_convert_report *report,

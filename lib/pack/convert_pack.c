@@ -1,5 +1,6 @@
 /* Conversion of a pack to a pack: experts are copied, or encoded from their most precise form. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "model/tensor_roles.h"
 #include "pack/convert_internal.h"
 #include "pack/pack.h"
+#include "quant/cholesky.h"
 
 /*
  * Re-packing: which stored form each variant of each expert is made from.
@@ -19,8 +21,9 @@ struct repack {
     /* Per variant to write: the pack's variant that it copies, or -1: each expert is copied from
      * any variant that stores it at the bits asked for, else quantized. */
     int from[CONVERT_MAX_VARIANTS];
-    struct moe_expert_map own; /* the bits of the pack's variant "map", where no map was given */
-    bool encodes;              /* some expert is quantized */
+    struct moe_expert_map own;    /* the bits of the pack's variant "map", where no map was given */
+    struct moe_expert_map shared; /* those that options->mean_bits gives experts */
+    bool encodes;                 /* some expert is quantized */
 };
 
 /* The stored form that an expert is made from. */
@@ -650,6 +653,189 @@ static void count_expert(struct converter *c, const struct repack *r, uint32_t l
         c->report->expert_weights += (uint64_t)class_->matrices[i].rows * class_->matrices[i].cols;
 }
 
+/*
+ * A mean of bits, shared out among gate and up, and down, of all experts.
+ *
+ * Rounding leaves a part of the weights' variance that depends on the bits alone. Of the output of
+ * a matrix over its inputs (H = R D R^T, cholesky.h) that is the sum of D_k w_k^2, of the rows'
+ * outputs of the sum of D_k seen_k^2; what is lost of an expert's output counts as much as that
+ * output among those of its layer. Bits are then shared out so that the sum over all experts is
+ * least.
+ */
+
+/* The bits that a matrix may get, and what rounding by trellis (of 8 bits: to groups) leaves of the
+ * variance of normal weights, measured. */
+static const struct {
+    int bits;
+    double left;
+} rungs[] = {{1, 0.133}, {2, 0.0787}, {3, 0.0224}, {4, 0.0054}, {5, 0.0014}, {8, 0.00005}};
+
+enum { N_RUNGS = sizeof rungs / sizeof rungs[0] };
+
+/* Gate and up of an expert, or its down projection. */
+struct sharer {
+    bool there, known;     /* known: its inputs are */
+    double energy, weight; /* of its outputs; what an error counts */
+    uint64_t bytes[N_RUNGS];
+    uint64_t n_weights;
+    int rung;
+};
+
+/* Adds a matrix to a sharer. `seen` and `row` have room for a row. */
+static void see_matrix(const struct moe_mat *mat, const double *factor, float *row, double *seen,
+                       const struct moe_convert_options *options, struct sharer *to)
+{
+    double energy = 0, weight = 0;
+    for (uint32_t r = 0; factor && r < mat->rows; r++) {
+        moe_layout_load_row(mat, r, row);
+        moe_factor_see(factor, mat->cols, row, seen);
+        for (uint32_t k = 0; k < mat->cols; k++) {
+            const double d = factor[(uint64_t)k * mat->cols + k];
+            energy += d * seen[k] * seen[k];
+            weight += d * (double)row[k] * (double)row[k];
+        }
+    }
+    to->there = true;
+    to->known = factor != NULL;
+    to->energy = energy;
+    to->weight += energy > 0 ? weight / energy : 0;
+    to->n_weights += (uint64_t)mat->rows * mat->cols;
+    for (int i = 0; i < N_RUNGS; i++)
+        to->bytes[i] += moe_layout_bytes(
+            moe_quant_layout(options->method, rungs[i].bits, options->group, MOE_LAYOUT_BF16),
+            mat->rows, mat->cols);
+}
+
+static int see_expert(const struct repack *r, const struct moe_convert_options *options,
+                      uint32_t layer, uint32_t expert, struct sharer two[2], struct moe_err *err)
+{
+    const struct moe_expert_extent *e = best_stored(r->pack, layer, expert).extent;
+    uint8_t *block = NULL, *segments[MOE_PACK_MAX_SEGMENTS];
+    double *seen = NULL;
+    int status;
+    if (!e)
+        return MOE_OK;
+    const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, e->class_index);
+    MOE_STEP(read_expert(r, e, layer, expert, &block, segments, err));
+    for (uint32_t i = 0; i < class_->n_matrices; i++) {
+        const struct moe_class_matrix *m = &class_->matrices[i];
+        const struct moe_mat mat = {segments[m->segment] + m->offset, m->layout, m->rows, m->cols};
+        const struct moe_matrix_name name = {layer, true, convert_part_of(m->role), expert};
+        const double *factor;
+        if (moe_expert_part_is_bias(name.role))
+            continue;
+        free(seen);
+        seen = moe_alloc(mat.cols, sizeof(double) + sizeof(float), err);
+        MOE_STEP(seen ? MOE_OK : MOE_ERR_MEMORY);
+        MOE_STEP(options->inputs->factor(options->inputs->ctx, &name, &factor, err));
+        see_matrix(&mat, factor, (float *)(seen + mat.cols), seen, options,
+                   &two[moe_expert_part_is_down(name.role)]);
+    }
+out:
+    free(seen);
+    free(block);
+    return status;
+}
+
+/* What an expert loses counts by its output among its layer's; one that too few tokens saw counts
+ * as little as the least of the others. */
+static void weigh_layer(struct sharer (*experts)[2], uint32_t n)
+{
+    double all = 0, least = INFINITY;
+    for (uint32_t e = 0; e < n; e++)
+        all += experts[e][1].energy;
+    for (uint32_t e = 0; e < n; e++)
+        for (int i = 0; i < 2; i++) {
+            experts[e][i].weight *= all > 0 ? experts[e][1].energy / all : 0;
+            if (experts[e][i].known && experts[e][i].weight < least)
+                least = experts[e][i].weight;
+        }
+    for (uint32_t e = 0; e < n; e++)
+        for (int i = 0; i < 2; i++)
+            if (!experts[e][i].known)
+                experts[e][i].weight = isfinite(least) ? least : 0;
+}
+
+/* Gives each sharer the bits for which error and bytes at this price are least; returns all bytes.
+ */
+static uint64_t buy_bits(struct sharer *sharers, uint64_t n, double price)
+{
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        struct sharer *s = &sharers[i];
+        s->rung = 0;
+        for (int rung = 1; s->there && rung < N_RUNGS; rung++)
+            if (s->weight * rungs[rung].left + price * (double)s->bytes[rung] <
+                s->weight * rungs[s->rung].left + price * (double)s->bytes[s->rung])
+                s->rung = rung;
+        bytes += s->bytes[s->rung];
+    }
+    return bytes;
+}
+
+/* The price at which what is bought fits: found by halving the exponent's range. */
+static int share_out(const struct repack *r, struct sharer *sharers, uint64_t n, double mean,
+                     struct moe_err *err)
+{
+    double low = -100, high = 100;
+    uint64_t weights = 0;
+    for (uint64_t i = 0; i < n; i++)
+        weights += sharers[i].n_weights;
+    const double most = mean * (double)weights / 8,
+                 fewest = (double)buy_bits(sharers, n, exp2(high));
+    if (weights == 0)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: has no experts to share bits among",
+                        moe_pack_path(r->pack));
+    if (fewest > most)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: its experts take %.2f bits a weight at least, %.2f are asked for",
+                        moe_pack_path(r->pack), fewest * 8 / (double)weights, mean);
+    for (int i = 0; i < 60; i++) {
+        const double middle = (low + high) / 2;
+        if ((double)buy_bits(sharers, n, exp2(middle)) > most)
+            low = middle;
+        else
+            high = middle;
+    }
+    buy_bits(sharers, n, exp2(high));
+    return MOE_OK;
+}
+
+/* Makes a map of what options->mean_bits gives each expert, the only variant then. free()
+ * r->shared.bits. */
+static int share_bits(struct converter *c, struct repack *r, struct moe_convert_options *options,
+                      struct moe_err *err)
+{
+    const uint32_t n_layers = c->n_layers, n_experts = moe_pack_n_experts(r->pack);
+    const uint64_t n = (uint64_t)n_layers * n_experts;
+    struct sharer(*sharers)[2] = moe_alloc(n, sizeof *sharers, err);
+    int status;
+    c->options = options;
+    r->shared =
+        (struct moe_expert_map){"the bits shared out", moe_pack_source_fingerprint(r->pack),
+                                n_layers, n_experts, moe_alloc(n, sizeof(struct moe_bits), err)};
+    MOE_STEP(sharers && r->shared.bits ? MOE_OK : MOE_ERR_MEMORY);
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        for (uint32_t e = 0; e < n_experts; e++) {
+            moe_progress_report(options->progress, "choosing bits", layer * n_experts + e, n);
+            MOE_STEP(convert_check_stop(c, err));
+            MOE_STEP(see_expert(r, options, layer, e, sharers[layer * n_experts + e], err));
+        }
+        weigh_layer(sharers + (uint64_t)layer * n_experts, n_experts);
+    }
+    MOE_STEP(share_out(r, sharers[0], 2 * n, options->mean_bits, err));
+    for (uint64_t i = 0; i < n; i++)
+        if (sharers[i][1].there)
+            r->shared.bits[i] =
+                (struct moe_bits){rungs[sharers[i][0].rung].bits, rungs[sharers[i][1].rung].bits};
+    options->map = &r->shared;
+    options->experts[0] = (struct moe_bits){0};
+    options->n_experts = 1;
+out:
+    free(sharers);
+    return status;
+}
+
 /* Writes every expert in all variants. */
 static int put_experts(struct converter *c, const struct repack *r, struct moe_err *err)
 {
@@ -683,6 +869,8 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
         moe_pack_take_ahead(r.pack);
     for (uint32_t i = 0; i < moe_pack_n_classes(r.pack); i++)
         c.no_gate |= !moe_class_has_gate(moe_pack_class_at(r.pack, i));
+    if (options->mean_bits > 0)
+        MOE_STEP(share_bits(&c, &r, &wanted, err));
     MOE_STEP(take_own_map(&r, &wanted, err));
     MOE_STEP(convert_start(&c, &wanted, false, err));
     *report = (struct moe_convert_report){0};
@@ -708,6 +896,7 @@ out:
     moe_pack_abort(c.writer);
     convert_release(&c);
     free(r.own.bits);
+    free(r.shared.bits);
     moe_pack_close(r.pack);
     return status;
 }

@@ -15,7 +15,6 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "pack/convert_internal.h"
-#include "quant/gptq.h"
 
 /* ---- Names ---- */
 
@@ -59,20 +58,23 @@ static int check_bits(const struct moe_convert_options *options, int bits, bool 
                       struct moe_err *err)
 {
     bool rounded = moe_layout_kind_of_bits(bits) != MOE_LAYOUT_NONE;
-    if (bits == 32 || bits == 16 || (own && !rounded))
+    if (bits == 32 || bits == 16 || (own && !rounded) ||
+        moe_quant_layout(options->method, bits, options->group, MOE_LAYOUT_BF16).kind !=
+            MOE_LAYOUT_NONE)
         return MOE_OK;
+    if (bits == 1 || bits == 5)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "method %s does not round to %d bit%s; method best does",
+                        options->method->name, bits, bits == 1 ? "" : "s");
     if (!rounded)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%d bits cannot be rounded to; a checkpoint's matrices of that many "
                         "bits keep them where no bits are asked for",
                         bits);
-    if (moe_quant_layout(options->method, bits, options->group, MOE_LAYOUT_BF16).kind ==
-        MOE_LAYOUT_NONE)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "%d bits in groups of %" PRIu32 " with method %s cannot be stored (groups "
-                        "are 32, 64 or a multiple of 64)",
-                        bits, options->group, options->method->name);
-    return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "%d bits in groups of %" PRIu32 " with method %s cannot be stored (groups "
+                    "are 32, 64 or a multiple of 64)",
+                    bits, options->group, options->method->name);
 }
 
 /* Insertion sort, best first: there are at most eight. */
@@ -375,11 +377,8 @@ static int encode_chunk(struct converter *c, const struct row_source *source,
             moe_ggml_carry_matrix(source->block, c->blocks, n, source->cols, out, &error, &why);
         c->report->carried += (uint64_t)n * source->cols;
     } else {
-        status = moe_quantize_matrix(method, target->layout, c->chunk, n, source->cols, out, &error,
-                                     &why);
-        if (status == MOE_OK && source->inputs && !moe_layout_is_float(target->layout.kind))
-            status = moe_gptq_improve(target->layout, source->inputs, c->chunk, n, source->cols,
-                                      out, &error, &why);
+        status = moe_quantize_matrix(method, target->layout, source->inputs, c->chunk, n,
+                                     source->cols, out, &error, &why);
         if (source->quantized && target->layout.kind != MOE_LAYOUT_F32)
             c->report->requantized += (uint64_t)n * source->cols;
     }

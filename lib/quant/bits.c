@@ -4,14 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Parses 32, 16, 8, 6, 5, 4, 3 or 2 at *text and moves past it; returns 0 for anything else. */
+/* Parses 32, 16, 8, 6, 5, 4, 3, 2 or 1 at *text and moves past it; returns 0 for anything else. */
 static int take_bits(const char **text)
 {
     static const struct {
         const char *text;
         int bits;
-    } known[] = {{"32", 32}, {"16", 16}, {"8", 8}, {"6", 6},
-                 {"5", 5},   {"4", 4},   {"3", 3}, {"2", 2}};
+    } known[] = {{"32", 32}, {"16", 16}, {"8", 8}, {"6", 6}, {"5", 5},
+                 {"4", 4},   {"3", 3},   {"2", 2}, {"1", 1}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         size_t n = strlen(known[i].text);
         if (strncmp(*text, known[i].text, n) == 0) {

@@ -16,7 +16,7 @@ struct moe_bits {
 /* The variant whose experts each have their own bits. */
 #define MOE_MAP_VARIANT "map"
 
-/* Parses "16", "8", "4d8"; bits are 32, 16, 8, 6, 5, 4, 3, 2. False for anything else. */
+/* Parses "16", "8", "4d8"; bits are 32, 16, 8, 6, 5, 4, 3, 2, 1. False for anything else. */
 bool moe_parse_bits(const char *text, struct moe_bits *out);
 /* Parses a variant's name; MOE_MAP_VARIANT gives zeros. */
 bool moe_parse_variant(const char *name, struct moe_bits *out);

@@ -144,3 +144,33 @@ bool moe_cholesky(double *h, uint32_t n)
     }
     return true;
 }
+
+/* ---- The factor at work ---- */
+
+MOE_FIT_CLONES
+void moe_factor_carry(const double *e, uint32_t n, const double *r, uint64_t stride, uint32_t begin,
+                      uint32_t end, double *carried)
+{
+    uint32_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const double *r0 = r + i * stride, *r1 = r0 + stride, *r2 = r1 + stride, *r3 = r2 + stride;
+        for (uint32_t k = begin; k < end; k++)
+            carried[k] = (((carried[k] + e[i] * r0[k]) + e[i + 1] * r1[k]) + e[i + 2] * r2[k]) +
+                         e[i + 3] * r3[k];
+    }
+    for (; i < n; i++)
+        for (uint32_t k = begin; k < end; k++)
+            carried[k] += e[i] * r[i * stride + k];
+}
+
+void moe_factor_see(const double *factor, uint32_t cols, const float *w, double *seen)
+{
+    for (uint32_t k = 0; k < cols; k++)
+        seen[k] = 0;
+    for (uint32_t i = 0; i < cols; i++) {
+        const double value = w[i];
+        seen[i] += value;
+        if (factor)
+            moe_factor_carry(&value, 1, factor + (uint64_t)i * cols, 0, i + 1, cols, seen);
+    }
+}

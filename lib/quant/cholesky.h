@@ -28,4 +28,13 @@ void moe_moments_damp(double *h, uint32_t cols, double share);
  */
 bool moe_cholesky(double *h, uint32_t n);
 
+/* carried[k] += the sum over i < n of e[i] * r[i * stride + k] for k in [begin, end), i ascending:
+ * what columns that follow carry of the errors e of n columns, whose rows of R are at r. */
+void moe_factor_carry(const double *e, uint32_t n, const double *r, uint64_t stride, uint32_t begin,
+                      uint32_t end, double *carried);
+
+/* seen[k] = w[k] + the sum over i < k of w[i] R_ik: the sum over k of D_k seen[k]^2 is the square
+ * of what a row w gives for the inputs. factor NULL: of independent columns, D and R are one. */
+void moe_factor_see(const double *factor, uint32_t cols, const float *w, double *seen);
+
 #endif

@@ -8,6 +8,7 @@
 #include "base/float16.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "quant/cholesky.h"
 #include "quant/fit.h"
 
 enum {
@@ -52,26 +53,6 @@ struct walk {
     double output_error[MOE_PANEL_ROWS], squared[MOE_PANEL_ROWS];
     double e[MOE_PANEL_ROWS][MAX_BLOCK];
 };
-
-/* ---- Carrying errors ---- */
-
-/* carried[k] += the sum over i < n of e[i] * r[i * stride + k] for k in [begin, end), i ascending.
- */
-MOE_FIT_CLONES
-static void carry(const double *e, uint32_t n, const double *r, uint64_t stride, uint32_t begin,
-                  uint32_t end, double *carried)
-{
-    uint32_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        const double *r0 = r + i * stride, *r1 = r0 + stride, *r2 = r1 + stride, *r3 = r2 + stride;
-        for (uint32_t k = begin; k < end; k++)
-            carried[k] = (((carried[k] + e[i] * r0[k]) + e[i + 1] * r1[k]) + e[i + 2] * r2[k]) +
-                         e[i + 3] * r3[k];
-    }
-    for (; i < n; i++)
-        for (uint32_t k = begin; k < end; k++)
-            carried[k] += e[i] * r[i * stride + k];
-}
 
 /* ---- Choosing codes ---- */
 
@@ -213,7 +194,7 @@ static void walk_block(struct walk *walk, uint32_t r, uint32_t begin, uint32_t e
         walk->e[r][k - begin] = e;
         walk->squared[r] += e * e;
         walk->output_error[r] += factor[k] * all * all;
-        carry(&e, 1, factor, 0, k + 1, end, carried);
+        moe_factor_carry(&e, 1, factor, 0, k + 1, end, carried);
     }
 }
 
@@ -228,8 +209,8 @@ static void walk_panel(struct walk *walk)
         const double *rest = job->factor + (uint64_t)begin * job->cols;
         for (uint32_t r = 0; r < walk->n_rows; r++) {
             walk_block(walk, r, begin, end);
-            carry(walk->e[r], end - begin, rest, job->cols, end, job->cols,
-                  s->carried + (uint64_t)r * job->cols);
+            moe_factor_carry(walk->e[r], end - begin, rest, job->cols, end, job->cols,
+                             s->carried + (uint64_t)r * job->cols);
         }
     }
 }

@@ -8,18 +8,22 @@
 #include "base/float16.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "quant/gptq.h"
+#include "quant/trellis.h"
 
 static const struct moe_quant_method methods[] = {
     {.name = "gptq", .compensates = true, .fit = moe_quant_fit_hqq},
     {.name = "hqq", .fit = moe_quant_fit_hqq},
     {.name = "linear", .per_row = true, .fit = moe_quant_fit_linear},
     {.name = "rtn", .fit = moe_quant_fit_rtn},
+    {.name = "trellis", .compensates = true, .trellis = true, .fit = moe_quant_fit_hqq},
 };
 
 enum { N_METHODS = sizeof methods / sizeof methods[0] };
 
 const struct moe_quant_method *moe_quant_method_find(const char *name)
 {
+    name = strcmp(name, "best") == 0 ? "trellis" : name;
     for (int i = 0; i < N_METHODS; i++)
         if (strcmp(name, methods[i].name) == 0)
             return &methods[i];
@@ -40,6 +44,11 @@ struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bi
         if (moe_layout_bits(layout.kind) != bits)
             layout.kind = MOE_LAYOUT_NONE;
         return layout;
+    }
+    if (method && method->trellis && bits >= 1 && bits <= 5) {
+        static const uint16_t kinds[] = {MOE_LAYOUT_IQ1_KT, MOE_LAYOUT_IQ2_KT, MOE_LAYOUT_IQ3_KT,
+                                         MOE_LAYOUT_IQ4_KS, MOE_LAYOUT_IQ5_KS};
+        return (struct moe_layout){kinds[bits - 1], MOE_TRELLIS_BLOCK};
     }
     layout.kind = moe_layout_kind_of_bits(bits);
     layout.group = method && !method->per_row ? group : MOE_GROUP_ROW;
@@ -170,6 +179,7 @@ static void encode_row(const struct job *job, uint32_t row, uint8_t *codes,
     }
 }
 
+/* Of trellis kinds it sees only whether weights can be stored. */
 static void encode_panels(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct job *job = ctx;
@@ -183,10 +193,10 @@ static void encode_panels(void *ctx, int64_t begin, int64_t end, int thread)
         uint32_t last = job->rows - row < MOE_PANEL_ROWS ? job->rows : row + MOE_PANEL_ROWS;
         for (; row < last && !result->refused; row++) {
             const float *w = job->w + (uint64_t)row * job->cols;
-            if (row_fits(w, job->cols, limit))
-                encode_row(job, row, codes, result);
-            else
+            if (!row_fits(w, job->cols, limit))
                 refuse_weight(result, row, largest_at(w, job->cols));
+            else if (!moe_trellis_encodes(job->layout.kind))
+                encode_row(job, row, codes, result);
         }
     }
 }
@@ -205,21 +215,22 @@ static int explain(const struct job *job, const struct panel_result *result, str
 }
 
 int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout layout,
-                        const float *w, uint32_t rows, uint32_t cols, uint8_t *out,
-                        struct moe_quant_error *error, struct moe_err *err)
+                        const double *factor, const float *w, uint32_t rows, uint32_t cols,
+                        uint8_t *out, struct moe_quant_error *error, struct moe_err *err)
 {
     struct job job = {
         .method = method, .layout = layout, .w = w, .rows = rows, .cols = cols, .out = out};
     struct moe_quant_error sum = {0};
     uint32_t panels = moe_panels(rows);
     int status = MOE_OK;
-    if (moe_layout_valid(layout) &&
+    const bool trellis = moe_trellis_encodes(layout.kind);
+    if (moe_layout_valid(layout) && !trellis &&
         (moe_kind_span(layout.kind) || moe_kind_has_zeros(layout.kind) ||
          moe_kind_is_scaled(layout.kind)))
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s is only copied from checkpoints; nothing is quantized to it",
                         moe_layout_name(layout.kind));
-    if (!moe_layout_valid(layout) || (!method && !moe_layout_is_float(layout.kind)))
+    if (!moe_layout_valid(layout) || (!method && !trellis && !moe_layout_is_float(layout.kind)))
         return moe_fail(err, MOE_ERR_USAGE, "no such weight layout");
     job.codes = moe_alloc((uint64_t)moe_par_threads(), cols, err);
     job.results = moe_alloc(panels, sizeof *job.results, err);
@@ -236,6 +247,10 @@ int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout
             status = explain(&job, &job.results[p], err);
         add_error(&sum, &job.results[p].error);
     }
+    if (status == MOE_OK && trellis)
+        status = moe_trellis_encode(layout, factor, w, rows, cols, out, &sum, err);
+    else if (status == MOE_OK && factor && !moe_layout_is_float(layout.kind))
+        status = moe_gptq_improve(layout, factor, w, rows, cols, out, &sum, err);
     if (status == MOE_OK && error)
         *error = sum;
 done:

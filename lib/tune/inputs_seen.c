@@ -159,6 +159,7 @@ static int advance_layer(struct moe_inputs_seen *seen, uint32_t layer, struct mo
     if (layer < moe_rerun_layer(seen->rerun)) {
         moe_rerun_rewind(seen->rerun);
         seen->looked = false;
+        seen->for_convert.n_rare = 0; /* they are met again */
     }
     while (status == MOE_OK && (!seen->looked || moe_rerun_layer(seen->rerun) < layer)) {
         if (seen->looked)
@@ -416,8 +417,8 @@ int moe_inputs_seen_open(struct moe_inputs_seen **out, const char *pack_path,
     if (seen->model->config.n_encoder)
         MOE_STEP(
             moe_fail(err, MOE_ERR_UNSUPPORTED,
-                     "%s: gptq is implemented for models without an encoder; use --method hqq, "
-                     "linear or rtn",
+                     "%s: inputs of matrices are measured in models without an encoder; leave out "
+                     "--text, with --method hqq, linear, rtn or best",
                      pack_path));
     MOE_STEP(read_texts(seen, options, err));
     MOE_STEP(open_buffers(seen, err));
@@ -506,7 +507,7 @@ static void describe_inputs(const struct moe_convert_inputs *inputs, struct moe_
     moe_buf_printf(note, "inputs of %llu tokens", (unsigned long long)inputs->n_tokens);
     if (inputs->n_rare == 0)
         return;
-    moe_buf_printf(note, "; %u %s in fewer than %u and rounded by hqq:", inputs->n_rare,
+    moe_buf_printf(note, "; %u %s in fewer than %u and rounded as without texts:", inputs->n_rare,
                    inputs->n_rare == 1 ? "expert was seen" : "experts were seen",
                    inputs->least_tokens);
     for (uint32_t i = 0; i < inputs->n_rare && i < NAMED; i++)

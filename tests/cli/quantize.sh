@@ -10,8 +10,8 @@ run "$bin/moe-quantize"
 error_line 2 'moe-quantize: *(see moe-quantize --help)' "no checkpoint"
 run "$bin/moe-quantize" --experts 7 "$checkpoint"
 error_line 2 "moe-quantize: option --experts: '7' *" "bits that do not exist"
-run "$bin/moe-quantize" --experts 5 "$checkpoint"
-error_line 2 "moe-quantize: 5 bits cannot be rounded to; *" "bits that only types of checkpoints have"
+run "$bin/moe-quantize" --experts 6 "$checkpoint"
+error_line 2 "moe-quantize: 6 bits cannot be rounded to; *" "bits that only types of checkpoints have"
 run "$bin/moe-quantize" --group x "$checkpoint"
 error_line 2 "moe-quantize: option --group: 'x' *" "a group that is no number"
 run "$bin/moe-quantize" -o "$tmp/x.moe" "$tmp/none"
@@ -52,13 +52,32 @@ small="$drawn/deepseek"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq "$small"
 error_line 2 'moe-quantize: --method gptq needs texts*' "method gptq without --text"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method rtn --text $calib "$small"
-error_line 2 'moe-quantize: --text goes with --method gptq*' "--text with another method"
+error_line 2 'moe-quantize: --text goes with --method best or gptq*' "--text with another method"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --max-tokens 8 "$small"
 error_line 2 'moe-quantize: option --max-tokens goes with --text*' "--max-tokens without --text"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --text "$tmp/none" "$small"
 error_line 1 "moe-quantize: $tmp/none: *" "a text that is not there"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --text $calib "$drawn/switch-b"
-error_line 3 'moe-quantize: *gptq is implemented for models without an encoder*' "gptq and an encoder"
+error_line 3 'moe-quantize: *inputs of matrices are measured in models without an encoder*' "gptq and an encoder"
+check "... leaves nothing" [ ! -e "$tmp/x.moe" ]
+
+# Method best, with and without texts.
+run "$bin/moe-quantize" -q -o "$tmp/one.moe" --method best --experts 5,3,1 "$small"
+expect_exit 0 "method best without texts, at 1 bit too"
+run "$bin/moe-quantize" --list "$tmp/one.moe"
+check "... is trellis in packs" grep -q '^  experts 1 *trellis ' "$out"
+run "$bin/moe-run" -q -t 1 --temp 0 -n 4 -p Once "$tmp/one.moe"
+expect_exit 0 "... and runs"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --experts 1 "$small"
+error_line 2 'moe-quantize: method hqq does not round to 1 bit; method best does' "1 bit by another method"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --bits 3 "$small"
+error_line 2 'moe-quantize: option --bits goes with --text*' "--bits without --text"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --bits 3 --text $calib "$small"
+error_line 2 'moe-quantize: --bits goes with --method best*' "--bits with another method"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --bits 3 --experts 3 --text $calib "$small"
+error_line 2 'moe-quantize: --bits chooses the bits of each expert; leave out --experts*' "--bits with --experts"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --bits 3 --text $calib --max-tokens 8 --max-windows 1 "$small"
+error_line 2 'moe-quantize: *: its experts take * bits a weight at least, 3.00 are asked for' "--bits that are too few"
 check "... leaves nothing" [ ! -e "$tmp/x.moe" ]
 
 # Two stacks.
@@ -75,7 +94,7 @@ gptq="--method gptq --text $calib --max-tokens 2 --max-windows 1 --experts 4,2 -
 # shellcheck disable=SC2086
 run "$bin/moe-quantize" -v -t 2 -o "$tmp/aware/a.moe" $gptq "$small"
 expect_exit 0 "method gptq"
-expect_stderr_like '*inputs of * tokens; * rounded by hqq: layer *output error of experts at 4: 0.*' \
+expect_stderr_like '*inputs of * tokens; * rounded as without texts: layer *output error of experts at 4: 0.*' \
     "... says what it knew and what it gained"
 # shellcheck disable=SC2086
 run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq "$small"

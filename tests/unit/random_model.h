@@ -402,8 +402,8 @@ static inline uint8_t *random_encode(const float *values, uint32_t rows, uint32_
 {
     struct moe_err err = {0};
     uint8_t *raw = calloc(1, moe_layout_bytes(layout, rows, cols));
-    assert_ok(moe_quantize_matrix(moe_quant_method_find("rtn"), layout, values, rows, cols, raw,
-                                  NULL, &err),
+    assert_ok(moe_quantize_matrix(moe_quant_method_find("rtn"), layout, NULL, values, rows, cols,
+                                  raw, NULL, &err),
               &err);
     return raw;
 }

@@ -131,6 +131,8 @@ static void test_factor_of_moments(void **state)
 
 /* ---- Compensation ---- */
 
+enum { MAX_COLS = 512 };
+
 struct matrix {
     struct moe_layout layout;
     uint32_t rows, cols;
@@ -156,7 +158,8 @@ static struct matrix make_matrix(int bits, uint32_t group, uint32_t rows, uint32
     assert_true(m.w && m.data);
     for (uint64_t i = 0; i < (uint64_t)rows * cols; i++)
         m.w[i] = (test_uniform(&seed) + test_uniform(&seed) + test_uniform(&seed)) * 0.02f;
-    assert_ok(moe_quantize_matrix(hqq, m.layout, m.w, rows, cols, m.data, &m.error, &err), &err);
+    assert_ok(moe_quantize_matrix(hqq, m.layout, NULL, m.w, rows, cols, m.data, &m.error, &err),
+              &err);
     return m;
 }
 
@@ -176,8 +179,8 @@ static void load(const struct matrix *m, uint32_t r, float *out)
 /* e H e^T of row r, of H's upper half; *squared: e e^T. */
 static double row_error(const struct matrix *m, const double *h, uint32_t r, double *squared)
 {
-    double sum = 0, e[256];
-    float values[256];
+    double sum = 0, e[MAX_COLS];
+    float values[MAX_COLS];
     load(m, r, values);
     *squared = 0;
     for (uint32_t i = 0; i < m->cols; i++) {
@@ -257,7 +260,7 @@ static void test_carries(void **state)
                        COLS, .w = w};
     m.data = moe_alloc(bytes_of(&m), 1, NULL);
     assert_non_null(m.data);
-    assert_ok(moe_quantize_matrix(moe_quant_method_find("rtn"), m.layout, w, 1, COLS, m.data,
+    assert_ok(moe_quantize_matrix(moe_quant_method_find("rtn"), m.layout, NULL, w, 1, COLS, m.data,
                                   &m.error, &err),
               &err);
     load(&m, 0, values);
@@ -293,6 +296,77 @@ static void test_diagonal(void **state)
             }
     }
     release(&m);
+}
+
+/* ---- Trellis ---- */
+
+/* Weights of a row of zeros and others near to normal ones, by method trellis. factor: NULL, or of
+ * the inputs' moments. */
+static struct matrix make_trellis(int bits, uint32_t rows, uint32_t cols, const double *factor)
+{
+    struct moe_err err = {0};
+    const struct moe_quant_method *best = moe_quant_method_find("best");
+    struct matrix m = {moe_quant_layout(best, bits, 64, MOE_LAYOUT_BF16), rows, cols,
+                       .w = moe_alloc((uint64_t)rows * cols, sizeof *m.w, NULL)};
+    uint64_t seed = 7;
+    m.data = moe_alloc(bytes_of(&m), 1, NULL);
+    assert_true(m.w && m.data);
+    for (uint64_t i = cols; i < (uint64_t)rows * cols; i++)
+        for (int k = 0; k < 8; k++)
+            m.w[i] += test_uniform(&seed) * 0.02f;
+    assert_ok(moe_quantize_matrix(best, m.layout, factor, m.w, rows, cols, m.data, &m.error, &err),
+              &err);
+    return m;
+}
+
+/* Each kind, with rows and columns that fill no panel, no scale and no span: what is left of the
+ * variance is what so many numbers for a group can leave (0.133 to 0.0014 over wide
+ * rows); knowing the inputs lowers the outputs' errors below those of weights that are rounded by
+ * themselves; the reported sums are those; zeros stay; two threads give the same bytes. */
+static void test_trellis(void **state)
+{
+    (void)state;
+    static const struct {
+        int bits;
+        uint32_t rows, cols;
+        double most;
+    } cases[] = {{1, 18, 40, 0.14},
+                 {2, 35, 72, 0.09},
+                 {3, 5, 270, 0.026},
+                 {4, 17, 68, 0.0065},
+                 {5, 18, 40, 0.0018}};
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        const uint32_t rows = cases[i].rows, cols = cases[i].cols;
+        float *x = make_inputs(600, cols, i), values[MAX_COLS];
+        double *h = make_moments(x, 600, cols), *factor = copy_of(h, cols);
+        assert_true(moe_cholesky(factor, cols));
+        struct matrix plain = make_trellis(cases[i].bits, rows, cols, NULL);
+        struct matrix aware = make_trellis(cases[i].bits, rows, cols, factor);
+        moe_par_set_threads(3);
+        struct matrix twin = make_trellis(cases[i].bits, rows, cols, factor);
+        moe_par_set_threads(1);
+        double of_plain = 0, of_aware = 0, squared = 0, one;
+        for (uint32_t r = 0; r < rows; r++) {
+            of_plain += row_error(&plain, h, r, &one);
+            squared += one;
+            of_aware += row_error(&aware, h, r, &one);
+        }
+        assert_int_equal(moe_layout_bits(plain.layout.kind), cases[i].bits);
+        assert_true(fabs(plain.error.sum_squared_error - squared) < 1e-6 * squared);
+        assert_true(squared < cases[i].most * plain.error.sum_squared_weight);
+        assert_true(of_aware < 0.6 * of_plain);
+        load(&aware, 0, values);
+        for (uint32_t c = 0; c < cols; c++)
+            assert_true(values[c] == 0);
+        assert_memory_equal(aware.data, twin.data, bytes_of(&aware));
+        assert_memory_equal(&aware.error, &twin.error, sizeof aware.error);
+        release(&plain);
+        release(&aware);
+        release(&twin);
+        free(x);
+        free(h);
+        free(factor);
+    }
 }
 
 /* ---- Conversion ---- */
@@ -506,6 +580,55 @@ static void test_maps(void **state)
     unlink(b);
 }
 
+/* The mean bits of a weight of a pack's experts; *different: these are not all of one class. */
+static double mean_bits(const char *path, bool *different)
+{
+    struct moe_err err = {0};
+    struct moe_pack *pack;
+    uint64_t bytes = 0, weights = 0;
+    assert_ok(moe_pack_open(&pack, path, &err), &err);
+    *different = moe_pack_n_classes(pack) > 1;
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
+        for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
+            const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, 0);
+            const struct moe_expert_class *class_ = moe_pack_class_at(pack, x->class_index);
+            for (uint32_t i = 0; x->present && i < class_->n_matrices; i++) {
+                const struct moe_class_matrix *m = &class_->matrices[i];
+                bytes += moe_layout_bytes(m->layout, m->rows, m->cols);
+                weights += (uint64_t)m->rows * m->cols;
+            }
+        }
+    moe_pack_close(pack);
+    return 8 * (double)bytes / (double)weights;
+}
+
+/* A mean of bits: no more than are asked for, nearly as many, and not the same for all experts;
+ * fewer than the fewest are refused. */
+static void test_mean_bits(void **state)
+{
+    (void)state;
+    const char *source = DRAWN "/qwen2-moe-a";
+    char a[96];
+    bool different;
+    double fewest;
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    const struct moe_inputs_options inputs = {&math, 1, 12, 1, NULL, NULL};
+    struct moe_convert_options options = options_of("best", 8);
+    snprintf(a, sizeof a, "%s/a.moe", dir);
+    options.mean_bits = 1;
+    assert_fails(moe_convert_error_aware(source, true, a, &options, &inputs, &report, NULL, &err),
+                 MOE_ERR_USAGE, "a weight at least, 1.00 are asked for", &err);
+    assert_int_equal(sscanf(strstr(err.text, "experts take"), "experts take %lf", &fewest), 1);
+    options.mean_bits = 1.5 * fewest;
+    assert_ok(moe_convert_error_aware(source, true, a, &options, &inputs, &report, NULL, &err),
+              &err);
+    const double mean = mean_bits(a, &different);
+    assert_true(mean <= options.mean_bits && mean > options.mean_bits - 0.5);
+    assert_true(different);
+    unlink(a);
+}
+
 /* Failures leave nothing behind: tear_down finds the directory empty. */
 static void test_failures(void **state)
 {
@@ -543,6 +666,7 @@ int main(void)
         cmocka_unit_test(test_diagonal),       cmocka_unit_test(test_families),
         cmocka_unit_test(test_rare_experts),   cmocka_unit_test(test_packs),
         cmocka_unit_test(test_maps),           cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_trellis),        cmocka_unit_test(test_mean_bits),
     };
     return cmocka_run_group_tests(tests, make_dir, tear_down);
 }

@@ -126,8 +126,8 @@ static void gives_variants_of_fewer_bits(void **state)
             moe_layout_load_row(&mat, row, w + row * WIDTH);
         assert_int_equal(m, moe_layout_bytes(layout, HIDDEN, WIDTH));
         uint8_t *want = moe_alloc(m, 1, &err);
-        assert_ok(moe_quantize_matrix(moe_quant_method_find("rtn"), layout, w, HIDDEN, WIDTH, want,
-                                      NULL, &err),
+        assert_ok(moe_quantize_matrix(moe_quant_method_find("rtn"), layout, NULL, w, HIDDEN, WIDTH,
+                                      want, NULL, &err),
                   &err);
         assert_memory_equal(got, want, m);
         free(down);

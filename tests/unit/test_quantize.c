@@ -329,7 +329,7 @@ static uint8_t *encode(const struct moe_quant_method *method, struct moe_layout 
     struct moe_err err = {0};
     uint8_t *out = moe_alloc(moe_layout_bytes(layout, ROWS, COLS), 1, NULL);
     moe_par_set_threads(threads);
-    assert_ok(moe_quantize_matrix(method, layout, w, ROWS, COLS, out, error, &err), &err);
+    assert_ok(moe_quantize_matrix(method, layout, NULL, w, ROWS, COLS, out, error, &err), &err);
     moe_par_set_threads(1);
     return out;
 }
@@ -410,7 +410,7 @@ static void test_refusals(void **state)
         w[37 * COLS + 150] = cases[i].value;
         w[81 * COLS + 3] = cases[i].words ? INFINITY : 0; /* the first panel's is named */
         moe_par_set_threads(5);
-        int status = moe_quantize_matrix(method, layout, w, ROWS, COLS, out, NULL, &err);
+        int status = moe_quantize_matrix(method, layout, NULL, w, ROWS, COLS, out, NULL, &err);
         moe_par_set_threads(1);
         if (cases[i].words)
             assert_fails(status, MOE_ERR_FORMAT, cases[i].words, &err);
@@ -422,12 +422,12 @@ static void test_refusals(void **state)
     struct moe_layout wrong = {MOE_LAYOUT_Q4, 48}, q4 = {MOE_LAYOUT_Q4, 64};
     struct moe_layout mxfp4 = {MOE_LAYOUT_MXFP4, 32};
     assert_fails(
-        moe_quantize_matrix(moe_quant_method_find("rtn"), wrong, w, 1, 1, NULL, NULL, &err),
+        moe_quantize_matrix(moe_quant_method_find("rtn"), wrong, NULL, w, 1, 1, NULL, NULL, &err),
         MOE_ERR_USAGE, "layout", &err);
-    assert_fails(moe_quantize_matrix(NULL, q4, w, 1, 1, NULL, NULL, &err), MOE_ERR_USAGE, "layout",
-                 &err);
+    assert_fails(moe_quantize_matrix(NULL, q4, NULL, w, 1, 1, NULL, NULL, &err), MOE_ERR_USAGE,
+                 "layout", &err);
     assert_fails(
-        moe_quantize_matrix(moe_quant_method_find("rtn"), mxfp4, w, 1, 1, NULL, NULL, &err),
+        moe_quantize_matrix(moe_quant_method_find("rtn"), mxfp4, NULL, w, 1, 1, NULL, NULL, &err),
         MOE_ERR_USAGE, "mxfp4", &err);
 }
 
