@@ -158,6 +158,7 @@ static const struct cli_option options[] = {
     {.kind = CLI_LIST, .help = "Also"},
     {CLI_OPT_CUSTOM(0, "kv", "KIND", &opt.strategy.kv_kind, strategy_kv), .word = moe_kv_kind_at,
      .shown = "f16"},
+    {CLI_OPT_FLAG(0, "reserve-kv", &opt.engine.reserve_kv), .modes = ALL & ~REQUESTS},
     {CLI_OPT_TEXT(0, "statistics", "FILE", &opt.strategy.statistics)},
     {CLI_OPT_OUTPUT(0, "learn", "FILE", &opt.engine.learn)},
     {CLI_OPT_U32(0, "batch", "N", &opt.batch, 1, 65536), .shown = "512"},

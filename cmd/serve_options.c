@@ -97,6 +97,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_CUSTOM(0, "kv", "KIND", &serve_opt.strategy.kv_kind, strategy_kv),
      .word = moe_kv_kind_at,
      .shown = "f16", .help = "keys and values: f32, f16, q8, q4, or q8,q4"},
+    {CLI_OPT_FLAG(0, "reserve-kv", &serve_opt.server.engine.reserve_kv),
+     .help = "lend the KV cache's memory to no experts"},
     {CLI_OPT_U32(0, "batch", "N", &serve_opt.server.engine.session.batch, 1, 65536),
      .shown = "256, fewer if tight", .help = "prompt tokens per pass, at most"},
 

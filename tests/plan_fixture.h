@@ -113,8 +113,8 @@ static inline struct moe_plan *full_plan(void)
     struct moe_plan *p = new_plan(3, 4, 2, "fate");
     strcpy(p->pack, "a \"pack\": caf\xc3\xa9.moe");
     p->pack_fingerprint = 0x0123456789abcdef;
-    p->memory = (struct moe_plan_memory){100000, 10000, 20000, 3000,  4000, 50000,
-                                         700,    41000, 24576, 49152, 512,  64};
+    p->memory = (struct moe_plan_memory){100000, 10000, 20000, 3000,  4000, 50000, 700,
+                                         300,    41000, 24576, 49152, 512,  64};
     p->host = (struct moe_plan_memory){.total = 90000,
                                        .program = 1000,
                                        .dense = 2000,

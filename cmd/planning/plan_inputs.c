@@ -378,6 +378,7 @@ static struct moe_engine_options engine_options(const struct plan_options *o,
         .expert_memory_bytes = o->expert_memory,
         .exact = o->strategy.exact,
         .kv_beside = true,
+        .reserve_kv = o->reserve_kv,
         .low_variant = o->strategy.low,
         .staging = o->strategy.staging,
         .device = o->strategy.device,
@@ -465,8 +466,9 @@ static double cell_bytes(uint16_t kind)
     return (double)bytes / (2 * MOE_PANEL_ROWS * dim);
 }
 
-/* Sets the memory of a model without weights, experts left out; a trace does not say it. */
-static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
+/* Sets the memory of a model without weights, experts left out, and which blocks of its KV cache
+ * slots can lend memory to; a trace does not say it. */
+static struct moe_plan_memory shape_memory(const struct plan_inputs *in, struct moe_loan *blocks)
 {
     const struct plan_options *o = in->options;
     uint32_t most = in->config.context_max < MOST_CONTEXT ? in->config.context_max : MOST_CONTEXT;
@@ -489,6 +491,14 @@ static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
     m.work = moe_session_bytes(&in->config, &so) - m.kv;
     if (in->shape.n_kinds)
         m.kv = moe_shape_file_kv_bytes(&in->shape, m.context, cell_bytes(so.kv_kind));
+    const struct moe_kv kv = moe_kv_shape(&in->config, &so);
+    const uint32_t n = kv.whole.n_blocks;
+    if (n > 1 && !o->reserve_kv && !so.whole_windows)
+        *blocks = (struct moe_loan){
+            .n_blocks = n,
+            .block_positions = kv.block_positions,
+            .block_bytes = in->shape.n_kinds ? m.kv / n : moe_kv_block_bytes(&kv),
+        };
     return m;
 }
 
@@ -625,8 +635,8 @@ static void set_fitters(struct plan_inputs *in)
             .low = o->strategy.low,
             .staging = o->strategy.staging,
             .expert_memory = o->expert_memory,
-            .memory = shape_memory(in),
         };
+        in->shapes[b].memory = shape_memory(in, &in->shapes[b].kv);
         in->shapes[b].memory.total = b == PLAN_OF_EXPERTS ? 0 : o->memory ? o->memory : 1;
         in->fitters[b] = moe_fitter_of_shape(&in->shapes[b]);
     }

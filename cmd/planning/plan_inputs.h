@@ -23,6 +23,7 @@ struct plan_options {
     uint32_t dense_bits;
     uint64_t memory, gpu_memory, expert_memory, expert_size, max_tokens, seed;
     uint32_t context, batch, prompt_tokens;
+    bool reserve_kv;
     int draft;   /* enum drafter: what answers will be drafted by */
     bool on_cpu; /* the processor was named: no accelerator of a profile */
     double link_rate, layer_seconds, load_seconds;

@@ -137,6 +137,8 @@ void moe_engine_close_session(struct moe_engine *e)
 {
     moe_session_close(e->session);
     e->session = NULL;
+    if (e->apart && e->experts) /* its memory is another's now */
+        moe_scheduler_set_blocks(e->experts->scheduler, UINT32_MAX, true);
 }
 
 /* ---- What the cache has learnt ---- */
@@ -201,6 +203,7 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
         MOE_TRY(copy_pack(e, err));
     MOE_TRY(moe_model_load(e->model, memory.session.context, e->gpu, progress, err));
     MOE_TRY(open_experts(e, &memory.cache, progress, err));
+    e->apart = memory.cache.loan.apart;
     e->statistics = o->statistics;
     e->pace = o->lockstep ? o->pace : NULL;
     e->timeline = e->experts->timeline = o->timeline;
@@ -332,6 +335,9 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     stats->settings.n_threads = (uint32_t)e->session->n_threads;
     snprintf(stats->settings.kv, sizeof stats->settings.kv, "%s",
              moe_kv_kind_name(e->session->kv_kind));
+    const struct moe_kv_pool *blocks = &e->session->kv_pool;
+    stats->settings.kv_blocks = e->session->kv_grows ? blocks->n_blocks : 0;
+    stats->settings.kv_block_positions = blocks->block_positions;
     stats->bf16_rows = e->gpu ? moe_gpu_bf16_rows(e->gpu) : 0;
     if (e->session->stages->add_stats)
         e->session->stages->add_stats(e->session, stats);
@@ -406,6 +412,9 @@ void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out)
     if (b->all)
         moe_buf_printf(out, "one token visits %s of experts, all are %s; ",
                        moe_format_bytes(b->token, x[0]), moe_format_bytes(b->all, x[1]));
+    if (h->kv_lent)
+        moe_buf_printf(out, "the text takes up to %s from the experts; ",
+                       moe_format_bytes(h->kv_lent, x[2]));
     moe_buf_printf(out, "the smallest budget: %s\n", moe_format_bytes(h->floor, x[2]));
 }
 

@@ -60,6 +60,8 @@ struct moe_engine_options {
     /* One of several engines of a process (memory.h): memory_bytes is its own share, for the
      * model's directory, weights and experts. It opens without a session. */
     bool shares;
+    bool grows; /* ... with a KV cache that will have no other memory than `session` says
+                   (complete): it grows into memory of the experts (infer/state.h, kv_grows) */
     /* The pack's file in memory, borrowed while opening; NULL: it is read. */
     const struct moe_pack_image *image;
     uint64_t gpu_memory_bytes;    /* of the GPU; 0: what is free there */
@@ -94,11 +96,12 @@ struct moe_engine_options {
      * opening; NULL: none. */
     const struct moe_trace_shape *follows;
     const char *follows_name; /* begins error texts */
-    bool measures;  /* what is computed is not looked at: drawn weights (moe_pack_synthesized) will
-                       do, else they are refused */
-    bool kv_beside; /* `exact` is not about session.kv_kind: of plans, which seek exact strategies
-                       for a cache that was named */
-    uint64_t seed;  /* of the random policy */
+    bool reserve_kv; /* the KV cache's memory is its own from the start, and lent to no experts */
+    bool measures;   /* what is computed is not looked at: drawn weights (moe_pack_synthesized) will
+                        do, else they are refused */
+    bool kv_beside;  /* `exact` is not about session.kv_kind: of plans, which seek exact strategies
+                        for a cache that was named */
+    uint64_t seed;   /* of the random policy */
     /* Where the cache goes on with what it has learnt, if the file is there, and where
      * moe_engine_save_learnt leaves it (cache/learnt.h). MOE_ERR_USAGE: the cache's policy does not
      * learn. NULL: nowhere. */
@@ -165,6 +168,7 @@ struct moe_engine {
     uint32_t own_top_k;             /* experts that a token of the model chooses itself */
     struct moe_exactness exactness; /* of the strategy as it runs */
     bool test_device;
+    bool apart;            /* options.grows: experts lend the KV cache's memory between sessions */
     bool arriving;         /* resident experts come behind the first passes */
     struct moe_gpu *gpu;   /* NULL: none computes */
     struct moe_err no_gpu; /* why --device auto fell back to the CPU; status MOE_OK: it did not */

@@ -193,7 +193,7 @@ static int read_inputs(struct moe_memory_inputs *in, const struct moe_model *mod
         .memory_named = o->memory_bytes > 0,
         .expert_memory = o->expert_memory_bytes,
         .program = o->program_bytes,
-        .lends = !gpu && !o->shares && !o->expert_memory_bytes,
+        .lends = !gpu && (!o->shares || o->grows) && !o->expert_memory_bytes,
         .statistics = holds_statistics(o, by_plan) ? o->statistics : NULL,
     };
     if (!in->program)
@@ -297,17 +297,19 @@ static struct moe_cache_options least_cache(const struct moe_memory_inputs *in,
 }
 
 /* Slots: as many as the budget leaves, or as the user (or the strategy) named; those for prefetched
- * experts are taken from them. At least top_k work without a cache. */
+ * experts are taken from them. At least top_k work without a cache. `lent` of the available bytes
+ * are the KV cache's as it grows, so that only slots that keep experts are made of them. */
 static void size_slots(struct moe_cache_options *cache, const struct moe_memory_inputs *in,
-                       uint64_t available)
+                       uint64_t available, uint64_t lent)
 {
     const struct moe_strategy *s = cache->strategy;
     uint64_t slot_bytes = moe_inventory_slot_bytes(&in->inventory, cache->high);
     uint64_t named = in->expert_memory;
     if (!named && s->buffer && !in->memory_named)
         named = s->buffer * slot_bytes;
-    const struct moe_slots slots = moe_slots_of(s, named ? named : available, named > 0, slot_bytes,
-                                                in->model->config.top_k, in->options->staging);
+    const struct moe_slots slots =
+        moe_slots_of(s, named ? named : available - lent, named > 0, slot_bytes,
+                     in->model->config.top_k, in->options->staging);
     cache->n_working = slots.working;
     cache->n_staging = slots.staging;
     cache->cache_bytes = slots.cache_bytes;
@@ -639,7 +641,7 @@ static int size_least(uint64_t *least, struct moe_memory *out, const struct moe_
         if (follows_budget(in))
             scale_slots(&out->planned, &out->planned, &in->inventory, 0);
     } else if (in->expert_memory && !all_named) {
-        size_slots(&cache, in, 0);
+        size_slots(&cache, in, 0, 0);
     }
     *least = cache_bytes(in, &cache);
     if ((!in->options->plan && !in->expert_memory) || all_named)
@@ -656,11 +658,16 @@ static int choose_slots(struct moe_memory *out, const struct moe_memory_inputs *
     const struct moe_plan *plan = in->options->plan;
     uint64_t beside = beside_experts(slots);
     uint64_t left = slots->total > beside ? slots->total - beside : 0;
+    const uint64_t there = left;
     left = left < most ? left : most;
+    const struct moe_kv kv = moe_session_kv(&in->model->config, &out->session);
+    const uint64_t lent =
+        out->session.kv_grows ? (kv.whole.n_blocks - 1) * moe_kv_block_bytes(&kv) : 0;
+    left += lent;
     if (plan)
         MOE_TRY(take_slots(&out->cache, &out->planned, in, err));
     if (!plan)
-        size_slots(&out->cache, in, left);
+        size_slots(&out->cache, in, left, lent);
     else if (follows_budget(in))
         resize_slots(&out->cache, &out->planned, in, left);
     if (in->gpu)
@@ -671,6 +678,18 @@ static int choose_slots(struct moe_memory *out, const struct moe_memory_inputs *
                         "%s: compressed experts cannot be computed where they lie: --device "
                         "test needs a pack without zstd (moe-quantize PACK makes one)",
                         moe_pack_path(in->model->pack));
+    if (lent) { /* blocks that no slot was made of are the KV cache's own */
+        struct moe_loan *loan = &out->pools.pools.loan;
+        const uint64_t used = moe_expert_pools_bytes(&out->pools), all = there + lent;
+        loan->n_blocks = kv.whole.n_blocks;
+        loan->block_positions = kv.block_positions;
+        loan->block_bytes = moe_kv_block_bytes(&kv);
+        slots->kv_lent = moe_loan_settle(loan, all > used ? all - used : 0);
+        slots->kv -= in->options->shares ? 0 : slots->kv_lent;
+        loan->apart = in->options->shares;
+        out->session.kv_grows = slots->kv_lent > 0;
+        out->cache.loan = *loan;
+    }
     uint64_t tables = moe_expert_pools_beside_bytes(&out->pools);
     slots->experts = out->pools.pools.bytes;
     b->host.experts = (in->gpu ? out->pools.host.bytes : slots->experts) + tables;
@@ -733,9 +752,30 @@ static uint64_t reading_bytes(const struct moe_memory_inputs *in)
              : 0;
 }
 
-/* lends: where that has room, passes of many rows borrow memory of slots. */
-static int compute_split(struct moe_memory *out, const struct moe_memory_inputs *in, bool lends,
-                         struct moe_err *err)
+/* Whether the KV cache has blocks that slots can be made of until texts need them. */
+static bool can_grow(const struct moe_memory_inputs *in, const struct moe_session_options *so,
+                     const struct moe_strategy *s)
+{
+    const struct moe_kv kv = moe_session_kv(&in->model->config, so);
+    const bool named =
+        (s->buffer && !in->memory_named) || (in->options->plan && !follows_budget(in));
+    return !named && !in->options->reserve_kv && kv.whole.n_blocks > 1 &&
+           moe_kv_block_bytes(&kv) > 0;
+}
+
+/* What it takes that its blocks end in pages of their own. */
+static uint64_t growth_bytes(const struct moe_config *c, const struct moe_session_options *so)
+{
+    struct moe_session_options whole = *so;
+    whole.kv_grows = false;
+    return moe_session_bytes(c, so) - moe_session_bytes(c, &whole);
+}
+
+/* What memory of slots is lent to, where there is room for that. */
+enum lends { TO_NOTHING, TO_ROWS, TO_ROWS_AND_BLOCKS };
+
+static int compute_split(struct moe_memory *out, const struct moe_memory_inputs *in,
+                         enum lends lends, struct moe_err *err)
 {
     struct moe_resolved *r = &out->resolved;
     struct moe_budget *b = &out->budget;
@@ -744,16 +784,22 @@ static int compute_split(struct moe_memory *out, const struct moe_memory_inputs 
     out->session = session_for(in, &r->strategy);
     out->cache = least_cache(in, r);
     out->whole = r->strategy.resident;
+    if (r->strategy.resident || !r->strategy.cache ||
+        r->strategy.cache == &moe_policy_pinned) /* whose experts never leave */
+        lends = TO_NOTHING;
+    out->session.kv_grows =
+        lends == TO_ROWS_AND_BLOCKS && can_grow(in, &out->session, &r->strategy);
     uint64_t least = in->all;
     if (!out->whole)
         MOE_TRY(size_least(&least, out, in, err));
     size_batches(&batches, in, out->session, &r->strategy, least);
     if (in->session.batch != in->options->session.batch) /* the plan's: a run may have a smaller */
         allow_smaller_batches(&batches, in, out->session, &r->strategy, least);
-    if (lends && !r->strategy.resident && r->strategy.cache &&
-        r->strategy.cache != &moe_policy_pinned) /* whose experts never leave */
+    if (lends && !in->options->shares)
         lend_slots(&batches, in, out->session, &r->strategy, least);
     *b = batches.budget;
+    if (!in->options->shares) /* it works without, too */
+        b->host.floor -= growth_bytes(&in->model->config, &out->session);
     out->most = batches.from[batches.n - 1];
     out->pass_bytes =
         pass_bytes_of(in, &r->strategy, in->session.batch ? in->session.batch : DEFAULT_BATCH);
@@ -764,8 +810,8 @@ static int compute_split(struct moe_memory *out, const struct moe_memory_inputs 
     out->session.batch = b->batch;
     if (b->host.lent) {
         const uint32_t rows = out->session.own_rows = own_rows(&out->session);
-        out->cache.loan =
-            (struct moe_loan){rows, (b->host.lent + b->batch - rows - 1) / (b->batch - rows)};
+        out->cache.loan.rows = rows;
+        out->cache.loan.row_bytes = (b->host.lent + b->batch - rows - 1) / (b->batch - rows);
     }
     if (r->strategy.resident)
         choose_resident(b, in);
@@ -782,26 +828,21 @@ static int compute_split(struct moe_memory *out, const struct moe_memory_inputs 
     return b->host.floor > b->host.total ? refuse_budget(in, &b->host, false, err) : MOE_OK;
 }
 
-/* Whether the slots that keep experts can be lent as far as is wanted. */
-static bool has_what_it_lends(const struct moe_memory *m, const struct moe_inventory *inventory)
-{
-    const struct moe_pools *pools = &m->pools.pools;
-    uint64_t bytes = 0;
-    for (uint32_t c = 0; c < pools->n_classes; c++)
-        bytes += pools->pools[c].n_cache * inventory->classes[c].slot_bytes;
-    return moe_loan_bytes(&m->cache.loan, m->budget.batch) <= bytes;
-}
-
 static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs *in,
                           struct moe_err *err)
 {
     const struct moe_memory empty = {.memory_named = in->memory_named};
     *out = empty;
-    MOE_TRY(compute_split(out, in, in->lends, err));
-    if (has_what_it_lends(out, &in->inventory))
-        return MOE_OK;
+    const enum lends most = in->lends ? TO_ROWS_AND_BLOCKS : TO_NOTHING;
+    struct moe_err short_of;
+    for (enum lends lends = most; lends > TO_NOTHING; lends--) {
+        *out = empty;
+        if (compute_split(out, in, lends, &short_of) == MOE_OK &&
+            moe_pools_can_lend(&out->pools.pools, &in->inventory, out->budget.batch))
+            return MOE_OK;
+    }
     *out = empty;
-    return compute_split(out, in, false, err);
+    return compute_split(out, in, TO_NOTHING, err);
 }
 
 /* What a snapshot of recurrent states takes, where the session computes. */

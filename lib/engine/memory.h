@@ -25,7 +25,7 @@ struct moe_memory_inputs {
     bool memory_named;         /* the user or a plan named the host's */
     uint64_t expert_memory;    /* for the expert cache alone; 0: what the budget leaves */
     uint64_t program;          /* the process with the model's directory open */
-    bool lends;                /* passes may borrow memory of slots */
+    bool lends;                /* passes and the KV cache may borrow memory of slots */
     const struct moe_statistics *statistics; /* that the process reads and keeps; NULL: none */
     uint64_t all, token;            /* all experts at their best variant; those one token visits */
     struct moe_inventory inventory; /* empty where the model has no experts */

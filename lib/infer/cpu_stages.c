@@ -390,11 +390,17 @@ static void give_back(struct moe_session *s, uint32_t n_rows)
     cpu_work_give_back(s->device, n_rows);
 }
 
+static void hold_block(struct moe_session *s, uint32_t block, bool held)
+{
+    cpu_work_hold_block(s->device, block, held);
+}
+
 const struct moe_stages_ops moe_stages_cpu = {
     .name = "cpu",
     .host_bytes = cpu_work_bytes,
     .open = open_cpu,
     .give_back = give_back,
+    .hold_block = hold_block,
     .close = close_cpu,
     .kv = kv_of,
     .states = states_of,

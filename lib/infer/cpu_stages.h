@@ -150,6 +150,8 @@ uint64_t cpu_work_rows_bytes(const struct moe_config *config, const struct moe_s
                              uint32_t n_rows);
 /* A pass of n_rows comes: what larger ones borrowed is given back, with all that they left. */
 void cpu_work_give_back(struct cpu_work *w, uint32_t n_rows);
+/* A block of the KV cache takes memory from here on, or gives back what it takes. */
+void cpu_work_hold_block(struct cpu_work *w, uint32_t block, bool held);
 /* Also carves the session's states. The sizes do not overflow. */
 int cpu_work_open(struct cpu_work **out, struct moe_states *states, const struct moe_config *config,
                   const struct moe_session_options *o, struct moe_err *err);

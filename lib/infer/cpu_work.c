@@ -241,8 +241,11 @@ uint64_t cpu_work_bytes(const struct moe_config *c, const struct moe_session_opt
     struct carving sizes = {0};
     carve_cpu_work(&w, &states, &sizes, c, o);
     struct moe_kv kv = moe_kv_shape(c, o);
-    /* Where memory is given back, the first rows of each array end in a page of their own. */
-    uint64_t sum, ends = o->own_rows ? sizes.rows.n_taken * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+    /* Where memory is given back, the first rows of each array end in a page of their own, and so
+     * do the keys and the values of each block. */
+    uint64_t sum, n_ends = o->own_rows ? sizes.rows.n_taken : 0;
+    n_ends += o->kv_grows ? 2 * (uint64_t)kv.whole.n_blocks : 0;
+    const uint64_t ends = n_ends * (uint64_t)sysconf(_SC_PAGESIZE);
     bool fits =
         !sizes.rows.overflowed && !sizes.other.overflowed &&
         moe_add_u64(sizes.rows.used, sizes.other.used, &sum) && moe_add_u64(sum, ends, &sum) &&
@@ -299,6 +302,8 @@ static int allocate_cpu_work(struct cpu_work *w, struct moe_states *states,
         moe_kv_place(&w->index.chosen, w->index.chosen.whole.keys);
     }
     MOE_TRY(allocate_kv(&w->kv, err));
+    if (o->kv_grows) /* as above, blocks */
+        moe_pages_drop(w->kv.whole.keys, (uint64_t)(w->kv.windows.keys - w->kv.whole.keys));
     if (w->states.n_layers) {
         w->states.memory = (float *)(void *)moe_pages_alloc(w->states.bytes, err);
         if (!w->states.memory)
@@ -335,6 +340,15 @@ void cpu_work_give_back(struct cpu_work *w, uint32_t n_rows)
         w->used_rows = 0;
     }
     w->used_rows = moe_larger(w->used_rows, n_rows);
+}
+
+void cpu_work_hold_block(struct cpu_work *w, uint32_t block, bool held)
+{
+    struct moe_kv_span spans[2];
+    moe_kv_spans(&w->kv, &w->kv.whole, spans);
+    for (int i = 0; i < 2; i++)
+        (held ? moe_pages_take_back : moe_pages_drop)(spans[i].at + block * spans[i].bytes,
+                                                      spans[i].bytes);
 }
 
 void cpu_work_close(struct cpu_work *w)

@@ -252,6 +252,8 @@ static int open_scheduler(struct cached *c, const struct moe_cache_options *o,
 /* Misses of a later token are not counted for the first contents. */
 static int fill(struct cached *c, const struct moe_progress *progress, struct moe_err *err)
 {
+    if (c->pools.pools.loan.apart)
+        moe_scheduler_set_blocks(c->base.scheduler, UINT32_MAX, true);
     int status = moe_scheduler_fill(c->base.scheduler, progress, err);
     if (status == MOE_OK && c->failure.status)
         status = cached_failure(c, err);

@@ -114,6 +114,21 @@ static bool begin_sequences(struct moe_session *s, const struct moe_row *rows, u
     return begun && n_left == 0;
 }
 
+/* Has the blocks of the KV cache take memory that hold the texts, and those that the rows will be
+ * in. texts: that is all that is needed; else other layers may have positions behind them. */
+static void hold_blocks(struct moe_session *s, bool texts, const struct moe_row *rows,
+                        uint32_t n_rows)
+{
+    for (uint32_t i = 0; i < s->n_sequences; i++)
+        moe_kv_need(&s->kv_pool, i, s->sequences[i].n);
+    for (uint32_t i = 0, end; i < n_rows; i = end) {
+        const struct moe_row r = run_at(rows, n_rows, i, &end);
+        moe_kv_need(&s->kv_pool, r.sequence, r.position + end - i);
+    }
+    moe_kv_need_known(&s->kv_pool, s->kv_keeps);
+    moe_session_hold(s, texts, false);
+}
+
 /* Tells those that keep records of sequences and tokens. Sequences side by side are recorded
  * together: the records start anew when none is under way. Sources are none: records of a sequence
  * begin with its decoder. */
@@ -181,6 +196,10 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     if (!encode)
         cut_texts(s, rows, n_rows);
     note_passed(s, !encode && layer_end == s->model->config.n_layers, rows, n_rows);
+    const bool whole = layer_begin == s->model->config.n_encoder &&
+                       layer_end == s->model->config.n_layers && !hidden_in;
+    if (s->kv_grows && !encode) /* before slots come back into what blocks give back */
+        hold_blocks(s, whole, rows, n_rows);
     begin_pass(s, phase, rows, n_rows);
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
     int status = compute_layers(s, layer_begin, layer_end, hidden_in, hidden_out, err);
@@ -192,8 +211,6 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     if (status != MOE_OK)
         return status;
     stats->tokens += n_rows;
-    const struct moe_config *c = &s->model->config;
-    bool whole = layer_begin == c->n_encoder && layer_end == c->n_layers && !hidden_in;
     for (uint32_t i = 0; i < n_rows && whole && !encode; i++)
         moe_sequence_append(s, &rows[i]);
     return MOE_OK;
@@ -369,6 +386,10 @@ int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows
 {
     const uint32_t layer = s->model->config.n_layers;
     MOE_TRY(check_drafting_rows(s, rows, n_rows, from, err));
+    for (uint32_t i = 0; s->kv_grows && i < n_rows; i++)
+        moe_kv_need(&s->kv_pool, rows[i].sequence, rows[i].position + 1);
+    if (s->kv_grows)
+        moe_session_hold(s, false, true);
     const struct moe_observer observer = s->observer; /* which knows the model's layers only */
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
     s->observer = (struct moe_observer){0};

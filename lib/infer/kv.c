@@ -407,6 +407,13 @@ void moe_kv_spans(const struct moe_kv *kv, const struct moe_kv_part *part,
     spans[1] = (struct moe_kv_span){part->values, panels * part->value_bytes};
 }
 
+uint64_t moe_kv_block_bytes(const struct moe_kv *kv)
+{
+    struct moe_kv_span spans[2];
+    moe_kv_spans(kv, &kv->whole, spans);
+    return spans[0].bytes + spans[1].bytes;
+}
+
 static void copy_cells(const struct moe_kv *kv, const struct moe_kv_part *part, uint32_t from,
                        uint32_t to)
 {

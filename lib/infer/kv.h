@@ -167,6 +167,9 @@ struct moe_kv_span {
 void moe_kv_spans(const struct moe_kv *kv, const struct moe_kv_part *part,
                   struct moe_kv_span spans[2]);
 
+/* Bytes of a block, without what layers with a window have of it where they lie apart. */
+uint64_t moe_kv_block_bytes(const struct moe_kv *kv);
+
 /* A block receives all cells of another, in the processor's memory; those that lie apart where both
  * have slots. */
 void moe_kv_copy_block(const struct moe_kv *kv, uint32_t from, uint32_t to);

@@ -52,7 +52,7 @@ void moe_kv_pool_carve(struct moe_kv_pool *pool, struct moe_arena *arena)
         return;
     for (uint32_t i = 0; i < pool->n_snapshots; i++)
         pool->snapshots[i] = (struct moe_kv_snapshot){.block = MOE_NO_BLOCK};
-    pool->n_free = 0;
+    pool->n_free = pool->n_held = 0;
     pool->oldest = pool->newest = MOE_NO_BLOCK;
     for (uint32_t i = 0; i < pool->n_blocks; i++) {
         pool->blocks[i] = (struct moe_kv_block){0};
@@ -121,7 +121,7 @@ static uint32_t take_oldest(struct moe_kv_pool *p)
     remove_free(p, block);
     drop_snapshots(p, block, 0);
     moe_kv_windows_drop(p, block);
-    p->blocks[block] = (struct moe_kv_block){.n_users = 1};
+    p->blocks[block] = (struct moe_kv_block){.n_users = 1, .held = p->blocks[block].held};
     return block;
 }
 
@@ -466,6 +466,53 @@ void moe_kv_rewind(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n)
         else if (pool->blocks[row[i]].n_known > place)
             cut(pool, row[i], place);
     }
+}
+
+/* ---- Memory that is lent ---- */
+
+void moe_kv_need(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n)
+{
+    const uint32_t *row = row_of(pool, sequence);
+    for (uint32_t i = n_blocks_of(pool, n); i-- > 0;)
+        pool->blocks[row[i]].needed = true;
+}
+
+void moe_kv_need_known(struct moe_kv_pool *pool, uint32_t n)
+{
+    for (uint32_t i = pool->newest; i != MOE_NO_BLOCK && n > 0; i = pool->blocks[i].older)
+        if (pool->blocks[i].held && pool->blocks[i].n_known > 0) {
+            pool->blocks[i].needed = true;
+            n--;
+        }
+}
+
+/* Nothing of a block is left. A free one is taken before those that something is known of. */
+static void forget(struct moe_kv_pool *p, uint32_t block)
+{
+    cut(p, block, 0);
+    moe_kv_windows_drop(p, block);
+    if (p->blocks[block].n_users > 0)
+        return;
+    remove_free(p, block);
+    prepend_free(p, block);
+}
+
+uint32_t moe_kv_hold(struct moe_kv_pool *pool, uint32_t *block, bool drops)
+{
+    while (*block < pool->n_blocks) {
+        struct moe_kv_block *b = &pool->blocks[*block];
+        const bool needed = b->needed, changes = needed ? !b->held : b->held && drops;
+        b->needed = false;
+        ++*block;
+        if (!changes)
+            continue;
+        b->held = needed;
+        pool->n_held += needed ? 1 : -1;
+        if (!needed)
+            forget(pool, *block - 1);
+        return *block - 1;
+    }
+    return MOE_NO_BLOCK;
 }
 
 /* ---- Windows ---- */

@@ -30,6 +30,8 @@ struct moe_kv_block {
     uint64_t given;   /* what else the keys and values depend on, as a number: only
                          texts with the same one find the block */
     uint32_t n_users; /* sequences that have it; 0: it is free */
+    bool needed;      /* marked by moe_kv_need */
+    bool held;        /* it takes memory (moe_kv_hold) */
     uint32_t older, newer; /* of a free one: neighbours in the order in which they will be taken */
 };
 
@@ -52,7 +54,7 @@ struct moe_kv_pool {
     uint32_t n_sequences, n_blocks;
     uint32_t block_positions; /* of each */
     uint32_t per_sequence;    /* blocks that the whole context takes */
-    uint32_t n_free;
+    uint32_t n_free, n_held;
     uint32_t oldest, newest;     /* free ones; MOE_NO_BLOCK: none */
     struct moe_kv_block *blocks; /* [n_blocks] */
     uint32_t *ids;               /* [n_blocks][block_positions] the known ones */
@@ -124,6 +126,20 @@ uint32_t moe_kv_writable(const struct moe_kv_pool *pool, uint32_t sequence, uint
 /* It will write from such a position on: what is known of the blocks behind it is forgotten, and
  * those that are others' too are given back. */
 void moe_kv_rewind(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n);
+
+/*
+ * Where the memory of blocks is lent while nothing is in them, they are held as they are needed: a
+ * sequence may have taken more, for what it is going to compute.
+ */
+
+/* Marks blocks: those of the sequence's first n positions. */
+void moe_kv_need(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n);
+/* ... and the n that sequences gave back last with something known in them. */
+void moe_kv_need_known(struct moe_kv_pool *pool, uint32_t n);
+/* Goes through the blocks from *block on: the next one that is marked and not held, and is held
+ * from here on; or, with `drops`, one that is held and not marked: it is held no more, and
+ * forgotten. MOE_NO_BLOCK after the last, and then no block is marked. */
+uint32_t moe_kv_hold(struct moe_kv_pool *pool, uint32_t *block, bool drops);
 
 /*
  * Layers with a window see only the last positions of a text: of their keys and values a block need

@@ -85,6 +85,7 @@ void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part)
     s.grammar_wait_seconds += sum->grammar_wait_seconds;
     s.resident_expert_bytes_max =
         moe_larger(sum->resident_expert_bytes_max, part->resident_expert_bytes_max);
+    s.kv_blocks_max = (uint32_t)moe_larger(sum->kv_blocks_max, part->kv_blocks_max);
     s.peak_rss_bytes = moe_larger(sum->peak_rss_bytes, part->peak_rss_bytes);
     *sum = s;
 }

@@ -51,6 +51,8 @@ struct moe_sampler_options; /* model/sampling.h */
 struct moe_run_settings {
     uint32_t context, batch, n_threads; /* positions, rows of a pass, threads that computed */
     char kv[8];                         /* how keys and values were kept: "f32", "f16" */
+    /* Blocks of the KV cache where these take memory as texts need it, else 0; positions of one. */
+    uint32_t kv_blocks, kv_block_positions;
     /* Precision of the experts, and the lower one where one is taken, as the pack names them. */
     char precision[MOE_NAME_BYTES], low_precision[MOE_NAME_BYTES];
     uint64_t cache_slots, working_slots; /* that keep experts, and further ones; 0: all in memory */
@@ -74,6 +76,7 @@ struct moe_stats {
      * tokens, how long making masks took beside the model, and how long the sampler waited. */
     uint64_t grammar_tokens, grammar_masks;
     double grammar_seconds, grammar_wait_seconds;
+    uint32_t kv_blocks_max; /* of settings.kv_blocks, that held positions at a time */
     uint64_t resident_expert_bytes_max;
     uint64_t peak_rss_bytes, memory_budget_bytes;       /* budget 0: none was given */
     uint64_t gpu_memory_bytes, gpu_memory_budget_bytes; /* taken on a GPU, out of; 0: none */

@@ -37,6 +37,7 @@ static struct moe_session_options resolve(const struct moe_config *c,
         o.n_sources = o.n_sequences;
     if (c->n_encoder == 0)
         o.source_context = o.n_sources = 0;
+    o.kv_grows = o.kv_grows && !o.gpu;
     o.takes_back = o.takes_back && c->layers[c->n_layers].state_index > 0;
     if (c->layers[c->n_layers].state_index == 0 || c->n_encoder || c->prefix_lm)
         o.n_snapshots = 0;
@@ -113,6 +114,13 @@ uint64_t moe_session_kv_bytes(const struct moe_config *config,
     struct moe_session_options o = resolve(config, options);
     uint64_t sum, sources = o.n_sources ? moe_kv_source_shape(config, &o).bytes : 0;
     return moe_add_u64(moe_kv_shape(config, &o).bytes, sources, &sum) ? sum : UINT64_MAX;
+}
+
+struct moe_kv moe_session_kv(const struct moe_config *config,
+                             const struct moe_session_options *options)
+{
+    struct moe_session_options o = resolve(config, options);
+    return moe_kv_shape(config, &o);
 }
 
 /* ---- Open and close ---- */
@@ -247,6 +255,8 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
     s->context = o.context;
     s->n_sequences = o.n_sequences;
     s->kv_kind = o.kv_kind;
+    s->kv_grows = o.kv_grows;
+    s->kv_keeps = o.kv_keeps;
     s->batch = o.batch;
     s->source_context = o.source_context;
     s->n_sources = o.n_sources;
@@ -261,6 +271,8 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
         moe_session_close(s);
         return status;
     }
+    if (s->kv_grows) /* nothing is held */
+        moe_session_hold(s, false, true);
     *out = s;
     return MOE_OK;
 }
@@ -299,6 +311,25 @@ int moe_sequence_reserve(struct moe_session *s, uint32_t sequence, uint32_t n_po
         return moe_fail(err, MOE_ERR_USAGE, "sequence %u with %u positions is out of range",
                         sequence, n_positions);
     return moe_kv_take(&s->kv_pool, sequence, n_positions, err);
+}
+
+void moe_session_hold(struct moe_session *s, bool drops, bool now)
+{
+    struct moe_kv_pool *pool = &s->kv_pool;
+    for (uint32_t next = 0, i; (i = moe_kv_hold(pool, &next, drops)) != MOE_NO_BLOCK;)
+        s->stages->hold_block(s, i, pool->blocks[i].held);
+    s->stats.kv_blocks_max = (uint32_t)moe_larger(s->stats.kv_blocks_max, pool->n_held);
+    if (s->pass.scheduler)
+        moe_scheduler_set_blocks(s->pass.scheduler, pool->n_held, now);
+}
+
+/* Cells of a sequence's first n positions will be written between passes. */
+static void hold_positions(struct moe_session *s, uint32_t sequence, uint32_t n)
+{
+    if (!s->kv_grows)
+        return;
+    moe_kv_need(&s->kv_pool, sequence, n);
+    moe_session_hold(s, false, true);
 }
 
 static void end_sequence(struct moe_session *s, uint32_t sequence)
@@ -436,8 +467,10 @@ static int begin_sequence(struct moe_session *s, uint32_t sequence, const uint32
     const struct moe_kv_text text = {ids, takes_over(s) ? n - 1 : 0, given(s, sequence, far)};
     struct moe_kv_begun begun;
     MOE_TRY(moe_kv_begin(&s->kv_pool, sequence, &text, n_positions, &begun, err));
-    if (begun.copy_to != MOE_NO_BLOCK)
+    if (begun.copy_to != MOE_NO_BLOCK) {
+        hold_positions(s, sequence, begun.n_known);
         s->stages->copy_block(s, begun.copy_from, begun.copy_to);
+    }
     if (begun.snapshot != MOE_NO_BLOCK) {
         s->stages->copy_states(s, snapshot_at(s, begun.snapshot), sequence);
         moe_recurrent_set(s, sequence, begun.n_known);
@@ -469,8 +502,10 @@ int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_
 {
     struct moe_kv_begun begun;
     MOE_TRY(moe_kv_fork(&s->kv_pool, from, to, n_positions, &begun, err));
-    if (begun.copy_to != MOE_NO_BLOCK)
+    if (begun.copy_to != MOE_NO_BLOCK) {
+        hold_positions(s, to, n_positions);
         s->stages->copy_block(s, begun.copy_from, begun.copy_to);
+    }
     const struct moe_sequence *q = &s->sequences[from];
     s->sequences[to].n = q->n < n_positions ? q->n : n_positions;
     s->sequences[to].far = q->far;
@@ -524,6 +559,7 @@ int moe_sequence_load(struct moe_session *s, uint32_t sequence, const uint32_t *
     int status;
     MOE_STEP(moe_sequence_reserve(s, sequence, n, err));
     moe_kv_windows_hold(&s->kv_pool, sequence, n);
+    hold_positions(s, sequence, n);
     if (fill)
         MOE_STEP(fill(ctx, &pieces, err));
 out:

@@ -33,6 +33,9 @@ uint64_t moe_session_rows_bytes(const struct moe_config *config,
  * of these bytes, or of the GPU's. */
 uint64_t moe_session_kv_bytes(const struct moe_config *config,
                               const struct moe_session_options *options);
+/* Its shape (infer/kv.h), without that of sources. */
+struct moe_kv moe_session_kv(const struct moe_config *config,
+                             const struct moe_session_options *options);
 /* Bytes of the GPU's memory, KV cache included; 0 without one. */
 uint64_t moe_session_gpu_bytes(const struct moe_config *config,
                                const struct moe_session_options *options);
@@ -94,6 +97,9 @@ typedef int moe_sequence_fill(void *ctx, const struct moe_kept *pieces, struct m
 int moe_sequence_load(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
                       bool far, moe_sequence_fill *fill, void *ctx, struct moe_err *err);
 
+/* With kv_grows: the blocks of the KV cache that are marked (moe_kv_need) take memory, which slots
+ * lend from the next pass on, or now; with `drops` the others give back theirs. */
+void moe_session_hold(struct moe_session *s, bool drops, bool now);
 /* Appends a row that went through all layers to its text. Of moe_forward. */
 void moe_sequence_append(struct moe_session *s, const struct moe_row *row);
 /* Takes blocks of the KV cache for the sequence's first n_positions, as moe_forward does for its

@@ -30,6 +30,9 @@ struct moe_stages_ops {
     /* A pass of n_rows comes: gives memory back that larger ones have borrowed (own_rows of the
      * session's options). NULL: nothing is borrowed. */
     void (*give_back)(struct moe_session *s, uint32_t n_rows);
+    /* A block of the KV cache takes memory, or gives its memory back (kv_grows of the session's
+     * options). NULL: that is not possible. */
+    void (*hold_block)(struct moe_session *s, uint32_t block, bool held);
     void (*close)(struct moe_session *s); /* s->device is not NULL */
 
     /* The KV cache. NULL: it lies in the device's own memory. */

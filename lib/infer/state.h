@@ -102,9 +102,12 @@ struct moe_session_options {
     uint32_t n_sources;      /* kept at a time; 0: as n_sequences */
     uint32_t
         kv_blocks; /* of the KV cache (infer/kv.h); 0: enough for all sequences at full context */
-    bool whole_windows;   /* layers with a window keep all keys and values (infer/kv_pool.h) */
-    bool takes_back;      /* sequences can go back to where their recurrent states were kept
-                             (moe_sequence_keep): each has them twice */
+    bool kv_grows; /* on the processor, its blocks take memory while a text needs them, as slots
+                      lend it (sched/inventory.h, struct moe_loan) */
+    uint32_t kv_keeps;  /* ... and so many of ended texts keep theirs, for texts that begin alike */
+    bool whole_windows; /* layers with a window keep all keys and values (infer/kv_pool.h) */
+    bool takes_back;    /* sequences can go back to where their recurrent states were kept
+                           (moe_sequence_keep): each has them twice */
     uint32_t n_snapshots; /* of recurrent states, that texts to come can begin from
                              (moe_sequence_snapshot); 0: they reuse nothing of others. Engines and
                              servers make as many of these as memory has room for */
@@ -196,6 +199,8 @@ struct moe_session {
     float *router_row; /* borrowed, [router stride]: receives the scores that a layer's router gives
                           a pass's only row; NULL: nobody wants them */
     struct moe_kv_pool kv_pool;
+    bool kv_grows;                  /* as in the options */
+    uint32_t kv_keeps;              /* likewise */
     struct moe_sequence *sequences; /* [n_sequences] */
     struct moe_encoded *sources;    /* [n_sources] */
     uint32_t *attends;              /* [n_sequences] the source that each attends to */

@@ -149,6 +149,27 @@ static uint64_t policy_bytes(const struct moe_strategy *s, const struct moe_inve
     return moe_policy_follow_bytes(s->cache, &choices);
 }
 
+/* Adds what the blocks of the KV cache but one leave to slots, until texts need them. */
+static void add_blocks(struct moe_fitted *out, const struct moe_inventory *inv,
+                       const struct moe_loan *kv, uint64_t available, const struct moe_slots *slots)
+{
+    const struct moe_fitted before = *out;
+    const struct moe_strategy *s = &out->strategy;
+    if (!kv->block_bytes || !s->cache || s->cache == &moe_policy_pinned)
+        return;
+    const uint64_t lent = (kv->n_blocks - 1) * kv->block_bytes;
+    available += lent + policy_bytes(s, inv, available) - policy_bytes(s, inv, available + lent);
+    const uint64_t working = slots->working * moe_inventory_slot_bytes(inv, out->high);
+    moe_pools_size(&out->pools, inv, s, out->high, out->low,
+                   available > working ? available - working : 0, slots->working);
+    out->pools.loan = *kv;
+    const uint64_t used = out->pools.bytes, unused = available > used ? available - used : 0;
+    out->memory.kv_lent = moe_loan_settle(&out->pools.loan, unused);
+    out->memory.kv -= out->memory.kv_lent;
+    if (!moe_pools_can_lend(&out->pools, inv, 0))
+        *out = before;
+}
+
 static int fit_shape(void *ctx, const struct moe_strategy *wanted, const struct moe_fit_room *room,
                      struct moe_fitted *out, struct moe_err *err)
 {
@@ -193,6 +214,8 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, const struct 
         slots.cache_bytes = available - working;
     moe_pools_size(&out->pools, inv, &out->strategy, out->high, out->low, slots.cache_bytes,
                    slots.working);
+    if (!named && m->total)
+        add_blocks(out, inv, &f->kv, available, &slots);
     out->staging = slots.staging;
     m->experts = out->pools.bytes + policy_bytes(&out->strategy, inv, out->pools.bytes);
     uint64_t least = inv->top_k * slot_bytes;

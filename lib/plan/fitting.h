@@ -73,6 +73,7 @@ struct moe_shape_fit {
     uint32_t staging;              /* slots for prefetched experts; 0: top_k */
     uint64_t expert_memory;        /* of the experts; 0: what total leaves */
     struct moe_plan_memory memory; /* total (0: none), program, dense, kv, work, context, batch */
+    struct moe_loan kv; /* its blocks, where slots can lend them their memory; bytes 0: none can */
 };
 
 struct moe_fitter moe_fitter_of_shape(const struct moe_shape_fit *shape);

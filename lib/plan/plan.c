@@ -63,28 +63,23 @@ static int check_shape(struct moe_record_reader *r, struct moe_yaml_node *map, v
 static const struct moe_record shape_record = {MOE_RECORD(shape_members), check_shape};
 
 static const struct moe_member memory_members[] = {
-    FIELD("total_bytes", memory.total),
-    FIELD("program_bytes", memory.program),
-    FIELD("dense_bytes", memory.dense),
-    FIELD("kv_bytes", memory.kv),
-    FIELD("work_bytes", memory.work),
-    FIELD("experts_bytes", memory.experts),
-    FIELD("floor_bytes", memory.floor),
-    FIELD("token_experts_bytes", memory.token),
-    FIELD("all_experts_bytes", memory.all),
-    FIELD("context_tokens", memory.context),
-    FIELD("batch_tokens", memory.batch),
-    FIELD("lent_bytes", memory.lent),
-    FIELD("kv", kv),
+    FIELD("total_bytes", memory.total),     FIELD("program_bytes", memory.program),
+    FIELD("dense_bytes", memory.dense),     FIELD("kv_bytes", memory.kv),
+    FIELD("work_bytes", memory.work),       FIELD("experts_bytes", memory.experts),
+    FIELD("floor_bytes", memory.floor),     FIELD("token_experts_bytes", memory.token),
+    FIELD("all_experts_bytes", memory.all), FIELD("context_tokens", memory.context),
+    FIELD("batch_tokens", memory.batch),    FIELD("lent_bytes", memory.lent),
+    FIELD("kv_lent_bytes", memory.kv_lent), FIELD("kv", kv),
 };
 
 static int check_parts(struct moe_record_reader *r, struct moe_yaml_node *map,
                        const struct moe_plan_memory *m)
 {
-    if (m->lent > m->experts)
+    if (m->lent > m->experts || m->kv_lent > m->experts - m->lent)
         return moe_yaml_fail(r->doc, map, r->err,
-                             "'lent_bytes' are %" PRIu64 ", 'experts_bytes' %" PRIu64, m->lent,
-                             m->experts);
+                             "'lent_bytes' are %" PRIu64 ", 'kv_lent_bytes' %" PRIu64
+                             ", 'experts_bytes' %" PRIu64,
+                             m->lent, m->kv_lent, m->experts);
     uint64_t parts = m->program + m->dense + m->kv + m->work + m->experts; /* 2^53 each at most */
     if (m->total && parts > m->total)
         return moe_yaml_fail(r->doc, map, r->err,

@@ -34,6 +34,8 @@ struct moe_plan_memory {
     uint64_t program, dense, kv, work;
     uint64_t experts; /* all slots, and the buffers of loading */
     uint64_t lent;    /* of slots, to passes over a prompt, at most */
+    uint64_t kv_lent; /* of slots, to the KV cache as texts grow, at most; kv is what it has of its
+                         own */
     uint64_t floor;   /* the smallest budget that works */
     uint64_t token;   /* experts that one token visits */
     uint64_t all;     /* all experts */

@@ -678,7 +678,7 @@ static int add_context(const struct moe_planner *p, const struct moe_fitted *f,
     const struct moe_plan_alternative a = {
         .what = MOE_ALTERNATIVE_CONTEXT, .amount = m->context / 2, .times = 0.5};
     struct planner_variation v;
-    if (!m->total || m->context < 2)
+    if (!m->total || m->context < 2 || m->kv_lent) /* it takes what texts take */
         return MOE_OK;
     planner_begin_variation(&v, p, f);
     v.bytes = m->total + m->kv / 2;
@@ -822,16 +822,18 @@ static int add_bits(const struct moe_planner *p, const struct moe_fitted *f,
     struct planner_variation v;
     int status = other_inventory(inv, bits, &other, err);
     if (status == MOE_OK) {
-        const struct moe_plan_memory *m = &f->memory;
-        const struct moe_shape_fit shape = {
+        struct moe_shape_fit shape = {
             .inventory = &other,
             .statistics = p->statistics,
             .has_host = p->pace->host_slowdown > 0,
             .exact = p->exact,
             .staging = f->staging,
             .expert_memory = f->named,
-            .memory = *m,
+            .memory = f->memory,
+            .kv = f->pools.loan,
         };
+        shape.memory.kv += shape.memory.kv_lent;
+        shape.memory.kv_lent = 0;
         uint32_t known = moe_inventory_variant(inv, bits->name);
         planner_begin_variation(&v, p, f);
         v.pace.n_variants = 1;
@@ -868,7 +870,8 @@ static int simulate_ahead(const struct moe_planner *p, const struct moe_fitted *
     trials_at(&without, s, (uint64_t)((double)present(f) * 0.5), &trials[n += N_ROOMS]);
     n += N_ROOMS;
     if (m->total && m->batch > 1) {
-        trials[n++] = moe_trial_of(&without, s, m->total + m->kv / 2, 0);
+        if (!m->kv_lent)
+            trials[n++] = moe_trial_of(&without, s, m->total + m->kv / 2, 0);
         trials[n] = trials[n + 1] = moe_trial_of(&without, s, 0, 0);
         trials[n++].batch = m->batch / 2;
         trials[n++].batch = m->batch * 2;

@@ -145,8 +145,12 @@ static int run_pass(struct simulator *s, struct moe_simulated *out,
     };
     s->phase = s->channel.phase = phase;
     s->counts_layers = s->layers && rows.decode && !pass->warms;
+    const struct moe_loan *loan = &s->in->scheduler.pools->loan;
     if (pass->first)
         moe_scheduler_begin_sequence(s->scheduler);
+    if (!encodes)
+        moe_scheduler_set_blocks(
+            s->scheduler, moe_loan_blocks(loan, (uint64_t)pass->position + pass->n_rows), false);
     moe_scheduler_begin_tokens(s->scheduler, pass->n_rows, pass->prompt, &phase->experts);
     moe_pass_begin(&s->pass, &rows, &phase->experts, &phase->host_seconds, &s->predict_seconds);
     double started = s->channel.link.clock, host_before = phase->host_seconds;

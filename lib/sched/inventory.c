@@ -355,3 +355,12 @@ void moe_pools_size(struct moe_pools *out, const struct moe_inventory *i,
         out->bytes += (uint64_t)(pool->n_cache + pool->n_working) * i->classes[c].slot_bytes;
     }
 }
+
+bool moe_pools_can_lend(const struct moe_pools *pools, const struct moe_inventory *i,
+                        uint32_t n_rows)
+{
+    uint64_t bytes = 0;
+    for (uint32_t c = 0; c < pools->n_classes; c++)
+        bytes += pools->pools[c].n_cache * i->classes[c].slot_bytes;
+    return moe_loan_bytes(&pools->loan, n_rows, pools->loan.n_blocks) <= bytes;
+}

@@ -117,15 +117,36 @@ uint64_t moe_inventory_mean_bytes(const struct moe_inventory *i, uint32_t varian
 /* All experts at a variant, in slots. */
 uint64_t moe_inventory_all_bytes(const struct moe_inventory *i, uint32_t variant);
 
-/* What a pass of many rows borrows of the slots' memory to compute in: each row beyond the first
- * `rows` takes row_bytes. row_bytes 0: nothing is lent. */
+/* What is borrowed of the slots' memory: by a pass of many rows to compute in, row_bytes for each
+ * row beyond the first `rows`; by the KV cache for the texts, block_bytes for each block that holds
+ * positions, beyond the first own_blocks of n_blocks. Bytes 0: nothing is lent to these. */
 struct moe_loan {
-    uint32_t rows;
-    uint64_t row_bytes;
+    uint32_t rows, own_blocks, n_blocks;
+    uint32_t block_positions; /* of each */
+    uint64_t row_bytes, block_bytes;
+    bool
+        apart; /* the KV cache's memory is another's while there is no session: all of it is lent */
 };
-static inline uint64_t moe_loan_bytes(const struct moe_loan *loan, uint32_t n_rows)
+static inline uint64_t moe_loan_bytes(const struct moe_loan *loan, uint32_t n_rows,
+                                      uint32_t n_blocks)
 {
-    return n_rows > loan->rows ? (n_rows - loan->rows) * loan->row_bytes : 0;
+    uint64_t rows = n_rows > loan->rows ? n_rows - loan->rows : 0;
+    uint64_t blocks = n_blocks > loan->own_blocks ? n_blocks - loan->own_blocks : 0;
+    return rows * loan->row_bytes + blocks * loan->block_bytes;
+}
+/* Sets own_blocks of a loan whose other blocks' numbers are set: one, and those that `unused` bytes
+ * have room for. Returns the bytes that the others are lent. */
+static inline uint64_t moe_loan_settle(struct moe_loan *loan, uint64_t unused)
+{
+    const uint64_t own = 1 + unused / loan->block_bytes;
+    loan->own_blocks = own < loan->n_blocks ? (uint32_t)own : loan->n_blocks;
+    return (loan->n_blocks - loan->own_blocks) * loan->block_bytes;
+}
+/* Blocks that hold a text of n positions. */
+static inline uint32_t moe_loan_blocks(const struct moe_loan *loan, uint64_t n)
+{
+    uint64_t each = loan->block_positions, blocks = each ? n / each + (n % each > 0) : 0;
+    return blocks < loan->n_blocks ? (uint32_t)blocks : loan->n_blocks;
 }
 
 /* Slots by class. */
@@ -136,6 +157,10 @@ struct moe_pools {
     struct moe_pool_params pools[MOE_MAX_CLASSES];
 };
 
+/* Whether slots that keep experts can be lent as far as is wanted: to a pass of n_rows, and to all
+ * blocks. */
+bool moe_pools_can_lend(const struct moe_pools *pools, const struct moe_inventory *inventory,
+                        uint32_t n_rows);
 /* Divides cache_bytes among classes in proportion to their experts' bytes, those of low precision
  * apart (strategy->low_pool, where it needs a lower precision); each class in use has n_working
  * further slots, at least 1. per_layer is left NULL. */

@@ -52,7 +52,8 @@ struct moe_scheduler {
     bool source; /* the pass at work is the encoder's */
 
     struct moe_loan loan;
-    uint64_t lent_bytes; /* of slots, now */
+    uint32_t loan_rows, loan_blocks; /* that borrow now */
+    uint64_t lent_bytes;             /* of slots, now */
 
     struct slot_loads *loads;         /* [n_slots] */
     uint32_t n_requests, n_in_flight; /* segments */
@@ -990,11 +991,13 @@ static void lend_slot(struct moe_scheduler *s, uint32_t slot, bool lent)
         s->channel.lend(s->channel.ctx, slot, lent);
 }
 
-/* Has slots of `bytes` lent, and no more than that takes. */
-static void lend(struct moe_scheduler *s, uint64_t bytes)
+/* Has slots lent to the rows and blocks, and no more than they take. */
+static void lend(struct moe_scheduler *s)
 {
+    const uint64_t bytes = moe_loan_bytes(&s->loan, s->loan_rows, s->loan_blocks);
     struct moe_err ignored; /* what waits for a load that failed says so */
     uint32_t slot;
+    drop_request(s);
     while ((slot = moe_store_withdrawn(s->store)) != MOE_NO_SLOT &&
            s->lent_bytes - slot_bytes(s, slot) >= bytes) {
         moe_store_restore(s->store);
@@ -1028,10 +1031,16 @@ void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefil
     }
     moe_store_begin_token(s->store);
     moe_usage_begin_tokens(&s->usage, n);
-    if (s->loan.row_bytes) {
-        drop_request(s);
-        lend(s, moe_loan_bytes(&s->loan, n));
-    }
+    s->loan_rows = n;
+    if (s->loan.row_bytes || s->loan.block_bytes)
+        lend(s);
+}
+
+void moe_scheduler_set_blocks(struct moe_scheduler *s, uint32_t n, bool now)
+{
+    s->loan_blocks = n < s->loan.n_blocks ? n : s->loan.n_blocks;
+    if (now && s->loan.block_bytes)
+        lend(s);
 }
 
 void moe_scheduler_end_tokens(struct moe_scheduler *s, bool measure, double seconds, double stalled,

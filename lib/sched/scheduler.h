@@ -56,7 +56,7 @@ struct moe_counts {
      * the pass began; of the prefetches, those that followed. */
     uint64_t known, known_prefetches;
     uint64_t loads, evictions;
-    uint64_t lent; /* slots, when a pass borrowed their memory */
+    uint64_t lent; /* slots, when passes or the KV cache borrowed their memory */
     uint64_t prefetch_wasted_bytes;
 };
 
@@ -139,6 +139,9 @@ void moe_scheduler_end_sequence(struct moe_scheduler *s, uint32_t n);
  * before is over, and what it borrowed is given back, but for what this one borrows too. */
 void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefill,
                                 struct moe_counts *counts);
+/* Between passes: n blocks of the KV cache (of more than there are: all) take memory, for which
+ * slots are lent as the loan says, from the next pass on, or now. */
+void moe_scheduler_set_blocks(struct moe_scheduler *s, uint32_t n, bool now);
 /* The pass is over and took `seconds`; the computing threads waited `stalled` seconds of these for
  * loads; at least one load was active for `reading` seconds, and `loads` loads were begun. measure:
  * T and t_expert may be learnt from it (decoded tokens, but for the first). */

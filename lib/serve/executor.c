@@ -327,6 +327,13 @@ static struct moe_engine_options options_of(const struct executor *x, const stru
     o.memory_bytes = x->options.device.cuda ? x->host_expert_bytes : memory_of_model(x, m);
     o.gpu_memory_bytes = memory_of_model(x, m);
     o.program_bytes = 0; /* the server's own is counted apart from its models */
+    struct moe_session_options session;
+    struct moe_err none;
+    if (memory_session(x, m, &session, &none) == MOE_OK && session.kv_grows) {
+        session.context = o.session.context ? o.session.context : session.context;
+        o.session = session;
+        o.grows = true;
+    }
     return o;
 }
 
@@ -525,8 +532,10 @@ static int open_batch(struct executor *x, uint32_t model, struct moe_err *err)
     close_batch(x);
     if (!s->whole)
         status = memory_session(x, &s->models[model], &o, err);
-    if (status == MOE_OK && !s->whole)
+    if (status == MOE_OK && !s->whole) {
+        o.kv_grows = engine->apart;
         status = moe_engine_open_session(engine, &o, err);
+    }
     if (status != MOE_OK)
         return status;
     if (!s->whole && engine->gpu) /* the rest of both parts is for recordings */

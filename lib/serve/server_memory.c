@@ -98,6 +98,10 @@ uint32_t memory_context(const struct moe_server *s, const struct moe_needs *need
     return wanted < most ? wanted : most;
 }
 
+enum {
+    KEEPS_PART = 2 /* of the KV cache's blocks may hold texts that ended, for others like them */
+};
+
 /* Complete but for what there is room for. */
 static struct moe_session_options session_of(const struct moe_server *s,
                                              const struct moe_needs *needs, bool on_gpu)
@@ -106,6 +110,7 @@ static struct moe_session_options session_of(const struct moe_server *s,
     o.context = memory_context(s, needs);
     o.n_sequences = s->options.sequences;
     o.gpu = on_gpu ? s->gpu : NULL;
+    o.kv_grows = !on_gpu && !s->options.engine.reserve_kv;
     if (o.kv_kind == MOE_LAYOUT_NONE)
         o.kv_kind = MOE_KV_DEFAULT;
     return o;
@@ -183,6 +188,8 @@ int memory_session(const struct executor *x, const struct model *m, struct moe_s
     *o = session_of(x->server, needs, cuda);
     int status = moe_needs_fit_session(o, needs, !memory_is_whole(x, m), room, &least, err);
     moe_par_set_team(before);
+    o->kv_grows = o->kv_grows && !memory_is_whole(x, m);
+    o->kv_keeps = o->kv_blocks / KEEPS_PART;
     return status;
 }
 

@@ -83,7 +83,7 @@ void moe_explain_assumption(const struct moe_plan *plan, enum moe_assumption wha
 
 /* Parts of a whole, without those that are 0: memory (of a GPU, or of the host behind it), the time
  * of a token by cause. Returns how many. */
-enum { MOE_EXPLAINED_PARTS = 6 };
+enum { MOE_EXPLAINED_PARTS = 8 };
 struct moe_explained_part {
     char name[48];
     double amount;

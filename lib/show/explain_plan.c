@@ -209,8 +209,9 @@ uint32_t moe_explain_memory(const struct moe_plan *p, const struct moe_plan_memo
         add_part(out, &n, (double)m->work, "buffers", 0);
     else
         add_part(out, &n, (double)m->work, "reading prompts by", m->batch);
-    add_part(out, &n, (double)(m->experts - m->lent), "experts", 0);
+    add_part(out, &n, (double)(m->experts - m->lent - m->kv_lent), "experts", 0);
     add_part(out, &n, (double)m->lent, "experts; lent to prompts by", m->batch);
+    add_part(out, &n, (double)m->kv_lent, "experts, until the text needs it", 0);
     add_part(out, &n, m->total > used ? (double)(m->total - used) : 0, "unused", 0);
     return n;
 }

@@ -14,7 +14,8 @@ static const char style[] =
     ":root{color-scheme:light dark;--bg:#fff;--fg:#1c2430;--dim:#5b6675;--line:#d5dbe3;"
     "--k0:#eef2f7;--k1:#d6e4f5;--k2:#b3d0f0;--k3:#8bb8e8;--k4:#629edd;--k5:#3f82cc;--k6:#2a66ad;"
     "--k7:#1b4b88;--k8:#0f3161;--unknown:#bbb;--below:#d98a2b;--mark:#c2410c;"
-    "--s0:#5b6675;--s1:#3f82cc;--s2:#2f9e77;--s3:#b7791f;--s4:#8b5cc7;--s5:#d5dbe3}"
+    "--s0:#5b6675;--s1:#3f82cc;--s2:#2f9e77;--s3:#b7791f;--s4:#8b5cc7;--s5:#d5dbe3;"
+    "--s6:#c2577a;--s7:#7a8f2e}"
     "@media(prefers-color-scheme:dark){:root{--bg:#12161c;--fg:#e4e9f0;--dim:#9aa6b5;"
     "--line:#303947;--k0:#1b232e;--k1:#1c3350;--k2:#1f4673;--k3:#285d96;--k4:#3878b8;--k5:#5596d3;"
     "--k6:#7db4e6;--k7:#abd1f4;--k8:#dcefff;--unknown:#555;--below:#e0a04a;--mark:#fb923c;"
@@ -36,7 +37,8 @@ static const char style[] =
     ".k4{fill:var(--k4)}.k5{fill:var(--k5)}.k6{fill:var(--k6)}.k7{fill:var(--k7)}"
     ".k8{fill:var(--k8)}.unknown{fill:var(--unknown)}.below{fill:var(--below)}"
     ".s0{fill:var(--s0)}.s1{fill:var(--s1)}.s2{fill:var(--s2)}.s3{fill:var(--s3)}"
-    ".s4{fill:var(--s4)}.s5{fill:var(--s5)}.curve{fill:none;stroke:var(--s1);stroke-width:2}"
+    ".s4{fill:var(--s4)}.s5{fill:var(--s5)}.s6{fill:var(--s6)}.s7{fill:var(--s7)}.curve{fill:none;"
+    "stroke:var(--s1);stroke-width:2}"
     ".axis{stroke:var(--line)}.mark{stroke:var(--mark);stroke-width:1.5;stroke-dasharray:4 3}";
 
 void moe_page_text(struct moe_page *p, const char *text)

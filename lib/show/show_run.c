@@ -128,6 +128,10 @@ static void put_energy(struct moe_emit *e, const struct moe_stats *stats)
 static void put_settings(struct moe_emit *e, const struct moe_run_settings *s)
 {
     moe_emit_text(e, "kv", s->kv);
+    if (s->kv_blocks) {
+        moe_emit_u64(e, "kv_blocks", s->kv_blocks);
+        moe_emit_u64(e, "kv_block_tokens", s->kv_block_positions);
+    }
     moe_emit_u64(e, "context_tokens", s->context);
     moe_emit_u64(e, "batch_tokens", s->batch);
     moe_emit_u64(e, "threads", s->n_threads);
@@ -194,6 +198,8 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     moe_emit_u64(&e, "gpu_memory_budget_bytes", stats->gpu_memory_budget_bytes);
     moe_emit_u64(&e, "unlocked_bytes", stats->unlocked_bytes);
     put_settings(&e, &stats->settings);
+    if (stats->settings.kv_blocks)
+        moe_emit_u64(&e, "kv_blocks_max", stats->kv_blocks_max);
     moe_emit_u64(&e, "bf16_rows", stats->bf16_rows);
     if (stats->predict_on[0]) {
         moe_emit_text(&e, "predict_on", stats->predict_on);
@@ -240,7 +246,7 @@ static void say_exactness(struct moe_buf *out, const struct moe_stats *stats)
 }
 
 /* Predictions, and what may have changed results: a line each, where there is something. */
-static void put_notes(struct moe_buf *out, const struct moe_phase_stats *all)
+static void put_notes(struct moe_buf *out, const struct moe_phase_stats *all, bool blocks)
 {
     const struct moe_counts *n = &all->experts;
     if (n->predicted)
@@ -250,8 +256,9 @@ static void put_notes(struct moe_buf *out, const struct moe_phase_stats *all)
                        100 * ratio((double)n->predicted_right, (double)n->predicted), n->predicted,
                        n->prefetches, n->prefetches_used);
     if (n->lent)
-        moe_buf_printf(out, "lent     %" PRIu64 " slots of experts to prompts, to compute in\n",
-                       n->lent);
+        moe_buf_printf(out, "lent     %" PRIu64 " slots of experts to %s\n", n->lent,
+                       blocks ? "prompts, to compute in, and to the text"
+                              : "prompts, to compute in");
     if (n->known)
         moe_buf_printf(
             out, "known    %" PRIu64 " activations by their tokens alone, %" PRIu64 " prefetches\n",
@@ -370,7 +377,7 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
                        "uploads  %s to the GPU, %" PRIu64 " loads from host memory, %" PRIu64
                        " from disk\n",
                        moe_format_bytes(all.bytes_uploaded, a), all.host_hits, all.disk_loads);
-    put_notes(out, &all);
+    put_notes(out, &all, stats->settings.kv_blocks > 0);
     say_exactness(out, stats);
     if (dense)
         moe_buf_printf(out, "memory   peak %s of the process\n",
@@ -404,6 +411,12 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
     const char *kv = stats->settings.kv;
     if (kv[0] && strcmp(kv, "f16") != 0)
         moe_buf_printf(out, "kv       keys and values kept as %s (--kv)\n", kv);
+    if (stats->settings.kv_blocks)
+        moe_buf_printf(out,
+                       "kv       at most %u of %u blocks of %u tokens taken; the others' memory "
+                       "held experts\n",
+                       stats->kv_blocks_max, stats->settings.kv_blocks,
+                       stats->settings.kv_block_positions);
     if (stats->bf16_rows)
         moe_buf_printf(out,
                        "bf16     %" PRIu64 " matmul input rows rounded to bf16 (--bf16-prompts)\n",

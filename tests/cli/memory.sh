@@ -29,6 +29,24 @@ long --memory "$((floor + 6))M"
 expect_stdout "$want_long" "a long prompt: the same tokens"
 check "... and its peak stays below" [ "$(figure peak_rss_bytes)" -le $(((floor + 6) << 20)) ]
 check "... whose passes borrowed slots" [ "$(figure lent)" -gt 0 ]
+# A context leaves its memory to experts until a text needs it.
+ask --memory 1M -c 512
+floor_512=$(sed 's/.*--memory \([0-9]*\)M.*/\1/' "$err")
+ask --memory "$((floor_512 + 4))M" -c 512 --reserve-kv
+expect_stdout "$want" "a context that is reserved: the same tokens"
+reserved=$(figure cache_slots)
+check "... and nothing is said of blocks" [ -z "$(figure kv_blocks)" ]
+ask --memory "$((floor_512 + 4))M" -c 512
+expect_stdout "$want" "one that grows: the same tokens"
+check "... it had one of its blocks" [ "$(figure kv_blocks_max)/$(figure kv_blocks)" = 1/2 ]
+check "... and experts the memory of the other" [ "$(figure cache_slots)" -gt "$reserved" ]
+head -c 1300 tests/data/stories.valid.txt >"$tmp/long.txt"
+long --strategy resident -c 512
+want_long=$(cat "$out")
+long --memory "$((floor_512 + 4))M" -c 512
+expect_stdout "$want_long" "a text that takes both: the same tokens"
+check "... it had both" [ "$(figure kv_blocks_max)" = 2 ]
+check "... and its peak stays below" [ "$(figure peak_rss_bytes)" -le $(((floor_512 + 4) << 20)) ]
 for cache in random fifo lru lfu arc pinned; do
     for alloc in global per-layer; do
         ask --expert-memory 2M --cache $cache --alloc $alloc

@@ -68,15 +68,16 @@ function expected(key) { return value["expected", key] }
 function piece(name, x, all) { if (x > 0) print name, bytes(x), share(x / all) }
 function budget() { return memory("total") ? memory("total") : memory("experts") }
 function put_memory(used, all, names, keys, n, i, prompts, lent) {
-    n = split("program dense kv work experts lent", keys, " ")
+    n = split("program dense kv work experts lent kv_lent", keys, " ")
     prompts = "prompts by " value["memory", "batch_tokens"] + 0 " tokens"
     lent = memory("lent")
     split("the program|weights that every token uses|the text: a context of " value["memory", "context_tokens"] + 0 \
-          " tokens|" (lent ? "buffers" : "reading " prompts) "|experts|experts; lent to " prompts, names, "|")
-    for (i = 1; i < n; i++) used += memory(keys[i])
+          " tokens|" (lent ? "buffers" : "reading " prompts) "|experts|experts; lent to " prompts \
+          "|experts, until the text needs it", names, "|")
+    for (i = 1; i < n - 1; i++) used += memory(keys[i])
     all = max(memory("total"), used)
     if (!all) return
-    for (i = 1; i <= n; i++) piece(names[i], memory(keys[i]) - (keys[i] == "experts" ? lent : 0), all)
+    for (i = 1; i <= n; i++) piece(names[i], memory(keys[i]) - (keys[i] == "experts" ? lent + memory("kv_lent") : 0), all)
     piece("unused", memory("total") - used, all)
     if (memory("floor") && pools) print "The smallest budget that works is " bytes(memory("floor")) "."
     print "each of " value["shape", "moe_layers"] " layers has " value["shape", "experts"] ", a token uses " \

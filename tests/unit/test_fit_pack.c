@@ -161,13 +161,15 @@ static void a_larger_budget_has_no_less(void **state)
 {
     enum { STEPS = SANITIZED ? 40 : 160, STEP = (20 << 20) / STEPS };
     static const char *const words[] = {"ondemand", "lru", "prefetch", "fate", ""};
-    for (size_t r = 0; r < N_ITEMS(words); r++) {
+    for (size_t i = 0; i < 2 * N_ITEMS(words); i++) {
+        const size_t r = i / 2;
         struct moe_err err = {0};
         struct moe_fitted f, before = {0};
-        bool named = words[r][0] != '\0';
+        bool named = words[r][0] != '\0', grows = false;
         struct moe_engine_options o = strategies_options(&fixture, named ? words[r] : "lru", 0);
         struct moe_pack_fit *p = NULL;
         o.session.batch = 0;
+        o.session.context = i % 2 ? 512 : CALIBRATION_TOKENS; /* two blocks of the KV cache */
         o.memory_bytes = 1;
         if (!named)
             o.strategy = (struct moe_strategy){0};
@@ -183,8 +185,8 @@ static void a_larger_budget_has_no_less(void **state)
         assert_int_equal(fitter.fit(fitter.ctx, &o.strategy,
                                     &(struct moe_fit_room){.bytes = floor - 1}, &f, &err),
                          MOE_ERR_LIMIT);
-        for (uint32_t i = 0; i < STEPS; i++) {
-            const uint64_t bytes = floor + (uint64_t)i * STEP;
+        for (uint32_t k = 0; k < STEPS; k++) {
+            const uint64_t bytes = floor + (uint64_t)k * STEP;
             assert_ok(fitter.fit(fitter.ctx, &o.strategy, &(struct moe_fit_room){.bytes = bytes},
                                  &f, &err),
                       &err);
@@ -199,9 +201,13 @@ static void a_larger_budget_has_no_less(void **state)
                          words[r], (int)bytes, f.memory.batch, f.pools.n_slots - f.staging,
                          before.memory.batch, had);
             n_batches += f.memory.batch != before.memory.batch;
+            grows |= f.memory.kv_lent > 0;
             before = f;
         }
         assert_true(n_batches > 2);
+        if (grows != (i % 2 && r > 0)) /* on demand nothing is kept */
+            fail_msg("%s, %s: the KV cache %s", words[r], i % 2 ? "two blocks" : "one block",
+                     grows ? "grows" : "does not grow");
         moe_pack_fit_close(p);
     }
 }

@@ -15,8 +15,11 @@ enum { N_CELLS = 5 };
 #endif
 
 static struct strategies fixture;
-static struct moe_trace *trace, *long_prompts;
+static struct moe_trace *trace, *long_prompts, *long_texts;
 static char trace_path[128];
+/* Texts that reach the second block of the KV cache while they are answered. */
+enum { N_LONG = 2, LONG = 280, LONG_PROMPT = 90 /* percent */, LONG_CONTEXT = 512 };
+static uint32_t long_ids[N_LONG * LONG];
 
 static int open_all(void **state)
 {
@@ -28,6 +31,12 @@ static int open_all(void **state)
     unlink(trace_path);
     lockstep_write_trace(&fixture, trace_path, moe_trace_default_keep(EXPERTS, TOP_K), 75);
     assert_ok(moe_trace_open(&long_prompts, trace_path, &err), &err);
+    unlink(trace_path);
+    for (uint32_t i = 0; i < N_LONG * LONG; i++)
+        long_ids[i] = fixture.ids[i / LONG][i * 7 % (N_ALL - 1)];
+    lockstep_write_texts(&fixture, trace_path, moe_trace_default_keep(EXPERTS, TOP_K), LONG_PROMPT,
+                         long_ids, N_LONG, LONG);
+    assert_ok(moe_trace_open(&long_texts, trace_path, &err), &err);
     return 0;
 }
 
@@ -35,6 +44,7 @@ static int close_all(void **state)
 {
     moe_trace_close(trace);
     moe_trace_close(long_prompts);
+    moe_trace_close(long_texts);
     unlink(trace_path);
     strategies_tear_down(&fixture);
     return 0;
@@ -90,7 +100,23 @@ static struct moe_trace *run_recorded(struct moe_engine *e, uint32_t batch)
 
 /* ---- Runs ---- */
 
-enum replay { REPLAY_RESIDENT = 0, REPLAY_OWN };
+enum replay { REPLAY_RESIDENT = 0, REPLAY_OWN, REPLAY_LONG };
+
+/* The long texts through an engine. */
+static void run_long(struct moe_engine *e, uint32_t batch)
+{
+    struct moe_err err = {0};
+    struct moe_row rows[CALIBRATION_TOKENS];
+    for (uint32_t i = 0, n; i < N_LONG * LONG; i += n) {
+        const uint32_t at = i % LONG, n_prompt = LONG * LONG_PROMPT / 100;
+        n = at >= n_prompt ? 1 : at + batch > n_prompt ? n_prompt - at : batch;
+        for (uint32_t k = 0; k < n; k++)
+            rows[k] = (struct moe_row){0, at + k, long_ids[i + k], 0};
+        assert_ok(moe_forward(e->session, at < n_prompt ? MOE_PREFILL : MOE_DECODE, rows, n, 0,
+                              LAYERS, NULL, NULL, &err),
+                  &err);
+    }
+}
 
 /* One strategy in one memory at one ratio of a load to a layer. demand: tokens' experts; below 0,
  * MiB beside the program of a whole budget, in which prompts borrow slots. */
@@ -119,6 +145,8 @@ static void compare_at(const char *words, double demand, double ratio, uint32_t 
     o.link_rate = pace.load_rate;
     o.pace = &pace;
     o.session.batch = demand < 0 ? 4 * batch : batch; /* a loan for a few rows is none */
+    if (replay == REPLAY_LONG)
+        o.session.context = LONG_CONTEXT;
     o.seed = 5;
     if (test_device)
         o.device = (struct moe_device_choice){
@@ -129,6 +157,8 @@ static void compare_at(const char *words, double demand, double ratio, uint32_t 
     e->session->pass.log = &logs[0];
     if (replay == REPLAY_OWN)
         own = run_recorded(e, batch);
+    else if (replay == REPLAY_LONG)
+        run_long(e, batch);
     else
         lockstep_run(e, &fixture, batch, demand < 0 ? N_PROMPT : N_ALL / 2);
 
@@ -136,9 +166,10 @@ static void compare_at(const char *words, double demand, double ratio, uint32_t 
     const struct moe_fitter fitter = moe_pack_fit_fitter(fit);
     assert_ok(fitter.fit(fitter.ctx, &o.strategy, NULL, &fitted, &err), &err);
     const struct moe_simulation in = {
-        .trace = own          ? own
-                 : demand < 0 ? long_prompts
-                              : trace,
+        .trace = own                     ? own
+                 : replay == REPLAY_LONG ? long_texts
+                 : demand < 0            ? long_prompts
+                                         : trace,
         .scheduler = {.inventory = moe_pack_fit_inventory(fit),
                       .strategy = &fitted.strategy,
                       .high = fitted.high,
@@ -160,7 +191,8 @@ static void compare_at(const char *words, double demand, double ratio, uint32_t 
     e->experts->ops->begin_tokens(e->experts, 0, false, &(struct moe_phase_stats){0});
     check_phase(what, prefill, &simulated.prefill);
     check_phase(what, decode, &simulated.decode);
-    if ((prefill->experts.lent > 0) != (demand < 0) || decode->experts.lent > 0)
+    if ((replay != REPLAY_LONG && (prefill->experts.lent > 0) != (demand < 0)) ||
+        (decode->experts.lent > 0) != (replay == REPLAY_LONG))
         fail_msg("%s: %d slots were lent to prompts, %d to answers", what,
                  (int)prefill->experts.lent, (int)decode->experts.lent);
     moe_trace_close(own);
@@ -312,6 +344,15 @@ static void loans_are_the_same(void **state)
     }
 }
 
+/* ... and those that the KV cache borrows as a text grows: its second block comes with a token of
+ * the answer, and the next text begins with one. */
+static void growing_texts_are_the_same(void **state)
+{
+    compare("lru", -LENDING, 0.3, 24, false, REPLAY_LONG);
+    compare("prefetch cache=learned", -LENDING, 1.5, 60, false, REPLAY_LONG);
+    compare("lru cache=arc alloc=per-layer", -LENDING, 0.3, 60, false, REPLAY_LONG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -321,6 +362,7 @@ int main(void)
         cmocka_unit_test(precisions_are_the_same),
         cmocka_unit_test(preferences_are_the_same),
         cmocka_unit_test(loans_are_the_same),
+        cmocka_unit_test(growing_texts_are_the_same),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

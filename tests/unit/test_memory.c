@@ -174,6 +174,85 @@ static void passes_borrow_no_more_than_their_rows(void **state)
     in_each_pack(borrow_and_give_back);
 }
 
+static uint32_t n_grown; /* packs */
+
+/* Rows of a text from `from` on in passes of 64. */
+static void read_text(struct moe_session *s, uint32_t sequence, uint32_t from, uint32_t n)
+{
+    enum { ROWS = 64 };
+    const struct moe_config *c = &s->model->config;
+    struct moe_err err = {0};
+    for (uint32_t at = from, some; at < n; at += some) {
+        struct moe_row rows[ROWS];
+        some = n - at < ROWS ? n - at : ROWS;
+        for (uint32_t i = 0; i < some; i++)
+            rows[i] = (struct moe_row){sequence, at + i, (at + i) % 50 + 1, n};
+        assert_ok(moe_forward(s, MOE_PREFILL, rows, some, 0, c->n_layers, NULL, NULL, &err), &err);
+    }
+}
+
+/* n blocks are held, of which n_full have a row in each position. */
+static void has_blocks(const char *name, const struct moe_session *s, uint32_t n, uint32_t n_full)
+{
+    const struct moe_kv *kv = s->stages->kv(s);
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), each = moe_kv_block_bytes(kv);
+    const uint64_t has = present(kv->whole.keys, kv->whole.n_blocks * each);
+    assert_int_equal(s->kv_pool.n_held, n);
+    if (has > n * each + 2 * kv->whole.n_blocks * page || has < n_full * each / 2)
+        fail_msg("%s: %u blocks of %.0f KiB have %.0f", name, n, (double)each / 1024,
+                 (double)has / 1024);
+}
+
+/* Blocks of the KV cache take memory from when rows are in them until no text reaches them. */
+static void grow_and_shrink(const char *path, const char *name)
+{
+    enum { BLOCK = 256, CONTEXT = 2 * BLOCK };
+    struct moe_err err = {0};
+    struct moe_engine *e;
+    struct moe_engine_options o = {.session = {.context = CONTEXT, .n_sequences = 2}};
+    if (moe_engine_open(&e, path, &o, NULL, &err) == MOE_ERR_USAGE) /* so long is no text of it */
+        return;
+    const struct moe_config *c = &e->model->config;
+    moe_engine_close_session(e);
+    o.session.batch = 64;
+    o.session.kv_grows = true;
+    if (!c->n_encoder && !c->prefix_lm && c->layers[c->n_layers].state_index == 0) {
+        uint32_t ids[BLOCK + 1], n;
+        for (uint32_t i = 0; i <= BLOCK; i++)
+            ids[i] = i % 50 + 1;
+        assert_ok(moe_engine_open_session(e, &o.session, &err), &err);
+        struct moe_session *s = e->session;
+        has_blocks(name, s, 0, 0);
+        read_text(s, 0, 0, BLOCK + 10);
+        has_blocks(name, s, 2, 1);
+        read_text(s, 1, 0, 20);
+        has_blocks(name, s, 3, 1);
+        const uint32_t back = moe_sequence_rewind(s, 0, 5);
+        has_blocks(name, s, 3, 1); /* until the next pass */
+        read_text(s, 1, 20, 30);
+        has_blocks(name, s, back ? 2 : 1, 0);
+        moe_sequence_rewind(s, 0, 0);
+        read_text(s, 1, 30, BLOCK + 1);
+        has_blocks(name, s, 2, 1);
+        assert_ok(moe_sequence_sync(s, 0, ids, 100, 101, &n, &err), &err);
+        has_blocks(name, s, n ? 3 : 2, 1); /* with a copy of what is alike */
+        moe_sequence_rewind(s, 0, 0);
+        moe_sequence_rewind(s, 1, 0);
+        read_text(s, 0, 0, 3);
+        has_blocks(name, s, 1, 0);
+        assert_true(moe_sequence_known(s, 0, ids, BLOCK + 1) <= 3);
+        n_grown++;
+    }
+    moe_engine_close(e);
+}
+
+static void blocks_are_held_while_texts_need_them(void **state)
+{
+    (void)state;
+    in_each_pack(grow_and_shrink);
+    assert_true(n_grown > 1);
+}
+
 /* The same budget is split alike whatever the process holds. */
 static void a_larger_process_has_the_same_split(void **state)
 {
@@ -290,6 +369,7 @@ int main(void)
         cmocka_unit_test(directories),
         cmocka_unit_test(shares_of_engines),
         cmocka_unit_test(passes_borrow_no_more_than_their_rows),
+        cmocka_unit_test(blocks_are_held_while_texts_need_them),
         cmocka_unit_test(a_larger_process_has_the_same_split),
         cmocka_unit_test(the_library_counts_its_threads),
         cmocka_unit_test(more_than_the_most_changes_nothing),

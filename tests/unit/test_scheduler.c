@@ -96,6 +96,7 @@ static int failure(void *ctx, struct moe_err *err)
 static struct channel channel;
 static struct moe_counts counts;
 static struct moe_inventory inventory;
+static struct moe_loan loan; /* of the schedulers that are opened */
 
 static int open_inventory(void **state)
 {
@@ -122,6 +123,7 @@ static struct moe_scheduler *open_narrow(struct moe_strategy *strategy, uint32_t
     const struct moe_pools pools = {
         .n_classes = 2,
         .n_slots = high + low + 2 * working,
+        .loan = loan,
         .pools = {{high, working, NULL}, {low, working, NULL}},
     };
     channel = (struct channel){0};
@@ -483,6 +485,55 @@ static void a_prompt_swaps_experts(void **state)
     pass(s, 0, 6, 7);
     assert_int_equal(counts.host_computed, 6);
     moe_scheduler_close(s);
+}
+
+static uint32_t n_cached(struct moe_scheduler *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < moe_store_n_slots(moe_scheduler_store(s)); i++)
+        n += moe_store_slot(moe_scheduler_store(s), i)->state == MOE_SLOT_READY;
+    return n;
+}
+
+/* Slots leave for blocks of the KV cache and for rows together, and come back when they are fewer.
+ */
+static void rows_and_blocks_borrow_together(void **state)
+{
+    struct moe_strategy strategy = strategy_of("lru");
+    struct moe_err err = {0};
+    loan = (struct moe_loan){.rows = 4,
+                             .row_bytes = 100,
+                             .own_blocks = 2,
+                             .n_blocks = 9,
+                             .block_positions = 10,
+                             .block_bytes = 5000};
+    const uint64_t slot = inventory.classes[0].slot_bytes;
+    struct moe_scheduler *s = open_scheduler(&strategy, 8, 0, 2);
+    for (uint32_t e = 0; e < N_EXPERTS; e += 2)
+        pass(s, 0, e, e + 1);
+    assert_int_equal(n_cached(s), 8);
+    static const struct {
+        uint32_t blocks, rows;
+    } cases[] = {{2, 4}, {3, 1}, {3, 150}, {6, 4}, {6, 54}, {9, 4}, {0, 20}, {1, 1}};
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        const uint64_t bytes = moe_loan_bytes(&loan, cases[i].rows, cases[i].blocks);
+        uint64_t lent = counts.lent;
+        moe_scheduler_set_blocks(s, cases[i].blocks, false);
+        assert_int_equal(counts.lent, lent); /* with the pass */
+        moe_scheduler_begin_tokens(s, cases[i].rows, cases[i].rows > 4, &counts);
+        for (uint32_t e = 0; e < N_EXPERTS; e += 2)
+            pass(s, 0, e, e + 1);
+        assert_int_equal(n_cached(s), 8 - (bytes + slot - 1) / slot);
+        assert_true(moe_store_check(moe_scheduler_store(s), &err));
+    }
+    moe_scheduler_set_blocks(s, 9, true);
+    assert_int_equal(n_cached(s), 8 - (7 * 5000 + slot - 1) / slot);
+    assert_int_equal(moe_loan_blocks(&loan, 0), 0);
+    assert_int_equal(moe_loan_blocks(&loan, 20), 2);
+    assert_int_equal(moe_loan_blocks(&loan, 21), 3);
+    assert_int_equal(moe_loan_blocks(&loan, 1000), 9);
+    moe_scheduler_close(s);
+    loan = (struct moe_loan){0};
 }
 
 enum { PROMPT = 40 };
@@ -1124,6 +1175,7 @@ int main(void)
         cmocka_unit_test(the_least_popular_quarter_comes_at_low_precision),
         cmocka_unit_test(a_prompt_swaps_experts),
         cmocka_unit_test(a_prompt_in_parts_swaps_as_a_whole),
+        cmocka_unit_test(rows_and_blocks_borrow_together),
         cmocka_unit_test(a_right_prediction_is_a_prefetch_hit_a_wrong_one_is_cancelled),
         cmocka_unit_test(a_wrong_precision_under_way_delays_nothing),
         cmocka_unit_test(a_cancelled_load_may_be_wanted_again),
