@@ -1,4 +1,6 @@
 /* Conversion of a checkpoint to a pack: every tensor found, then written. */
+#define _POSIX_C_SOURCE 200809L /* posix_fadvise */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -679,26 +681,52 @@ static int create_pack(struct converter *c, const struct checkpoint_source *s, s
     return moe_pack_put_ahead(c->writer, s->config.n_ahead, err);
 }
 
+enum { SAMPLES = 256, SAMPLE = 64 /* numbers of each */ };
+
+/* Blocks [*first, *first + *n) of tensor i are one of the samples that stand for all weights. */
+static bool is_sampled(const struct moe_checkpoint *ck, uint64_t i, uint64_t *first, uint64_t *n)
+{
+    const struct moe_tensor *t = moe_checkpoint_at(ck, i);
+    const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
+    const uint64_t n_tensors = moe_checkpoint_n_tensors(ck);
+    if (!type || (n_tensors > SAMPLES && i * SAMPLES / n_tensors == (i + 1) * SAMPLES / n_tensors))
+        return false;
+    const uint64_t blocks = t->n_items / type->items, some = SAMPLE / type->items + 1;
+    *n = some < blocks ? some : blocks;
+    *first = (blocks - *n) / 2;
+    return true;
+}
+
+/* Has the system read all samples, side by side. */
+static void expect_samples(const struct checkpoint_source *s)
+{
+    for (uint64_t i = 0, first, n; i < moe_checkpoint_n_tensors(s->checkpoint); i++) {
+        struct moe_file_range where[2];
+        const char *path;
+        if (!is_sampled(s->checkpoint, i, &first, &n))
+            continue;
+        const struct moe_tensor *t = moe_checkpoint_at(s->checkpoint, i);
+        for (int k = moe_checkpoint_locate(s->checkpoint, t, first, n, where); k-- > 0;)
+            posix_fadvise(moe_checkpoint_file(s->checkpoint, (int)where[k].file, &path),
+                          (off_t)where[k].offset, (off_t)where[k].bytes, POSIX_FADV_WILLNEED);
+    }
+}
+
 /* Adds to the fingerprint what stands for the weights where these are not read: names and shapes,
  * and a few bytes of some. */
 static int hash_samples(struct converter *c, const struct checkpoint_source *s, struct moe_err *err)
 {
-    enum { SAMPLES = 256, SAMPLE = 64 };
-    uint64_t n = moe_checkpoint_n_tensors(s->checkpoint);
-    for (uint64_t i = 0; i < n; i++) {
+    for (uint64_t i = 0, first, n; i < moe_checkpoint_n_tensors(s->checkpoint); i++) {
         const struct moe_tensor *t = moe_checkpoint_at(s->checkpoint, i);
         const uint64_t shape[] = {t->dtype, t->n_items, t->bytes};
-        const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
         uint8_t sample[SAMPLE * MOE_GGML_MAX_BLOCK_BYTES];
         c->fingerprint = moe_hash64_chain(c->fingerprint, t->name, strlen(t->name));
         c->fingerprint = moe_hash64_chain(c->fingerprint, shape, sizeof shape);
-        if (!type || (n > SAMPLES && i * SAMPLES / n == (i + 1) * SAMPLES / n))
+        if (!is_sampled(s->checkpoint, i, &first, &n))
             continue;
-        uint64_t blocks = t->n_items / type->items, some = SAMPLE / type->items + 1;
-        some = some < blocks ? some : blocks;
-        MOE_TRY(
-            moe_checkpoint_read_blocks(s->checkpoint, t, (blocks - some) / 2, some, sample, err));
-        c->fingerprint = moe_hash64_chain(c->fingerprint, sample, some * type->bytes);
+        MOE_TRY(moe_checkpoint_read_blocks(s->checkpoint, t, first, n, sample, err));
+        c->fingerprint =
+            moe_hash64_chain(c->fingerprint, sample, n * moe_dtype_block(t->dtype)->bytes);
     }
     return MOE_OK;
 }
@@ -734,6 +762,8 @@ static int convert(struct converter *c, struct checkpoint_source **source, const
     MOE_STEP(survey_source(c, s, wanted, err));
     MOE_STEP(convert_start(c, wanted, true, err));
     MOE_STEP(convert_check_map(c, s->config.n_experts, s->config.layers, err));
+    if (c->in_place)
+        expect_samples(s);
     MOE_STEP(s->gguf ? moe_tokenizer_read_gguf(&tokenizer, s->gguf, err)
                      : moe_tokenizer_read_hf(&tokenizer, dir, err));
     moe_config_write(&s->config, &model);
