@@ -25,4 +25,14 @@ const char *moe_cpu_level_name(enum moe_cpu_level level);
 /* The level of that name, or -1. */
 int moe_cpu_level_parse(const char *name);
 
+/* Put before a function: also compiles it for wider vectors; the loader picks one. Results are
+ * bit-identical where every lane does the same operations in the same order and nothing is
+ * contracted. Sanitizers start too late for the loader's choice. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) &&                        \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define MOE_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define MOE_CLONES
+#endif
+
 #endif

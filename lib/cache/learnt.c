@@ -151,16 +151,19 @@ out:
 int moe_learnt_read(const char *path, const struct moe_learnt_origin *of, struct moe_follower *f,
                     struct moe_err *err)
 {
-    uint8_t header[HEADER];
+    uint8_t header[HEADER] = {0};
     uint64_t size;
     uint32_t n_tokens = 0;
     struct arrays a = {.hasher = moe_hasher_new()}, counts = {0};
     int status, fd = moe_file_open(path, &size, err);
     MOE_STEP(fd < 0 ? fd : MOE_OK);
-    if (size >= HEADER)
-        MOE_STEP(moe_file_pread(fd, path, header, HEADER, 0, err));
-    if (size < HEADER || memcmp(header, MAGIC, 4) != 0)
-        MOE_STEP(moe_file_refuse(fd, path, "a file of what was learnt (--learn makes one)", err));
+    const size_t n = size < HEADER ? (size_t)size : HEADER;
+    MOE_STEP(moe_file_pread(fd, path, header, n, 0, err));
+    if (memcmp(header, MAGIC, n < 4 ? n : 4) != 0)
+        MOE_STEP(moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: not a file of what was learnt (--learn makes one)", path));
+    if (n < HEADER)
+        MOE_STEP(damaged(path, n ? "it is cut off" : "it is empty", err));
     MOE_STEP(decode(header, path, of, &n_tokens, &a.check, err));
     f->learnt(f, n_tokens, false, count_array, &counts);
     a.all = counts.bytes;

@@ -3,12 +3,13 @@
 
 #include <string.h>
 
+#include "base/cpu.h"
 #include "cache/exact_math.h"
 
 enum {
     NEAREST = MOE_PATHS_NEAREST,
-    BLOCK = 16,    /* tokens that are compared at once */
-    AT_ONCE = 4,   /* blocks */
+    BLOCK = 32,    /* tokens that lie side by side */
+    AT_ONCE = 2,   /* blocks that are compared at once */
     LEAST = 64,    /* tokens that are worth remembering */
     SHARE = 64,    /* of the memory beside which it is kept */
     GAINS = 3276,  /* what a layer adds to a likeness where everything is the same */
@@ -18,8 +19,9 @@ enum {
 
 static const float SHARP = 8 * 1.44269504f; /* of a vote's weight, in powers of 2 */
 
-/* Sixteen bytes side by side, or eight numbers of two. */
+/* A block's bytes side by side; half a block's, and as many numbers of two. */
 typedef uint8_t bytes_aside __attribute__((vector_size(BLOCK)));
+typedef uint8_t half_aside __attribute__((vector_size(BLOCK / 2)));
 typedef uint16_t words_aside __attribute__((vector_size(BLOCK)));
 
 static uint64_t bytes_of(const struct moe_paths *p, uint32_t room)
@@ -89,7 +91,7 @@ void moe_paths_begin(struct moe_paths *p)
 void moe_paths_begin_sequence(struct moe_paths *p)
 {
     memset(p->likeness, 0, p->room * sizeof *p->likeness);
-    p->n_nearest = 0;
+    p->near.n = 0;
     p->follows = false;
 }
 
@@ -101,8 +103,8 @@ static void begin_pass(struct moe_paths *p, uint32_t n_rows)
     memcpy(behind, p->likeness + rest, by * sizeof *behind);
     memmove(p->likeness + by, p->likeness, rest * sizeof *behind);
     memcpy(p->likeness, behind, by * sizeof *behind);
-    for (uint32_t i = 0; i < p->n_nearest; i++)
-        p->nearest[i] = (p->nearest[i] + by) % p->room;
+    for (uint32_t i = 0; i < p->near.n; i++)
+        p->near.tokens[i] = (p->near.tokens[i] + by) % p->room;
     bool wraps = n_rows >= p->room - p->now;
     p->now = (p->now + by) % p->room;
     p->n_filled = wraps ? p->room : p->now + 1 > p->n_filled ? p->now + 1 : p->n_filled;
@@ -112,8 +114,10 @@ static void begin_pass(struct moe_paths *p, uint32_t n_rows)
             note(p, layer, (p->now + p->room - i) % p->room, NULL);
 }
 
-/* How many of `mine` are among the experts of each token of AT_ONCE blocks. */
-static void count_same(const uint8_t *blocks, const uint8_t *mine, uint32_t top_k, uint8_t *same)
+/* How many of `mine` are among the experts of each token of AT_ONCE blocks. Compiled into each of
+ * compare's clones. */
+static inline __attribute__((always_inline)) void
+count_same(const uint8_t *blocks, const uint8_t *mine, uint32_t top_k, uint8_t *same)
 {
     bytes_aside sums[AT_ONCE] = {{0}}, experts[AT_ONCE], expert;
     for (uint32_t k = 0; k < top_k; k++) {
@@ -141,7 +145,7 @@ static void count_same_wide(const uint8_t *blocks, const uint32_t *mine, uint32_
 }
 
 /* Adds to the likeness of every token what it shares with the current one. */
-static void compare(struct moe_paths *p, uint32_t layer, const uint32_t *chosen)
+static MOE_CLONES void compare(struct moe_paths *p, uint32_t layer, const uint32_t *chosen)
 {
     const uint16_t gains = (uint16_t)(GAINS / p->top_k);
     for (uint32_t k = 0; k < p->top_k; k++)
@@ -153,12 +157,12 @@ static void compare(struct moe_paths *p, uint32_t layer, const uint32_t *chosen)
             count_same_wide(block_of(p, layer, token), chosen, p->top_k, same);
         else
             count_same(block_of(p, layer, token), p->mine, p->top_k, same);
-        for (int i = 0; i < AT_ONCE * BLOCK; i += 8) {
-            words_aside l, add;
+        for (int i = 0; i < AT_ONCE * BLOCK; i += BLOCK / 2) {
+            words_aside l;
+            half_aside add;
             memcpy(&l, likeness + i, sizeof l);
-            for (int k = 0; k < 8; k++)
-                add[k] = same[i + k];
-            l += add * gains - (l >> 5) - (l >> 6) - (l >> 8);
+            memcpy(&add, same + i, sizeof add);
+            l += __builtin_convertvector(add, words_aside) * gains - (l >> 5) - (l >> 6) - (l >> 8);
             memcpy(likeness + i, &l, sizeof l);
         }
     }
@@ -174,36 +178,68 @@ static bool is_nearer(const struct moe_paths *p, uint32_t a, uint32_t b)
 /* Puts a token among the nearest, which are sorted. */
 static void rank(struct moe_paths *p, uint32_t token)
 {
-    uint32_t at = p->n_nearest;
-    if (at == NEAREST && !is_nearer(p, token, p->nearest[at - 1]))
+    uint32_t at = p->near.n;
+    if (at == NEAREST && !is_nearer(p, token, p->near.tokens[at - 1]))
         return;
     at -= at == NEAREST;
-    for (; at > 0 && is_nearer(p, token, p->nearest[at - 1]); at--)
-        p->nearest[at] = p->nearest[at - 1];
-    p->nearest[at] = token;
-    p->n_nearest += p->n_nearest < NEAREST;
+    for (; at > 0 && is_nearer(p, token, p->near.tokens[at - 1]); at--)
+        p->near.tokens[at] = p->near.tokens[at - 1];
+    p->near.tokens[at] = token;
+    p->near.n += p->near.n < NEAREST;
 }
 
-/* The nearest are no less alike than any of those that were. */
+/* The first token of the next block, from this one's on, that has one as alike as `floor`; n or
+ * more: none has. */
+static MOE_CLONES uint32_t next_block(const uint16_t *likeness, uint32_t token, uint32_t n,
+                                      uint16_t floor)
+{
+    for (; token < n; token += BLOCK) {
+        words_aside of[2];
+        uint64_t reaches[sizeof of[0] / 8], any = 0;
+        memcpy(of, likeness + token, sizeof of);
+        of[0] = (words_aside)(of[0] >= floor) | (words_aside)(of[1] >= floor);
+        memcpy(reaches, of, sizeof reaches);
+        for (size_t i = 0; i < sizeof reaches / sizeof *reaches; i++)
+            any |= reaches[i];
+        if (any)
+            break;
+    }
+    return token;
+}
+
+static bool is_listed(const uint32_t *tokens, uint32_t n, uint32_t token)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < n; i++)
+        found |= tokens[i] == token;
+    return found;
+}
+
+/* The last of the nearest: no others less alike are among them. */
+static uint16_t floor_of(const struct moe_paths *p)
+{
+    return p->near.n < NEAREST ? 1 : p->likeness[p->near.tokens[NEAREST - 1]];
+}
+
+/* Those that were the nearest come first: most of them still are, and few others are more alike. */
 static void find_nearest(struct moe_paths *p)
 {
-    uint16_t floor = UINT16_MAX;
-    for (uint32_t i = 0; i < p->n_nearest; i++)
-        floor = p->likeness[p->nearest[i]] < floor ? p->likeness[p->nearest[i]] : floor;
-    floor = p->n_nearest < NEAREST || floor == 0 ? 1 : floor;
-    p->n_nearest = 0;
+    const uint32_t n = p->near.n;
+    uint32_t before[NEAREST];
+    memcpy(before, p->near.tokens, n * sizeof *before);
+    p->near.n = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (p->likeness[before[i]])
+            rank(p, before[i]);
     for (uint32_t token = 0; token < p->n_filled; token += BLOCK) {
-        words_aside likeness[2];
-        uint64_t reaches[2];
-        memcpy(likeness, p->likeness + token, sizeof likeness);
-        likeness[0] = (words_aside)(likeness[0] >= floor) | (words_aside)(likeness[1] >= floor);
-        memcpy(reaches, likeness, sizeof reaches);
-        for (uint32_t i = 0; (reaches[0] | reaches[1]) && i < BLOCK; i++)
-            if (p->likeness[token + i] >= floor)
+        token = next_block(p->likeness, token, p->n_filled, floor_of(p));
+        for (uint32_t i = 0; token < p->n_filled && i < BLOCK; i++)
+            if (p->likeness[token + i] >= floor_of(p) && !is_listed(before, n, token + i))
                 rank(p, token + i);
     }
-    for (uint32_t i = 0; i < p->n_nearest; i++)
-        p->weights[i] = moe_exact_exp2((float)p->likeness[p->nearest[i]] * (SHARP / WHOLE));
+    for (uint32_t i = 0; i < p->near.n; i++)
+        p->near.weights[i] =
+            moe_exact_exp2((float)p->likeness[p->near.tokens[i]] * (SHARP / WHOLE));
 }
 
 static bool is_one_text(const struct moe_choices *c)
@@ -214,7 +250,8 @@ static bool is_one_text(const struct moe_choices *c)
     return true;
 }
 
-bool moe_paths_add(struct moe_paths *p, const struct moe_choices *c)
+bool moe_paths_add(struct moe_paths *p, const struct moe_choices *c,
+                   const struct moe_paths_nearest *known)
 {
     uint32_t sequence = c->sequences ? c->sequences[0] : 0;
     bool begins = c->layer <= p->layer, one = is_one_text(c);
@@ -231,25 +268,30 @@ bool moe_paths_add(struct moe_paths *p, const struct moe_choices *c)
     uint32_t n = c->n_rows < p->room ? c->n_rows : p->room;
     for (uint32_t i = 1; i < n; i++)
         note(p, c->layer, (p->now + p->room - i) % p->room, last - (uint64_t)i * p->top_k);
-    compare(p, c->layer, last);
+    if (!known)
+        compare(p, c->layer, last);
     note(p, c->layer, p->now, last);
-    find_nearest(p);
-    return p->n_nearest > 0;
+    if (known)
+        p->near = *known;
+    else
+        find_nearest(p);
+    return p->near.n > 0;
 }
 
 uint32_t moe_paths_votes(const struct moe_paths *p, uint32_t layer, float *votes, uint16_t *voted)
 {
     uint32_t n = 0, then = layer <= p->layer;
-    for (uint32_t i = 0; i < p->n_nearest; i++) {
-        uint32_t token = (p->nearest[i] + then) % p->room;
+    for (uint32_t i = 0; i < p->near.n; i++) {
+        uint32_t token = (p->near.tokens[i] + then) % p->room;
         const uint8_t *block = block_of(p, layer, token);
         if (chosen_at(p, block, token, 0) == UNKNOWN)
             continue;
         for (uint32_t k = 0; k < p->top_k; k++) {
-            uint32_t expert = chosen_at(p, block, token, k);
+            uint32_t expert =
+                p->wide ? chosen_at(p, block, token, k) : block[k * BLOCK + token % BLOCK];
             voted[n] = (uint16_t)expert;
             n += votes[expert] == 0;
-            votes[expert] += p->weights[i];
+            votes[expert] += p->near.weights[i];
         }
     }
     return n;

@@ -22,6 +22,11 @@
 
 enum { MOE_PATHS_NEAREST = 16, MOE_PATHS_TOKENS = 2048 };
 
+struct moe_paths_nearest {
+    uint32_t n, tokens[MOE_PATHS_NEAREST]; /* modulo `room` */
+    float weights[MOE_PATHS_NEAREST];      /* of their votes */
+};
+
 struct moe_paths {
     uint32_t n_layers, n_experts, top_k;
     uint32_t room; /* tokens remembered, whole blocks of them; 0: nothing is */
@@ -36,8 +41,7 @@ struct moe_paths {
     uint32_t n_rows;    /* of the pass */
     uint32_t sequence;  /* the text */
     bool follows;       /* it has a last token */
-    uint32_t n_nearest, nearest[MOE_PATHS_NEAREST]; /* tokens, modulo `room` */
-    float weights[MOE_PATHS_NEAREST];
+    struct moe_paths_nearest near;
     uint8_t *mine; /* [top_k][BLOCK] scratch */
     uint16_t *row; /* [top_k] scratch */
 };
@@ -49,8 +53,10 @@ void moe_paths_carve(struct moe_paths *p, struct moe_arena *arena,
 void moe_paths_begin(struct moe_paths *p);
 /* Begins anew: the next token follows none. */
 void moe_paths_begin_sequence(struct moe_paths *p);
-/* Adds a router's choices. Whether there are votes now. */
-bool moe_paths_add(struct moe_paths *p, const struct moe_choices *c);
+/* Adds a router's choices. Whether there are votes now. known: who is nearest then, where another
+ * that was given the same has found it out, from the beginning on; else NULL. */
+bool moe_paths_add(struct moe_paths *p, const struct moe_choices *c,
+                   const struct moe_paths_nearest *known);
 /* Adds the votes for a layer's next choice to votes [n_experts], zero before, and lists the experts
  * that have some: voted [MOE_PATHS_NEAREST * top_k]. Returns their number. */
 uint32_t moe_paths_votes(const struct moe_paths *p, uint32_t layer, float *votes, uint16_t *voted);

@@ -96,16 +96,19 @@ struct learned {
     double curvature[N_TERMS][N_TERMS], gradient[N_TERMS]; /* of examples */
     double exact[N_TERMS];                                 /* the weights */
     uint32_t layer;                                        /* the layer whose router chose last */
-    bool learns;                                           /* an example came since the last step */
+    struct moe_buf *tape; /* NULL: none; of each choice a tape_step, and the layer's bases */
+    bool reads;           /* it, from tape_at on; else writes */
+    uint64_t tape_at;
+    bool learns; /* an example came since the last step */
 };
 
 /* ---- The regression ---- */
 
-/* Takes one Newton step: curvature * step = gradient, by Cholesky's decomposition without roots. */
-static void newton_step(struct learned *t)
+/* The curvature as lower * diagonal * its mirror: Cholesky's decomposition without roots. */
+static void decompose(const struct learned *t, double lower[N_TERMS][N_TERMS],
+                      double diagonal[N_TERMS])
 {
-    double lower[N_TERMS][N_TERMS], diagonal[N_TERMS], x[N_TERMS];
-    for (int i = 0; i < N_TERMS; i++) {
+    for (int i = 0; i < N_TERMS; i++)
         for (int j = 0; j <= i; j++) {
             double sum = t->curvature[i][j];
             for (int k = 0; k < j; k++)
@@ -115,6 +118,14 @@ static void newton_step(struct learned *t)
             else
                 lower[i][j] = sum / diagonal[j];
         }
+}
+
+/* Takes one Newton step: curvature * step = gradient. */
+static void newton_step(struct learned *t)
+{
+    double lower[N_TERMS][N_TERMS], diagonal[N_TERMS], x[N_TERMS];
+    decompose(t, lower, diagonal);
+    for (int i = 0; i < N_TERMS; i++) {
         x[i] = t->gradient[i];
         for (int k = 0; k < i; k++)
             x[i] -= lower[i][k] * x[k];
@@ -304,7 +315,7 @@ static void refresh(struct learned *t, const struct moe_choices *c)
         if (ahead > 1 && ahead % quarter != 0 && ahead < n_layers)
             continue;
         take_votes(t, layer);
-        if (!often || !is_due(t, layer))
+        if (!often || (t->tape && t->reads) || !is_due(t, layer))
             continue;
         t->random = t->random * 1664525 + 1013904223;
         if ((t->random >> 8) % often == 0)
@@ -323,10 +334,55 @@ static void expect(struct moe_follower *f, uint32_t layer, float *scores)
         scores[voted[i]] *= moe_exact_exp2(0.5f * LOG2_E * terms[voted[i]]);
 }
 
+/* What a choice came to, for those who follow the same choices. */
+struct tape_step {
+    float votes_weight;
+    struct moe_paths_nearest near;
+};
+
+static void write_step(struct learned *t, uint32_t layer)
+{
+    const uint32_t n = t->habits.n_experts;
+    const struct tape_step step = {t->weights[VOTES], t->paths.near};
+    moe_buf_append(t->tape, &step, sizeof step);
+    moe_buf_append(t->tape, t->bases + layer * n, n * sizeof *t->bases);
+}
+
+/* As chosen, which another has followed before. */
+static void read_step(struct learned *t, const struct moe_choices *c)
+{
+    const uint32_t n = t->habits.n_experts, first = c->layer * n;
+    const uint8_t *at = t->tape->data + t->tape_at;
+    struct tape_step step;
+    memcpy(&step, at, sizeof step);
+    t->tape_at += sizeof step + n * sizeof *t->bases;
+    for (uint64_t i = 0; i < (uint64_t)c->n_rows * t->habits.top_k; i++)
+        t->habits.count[first + c->chosen[i]]++;
+    t->habits.runs[c->layer] += c->n_rows;
+    drop_votes(t, c->layer);
+    t->weights[VOTES] = step.votes_weight;
+    memcpy(t->bases + first, at + sizeof step, n * sizeof *t->bases);
+    memcpy(t->base.scores + first, t->bases + first, n * sizeof *t->bases);
+    t->base.version[c->layer]++;
+    if (moe_paths_add(&t->paths, c, &step.near))
+        refresh(t, c);
+}
+
+static void share(struct moe_follower *f, struct moe_buf *tape, bool reads)
+{
+    struct learned *t = (struct learned *)f;
+    t->tape = tape;
+    t->reads = reads;
+}
+
 static void chosen(struct moe_follower *f, const struct moe_choices *c)
 {
     struct learned *t = (struct learned *)f;
     uint32_t n = t->habits.n_experts, layer = c->layer;
+    if (t->tape && t->reads) {
+        read_step(t, c);
+        return;
+    }
     float *terms = terms_of(t, layer), *scores = f->scores + layer * n;
     if (layer <= t->layer && t->learns)
         newton_step(t);
@@ -348,7 +404,10 @@ static void chosen(struct moe_follower *f, const struct moe_choices *c)
         scores[e] = t->used[layer * n + e] ? t->logits[e] : NEVER;
     memcpy(t->bases + layer * n, scores, n * sizeof *scores);
     f->version[layer]++;
-    if (moe_paths_add(&t->paths, c))
+    bool votes = moe_paths_add(&t->paths, c, NULL);
+    if (t->tape)
+        write_step(t, layer);
+    if (votes)
         refresh(t, c);
 }
 
@@ -416,6 +475,7 @@ static bool makes_sense(const struct learned *t)
 {
     const double most = 0x1p50;
     const uint64_t n_layers = t->habits.n_layers, n_keys = n_layers * t->habits.n_experts;
+    double lower[N_TERMS][N_TERMS], diagonal[N_TERMS];
     bool good = are_within(t->uses, n_keys * N_MEANS, 0, 0x1p32f) &&
                 are_within(t->tokens, n_layers * N_MEANS, 0, 0x1p32f) &&
                 are_within(t->bases, n_keys, NEVER, -NEVER);
@@ -426,6 +486,9 @@ static bool makes_sense(const struct learned *t)
             beside += fabs(t->curvature[i][j]);
         good &= beside < most && t->curvature[i][i] >= 1 && t->curvature[i][i] < most;
     }
+    decompose(t, lower, diagonal); /* else steps would lead away */
+    for (int i = 0; i < N_TERMS; i++)
+        good &= diagonal[i] >= 1;
     for (uint64_t key = 0; key < n_keys; key++)
         good &= t->used[key] <= 1 && t->habits.count[key] <= INT32_MAX;
     return good;
@@ -469,7 +532,8 @@ static struct moe_follower *follow(struct moe_arena *a, const struct moe_followe
     struct learned t = {.base = {.chosen = chosen,
                                  .begin_sequence = begin_sequence,
                                  .expect = expect,
-                                 .learnt = learnt}};
+                                 .learnt = learnt,
+                                 .share = share}};
     moe_habits_carve(&t.habits, a, p);
     moe_paths_carve(&t.paths, a, p);
     t.base.scores = moe_arena_take(a, n_keys, sizeof *t.base.scores);

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 
 /* A router's choices for the rows of a pass, in order. */
@@ -39,6 +40,9 @@ struct moe_follower {
      * gave up, and it has forgotten everything. NULL: it keeps nothing. */
     bool (*learnt)(struct moe_follower *f, uint32_t n_tokens, bool reads, moe_part_fn part,
                    void *ctx);
+    /* Followers of the same choices, from the same beginning, find out the same: one writes to the
+     * tape, others read that. Before the first choice; the tape outlives it. NULL: it cannot. */
+    void (*share)(struct moe_follower *f, struct moe_buf *tape, bool reads);
     uint32_t n_tokens; /* past tokens that it remembers at most */
 };
 

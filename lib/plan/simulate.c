@@ -4,10 +4,12 @@
 #include "plan/simulate.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "cache/learnt.h"
 #include "cache/link.h"
 #include "profile/device.h"
 #include "sched/host_places.h"
@@ -243,6 +245,18 @@ static int check_simulation(const struct moe_simulation *in, struct moe_err *err
     return MOE_OK;
 }
 
+/* Has the cache go on with what the file says, where its policy learns. */
+static int read_learnt(const struct simulator *s, struct moe_err *err)
+{
+    const struct moe_usage *u = moe_scheduler_usage(s->scheduler);
+    const struct moe_trace_shape *t = moe_trace_shape(s->in->trace);
+    const struct moe_learnt_origin of = {t->source_fingerprint, "the trace's", u->n_layers,
+                                         u->n_experts, u->top_k};
+    return s->in->learnt && u->follower && u->follower->learnt
+               ? moe_learnt_read(s->in->learnt, &of, u->follower, err)
+               : MOE_OK;
+}
+
 static int open_simulator(struct simulator *s, struct moe_err *err)
 {
     const struct moe_simulation *in = s->in;
@@ -258,6 +272,7 @@ static int open_simulator(struct simulator *s, struct moe_err *err)
     MOE_TRY(moe_scheduler_open(&s->scheduler, &o, err));
     s->pass.scheduler = s->scheduler;
     s->channel.store = moe_scheduler_store(s->scheduler);
+    MOE_TRY(read_learnt(s, err));
     int status = moe_scheduler_fill(s->scheduler, NULL, err);
     s->link_seen = s->channel.link.busy_seconds;
     s->worked_seen = s->channel.link.worked_seconds;
@@ -273,6 +288,114 @@ static void close_simulator(struct simulator *s)
     free(s->block);
 }
 
+/* ---- What simulations share ---- */
+
+/* What the choices depend on, and what is remembered of them. Compared byte by byte. */
+struct tape_key {
+    const struct moe_policy_ops *cache;
+    uint64_t max_tokens, first, warm; /* of the excerpt, and */
+    uint32_t every, cut, cold, prompt;
+    uint32_t batch, n_tokens;
+};
+
+struct tape {
+    struct tape *next;
+    struct tape_key key;
+    struct moe_buf data;
+    bool whole; /* another may read it */
+};
+
+struct moe_tapes {
+    pthread_mutex_t lock;
+    uint64_t room; /* bytes left */
+    struct tape *first;
+};
+
+int moe_tapes_open(struct moe_tapes **out, uint64_t room, struct moe_err *err)
+{
+    *out = moe_alloc(1, sizeof **out, err);
+    if (!*out)
+        return MOE_ERR_MEMORY;
+    pthread_mutex_init(&(*out)->lock, NULL);
+    (*out)->room = room;
+    return MOE_OK;
+}
+
+void moe_tapes_close(struct moe_tapes *t)
+{
+    if (!t)
+        return;
+    while (t->first) {
+        struct tape *tape = t->first;
+        t->first = tape->next;
+        moe_buf_release(&tape->data);
+        free(tape);
+    }
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+/* A whole tape of that key, or a new one, to be written, if it is the first and there is room for
+ * `bytes`; else NULL. */
+static struct tape *find_tape(struct moe_tapes *t, const struct tape_key *key, uint64_t bytes)
+{
+    struct moe_err ignored;
+    pthread_mutex_lock(&t->lock);
+    struct tape *tape = t->first;
+    while (tape && memcmp(&tape->key, key, sizeof *key) != 0)
+        tape = tape->next;
+    const bool known = tape != NULL;
+    if (known && !tape->whole)
+        tape = NULL;
+    if (!known && bytes <= t->room && (tape = moe_alloc(1, sizeof *tape, &ignored))) {
+        tape->key = *key;
+        tape->next = t->first;
+        t->first = tape;
+        t->room -= bytes;
+    }
+    pthread_mutex_unlock(&t->lock);
+    return tape;
+}
+
+/* Has the cache's record follow the tape of its choices, or write it. Routers choose what was
+ * recorded, but where the strategy replaces that. */
+static struct tape *share_record(const struct simulator *s)
+{
+    const struct moe_simulation *in = s->in;
+    const struct moe_strategy *strategy = in->scheduler.strategy;
+    const struct moe_excerpt *e = &in->excerpt;
+    struct moe_follower *f = moe_scheduler_usage(s->scheduler)->follower;
+    struct tape_key key;
+    if (!in->tapes || !f || !f->share || strategy->prefer > 0 || strategy->precalculate)
+        return NULL;
+    memset(&key, 0, sizeof key);
+    key.cache = strategy->cache;
+    key.max_tokens = e->max_tokens;
+    key.first = e->first;
+    key.warm = e->warm;
+    key.every = e->every;
+    key.cut = e->cut;
+    key.cold = e->cold;
+    key.prompt = e->prompt;
+    key.batch = moe_replay_batch(s->replay);
+    key.n_tokens = f->n_tokens;
+    const uint64_t all = moe_trace_totals(in->trace)->tokens;
+    const uint64_t n = e->max_tokens && e->max_tokens < all ? e->max_tokens : all;
+    const uint64_t step = (s->inventory->n_experts + 64) * sizeof(float);
+    struct tape *tape = find_tape(in->tapes, &key, n * s->inventory->n_layers * step);
+    if (tape)
+        f->share(f, &tape->data, tape->whole);
+    return tape;
+}
+
+/* Once all is written. */
+static void finish_tape(struct moe_tapes *t, struct tape *tape)
+{
+    pthread_mutex_lock(&t->lock);
+    tape->whole = !tape->data.failed;
+    pthread_mutex_unlock(&t->lock);
+}
+
 /* Adds what becomes of the excerpt, from the cache's first contents on. */
 static int simulate(const struct moe_simulation *in, struct moe_simulated *out,
                     struct moe_simulated_layer *layers, struct moe_err *err)
@@ -280,6 +403,7 @@ static int simulate(const struct moe_simulation *in, struct moe_simulated *out,
     struct simulator s = {.in = in, .layers = layers, .decoded_before = out->decode.tokens};
     struct moe_replay_pass pass;
     int status = open_simulator(&s, err);
+    struct tape *tape = status == MOE_OK ? share_record(&s) : NULL;
     while (status == MOE_OK) {
         status = moe_replay_next(s.replay, &pass, err);
         if (status != MOE_OK || pass.n_rows == 0)
@@ -290,6 +414,8 @@ static int simulate(const struct moe_simulation *in, struct moe_simulated *out,
     }
     if (status == MOE_OK) /* evictions at the end count for the last pass */
         moe_scheduler_begin_tokens(s.scheduler, 0, false, &s.uncounted.decode.experts);
+    if (tape && status == MOE_OK)
+        finish_tape(in->tapes, tape);
     close_simulator(&s);
     return status;
 }

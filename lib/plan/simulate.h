@@ -22,11 +22,19 @@
 #include "sched/replay.h"
 #include "sched/scheduler.h"
 
+/* What simulations of the same choices share of what their caches learn (cache/usage.h), up to that
+ * many bytes: side by side, or one after the other, they give the same results. */
+struct moe_tapes;
+int moe_tapes_open(struct moe_tapes **out, uint64_t room, struct moe_err *err);
+void moe_tapes_close(struct moe_tapes *t); /* NULL is fine */
+
 struct moe_simulation {
     struct moe_trace *trace;                 /* rewound; of the inventory's shape */
     struct moe_excerpt excerpt;              /* of it; {0}: all */
     struct moe_scheduler_options scheduler;  /* all but the channel */
     const struct moe_statistics *statistics; /* for path predictions; NULL: none */
+    struct moe_tapes *tapes; /* of simulations of the same trace and `learnt`; NULL: none */
+    const char *learnt;      /* a file that the cache begins with, where it learns; NULL: none */
     const struct moe_pace *pace;
     uint32_t batch;       /* at least 1 */
     uint32_t piece_bytes; /* of the links; 0: the loader's */

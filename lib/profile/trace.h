@@ -129,6 +129,9 @@ int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err
 /* The same of what moe_trace_save left, though more may follow, half-written. Only for origins and
  * shape, and for moe_trace_continue. */
 int moe_trace_open_part(struct moe_trace **out, const char *path, struct moe_err *err);
+/* Has frames of tokens stay in memory once they are read, as far as `bytes` go, for this reader and
+ * those of moe_trace_another from now on: what is read again is not decompressed again. */
+int moe_trace_keep(struct moe_trace *t, uint64_t bytes, struct moe_err *err);
 /* Another reader of the same file, before its first token: for another thread. */
 int moe_trace_another(struct moe_trace **out, const struct moe_trace *t, struct moe_err *err);
 void moe_trace_close(struct moe_trace *t);

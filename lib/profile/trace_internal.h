@@ -5,6 +5,7 @@
 #ifndef MOE_PROFILE_TRACE_INTERNAL_H
 #define MOE_PROFILE_TRACE_INTERNAL_H
 
+#include <pthread.h>
 #include <zstd.h>
 
 #include "base/buf.h"
@@ -61,6 +62,19 @@ uint64_t trace_description_bytes(const struct moe_trace_shape *shape);
  * A trace being read, shared by trace_read.c.
  */
 
+/* Frames that stay in memory, shared by readers of a file. */
+struct trace_kept {
+    pthread_mutex_t lock;
+    uint32_t n_readers;
+    uint64_t room; /* bytes left */
+    uint32_t n;
+    struct trace_frame {
+        uint64_t stored, raw_bytes;            /* as trace_read_frame says; stored 0: not known */
+        uint8_t head[TRACE_TOKENS_HEAD_BYTES]; /* of the raw bytes */
+        uint8_t *raw;                          /* NULL: only the head is kept */
+    } * frames;                                /* [n] by their order in the file */
+};
+
 struct moe_trace {
     char *path;
     int fd;
@@ -73,6 +87,8 @@ struct moe_trace {
     struct moe_trace_totals totals, met; /* met: in frames decoded until now */
     ZSTD_DCtx *zstd;
     struct moe_buf stored, raw;
+    struct trace_kept *kept; /* NULL: nothing is */
+    uint32_t frame;          /* of tokens, the next one's number */
 
     /* The frame at hand, decoded. */
     uint32_t *tokens;  /* [tokens] their ids; none where the shape has none */

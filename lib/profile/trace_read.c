@@ -342,7 +342,81 @@ int moe_trace_another(struct moe_trace **out, const struct moe_trace *t, struct 
     int fd = fcntl(t->fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0)
         fd = moe_fail(err, MOE_ERR_IO, "%s: cannot open again: %s", t->path, strerror(errno));
-    return open_trace(out, t->path, fd, t->file_bytes, false, err);
+    MOE_TRY(open_trace(out, t->path, fd, t->file_bytes, false, err));
+    if (t->kept) {
+        (*out)->kept = t->kept;
+        pthread_mutex_lock(&t->kept->lock);
+        t->kept->n_readers++;
+        pthread_mutex_unlock(&t->kept->lock);
+    }
+    return MOE_OK;
+}
+
+/* ---- Frames that stay in memory ---- */
+
+int moe_trace_keep(struct moe_trace *t, uint64_t bytes, struct moe_err *err)
+{
+    if (t->kept)
+        return MOE_OK;
+    t->kept = moe_alloc(1, sizeof *t->kept, err);
+    if (!t->kept)
+        return MOE_ERR_MEMORY;
+    pthread_mutex_init(&t->kept->lock, NULL);
+    t->kept->n_readers = 1;
+    t->kept->room = bytes;
+    return MOE_OK;
+}
+
+static void leave_kept(struct trace_kept *k)
+{
+    pthread_mutex_lock(&k->lock);
+    bool last = --k->n_readers == 0;
+    pthread_mutex_unlock(&k->lock);
+    if (!last)
+        return;
+    for (uint32_t i = 0; i < k->n; i++)
+        free(k->frames[i].raw);
+    free(k->frames);
+    pthread_mutex_destroy(&k->lock);
+    free(k);
+}
+
+/* Frame number i; stored 0: it is not known. What it points to stays. */
+static struct trace_frame kept_frame(struct trace_kept *k, uint32_t i)
+{
+    struct trace_frame f = {0};
+    pthread_mutex_lock(&k->lock);
+    if (i < k->n)
+        f = k->frames[i];
+    pthread_mutex_unlock(&k->lock);
+    return f;
+}
+
+/* Keeps the frame that t->raw has, whole or its head; without memory for it, it is read again. */
+static void keep_frame(struct moe_trace *t, uint64_t stored, bool whole)
+{
+    struct trace_kept *k = t->kept;
+    pthread_mutex_lock(&k->lock);
+    if (t->frame >= k->n) {
+        uint32_t n = 2 * t->frame + 64;
+        struct trace_frame *more = realloc(k->frames, n * sizeof *more);
+        if (more) {
+            memset(more + k->n, 0, (n - k->n) * sizeof *more);
+            k->frames = more;
+            k->n = n;
+        }
+    }
+    struct trace_frame *f = t->frame < k->n ? &k->frames[t->frame] : NULL;
+    if (f) {
+        f->stored = stored;
+        f->raw_bytes = t->raw.size;
+        memcpy(f->head, t->raw.data, sizeof f->head);
+    }
+    if (f && whole && !f->raw && t->raw.size <= k->room && (f->raw = malloc(t->raw.size))) {
+        memcpy(f->raw, t->raw.data, t->raw.size);
+        k->room -= t->raw.size;
+    }
+    pthread_mutex_unlock(&k->lock);
 }
 
 void moe_trace_close(struct moe_trace *t)
@@ -351,6 +425,8 @@ void moe_trace_close(struct moe_trace *t)
         return;
     if (t->fd >= 0)
         close(t->fd);
+    if (t->kept)
+        leave_kept(t->kept);
     ZSTD_freeDCtx(t->zstd);
     trace_release_room(t);
     moe_origins_release(&t->origins);
@@ -500,20 +576,41 @@ static bool is_wanted(const struct moe_trace *t, uint64_t sequence)
            (sequence >= t->wanted_first && (sequence - t->wanted_first) % t->wanted_every == 0);
 }
 
+/* The next frame of tokens, from memory where it is kept: as much of it as is wanted. */
+static int next_frame(struct moe_trace *t, struct moe_cursor *raw, uint64_t *stored,
+                      struct moe_err *err)
+{
+    const struct trace_layout *l = &t->layout;
+    struct trace_frame f = {0};
+    if (t->kept)
+        f = kept_frame(t->kept, t->frame);
+    *stored = f.stored;
+    if (f.stored && (f.raw || !is_wanted(t, moe_get_u32(f.head)))) {
+        *raw = moe_cursor_over(f.raw ? f.raw : f.head, f.raw_bytes);
+        return MOE_OK;
+    }
+    MOE_TRY(trace_read_frame(t, TRACE_TOKENS_HEAD_BYTES + l->frame_tokens * l->token_bytes, stored,
+                             err));
+    if (t->kept && t->raw.size >= TRACE_TOKENS_HEAD_BYTES)
+        keep_frame(t, *stored, is_wanted(t, moe_get_u32(t->raw.data)));
+    *raw = moe_cursor_over(t->raw.data, t->raw.size);
+    return MOE_OK;
+}
+
 int trace_read_tokens(struct moe_trace *t, struct moe_err *err)
 {
     const struct trace_layout *f = &t->layout;
     uint64_t stored, layers = t->shape.n_layers;
-    MOE_TRY(trace_read_frame(t, TRACE_TOKENS_HEAD_BYTES + f->frame_tokens * f->token_bytes, &stored,
-                             err));
-    struct moe_cursor c = moe_cursor_over(t->raw.data, t->raw.size);
+    struct moe_cursor c;
+    MOE_TRY(next_frame(t, &c, &stored, err));
+    const uint64_t raw_bytes = c.size;
     uint64_t sequence = moe_cursor_u32(&c);
     uint32_t first = moe_cursor_u32(&c), n = moe_cursor_u32(&c), n_prompt = moe_cursor_u32(&c);
     uint32_t so_far = t->first + t->n_tokens; /* of the sequence before this frame */
     bool goes_on = t->met.sequences > 0 && sequence == t->met.sequences - 1 && first == so_far;
     bool is_next = sequence == t->met.sequences && first == 0;
     if (n == 0 || n > f->frame_tokens || first > UINT32_MAX - n ||
-        t->raw.size != TRACE_TOKENS_HEAD_BYTES + n * f->token_bytes)
+        raw_bytes != TRACE_TOKENS_HEAD_BYTES + n * f->token_bytes)
         return trace_damaged(t, err, "not as long as its tokens");
     if ((!goes_on && !is_next) || n_prompt > n ||
         (goes_on && n_prompt > 0 && t->n_prompt < t->n_tokens))
@@ -524,6 +621,7 @@ int trace_read_tokens(struct moe_trace *t, struct moe_err *err)
     t->met.sequences += is_next;
     t->met.tokens += n;
     t->met.prompt_tokens += n_prompt;
+    t->frame++;
     if (!is_wanted(t, sequence)) {
         t->at += stored;
         return MOE_OK;
@@ -598,6 +696,7 @@ struct moe_trace_step moe_trace_step(const struct moe_trace *t, uint32_t layer)
 void moe_trace_rewind(struct moe_trace *t)
 {
     t->at = t->first_tokens_at;
+    t->frame = 0;
     t->met = (struct moe_trace_totals){0};
     t->n_tokens = t->n_prompt = t->first = t->here = 0;
     moe_trace_want(t, UINT32_MAX, 0, 0);

@@ -23,7 +23,7 @@ struct adding {
 
 /* Adds the sum over t < n of x[t][i] * x[t][j] to y[j] for j in [i, cols). Eight products at a time
  * are added in single precision: the loss is far below the damping. */
-MOE_FIT_CLONES
+MOE_CLONES
 static void add_inputs(const float *const x[INPUTS], uint32_t n, uint32_t i, uint32_t cols,
                        double *y)
 {
@@ -83,7 +83,7 @@ struct factor {
 };
 
 /* y[j] -= a * x[j] for j in [begin, end). */
-MOE_FIT_CLONES
+MOE_CLONES
 static void subtract(double a, const double *x, uint32_t begin, uint32_t end, double *y)
 {
     for (uint32_t j = begin; j < end; j++)
@@ -147,7 +147,7 @@ bool moe_cholesky(double *h, uint32_t n)
 
 /* ---- The factor at work ---- */
 
-MOE_FIT_CLONES
+MOE_CLONES
 void moe_factor_carry(const double *e, uint32_t n, const double *r, uint64_t stride, uint32_t begin,
                       uint32_t end, double *carried)
 {

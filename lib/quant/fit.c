@@ -77,7 +77,7 @@ static inline float power(float a)
 }
 
 /* Sums over the group, in steps of the code: *error of |e|, *pull of e - shrink(e). */
-MOE_FIT_CLONES
+MOE_CLONES
 static void evaluate(const float *w, uint32_t n, float inverse, float m, float top,
                      float inverse_beta, double *error, double *pull)
 {

@@ -12,19 +12,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "base/float16.h"
 
 enum { MOE_FIT_CHUNK = 32 }; /* divides every group size but a short last group's */
-
-/* Put before a fit: also compiles it for wider vectors; the loader picks one. Results are
- * bit-identical, since every lane does the same operations in the same order and nothing is
- * contracted. Sanitizers start too late for the loader's choice. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) &&                        \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define MOE_FIT_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define MOE_FIT_CLONES
-#endif
 
 /* The smallest f16 that is not below v, for |v| <= 65504 (zero is always +0). */
 static inline uint16_t moe_f16_up(float v)

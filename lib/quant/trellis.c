@@ -134,7 +134,7 @@ static bool has_signs(const struct job *job)
 }
 
 /* norms[x] = c M c^T / unit for the entries of a chunk; or of the diagonal of M. */
-MOE_FIT_CLONES
+MOE_CLONES
 static void set_norms(const float *book, uint32_t n, const struct metric *metric, double unit,
                       uint32_t columns, bool diagonal, float *norms)
 {
@@ -157,7 +157,7 @@ static void set_norms(const float *book, uint32_t n, const struct metric *metric
 /* Notes in each lane the entry of a chunk with the least norm - g c; `first` is its number. And for
  * several scales at once: least[i] becomes the least norm - a[i] (g c). */
 #define MOE_SEARCH(columns, scales)                                                                \
-    MOE_FIT_CLONES                                                                                 \
+    MOE_CLONES                                                                                 \
     static void search_##columns(const float *book, uint32_t n, const float *norms,                \
                                  const float *g, uint32_t first, struct found *found)              \
     {                                                                                              \
@@ -175,7 +175,7 @@ static void set_norms(const float *book, uint32_t n, const struct metric *metric
         found->score = best;                                                                       \
         found->entry = at;                                                                         \
     }                                                                                              \
-    MOE_FIT_CLONES                                                                                 \
+    MOE_CLONES                                                                                 \
     static void try_##columns(const float *book, uint32_t n, const float *norms, const float *g,   \
                               const float *a, lanes *least)                                        \
     {                                                                                              \
@@ -556,7 +556,7 @@ static void encode_block(struct task *task, const struct block *b)
 /* ---- Rounding again, when all columns are rounded ---- */
 
 /* The sum of a[k] b[k] c[k], in a fixed order. */
-MOE_FIT_CLONES
+MOE_CLONES
 static double product(const double *a, const double *b, const double *c, uint32_t n)
 {
     double sums[8] = {0}, sum = 0;

@@ -93,7 +93,16 @@ check "... which stays" [ "$(cmp "$learnt" "$tmp/first" | wc -l)" = 1 ]
 echo "not one, though it is long enough for a header" >"$learnt"
 cached
 error_line 3 "moe-run: $learnt: not a file of what was learnt *" "one of another kind"
+: >"$learnt"
+cached
+error_line 3 "moe-run: $learnt: the file of what was learnt is damaged: it is empty (without it a run writes a new one)" "an empty one"
+head -c 40 "$tmp/first" >"$learnt"
+cached
+error_line 3 "moe-run: $learnt: the file of what was learnt is damaged: it is cut off *" "the beginning of one"
 cp "$tmp/first" "$learnt"
+ask -n 1 --learn "$learnt" -p "$start"
+expect_exit 0 "where all experts are in memory it is left alone"
+expect_stderr_like "*moe-run: --learn $learnt: nothing is learnt, because every expert is in memory*" "... and that is said"
 learns --strategy lru
 error_line 2 "moe-run: $learnt: the cache lru learns nothing *" "a cache that does not learn"
 run "$bin/moe-run" -t 1 "$models/tiny-switch" --memory 40M --learn "$learnt" -p x -n 1 --strategy lru+cache=learned

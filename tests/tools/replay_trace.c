@@ -501,7 +501,7 @@ static void predict_token(struct predictions *p, const struct moe_trace *t,
             chosen[i] = step.experts[i];
             p->count[layer * s->n_experts + chosen[i]]++;
         }
-        moe_paths_add(&p->paths, &c);
+        moe_paths_add(&p->paths, &c, NULL);
         if (!token->prompt)
             predict_layers(p, t, layer);
     }

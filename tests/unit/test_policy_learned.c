@@ -426,6 +426,24 @@ static bool poison(void *ctx, void *numbers, uint64_t n, uint32_t bytes)
     return true;
 }
 
+/* All zero but the curvature of 8 terms; *beside: a number off its diagonal. */
+struct curved {
+    int n_arrays;
+    double beside;
+};
+static bool curve(void *ctx, void *numbers, uint64_t n, uint32_t bytes)
+{
+    struct curved *c = ctx;
+    double *curvature = numbers;
+    memset(numbers, 0, n * bytes);
+    if (c->n_arrays++ == 1) {
+        for (int i = 0; i < 8; i++)
+            curvature[9 * i] = 300;
+        curvature[8] = c->beside;
+    }
+    return true;
+}
+
 /* After a file that cannot be read nothing is known: what follows is scored as after none. */
 static void what_is_wrong_is_not_learnt(void **state)
 {
@@ -458,6 +476,9 @@ static void what_is_wrong_is_not_learnt(void **state)
     }
     for (int byte = 0; byte < 256; byte += 51)
         assert_false(b.follower->learnt(b.follower, 10, true, poison, &byte));
+    struct curved plain = {0, 0}, away = {0, 1e6};
+    assert_true(a.follower->learnt(a.follower, 10, true, curve, &plain));
+    assert_false(b.follower->learnt(b.follower, 10, true, curve, &away));
     choose_all(&b, 0, 30);
     choose_all(&fresh, 0, 30);
     assert_memory_equal(b.follower->scores, fresh.follower->scores, N_KEYS * sizeof(float));
