@@ -228,6 +228,9 @@ static int open_run(struct run *r, struct moe_err *err)
     if (moe_strategy_boundary_from(s))
         cli_detail("strategy %s: shallow:%u (%s)", s->name, s->boundary,
                    moe_strategy_boundary_from(s));
+    if (opt.engine.learn && s->resident)
+        cli_note("--learn %s: nothing is learnt, because every expert is in memory",
+                 opt.engine.learn);
     if (r->engine->strategy.cache && r->engine->budget.below_token)
         cli_note(
             "the expert cache holds fewer experts than one token uses: few will be found in it "

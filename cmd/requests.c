@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -30,12 +31,17 @@ static int print_line(void *ctx, const void *line, uint64_t n, struct moe_err *e
 
 int requests_serve(struct moe_server *server, const struct requests_options *o, struct moe_err *err)
 {
+    const char *output = o->output && strcmp(o->output, "-") != 0 ? o->output : NULL;
     const struct moe_lines_options lines = {.input = o->input,
-                                            .output = o->output,
+                                            .output = output,
                                             .resume = o->resume,
                                             .put = print_line,
                                             .stop = &cli_stop};
     struct moe_lines_counts counts;
+    if (o->resume && !output)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "option --resume: standard output has no results yet "
+                        "(-o FILE)");
     cli_catch_termination();
     int status = moe_lines_serve(server, &lines, &counts, err);
     if (counts.n_refused)
@@ -43,7 +49,7 @@ int requests_serve(struct moe_server *server, const struct requests_options *o, 
                  counts.n_refused, counts.n_served + counts.n_refused);
     if (counts.n_before)
         cli_detail("%" PRIu64 " requests had a result before", counts.n_before);
-    if (status == MOE_ERR_INTERRUPTED && o->output)
+    if (status == MOE_ERR_INTERRUPTED && output)
         moe_fail(err, status, "interrupted; --resume serves the requests that are left");
     return status;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "sched/exactness.h"
+#include "sched/history.h"
 
 enum { WORKING_SLOTS = 2 /* beside a cache that holds a layer's experts */ };
 
@@ -76,14 +77,27 @@ int moe_fit_variants(struct moe_resolved *r, const struct moe_fit_facts *facts, 
     return MOE_OK;
 }
 
+/* The part that goes by statistics. */
+static enum moe_part needing_statistics(const struct moe_strategy *s)
+{
+    return s->by_scores                                                   ? MOE_PART_ON_MISS
+           : moe_predicts_from_paths(s->predict)                          ? MOE_PART_PREDICT
+           : s->init == MOE_INIT_FREQUENCY || s->init == MOE_INIT_ENCODER ? MOE_PART_INIT
+                                                                          : MOE_PART_ALLOC;
+}
+
 int moe_fit_needs(struct moe_resolved *r, const struct moe_fit_facts *facts, struct moe_err *err)
 {
     struct moe_strategy *s = &r->strategy;
-    if (facts->needs_statistics)
+    if (facts->needs_statistics) {
+        const enum moe_part part = needing_statistics(s);
+        char value[MOE_PART_TEXT_BYTES];
+        moe_strategy_part_text(s, part, value);
         return moe_fail(err, MOE_ERR_USAGE,
-                        "strategy %s goes by what experts do: it needs statistics (moe-profile "
-                        "PACK --text FILE -o FILE makes them)",
-                        s->name);
+                        "strategy %s has --%s %s, which goes by what experts do: it needs "
+                        "statistics (moe-profile PACK --text FILE -o FILE makes them)",
+                        s->name, moe_strategy_part_at(part)->name, value);
+    }
     if (!s->needs_host || facts->has_host)
         return MOE_OK;
     /* Fiddler's idea with one processor: what is missing is computed from a working slot. */

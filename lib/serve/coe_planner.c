@@ -543,15 +543,31 @@ static int look_further(struct making *m)
 
 /* ---- Making a plan ---- */
 
+/* Why the largest batch is a single request, where it is. */
+static void explain_single(struct making *m, const struct moe_coe_plan_executors *e,
+                           const char *kind, uint64_t request_bytes)
+{
+    char has[32], needs[32];
+    moe_coe_plan_because(m->plan, e->device,
+                         "each executor's memory for batches, %s, has %s request of %s, which "
+                         "takes %s, so these are computed one by one",
+                         moe_format_bytes(e->batch_bytes, has),
+                         e->batch_bytes < request_bytes ? "no room for a whole"
+                                                        : "room for a single",
+                         kind, moe_format_bytes(request_bytes, needs));
+}
+
 static void list_batches(struct making *m)
 {
     const struct moe_coe_costs *c = m->p->costs;
     struct moe_coe_cost table[MOE_COE_MAX_KINDS];
+    char single[sizeof m->plan->batches->architecture] = "";
     for (uint32_t on = 0; on < c->n_processors; on++) {
         const struct moe_coe_plan_executors *e = m->shares.of[on].executors;
         if (!e)
             continue;
         moe_coe_costs_table(c, on, e->threads, table);
+        uint64_t largest = 0; /* request of which only one fits */
         for (uint32_t kind = 0; kind < c->n_kinds; kind++) {
             const struct moe_coe_cost *cost = &table[kind];
             uint64_t fits = cost->request_bytes ? e->batch_bytes / cost->request_bytes : UINT64_MAX;
@@ -563,7 +579,13 @@ static void list_batches(struct making *m)
             memcpy(b->device, c->processors[on].name, sizeof b->device);
             b->requests = fits < cost->max_batch ? (uint32_t)fits : cost->max_batch;
             b->requests = b->requests ? b->requests : 1;
+            if (fits <= 1 && fits < cost->max_batch && cost->request_bytes > largest) {
+                largest = cost->request_bytes;
+                memcpy(single, b->architecture, sizeof single);
+            }
         }
+        if (largest)
+            explain_single(m, e, single, largest);
     }
 }
 

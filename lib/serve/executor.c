@@ -384,6 +384,9 @@ static int model_load(struct executor *x, uint32_t model, const struct moe_progr
     if (status != MOE_OK)
         return status;
     l->read_bytes = read_for(l->engine, &image, l->from_host);
+    if (o.learn && l->engine->strategy.resident && s->options.prompt_cache.tell)
+        s->options.prompt_cache.tell(
+            "--learn: nothing is learnt, because every expert is in memory");
     status = open_chat(s, m, l, err);
     if (status != MOE_OK) {
         moe_engine_close(l->engine);

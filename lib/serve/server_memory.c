@@ -362,15 +362,17 @@ static uint64_t gpu_budget(const struct moe_server *s, const struct demand *d, u
     return moe_larger(smaller(bytes, free_bytes), least_on_gpu(d));
 }
 
-static int refuse_budget(uint64_t bytes, uint64_t floor, bool on_gpu, struct moe_err *err)
+static int refuse_budget(const struct moe_server *s, uint64_t bytes, uint64_t floor, bool on_gpu,
+                         struct moe_err *err)
 {
     char have[32], need[32];
     return moe_fail(err, MOE_ERR_LIMIT,
                     "a budget of %s%s is too small: the smallest that works is %s (--%s %" PRIu64
-                    "M; a shorter context -c needs less, and fewer executors do)",
+                    "M; a shorter context -c needs less%s)",
                     moe_format_bytes(bytes, have), on_gpu ? " on the GPU" : "",
                     moe_format_bytes(floor, need), on_gpu ? "gpu-memory" : "memory",
-                    (floor + (1 << 20) - 1) >> 20);
+                    (floor + (1 << 20) - 1) >> 20,
+                    s->n_executors > 1 ? ", and fewer executors do" : "");
 }
 
 static int divide_gpu(struct moe_server *s, const struct demand *d, struct moe_err *err)
@@ -379,7 +381,7 @@ static int divide_gpu(struct moe_server *s, const struct demand *d, struct moe_e
     if (d->n == 0)
         return MOE_OK;
     if (least > s->gpu_bytes)
-        return refuse_budget(s->gpu_bytes, least, true, err);
+        return refuse_budget(s, s->gpu_bytes, least, true, err);
     const uint64_t left = s->gpu_bytes - MOE_GPU_OWN_BYTES;
     if (s->options.plan)
         return follow_plan(s, true, share_of(planned_bytes(s->options.plan, true), left), d, err);
@@ -581,7 +583,7 @@ int memory_divide(struct moe_server *s, struct moe_err *err)
     MOE_TRY(settle_gpu(s, &gpu, gives ? least : bytes, fixed, &needed, err));
     s->floor_bytes = needed;
     if (s->floor_bytes > s->memory_bytes)
-        return refuse_budget(s->memory_bytes, s->floor_bytes, false, err);
+        return refuse_budget(s, s->memory_bytes, s->floor_bytes, false, err);
     if (gives)
         MOE_TRY(settle_gpu(s, &gpu, bytes, fixed, &needed, err));
     if (needed > s->memory_bytes) /* the processor's first */

@@ -384,6 +384,20 @@ static void put_ways(const struct moe_coe_plan *plan, const struct moe_pen *pen)
             plan->prefetch ? " The next expert loads while the present one computes." : "");
 }
 
+/* Whether the same executors did better with another number of experts. */
+static bool is_beaten(const struct moe_coe_plan *plan, const struct moe_coe_plan_trial *t)
+{
+    bool beaten = false;
+    for (uint32_t i = 0; i < plan->n_trials; i++) {
+        const struct moe_coe_plan_trial *other = &plan->trials[i];
+        beaten |= other != t && other->cuda == t->cuda && other->cpu == t->cpu &&
+                  (other->throughput > t->throughput ||
+                   (other->throughput == t->throughput && other < t));
+    }
+    return beaten;
+}
+
+/* A row for each combination of executors, at its best. */
 static void put_trials(const struct moe_coe_plan *plan, const struct moe_pen *pen)
 {
     double most = 0;
@@ -396,6 +410,8 @@ static void put_trials(const struct moe_coe_plan *plan, const struct moe_pen *pe
         moe_buf_printf(pen->out, "\nExecutors%-15sresults/s\n", counted ? "; experts" : " tried");
     for (uint32_t i = 0; i < plan->n_trials; i++) {
         const struct moe_coe_plan_trial *t = &plan->trials[i];
+        if (is_beaten(plan, t))
+            continue;
         moe_buf_printf(pen->out, "  %2" PRIu32 " cuda, %2" PRIu32 " cpu", t->cuda, t->cpu);
         if (t->experts)
             moe_buf_printf(pen->out, "; %-4" PRIu32 "%10.4g  ", t->experts, t->throughput);

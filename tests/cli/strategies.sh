@@ -143,9 +143,11 @@ refused 2 "strategy hobbit uses a lower precision, and $tiny has none below '4'*
 refused 2 'strategy lru uses a lower precision*' "emergency on a pack of one precision" \
     "$tiny" --on-miss emergency
 for strategy in eap edgemoe host daop; do
-    refused 2 "strategy $strategy goes by what experts do: it needs statistics*" \
+    refused 2 "strategy $strategy has --*, which goes by what experts do: it needs statistics*" \
         "$strategy without statistics" "$two" --strategy $strategy --device test:4,1G
 done
+refused 2 "strategy lru has --on-miss load-low:auto, which goes by what experts do: it needs statistics*" \
+    "thresholds by statistics, without any" "$two" --on-miss load-low:auto
 refused 2 'strategy daop computes experts beside the device: the plain CPU has nothing beside it*' \
     "daop on the plain CPU" "$two" --strategy daop --statistics "$stats"
 refused 2 'strategy lru computes experts beside the device*' "compute-host on the plain CPU" \

@@ -160,7 +160,7 @@ static void parts_that_cannot_run(void **state)
     assert_fails(fit(&shape, "hobbit", 0, &f, &err), MOE_ERR_USAGE,
                  "strategy hobbit uses a lower precision, and the model has none below '8'", &err);
     assert_fails(fit(&shape, "eap", 0, &f, &err), MOE_ERR_USAGE,
-                 "strategy eap goes by what experts do", &err);
+                 "strategy eap has --predict path, which goes by what experts do", &err);
     const struct moe_statistics some = {0};
     shape.statistics = &some;
     assert_ok(fit(&shape, "eap", 0, &f, &err), &err);
