@@ -68,6 +68,28 @@ static bool parse_dense(const char *text, void *to, struct moe_err *why)
     return false;
 }
 
+/* Sizes of caches, which the map has in rising order. */
+static bool parse_caches(const char *text, void *to, struct moe_err *why)
+{
+    struct moe_calibrate_options *c = to;
+    for (c->n_caches = 0; c->n_caches < MOE_MAP_MAX_CACHES;) {
+        size_t n = strcspn(text, ",");
+        char word[32];
+        uint64_t bytes;
+        snprintf(word, sizeof word, "%.*s", (int)n, text);
+        if (n >= sizeof word || !moe_parse_bytes(word, &bytes) || bytes == 0 ||
+            (c->n_caches && bytes <= c->caches[c->n_caches - 1]))
+            break;
+        c->caches[c->n_caches++] = bytes;
+        if (text[n] == '\0')
+            return true;
+        text += n + 1;
+    }
+    moe_fail(why, MOE_ERR_USAGE, "is not a list of up to %d rising sizes like 512M or 4GiB",
+             MOE_MAP_MAX_CACHES);
+    return false;
+}
+
 static const char *const metrics[] = {"nll", "top1", NULL};
 static const char *const judges[] = {"nats", "rouge2", "accuracy", NULL};
 static const char *const importances[] = {"exact", "proxy", "adaptive", NULL};
@@ -91,6 +113,8 @@ static const struct cli_option options[] = {
      .excludes = "judge"},
     {CLI_OPT_BYTES(0, "routing-cache", "SIZE", &o.calibrate.routing_cache),
      .help = "size of the expert cache to find it with", .needs = "routing-tolerance"},
+    {CLI_OPT_CUSTOM(0, "expert-memory", "SIZE[,SIZE...]", &o.calibrate, parse_caches),
+     .help = "what loading less loses, in such caches", .modes = CLI_USUAL, .excludes = "judge"},
     {CLI_OPT_CHOICE(0, "metric", "NAME", &o.metric, metrics), .shown = "nll",
      .help = "nll: nats per token; top1: agreement"},
     {CLI_OPT_CHOICE(0, "judge", "BY", &o.judge, judges), .shown = "nats",
@@ -113,7 +137,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "trace", "TRACE", &o.trace),
      .help = "find HOBBIT's cache weights on this trace"},
     {CLI_OPT_TEXT(0, "from", "MAP", &o.from), .help = "take the importances from this map"},
-    {CLI_OPT_TEXTS(0, "without", "PART", &o.without), .help = "leave out fate or hobbit"},
+    {CLI_OPT_TEXTS(0, "without", "PART[,PART]", &o.without),
+     .help = "leave out bits, fate or hobbit"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &o.calibrate.memory_bytes), .shown = "what is free",
      .help = "limit for the whole process"},
     {.kind = CLI_HEADING, .help = "Long work"},
@@ -147,6 +172,7 @@ static const struct cli_program program = {
         (const char *const[]){
             "moe-quantize -o all.moe --experts 8,4,2 OLMoE-1B-7B",
             "moe-calibrate all.moe --text a.txt --check b.txt --tolerance 1% -o map.yaml",
+            "moe-calibrate all.moe --text a.txt --expert-memory 1G -o map.yaml",
             "moe-calibrate --show map.yaml", "moe-quantize --map map.yaml -o mixed.moe all.moe",
             "moe-calibrate all.moe --text a.txt --shard 2/8 -o part2.yaml", NULL},
 };
@@ -327,14 +353,19 @@ out:
 /* false: something that cannot be left out. */
 static bool take_without(void)
 {
-    for (int i = 0; i < o.without.n; i++) {
-        if (strcmp(o.without.items[i], "fate") == 0)
-            o.calibrate.without_fate = true;
-        else if (strcmp(o.without.items[i], "hobbit") == 0)
-            o.calibrate.without_hobbit = true;
-        else
-            return false;
-    }
+    static const char *const names[] = {"bits", "fate", "hobbit"};
+    struct moe_calibrate_options *c = &o.calibrate;
+    bool *const flags[] = {&c->without_bits, &c->without_fate, &c->without_hobbit};
+    for (int i = 0; i < o.without.n; i++)
+        for (const char *at = o.without.items[i]; at; at = *at ? at + 1 : NULL) {
+            size_t n = strcspn(at, ","), which = 0;
+            while (which < 3 && (strlen(names[which]) != n || strncmp(at, names[which], n) != 0))
+                which++;
+            if (which == 3)
+                return false;
+            *flags[which] = true;
+            at += n;
+        }
     return true;
 }
 
@@ -345,7 +376,7 @@ int main(int argc, char **argv)
     if (status >= 0)
         return status;
     if (!take_without())
-        return cli_misuse("--without takes fate or hobbit");
+        return cli_misuse("--without takes bits, fate or hobbit");
     if (o.show)
         return n_args == 1 ? cli_finish(show_map(args[0])) : cli_misuse("--show takes one file");
     if (!o.out && !(o.dry_run && o.texts.n + o.pairs.n))
@@ -359,6 +390,9 @@ int main(int argc, char **argv)
         return cli_misuse("give one pack and at least one --text FILE, or --pairs FILE");
     if (o.routing_tolerance >= 0 && o.shard.n > 1)
         return cli_misuse("--routing-tolerance needs a choice, which --shard does not make");
+    if (o.shard.n > 1 && (o.calibrate.n_caches || o.calibrate.without_bits))
+        return cli_misuse("option --shard measures importances: --expert-memory and --without bits "
+                          "are for the run that chooses");
     if (o.shard.n > 1 && o.importance == PROXY)
         return cli_misuse("--shard is for --importance exact");
     if (o.shard.n > 1 && o.importance == ADAPTIVE)

@@ -7,6 +7,7 @@
 #include "cli.h"
 #include "kept_models.h"
 #include "planning/planning.h"
+#include "serve/coe_dispatch.h"
 #include "show/explain.h"
 #include "show/html.h"
 
@@ -37,6 +38,21 @@ enum {
     MODELS = CLI_USUAL | SIMULATE,
 };
 
+static bool parse_schedule(const char *text, void *to, struct moe_err *why)
+{
+    (void)why; /* the words are listed */
+    *(const char **)to = text;
+    return moe_coe_schedule_find(text) != NULL;
+}
+
+static bool parse_evict(const char *text, void *to, struct moe_err *why)
+{
+    enum moe_coe_evict evict;
+    moe_fail(why, MOE_ERR_USAGE, "is not one of lru, fifo, two-stage, queue");
+    *(const char **)to = text;
+    return moe_coe_evict_find(text, &evict);
+}
+
 /* clang-format off */
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Planning"},
@@ -55,12 +71,18 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "trace", "TRACE", &o.plan.trace), .shown = "drawn at random",
      .help = "routing trace of the model",
      .modes = CLI_USUAL},
+    {CLI_OPT_TEXT(0, "learn", "FILE", &o.plan.learn),
+     .help = "what the cache begins with, as moe-run --learn",
+     .modes = CLI_USUAL},
     {CLI_OPT_TEXT(0, "device-profile", "FILE", &o.plan.profile), .shown = "measured now",
      .help = "speed of the machine, by moe-profile",
      .modes = MODELS},
     {CLI_OPT_TEXT(0, "calibration", "MAP", &o.plan.calibration),
      .help = "bit map by moe-calibrate: what to approximate",
      .modes = CLI_USUAL, .excludes = "shape"},
+    {CLI_OPT_SHARE(0, "tolerance", "P", &o.plan.tolerance, 1e-6, 10),
+     .help = "load less where the map measured a loss of P at most",
+     .modes = CLI_USUAL, .needs = "calibration", .excludes = "exact strategy shape"},
     {CLI_OPT_SHARE(0, "loss", "P", &o.loss, 0, 1), .shown = "the least",
      .help = "choose among MODEL=LOSS...: the fastest that loses P at most",
      .modes = CLI_USUAL},
@@ -111,11 +133,11 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "executors", "LIST", &o.coe.executors), .shown = "the best",
      .help = "how many on each processor: cuda:3,cpu:1",
      .modes = COE},
-    {CLI_OPT_TEXT(0, "schedule", "NAME", &o.coe.schedule),
+    {CLI_OPT_CUSTOM(0, "schedule", "NAME", &o.coe.schedule, parse_schedule),
      .word = cli_schedule_word, .shown = "the best",
      .help = "home, coserve, arrange, round-robin or fcfs",
      .modes = COE, .excludes = "simulate"},
-    {CLI_OPT_TEXT(0, "evict", "NAME", &o.coe.evict),
+    {CLI_OPT_CUSTOM(0, "evict", "NAME", &o.coe.evict, parse_evict),
      .word = cli_evict_word, .shown = "the best",
      .help = "queue, two-stage, lru or fifo",
      .modes = COE, .excludes = "simulate"},
@@ -214,6 +236,7 @@ static struct cli_program program = {
     .examples =
         (const char *const[]){
             "moe-plan tiny.moe --memory 30M --stats s.yaml --trace t.trace -o plan.yaml",
+            "moe-plan tiny.moe --memory 30M --calibration map.yaml --tolerance 1%",
             "moe-plan --explain plan.yaml",
             "moe-plan --simulate t.trace tiny.moe --strategy lru,fate --memory 10%,2x,30M", NULL},
 };

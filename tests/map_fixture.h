@@ -175,6 +175,27 @@ static inline void fill_routing(struct moe_map *m, uint64_t *seed)
                                         i ? random_loss(seed) : (struct moe_loss){0}};
 }
 
+static inline void fill_savings(struct moe_map *m, uint64_t *seed)
+{
+    m->n_savings = 2;
+    for (uint32_t i = 0; i < m->n_savings; i++) {
+        struct moe_map_savings *s = &m->savings[i];
+        *s = (struct moe_map_savings){.cache_bytes = 1000 + i,
+                                      .low = 2 - i,
+                                      .exact_bytes_per_token = 1e6 * random_share(seed),
+                                      .n_ways = 2};
+        for (uint32_t w = 0; w < s->n_ways; w++) {
+            struct moe_map_saving *way = &s->ways[w];
+            snprintf(way->strategy, sizeof way->strategy, "lru+skip-below=0.%u", w + 1);
+            way->bytes_per_token = 1e6 * random_share(seed);
+            way->changed_share = random_share(seed);
+            way->loss = random_loss(seed);
+            if (w)
+                way->check = random_loss(seed);
+        }
+    }
+}
+
 /* Every member has a value. */
 static inline struct moe_map *full_map(uint64_t seed)
 {
@@ -195,6 +216,7 @@ static inline struct moe_map *full_map(uint64_t seed)
     fill_fate(m, &seed);
     fill_hobbit(m, &seed);
     fill_routing(m, &seed);
+    fill_savings(m, &seed);
     return m;
 }
 

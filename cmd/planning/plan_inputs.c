@@ -681,6 +681,7 @@ struct moe_planner plan_planner(const struct plan_inputs *in, enum plan_budget b
         .lookups = in->lookups,
         .statistics = in->statistics,
         .scoring = in->scoring,
+        .learnt = in->options->learn,
         .pace = &in->pace,
         .host_bytes = in->host_bytes,
         .exact = in->options->strategy.exact,

@@ -17,7 +17,7 @@
 
 struct plan_options {
     const char *pack, *shape; /* at most one; neither: the model is what the trace contains */
-    const char *trace, *profile, *calibration, *out;
+    const char *trace, *profile, *calibration, *learn, *out;
     const char *drawn;       /* where a trace that is drawn is kept; NULL: nowhere */
     const char *expert_bits; /* of a shape: one or two bitwidths with a comma */
     uint32_t dense_bits;
@@ -27,6 +27,7 @@ struct plan_options {
     int draft;   /* enum drafter: what answers will be drafted by */
     bool on_cpu; /* the processor was named: no accelerator of a profile */
     double link_rate, layer_seconds, load_seconds;
+    double tolerance; /* share that ways to load less may lose; 0: none is sought */
     struct strategy_options strategy;
     struct moe_strategy wanted; /* as these options say it; without a name: auto */
 };

@@ -26,10 +26,49 @@ static void note_findings(const struct plan_inputs *in, const struct moe_strateg
     }
 }
 
+/* A tolerance is about what the map measured of loading less. */
+static int check_tolerance(const struct plan_options *o, bool automatic, struct moe_err *err)
+{
+    if (o->tolerance <= 0)
+        return MOE_OK;
+    if (!automatic)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "option --tolerance: it chooses the strategy's parts, none may be given");
+    if (o->strategy.map->n_savings == 0)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: does not say what loading less loses, which --tolerance goes by "
+                        "(moe-calibrate --expert-memory SIZE measures it)",
+                        o->calibration);
+    return MOE_OK;
+}
+
+/* Says why a plan approximates nothing though it may. */
+static void note_exact(const struct plan_options *o, const struct moe_plan *plan)
+{
+    const struct moe_map *map = o->strategy.map;
+    struct moe_buf sizes = {0};
+    uint64_t cache = 0;
+    char text[32];
+    for (uint32_t c = 0; c < plan->n_pools; c++)
+        cache += plan->pools[c].n_cache * plan->pools[c].slot_bytes;
+    if (o->tolerance <= 0 || plan->n_losses || plan->strategy.resident)
+        return;
+    for (uint32_t i = 0; i < map->n_savings; i++)
+        moe_buf_printf(&sizes, "%s%s", i ? ", " : "",
+                       moe_format_bytes(map->savings[i].cache_bytes, text));
+    moe_buf_u8(&sizes, 0);
+    if (!sizes.failed)
+        cli_note("nothing is approximated: no way to load less within the tolerance is faster here "
+                 "(%s measured caches of %s; the plan's has %s)",
+                 o->calibration, (const char *)sizes.data, moe_format_bytes(cache, text));
+    moe_buf_release(&sizes);
+}
+
 static int fill(const struct plan_inputs *in, const struct moe_strategy *strategy, bool automatic,
                 struct moe_plan *plan, struct moe_err *err)
 {
-    const struct moe_calibration calibration = {in->options->strategy.map, automatic};
+    const struct moe_calibration calibration = {in->options->strategy.map, automatic,
+                                                100 * in->options->tolerance};
     struct moe_planner planner =
         plan_planner(in, in->options->memory ? PLAN_OF_PROCESS : PLAN_OF_EXPERTS);
     struct moe_strategy best = *strategy;
@@ -40,10 +79,10 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
         snprintf(plan->kv, sizeof plan->kv, "%s", moe_kv_kind_name(in->options->strategy.kv_kind));
     snprintf(plan->pack, sizeof plan->pack, "%.*s%s", MOE_PLAN_TEXT - 32, moe_path_name(in->name),
              in->drawn ? " (drawn weights)" : "");
-    if (calibration.map) {
+    if (calibration.map)
         planner.calibration = &calibration;
+    if (calibration.map && calibration.tolerance <= 0)
         note_findings(in, strategy, automatic);
-    }
     if (in->config.n_experts) { /* a trace without a model has none */
         MOE_STEP(moe_planner_set_bits(&planner, &in->config, err));
     }
@@ -52,6 +91,7 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
         MOE_STEP(moe_planner_search(&planner, plan, &best, err));
     MOE_STEP(moe_planner_search_room(&planner, &best, err));
     MOE_STEP(moe_planner_make(&planner, &best, plan, err));
+    note_exact(in->options, plan);
 out:
     moe_trials_close(planner.trials);
     plan->evidence.trace_sequences = in->evidence.trace_sequences; /* of the tokens taken */
@@ -102,6 +142,7 @@ int plan_compute(struct moe_plan **out, const struct plan_options *o, struct moe
     MOE_STEP(strategy_options_apply(&options.strategy, &strategy, &automatic, err));
     if (!automatic)
         options.wanted = strategy;
+    MOE_STEP(check_tolerance(&options, automatic, err));
     options.strategy.exact |= automatic && !map; /* what changes results must be asked for */
     MOE_STEP(plan_inputs_open(&in, &options, err));
     MOE_STEP(moe_plan_new(&plan, in.inventory->n_layers, in.inventory->n_experts,

@@ -106,7 +106,9 @@ static int read_section(struct moe_record_reader *r, struct moe_yaml_node *map,
 static double number_at(const struct moe_member *m, const char *record)
 {
     const void *value = record + m->at;
-    return m->type == MOE_MEMBER_U32 ? *(const uint32_t *)value : *(const double *)value;
+    return m->type == MOE_MEMBER_U32   ? *(const uint32_t *)value
+           : m->type == MOE_MEMBER_U64 ? (double)*(const uint64_t *)value
+                                       : *(const double *)value;
 }
 
 static int check_rising(struct moe_record_reader *r, struct moe_yaml_node *item,

@@ -45,7 +45,7 @@ static int map_check_pair(struct moe_record_reader *r, struct moe_yaml_node *map
 
 /* Sections of struct moe_map. */
 static const struct moe_record map_choice_record, map_fate_record, map_hobbit_record,
-    map_routing_record;
+    map_routing_record, map_savings_record;
 /* `layers` of the importances: for each layer the experts that are known, and a list of as many
  * numbers for each figure. */
 static const struct moe_member_own map_importance_layers;
@@ -308,7 +308,7 @@ int moe_map_check_finished(const struct moe_map *map, struct moe_err *err)
 
 /*
  * What a bit map's calibration chose: bitwidths, Fate's p, HOBBIT's thresholds and weights,
- * lambda of cache-aware routing.
+ * lambda of cache-aware routing; and what ways to load less were measured to lose.
  */
 
 /* Shares as they are counted, divided and added up. */
@@ -561,6 +561,33 @@ static const struct moe_member routing_members[] = {
 
 static const struct moe_record map_routing_record = {MOE_RECORD(routing_members),
                                                      MOE_FLAGGED(struct moe_map, routing.there)};
+
+/* ---- What was measured: ways to load less ---- */
+
+static const struct moe_member saving_members[] = {
+    FIELD(moe_map_saving, "strategy", strategy),
+    FIELD(moe_map_saving, "bytes_per_token", bytes_per_token),
+    SHARE(moe_map_saving, "changed_share", changed_share),
+    LOSS(moe_map_saving, "loss", loss),
+    LOSS(moe_map_saving, "check", check),
+};
+
+static int check_saving(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+{
+    const struct moe_map_saving *s = record;
+    return s->loss.tokens ? MOE_OK
+                          : moe_yaml_fail(r->doc, map, r->err, "'%s' has no 'loss'", s->strategy);
+}
+
+static const struct moe_record saving_record = {MOE_RECORD(saving_members), check_saving};
+
+static const struct moe_member savings_members[] = {
+    MOE_RISING_FIELD(struct moe_map_savings, "cache_bytes", cache_bytes, 1, HUGE_VAL),
+    MOE_OWN("low", offsetof(struct moe_map_savings, low), map_variant_by_name),
+    FIELD(moe_map_savings, "exact_bytes_per_token", exact_bytes_per_token),
+    MOE_LIST(struct moe_map_savings, "ways", ways, n_ways, saving_record),
+};
+static const struct moe_record map_savings_record = {MOE_RECORD(savings_members)};
 
 /*
  * A bit map's importances: for each layer the experts that are known, and a list of as many numbers
@@ -1087,6 +1114,7 @@ static const struct moe_member map_members[] = {
     MOE_SECTION(MOE_IF_SET, "fate", 0, map_fate_record),
     MOE_SECTION(MOE_IF_SET, "hobbit", 0, map_hobbit_record),
     MOE_SECTION(MOE_IF_SET, "routing", 0, map_routing_record),
+    MOE_LIST(struct moe_map, "savings", savings, n_savings, map_savings_record),
 };
 static const struct moe_record map_record = {MOE_RECORD(map_members)};
 

@@ -29,6 +29,9 @@ enum {
     MOE_MAP_MAX_POINTS = 64,
     MOE_MAP_MAX_CUTS = 16,
     MOE_MAP_MAX_PREFERENCES = 16,
+    MOE_MAP_MAX_CACHES = 4,
+    MOE_MAP_MAX_SAVINGS = 40,
+    MOE_MAP_WAY = 128,
     MOE_MAP_MAX_TEXTS = 64,
 };
 
@@ -171,6 +174,23 @@ struct moe_map_routing {
     struct moe_map_preference points[MOE_MAP_MAX_PREFERENCES]; /* rising */
 };
 
+/* A way to load less than routers ask for, and what it loses. */
+struct moe_map_saving {
+    char strategy[MOE_MAP_WAY];  /* as --strategy takes it: "lru+skip-below=0.1" */
+    double bytes_per_token;      /* loaded */
+    double changed_share;        /* of activations: replaced, left out, at low precision */
+    struct moe_loss loss, check; /* check: on all --check texts; tokens 0: none were named */
+};
+
+/* Measured as routing is, through a cache of one size. */
+struct moe_map_savings {
+    uint64_t cache_bytes;
+    uint32_t low;                 /* variant, where one is taken */
+    double exact_bytes_per_token; /* of lru without any */
+    uint32_t n_ways;
+    struct moe_map_saving ways[MOE_MAP_MAX_SAVINGS];
+};
+
 struct moe_map {
     uint32_t n_layers, n_experts, top_k;
     uint32_t *model_layer; /* [n_layers] rising; owned */
@@ -193,6 +213,8 @@ struct moe_map {
     struct moe_map_fate fate;
     struct moe_map_hobbit hobbit;
     struct moe_map_routing routing;
+    uint32_t n_savings;
+    struct moe_map_savings savings[MOE_MAP_MAX_CACHES]; /* by size of the cache, rising */
 };
 
 /* Nothing known yet: arrays of importances and choice are allocated, model_layer counts from 0,

@@ -157,6 +157,7 @@ static const struct moe_member evidence_members[] = {
     FIELD("manner_known", evidence.manner_known),
     FIELD("calibration", evidence.calibration),
     FIELD("calibration_texts", evidence.calibration_texts),
+    FIELD("tolerance", evidence.tolerance),
 };
 static const struct moe_record evidence_record = {MOE_RECORD(evidence_members)};
 

@@ -135,6 +135,8 @@ struct moe_plan_evidence {
                                         the bundled model's figures */
     char calibration[MOE_PLAN_TEXT]; /* file of a bit map; "": none */
     char calibration_texts[MOE_PLAN_TEXT]; /* whose losses it measured, with commas */
+    double
+        tolerance; /* that was allowed of its ways to load less, in its metric; 0: none is used */
 };
 
 /* The most that a part of the strategy costs in quality, from a bit map (map.h). */

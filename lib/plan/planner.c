@@ -310,24 +310,51 @@ static void set_evidence(const struct moe_planner *p, const struct moe_simulated
     e->statistics_tokens = p->statistics ? p->statistics->totals[MOE_TOTAL_TOKENS] : 0;
 }
 
+static void add_loss(struct moe_plan *plan, const char *part, const struct moe_loss *l)
+{
+    struct moe_plan_loss *to = &plan->losses[plan->n_losses++];
+    *to = (struct moe_plan_loss){"",           l->tokens,      l->nll_percent,
+                                 l->nll_error, l->top1_points, l->top1_error};
+    snprintf(to->part, sizeof to->part, "%s", part);
+}
+
+/* What the way to load less loses, by all of its parts: "prefer-cached --skip-below". */
+static void set_saving(const struct moe_planner *p, const struct moe_fitted *f,
+                       struct moe_plan *plan)
+{
+    const struct moe_inventory *inv = p->inventory;
+    const struct moe_loss *l =
+        moe_calibration_saving(p->calibration->map, &f->strategy, planner_cache_bytes(p, &f->pools),
+                               inv->variants[f->high], inv->variants[f->low]);
+    char names[sizeof plan->losses[0].part] = "";
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        size_t n = strlen(names);
+        if (moe_strategy_part_inexact(&f->strategy, part))
+            snprintf(names + n, sizeof names - n, "%s%s", n ? " --" : "",
+                     moe_strategy_part_at(part)->name);
+    }
+    if (!l)
+        return;
+    plan->evidence.tolerance = p->calibration->tolerance;
+    add_loss(plan, names, l);
+}
+
 /* The losses that the calibration measured for parts of this strategy. */
 static void set_losses(const struct moe_planner *p, const struct moe_fitted *f,
                        struct moe_plan *plan)
 {
     const struct moe_inventory *inv = p->inventory;
     plan->n_losses = 0;
+    if (p->calibration && p->calibration->tolerance > 0) {
+        set_saving(p, f, plan);
+        return;
+    }
     for (enum moe_finding which = 0; p->calibration && which < MOE_N_FINDINGS; which++) {
         const struct moe_loss *l =
             moe_calibration_loss(p->calibration->map, which, &f->strategy, inv->variants[f->high],
                                  inv->variants[f->low]);
-        struct moe_plan_loss *to = &plan->losses[plan->n_losses];
-        if (!l)
-            continue;
-        *to = (struct moe_plan_loss){"",           l->tokens,      l->nll_percent,
-                                     l->nll_error, l->top1_points, l->top1_error};
-        snprintf(to->part, sizeof to->part, "%s",
-                 moe_strategy_part_at(moe_finding_part(which))->name);
-        plan->n_losses++;
+        if (l)
+            add_loss(plan, moe_strategy_part_at(moe_finding_part(which))->name, l);
     }
 }
 
@@ -353,6 +380,7 @@ int moe_planner_make(const struct moe_planner *planner, const struct moe_strateg
     set_expected(p, &t, &prompt, compute_limit(p, &t.simulated.decode), &plan->expected);
     set_evidence(p, &t.simulated, &plan->evidence);
     set_losses(p, &t.fitted, plan);
+    reporting.any_loss = p->calibration && p->calibration->tolerance > 0;
     MOE_STEP(set_first(p, strategy, plan, err));
     MOE_STEP(set_error(p, strategy, &t, plan, err));
     MOE_STEP(set_slots(p, &t.fitted, placement, plan, err));

@@ -33,6 +33,7 @@ struct moe_planner {
     const struct moe_statistics *statistics; /* paths, frequencies, accuracies; NULL: none */
     const struct moe_statistics *scoring;    /* what simulations go by in their place, where these
                                                 count the trace's own documents (document_split.h) */
+    const char *learnt;                      /* the file that caches begin with; NULL: none */
     const struct moe_pace *pace;
     uint64_t host_bytes; /* for experts behind a device's slots, where the pace has a storage */
     bool exact;          /* only what cannot change results */
@@ -41,7 +42,8 @@ struct moe_planner {
     uint32_t batch, staging;
     uint32_t prompt_tokens; /* that prompts have; 0: as many as the context allows */
     const struct moe_calibration *calibration; /* NULL: none */
-    uint32_t n_bits;                           /* for alternatives */
+    bool any_loss;   /* it is not asked: in other memory speeds are known, losses are not */
+    uint32_t n_bits; /* for alternatives */
     struct moe_planner_bits bits[MOE_PLANNER_BITS];
     uint64_t seed;
     const struct moe_progress *progress;

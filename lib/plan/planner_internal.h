@@ -8,6 +8,7 @@
 
 /* Slots that keep experts, of all pools. */
 uint32_t planner_n_cached(const struct moe_pools *pools);
+uint64_t planner_cache_bytes(const struct moe_planner *p, const struct moe_pools *pools);
 /* Seconds of a load that waits for nothing: Fate's t_expert. */
 double planner_load_seconds(const struct moe_planner *p, const struct moe_pace *pace,
                             uint32_t variant);

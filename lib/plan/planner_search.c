@@ -16,6 +16,7 @@ enum {
     N_STARTS = 2,                /* strategies whose parts are changed */
     MOST_ROUNDS = 4,             /* through all parts */
     SEARCH_TOKEN_LAYERS = 60000, /* of the trace, for each trial */
+    KEPT_BYTES = 128 << 20,      /* of the trace, between trials */
 };
 /* A smaller gain is not worth another part. */
 static const double LEAST_GAIN = 1.003;
@@ -68,7 +69,9 @@ static const struct change {
 enum { N_CHANGES = sizeof changes / sizeof changes[0] };
 
 struct search {
-    const struct moe_planner *planner; /* on fewer tokens */
+    const struct moe_planner *planner;      /* on fewer tokens */
+    struct moe_strategy ways[MOE_MAX_WAYS]; /* to load less, within a tolerance */
+    uint32_t n_ways;
     struct moe_plan *plan;
     struct moe_strategy best[N_STARTS];
     double worth[N_STARTS]; /* descending */
@@ -181,6 +184,19 @@ static void from_table(const struct search *s, int i, struct moe_strategy *plain
     }
 }
 
+/* Finds the ways to load less that are tolerable in the cache that a strategy leaves. */
+static int find_ways(struct search *s, const struct moe_strategy *strategy, struct moe_err *err)
+{
+    const struct moe_planner *p = s->planner;
+    struct moe_fitted f;
+    s->n_ways = 0;
+    if (!p->calibration || p->calibration->tolerance <= 0)
+        return MOE_OK;
+    MOE_TRY(p->fitter.fit(p->fitter.ctx, strategy, NULL, &f, err));
+    return moe_calibration_ways(p->calibration, p->inventory, planner_cache_bytes(p, &f.pools),
+                                s->ways, &s->n_ways, err);
+}
+
 /* Simulates n candidates side by side, before they are looked at one by one. */
 static int try_ahead(struct search *s, const struct moe_strategy *candidates, uint32_t n,
                      struct moe_err *err)
@@ -205,7 +221,8 @@ static int try_ahead(struct search *s, const struct moe_strategy *candidates, ui
 /* Every strategy of the table; with a calibration both without and with its findings. */
 static int try_table(struct search *s, struct moe_err *err)
 {
-    const bool both = s->planner->calibration != NULL;
+    const struct moe_calibration *c = s->planner->calibration;
+    const bool both = c && c->tolerance <= 0;
     uint32_t n_names = 0, n = 0;
     while (moe_strategy_name_at((int)n_names))
         n_names++;
@@ -241,7 +258,8 @@ static bool change(const struct search *search, struct moe_strategy *s, uint32_t
     const struct moe_calibration *c = search->planner->calibration;
     struct moe_err ignored;
     const struct moe_strategy before = *s;
-    if (changes[i].measured && !c)
+    const bool by_map = c && c->tolerance <= 0;
+    if (changes[i].measured && !by_map)
         return false;
     if (!moe_strategy_set(s, changes[i].part, changes[i].text, NULL))
         return false;
@@ -257,9 +275,20 @@ static bool change(const struct search *search, struct moe_strategy *s, uint32_t
         load_low(s);
     else if (changes[i].part == MOE_PART_ON_MISS)
         s->skip_below = 0;
-    if (c)
+    if (by_map)
         moe_calibration_apply(c->map, 0, s);
     moe_strategy_drop_idle(s, 0);
+    if (moe_strategy_settle(s, &ignored) != MOE_OK)
+        return false;
+    moe_strategy_name_nearest(s);
+    return true;
+}
+
+/* Has it load less; false: it cannot. */
+static bool approximate(struct moe_strategy *s, const struct moe_strategy *way)
+{
+    struct moe_err ignored;
+    moe_calibration_take(s, way);
     if (moe_strategy_settle(s, &ignored) != MOE_OK)
         return false;
     moe_strategy_name_nearest(s);
@@ -270,8 +299,8 @@ static bool change(const struct search *search, struct moe_strategy *s, uint32_t
 static int improve(struct search *s, struct moe_strategy *strategy, double *worth,
                    struct moe_err *err)
 {
-    struct moe_strategy candidates[N_CHANGES];
-    int status = MOE_OK;
+    struct moe_strategy candidates[N_CHANGES + MOE_MAX_WAYS];
+    int status = find_ways(s, strategy, err);
     for (uint32_t round = 0; round < MOST_ROUNDS && status == MOE_OK; round++) {
         struct moe_strategy winner = *strategy;
         double best = *worth;
@@ -279,6 +308,10 @@ static int improve(struct search *s, struct moe_strategy *strategy, double *wort
         for (uint32_t i = 0; i < N_CHANGES; i++) {
             candidates[n] = *strategy;
             n += change(s, &candidates[n], i);
+        }
+        for (uint32_t i = 0; i < s->n_ways; i++) {
+            candidates[n] = *strategy;
+            n += approximate(&candidates[n], &s->ways[i]);
         }
         status = try_ahead(s, candidates, n, err);
         for (uint32_t i = 0; i < n && status == MOE_OK; i++) {
@@ -291,7 +324,7 @@ static int improve(struct search *s, struct moe_strategy *strategy, double *wort
                 best = found;
             }
         }
-        s->n_done += N_CHANGES - n; /* those that do not apply */
+        s->n_done += N_CHANGES + MOE_MAX_WAYS - n; /* those that do not apply */
         if (best <= *worth * LEAST_GAIN)
             break;
         *strategy = winner;
@@ -327,7 +360,7 @@ int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
     fewer.lookups = NULL;
     if (p->exact)
         fewer.calibration = NULL;
-    s.n_steps = N_STARTS * MOST_ROUNDS * N_CHANGES;
+    s.n_steps = N_STARTS * MOST_ROUNDS * (N_CHANGES + MOE_MAX_WAYS);
     free(plan->tried);
     plan->n_tried = 0;
     plan->tried = moe_alloc(MOE_PLAN_MAX_TRIED, sizeof *plan->tried, err);
@@ -374,6 +407,14 @@ uint32_t planner_n_cached(const struct moe_pools *pools)
     return n;
 }
 
+uint64_t planner_cache_bytes(const struct moe_planner *p, const struct moe_pools *pools)
+{
+    uint64_t bytes = 0;
+    for (uint32_t c = 0; c < pools->n_classes; c++)
+        bytes += pools->pools[c].n_cache * p->inventory->classes[c].slot_bytes;
+    return bytes;
+}
+
 double planner_load_seconds(const struct moe_planner *p, const struct moe_pace *pace,
                             uint32_t variant)
 {
@@ -394,6 +435,22 @@ static int find_optimum(const struct moe_planner *p, struct moe_trial_run *t, st
     return status;
 }
 
+struct moe_trials {
+    uint64_t n_run; /* simulations */
+    const struct moe_inventory *inventory;
+    struct moe_trace *trace;
+    int n_readers;
+    struct moe_trace *readers[MOE_MAX_THREADS]; /* by thread; the first is the planner's */
+    struct remembered *first;
+    struct moe_tapes *tapes;
+};
+
+/* An inventory made for one alternative is gone after it. */
+static bool is_known(const struct moe_planner *p)
+{
+    return p->trials && p->inventory == p->trials->inventory && p->trace == p->trials->trace;
+}
+
 int planner_prepare(const struct moe_planner *p, const struct moe_strategy *strategy,
                     uint64_t bytes, double load_rate, struct planner_prepared *out,
                     struct moe_err *err)
@@ -406,9 +463,9 @@ int planner_prepare(const struct moe_planner *p, const struct moe_strategy *stra
         const struct moe_terms terms = moe_terms_of(&f->strategy, p->inventory, f->high);
         MOE_TRY(moe_exactness_check(&terms, err));
     }
-    if (p->calibration)
-        MOE_TRY(moe_calibration_check(p->calibration, &f->strategy, p->inventory, f->high, f->low,
-                                      err));
+    if (p->calibration && !p->any_loss)
+        MOE_TRY(moe_calibration_check(p->calibration, &f->strategy, p->inventory,
+                                      planner_cache_bytes(p, &f->pools), f->high, f->low, err));
     const struct moe_statistics *known = p->scoring ? p->scoring : p->statistics;
     out->pace = *p->pace;
     out->strategy = f->strategy;
@@ -431,6 +488,8 @@ int planner_prepare(const struct moe_planner *p, const struct moe_strategy *stra
                       .load_seconds = planner_load_seconds(p, &out->pace, f->high),
                       .seed = p->seed},
         .statistics = known,
+        .tapes = is_known(p) ? p->trials->tapes : NULL,
+        .learnt = p->learnt,
         .pace = &out->pace,
         .host_bytes = f->host.total ? f->host_bytes : p->host_bytes,
         .batch = f->memory.batch ? f->memory.batch : 1,
@@ -469,15 +528,6 @@ struct remembered {
     double optimal_hit_rate;
 };
 
-struct moe_trials {
-    uint64_t n_run; /* simulations */
-    const struct moe_inventory *inventory;
-    struct moe_trace *trace;
-    int n_readers;
-    struct moe_trace *readers[MOE_MAX_THREADS]; /* by thread; the first is the planner's */
-    struct remembered *first;
-};
-
 int moe_trials_open(struct moe_trials **out, const struct moe_planner *p, struct moe_err *err)
 {
     int status = MOE_OK, threads = moe_par_threads();
@@ -487,6 +537,9 @@ int moe_trials_open(struct moe_trials **out, const struct moe_planner *p, struct
         return MOE_ERR_MEMORY;
     t->inventory = p->inventory;
     t->readers[t->n_readers++] = t->trace = p->trace;
+    status = moe_trace_keep(p->trace, KEPT_BYTES, err);
+    if (status == MOE_OK)
+        status = moe_tapes_open(&t->tapes, KEPT_BYTES, err);
     while (t->n_readers < threads && status == MOE_OK) {
         status = moe_trace_another(&t->readers[t->n_readers], p->trace, err);
         t->n_readers += status == MOE_OK;
@@ -509,16 +562,11 @@ void moe_trials_close(struct moe_trials *t)
     }
     for (int i = 1; i < t->n_readers; i++)
         moe_trace_close(t->readers[i]);
+    moe_tapes_close(t->tapes);
     free(t);
 }
 
 /* ---- What was simulated ---- */
-
-/* An inventory made for one alternative is gone after it. */
-static bool is_known(const struct moe_planner *p)
-{
-    return p->trials && p->inventory == p->trials->inventory && p->trace == p->trials->trace;
-}
 
 static void set_key(struct key *k, const struct moe_planner *p, const struct planner_prepared *t)
 {

@@ -142,6 +142,144 @@ const struct moe_loss *moe_calibration_loss(const struct moe_map *map, enum moe_
     return f.loss;
 }
 
+/* ---- Ways to load less ---- */
+
+/* A cache is like one that was measured up to this factor: what is absent, and so approximated,
+ * depends on its size. */
+static const double LIKE = 2;
+
+/* Bits 1 << part: those that may change results. */
+static uint32_t inexact_parts(const struct moe_strategy *s)
+{
+    uint32_t parts = 0;
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
+        parts |= (uint32_t)moe_strategy_part_inexact(s, part) << part;
+    return parts;
+}
+
+static bool approximate_alike(const struct moe_strategy *a, const struct moe_strategy *b)
+{
+    uint32_t parts = inexact_parts(a);
+    bool alike = parts == inexact_parts(b);
+    for (enum moe_part part = 0; part < MOE_N_PARTS && alike; part++) {
+        char one[MOE_PART_TEXT_BYTES], other[MOE_PART_TEXT_BYTES];
+        if (!(parts >> part & 1))
+            continue;
+        moe_strategy_part_text(a, part, one);
+        moe_strategy_part_text(b, part, other);
+        alike = strcmp(one, other) == 0;
+    }
+    return alike;
+}
+
+/* The measurements in the caches next to that size, below and above; NULL: in none like it. */
+static void find_near(const struct moe_map *map, uint64_t cache_bytes,
+                      const struct moe_map_savings *near[2])
+{
+    const double bytes = (double)cache_bytes;
+    near[0] = near[1] = NULL;
+    for (uint32_t i = 0; i < map->n_savings; i++) {
+        const struct moe_map_savings *s = &map->savings[i];
+        const double its = (double)s->cache_bytes;
+        if (its <= bytes && its * LIKE >= bytes)
+            near[0] = s;
+        if (its >= bytes && its <= bytes * LIKE && !near[1])
+            near[1] = s;
+    }
+}
+
+static const struct moe_map_saving *find_way(const struct moe_map_savings *at,
+                                             const struct moe_strategy *s)
+{
+    struct moe_strategy way;
+    struct moe_err ignored;
+    uint32_t named;
+    for (uint32_t i = 0; i < at->n_ways; i++)
+        if (moe_strategy_parse(at->ways[i].strategy, &way, &named, &ignored) == MOE_OK &&
+            approximate_alike(s, &way))
+            return &at->ways[i];
+    return NULL;
+}
+
+/* The worse of two, where NULL is none. */
+static const struct moe_loss *worse(const struct moe_map *map, const struct moe_loss *a,
+                                    const struct moe_loss *b)
+{
+    return a && moe_loss_in(a, map->metric) >= moe_loss_in(b, map->metric) ? a : b;
+}
+
+const struct moe_loss *moe_calibration_saving(const struct moe_map *map,
+                                              const struct moe_strategy *s, uint64_t cache_bytes,
+                                              const char *high, const char *low)
+{
+    const struct moe_map_savings *near[2];
+    const struct moe_loss *loss = NULL;
+    find_near(map, cache_bytes, near);
+    if (inexact_parts(s) == 0 || strcmp(high, map->variants[0]) != 0)
+        return NULL;
+    for (int i = 0; i < 2; i++) {
+        const struct moe_map_saving *way = near[i] ? find_way(near[i], s) : NULL;
+        if (!near[i])
+            continue;
+        if (!way || (s->needs_low && strcmp(low, map->variants[near[i]->low]) != 0))
+            return NULL;
+        loss = worse(map, loss, &way->loss);
+        if (way->check.tokens)
+            loss = worse(map, loss, &way->check);
+    }
+    return loss;
+}
+
+static bool is_tolerable(const struct moe_calibration *c, const struct moe_loss *loss)
+{
+    return loss && moe_loss_in(loss, c->map->metric) <= c->tolerance;
+}
+
+int moe_calibration_ways(const struct moe_calibration *c, const struct moe_inventory *inventory,
+                         uint64_t cache_bytes, struct moe_strategy ways[MOE_MAX_WAYS], uint32_t *n,
+                         struct moe_err *err)
+{
+    const struct moe_map_savings *near[2];
+    double bytes[MOE_MAX_WAYS];
+    find_near(c->map, cache_bytes, near);
+    const struct moe_map_savings *at = near[0] ? near[0] : near[1];
+    *n = 0;
+    for (uint32_t i = 0; at && i < at->n_ways; i++) {
+        const struct moe_map_saving *saving = &at->ways[i];
+        struct moe_strategy way;
+        uint32_t named, kind = 0;
+        MOE_TRY(moe_strategy_parse(saving->strategy, &way, &named, err));
+        MOE_TRY(moe_strategy_settle(&way, err));
+        if (!is_tolerable(c,
+                          moe_calibration_saving(c->map, &way, cache_bytes, inventory->variants[0],
+                                                 c->map->variants[at->low])))
+            continue;
+        while (kind < *n && inexact_parts(&ways[kind]) != inexact_parts(&way))
+            kind++;
+        if (kind == MOE_MAX_WAYS || (kind < *n && bytes[kind] <= saving->bytes_per_token))
+            continue;
+        ways[kind] = way;
+        bytes[kind] = saving->bytes_per_token;
+        *n += kind == *n;
+    }
+    return MOE_OK;
+}
+
+void moe_calibration_take(struct moe_strategy *s, const struct moe_strategy *way)
+{
+    uint32_t parts = inexact_parts(s) | inexact_parts(way);
+    char text[MOE_PART_TEXT_BYTES];
+    if (way->needs_low)
+        parts |= 1u << MOE_PART_LOW_POOL;
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        if (!(parts >> part & 1))
+            continue;
+        moe_strategy_part_text(way, part, text);
+        moe_strategy_set(s, part, text, NULL);
+    }
+    moe_strategy_drop_idle(s, 0);
+}
+
 /* ---- Checking ---- */
 
 /* Whether the strategy has the numbers of the map. */
@@ -195,12 +333,29 @@ static bool is_beyond(const struct moe_strategy *s)
     return beyond;
 }
 
+static int check_tolerance(const struct moe_calibration *c, const struct moe_strategy *s,
+                           uint64_t cache_bytes, const char *high, const char *low,
+                           struct moe_err *err)
+{
+    if (is_tolerable(c, moe_calibration_saving(c->map, s, cache_bytes, high, low)))
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "the map has no measurement within %g of what strategy %s approximates in such "
+                    "a cache",
+                    c->tolerance, s->name ? s->name : "none");
+}
+
 int moe_calibration_check(const struct moe_calibration *c, const struct moe_strategy *s,
-                          const struct moe_inventory *inventory, uint32_t high, uint32_t low,
-                          struct moe_err *err)
+                          const struct moe_inventory *inventory, uint64_t cache_bytes,
+                          uint32_t high, uint32_t low, struct moe_err *err)
 {
     uint32_t n = 0;
     int status = MOE_OK;
+    if (c->tolerance > 0)
+        return inexact_parts(s) == 0 && moe_inventory_is_best(inventory, high)
+                   ? MOE_OK
+                   : check_tolerance(c, s, cache_bytes, inventory->variants[high],
+                                     inventory->variants[low], err);
     for (enum moe_finding which = 0; which < MOE_N_FINDINGS && status == MOE_OK; which++) {
         if (!changes_results(s, which))
             continue;

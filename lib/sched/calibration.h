@@ -1,6 +1,6 @@
 /*
  * Calibration: what a bit map (map.h) says of strategies: HOBBIT's thresholds, weights and pools,
- * Fate's share, and what results lose by them. Pure.
+ * Fate's share, ways to load less, and what results lose by them. Pure.
  */
 #ifndef MOE_SCHED_CALIBRATION_H
 #define MOE_SCHED_CALIBRATION_H
@@ -23,6 +23,8 @@ struct moe_calibration {
     const struct moe_map *map;
     bool measured; /* only one part may change results, and by no more than the map measured to be
                       within its tolerance */
+    double tolerance; /* above 0: only the map's ways to load less may change results, those that it
+                         measured to lose no more than this, in its metric */
 };
 
 /* Replaces the values of a strategy's parts, except those of the set `named` (bits 1 << part), by
@@ -42,11 +44,28 @@ const struct moe_loss *moe_calibration_loss(const struct moe_map *map, enum moe_
                                             const struct moe_strategy *s, const char *high,
                                             const char *low);
 
-/* Whether a strategy that is settled and fitted may be planned: the values it has from the map were
- * found for these variants of the inventory, and, where c->measured, it approximates no more than
- * that. MOE_ERR_USAGE says why not. */
+/* What a way to load less loses in a cache of that size: the map's measurement, on the texts or on
+ * the checks, whichever is worse, in the caches next to that size, at most twice or half as large.
+ * NULL: the strategy approximates nothing, or in another way than was measured there. */
+const struct moe_loss *moe_calibration_saving(const struct moe_map *map,
+                                              const struct moe_strategy *s, uint64_t cache_bytes,
+                                              const char *high, const char *low);
+
+/* Of each kind of ways to load less the strategy that loads least of those within c->tolerance in a
+ * cache of that size, without its rest: give its parts to others by moe_calibration_take. Returns
+ * how many. MOE_ERR_USAGE: the map has a strategy that there is not. */
+enum { MOE_MAX_WAYS = 8 };
+int moe_calibration_ways(const struct moe_calibration *c, const struct moe_inventory *inventory,
+                         uint64_t cache_bytes, struct moe_strategy ways[MOE_MAX_WAYS], uint32_t *n,
+                         struct moe_err *err);
+/* Has a strategy approximate as the other one does, and in no other way; settle it afterwards. */
+void moe_calibration_take(struct moe_strategy *s, const struct moe_strategy *way);
+
+/* Whether a strategy that is settled and fitted may be planned with a cache of that size: the
+ * values it has from the map were found for these variants of the inventory, and, where c->measured
+ * or c->tolerance says so, it approximates no more than that. MOE_ERR_USAGE says why not. */
 int moe_calibration_check(const struct moe_calibration *c, const struct moe_strategy *s,
-                          const struct moe_inventory *inventory, uint32_t high, uint32_t low,
-                          struct moe_err *err);
+                          const struct moe_inventory *inventory, uint64_t cache_bytes,
+                          uint32_t high, uint32_t low, struct moe_err *err);
 
 #endif

@@ -199,7 +199,7 @@ void moe_explain_map(const struct moe_map *map, struct moe_screen screen, struct
                 moe_format_bytes(c->expert_bytes + c->dense_bytes, room[0]),
                 moe_format_bytes(map->uniform[0].bytes, room[1]), c->loss.nll_percent,
                 moe_draw_plus_minus(screen), c->loss.nll_error);
-    else if (!c->there)
+    else if (!c->there && map->n_savings == 0)
         moe_say(&pen, 0, "Nothing was chosen yet: moe-calibrate --tolerance does.");
     if (map->importances.there)
         put_layers_that_matter(map, &pen);
@@ -210,8 +210,11 @@ void moe_explain_map(const struct moe_map *map, struct moe_screen screen, struct
     moe_buf_text(out, "\n");
     moe_show_map(map, screen, out);
     moe_say(&pen, 0,
-            "\nNext: moe-quantize --map MAP makes a pack of it; moe-plan --calibration MAP plans "
-            "with what else it found.");
+            c->there || map->n_savings == 0
+                ? "\nNext: moe-quantize --map MAP makes a pack of it; moe-plan --calibration MAP "
+                  "plans with what else it found."
+                : "\nNext: moe-plan --calibration MAP --tolerance 1%% plans the fastest way to run "
+                  "that loses so much at most.");
 }
 
 /* ---- A device profile ---- */

@@ -759,12 +759,14 @@ static void put_losses(const struct moe_plan *p, const struct moe_pen *pen)
         moe_buf_printf(&text,
                        "%s through --%.*s: %s%+.3g%% (%s%.3g) nats/token, %.3g%% other top "
                        "tokens",
-                       i ? ";" : "What the model says may change", shown(l->part, NAME), l->part,
-                       on_miss ? "at worst " : "", l->nll_percent, moe_draw_plus_minus(pen->screen),
-                       l->nll_error, l->top1_points);
+                       i ? ";" : "Inexact: what the model says may change", shown(l->part, NAME),
+                       l->part, on_miss && e->tolerance <= 0 ? "at worst " : "", l->nll_percent,
+                       moe_draw_plus_minus(pen->screen), l->nll_error, l->top1_points);
     }
     int first = (int)strcspn(e->calibration_texts, ","); /* of several texts the first is named */
     first = first < SOURCE_NAME ? first : shown(e->calibration_texts, SOURCE_NAME);
+    if (p->n_losses && e->tolerance > 0)
+        moe_buf_printf(&text, ", where --tolerance allowed %.3g%%", e->tolerance);
     if (p->n_losses)
         moe_buf_printf(&text,
                        ". Measured on %" PRIu64 " tokens of %.*s%s. Nats/token: how much a text "

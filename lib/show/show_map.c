@@ -268,6 +268,57 @@ static void put_routing(const struct moe_map *map, struct moe_buf *out)
     }
 }
 
+/* By both texts and checks. */
+static double worse_loss(const struct moe_map *map, const struct moe_map_saving *way)
+{
+    double loss = moe_loss_in(&way->loss, map->metric),
+           check = moe_loss_in(&way->check, map->metric);
+    return way->check.tokens && check > loss ? check : loss;
+}
+
+/* What loads least within some losses. */
+static void put_best_savings(const struct moe_map *map, const struct moe_map_savings *s,
+                             struct moe_buf *out)
+{
+    static const double tolerances[] = {0.5, 1, 2, 5};
+    char bytes[32];
+    for (size_t t = 0; t < sizeof tolerances / sizeof *tolerances; t++) {
+        const struct moe_map_saving *best = NULL;
+        for (uint32_t i = 0; i < s->n_ways; i++)
+            if (worse_loss(map, &s->ways[i]) <= tolerances[t] &&
+                (!best || s->ways[i].bytes_per_token < best->bytes_per_token))
+                best = &s->ways[i];
+        if (best)
+            moe_buf_printf(out, "  least within %g%s: %s, %s\n", tolerances[t], metric_unit(map),
+                           moe_format_bytes((uint64_t)best->bytes_per_token, bytes),
+                           best->strategy);
+    }
+}
+
+static void put_savings(const struct moe_map *map, const struct moe_map_savings *s,
+                        struct moe_buf *out)
+{
+    char cache[32], bytes[32];
+    moe_buf_printf(out,
+                   "\nLoading less, in a cache of %s (%s a token are loaded where nothing is "
+                   "approximated)\n  loaded a token  changed  %s  strategy\n",
+                   moe_format_bytes(s->cache_bytes, cache),
+                   moe_format_bytes((uint64_t)s->exact_bytes_per_token, bytes), loss_heading(map));
+    for (uint32_t i = 0; i < s->n_ways; i++) {
+        const struct moe_map_saving *way = &s->ways[i];
+        moe_buf_printf(out, "  %14s  %6.1f%%  ",
+                       moe_format_bytes((uint64_t)way->bytes_per_token, bytes),
+                       100 * way->changed_share);
+        put_loss(map, out, &way->loss);
+        if (way->check.tokens) {
+            moe_buf_text(out, "   on checks ");
+            put_loss(map, out, &way->check);
+        }
+        moe_buf_printf(out, "  %s\n", way->strategy);
+    }
+    put_best_savings(map, s, out);
+}
+
 /* ---- Whole ---- */
 
 void moe_show_map(const struct moe_map *map, struct moe_screen screen, struct moe_buf *out)
@@ -285,6 +336,8 @@ void moe_show_map(const struct moe_map *map, struct moe_screen screen, struct mo
         put_hobbit(map, out);
     if (map->routing.there)
         put_routing(map, out);
+    for (uint32_t i = 0; i < map->n_savings; i++)
+        put_savings(map, &map->savings[i], out);
 }
 
 static void put_unheld(const char *what, double tolerance, const char *in, double texts,
@@ -318,6 +371,10 @@ void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
 {
     const struct moe_map_choice *c = &map->choice;
     char bytes[32], before[32];
+    if (!c->there && !map->importances.there) {
+        moe_buf_printf(out, "what loading less loses, in %u caches", map->n_savings);
+        return;
+    }
     if (!c->there) {
         moe_buf_text(out, moe_map_complete(map) ? "importances of all experts"
                                                 : "importances of some experts");

@@ -185,10 +185,10 @@ static int check_pack(const struct calibration *c, struct moe_err *err)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: a model without experts has no bits of experts to choose",
                         moe_pack_path(pack));
-    if (moe_pack_n_variants(pack) < 2)
+    if (moe_pack_n_variants(pack) < 2 && !(o->without_bits && o->without_fate && o->without_hobbit))
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: has experts at %s bits only, so there is nothing to choose "
-                        "(moe-quantize --experts 8,4,2)",
+                        "(moe-quantize --experts 8,4,2; --without bits,fate,hobbit for the rest)",
                         moe_pack_path(pack), moe_pack_variant_at(pack, 0)->name);
     for (uint32_t i = 0; i < o->n_dense_bits; i++)
         if (o->dense_bits[i] > dense_bits)
@@ -297,7 +297,8 @@ static int measure_importances(struct calibration *c, struct moe_err *err)
 static int choose_all(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
-    MOE_TRY(calibrate_choice(c, err));
+    if (!o->without_bits)
+        MOE_TRY(calibrate_choice(c, err));
     if (!o->without_fate)
         MOE_TRY(calibrate_fate(c, err));
     if (!o->without_hobbit)
@@ -306,7 +307,7 @@ static int choose_all(struct calibration *c, struct moe_err *err)
         MOE_TRY(calibrate_weights(c, err));
     if (o->routing_tolerance >= 0)
         MOE_TRY(calibrate_routing(c, err));
-    return MOE_OK;
+    return calibrate_savings(c, err);
 }
 
 int moe_calibrate(struct moe_map **out, const char *pack,
@@ -321,8 +322,10 @@ int moe_calibrate(struct moe_map **out, const char *pack,
     MOE_STEP(measure_references(&c, err));
     MOE_STEP(calibrate_uniform(&c, err));
     MOE_STEP(calibrate_bounds(&c, err));
-    MOE_STEP(measure_importances(&c, err));
-    MOE_STEP(save_partial(&c, err));
+    if (!options->without_bits) {
+        MOE_STEP(measure_importances(&c, err));
+        MOE_STEP(save_partial(&c, err));
+    }
     if (options->n_shards <= 1 && options->tolerance >= 0)
         MOE_STEP(choose_all(&c, err));
 out:

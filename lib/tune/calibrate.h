@@ -8,6 +8,7 @@
  *   fate               the share p of unpopular experts that a prompt may take at low precision
  *   hobbit             the thresholds T1 and T2; with a trace also the weights and the pools
  *   routing            lambda of cache-aware routing, where it is asked for
+ *   savings            what ways to load less lose and save, where they are asked for
  *
  * Choices are made on the texts and each result is measured whole; --check texts only judge.
  */
@@ -47,10 +48,12 @@ struct moe_calibrate_options {
     uint32_t n_dense_bits;                    /* 0: only the pack's */
     const struct moe_quant_method *method;    /* of fewer dense bits; NULL: the pack's own */
     uint32_t shard, n_shards; /* of the importances; n_shards > 1: nothing is chosen */
-    bool without_fate, without_hobbit;
-    double routing_tolerance;   /* of cache-aware routing, in the metric; below 0: it is left out */
-    uint64_t routing_cache;     /* bytes of the cache that it is measured with */
-    const struct moe_map *from; /* importances to use; borrowed; NULL: measure */
+    bool without_bits, without_fate, without_hobbit; /* bits: importances and the choice */
+    double routing_tolerance; /* of cache-aware routing, in the metric; below 0: it is left out */
+    uint64_t routing_cache;   /* bytes of the cache that it is measured with */
+    uint64_t caches[MOE_MAP_MAX_CACHES]; /* bytes of those that savings are measured with, rising */
+    uint32_t n_caches;
+    const struct moe_map *from;              /* importances to use; borrowed; NULL: measure */
     const struct moe_statistics *statistics; /* how often experts are used; NULL: all alike */
     const char *trace;                       /* for hobbit's weights; NULL: none are found */
     const char *partial;                     /* file for what is done so far; NULL: none */

@@ -242,9 +242,9 @@ int calibrate_survey(struct calibration *c, const struct moe_rerun_options *reru
     need->taken += bytes + bench_bytes(c, &corpus, rerun, 2);
     need->taken +=
         moe_importance_bytes(&m->config, &corpus, moe_rerun_rows(&corpus, rerun), need->least);
-    uint64_t routing = calibrate_routing_bytes(c, &corpus),
-             check_routing = o->n_checks ? calibrate_routing_bytes(c, &check) : 0;
-    need->taken += routing > check_routing ? routing : check_routing;
+    uint64_t decoding = calibrate_decoding_bytes(c, &corpus),
+             check_decoding = o->n_checks ? calibrate_decoding_bytes(c, &check) : 0;
+    need->taken += decoding > check_decoding ? decoding : check_decoding;
     if (o->n_checks)
         need->taken += check_bytes + bench_bytes(c, &check, rerun, 1);
     if (o->n_dense_bits > 1)
@@ -278,13 +278,9 @@ int calibrate_check_budget(const struct calibration *c, const struct calibration
 }
 
 /*
- * Cache-aware routing (sched/select.h): the largest lambda within a tolerance of its own, in whole
- * hundredths, by bisection. Each is measured as it would run: the texts are decoded token by token
- * through a cache of the size that was asked for, empty at first, with experts at the best
- * precision. Losses need not rise with lambda: what is found is within the tolerance, as measured.
+ * What is measured as it would run: the texts are decoded token by token through a cache of the
+ * size that was asked for, empty at first, with experts at the best precision.
  */
-
-enum { MOST_HUNDREDTHS = 100 };
 
 /* A way to decode, open. */
 struct bench {
@@ -292,6 +288,34 @@ struct bench {
     struct moe_session *session;
     struct moe_scores scores;
     struct moe_row *rows; /* [longest source, or 1] */
+};
+
+/* Parts that are 0 are off. high_up_to: T1, above which an absent expert is taken low. */
+struct way {
+    double prefer, skip_below, high_up_to;
+};
+
+static const double LOW_POOL = 0.2;
+
+/* lru, with these parts. */
+static int set_way(struct moe_strategy *s, const struct way *w, struct moe_err *err)
+{
+    moe_strategy_find("lru", s);
+    s->prefer = w->prefer;
+    s->prefer_keeps = w->prefer > 0;
+    s->skip_below = w->skip_below;
+    if (w->high_up_to > 0) {
+        s->miss_precision = MOE_MISS_BY_SCORE;
+        s->high_up_to = w->high_up_to;
+        s->low_pool = LOW_POOL;
+    }
+    return moe_strategy_settle(s, err);
+}
+
+/* What it came to. */
+struct decoded {
+    struct moe_loss loss;
+    double bytes_per_token, changed_share;
 };
 
 static struct moe_session_options session_options(const struct moe_corpus *corpus)
@@ -303,38 +327,35 @@ static struct moe_session_options session_options(const struct moe_corpus *corpu
                                         .batch = source ? source : 1};
 }
 
-static int strategy_of(struct moe_strategy *out, double lambda, struct moe_err *err)
+/* The low precision of what a strategy takes lower, as of moe-run. */
+static uint32_t lowest(const struct calibration *c)
 {
-    moe_strategy_find("lru", out);
-    out->prefer = lambda;
-    out->prefer_keeps = lambda > 0 ? 1 : 0;
-    return moe_strategy_settle(out, err);
+    return moe_pack_n_variants(c->model->pack) - 1;
 }
 
 /* strategy: of the cache; its parts are copied where they are kept. */
 static struct moe_cache_options cache_options(const struct calibration *c,
-                                              const struct moe_strategy *strategy)
+                                              const struct moe_strategy *strategy,
+                                              uint64_t cache_bytes)
 {
     const struct moe_config *config = &c->model->config;
     return (struct moe_cache_options){.strategy = strategy,
-                                      .cache_bytes = c->options->routing_cache,
+                                      .low = lowest(c),
+                                      .cache_bytes = cache_bytes,
                                       .n_working = config->top_k,
                                       .top_k = config->top_k,
                                       .config = config};
 }
 
-uint64_t calibrate_routing_bytes(const struct calibration *c, const struct moe_corpus *corpus)
+static uint64_t decoding_bytes(const struct calibration *c, const struct moe_corpus *corpus,
+                               const struct moe_strategy *strategy, uint64_t cache_bytes)
 {
     const struct moe_config *config = &c->model->config;
-    struct moe_strategy strategy;
-    struct moe_err ignored;
-    if (c->options->routing_tolerance < 0 || strategy_of(&strategy, 1, &ignored) != MOE_OK)
-        return 0;
-    const struct moe_cache_options cache = cache_options(c, &strategy);
+    const struct moe_cache_options cache = cache_options(c, strategy, cache_bytes);
     const struct moe_session_options session = session_options(corpus);
     return moe_cache_bytes(c->model->pack, &cache) + moe_session_bytes(config, &session) +
            moe_scores_bytes(config, session.batch) +
-           moe_session_strategy_bytes(c->model, session.batch, &strategy, 0) +
+           moe_session_strategy_bytes(c->model, session.batch, strategy, 0) +
            session.batch * sizeof(struct moe_row);
 }
 
@@ -348,21 +369,20 @@ static void close_bench(struct bench *b)
 }
 
 static int open_bench(struct bench *b, const struct calibration *c, const struct moe_corpus *corpus,
-                      double lambda, struct moe_err *err)
+                      const struct moe_strategy *strategy, uint64_t cache_bytes,
+                      struct moe_err *err)
 {
-    struct moe_strategy strategy;
     const struct moe_session_options session = session_options(corpus);
     *b = (struct bench){.rows = moe_alloc(session.batch, sizeof *b->rows, err)};
     if (!b->rows)
         return MOE_ERR_MEMORY;
-    MOE_TRY(strategy_of(&strategy, lambda, err));
-    const struct moe_cache_options cache = cache_options(c, &strategy);
+    const struct moe_cache_options cache = cache_options(c, strategy, cache_bytes);
     MOE_TRY(moe_experts_open_cached(&b->experts, c->model->pack, c->model->config.top_k, &cache,
                                     NULL, err));
     MOE_TRY(moe_session_open(&b->session, c->model, b->experts, &session, err));
     MOE_TRY(moe_scores_open(&b->scores, b->session, err));
-    if (lambda > 0)
-        MOE_TRY(moe_session_take_strategy(b->session, &strategy, NULL, 0, 0, err));
+    if (moe_engine_takes_part(strategy))
+        MOE_TRY(moe_session_take_strategy(b->session, strategy, NULL, 0, 0, err));
     return MOE_OK;
 }
 
@@ -402,8 +422,8 @@ static int decode(struct bench *b, const struct moe_corpus *corpus, uint32_t doc
     return MOE_OK;
 }
 
-static int measure_routing(struct calibration *c, bool check, double lambda,
-                           struct moe_map_preference *out, struct moe_err *err)
+static int measure_decoding(struct calibration *c, bool check, const struct moe_strategy *strategy,
+                            uint64_t cache_bytes, struct decoded *out, struct moe_err *err)
 {
     const struct moe_corpus *corpus = check ? c->check : c->corpus;
     const struct moe_quality *reference = check ? &c->check_reference : &c->reference;
@@ -412,7 +432,7 @@ static int measure_routing(struct calibration *c, bool check, double lambda,
     q.nats = moe_alloc(corpus->n_documents, sizeof *q.nats, err);
     q.changed = moe_alloc(corpus->n_documents, sizeof *q.changed, err);
     int status;
-    MOE_STEP(open_bench(&b, c, corpus, lambda, err));
+    MOE_STEP(open_bench(&b, c, corpus, strategy, cache_bytes, err));
     if (!(q.nats && q.changed))
         MOE_STEP(MOE_ERR_MEMORY);
     for (uint32_t d = 0; d < corpus->n_documents; d++) {
@@ -421,14 +441,44 @@ static int measure_routing(struct calibration *c, bool check, double lambda,
             MOE_STEP(moe_fail(err, MOE_ERR_INTERRUPTED, "stopped"));
     }
     const struct moe_phase_stats *s = &b.session->stats.decode;
-    out->lambda = lambda;
+    const struct moe_counts *n = &s->experts;
     moe_quality_loss(&q, reference, 0, corpus->n_documents, &out->loss);
     out->bytes_per_token = (double)s->bytes_read / (double)s->tokens;
-    out->replaced_share = (double)s->experts.substituted / (double)s->experts.activations;
+    out->changed_share =
+        (double)(n->substituted + n->skipped + n->low_precision) / (double)n->activations;
 out:
     close_bench(&b);
     moe_quality_release(&q);
     return status;
+}
+
+/* Which experts stay is what these ways go by. */
+static int check_several(const struct calibration *c, const char *option, struct moe_err *err)
+{
+    if (c->model->config.top_k > 1)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "option --%s: the strongest expert stays, and routers of %s choose no other",
+                    option, moe_pack_path(c->model->pack));
+}
+
+/*
+ * Cache-aware routing (sched/select.h): the largest lambda within a tolerance of its own, in whole
+ * hundredths, by bisection. Losses need not rise with lambda: what is found is within the
+ * tolerance, as measured.
+ */
+
+enum { MOST_HUNDREDTHS = 100 };
+
+static int measure_routing(struct calibration *c, bool check, double lambda,
+                           struct moe_map_preference *out, struct moe_err *err)
+{
+    struct moe_strategy strategy;
+    struct decoded d;
+    MOE_TRY(set_way(&strategy, &(struct way){.prefer = lambda}, err));
+    MOE_TRY(measure_decoding(c, check, &strategy, c->options->routing_cache, &d, err));
+    *out = (struct moe_map_preference){lambda, d.bytes_per_token, d.changed_share, d.loss};
+    return MOE_OK;
 }
 
 /* Into the curve, which rises. */
@@ -443,14 +493,9 @@ static void note_preference(struct moe_map_routing *r, const struct moe_map_pref
 int calibrate_routing(struct calibration *c, struct moe_err *err)
 {
     struct moe_map_routing *r = &c->map->routing;
-    const struct moe_config *config = &c->model->config;
     struct moe_map_preference p, none, found;
     uint32_t low = 0, high = MOST_HUNDREDTHS;
-    if (config->top_k < 2)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "option --routing-tolerance: the strongest expert stays, and routers of %s "
-                        "choose no other",
-                        moe_pack_path(c->model->pack));
+    MOE_TRY(check_several(c, "routing-tolerance", err));
     *r = (struct moe_map_routing){.keeps = 1,
                                   .tolerance = c->options->routing_tolerance,
                                   .cache_bytes = c->options->routing_cache};
@@ -480,4 +525,127 @@ int calibrate_routing(struct calibration *c, struct moe_err *err)
     }
     r->there = status == MOE_OK;
     return status;
+}
+
+/*
+ * Ways to load less, each in rising strength, until one loses twice the tolerance: weaker routing
+ * towards the cache, absent experts left out or at the low precision (HOBBIT), and two of these
+ * together. What DAOP replaces loses many times as much (tests/bench/routing.sh), and needs a host
+ * beside the device.
+ */
+
+/* The last one of each kind, at the latest, is followed by zeros. */
+enum { MOST_WAYS = 8 };
+static const struct way kinds[][MOST_WAYS] = {
+    {{.prefer = 0.05},
+     {.prefer = 0.1},
+     {.prefer = 0.2},
+     {.prefer = 0.3},
+     {.prefer = 0.4},
+     {.prefer = 0.6},
+     {.prefer = 1}},
+    {{.skip_below = 0.05},
+     {.skip_below = 0.1},
+     {.skip_below = 0.15},
+     {.skip_below = 0.2},
+     {.skip_below = 0.25},
+     {.skip_below = 0.3},
+     {.skip_below = 0.4}},
+    {{.high_up_to = 0.9},
+     {.high_up_to = 0.8},
+     {.high_up_to = 0.7},
+     {.high_up_to = 0.6},
+     {.high_up_to = 0.5},
+     {.high_up_to = 0.4}},
+    {{0.05, 0.1, 0},
+     {0.1, 0.1, 0},
+     {0.1, 0.15, 0},
+     {0.2, 0.15, 0},
+     {0.2, 0.2, 0},
+     {0.3, 0.2, 0},
+     {0.4, 0.3, 0}},
+    {{0, 0.05, 0.85}, {0, 0.1, 0.8}, {0, 0.15, 0.7}, {0, 0.2, 0.7}, {0, 0.2, 0.6}, {0, 0.3, 0.5}},
+};
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+static const double TOO_MUCH = 2; /* times the tolerance */
+
+static bool is_way(const struct way *w)
+{
+    return w->prefer > 0 || w->skip_below > 0 || w->high_up_to > 0;
+}
+
+/* *lost: in the metric. */
+static int measure_way(struct calibration *c, struct moe_map_savings *at, const struct way *w,
+                       double *lost, struct moe_err *err)
+{
+    struct moe_map_saving *way = &at->ways[at->n_ways];
+    struct moe_strategy strategy;
+    struct decoded d;
+    char brief[MOE_STRATEGY_BRIEF];
+    MOE_TRY(set_way(&strategy, w, err));
+    moe_strategy_brief(&strategy, brief);
+    snprintf(way->strategy, sizeof way->strategy, "%.*s", MOE_MAP_WAY - 1, brief);
+    MOE_TRY(measure_decoding(c, false, &strategy, at->cache_bytes, &d, err));
+    way->bytes_per_token = d.bytes_per_token;
+    way->changed_share = d.changed_share;
+    way->loss = d.loss;
+    if (c->check) {
+        MOE_TRY(measure_decoding(c, true, &strategy, at->cache_bytes, &d, err));
+        way->check = d.loss;
+    }
+    *lost = moe_loss_in(&way->loss, c->map->metric);
+    at->n_ways++;
+    return MOE_OK;
+}
+
+static int measure_savings(struct calibration *c, struct moe_map_savings *at, struct moe_err *err)
+{
+    const double most = TOO_MUCH * c->map->tolerance;
+    static const struct way exact;
+    struct moe_strategy lru;
+    struct decoded d;
+    MOE_TRY(set_way(&lru, &exact, err));
+    MOE_TRY(measure_decoding(c, false, &lru, at->cache_bytes, &d, err));
+    at->exact_bytes_per_token = d.bytes_per_token;
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        const struct way *w = kinds[kind];
+        double lost = 0;
+        for (; is_way(w) && lost <= most && (w->high_up_to <= 0 || at->low > 0); w++) {
+            moe_progress_report(c->options->progress, "savings", at->n_ways, MOE_MAP_MAX_SAVINGS);
+            MOE_TRY(measure_way(c, at, w, &lost, err));
+        }
+    }
+    return MOE_OK;
+}
+
+int calibrate_savings(struct calibration *c, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    if (o->n_caches)
+        MOE_TRY(check_several(c, "expert-memory", err));
+    for (uint32_t i = 0; i < o->n_caches; i++) {
+        struct moe_map_savings *at = &c->map->savings[c->map->n_savings++];
+        *at = (struct moe_map_savings){.cache_bytes = o->caches[i], .low = lowest(c)};
+        MOE_TRY(measure_savings(c, at, err));
+    }
+    return MOE_OK;
+}
+
+uint64_t calibrate_decoding_bytes(const struct calibration *c, const struct moe_corpus *corpus)
+{
+    const struct moe_calibrate_options *o = c->options;
+    struct moe_strategy strategy;
+    struct moe_err ignored;
+    uint64_t most = 0, bytes;
+    if (o->routing_tolerance >= 0 &&
+        set_way(&strategy, &(struct way){.prefer = 1}, &ignored) == MOE_OK)
+        most = decoding_bytes(c, corpus, &strategy, o->routing_cache);
+    for (uint32_t i = 0; i < o->n_caches; i++)
+        for (int kind = 0; kind < N_KINDS; kind++) {
+            if (set_way(&strategy, &kinds[kind][0], &ignored) != MOE_OK)
+                continue;
+            bytes = decoding_bytes(c, corpus, &strategy, o->caches[i]);
+            most = bytes > most ? bytes : most;
+        }
+    return most;
 }

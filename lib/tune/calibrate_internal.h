@@ -105,7 +105,8 @@ int calibrate_fate(struct calibration *c, struct moe_err *err);
 int calibrate_hobbit(struct calibration *c, struct moe_err *err);
 int calibrate_weights(struct calibration *c, struct moe_err *err);
 int calibrate_routing(struct calibration *c, struct moe_err *err);
-/* Bytes that the last one takes on some texts; 0: it is not asked for. */
-uint64_t calibrate_routing_bytes(const struct calibration *c, const struct moe_corpus *corpus);
+int calibrate_savings(struct calibration *c, struct moe_err *err);
+/* Bytes that the last two take on some texts; 0: neither is asked for. */
+uint64_t calibrate_decoding_bytes(const struct calibration *c, const struct moe_corpus *corpus);
 
 #endif

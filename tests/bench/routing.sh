@@ -1,91 +1,79 @@
 #!/bin/sh
-# Cache-aware routing beside what else saves loads by changing results: skipping, low precision
-# (HOBBIT's) and pre-calculation (DAOP's). The bundled model decodes texts token by token with experts
-# of 4 bits (2 for the low precision) in caches of about 1 and 2 tokens' demand; per way the nats that
-# it loses over lru without any of them, the bytes that it loads a token, and shares of activations.
-# Then, at equal losses, the bytes between the two neighbouring values of each way.
+# What loading less than routers ask for loses and saves. First every way that moe-calibrate knows, in caches of
+# SIZES, chosen on calibration texts and checked on others; beside them DAOP's replacement, which it leaves out. Then
+# what moe-plan --tolerance makes of these for the larger cache and a link of RATE, run on the texts of the check:
+# nats over the exact plan's, bytes and tokens a second.
 #
-#   DOCUMENTS=4 tests/bench/routing.sh        of each of the three texts; minutes
+#   MODEL=build/models/tiny-moe DOCUMENTS=4 SIZES=1.2M,2.4M RATE=100MB/s tests/bench/routing.sh      minutes
 #
-# Losses and bytes do not depend on the machine or its load; nothing here predicts or prefetches, so no
-# clock takes part. (DAOP's predictions do not wait for one either.) A model widened from the bundled one
-# (tests/tools/widen) routes and loses as it does and loads in proportion: it would say the same.
+# Losses and bytes of the first table depend on neither machine nor load: nothing there is predicted. Those of plans that
+# prefetch do, a little.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 bin=${BIN:-$BUILD/bin}
+MODEL=${MODEL:-$BUILD/models/tiny-moe}
+SIZES=${SIZES:-1.2M,2.4M}
+RATE=${RATE:-100MB/s}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' HUP INT TERM
 
-"$bin/moe-quantize" -q --experts 4,2 -o "$dir/42.moe" "${BUILD:-build}/models/tiny-moe"
-for text in stories math code; do
-    awk -v n="${DOCUMENTS:-4}" '/^<\|endoftext\|>$/ { k++ } k < n' "tests/data/$text.valid.txt"
-    echo '<|endoftext|>'
-done >"$dir/texts"
-"$bin/moe-profile" -q "$dir/42.moe" --text tests/data/stories.calib.txt --text tests/data/math.calib.txt \
-    --text tests/data/code.calib.txt --max-tokens 32 --max-windows 1 -o "$dir/stats.yaml"
+some() { # KIND: the first documents of each text
+    for text in stories math code; do
+        awk -v n="${DOCUMENTS:-4}" '/^<\|endoftext\|>$/ { k++ } k < n' "tests/data/$text.$1.txt"
+        echo '<|endoftext|>'
+    done
+}
+some calib >"$dir/calib.txt"
+some valid >"$dir/valid.txt"
+"$bin/moe-quantize" -q --experts 4,2 -o "$dir/42.moe" "$MODEL"
+"$bin/moe-calibrate" -q "$dir/42.moe" --text "$dir/calib.txt" --check "$dir/valid.txt" --expert-memory "$SIZES" \
+    --without bits,fate,hobbit -o "$dir/map.yaml"
+"$bin/moe-calibrate" --show "$dir/map.yaml"
 
-# measure KIND VALUE SIZE [OPTION]...: "KIND VALUE nats MB low% skipped% others% host%".
-measure() {
-    kind=$1 value=$2 size=$3
-    shift 3
-    nats=$("$bin/moe-run" "$dir/42.moe" --perplexity "$dir/texts" --prompt-share 0 --json \
-        --expert-memory "$size" --stats-json "$dir/stats.json" "$@" |
-        sed 's/.*"nll": \([0-9.]*\),.*/\1/')
-    awk -v kind="$kind" -v value="$value" -v nats="$nats" -F'[:,]' '
+# run OPTION...: the texts of the check decoded token by token; sets nats, and of statistics MB, shares, tokens a second.
+run() {
+    nats=$("$bin/moe-run" -q "$dir/42.moe" --kv f32 --perplexity "$dir/valid.txt" --prompt-share 0 --json \
+        --stats-json "$dir/stats.json" "$@" | sed 's/.*"nll": \([0-9.]*\),.*/\1/')
+    # shellcheck disable=SC2046
+    set -- $(awk -F'[:,]' '
         { gsub(/[ "]/, "", $1); if (!($1 in n)) n[$1] = $2 }
-        END {
-            a = n["expert_activations"] / 100
-            printf "%s %s %s %.4f %.1f %.1f %.1f %.1f\n", kind, value, nats, n["bytes_per_token"] / 1e6,
-                n["low_precision"] / a, n["skipped"] / a, n["substituted"] / a,
-                (n["host_computed"] + n["precalculated"]) / a
-        }' "$dir/stats.json"
+        /"decode"/ { decoding = 1 } decoding && /tokens_per_second/ && !speed { speed = $2 + 0 }
+        END { a = n["expert_activations"] / 100
+              printf "%.4f %.1f %.1f\n", n["bytes_per_token"] / 1e6,
+                  (n["low_precision"] + n["skipped"] + n["substituted"] + n["precalculated"]) / a, speed }' "$dir/stats.json")
+    mb=$1 changed=$2 speed=$3
 }
+over() { awk -v a="$nats" -v b="$1" 'BEGIN { printf "%+.2f%%", 100 * (a / b - 1) }'; }
 
-curves() { # SIZE
-    measure lru - "$1" --strategy lru
-    for lambda in 0.1 0.2 0.3 0.5 0.7 1; do
-        measure prefer-cached $lambda "$1" --strategy lru+prefer-cached=$lambda
-    done
-    for lambda in 0.3 0.5 1; do
-        measure prefer-cached:2 $lambda "$1" --strategy lru+prefer-cached=$lambda:2
-    done
-    for share in 5% 10% 20% 30%; do
-        measure skip-below $share "$1" --strategy lru+skip-below=$share
-    done
-    for t1 in 0.9 0.8 0.7 0.6 0.4; do
-        measure hobbit $t1 "$1" --strategy "hobbit+predict=none+skip-below=0+on-miss=load-low:$t1"
-    done
-    measure hobbit+skip 0.6 "$1" --strategy hobbit+predict=none
-    measure daop - "$1" --strategy daop --statistics "$dir/stats.yaml" --device test:4,2GB/s
-    measure daop most:1 "$1" --strategy daop+degrade-most=1 --statistics "$dir/stats.yaml" \
-        --device test:4,2GB/s
+"$bin/moe-profile" -q "$dir/42.moe" --text "$dir/calib.txt" --max-tokens 32 --max-windows 4 -o "$dir/stats.yaml" \
+    --trace "$dir/trace"
+largest=${SIZES##*,}
+run --strategy lru --expert-memory "$largest"
+exact=$nats
+printf '\nDAOP in %s\n' "$largest"
+for most in 0 1; do
+    run --strategy "daop+degrade-most=$most" --statistics "$dir/stats.yaml" --device test:4,2GB/s \
+        --expert-memory "$largest"
+    echo "degrade-most=$most: loses $(over "$exact"), changes $changed%"
+done
+
+printf '\nPlans for %s at %s\n%-10s %9s %9s %9s %10s %10s  %s\n' "$largest" "$RATE" tolerance loss MB/token changed \
+    tokens/s planned strategy
+plan() { # TOLERANCE OPTION...
+    tolerance=$1
+    shift
+    "$bin/moe-plan" -q "$dir/42.moe" --expert-memory "$largest" --stats "$dir/stats.yaml" --trace "$dir/trace" \
+        --device-profile "$dir/device.yaml" --link-rate "$RATE" -o "$dir/plan.yaml" "$@"
+    run --plan "$dir/plan.yaml" --link-rate "$RATE"
+    [ "$tolerance" != none ] || exact=$nats
+    printf '%-10s %9s %9s %8s%% %10s %10.1f  %s\n' "$tolerance" "$(over "$exact")" "$mb" "$changed" "$speed" \
+        "$(sed -n 's/^  decode_tokens_per_second: //p' "$dir/plan.yaml" | head -1)" \
+        "$("$bin/moe-plan" --explain "$dir/plan.yaml" | sed -n '/spells it/,$p' | sed '1d' | tr -d ' \n')"
 }
-
-for size in 1.2M 2.4M; do
-    curves $size >"$dir/rows"
-    awk -v size=$size '
-        NR == 1 { base = $3; printf "== --expert-memory %s: lru %.4f nats, %.3f MB a token\n", size, $3, $4
-                  printf "%-16s %6s %8s %10s %6s %6s %6s %6s\n", "way", "value", "loss", "MB/token",
-                         "low", "left", "others", "host" }
-        { printf "%-16s %6s %+7.2f%% %10.4f %5.1f%% %5.1f%% %5.1f%% %5.1f%%\n", $1, $2,
-              100 * ($3 / base - 1), $4, $5, $6, $7, $8 }' "$dir/rows"
-    awk '
-        NR == 1 { base = $3; all = $4; next }
-        { loss = 100 * ($3 / base - 1)
-          if (!($1 in seen)) { seen[$1] = 1; way[++n] = $1; last_loss[$1] = 0; last[$1] = all }
-          for (i = 1; i <= 4; i++)
-              if (!(($1, i) in at) && last_loss[$1] <= want[i] && loss > want[i])
-                  at[$1, i] = last[$1] + ($4 - last[$1]) * (want[i] - last_loss[$1]) / (loss - last_loss[$1])
-          if (loss >= last_loss[$1]) { last_loss[$1] = loss; last[$1] = $4 } else last[$1] = $4
-        }
-        BEGIN { split("0.5 1 2 5", want, " ") }
-        END { printf "MB/token at a loss of     0.5%%       1%%       2%%       5%%\n"
-              for (w = 1; w <= n; w++) {
-                  if (way[w] ~ /daop|hobbit\+/) continue
-                  printf "%-20s", way[w]
-                  for (i = 1; i <= 4; i++)
-                      if ((way[w], i) in at) printf " %9.4f", at[way[w], i]; else printf " %9s", "-"
-                  printf "\n" } }' "$dir/rows"
+"$bin/moe-profile" -q --device "$dir/42.moe" -o "$dir/device.yaml"
+plan none
+for tolerance in 0.5% 1% 2%; do
+    plan $tolerance --calibration "$dir/map.yaml" --tolerance $tolerance
 done

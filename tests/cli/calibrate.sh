@@ -268,6 +268,31 @@ error_line 2 "moe-run: option --prefer-cached: its strongest 4 experts stay*noth
     "a preference that cannot change anything"
 run aware --prefer-cached auto --calibration "$tmp/one.yaml"
 error_line 2 "moe-run: option --prefer-cached auto: no bit map says how much*" "a map without a lambda"
+# Ways to load less: what the map says one loses and loads is what moe-run measures.
+run calibrate --expert-memory 4M,1M -o "$tmp/x"
+error_line 2 "moe-calibrate: option --expert-memory: '4M,1M' is not a list of up to 4 rising sizes*" "sizes that fall"
+run calibrate --without bits,all -o "$tmp/x"
+error_line 2 'moe-calibrate: --without takes bits, fate or hobbit*' "nothing that can be left out"
+run "$bin/moe-calibrate" "$tmp/all.moe" --text "$tmp/one.txt" --max-tokens 12 --max-windows 1 --tolerance 500% \
+    --without bits,fate,hobbit --expert-memory 1M,4M -o "$tmp/savings.yaml"
+expect_exit 0 "ways to load less"
+expect_stderr_like '*savings.yaml: what loading less loses, in 2 caches*' "... and nothing else"
+run "$bin/moe-calibrate" --show "$tmp/savings.yaml"
+expect_stdout_like '*Loading less, in a cache of 1.00 MiB (* a token are loaded where nothing*lru+skip-below=20%*Loading less, in a cache of 4.00 MiB*' \
+    "--show tells them"
+check "five kinds of ways were tried in each" [ "$(grep -c 'lru+skip-below=15%+prefer-cached=0.2$\|lru+prefer-cached=0.2$\|lru+skip-below=20%$\|load-low:0.8$\|load-low:0.8+skip' "$out")" -ge 10 ]
+way() { # MEMBER: of the first cache's lru+skip-below=0.2
+    "$bin/moe-calibrate" --show --json "$tmp/savings.yaml" |
+        sed 's/.*"savings":\[//' | tr '{' '\n' | grep -A 1 '"strategy":"lru+skip-below=20%"' | head -n 2 | tr -d '\n' |
+        sed -n "s/.*\"$1\":\([0-9.e+-]*\).*/\1/p"
+}
+measured=$("$bin/moe-run" "$tmp/all.moe" --kv f32 --perplexity "$tmp/one.txt" --max-doc-tokens 12 --max-windows 1 --prompt-share 0 \
+    --json --expert-memory 1M --strategy lru+skip-below=20% --stats-json "$tmp/skip.json" | sed 's/.*"nll": \([0-9.]*\),.*/\1/')
+said=$(way nats_per_token)
+check "moe-run has the map's nats ($said) of skipping" \
+    awk "BEGIN { exit !(\"$said\" != \"\" && $measured - ${said:-0} < 2e-6 && ${said:-0} - $measured < 2e-6) }"
+check "... and its bytes a token" grep -q "\"bytes_per_token\": $(printf '%.0f' "$(way bytes_per_token)")" "$tmp/skip.json"
+
 # A tolerance that holds on the texts and not on the checks: said first, with what would, and exit 4.
 first() { awk '/^<\|endoftext\|>$/ { if (++n == 6) exit } { print }' "$1"; }
 first tests/data/math.calib.txt >"$tmp/choose.txt"

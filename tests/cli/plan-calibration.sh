@@ -72,7 +72,7 @@ check "... and what was measured" grep -q \
 run "$plan" --explain "$tmp/hobbit.yaml"
 tr -s ' \n' ' ' <"$out" >"$tmp/words"
 check "... which the explanation tells" matches "$tmp/words" \
-    "*What the model says may change through --on-miss: at worst +1.25% (+-0.25) nats/token, 3.5% other top tokens. Measured on 4321 tokens of math.calib.txt*"
+    "*Inexact: what the model says may change through --on-miss: at worst +1.25% (+-0.25) nats/token, 3.5% other top tokens. Measured on 4321 tokens of math.calib.txt*"
 check "... on two screens and a half" [ "$(wc -l <"$out")" -le 120 ]
 run "$plan" --explain "$tmp/hobbit.yaml" --json
 expect_stdout_like '*"losses":\[{"part":"on-miss"*' "... and the JSON"
@@ -113,6 +113,47 @@ check "... and it is no slower for it" awk -v a="$(speed "$tmp/auto.yaml")" \
 map "$model" 2.5 0.75 2 >"$tmp/worse.yaml"
 make_plan -q --calibration "$tmp/worse.yaml" -o "$tmp/auto.yaml"
 check "not above the tolerance" sh -c "! grep -q 'load-low' '$tmp/auto.yaml'"
+
+# Within a tolerance it loads less: by ways that the map measured in caches like the plan's.
+make_plan -q --calibration "$tmp/map.yaml" --tolerance 1% -o "$tmp/x"
+error_line 2 "moe-plan: $tmp/map.yaml: does not say what loading less loses*(moe-calibrate --expert-memory SIZE measures it)" \
+    "a map without such measurements"
+savings() { # MAP LOSS SIZE...
+    cat "$1" && echo "savings:" && loss=$2 && shift 2
+    for size; do
+        echo "  - {cache_bytes: $size, low: \"2\", exact_bytes_per_token: 900000, ways: [" \
+            "{strategy: lru+skip-below=0.2, bytes_per_token: 600000, changed_share: 0.2, loss: $(loss 77 "$loss")}," \
+            "{strategy: lru+skip-below=0.4, bytes_per_token: 300000, changed_share: 0.4, loss: $(loss 77 9)}]}"
+    done
+}
+savings "$tmp/map.yaml" 0.9 500000 1000000 2000000 4000000 >"$tmp/savings.yaml"
+make_plan -q --calibration "$tmp/savings.yaml" --tolerance 1% -o "$tmp/tolerant.yaml"
+expect_exit 0 "a tolerance"
+check "... is used by what is within it" sh -c \
+    "grep -q 'skip-below: \"\{0,1\}20%' '$tmp/tolerant.yaml' && ! grep -q 'load-low\|hybrid' '$tmp/tolerant.yaml'"
+check "... and faster" awk -v a="$(speed "$tmp/tolerant.yaml")" -v b="$(speed "$tmp/exact.yaml")" 'BEGIN { exit !(a > 1.02 * b) }'
+run "$plan" --explain "$tmp/tolerant.yaml"
+tr -s ' \n' ' ' <"$out" >"$tmp/words"
+check "... which is explained as inexact" matches "$tmp/words" \
+    "*Inexact: what the model says may change through --skip-below: +0.9% (+-0.25) nats/token*where --tolerance allowed 1%. Measured on 77 tokens of math.calib.txt*"
+run "$bin/moe-run" -q "$two" --plan "$tmp/tolerant.yaml" --memory "${memory}M" -p "One and" -n 8 --temp 0 --stats-json "$tmp/stats.json"
+expect_exit 0 "moe-run follows it"
+check "... and its statistics name it inexact" grep -q '"why": "--skip-below 20%"' "$tmp/stats.json"
+run "$bin/moe-run" -q "$two" --plan "$tmp/tolerant.yaml" --exact -p "One and" -n 8
+error_line 2 "moe-run: *--exact forbids*--skip-below 20%*" "... but not with --exact"
+make_plan -q --calibration "$tmp/savings.yaml" --tolerance 0.5% -o "$tmp/less.yaml"
+check "what loses more is not used" [ "$(grep -c 'skip-below\|^losses' "$tmp/less.yaml")" = 0 ]
+savings "$tmp/map.yaml" 0.9 99000000 >"$tmp/far.yaml"
+make_plan --calibration "$tmp/far.yaml" --tolerance 1% -o "$tmp/less.yaml"
+expect_stderr_like "*nothing is approximated: no way to load less within the tolerance is faster here ($tmp/far.yaml measured caches of 94.41 MiB; the plan's has *" \
+    "nor what was measured in another cache"
+for args in "--exact" "--strategy fate"; do
+    # shellcheck disable=SC2086
+    make_plan --calibration "$tmp/savings.yaml" --tolerance 1% $args -o "$tmp/x"
+    error_line 2 "moe-plan: options --tolerance and ${args%% *} exclude each other*" "--tolerance with $args"
+done
+make_plan --calibration "$tmp/savings.yaml" --tolerance 1% --cache lru -o "$tmp/x"
+error_line 2 "moe-plan: option --tolerance: it chooses the strategy's parts, none may be given" "... or a part"
 
 # Maps that do not fit.
 map "0123456789abcdef" 1.25 0.75 2 >"$tmp/other.yaml"

@@ -20,8 +20,8 @@ wrong "options of collections" "option --costs goes with --coe*" x.moe --memory 
 wrong "executors that are none" "option --executors: 'gpu:3' is not*" --coe "$tmp/a.yaml" --costs $numa \
     --executors gpu:3
 wrong "no executors at all" "option --executors: 'cpu:0' is not*" --coe "$tmp/a.yaml" --costs $numa --executors cpu:0
-wrong "a schedule that is none" "there is no schedule 'lifo'*" --coe "$tmp/a.yaml" --costs $numa --schedule lifo
-wrong "an eviction that is none" "there is no eviction 'x'*" --coe "$tmp/a.yaml" --costs $numa --evict x
+wrong "a schedule that is none" "option --schedule: 'lifo' is not one of fcfs, round-robin, arrange, coserve, home*" --coe "$tmp/a.yaml" --costs $numa --schedule lifo
+wrong "an eviction that is none" "option --evict: 'x' is not one of lru, fifo, two-stage, queue*" --coe "$tmp/a.yaml" --costs $numa --evict x
 wrong "a task that is none" "option --simulate: 'many' is not*" --coe "$tmp/a.yaml" --costs $numa --simulate many
 wrong "--json of a plan" "option --json goes with --explain or --simulate*" --coe "$tmp/a.yaml" --costs $numa --json
 wrong "a schedule beside all of them" "options --schedule and --simulate exclude*" --coe "$tmp/a.yaml" \
@@ -77,6 +77,12 @@ run "$plan" --coe "$tmp/a.yaml" --costs $numa --executors cuda:3 --window 30 --s
 check "a wider window" [ "$(sed -n '/^Experts in memory/,$p' "$out" | sed -n '2p' | awk '{ print $1 }')" = 30 ]
 run "$plan" --coe "$tmp/a.yaml" --costs $uma --memory 6G --executors cuda:1
 expect_stdout_like "Plan for *in 6.00*GiB*Executors*" "less memory"
+check "each combination of executors has one row" [ -z "$(awk '/^Executors; experts/ { rows = 1; next } /^$/ { rows = 0 }
+    rows { sub(/;.*/, ""); print $1, $2, $3, $4 }' "$out" | sort | uniq -d)" ]
+run "$plan" --coe "$tmp/a.yaml" --costs $uma --memory 1400M
+tr -s ' \n' ' ' <"$out" >"$tmp/words"
+check "batches of one have a reason" matches "$tmp/words" \
+    "*cuda: each executor's memory for batches, * MiB, has no room for a whole request of resnet101, which takes * MiB, so these are computed one by one.*"
 
 # Systems side by side.
 systems="samba samba-fifo samba-parallel none em em+ra casual coserve coserve+next next+home next+queue next+both fcfs+two-stage"

@@ -55,6 +55,13 @@ cp "$out" "$tmp/answer"
 with=$(hits --learn "$tmp/a.learnt")
 check "a run that goes on from it finds more ($without, $with)" [ "$with" -gt "$without" ]
 check "... and says the same" cmp -s "$out" "$tmp/answer"
+planned() { # MOE-PLAN OPTION...: hits of a plan
+    "$bin/moe-plan" -q "$tiny" --memory 20M --strategy lru+cache=learned --trace "$tmp/a.trace" --layer-seconds 2e-4 \
+        --link-rate 200MB/s -o "$tmp/learnt.yaml" "$@"
+    sed -n 's/^  hit_rate: //p' "$tmp/learnt.yaml" | head -1
+}
+check "a plan for such runs expects more" awk -v a="$(planned)" -v b="$(planned --learn "$tmp/a.learnt")" \
+    'BEGIN { exit !(a > 0 && b > a) }'
 learns "$tmp/a.trace" "$tmp/a.txt" -o "$tmp/x.learnt"
 error_line 3 "moe-profile: $tmp/a.txt: *" "what is no trace"
 check "... leaves no file" [ ! -e "$tmp/x.learnt" ]

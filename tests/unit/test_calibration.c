@@ -148,9 +148,9 @@ static void losses_are_bounds(void **state)
 static int check(const struct moe_map *map, bool measured, const char *words, uint32_t high,
                  uint32_t low, struct moe_err *err)
 {
-    const struct moe_calibration c = {map, measured};
+    const struct moe_calibration c = {.map = map, .measured = measured};
     struct moe_strategy s = calibrated(map, words);
-    return moe_calibration_check(&c, &s, &inventory, high, low, err);
+    return moe_calibration_check(&c, &s, &inventory, 0, high, low, err);
 }
 
 static void no_more_than_was_measured(void **state)
@@ -241,12 +241,118 @@ static void packs_have_what_was_measured(void **state)
     moe_inventory_release(&other);
 }
 
+/* ---- Ways to load less ---- */
+
+static void add_way(struct moe_map_savings *at, const char *strategy, double bytes, double loss,
+                    double check)
+{
+    struct moe_map_saving *way = &at->ways[at->n_ways++];
+    snprintf(way->strategy, sizeof way->strategy, "%s", strategy);
+    way->bytes_per_token = bytes;
+    way->loss = (struct moe_loss){.tokens = 9, .nll_percent = loss};
+    way->check = (struct moe_loss){.tokens = check > 0, .nll_percent = check};
+}
+
+/* Through caches of 1000 and 1500 bytes; skipping more loses less in the larger one. */
+static struct moe_map with_savings(void)
+{
+    struct moe_map map = found();
+    map.n_savings = 2;
+    map.savings[0] = (struct moe_map_savings){.cache_bytes = 1000, .low = 2};
+    map.savings[1] = (struct moe_map_savings){.cache_bytes = 1500, .low = 2};
+    for (int i = 0; i < 2; i++) {
+        add_way(&map.savings[i], "lru+skip-below=0.1", 90, i ? 0.2 : 0.4, 0);
+        add_way(&map.savings[i], "lru+skip-below=0.2", 80, i ? 0.6 : 0.8, 0.9);
+        add_way(&map.savings[i], "lru+skip-below=0.3", 70, i ? 0.9 : 1.5, 0);
+        add_way(&map.savings[i], "lru+prefer-cached=0.3", 75, 0.7, 0);
+        add_way(&map.savings[i], "lru+prefer-cached=0.4", 60, 0.9, 1.2);
+        add_way(&map.savings[i], "lru+on-miss=load-low:0.6+low-pool=0.2", 85, 1, 0);
+    }
+    return map;
+}
+
+static double saving_of(const struct moe_map *map, const char *words, uint64_t cache_bytes,
+                        const char *high, const char *low)
+{
+    struct moe_strategy s = calibrated(map, words);
+    const struct moe_loss *l = moe_calibration_saving(map, &s, cache_bytes, high, low);
+    return l ? l->nll_percent : -1;
+}
+
+/* The worse one of texts and checks, in the caches around the plan's; nothing beyond them. */
+static void a_saving_is_known_near_its_cache(void **state)
+{
+    struct moe_map map = with_savings();
+    assert_true(saving_of(&map, "lru+skip-below=0.3", 1000, "8", "2") == 1.5);
+    assert_true(saving_of(&map, "lru+skip-below=0.3", 1200, "8", "2") == 1.5);
+    assert_true(saving_of(&map, "lru+skip-below=0.3", 1500, "8", "2") == 0.9);
+    assert_true(saving_of(&map, "lru+skip-below=0.3", 3000, "8", "2") == 0.9);
+    assert_true(saving_of(&map, "lru+skip-below=0.3", 3001, "8", "2") == -1);
+    assert_true(saving_of(&map, "lru+skip-below=0.3", 500, "8", "2") == 1.5);
+    assert_true(saving_of(&map, "lru+skip-below=0.3", 499, "8", "2") == -1);
+    assert_true(saving_of(&map, "lru+skip-below=0.2", 1000, "8", "2") == 0.9);
+    assert_true(saving_of(&map, "fate+prefill=popularity+cache-bits=0+skip-below=0.3", 1000, "8",
+                          "4") == 1.5);
+    assert_true(saving_of(&map, "lru+skip-below=0.25", 1000, "8", "2") == -1);
+    assert_true(saving_of(&map, "lru+skip-below=0.3+prefer-cached=0.3", 1000, "8", "2") == -1);
+    assert_true(saving_of(&map, "lru+on-miss=load-low:0.6+low-pool=0.3", 1000, "8", "2") == 1);
+    assert_true(saving_of(&map, "lru+on-miss=load-low:0.6+low-pool=0.3", 1000, "8", "4") == -1);
+    assert_true(saving_of(&map, "lru+skip-below=0.3", 1000, "4", "2") == -1);
+    assert_true(saving_of(&map, "lru", 1000, "8", "2") == -1);
+}
+
+/* Of each kind of ways the one that loads least within the tolerance. */
+static void ways_within_a_tolerance(void **state)
+{
+    struct moe_map map = with_savings();
+    struct moe_calibration c = {&map, true, 1};
+    struct moe_strategy ways[MOE_MAX_WAYS], taken;
+    struct moe_err err = {0};
+    uint32_t n;
+    assert_ok(moe_calibration_ways(&c, &inventory, 1000, ways, &n, &err), &err);
+    assert_int_equal(n, 3);
+    assert_true(ways[0].skip_below == 0.2 && ways[1].prefer == 0.3 && ways[2].high_up_to == 0.6);
+    assert_ok(moe_calibration_ways(&c, &inventory, 1500, ways, &n, &err), &err);
+    assert_true(n == 3 && ways[0].skip_below == 0.3);
+    assert_ok(moe_calibration_ways(&c, &inventory, 4000, ways, &n, &err), &err);
+    assert_int_equal(n, 0);
+
+    /* What approximates takes their place, all else stays. */
+    assert_ok(moe_calibration_ways(&c, &inventory, 1000, ways, &n, &err), &err);
+    assert_true(moe_strategy_find("hobbit", &taken));
+    moe_calibration_take(&taken, &ways[1]);
+    assert_ok(moe_strategy_settle(&taken, &err), &err);
+    assert_true(taken.prefer == 0.3 && taken.skip_below == 0 &&
+                taken.miss_precision == MOE_MISS_BEST && taken.cache == &moe_policy_hobbit);
+    assert_ok(moe_calibration_check(&c, &taken, &inventory, 1000, 0, 2, &err), &err);
+    moe_calibration_take(&taken, &ways[2]);
+    assert_ok(moe_strategy_settle(&taken, &err), &err);
+    assert_true(taken.prefer == 0 && taken.high_up_to == 0.6 && taken.low_pool == 0.2);
+    assert_ok(moe_calibration_check(&c, &taken, &inventory, 1000, 0, 2, &err), &err);
+    assert_fails(moe_calibration_check(&c, &taken, &inventory, 4000, 0, 2, &err), MOE_ERR_USAGE,
+                 "no measurement within 1 of what strategy hobbit", &err);
+    c.tolerance = 0.9;
+    assert_fails(moe_calibration_check(&c, &taken, &inventory, 1000, 0, 2, &err), MOE_ERR_USAGE,
+                 "no measurement within 0.9", &err);
+    moe_strategy_find("lru", &taken);
+    assert_ok(moe_strategy_settle(&taken, &err), &err);
+    assert_ok(moe_calibration_check(&c, &taken, &inventory, 4000, 0, 2, &err), &err);
+
+    snprintf(map.savings[0].ways[0].strategy, MOE_MAP_WAY, "lru+skip=1");
+    assert_fails(moe_calibration_ways(&c, &inventory, 1000, ways, &n, &err), MOE_ERR_USAGE, "skip",
+                 &err);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_take_what_was_found),     cmocka_unit_test(losses_are_bounds),
-        cmocka_unit_test(no_more_than_was_measured),    cmocka_unit_test(the_named_may_do_more),
+        cmocka_unit_test(rows_take_what_was_found),
+        cmocka_unit_test(losses_are_bounds),
+        cmocka_unit_test(no_more_than_was_measured),
+        cmocka_unit_test(the_named_may_do_more),
         cmocka_unit_test(packs_have_what_was_measured),
+        cmocka_unit_test(a_saving_is_known_near_its_cache),
+        cmocka_unit_test(ways_within_a_tolerance),
     };
     return cmocka_run_group_tests_name("calibration", tests, set_up, tear_down);
 }

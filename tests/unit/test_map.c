@@ -105,6 +105,17 @@ static void assert_same_choices(const struct moe_map *a, const struct moe_map *b
         SAME(routing.points[i].replaced_share);
         assert_same_loss(&a->routing.points[i].loss, &b->routing.points[i].loss);
     }
+    SAME(n_savings);
+    for (uint32_t i = 0; i < a->n_savings; i++) {
+        SAME(savings[i].cache_bytes), SAME(savings[i].low), SAME(savings[i].n_ways);
+        SAME(savings[i].exact_bytes_per_token);
+        for (uint32_t w = 0; w < a->savings[i].n_ways; w++) {
+            SAME_TEXT(savings[i].ways[w].strategy), SAME(savings[i].ways[w].bytes_per_token);
+            SAME(savings[i].ways[w].changed_share);
+            assert_same_loss(&a->savings[i].ways[w].loss, &b->savings[i].ways[w].loss);
+            assert_same_loss(&a->savings[i].ways[w].check, &b->savings[i].ways[w].check);
+        }
+    }
 }
 
 static void assert_same_map(const struct moe_map *a, const struct moe_map *b)
@@ -603,6 +614,24 @@ static void damage_of_fate_and_hobbit_is_named(void **state)
     scores_refused("1e308, 1e308", "'scores' must sum to 1, not inf");
 }
 
+static void damage_of_savings_is_named(void **state)
+{
+#define SAVINGS(bytes, rest)                                                                       \
+    "{cache_bytes: " bytes ", low: \"2\", exact_bytes_per_token: 7" rest "}"
+    refused(10, "savings: [" SAVINGS("5", "") ", " SAVINGS("5", "") "]",
+            "'cache_bytes' must be rising");
+    refused(10, "savings: [" SAVINGS("0", "") "]", "'cache_bytes' must be at least 1");
+    refused(10, "savings: [{cache_bytes: 5, low: \"3\"}]", "'3' is none of the variants");
+    refused(10,
+            "savings: [" SAVINGS("5", ", ways: [{strategy: lru, bytes_per_token: 1, "
+                                      "changed_share: 0.5}]") "]",
+            "'lru' has no 'loss'");
+    refused(10,
+            "savings: [" SAVINGS("5", ", ways: [{strategy: lru, bytes_per_token: 1, "
+                                      "changed_share: 1.5}]") "]",
+            "'changed_share' must be from 0 to 1");
+}
+
 static void files_that_are_no_map_are_refused(void **state)
 {
     struct moe_err err = {0};
@@ -843,6 +872,7 @@ int main(void)
         cmocka_unit_test(damage_of_importances_is_named),
         cmocka_unit_test(damage_of_the_choice_is_named),
         cmocka_unit_test(damage_of_fate_and_hobbit_is_named),
+        cmocka_unit_test(damage_of_savings_is_named),
         cmocka_unit_test(files_that_are_no_map_are_refused),
         cmocka_unit_test(what_is_cut_off_is_refused),
         cmocka_unit_test(shapes_that_do_not_fit_are_refused),

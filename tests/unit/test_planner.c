@@ -657,6 +657,41 @@ static void trials_ahead_are_those_asked_for(void **state)
     end(&p);
 }
 
+/* What caches learn of the same choices is found out once, and comes to the same figures. */
+static void trials_share_what_caches_learn(void **state)
+{
+    static const char *const words[] = {
+        "lru cache=learned",
+        "lru cache=learned skip-below=0.3",
+        "prefetch cache=learned",
+        "prefetch predict=gate-ahead:3 cache=learned",
+        "prefetch predict=gate-residual prefetch=all,measured cache=learned",
+        "lru cache=learned prefer-cached=0.5",
+        "lru cache=transition",
+    };
+    struct moe_err err = {0};
+    struct planning p;
+    begin(&p, "lru", 1.5, 0.6);
+    struct moe_planner alone = p.planner;
+    assert_ok(moe_trials_open(&p.planner.trials, &p.planner, &err), &err);
+    for (int time = 0; time < 2; time++) {
+        p.planner.batch = alone.batch = time ? 3 : 0;
+        for (size_t i = 0; i < N_ITEMS(words); i++) {
+            const struct moe_strategy s = strategies_options(&fixture, words[i], 1).strategy;
+            for (uint32_t size = 1; size < 4; size++) {
+                const uint64_t bytes = size * 5 * fixture.slot_bytes;
+                struct moe_trial_run a, b;
+                assert_ok(moe_planner_try(&alone, &s, bytes, 0, &a, NULL, &err), &err);
+                assert_ok(moe_planner_try(&p.planner, &s, bytes, 0, &b, NULL, &err), &err);
+                if (memcmp(&a.simulated, &b.simulated, sizeof a.simulated) != 0)
+                    fail_msg("%s in %u slots comes to something else", words[i], size * 5);
+            }
+        }
+    }
+    moe_trials_close(p.planner.trials);
+    end(&p);
+}
+
 static void nothing_runs_in_no_memory(void **state)
 {
     struct moe_err err = {0};
@@ -714,7 +749,7 @@ static void a_calibration_allows_what_it_measured(void **state)
         struct planning p;
         begin(&p, "lru", 1.5, 3); /* loads take long */
         const struct moe_map map = measured(p.planner.inventory, within ? 1.5 : 2.5);
-        const struct moe_calibration calibration = {&map, true};
+        const struct moe_calibration calibration = {.map = &map, .measured = true};
         p.planner.calibration = &calibration;
         assert_ok(moe_plan_new(&plan, LAYERS, EXPERTS, TOP_K, &err), &err);
         assert_ok(moe_planner_search(&p.planner, plan, &best, &err), &err);
@@ -744,6 +779,54 @@ static void a_calibration_allows_what_it_measured(void **state)
     }
 }
 
+/* Loads less as far as the map measured a loss within the tolerance in such a cache, is faster for
+ * it, and says so. */
+static void a_tolerance_is_used_up(void **state)
+{
+    double speed[3];
+    for (int i = 0; i < 3; i++) {
+        struct moe_err err = {0};
+        struct moe_plan *plan = NULL;
+        struct moe_strategy best;
+        struct planning p;
+        begin(&p, "lru", 1.5, 3); /* loads take long */
+        struct moe_map map = measured(p.planner.inventory, 1.5);
+        struct moe_calibration calibration = {.map = &map, .measured = true, .tolerance = 1};
+        struct moe_fitted f;
+        assert_ok(p.planner.fitter.fit(p.planner.fitter.ctx, &p.options.strategy, NULL, &f, &err),
+                  &err);
+        const uint64_t cached =
+            f.pools.pools[0].n_cache * p.planner.inventory->classes[0].slot_bytes;
+        map.n_savings = 1;
+        map.savings[0] = (struct moe_map_savings){
+            .cache_bytes = i == 2 ? 5 * cached : cached, .low = 1, .n_ways = 2};
+        map.savings[0].ways[0] = (struct moe_map_saving){
+            "lru+skip-below=0.3", 10, 0.5, {.tokens = 66, .nll_percent = i ? 0.9 : 1.1}, {0}};
+        map.savings[0].ways[1] = (struct moe_map_saving){
+            "lru+skip-below=0.5", 5, 0.7, {.tokens = 66, .nll_percent = 1.5}, {0}};
+        p.planner.calibration = &calibration;
+        assert_ok(moe_plan_new(&plan, LAYERS, EXPERTS, TOP_K, &err), &err);
+        assert_ok(moe_planner_search(&p.planner, plan, &best, &err), &err);
+        assert_ok(moe_planner_make(&p.planner, &best, plan, &err), &err);
+        speed[i] = plan->expected.decode_tokens_per_second;
+        const struct moe_terms terms = moe_plan_terms(plan);
+        assert_int_equal(moe_exactness_of(&terms).exact, i != 1);
+        assert_int_equal(plan->n_losses, i == 1);
+        if (i == 1) {
+            assert_true(plan->strategy.skip_below == 0.3 && plan->evidence.tolerance == 1);
+            assert_string_equal(plan->losses[0].part, "skip-below");
+            assert_true(plan->losses[0].tokens == 66 && plan->losses[0].nll_percent == 0.9);
+            assert_true(plan->n_memory_steps > 1); /* speeds elsewhere are told all the same */
+            struct moe_plan *again = round_trip(plan);
+            assert_true(again->evidence.tolerance == 1 && again->strategy.skip_below == 0.3);
+            moe_plan_free(again);
+        }
+        moe_plan_free(plan);
+        end(&p);
+    }
+    assert_true(speed[1] > 1.05 * speed[0] && speed[2] == speed[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -757,9 +840,11 @@ int main(void)
         cmocka_unit_test(the_search_finds_the_fastest),
         cmocka_unit_test(threads_do_not_change_a_plan),
         cmocka_unit_test(trials_ahead_are_those_asked_for),
+        cmocka_unit_test(trials_share_what_caches_learn),
         cmocka_unit_test(nothing_runs_in_no_memory),
         cmocka_unit_test(what_may_change_results_is_refused),
         cmocka_unit_test(a_calibration_allows_what_it_measured),
+        cmocka_unit_test(a_tolerance_is_used_up),
     };
     return cmocka_run_group_tests_name("planner", tests, open_all, close_all);
 }
