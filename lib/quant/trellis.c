@@ -157,7 +157,7 @@ static void set_norms(const float *book, uint32_t n, const struct metric *metric
 /* Notes in each lane the entry of a chunk with the least norm - g c; `first` is its number. And for
  * several scales at once: least[i] becomes the least norm - a[i] (g c). */
 #define MOE_SEARCH(columns, scales)                                                                \
-    MOE_CLONES                                                                                 \
+    MOE_CLONES                                                                                     \
     static void search_##columns(const float *book, uint32_t n, const float *norms,                \
                                  const float *g, uint32_t first, struct found *found)              \
     {                                                                                              \
@@ -175,7 +175,7 @@ static void set_norms(const float *book, uint32_t n, const struct metric *metric
         found->score = best;                                                                       \
         found->entry = at;                                                                         \
     }                                                                                              \
-    MOE_CLONES                                                                                 \
+    MOE_CLONES                                                                                     \
     static void try_##columns(const float *book, uint32_t n, const float *norms, const float *g,   \
                               const float *a, lanes *least)                                        \
     {                                                                                              \
