@@ -23,6 +23,7 @@
 #   make deb             Debian packages of the same, in build/deb: moe-toolkit and libmoe-dev;
 #                        check-deb tries them on a bare Debian (root, debootstrap)
 #   make second-model    another trained model, for figures that shall not rest on one (tests/models/second; needs PyTorch)
+#   make check-mpi       ranks of Open MPI on this machine, one of which dies (root: also with networks between them)
 #   make check-slurm     moe-pipeline on a Slurm of two nodes on this machine (root), one of which dies
 #   make format          clang-format over all sources; format-check only looks
 #   make clean           remove the build directory
@@ -32,7 +33,8 @@
 #
 # Knobs: CC, CXX, NVCC, NVCC_OPT, CFLAGS, WERROR=1, SANITIZE=address,undefined|thread, BUILD=dir,
 #        PREFIX=/usr/local, DESTDIR=, V=1 (show commands), CUDA=auto|0|1 (auto: kernels where nvidia-smi finds
-#        a GPU, and in packages where there is a toolkit), CUDA_ARCHS='80 90', LEAVE_OUT='test_x ...' (of make
+#        a GPU, and in packages where there is a toolkit), CUDA_ARCHS='80 90', MPI=auto|0|1 (auto: ranks where mpicc is),
+#        LEAVE_OUT='test_x ...' (of make
 #        asan and tsan), JOBS=N (at a time, of demo, asan, tsan), SHIM=0|1 (make asan with the tests of
 #        kernels/), STRIP=0 (install programs as they are built, for debuggers)
 
@@ -40,6 +42,7 @@ CC ?= cc
 AR ?= ar
 PREFIX ?= /usr/local
 CUDA ?= auto
+MPI ?= auto
 BUILD ?= build
 FUZZ_SECONDS ?= 10
 FUZZ_INPUTS ?= -1
@@ -120,6 +123,12 @@ endef
 
 COMMA := ,
 include kernels/cuda.mk
+include lib/ranks/mpi/mpi.mk
+ifneq ($(CUDA_SO)$(MPI_SO),)
+# Installed programs look for shared objects beside them, those of the tests where they were built.
+BESIDE := -Wl,-rpath,'$$ORIGIN/../lib/moe-toolkit'
+WHERE_BUILT := -Wl,-rpath,$(abspath $(BUILD)/lib/moe-toolkit)
+endif
 
 LIB_SRC := $(sort $(wildcard lib/*/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o) $(if $(CUDA_SO),,$(GPU_OBJ))
@@ -165,7 +174,7 @@ SCRIPTS := $(BUILD)/bin/moe-pipeline
 # What make does without a target, wherever the first rule is.
 .DEFAULT_GOAL := all
 .PHONY: all lib tests tools help
-all: $(PROGRAMS) $(SCRIPTS) $(MODELS)
+all: $(PROGRAMS) $(SCRIPTS) $(MODELS) $(MPI_SO)
 	$(if $(LEFT_OUT),@echo "CUDA kernels are left out: the toolkit is here but no GPU (CUDA=1 compiles them; CUDA=0 does not ask)")
 lib: $(LIBMOE)
 tests: $(TESTS) $(MODELS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD) $(SERVICE_MANAGER) $(BUILD)/tree/installed $(DRAWN)/all
@@ -332,6 +341,7 @@ install: all $(PUBLIC)
 	install -m 644 $(PUBLIC) $(LIBDIR)
 	install -m 644 lib/api/moe.h $(INCLUDEDIR)
 	$(if $(CUDA_SO),install $(if $(filter 1,$(STRIP)),-s) -D -m 644 $(CUDA_SO) $(DESTDIR)$(PREFIX)/lib/moe-toolkit/$(notdir $(CUDA_SO)))
+	$(if $(MPI_SO),install $(if $(filter 1,$(STRIP)),-s) -D -m 644 $(MPI_SO) $(DESTDIR)$(PREFIX)/lib/moe-toolkit/$(notdir $(MPI_SO)))
 	install -m 644 $(EXAMPLES) $(EXAMPLEDIR)
 	$(call fill_in,lib/api/moe.pc.in,$(LIBDIR)/pkgconfig/moe.pc)
 	$(call fill_in,lib/api/moe-config.cmake.in,$(LIBDIR)/cmake/moe/moe-config.cmake)
@@ -359,13 +369,13 @@ uninstall:
 	for page in $(notdir $(PAGES)); do rm -f $(MANDIR)/man$${page##*.}/$$page; done
 	rm -f $(patsubst profiles/%,$(PROFILEDIR)/%,$(SHARED_FILES))
 	rm -f $(LIBDIR)/libmoe.a $(LIBDIR)/pkgconfig/moe.pc $(LIBDIR)/cmake/moe/moe-config*.cmake $(INCLUDEDIR)/moe.h
-	rm -f $(EXAMPLES:tests/clients/%=$(EXAMPLEDIR)/%) $(DESTDIR)$(PREFIX)/lib/moe-toolkit/libmoe-cuda.so
+	rm -f $(EXAMPLES:tests/clients/%=$(EXAMPLEDIR)/%) $(addprefix $(DESTDIR)$(PREFIX)/lib/moe-toolkit/,libmoe-cuda.so libmoe-mpi.so)
 	rm -f $(UNITS:%=$(UNITDIR)/%)
 	rm -f $(addprefix $(BASHDIR)/,$(notdir $(PROGRAMS) $(SCRIPTS)))
 	rm -f $(addprefix $(ZSHDIR)/_,$(notdir $(PROGRAMS) $(SCRIPTS)))
 	rm -f $(patsubst %,$(FISHDIR)/%.fish,$(notdir $(PROGRAMS) $(SCRIPTS)))
 
-.PHONY: deb check-deb check-slurm
+.PHONY: deb check-deb check-mpi check-slurm
 deb: all $(PUBLIC)
 	@echo "Packages $(if $(USE_CUDA),with CUDA kernels for $(CUDA_ARCHS),without CUDA kernels)"
 	@BUILD=$(BUILD) MAKE='$(MAKE)' CC='$(CC)' CUDA=$(if $(USE_CUDA),1,0) CUDA_ARCHS='$(CUDA_ARCHS)' \
@@ -373,6 +383,12 @@ deb: all $(PUBLIC)
 check-deb: deb
 	@sh tests/tools/install-tools.sh debootstrap lintian
 	@BUILD=$(BUILD) sh tests/packages/try.sh
+
+# Ranks of a real MPI, on this machine.
+check-mpi:
+	@sh tests/tools/install-tools.sh libopenmpi-dev openmpi-bin
+	@$(MAKE) --no-print-directory MPI=1 all
+	@BUILD=$(BUILD) sh tests/packages/mpi.sh
 
 # moe-pipeline on a real Slurm: a controller and two nodes on this machine, as root.
 check-slurm: all

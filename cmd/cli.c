@@ -15,7 +15,7 @@
 #include "cli_private.h"
 #include "kern/kern.h"
 
-bool cli_quiet, cli_verbose;
+bool cli_quiet, cli_verbose, cli_mute;
 
 enum { MAX_OPTIONS = 192, FIRST_LONG = 256 };
 
@@ -69,7 +69,8 @@ static void say(const char *format, va_list args, const char *tail)
     cli_progress_done();
     char text[1024];
     vsnprintf(text, sizeof text, format, args);
-    fprintf(stderr, "%s: %s%s\n", program->name, text, tail);
+    if (!cli_mute)
+        fprintf(stderr, "%s: %s%s\n", program->name, text, tail);
 }
 
 int cli_misuse(const char *format, ...)
@@ -104,7 +105,8 @@ static int exit_status(int moe_status)
 int cli_error(const struct moe_err *err)
 {
     cli_progress_done();
-    fprintf(stderr, "%s: %s\n", program->name, err->text);
+    if (!cli_mute)
+        fprintf(stderr, "%s: %s\n", program->name, err->text);
     return exit_status(err->status);
 }
 

@@ -151,6 +151,7 @@ const char *cli_nearest_name(const char *word, const char *const *names);
 bool cli_given(const char *name);
 
 extern bool cli_quiet, cli_verbose; /* -q, -v */
+extern bool cli_mute;               /* another process of the same run has the messages */
 
 /* ---- Messages, all on stderr, one line each, after "NAME: " ---- */
 

@@ -14,6 +14,7 @@
 #include "fmt/json.h"
 #include "grammar/constraint.h"
 #include "kept_models.h"
+#include "ranks/ranks.h"
 #include "repl/repl.h"
 #include "run_modes.h"
 #include "run_options.h"
@@ -33,9 +34,11 @@ struct run {
     struct moe_plan *plan;
     struct moe_stats stats; /* of the whole run */
     struct prompt prompt;
-    uint32_t context;    /* positions */
-    uint64_t may_hold;   /* bytes of a text */
-    uint64_t text_bytes; /* that texts take beside the session */
+    uint32_t context;                /* positions */
+    uint64_t may_hold;               /* bytes of a text */
+    uint64_t text_bytes;             /* that texts take beside the session */
+    struct moe_ranks *ranks;         /* this is rank 0; NULL: it runs alone */
+    struct moe_rank_report *reports; /* [n_ranks - 1] for --stats */
     struct moe_timeline timeline;
     struct measure_trace followed; /* of --follow */
     struct moe_grammar *grammar;   /* NULL: answers are free */
@@ -173,8 +176,26 @@ static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t 
     return (r->text_bytes > room ? r->text_bytes : room) + beams + encode + grammar;
 }
 
+/* On a rank other than 0, which has its part of the experts and nothing else of the model. What
+ * fails is rank 0's to say, once they have met. */
+static int serve_rank(struct run *r, struct moe_err *err)
+{
+    cli_mute = false;
+    MOE_TRY(moe_ranks_find(&r->ranks, err));
+    cli_mute = true;
+    opt.engine.ranks = r->ranks;
+    opt.engine.measures = opt.bench;
+    int status = choose_strategy(r, err);
+    if (status == MOE_OK)
+        return moe_engine_serve_rank(r->pack, &opt.engine, err);
+    moe_ranks_fail(r->ranks, err);
+    return status;
+}
+
 static int open_run(struct run *r, struct moe_err *err)
 {
+    MOE_TRY(moe_ranks_find(&r->ranks, err));
+    opt.engine.ranks = r->ranks;
     int status = run_options_grammar(&r->grammar, err);
     if (status == MOE_OK && opt.tools)
         status = tools_read(opt.tools, opt.tool_choice, &r->tools, err);
@@ -243,6 +264,7 @@ static void close_run(struct run *r)
     moe_constraint_free(r->constraint);
     moe_grammar_free(r->grammar);
     moe_engine_close(r->engine);
+    free(r->reports);
     moe_trace_close(r->followed.trace);
     moe_buf_release(&r->prompt.text);
     moe_statistics_free(r->statistics);
@@ -354,6 +376,8 @@ static int serve_requests(struct run *r, struct moe_err *err)
     struct moe_server_options o = {
         .pack = r->pack, .sequences = opt.sequences, .draft = opt.draft_max};
     o.template_file = opt.template_file;
+    MOE_TRY(moe_ranks_find(&r->ranks, err));
+    opt.engine.ranks = r->ranks;
     int status = choose_strategy(r, err);
     if (status == MOE_OK && opt.plan)
         status = read_plan(r, err);
@@ -409,6 +433,21 @@ static int encode(struct run *r, struct moe_err *err)
 }
 
 /* ---- What is said of a run ---- */
+
+static int ask_ranks(struct run *r, struct moe_err *err)
+{
+    const uint32_t n = r->ranks ? moe_ranks_wire(r->ranks)->n_ranks - 1 : 0;
+    if (n == 0 || (!opt.stats && !opt.stats_json))
+        return MOE_OK;
+    r->reports = moe_alloc(n, sizeof *r->reports, err);
+    if (!r->reports)
+        return MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < n; i++)
+        MOE_TRY(moe_ranks_report(r->ranks, i + 1, &r->reports[i], err));
+    r->stats.ranks = r->reports;
+    r->stats.n_ranks = n;
+    return MOE_OK;
+}
 
 static int run_report(const struct moe_engine *engine, struct moe_stats *stats,
                       const struct moe_timeline *timeline, struct moe_err *err)
@@ -473,10 +512,15 @@ int main(int argc, char **argv)
     double started = moe_seconds();
     struct moe_err err = {0};
     struct run r = {0};
+    uint32_t rank = 0, n_ranks = 1;
+    bool several = moe_wire_started(&rank, &n_ranks);
+    cli_mute = several && rank > 0;
     int status = run_options_parse(argc, argv, &r.pack);
     if (status >= 0)
         return status;
-    if (opt.list) {
+    if (several && rank > 0) {
+        status = opt.list || opt.ids ? MOE_OK : serve_rank(&r, &err);
+    } else if (opt.list) {
         struct moe_buf text = {0};
         status = cli_print(kept_models_list(r.pack, &text, &err), &text, &err);
     } else if (opt.ids) {
@@ -491,6 +535,8 @@ int main(int argc, char **argv)
                      : opt.encode   ? encode(&r, &err)
                                     : generate(&r, started, &err);
         if (status == MOE_OK)
+            status = ask_ranks(&r, &err);
+        if (status == MOE_OK)
             status = run_report(r.engine, &r.stats, &r.timeline, &err);
         if (status == MOE_OK || (status == MOE_ERR_INTERRUPTED && r.engine))
             status = save_learnt(r.engine, status, &err);
@@ -502,5 +548,7 @@ int main(int argc, char **argv)
     if (status != MOE_OK)
         exit_status = err.text[0] ? cli_error(&err) : CLI_FAILED;
     run_options_release();
-    return cli_finish(exit_status);
+    exit_status = cli_finish(exit_status);
+    moe_ranks_close(r.ranks); /* last: it may end this process */
+    return exit_status;
 }

@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "ranks/ranks.h"
 #include "serve/server.h"
 #include "serve_options.h"
 #include "show/show.h"
@@ -17,7 +18,8 @@ struct serve {
     struct moe_coe_collection *collection;
     struct moe_coe_costs *costs;
     struct moe_coe_plan *plan;
-    char *directory; /* of the collection */
+    char *directory;         /* of the collection */
+    struct moe_ranks *ranks; /* this is rank 0; NULL: it runs alone */
     struct moe_server *server;
 };
 
@@ -91,9 +93,29 @@ static void tell_of_prompts(const char *line)
     cli_note("%s", line);
 }
 
+/* On a rank other than 0, which computes its part of the experts for it. What fails is rank 0's to
+ * say, once they have met. */
+static int serve_rank(struct serve *v, struct moe_err *err)
+{
+    struct moe_engine_options *e = &serve_opt.server.engine;
+    cli_mute = false;
+    MOE_TRY(moe_ranks_find(&v->ranks, err));
+    cli_mute = true;
+    e->ranks = v->ranks;
+    int status = choose_strategy(v, err);
+    if (status == MOE_OK && v->path)
+        return moe_engine_serve_rank(v->path, e, err);
+    if (status == MOE_OK)
+        status = moe_fail(err, MOE_ERR_UNSUPPORTED, "several ranks serve no collection");
+    moe_ranks_fail(v->ranks, err);
+    return status;
+}
+
 static int open_server(struct serve *v, struct moe_err *err)
 {
     struct moe_server_options *o = &serve_opt.server;
+    MOE_TRY(moe_ranks_find(&v->ranks, err));
+    o->engine.ranks = v->ranks;
     int status = choose_strategy(v, err);
     if (status == MOE_OK && serve_opt.collection)
         status = read_collection(v, err);
@@ -141,14 +163,16 @@ int main(int argc, char **argv)
 {
     struct moe_err err = {0};
     struct serve v = {0};
+    uint32_t rank = 0, n_ranks = 1;
+    cli_mute = moe_wire_started(&rank, &n_ranks) && rank > 0;
     int listener = -1, status = serve_options_parse(argc, argv, &v.path);
     if (status >= 0)
         return status;
     cli_catch_termination();
-    status = open_server(&v, &err);
-    if (status == MOE_OK && serve_opt.requests.input)
+    status = cli_mute ? serve_rank(&v, &err) : open_server(&v, &err);
+    if (status == MOE_OK && v.server && serve_opt.requests.input)
         status = requests_serve(v.server, &serve_opt.requests, &err);
-    else if (status == MOE_OK)
+    else if (status == MOE_OK && v.server)
         status = serve_http(v.server, &serve_opt.http, &listener, &err);
     if (v.server && serve_opt.strategy.exact)
         status = requests_check_exact(v.server, status, &err);
@@ -156,6 +180,10 @@ int main(int argc, char **argv)
         status = write_stats(&v, status, &err);
     close_serve(&v);
     if (status == MOE_OK && listener >= 0)
-        status = serve_http_anew(argv, listener, &err);
-    return cli_finish(status == MOE_OK ? CLI_DONE : cli_error(&err));
+        status = v.ranks ? moe_fail(&err, MOE_ERR_UNSUPPORTED,
+                                    "several ranks do not start anew: end them and start again")
+                         : serve_http_anew(argv, listener, &err);
+    status = cli_finish(status == MOE_OK ? CLI_DONE : cli_error(&err));
+    moe_ranks_close(v.ranks); /* last: it may end this process */
+    return status;
 }

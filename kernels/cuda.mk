@@ -40,11 +40,8 @@ NVCC_FLAGS := -std=c++17 $(NVCC_OPT) -lineinfo -fmad=false -Ikernels -Ilib \
 # cuBLAS is loaded at run time, from where it was found now.
 CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
 CUDA_LIBS := -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcudart_static -lstdc++ -ldl -lrt -lm
-# One shared object for all programs: the machine code is 35 MB. Installed programs look for it beside
-# them, those of the tests where it was built.
+# One shared object for all programs: the machine code is 35 MB.
 CUDA_SO := $(BUILD)/lib/moe-toolkit/libmoe-cuda.so
-BESIDE := -Wl,-rpath,'$$ORIGIN/../lib/moe-toolkit'
-WHERE_BUILT := -Wl,-rpath,$(abspath $(BUILD)/lib/moe-toolkit)
 else
 GPU_SRC := kernels/gpu_none.c
 GPU_OBJ := $(GPU_SRC:%.c=$(BUILD)/%.o)

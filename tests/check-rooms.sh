@@ -30,10 +30,11 @@ profile: base fmt model
 pack: base quant fmt cache model text prompt profile
 sched: base cache model profile pack
 plan: base cache fmt model profile pack sched
-infer: base quant kern fmt io model text profile pack sched
-engine: base fmt cache model text prompt grammar profile sched plan infer
+ranks: base model pack sched
+infer: base quant kern fmt io model text profile pack sched ranks
+engine: base fmt cache model text prompt grammar profile sched plan ranks infer
 serve: base fmt prompt grammar engine
-show: base fmt model profile pack sched plan infer engine serve
+show: base fmt model profile pack sched plan ranks infer engine serve
 tune: base quant kern fmt io model text profile pack sched plan infer engine serve show
 api: base profile engine show
 '

@@ -14,12 +14,15 @@
 #include "base/par.h"
 #include "base/text.h"
 #include "cache/learnt.h"
+#include "engine/engine_ranks.h"
 #include "engine/engine_strategy.h"
 #include "engine/memory.h"
 #include "gpu_ops.h"
 #include "grammar/constraint.h"
 #include "infer/pass_ops.h"
+#include "infer/rank_worker.h"
 #include "infer/stages.h"
+#include "ranks/ranks.h"
 
 /* ---- Opening ---- */
 
@@ -128,6 +131,8 @@ int moe_engine_open_session(struct moe_engine *e, const struct moe_session_optio
             moe_session_take_strategy(e->session, &e->strategy, e->statistics, e->host_slowdown,
                                       moe_engine_host_threads(e->gpu != NULL), err);
     e->session->pass.pace = e->pace;
+    e->session->ranks = e->ranks;
+    e->session->pass.owners = e->ranks ? moe_ranks_owners(e->ranks) : NULL;
     if (status != MOE_OK)
         moe_engine_close_session(e);
     return status;
@@ -180,10 +185,23 @@ int moe_engine_save_learnt(const struct moe_engine *e, struct moe_err *err)
     return learner ? moe_learnt_write(e->learn, &of, learner, err) : MOE_OK;
 }
 
-static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
+/* What a strategy changes by where experts are would depend on how they were shared out. */
+static int check_strategy_of_ranks(const struct moe_engine *e, struct moe_err *err)
+{
+    return e->exactness.parts == 0
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_USAGE,
+                          "strategy %s may change results (%s): ranks share experts out only with "
+                          "one that does not, as prefetch, lru or resident",
+                          e->strategy.name, e->exactness.why);
+}
+
+static int open_parts(struct moe_engine *e, const struct moe_engine_options *options,
                       const struct moe_progress *progress, struct moe_err *err)
 {
     struct moe_memory memory;
+    struct moe_engine_options own = *options;
+    const struct moe_engine_options *o = &own;
     uint32_t context = o->session.context, most = e->model->config.context_max;
     if (context > most)
         return moe_fail(err, MOE_ERR_USAGE, "a context of %u: %s has %u positions", context,
@@ -195,22 +213,34 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
         MOE_TRY(open_gpu(e, o, err));
     if (!o->shares)
         MOE_TRY(moe_energy_open(&e->energy, MOE_ENERGY_ROOT, err));
+    e->ranks = o->ranks;
+    if (o->ranks)
+        MOE_TRY(moe_engine_join_ranks(e->model, &own, err));
     MOE_TRY(decide_memory(e, &memory, o, err));
+    if (o->ranks)
+        MOE_TRY(check_strategy_of_ranks(e, err));
+    if (o->ranks && !o->experts_only) {
+        struct moe_rank_shape shape = moe_rank_shape_of(e->model, memory.session.batch);
+        MOE_TRY(moe_ranks_share(o->ranks, &shape, err));
+    }
     set_settings(e, &memory);
     e->arriving =
         o->first_token_first && e->strategy.resident && !e->gpu && !o->shares && !o->image;
     if ((o->pack_in_ram || o->device.test) && !o->pack_copy && !e->strategy.resident)
         MOE_TRY(copy_pack(e, err));
-    MOE_TRY(moe_model_load(e->model, memory.session.context, e->gpu, progress, err));
+    if (!o->experts_only)
+        MOE_TRY(moe_model_load(e->model, memory.session.context, e->gpu, progress, err));
     MOE_TRY(open_experts(e, &memory.cache, progress, err));
     e->apart = memory.cache.loan.apart;
+    if (o->ranks && !o->experts_only)
+        MOE_TRY(moe_ranks_wait_ready(o->ranks, progress, err));
     e->statistics = o->statistics;
     e->pace = o->lockstep ? o->pace : NULL;
     e->timeline = e->experts->timeline = o->timeline;
     e->host_slowdown = host_slowdown(e, o);
     if (o->learn)
         MOE_TRY(read_learnt(e, o, err));
-    return o->shares ? MOE_OK : moe_engine_open_session(e, &memory.session, err);
+    return o->shares || o->experts_only ? MOE_OK : moe_engine_open_session(e, &memory.session, err);
 }
 
 static int open_model(struct moe_engine *e, const char *path, const struct moe_engine_options *o,
@@ -268,6 +298,36 @@ int moe_engine_open(struct moe_engine **out, const char *path, const struct moe_
     status = open_engine(out, path, &plain, progress, err);
     if (status == MOE_OK)
         (*out)->no_gpu = why;
+    return status;
+}
+
+/* ---- A rank other than 0 ---- */
+
+static void say_loading(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    moe_ranks_say_state(ctx, MOE_RANK_LOADING, done, total);
+}
+
+int moe_engine_serve_rank(const char *path, const struct moe_engine_options *options,
+                          struct moe_err *err)
+{
+    struct moe_ranks *ranks = options->ranks;
+    const struct moe_progress progress = {.report = say_loading, .ctx = ranks};
+    struct moe_engine_options o = *options;
+    struct moe_engine *e = NULL;
+    o.experts_only = true;
+    o.session = (struct moe_session_options){0};
+    o.survey = NULL;
+    o.beside = NULL;
+    o.timeline = NULL;
+    o.first_token_first = false;
+    int status = moe_engine_open(&e, path, &o, &progress, err);
+    if (status == MOE_OK)
+        status = moe_rank_work(ranks, e->model, e->experts, e->budget.batch,
+                               moe_pass_predicts(&e->strategy), err);
+    if (status != MOE_OK && status != MOE_ERR_INTERRUPTED)
+        moe_ranks_fail(ranks, err);
+    moe_engine_close(e);
     return status;
 }
 

@@ -55,6 +55,8 @@ uint64_t moe_engine_free_bytes(uint64_t program);
  */
 uint64_t moe_engine_text_room(uint32_t context);
 
+struct moe_ranks;
+
 struct moe_engine_options {
     uint64_t memory_bytes; /* of the whole process, in main memory; 0: what is free */
     /* One of several engines of a process (memory.h): memory_bytes is its own share, for the
@@ -62,6 +64,11 @@ struct moe_engine_options {
     bool shares;
     bool grows; /* ... with a KV cache that will have no other memory than `session` says
                    (complete): it grows into memory of the experts (infer/state.h, kv_grows) */
+    /* The process is one of several that share out the experts, which are met while opening
+     * (engine_ranks.h); borrowed while the engine is open. NULL: it has all of them. experts_only:
+     * it is not rank 0, and opens without dense weights and without a session. */
+    struct moe_ranks *ranks;
+    bool experts_only;
     /* The pack's file in memory, borrowed while opening; NULL: it is read. */
     const struct moe_pack_image *image;
     uint64_t gpu_memory_bytes;    /* of the GPU; 0: what is free there */
@@ -161,6 +168,7 @@ struct moe_engine {
     /* Of the options, for sessions. */
     const struct moe_statistics *statistics;
     const struct moe_pace *pace;
+    struct moe_ranks *ranks;
     struct moe_timeline *timeline;
     double host_slowdown;
     bool exact_required;            /* options.exact */
@@ -186,6 +194,12 @@ int moe_engine_open(struct moe_engine **out, const char *path,
                     const struct moe_engine_options *options, const struct moe_progress *progress,
                     struct moe_err *err);
 void moe_engine_close(struct moe_engine *e); /* NULL is fine */
+
+/* On a rank other than 0: opens the experts that rank 0 leaves it within the options' memory, and
+ * computes what it asks for until it ends. What fails is told to rank 0, which says it; it is
+ * returned, too (err is not NULL). MOE_ERR_INTERRUPTED: rank 0 ended before. */
+int moe_engine_serve_rank(const char *path, const struct moe_engine_options *options,
+                          struct moe_err *err);
 
 /* Writes what its cache has learnt where options.learn says, if it does. */
 int moe_engine_save_learnt(const struct moe_engine *e, struct moe_err *err);

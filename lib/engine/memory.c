@@ -17,6 +17,7 @@
 #include "gpu.h"
 #include "infer/layer_predictor.h"
 #include "infer/pass_ops.h"
+#include "infer/rank_worker.h"
 #include "model/shape.h"
 #include "sched/history.h"
 
@@ -135,6 +136,8 @@ static int read_inventory(struct moe_memory_inputs *in, struct moe_err *err)
     moe_inventory_set_model(i, &m->config);
     in->all = moe_inventory_all_bytes(i, 0);
     in->token = (uint64_t)(i->n_layers - i->n_encoder) * i->top_k * moe_inventory_mean_bytes(i, 0);
+    if (in->options->ranks) /* other ranks have the other experts that it visits */
+        in->token = in->all / i->n_experts * i->top_k;
     return MOE_OK;
 }
 
@@ -193,7 +196,7 @@ static int read_inputs(struct moe_memory_inputs *in, const struct moe_model *mod
         .memory_named = o->memory_bytes > 0,
         .expert_memory = o->expert_memory_bytes,
         .program = o->program_bytes,
-        .lends = !gpu && (!o->shares || o->grows) && !o->expert_memory_bytes,
+        .lends = !gpu && !o->experts_only && (!o->shares || o->grows) && !o->expert_memory_bytes,
         .statistics = holds_statistics(o, by_plan) ? o->statistics : NULL,
     };
     if (!in->program)
@@ -203,6 +206,7 @@ static int read_inputs(struct moe_memory_inputs *in, const struct moe_model *mod
         in->program += in->statistics ? moe_statistics_held_bytes(in->statistics) : 0;
     }
     in->program += moe_pack_staging_bytes(model->pack);
+    in->program += o->ranks ? moe_ranks_wire(o->ranks)->bytes : 0;
     if (o->plan)
         MOE_TRY(check_plan(model, gpu, o->plan, err));
     MOE_TRY(read_inventory(in, err));
@@ -219,7 +223,8 @@ static int read_inputs(struct moe_memory_inputs *in, const struct moe_model *mod
     if (model->config.n_encoder && !in->session.source_context)
         in->session.source_context = in->session.context;
     if (in->total == 0)
-        in->total = moe_engine_free_bytes(in->program);
+        in->total =
+            moe_engine_free_bytes(in->program) / (o->ranks ? moe_ranks_wire(o->ranks)->n_here : 1);
     if (gpu && in->gpu_total == 0)
         in->gpu_total = moe_gpu_info(gpu)->memory_free_bytes / 100 * FREE_SHARE_PERCENT;
     const struct moe_engine_room room =
@@ -449,8 +454,9 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
     b.host = (struct moe_plan_memory){
         .total = in->total,
         .program = in->program,
-        .dense = in->gpu ? moe_model_gpu_host_bytes(m, so->context)
-                         : moe_model_load_bytes(m, so->context),
+        .dense = o->experts_only ? 0
+                 : in->gpu       ? moe_model_gpu_host_bytes(m, so->context)
+                                 : moe_model_load_bytes(m, so->context),
         .work = o->beside ? o->beside(o->beside_ctx, m, so->batch) : 0,
     };
     if (so->predict_depth > 0)
@@ -460,12 +466,21 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
             .total = in->gpu_total, .dense = m->weights_bytes, .work = MOE_GPU_OWN_BYTES};
     if (o->shares) /* sessions come and go apart from it */
         return b;
+    if (o->experts_only) {
+        b.host.program += moe_growth_bytes(moe_par_threads());
+        b.host.work += moe_rank_worker_bytes(m, so->batch);
+        return b;
+    }
     slots_memory(in, &b)->kv = kv;
     b.host.program += moe_growth_bytes(moe_par_threads()) + MEASURE_BYTES + logits_bytes;
     b.host.lent = lent_bytes(c, so);
     b.host.work += moe_session_bytes(c, so) - b.host.kv - b.host.lent;
     if (strategy)
         b.host.work += pass_bytes_of(in, strategy, so->batch);
+    if (o->ranks) {
+        const struct moe_rank_shape shape = moe_rank_shape_of(m, so->batch);
+        b.host.work += moe_ranks_bytes(&shape, moe_ranks_wire(o->ranks)->n_ranks);
+    }
     if (in->gpu)
         b.gpu.work += moe_session_gpu_bytes(c, so) - kv;
     return b;

@@ -1,9 +1,8 @@
-/* Computes one expert on one thread: activation, biases, products. */
+/* Computes one expert by itself: activation, biases, products. */
 #include "infer/expert_compute.h"
 
 #include <stdlib.h>
 
-#include "base/par.h"
 #include "kern/kern.h"
 #include "kern/kern_math.h"
 #include "kern/matmul.h"
@@ -133,7 +132,6 @@ void moe_expert_compute(struct moe_expert_compute *c, const struct moe_expert_vi
                         const float *x, uint64_t x_stride, const uint32_t *rows,
                         const float *scales, uint32_t n, float *out, uint64_t out_stride)
 {
-    bool before = moe_par_alone(true);
     moe_inputs_set(&c->from_x, x, x_stride, rows, n, view->up.cols);
     struct moe_mm in[2] = {moe_inputs_mm(&c->from_x, view->up, c->up, c->stride)};
     if (view->gate.data)
@@ -146,5 +144,4 @@ void moe_expert_compute(struct moe_expert_compute *c, const struct moe_expert_vi
     struct moe_mm down = moe_inputs_mm(&c->from_gate, view->down, out, out_stride);
     moe_matmul(&down, 1);
     moe_add_down_bias(view, n, out, out_stride);
-    moe_par_alone(before);
 }

@@ -1,5 +1,5 @@
 /*
- * One expert computed on one thread, away from the session's buffers: inputs in, weights of a view,
+ * One expert computed away from the session's buffers: inputs in, weights of a view,
  * outputs. Its results are bit for bit those of the session's own path (a row's result does not
  * depend on how it is computed beside others).
  */
@@ -29,8 +29,8 @@ void moe_activate_row(const struct moe_config *config, const struct moe_expert_v
 void moe_add_down_bias(const struct moe_expert_view *view, uint32_t n, float *out, uint64_t stride);
 
 /* out[i] = expert(x[rows[i]]) for i < n <= max_rows; rows NULL: x[i]; scales: [n] as above, or
- * NULL. Strides in floats; rows of out have room for whole panels (16). Runs only on the calling
- * thread (par.h). */
+ * NULL. Strides in floats; rows of out have room for whole panels (16). On all threads of the
+ * calling one (par.h). */
 void moe_expert_compute(struct moe_expert_compute *c, const struct moe_expert_view *view,
                         const float *x, uint64_t x_stride, const uint32_t *rows,
                         const float *scales, uint32_t n, float *out, uint64_t out_stride);

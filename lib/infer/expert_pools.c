@@ -16,6 +16,8 @@ static uint64_t largest_compressed(const struct moe_inventory *i, uint32_t varia
     uint64_t largest = 0;
     for (uint32_t key = 0; key < moe_inventory_n_keys(i); key++) {
         uint32_t v = moe_inventory_usable(i, key, variant);
+        if (v == UINT32_MAX)
+            continue; /* another process has it */
         const struct moe_size_class *class_ = moe_inventory_class(i, key, v);
         const uint64_t *stored = moe_inventory_stored(i, key, v);
         for (uint32_t s = 0; s < class_->n_segments; s++)

@@ -163,20 +163,23 @@ static int resident_begin(struct moe_experts *self, const struct moe_layer_reque
     struct resident *r = (struct resident *)self;
     r->request = request;
     r->phase = phase;
-    r->n_left = request->n_entries;
+    r->n_left = 0;
     for (uint32_t i = 0; i < request->n_entries; i++) {
-        r->left[i] = i;
+        const bool here = !request->needs[i].elsewhere;
+        if (here)
+            r->left[r->n_left++] = i;
         phase->experts.activations += request->needs[i].n_rows;
-        phase->experts.cache_hits += request->needs[i].n_rows;
+        *(here ? &phase->experts.cache_hits : &phase->experts.elsewhere) +=
+            request->needs[i].n_rows;
     }
     if (atomic_load(&r->complete) && r->bytes_counted == r->bytes_read)
         return MOE_OK;
     pthread_mutex_lock(&r->lock);
     count_read(r);
-    r->n_asked = request->n_entries;
+    r->n_asked = r->n_left;
     r->n_taken = 0;
-    for (uint32_t i = 0; i < request->n_entries; i++)
-        r->asked[i] = view_of_entry(r, i);
+    for (uint32_t i = 0; i < r->n_left; i++)
+        r->asked[i] = view_of_entry(r, r->left[i]);
     pthread_mutex_unlock(&r->lock);
     return MOE_OK;
 }

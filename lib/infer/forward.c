@@ -15,6 +15,7 @@
 #include "infer/session.h"
 #include "infer/stages.h"
 #include "infer/state.h"
+#include "ranks/ranks.h"
 
 int moe_check_ids(const struct moe_model *m, const uint32_t *ids, uint64_t n, struct moe_err *err)
 {
@@ -145,6 +146,8 @@ static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct
         s->stages->give_back(s, n_rows);
     if (ops->begin_tokens)
         ops->begin_tokens(s->experts, n_rows, phase != MOE_DECODE, s->phase);
+    if (s->ranks)
+        moe_ranks_begin_pass(s->ranks, n_rows, phase != MOE_DECODE, first);
     s->rows = rows;
     s->n_rows = n_rows;
     moe_session_begin_pass(s, phase == MOE_DECODE, first);

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/par.h"
 
 enum { STACK_BYTES = 256 * 1024 };
 
@@ -92,6 +93,7 @@ static void *serve_jobs(void *ctx)
     struct worker *w = ctx;
     struct moe_host *h = w->host;
     double owed = 0;
+    moe_par_alone(true); /* the others compute, too */
     pthread_mutex_lock(&h->lock);
     for (;;) {
         while (h->n_begun == h->n_submitted && !h->stop)

@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "infer/host.h"
 #include "infer/layer_predictor.h"
 #include "infer/router.h"
 #include "infer/stages.h"
+#include "ranks/ranks.h"
 
 /* What a session keeps for its strategy: a predictor, a host, and room for both. */
 struct moe_strategy_work {
@@ -268,6 +270,8 @@ static int ask_provider(void *ctx, uint32_t layer, struct moe_err *err)
 static int next_ready(void *ctx, uint32_t max, uint32_t *which, uint32_t *n, struct moe_err *err)
 {
     struct moe_session *s = ctx;
+    if (s->ranks)
+        MOE_TRY(moe_ranks_go_on(s->ranks, err));
     return s->experts->ops->next(s->experts, max, which, s->views, n, err);
 }
 
@@ -286,7 +290,10 @@ static void release_entry(void *ctx, uint32_t which)
 
 static int poll_loads(void *ctx, struct moe_err *err)
 {
-    struct moe_experts *e = ((struct moe_session *)ctx)->experts;
+    struct moe_session *s = ctx;
+    struct moe_experts *e = s->experts;
+    if (s->ranks)
+        MOE_TRY(moe_ranks_go_on(s->ranks, err));
     return e->ops->poll   ? e->ops->poll(e, err)
            : e->scheduler ? moe_scheduler_poll(e->scheduler, err)
                           : MOE_OK;
@@ -374,6 +381,29 @@ static double wait_for_host(void *ctx, const struct moe_host_work *work)
     memcpy(s->states.expert_out + s->request.first[work->entry] * stride,
            early->out + work->place * stride, stride * sizeof(float));
     return waited;
+}
+
+/* ---- Other ranks ---- */
+
+static int begin_elsewhere(void *ctx, struct moe_err *err)
+{
+    struct moe_session *s = ctx;
+    return moe_ranks_ask(s->ranks, &s->request, s->n_rows, s->states.xn, err);
+}
+
+static int collect_elsewhere(void *ctx, bool *all, struct moe_err *err)
+{
+    struct moe_session *s = ctx;
+    double began = moe_seconds();
+    int status = moe_ranks_collect(s->ranks, s->states.expert_out, all, err);
+    s->phase->ranks_seconds += moe_seconds() - began;
+    return status;
+}
+
+static int hint_ranks(void *ctx, const struct moe_prediction *predictions, uint32_t n,
+                      struct moe_err *err)
+{
+    return moe_ranks_hint(((struct moe_session *)ctx)->ranks, predictions, n, err);
 }
 
 /* ---- Predictions ---- */
@@ -482,6 +512,9 @@ const struct moe_pass_ops moe_runner_ops = {
     .judge = judge_prediction,
     .rank = rank_experts,
     .weigh = weigh_preferred,
+    .begin_elsewhere = begin_elsewhere,
+    .collect = collect_elsewhere,
+    .hint = hint_ranks,
     .took = took,
     .clock = clock_now,
 };

@@ -6,7 +6,8 @@
 
 struct moe_components moe_phase_components(const struct moe_phase_stats *p)
 {
-    return moe_components_of(p->seconds, p->handling_seconds, p->stall_seconds, p->host_seconds);
+    return moe_components_of(p->seconds, p->handling_seconds, p->stall_seconds,
+                             p->host_seconds + p->ranks_seconds);
 }
 
 static void add_counts(struct moe_counts *sum, const struct moe_counts *c)
@@ -17,6 +18,7 @@ static void add_counts(struct moe_counts *sum, const struct moe_counts *c)
     sum->prefetch_late += c->prefetch_late;
     sum->misses += c->misses;
     sum->host_computed += c->host_computed;
+    sum->elsewhere += c->elsewhere;
     sum->precalculated += c->precalculated;
     sum->skipped += c->skipped;
     sum->low_precision += c->low_precision;
@@ -49,6 +51,7 @@ void moe_phase_stats_add(struct moe_phase_stats *sum, const struct moe_phase_sta
     sum->stall_seconds += p->stall_seconds;
     sum->stall_bytes += p->stall_bytes;
     sum->host_seconds += p->host_seconds;
+    sum->ranks_seconds += p->ranks_seconds;
     sum->predict_seconds += p->predict_seconds;
 }
 

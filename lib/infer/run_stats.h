@@ -31,6 +31,7 @@ struct moe_phase_stats {
     double handling_seconds; /* computing threads asked for loads and took them in */
     double stall_seconds;    /* they waited for a load */
     double host_seconds;     /* they waited for the host's experts */
+    double ranks_seconds;    /* ... for those of other ranks (ranks/ranks.h) */
     double stall_bytes;      /* of bytes_read (with a GPU: bytes_uploaded), those moved in stalls */
     double predict_seconds;  /* predictions, and the prefetches begun by them */
 };
@@ -46,6 +47,7 @@ void moe_phase_stats_add(struct moe_phase_stats *sum, const struct moe_phase_sta
  */
 
 struct moe_sampler_options; /* model/sampling.h */
+struct moe_rank_report;     /* ranks/ranks.h */
 
 /* What a plan decides as well (plan/plan.h), beside memory and strategy. */
 struct moe_run_settings {
@@ -82,6 +84,8 @@ struct moe_stats {
     uint64_t gpu_memory_bytes, gpu_memory_budget_bytes; /* taken on a GPU, out of; 0: none */
     uint64_t unlocked_bytes; /* of the host's memory for a GPU, what could not be page-locked */
     struct moe_run_settings settings;
+    const struct moe_rank_report *ranks; /* [n_ranks] the others that computed experts; borrowed */
+    uint32_t n_ranks;
     uint64_t bf16_rows; /* inputs of products that were computed in bf16 (--bf16-prompts) */
     /* With a GPU and predictions by routers: where these are asked, "gpu" or "host", and what each
      * took for one row when that was chosen; "": there was no choice. */

@@ -79,6 +79,7 @@ struct moe_passed {
 };
 
 struct moe_gpu;
+struct moe_ranks;
 
 /* Where a session on a GPU asks the routers of layers ahead. */
 enum moe_predict_on {
@@ -185,6 +186,7 @@ struct moe_session {
     struct moe_energy *energy;           /* borrowed; NULL: none is measured */
     const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */
     struct moe_strategy_work *strategy;  /* NULL: nothing beside the device's own work */
+    struct moe_ranks *ranks;             /* borrowed; NULL: this process has all experts */
     /* The driver of passes. It borrows a replay, to compute the replay's present pass (on the
      * processor: routers are asked, but the replay's choices and predictions are used, and layers
      * that it lacks are left out), and a pace, for a modelled clock. */

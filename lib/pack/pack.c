@@ -275,6 +275,39 @@ uint32_t moe_pack_usable_variant(const struct moe_pack *pack, uint32_t layer, ui
     return UINT32_MAX;
 }
 
+/* The first stored expert of a layer from this one on: its place in the table. */
+static uint32_t first_of_layer(const struct moe_pack *pack, uint32_t layer)
+{
+    uint32_t low = 0, high = pack->n_stored;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (pack->experts[middle].layer >= layer)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+bool moe_pack_layer_has_experts(const struct moe_pack *pack, uint32_t layer)
+{
+    uint32_t first = first_of_layer(pack, layer);
+    return first < pack->n_stored && pack->experts[first].layer == layer;
+}
+
+void moe_pack_keep_own(struct moe_pack *pack, const uint8_t *owners, uint8_t self)
+{
+    uint64_t at = 0;
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
+        if (!moe_pack_layer_has_experts(pack, layer))
+            continue;
+        for (uint32_t i = first_of_layer(pack, layer);
+             i < pack->n_stored && pack->experts[i].layer == layer; i++)
+            pack->experts[i].extent.present &= owners[at + pack->experts[i].expert] == self;
+        at += pack->n_experts;
+    }
+}
+
 bool moe_class_matrix_view(const struct moe_expert_class *class_, uint16_t role,
                            const uint8_t *const *segments, struct moe_mat *out)
 {

@@ -180,6 +180,12 @@ const struct moe_expert_extent *moe_pack_expert(const struct moe_pack *pack, uin
 uint32_t moe_pack_usable_variant(const struct moe_pack *pack, uint32_t layer, uint32_t expert,
                                  uint32_t variant);
 
+/* Whether a layer has experts, in this process or elsewhere. */
+bool moe_pack_layer_has_experts(const struct moe_pack *pack, uint32_t layer);
+/* Other processes have the experts whose owner is not `self`: they are not present any more.
+ * owners: [layers that have experts, in their order][n_experts]. */
+void moe_pack_keep_own(struct moe_pack *pack, const uint8_t *owners, uint8_t self);
+
 /* What the provenance says of weights that are no model's but were drawn (pack/synthesize.h). */
 struct moe_pack_synthesized {
     bool is;

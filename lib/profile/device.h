@@ -23,7 +23,7 @@ enum moe_component {
     MOE_COMPONENT_HANDLING,    /* the computing threads' own work for loads: asking for them, taking
                                   them in, checking, copying or decoding their bytes */
     MOE_COMPONENT_STALL,       /* waiting for loads, asleep */
-    MOE_COMPONENT_HOST,        /* waiting for experts that the host computes */
+    MOE_COMPONENT_HOST,        /* waiting for experts that the host, or another rank, computes */
     MOE_N_COMPONENTS
 };
 

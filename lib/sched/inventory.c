@@ -77,10 +77,10 @@ int moe_inventory_of_pack(struct moe_inventory *out, const struct moe_pack *pack
         size_class(&i->classes[c]);
     }
     for (uint32_t layer = 0; layer < i->n_model_layers; layer++)
-        i->n_layers += moe_pack_usable_variant(pack, layer, 0, 0) != UINT32_MAX;
+        i->n_layers += moe_pack_layer_has_experts(pack, layer);
     int status = make_tables(i, err);
     for (uint32_t layer = 0, n = 0; layer < i->n_model_layers && status == MOE_OK; layer++) {
-        if (moe_pack_usable_variant(pack, layer, 0, 0) == UINT32_MAX)
+        if (!moe_pack_layer_has_experts(pack, layer))
             continue;
         for (uint32_t e = 0; e < i->n_experts; e++)
             for (uint32_t v = 0; v < i->n_variants; v++)

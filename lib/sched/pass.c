@@ -232,7 +232,11 @@ static int hand_on(struct moe_pass *p, const struct moe_prediction *predictions,
     if (p->pace)
         took_seconds(p, p->pace->predict * n);
     log_numbers(p, "predicts", &n, 1);
-    return n ? moe_scheduler_predicted(p->scheduler, predictions, n, err) : MOE_OK;
+    if (n == 0)
+        return MOE_OK;
+    if (p->owners && p->ops->hint)
+        MOE_TRY(p->ops->hint(p->ctx, predictions, n, err));
+    return moe_scheduler_predicted(p->scheduler, predictions, n, err);
 }
 
 /* DAOP IV-C: decides the next layer's experts, and the host begins those that are its own. */
@@ -393,6 +397,19 @@ static int ask_scheduler(struct moe_pass *p, struct moe_err *err)
     return MOE_OK;
 }
 
+/* Marks the entries whose experts another process has. */
+static void mark_elsewhere(const struct moe_pass *p)
+{
+    struct moe_layer_request *r = p->request;
+    const uint8_t *owners = p->owners + (uint64_t)p->moe * p->shape.n_experts;
+    for (uint32_t i = 0; i < r->n_entries; i++) {
+        if (owners[r->experts[i]] == p->self)
+            continue;
+        r->needs[i].elsewhere = true;
+        r->kinds[i] = MOE_ENTRY_ELSEWHERE;
+    }
+}
+
 /* The router has chosen: asks for the experts. */
 static int request_experts(struct moe_pass *p, uint32_t layer, struct moe_err *err)
 {
@@ -401,6 +418,8 @@ static int request_experts(struct moe_pass *p, uint32_t layer, struct moe_err *e
     moe_layer_request_fill(p->request, p->n_rows, assigned, precalculated);
     p->request->layer = layer;
     p->request->moe = p->moe;
+    if (p->owners)
+        mark_elsewhere(p);
     if (p->ops->ask)
         MOE_TRY(p->ops->ask(p->ctx, layer, err));
     if (p->scheduler)
@@ -442,6 +461,23 @@ static int compute_experts(struct moe_pass *p, struct moe_err *err)
         }
     }
     return MOE_OK;
+}
+
+/* Waits for what other processes compute of the layer. */
+static int collect_from_elsewhere(struct moe_pass *p, struct moe_err *err)
+{
+    for (bool all = p->owners == NULL; !all;) {
+        MOE_TRY(p->ops->collect(p->ctx, &all, err));
+        MOE_TRY(moe_pass_poll(p, err));
+    }
+    return MOE_OK;
+}
+
+int moe_pass_own_experts(struct moe_pass *p, uint32_t moe, struct moe_err *err)
+{
+    p->moe = moe;
+    MOE_TRY(request_experts(p, p->shape.model_layer[moe], err));
+    return compute_experts(p, err);
 }
 
 /* ---- A layer ---- */
@@ -489,12 +525,15 @@ static int run_moe(struct moe_pass *p, uint32_t layer, struct moe_err *err)
     /* What came during attention makes room for more. */
     MOE_TRY(p->shape.routes_early ? moe_pass_poll(p, err) : request_experts(p, layer, err));
     MOE_TRY(begin_host_entries(p, layer, err));
+    if (p->owners)
+        MOE_TRY(p->ops->begin_elsewhere(p->ctx, err));
     bool has_predicted = p->shape.routes_early && moe_strategy_predicts_early(&p->strategy);
     if (predicts(p) && !has_predicted && !moe_predicts_from_attention(p->strategy.predict))
         MOE_TRY(predict_after_router(p, layer, err));
     MOE_TRY(compute_beside(p, layer, err));
     MOE_TRY(compute_experts(p, err));
     collect_from_host(p, layer);
+    MOE_TRY(collect_from_elsewhere(p, err));
     int status = p->ops->combine ? p->ops->combine(p->ctx, layer, err) : MOE_OK;
     took_piece(p, MOE_PIECE_COMBINE);
     return status;

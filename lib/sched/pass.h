@@ -113,6 +113,14 @@ struct moe_pass_ops {
     void (*rank)(void *ctx, uint32_t layer, struct moe_preference *preference);
     void (*weigh)(void *ctx, uint32_t layer, const struct moe_preference *preference);
 
+    /* Where other processes have experts: has them begin those of the request that are theirs;
+     * takes in outputs that have come, waiting a moment where there are none (*all: no more are
+     * missing); hands predictions on. NULL: this process only computes its own. */
+    int (*begin_elsewhere)(void *ctx, struct moe_err *err);
+    int (*collect)(void *ctx, bool *all, struct moe_err *err);
+    int (*hint)(void *ctx, const struct moe_prediction *predictions, uint32_t n,
+                struct moe_err *err);
+
     /* Advance and read the modelled clock; called where there is a pace. */
     void (*took)(void *ctx, double seconds);
     double (*clock)(void *ctx);
@@ -139,6 +147,8 @@ struct moe_pass {
     const struct moe_pace *pace;       /* NULL: there is no modelled clock */
     struct moe_replay *replay;         /* its choices and predictions count; NULL: routers' do */
     struct moe_buf *log;               /* receives each decision, a line for a step; NULL: none */
+    const uint8_t *owners; /* [n_listed][n_experts] the process that has each expert; NULL: this */
+    uint8_t self;          /* ... which is this one */
 
     /* Of the present pass. */
     bool decode;
@@ -177,6 +187,10 @@ void moe_pass_begin(struct moe_pass *p, const struct moe_pass_rows *rows, struct
 int moe_pass_expect(struct moe_pass *p, uint32_t begin, uint32_t end, struct moe_err *err);
 /* Computes them. */
 int moe_pass_layers(struct moe_pass *p, uint32_t begin, uint32_t end, struct moe_err *err);
+
+/* Computes this process's experts of one MoE layer, whose choices are in the request: for a process
+ * that has some of them and nothing else of the model. */
+int moe_pass_own_experts(struct moe_pass *p, uint32_t moe, struct moe_err *err);
 
 /* Takes in loads that have ended and begins others, without waiting: for use during computations.
  */

@@ -103,6 +103,12 @@ static uint32_t layer_of(const struct moe_scheduler *s, uint32_t key)
     return key / s->n_experts;
 }
 
+/* Whether this process has the expert: others may be another's. */
+static bool is_here(const struct moe_scheduler *s, uint32_t key)
+{
+    return s->best[key] != UINT32_MAX;
+}
+
 /* Loads that a call begins start together when it ends. */
 static void hold_loads(const struct moe_scheduler *s)
 {
@@ -128,6 +134,8 @@ enum { ARRIVALS = 32 /* taken at once */ };
 /* Like moe_store_find, but without what was given up and is still under way. */
 static uint32_t find_slot(const struct moe_scheduler *s, uint32_t key, uint32_t variant)
 {
+    if (!is_here(s, key))
+        return MOE_NO_SLOT;
     uint32_t slot = moe_store_find(s->store, key, variant);
     while (slot != MOE_NO_SLOT && s->given_up[slot]) {
         uint32_t better = moe_store_slot(s->store, slot)->variant;
@@ -336,7 +344,7 @@ static uint32_t worth(const struct moe_scheduler *s, uint32_t key, float unimpor
     if (importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0)
         return UINT32_MAX;
     bool low = unpopular || (by_score && importance != MOE_IMPORTANT);
-    return low ? s->low[key] : s->high[key];
+    return low ? s->low[key] : s->high[key]; /* UINT32_MAX: another process has it */
 }
 
 static void unguard(struct moe_scheduler *s, uint32_t layer)
@@ -616,7 +624,8 @@ static void stream_layer(struct moe_scheduler *s, uint32_t layer)
         s->n_queue = s->n_experts;
     for (uint32_t e = 0; e < s->n_experts; e++) {
         uint32_t key = key_of(s, layer, e);
-        s->queue[s->n_queue++] = (struct candidate){key, s->high[key], 1};
+        if (is_here(s, key))
+            s->queue[s->n_queue++] = (struct candidate){key, s->high[key], 1};
     }
 }
 
@@ -909,7 +918,7 @@ const struct moe_usage *moe_scheduler_usage(const struct moe_scheduler *s)
 static int fill_one(struct moe_scheduler *s, uint32_t key, struct moe_err *err)
 {
     uint32_t variant = s->high[key];
-    if (!has_room(s) || find_slot(s, key, variant) != MOE_NO_SLOT)
+    if (!is_here(s, key) || !has_room(s) || find_slot(s, key, variant) != MOE_NO_SLOT)
         return MOE_OK;
     uint32_t slot = moe_store_fill(s->store, key, variant);
     return slot == MOE_NO_SLOT ? MOE_OK : load_slot(s, slot, MOE_LOAD_DEMAND, 0, err);
@@ -1138,6 +1147,11 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
     }
     e->slot = MOE_NO_SLOT;
     e->state = MOE_ENTRY_DONE;
+    if (e->need.elsewhere) {
+        e->kind = MOE_ENTRY_ELSEWHERE;
+        c->elsewhere += rows;
+        return;
+    }
     if (precalculated) {
         e->kind = MOE_ENTRY_PRECALCULATED;
         c->precalculated += rows;

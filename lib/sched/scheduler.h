@@ -42,11 +42,12 @@
 #include "sched/strategy.h"
 
 /* What became of activations, and of predictions and loads. The hits, misses, host_computed,
- * precalculated and skipped add up to the activations. */
+ * precalculated, skipped and elsewhere add up to the activations. */
 struct moe_counts {
     uint64_t activations;
     uint64_t cache_hits, prefetch_hits, prefetch_late, misses;
     uint64_t host_computed, precalculated, skipped;
+    uint64_t elsewhere;       /* computed by another process (ranks/ranks.h) */
     uint64_t low_precision;   /* of the activations: computed below the best precision */
     uint64_t substituted;     /* of the activations: not the router's choice */
     uint64_t predicted;       /* activations for which a prediction had been made */
@@ -155,6 +156,7 @@ struct moe_need {
     uint32_t expert, n_rows; /* rows of the pass that use it */
     float unimportance;      /* least score s of equation 2 (select.h) over these rows */
     bool precalculated;      /* computed already, on the host (DAOP IV-C) */
+    bool elsewhere;          /* another process has the expert */
 };
 
 enum moe_entry_kind {
@@ -162,6 +164,7 @@ enum moe_entry_kind {
     MOE_ENTRY_HOST,          /* computed on the host, at `variant` */
     MOE_ENTRY_PRECALCULATED, /* has been computed */
     MOE_ENTRY_SKIPPED,       /* not computed at all */
+    MOE_ENTRY_ELSEWHERE,     /* computed by another process */
 };
 enum moe_entry_state {
     MOE_ENTRY_WANTS_SLOT = 0, /* every slot is taken: comes later */

@@ -112,7 +112,12 @@ static int open_executors(struct moe_server *s, struct moe_err *err)
         if (!x->loaded)
             return MOE_ERR_MEMORY;
     }
-    s->whole = named[0].device.cuda && n == 1 && s->n_models == 1;
+    const struct moe_ranks *ranks = s->options.engine.ranks;
+    s->whole = (named[0].device.cuda || ranks) && n == 1 && s->n_models == 1;
+    if (ranks && (!s->whole || !s->own))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "several ranks serve one model with one executor: start one process "
+                        "without mpirun for more");
     return MOE_OK;
 }
 

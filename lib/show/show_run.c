@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "fmt/emit.h"
+#include "ranks/ranks.h"
 #include "serve/reply.h"
 
 /* 0 where nothing was counted: a script then needs no special case. */
@@ -16,10 +17,11 @@ static double ratio(double part, double whole)
     return whole > 0 ? part / whole : 0;
 }
 
+/* Of the activations that were this process's. */
 static double hit_rate(const struct moe_phase_stats *p)
 {
     return ratio((double)(p->experts.cache_hits + p->experts.prefetch_hits),
-                 (double)p->experts.activations);
+                 (double)(p->experts.activations - p->experts.elsewhere));
 }
 
 static double tokens_per_second(const struct moe_phase_stats *p)
@@ -70,6 +72,8 @@ static void put_counts(struct moe_emit *e, const struct moe_phase_stats *p)
         moe_emit_u64(e, "known", p->experts.known);
         moe_emit_u64(e, "known_prefetches", p->experts.known_prefetches);
     }
+    if (p->experts.elsewhere)
+        moe_emit_u64(e, "elsewhere", p->experts.elsewhere);
     moe_emit_fixed(e, "hit_rate", 6, hit_rate(p));
     moe_emit_fixed(e, "prefetch_accuracy", 6,
                    ratio((double)p->experts.predicted_right, (double)p->experts.activations));
@@ -123,6 +127,32 @@ static void put_energy(struct moe_emit *e, const struct moe_stats *stats)
                ratio(d->joules, (double)d->tokens));
     if (!known)
         moe_emit_text(e, "energy_unavailable", stats->no_energy);
+}
+
+static void put_ranks(struct moe_emit *e, const struct moe_stats *stats)
+{
+    moe_emit_open_list(e, "ranks");
+    for (uint32_t i = 0; i < stats->n_ranks; i++) {
+        const struct moe_rank_report *r = &stats->ranks[i];
+        moe_emit_open_line_map(e, NULL);
+        moe_emit_u64(e, "rank", i + 1);
+        moe_emit_text(e, "host", r->host);
+        moe_emit_u64(e, "experts", r->figures.n_experts);
+        moe_emit_u64(e, "expert_activations", r->figures.activations);
+        moe_emit_u64(e, "hits", r->figures.hits);
+        moe_emit_u64(e, "misses", r->figures.misses);
+        moe_emit_u64(e, "loads", r->figures.loads);
+        moe_emit_u64(e, "bytes_read", r->figures.bytes_read);
+        moe_emit_u64(e, "resident_expert_bytes_max", r->figures.resident_bytes);
+        moe_emit_u64(e, "peak_rss_bytes", r->figures.peak_rss_bytes);
+        moe_emit_fixed(e, "busy_s", 6, r->figures.busy_seconds);
+        moe_emit_fixed(e, "waited_s", 6, r->waited_seconds);
+        moe_emit_u64(e, "messages", r->messages);
+        moe_emit_u64(e, "bytes_sent", r->bytes_sent);
+        moe_emit_u64(e, "bytes_received", r->bytes_received);
+        moe_emit_close(e);
+    }
+    moe_emit_close(e);
 }
 
 static void put_settings(struct moe_emit *e, const struct moe_run_settings *s)
@@ -200,6 +230,8 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     put_settings(&e, &stats->settings);
     if (stats->settings.kv_blocks)
         moe_emit_u64(&e, "kv_blocks_max", stats->kv_blocks_max);
+    if (stats->n_ranks)
+        put_ranks(&e, stats);
     moe_emit_u64(&e, "bf16_rows", stats->bf16_rows);
     if (stats->predict_on[0]) {
         moe_emit_text(&e, "predict_on", stats->predict_on);
@@ -293,6 +325,30 @@ static void put_grammar(struct moe_buf *out, const struct moe_stats *stats)
             stats->grammar_masks, stats->grammar_tokens);
 }
 
+/* What other ranks computed: a line each. */
+static void say_ranks(struct moe_buf *out, const struct moe_stats *stats,
+                      const struct moe_phase_stats *all)
+{
+    char a[32], b[32], c[32];
+    const uint64_t tokens = all->tokens ? all->tokens : 1;
+    moe_buf_printf(out,
+                   "ranks    %.1f%% of the activations on %" PRIu32 " others, waited for %.3f s\n",
+                   100 * ratio((double)all->experts.elsewhere, (double)all->experts.activations),
+                   stats->n_ranks, all->ranks_seconds);
+    for (uint32_t i = 0; i < stats->n_ranks; i++) {
+        const struct moe_rank_report *r = &stats->ranks[i];
+        moe_buf_printf(out,
+                       "rank %-3" PRIu32 " %" PRIu64 " experts on %s, hit rate %.2f%%, %s read, at "
+                       "work %.3f s; a token: %.1f messages, %s there, %s back\n",
+                       i + 1, r->figures.n_experts, r->host,
+                       100 * ratio((double)r->figures.hits, (double)r->figures.activations),
+                       moe_format_bytes(r->figures.bytes_read, a), r->figures.busy_seconds,
+                       (double)r->messages / (double)tokens,
+                       moe_format_bytes(r->bytes_sent / tokens, b),
+                       moe_format_bytes(r->bytes_received / tokens, c));
+    }
+}
+
 void moe_show_sampling(const struct moe_sampler_options *asked,
                        const struct moe_sampler_options *model, struct moe_buf *out)
 {
@@ -372,6 +428,8 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
                        moe_format_bytes(all.bytes_read, a),
                        moe_format_bytes((uint64_t)bytes_per_token(&stats->decode), b),
                        all.stall_seconds);
+    if (stats->n_ranks)
+        say_ranks(out, stats, &all);
     if (all.bytes_uploaded)
         moe_buf_printf(out,
                        "uploads  %s to the GPU, %" PRIu64 " loads from host memory, %" PRIu64

@@ -220,7 +220,7 @@ static void release_all(struct moe_scheduler *s)
 /* One token's layer from request to release. */
 static void pass(struct moe_scheduler *s, uint32_t layer, uint32_t a, uint32_t b)
 {
-    const struct moe_need needs[] = {{a, 1, 0, false}, {b, 1, 0.5f, false}};
+    const struct moe_need needs[] = {{a, 1, 0, false, false}, {b, 1, 0.5f, false, false}};
     request(s, layer, needs, 2);
     release_all(s);
 }
@@ -271,7 +271,8 @@ static void hobbit_s_three_classes_are_for_misses_alone(void **state)
 {
     struct moe_strategy strategy = strategy_of("hobbit");
     struct moe_scheduler *s = open_scheduler(&strategy, 4, 4, 2);
-    const struct moe_need needs[] = {{0, 1, 0, false}, {1, 1, 0.7f, false}, {2, 1, 0.95f, false}};
+    const struct moe_need needs[] = {
+        {0, 1, 0, false, false}, {1, 1, 0.7f, false, false}, {2, 1, 0.95f, false, false}};
     request(s, 0, needs, 3);
     assert_int_equal(entry(s, 0)->kind, MOE_ENTRY_SLOT);
     assert_int_equal(entry(s, 0)->variant, 0);
@@ -283,7 +284,7 @@ static void hobbit_s_three_classes_are_for_misses_alone(void **state)
     assert_int_equal(counts.low_precision, 1);
     assert_int_equal(counts.skipped, 1);
     /* Important now: the low one does not do. Unimportant, but there at high precision. */
-    const struct moe_need again[] = {{0, 1, 0.95f, false}, {1, 1, 0.2f, false}};
+    const struct moe_need again[] = {{0, 1, 0.95f, false, false}, {1, 1, 0.2f, false, false}};
     request(s, 0, again, 2);
     assert_int_equal(entry(s, 0)->variant, 0);
     assert_int_equal(entry(s, 1)->variant, 0);
@@ -305,12 +306,13 @@ static void a_skipped_expert_is_not_used(void **state)
     struct moe_strategy strategy = strategy_of("hobbit");
     struct moe_scheduler *s = open_scheduler(&strategy, 4, 4, 2);
     const struct moe_usage *u = moe_scheduler_usage(s);
-    const struct moe_need first[] = {{0, 1, 0, false}, {2, 1, 0.2f, false}};
+    const struct moe_need first[] = {{0, 1, 0, false, false}, {2, 1, 0.2f, false, false}};
     request(s, 0, first, 2);
     release_all(s);
     moe_scheduler_begin_tokens(s, 1, false, &counts);
     /* 2 is as unimportant as 3, but it is there and is computed. */
-    const struct moe_need second[] = {{0, 1, 0, false}, {2, 1, 0.95f, false}, {3, 1, 0.95f, false}};
+    const struct moe_need second[] = {
+        {0, 1, 0, false, false}, {2, 1, 0.95f, false, false}, {3, 1, 0.95f, false, false}};
     request(s, 0, second, 3);
     release_all(s);
     assert_int_equal(counts.skipped, 1);
@@ -335,7 +337,7 @@ static void an_emergency_takes_what_is_quick(void **state)
     strategy.miss_precision = MOE_MISS_EMERGENCY;
     assert_ok(moe_strategy_settle(&strategy, &err), &err);
     struct moe_scheduler *s = open_scheduler(&strategy, 4, 0, 2);
-    const struct moe_need needs[] = {{5, 1, 0, false}};
+    const struct moe_need needs[] = {{5, 1, 0, false, false}};
     request(s, 0, needs, 1);
     assert_int_equal(entry(s, 0)->variant, 1); /* even the best expert */
     release_all(s);
@@ -354,7 +356,7 @@ static void a_host_computes_what_is_missing(void **state)
     assert_int_equal(counts.host_computed, 1);
     assert_int_equal(entry(s, 1)->kind, MOE_ENTRY_HOST);
     assert_int_equal(counts.loads, 1); /* the filling */
-    const struct moe_need early[] = {{6, 1, 0, true}};
+    const struct moe_need early[] = {{6, 1, 0, true, false}};
     request(s, 1, early, 1);
     assert_int_equal(entry(s, 0)->kind, MOE_ENTRY_PRECALCULATED);
     assert_int_equal(counts.precalculated, 1);
@@ -374,7 +376,7 @@ static void a_host_computes_at_the_precision_of_the_score(void **state)
     struct moe_scheduler *s = open_scheduler(&strategy, 4, 4, 2);
     /* A prompt's are loaded (5.4: "only uses the GPU during the prefill stage"). */
     moe_scheduler_begin_tokens(s, 2, true, &counts);
-    const struct moe_need prompt[] = {{0, 2, 0, false}, {1, 1, 0.7f, false}};
+    const struct moe_need prompt[] = {{0, 2, 0, false, false}, {1, 1, 0.7f, false, false}};
     request(s, 0, prompt, 2);
     assert_true(entry(s, 0)->kind == MOE_ENTRY_SLOT && entry(s, 0)->variant == 0);
     assert_true(entry(s, 1)->kind == MOE_ENTRY_SLOT && entry(s, 1)->variant == 1);
@@ -382,19 +384,20 @@ static void a_host_computes_at_the_precision_of_the_score(void **state)
     assert_true(counts.misses == 3 && counts.low_precision == 1 && counts.loads == 2);
     counts = (struct moe_counts){0};
     moe_scheduler_begin_tokens(s, 1, false, &counts);
-    const struct moe_need absent[] = {{2, 1, 0, false}, {3, 1, 0.7f, false}, {4, 1, 0.95f, false}};
+    const struct moe_need absent[] = {
+        {2, 1, 0, false, false}, {3, 1, 0.7f, false, false}, {4, 1, 0.95f, false, false}};
     request(s, 0, absent, 3);
     assert_true(entry(s, 0)->kind == MOE_ENTRY_HOST && entry(s, 0)->variant == 0);
     assert_true(entry(s, 1)->kind == MOE_ENTRY_HOST && entry(s, 1)->variant == 1);
     assert_int_equal(entry(s, 2)->kind, MOE_ENTRY_SKIPPED);
     assert_true(counts.host_computed == 2 && counts.low_precision == 1 && counts.skipped == 1);
-    const struct moe_need there[] = {{1, 1, 0.7f, false}, {0, 1, 0.95f, false}};
+    const struct moe_need there[] = {{1, 1, 0.7f, false, false}, {0, 1, 0.95f, false, false}};
     request(s, 0, there, 2);
     assert_true(entry(s, 0)->kind == MOE_ENTRY_SLOT && entry(s, 0)->variant == 1);
     assert_true(entry(s, 1)->kind == MOE_ENTRY_SLOT && entry(s, 1)->variant == 0);
     release_all(s);
     assert_true(counts.cache_hits == 2 && counts.low_precision == 2);
-    const struct moe_need matters[] = {{1, 1, 0, false}};
+    const struct moe_need matters[] = {{1, 1, 0, false, false}};
     request(s, 0, matters, 1);
     assert_true(entry(s, 0)->kind == MOE_ENTRY_HOST && entry(s, 0)->variant == 0);
     assert_true(counts.host_computed == 3 && counts.low_precision == 2 && counts.loads == 0);
@@ -411,8 +414,11 @@ static void prompts_go_by_popularity(void **state)
     struct moe_scheduler *s = open_scheduler(&strategy, 16, 0, 8);
     pass(s, 0, 2, 4);
     moe_scheduler_begin_tokens(s, 20, true, &counts);
-    const struct moe_need needs[] = {
-        {1, 4, 0, false}, {2, 2, 0, false}, {3, 9, 0, false}, {4, 1, 0, false}, {5, 3, 0, false}};
+    const struct moe_need needs[] = {{1, 4, 0, false, false},
+                                     {2, 2, 0, false, false},
+                                     {3, 9, 0, false, false},
+                                     {4, 1, 0, false, false},
+                                     {5, 3, 0, false, false}};
     request(s, 0, needs, 5);
     const uint32_t *order = moe_scheduler_order(s);
     static const uint32_t want[] = {2, 0, 4, 1, 3}; /* experts 3, 1, 5, 2, 4 */
@@ -435,8 +441,10 @@ static void the_least_popular_quarter_comes_at_low_precision(void **state)
     assert_ok(moe_strategy_settle(&strategy, &err), &err);
     struct moe_scheduler *s = open_scheduler(&strategy, 16, 0, 8);
     moe_scheduler_begin_tokens(s, 20, true, &counts);
-    const struct moe_need needs[] = {
-        {1, 4, 0, false}, {2, 2, 0, false}, {3, 9, 0, false}, {4, 3, 0, false}};
+    const struct moe_need needs[] = {{1, 4, 0, false, false},
+                                     {2, 2, 0, false, false},
+                                     {3, 9, 0, false, false},
+                                     {4, 3, 0, false, false}};
     request(s, 0, needs, 4);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(entry(s, i)->variant, i == 1);
@@ -446,7 +454,7 @@ static void the_least_popular_quarter_comes_at_low_precision(void **state)
     float scores[N_EXPERTS] = {0, 9, 8, 7, 0, 6}, unimportance[N_EXPERTS] = {0};
     const struct moe_prediction p = {1, 20, scores, unimportance};
     assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
-    const struct moe_need next[] = {{2, 1, 0, false}, {5, 9, 0, false}};
+    const struct moe_need next[] = {{2, 1, 0, false, false}, {5, 9, 0, false, false}};
     request(s, 1, next, 2);
     assert_int_equal(entry(s, 0)->variant, 0);
     assert_int_equal(entry(s, 1)->variant, 1);
@@ -466,8 +474,10 @@ static void a_prompt_swaps_experts(void **state)
     moe_scheduler_begin_tokens(s, 20, true, &counts);
     /* Host: 5 (10 rows), 6 (4). Device: 1 (0 rows), 2 (4), 0 (7). 5 replaces 1; 6 stays: 4 rows are
      * not more than 1.05 times 4. */
-    const struct moe_need needs[] = {
-        {0, 7, 0, false}, {2, 4, 0, false}, {5, 10, 0, false}, {6, 4, 0, false}};
+    const struct moe_need needs[] = {{0, 7, 0, false, false},
+                                     {2, 4, 0, false, false},
+                                     {5, 10, 0, false, false},
+                                     {6, 4, 0, false, false}};
     request(s, 0, needs, 4);
     assert_int_equal(channel.n, 1);
     assert_int_equal(entry(s, 2)->kind, MOE_ENTRY_SLOT);
@@ -574,7 +584,7 @@ static void prompt_pass(struct moe_scheduler *s, uint32_t layer, uint32_t chosen
             rows[chosen[t][k]]++;
     for (uint32_t e = 0; e < N_EXPERTS; e++)
         if (rows[e])
-            needs[n_needs++] = (struct moe_need){e, rows[e], 0, false};
+            needs[n_needs++] = (struct moe_need){e, rows[e], 0, false, false};
     request(s, layer, needs, n_needs);
     release_all(s);
 }
@@ -687,7 +697,7 @@ static void a_wrong_precision_under_way_delays_nothing(void **state)
         assert_int_equal(channel.n, 1);
         if (cases[i].arrives)
             arrive(s, 0);
-        const struct moe_need needs[] = {{expert, 1, cases[i].unimportance, false}};
+        const struct moe_need needs[] = {{expert, 1, cases[i].unimportance, false, false}};
         request(s, 1, needs, 1);
         assert_int_equal(entry(s, 0)->kind, cases[i].kind);
         assert_int_equal(entry(s, 0)->variant, cases[i].variant);
@@ -712,10 +722,10 @@ static void a_cancelled_load_may_be_wanted_again(void **state)
     pass(s, 0, 1, 2);
     assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
     channel.sticky = true;
-    const struct moe_need other[] = {{0, 1, 0, false}};
+    const struct moe_need other[] = {{0, 1, 0, false, false}};
     request(s, 1, other, 1);
     assert_int_equal(channel.cancelled, 2);
-    const struct moe_need needs[] = {{4, 1, 0, false}};
+    const struct moe_need needs[] = {{4, 1, 0, false, false}};
     request(s, 1, needs, 1);
     assert_int_equal(entry(s, 0)->state, MOE_ENTRY_WANTS_SLOT);
     channel.sticky = false;
@@ -777,8 +787,8 @@ static void the_cache_stages_more(void **state)
 
 /* ---- Static routing ---- */
 
-static const struct moe_need known_a[] = {{1, 1, 0, false}, {2, 1, 0.5f, false}};
-static const struct moe_need known_b[] = {{5, 1, 0, false}, {6, 1, 0.5f, false}};
+static const struct moe_need known_a[] = {{1, 1, 0, false, false}, {2, 1, 0.5f, false, false}};
+static const struct moe_need known_b[] = {{5, 1, 0, false, false}, {6, 1, 0.5f, false, false}};
 
 /* Layers 1 and 3 say at the start of a pass what they will ask for: it is loaded in their order
  * before any router, beside room for what a layer between misses, and nothing of it is a miss. */
@@ -859,8 +869,10 @@ static void known_experts_that_were_pushed_out_come_again(void **state)
     struct moe_err err = {0};
     inventory.is_static[3] = 1;
     struct moe_scheduler *s = open_scheduler(&strategy, 0, 0, 4); /* nothing is kept */
-    const struct moe_need four[] = {
-        {1, 1, 0, false}, {2, 1, 0, false}, {3, 1, 0, false}, {4, 1, 0, false}};
+    const struct moe_need four[] = {{1, 1, 0, false, false},
+                                    {2, 1, 0, false, false},
+                                    {3, 1, 0, false, false},
+                                    {4, 1, 0, false, false}};
     assert_ok(moe_scheduler_known(s, 3, known_b, 2, &err), &err);
     assert_int_equal(channel.n, 2);
     arrive_all(s);
@@ -921,7 +933,7 @@ static void an_encoder_loads_once_for_a_source(void **state)
     moe_scheduler_begin_tokens(s, 40, true, &counts);
     counts = (struct moe_counts){0};
     for (uint32_t e = 0; e < N_EXPERTS; e++)
-        needs[e] = (struct moe_need){e, 5, 0, false};
+        needs[e] = (struct moe_need){e, 5, 0, false, false};
     request(s, 0, needs, N_EXPERTS);
     assert_int_equal(counts.cache_hits, 40);
     assert_int_equal(moe_scheduler_wants_prediction(s, 0), 1);
@@ -1123,7 +1135,7 @@ static void any_strategy_survives_any_order(void **state)
                 if (test_random(&random) % 3 == 0)
                     needs[n++] =
                         (struct moe_need){e, prefill ? 1 + (uint32_t)(test_random(&random) % 9) : 1,
-                                          (float)(test_random(&random) % 100) / 99, false};
+                                          (float)(test_random(&random) % 100) / 99, false, false};
             }
             channel.sticky = test_random(&random) % 4 == 0;
             request(s, layer, needs, n);

@@ -1,0 +1,408 @@
+/* A rank other than 0: its experts, computed as rank 0 asks for them. */
+#include "infer/rank_worker.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "infer/expert_compute.h"
+#include "infer/session.h"
+#include "sched/pass.h"
+
+enum { ALIVE_EVERY = 2 /* seconds, while it is at work */ };
+
+struct moe_rank_shape moe_rank_shape_of(const struct moe_model *model, uint32_t batch)
+{
+    const struct moe_config *c = &model->config;
+    struct moe_rank_shape s = {.n_experts = c->n_experts,
+                               .top_k = c->top_k,
+                               .batch = batch,
+                               .stride = moe_padded(c->hidden)};
+    for (uint32_t layer = 0; layer < c->n_layers + c->n_drafting; layer++)
+        s.n_layers += c->layers[layer].moe;
+    return s;
+}
+
+struct worker {
+    struct moe_ranks *ranks;
+    struct moe_wire *wire;
+    const struct moe_model *model;
+    struct moe_experts *experts;
+    bool predicts; /* the strategy takes predictions */
+    struct moe_rank_shape shape;
+    struct moe_expert_compute *compute;
+    struct moe_expert_view views[MOE_MAX_TOP_K];
+    struct moe_layer_request request;
+    struct moe_pass pass;
+    uint32_t *model_layer; /* [n_layers] */
+    uint8_t *is_static;    /* [n_layers] */
+    uint8_t *ask, *hint, *answers[2];
+    uint8_t *block; /* holds the messages, the rows and the request's arrays */
+    uint64_t block_bytes;
+    float *rows;    /* [batch][stride] of large passes, which have their own lane */
+    const float *x; /* of the request at work */
+    /* The answer that is being written. */
+    uint32_t turn, n_rows;
+    double said_at;
+    /* What it has done. */
+    uint64_t at_pass; /* 0: none has begun */
+    uint32_t at_moe;  /* the layer that was asked for last */
+    double pass_began, busy;
+    struct moe_phase_stats phase;
+    double host_seconds, predict_seconds; /* of the driver: none here */
+};
+
+static void carve(struct worker *w, struct moe_arena *arena, const struct moe_config *c)
+{
+    const struct moe_rank_shape *s = &w->shape;
+    const struct moe_request_shape shape = {.n_experts = s->n_experts,
+                                            .top_k = s->top_k,
+                                            .batch = s->batch,
+                                            .weighs_inputs = c->weigh_inputs,
+                                            .limited = true};
+    moe_layer_request_carve(&w->request, arena, &shape);
+    w->ask = moe_arena_take(arena, moe_rank_ask_room(s), 1);
+    w->hint = moe_arena_take(arena, moe_rank_hints_room(s), 1);
+    for (int i = 0; i < 2; i++)
+        w->answers[i] = moe_arena_take(arena, moe_rank_answer_room(s), 1);
+    if (s->batch > MOE_RANK_ROWS_WITHIN)
+        w->rows = moe_arena_take(arena, s->batch * s->stride, sizeof *w->rows);
+    w->model_layer = moe_arena_take(arena, s->n_layers, sizeof *w->model_layer);
+    w->is_static = moe_arena_take(arena, s->n_layers, 1);
+}
+
+uint64_t moe_rank_worker_bytes(const struct moe_model *model, uint32_t batch)
+{
+    struct worker w = {.shape = moe_rank_shape_of(model, batch)};
+    struct moe_arena arena = {0};
+    uint64_t sum;
+    carve(&w, &arena, &model->config);
+    bool fits = moe_add_u64(
+        arena.used, moe_expert_compute_bytes(&model->config, moe_rank_output_rows(&w.shape)), &sum);
+    return fits && !arena.overflowed ? sum : UINT64_MAX;
+}
+
+/* ---- Answers ---- */
+
+/* Sends the rows of outputs that are there; one message is on its way while the next is written. */
+static int send_outputs(struct worker *w, struct moe_err *err)
+{
+    uint8_t *answer = w->answers[w->turn];
+    const struct moe_rank_head *asked = (const struct moe_rank_head *)(const void *)w->ask;
+    const struct moe_rank_head head = {.kind = MOE_RANK_OUTPUTS,
+                                       .moe = asked->moe,
+                                       .n_rows = w->n_rows,
+                                       .request = asked->request};
+    if (w->n_rows == 0)
+        return MOE_OK;
+    memcpy(answer, &head, sizeof head);
+    MOE_TRY(moe_ranks_wait_sent(w->ranks, err));
+    MOE_TRY(w->wire->ops->send(w->wire, 0, MOE_LANE_TALK, answer,
+                               moe_rank_outputs_at(answer, &w->shape, w->n_rows).bytes, err));
+    w->turn ^= 1;
+    w->n_rows = 0;
+    w->said_at = moe_seconds();
+    return MOE_OK;
+}
+
+/* Outputs that take long are announced. */
+static int stay_alive(struct worker *w, struct moe_err *err)
+{
+    static const struct moe_rank_head alive = {.kind = MOE_RANK_ALIVE};
+    if (moe_seconds() - w->said_at < ALIVE_EVERY)
+        return MOE_OK;
+    MOE_TRY(moe_ranks_wait_sent(w->ranks, err));
+    w->said_at = moe_seconds();
+    return w->wire->ops->send(w->wire, 0, MOE_LANE_TALK, &alive, sizeof alive, err);
+}
+
+static int compute_expert(struct worker *w, uint32_t which, const struct moe_expert_view *view,
+                          struct moe_err *err)
+{
+    const struct moe_layer_request *q = &w->request;
+    const uint32_t most = moe_rank_output_rows(&w->shape);
+    MOE_TRY(stay_alive(w, err));
+    for (uint32_t at = q->first[which], n, end = at + q->n_rows[which]; at < end; at += n) {
+        if (w->n_rows == most)
+            MOE_TRY(send_outputs(w, err));
+        n = end - at < most - w->n_rows ? end - at : most - w->n_rows;
+        const struct moe_rank_outputs o = moe_rank_outputs_at(w->answers[w->turn], &w->shape, most);
+        for (uint32_t i = 0; i < n; i++)
+            o.places[w->n_rows + i] = at + i;
+        moe_expert_compute(w->compute, view, w->x, w->shape.stride, q->rows + at,
+                           q->scales ? q->scales + at : NULL, n,
+                           o.rows + w->n_rows * w->shape.stride, w->shape.stride);
+        w->n_rows += n;
+    }
+    return MOE_OK;
+}
+
+/* ---- The driver's operations ---- */
+
+static int ask_provider(void *ctx, uint32_t layer, struct moe_err *err)
+{
+    struct worker *w = ctx;
+    struct moe_experts *e = w->experts;
+    return e->ops->begin(e, &w->request, &w->phase, err);
+}
+
+static int next_ready(void *ctx, uint32_t max, uint32_t *which, uint32_t *n, struct moe_err *err)
+{
+    struct worker *w = ctx;
+    struct moe_experts *e = w->experts;
+    return e->ops->next(e, max, which, w->views, n, err);
+}
+
+static void release_entry(void *ctx, uint32_t which)
+{
+    struct moe_experts *e = ((struct worker *)ctx)->experts;
+    e->ops->release(e, which);
+}
+
+/* All of an expert once its last segment is there. */
+static int compute_entries(void *ctx, const uint32_t *which, uint32_t n, bool last,
+                           struct moe_err *err)
+{
+    struct worker *w = ctx;
+    for (uint32_t i = 0; i < n && last; i++)
+        MOE_TRY(compute_expert(w, which[i], &w->views[i], err));
+    return MOE_OK;
+}
+
+static const struct moe_pass_ops worker_ops = {
+    .experts = compute_entries,
+    .ask = ask_provider,
+    .next = next_ready,
+    .release = release_entry,
+};
+
+/* ---- What is asked ---- */
+
+static int bad_message(struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_FORMAT, "rank 0 asks for what this rank does not know");
+}
+
+static void end_pass(struct worker *w)
+{
+    const struct moe_experts *e = w->experts;
+    if (w->at_pass && e->ops->end_tokens)
+        e->ops->end_tokens(w->experts, moe_seconds() - w->pass_began);
+    w->phase.tokens++;
+}
+
+static void begin_pass(struct worker *w, const struct moe_rank_head *head)
+{
+    struct moe_experts *e = w->experts;
+    const struct moe_pass_rows rows = {
+        .n = head->n_rows, .at_once = 1, .decode = !head->prefill, .first = head->first};
+    if (head->pass != w->at_pass) {
+        end_pass(w);
+        w->at_pass = head->pass;
+        w->pass_began = moe_seconds();
+        if (head->first && e->scheduler)
+            moe_scheduler_begin_sequence(e->scheduler);
+        if (e->ops->begin_tokens)
+            e->ops->begin_tokens(e, head->n_pass, head->prefill, &w->phase);
+    }
+    moe_pass_begin(&w->pass, &rows, &w->phase.experts, &w->host_seconds, &w->predict_seconds);
+}
+
+/* Rows of a large pass, which come in a lane of their own. */
+static int wait_for_rows(struct worker *w, uint32_t n_rows, struct moe_err *err)
+{
+    struct moe_wire *wire = w->wire;
+    const double began = moe_seconds();
+    uint64_t bytes;
+    bool done = false;
+    for (uint32_t naps = 0;;) {
+        MOE_TRY(wire->ops->arrived(wire, 0, MOE_LANE_ROWS, &done, &bytes, err));
+        if (done)
+            break;
+        if (moe_seconds() - began > wire->patience)
+            return moe_fail(err, MOE_ERR_IO, "rank 0 asks and sends no rows");
+        moe_ranks_nap(w->ranks, &naps);
+    }
+    return bytes == n_rows * w->shape.stride * sizeof(float) ? MOE_OK : bad_message(err);
+}
+
+static int listen_for_rows(struct worker *w, struct moe_err *err)
+{
+    struct moe_wire *wire = w->wire;
+    return w->rows ? wire->ops->receive(wire, 0, MOE_LANE_ROWS, w->rows,
+                                        w->shape.batch * w->shape.stride * sizeof *w->rows, err)
+                   : MOE_OK;
+}
+
+static int answer(struct worker *w, uint64_t bytes, struct moe_err *err)
+{
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const struct moe_rank_shape *s = &w->shape;
+    struct moe_layer_request *q = &w->request;
+    const double began = w->said_at = moe_seconds();
+    if (head->n_rows == 0 || head->n_rows > s->batch || head->moe >= s->n_layers)
+        return bad_message(err);
+    const uint64_t pairs = (uint64_t)head->n_rows * s->top_k;
+    const struct moe_rank_ask a = moe_rank_ask_at(w->ask, s, head->n_rows, head->n_over > 0);
+    if (bytes != a.bytes)
+        return bad_message(err);
+    for (uint64_t i = 0; i < pairs; i++)
+        if (a.chosen[i] >= s->n_experts)
+            return bad_message(err);
+    if (!a.x)
+        MOE_TRY(wait_for_rows(w, head->n_rows, err));
+    w->x = a.x ? a.x : w->rows;
+    memcpy(q->chosen, a.chosen, pairs * sizeof *q->chosen);
+    memcpy(q->weights, a.weights, pairs * sizeof *q->weights);
+    memcpy(q->sequences, a.sequences, head->n_rows * sizeof *q->sequences);
+    q->n_over = head->n_over;
+    if (q->n_over)
+        memcpy(q->over, a.over, pairs);
+    begin_pass(w, head);
+    w->at_moe = head->moe;
+    MOE_TRY(moe_pass_own_experts(&w->pass, head->moe, err));
+    MOE_TRY(send_outputs(w, err));
+    w->busy += moe_seconds() - began;
+    return a.x ? MOE_OK : listen_for_rows(w, err);
+}
+
+/* Predictions begin prefetches, where the strategy here has them. */
+static int take_hints(struct worker *w, uint64_t bytes, struct moe_err *err)
+{
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->hint;
+    struct moe_prediction predictions[MOE_RANK_HINTS];
+    struct moe_scheduler *scheduler = w->experts->scheduler;
+    if (bytes < sizeof *head || head->n > MOE_RANK_HINTS ||
+        bytes != MOE_ALIGN + head->n * moe_rank_hint_bytes(&w->shape))
+        return bad_message(err);
+    /* Not of layers that the pass has come to, nor of another pass. */
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < head->n && head->pass == w->at_pass; i++) {
+        const struct moe_rank_hint h = moe_rank_hint_at(w->hint, &w->shape, i);
+        if (h.of[0] >= w->shape.n_layers)
+            return bad_message(err);
+        if (h.of[0] > w->at_moe)
+            predictions[n++] = (struct moe_prediction){h.of[0], h.of[1], h.scores, h.unimportance};
+    }
+    return scheduler && n && w->predicts ? moe_scheduler_predicted(scheduler, predictions, n, err)
+                                         : MOE_OK;
+}
+
+static int tell_figures(struct worker *w, struct moe_err *err)
+{
+    const struct moe_experts *e = w->experts;
+    const struct moe_counts *n = &w->phase.experts;
+    struct moe_rank_figures f = {
+        .head = {.kind = MOE_RANK_FIGURES},
+        .activations = n->activations - n->elsewhere,
+        .hits = n->cache_hits + n->prefetch_hits,
+        .misses = n->misses + n->prefetch_late,
+        .loads = n->loads,
+        .bytes_read = w->phase.bytes_read,
+        .resident_bytes = e->resident_bytes_max,
+        .peak_rss_bytes = moe_peak_rss_bytes(),
+        .busy_seconds = w->busy,
+    };
+    for (uint32_t key = 0; key < w->shape.n_layers * w->shape.n_experts; key++)
+        f.n_experts += moe_ranks_owners(w->ranks)[key] == w->wire->rank;
+    MOE_TRY(moe_ranks_wait_sent(w->ranks, err));
+    MOE_TRY(w->wire->ops->send(w->wire, 0, MOE_LANE_TALK, &f, sizeof f, err));
+    return moe_ranks_wait_sent(w->ranks, err);
+}
+
+static int listen(struct worker *w, enum moe_wire_lane lane, struct moe_err *err)
+{
+    struct moe_wire *wire = w->wire;
+    return lane == MOE_LANE_TALK
+               ? wire->ops->receive(wire, 0, lane, w->ask, moe_rank_ask_room(&w->shape), err)
+               : wire->ops->receive(wire, 0, lane, w->hint, moe_rank_hints_room(&w->shape), err);
+}
+
+/* Does what rank 0 asks until it ends. */
+static int serve(struct worker *w, struct moe_err *err)
+{
+    struct moe_wire *wire = w->wire;
+    struct moe_experts *e = w->experts;
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    uint64_t bytes;
+    bool asked, hinted;
+    MOE_TRY(listen(w, MOE_LANE_TALK, err));
+    MOE_TRY(listen(w, MOE_LANE_HINT, err));
+    MOE_TRY(listen_for_rows(w, err));
+    for (uint32_t naps = 0;;) {
+        MOE_TRY(wire->ops->arrived(wire, 0, MOE_LANE_TALK, &asked, &bytes, err));
+        if (asked && (bytes < sizeof *head || head->kind == MOE_RANK_END))
+            return bytes < sizeof *head ? bad_message(err) : MOE_OK;
+        if (asked)
+            MOE_TRY(head->kind == MOE_RANK_TELL  ? tell_figures(w, err)
+                    : head->kind == MOE_RANK_ASK ? answer(w, bytes, err)
+                                                 : bad_message(err));
+        if (asked)
+            MOE_TRY(listen(w, MOE_LANE_TALK, err));
+        MOE_TRY(wire->ops->arrived(wire, 0, MOE_LANE_HINT, &hinted, &bytes, err));
+        if (hinted)
+            MOE_TRY(take_hints(w, bytes, err));
+        if (hinted)
+            MOE_TRY(listen(w, MOE_LANE_HINT, err));
+        if (e->scheduler)
+            MOE_TRY(moe_scheduler_poll(e->scheduler, err));
+        if (asked || hinted)
+            naps = 0;
+        else
+            moe_ranks_nap(w->ranks, &naps);
+    }
+}
+
+/* ---- Opening ---- */
+
+static int open_worker(struct worker *w, struct moe_err *err)
+{
+    const struct moe_config *c = &w->model->config;
+    struct moe_arena arena = {0};
+    carve(w, &arena, c);
+    w->block_bytes = arena.used;
+    w->block = arena.overflowed ? NULL : moe_pages_alloc(w->block_bytes, err);
+    if (!w->block)
+        return MOE_ERR_MEMORY;
+    arena = (struct moe_arena){.base = w->block, .size = w->block_bytes};
+    carve(w, &arena, c);
+    for (uint32_t layer = 0, n = 0; n < w->shape.n_layers; layer++)
+        if (c->layers[layer].moe)
+            w->model_layer[n++] = layer;
+    w->pass = (struct moe_pass){
+        .ops = &worker_ops,
+        .ctx = w,
+        .shape = {.n_layers = w->shape.n_layers,
+                  .n_experts = w->shape.n_experts,
+                  .top_k = w->shape.top_k,
+                  .n_model_layers = c->n_layers,
+                  .n_listed = w->shape.n_layers,
+                  .model_layer = w->model_layer,
+                  .is_static = w->is_static},
+        .scheduler = w->experts->scheduler,
+        .request = &w->request,
+        .owners = moe_ranks_owners(w->ranks),
+        .self = (uint8_t)w->wire->rank,
+    };
+    return moe_expert_compute_open(&w->compute, c, moe_rank_output_rows(&w->shape), err);
+}
+
+int moe_rank_work(struct moe_ranks *ranks, const struct moe_model *model,
+                  struct moe_experts *experts, uint32_t batch, bool predicts, struct moe_err *err)
+{
+    struct worker w = {.ranks = ranks,
+                       .wire = moe_ranks_wire(ranks),
+                       .model = model,
+                       .experts = experts,
+                       .predicts = predicts,
+                       .shape = moe_rank_shape_of(model, batch)};
+    int status = open_worker(&w, err);
+    if (status == MOE_OK) {
+        moe_ranks_say_state(ranks, MOE_RANK_READY, 0, 0);
+        status = serve(&w, err);
+    }
+    moe_expert_compute_close(w.compute);
+    moe_pages_free(w.block, w.block_bytes);
+    return status;
+}

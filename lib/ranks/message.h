@@ -1,0 +1,176 @@
+/*
+ * Messages of ranks: what rank 0 asks of another, and what that answers. All begin with the same
+ * head; numbers are as the machine has them (a rank whose machine has them otherwise is refused
+ * when it says hello). Plain layouts, for ranks.c and the rank that answers (engine/rank_worker.c).
+ */
+#ifndef MOE_RANKS_MESSAGE_H
+#define MOE_RANKS_MESSAGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+
+enum { MOE_RANKS_PROTOCOL = 0x4d4f4501 }; /* also tells byte orders apart */
+
+enum moe_rank_kind {
+    /* From rank 0. */
+    MOE_RANK_SHARE = 1, /* which experts are whose, and what a pass is like */
+    MOE_RANK_ASK,       /* a layer's choices and their inputs: compute those of your experts */
+    MOE_RANK_HINT,      /* predictions for layers to come */
+    MOE_RANK_TELL,      /* what have you done so far? */
+    MOE_RANK_END,
+    /* To rank 0. */
+    MOE_RANK_HELLO,
+    MOE_RANK_LOADING, /* n of total bytes */
+    MOE_RANK_READY,
+    MOE_RANK_OUTPUTS,
+    MOE_RANK_ALIVE, /* at work on what was asked */
+    MOE_RANK_FAILED,
+    MOE_RANK_FIGURES,
+};
+
+struct moe_rank_head {
+    uint32_t kind;
+    uint32_t moe;           /* the layer, among those with experts */
+    uint32_t n_rows;        /* ASK: of the pass; OUTPUTS: of outputs; SHARE: at most in a pass */
+    uint32_t n_over;        /* ASK: of the layer request */
+    uint32_t n;             /* HINT: predictions; SHARE: experts */
+    uint32_t n_pass;        /* ASK: rows that the pass began with */
+    uint64_t pass, request; /* their numbers; OUTPUTS: of what they answer */
+    uint8_t prefill, first; /* ASK: the pass is of a prompt; its sequence begins */
+    uint8_t spare[6];
+};
+
+/* What a rank says of itself, behind the head of HELLO, LOADING, READY, FAILED. */
+struct moe_rank_said {
+    struct moe_rank_head head;
+    uint32_t protocol;
+    int32_t status;       /* MOE_OK, or why it cannot go on: `why` */
+    uint64_t fingerprint; /* of its pack */
+    uint64_t room;        /* bytes of memory that it has for experts */
+    uint64_t done, total; /* LOADING: bytes */
+    char program[16], host[64], why[512];
+};
+
+/* ... of what it has done, behind that of FIGURES. */
+struct moe_rank_figures {
+    struct moe_rank_head head;
+    uint64_t activations, hits, misses, loads, bytes_read; /* as struct moe_counts has them */
+    uint64_t resident_bytes, peak_rss_bytes;
+    uint64_t n_experts;  /* that it has */
+    double busy_seconds; /* it computed, or waited for its disk */
+};
+
+/* What sizes depend on. */
+struct moe_rank_shape {
+    uint32_t n_layers, n_experts, top_k, batch;
+    uint64_t stride; /* floats of a row */
+};
+
+enum {
+    MOE_RANK_ROWS_WITHIN = 16, /* rows of a pass that come in the message; more have their lane */
+    MOE_RANK_HINTS = 4,        /* predictions at a time */
+    MOE_RANK_OUTPUT_BYTES = 512 << 10, /* of a message of outputs, about */
+};
+
+/* Where the parts of an ASK begin, from its head on. */
+struct moe_rank_ask {
+    uint32_t *chosen, *sequences; /* [n_rows][top_k], [n_rows] */
+    float *weights;               /* [n_rows][top_k] */
+    uint8_t *over;                /* [n_rows][top_k], where n_over > 0 */
+    float *x;                     /* [n_rows][stride]; NULL: it comes by itself */
+    uint64_t bytes;               /* of the message */
+};
+
+static inline struct moe_rank_ask moe_rank_ask_at(void *message, const struct moe_rank_shape *s,
+                                                  uint32_t n_rows, bool has_over)
+{
+    struct moe_arena arena = {.base = message,
+                              .size = UINT64_MAX >> 1,
+                              .used = sizeof(struct moe_rank_head),
+                              .packed = true};
+    struct moe_rank_ask a;
+    const uint64_t pairs = (uint64_t)n_rows * s->top_k;
+    arena.used = moe_round_up(arena.used, MOE_ALIGN);
+    a.chosen = moe_arena_take(&arena, pairs, sizeof *a.chosen);
+    a.weights = moe_arena_take(&arena, pairs, sizeof *a.weights);
+    a.sequences = moe_arena_take(&arena, n_rows, sizeof *a.sequences);
+    a.over = moe_arena_take(&arena, has_over ? pairs : 0, 1);
+    a.x = n_rows <= MOE_RANK_ROWS_WITHIN ? moe_arena_take(&arena, n_rows * s->stride, sizeof *a.x)
+                                         : NULL;
+    a.bytes = arena.used;
+    return a;
+}
+
+/* The same for outputs: the rows' places among the request's, and the rows. */
+struct moe_rank_outputs {
+    uint32_t *places;
+    float *rows; /* [n][stride] */
+    uint64_t bytes;
+};
+
+static inline uint32_t moe_rank_output_rows(const struct moe_rank_shape *s)
+{
+    uint64_t n = MOE_RANK_OUTPUT_BYTES / (s->stride * sizeof(float));
+    return n < 16 ? 16 : n > 64 ? 64 : (uint32_t)n;
+}
+
+static inline struct moe_rank_outputs
+moe_rank_outputs_at(void *message, const struct moe_rank_shape *s, uint32_t n)
+{
+    const uint64_t places = moe_round_up(sizeof(struct moe_rank_head), MOE_ALIGN);
+    const uint64_t rows = places + moe_round_up(moe_rank_output_rows(s) * 4, MOE_ALIGN);
+    struct moe_rank_outputs o = {.bytes = rows + n * s->stride * sizeof *o.rows};
+    if (message) { /* else it is measured */
+        o.places = (uint32_t *)(void *)((uint8_t *)message + places);
+        o.rows = (float *)(void *)((uint8_t *)message + rows);
+    }
+    return o;
+}
+
+/* ... and for predictions, one after the other. */
+struct moe_rank_hint {
+    uint32_t *of;                 /* [2] the layer among those with experts, and the rows */
+    float *scores, *unimportance; /* [n_experts] */
+};
+
+static inline uint64_t moe_rank_hint_bytes(const struct moe_rank_shape *s)
+{
+    return MOE_ALIGN + 2 * moe_round_up(s->n_experts * sizeof(float), MOE_ALIGN);
+}
+
+static inline struct moe_rank_hint moe_rank_hint_at(void *message, const struct moe_rank_shape *s,
+                                                    uint32_t i)
+{
+    uint8_t *at = (uint8_t *)message + moe_round_up(sizeof(struct moe_rank_head), MOE_ALIGN) +
+                  i * moe_rank_hint_bytes(s);
+    struct moe_rank_hint h = {.of = (uint32_t *)(void *)at};
+    h.scores = (float *)(void *)(at + MOE_ALIGN);
+    h.unimportance =
+        (float *)(void *)(at + MOE_ALIGN + moe_round_up(s->n_experts * sizeof(float), MOE_ALIGN));
+    return h;
+}
+
+/* Room for the largest message of a lane to a rank, and of an answer. */
+static inline uint64_t moe_rank_ask_room(const struct moe_rank_shape *s)
+{
+    const uint32_t few = s->batch < MOE_RANK_ROWS_WITHIN ? s->batch : MOE_RANK_ROWS_WITHIN;
+    const uint64_t most = moe_rank_ask_at(NULL, s, s->batch, true).bytes;
+    const uint64_t with_rows = moe_rank_ask_at(NULL, s, few, true).bytes;
+    return most > with_rows ? most : with_rows;
+}
+
+static inline uint64_t moe_rank_hints_room(const struct moe_rank_shape *s)
+{
+    return MOE_ALIGN + MOE_RANK_HINTS * moe_rank_hint_bytes(s);
+}
+
+static inline uint64_t moe_rank_answer_room(const struct moe_rank_shape *s)
+{
+    const uint64_t outputs = moe_rank_outputs_at(NULL, s, moe_rank_output_rows(s)).bytes;
+    const uint64_t said = sizeof(struct moe_rank_said);
+    return moe_round_up(outputs > said ? outputs : said, MOE_ALIGN);
+}
+
+#endif

@@ -1,0 +1,663 @@
+/* Ranks: how they meet, what rank 0 asks of the others, and what they answer. */
+#define _GNU_SOURCE /* gethostname, nanosleep in C11 mode */
+#include "ranks/ranks.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/par.h"
+#include "base/text.h"
+#include "ranks/share.h"
+
+enum {
+    SPINS = 4000,     /* of looking again, where processors are spare */
+    SHORT_NAPS = 200, /* of 20 microseconds; then of 200 */
+    SAID_EVERY = 2,   /* seconds between signs of a rank that loads */
+};
+
+/* Seconds that collecting waits at a time: then loads are looked after. */
+static const double MOMENT = 200e-6;
+
+/* Another rank, as rank 0 knows it. */
+struct peer {
+    struct moe_rank_said said; /* last, before the first pass */
+    uint8_t *answer;           /* [answer_room] */
+    uint32_t n_due;            /* rows of outputs that are to come */
+    bool listens;              /* an answer is being received */
+    bool loads;                /* its experts */
+    double sign;               /* when it last gave one, or was asked */
+    struct moe_rank_report report;
+};
+
+struct moe_ranks {
+    struct moe_wire *wire;
+    struct moe_rank_shape shape;
+    uint8_t *owners; /* [n_keys] */
+    uint32_t n_keys;
+    double said_at; /* this rank's last sign while it loads */
+    uint64_t pass, request;
+    uint64_t collected;     /* the request whose outputs are being collected */
+    bool gone;              /* a rank does not answer */
+    struct moe_err failure; /* what one has failed with; status MOE_OK: none has */
+    /* Of rank 0. */
+    struct peer *peers; /* [n_ranks] */
+    uint8_t *block;     /* holds what follows, and the peers' answers */
+    uint8_t *ask, *hint;
+    struct moe_rank_head head; /* of the pass */
+};
+
+/* ---- Waiting ---- */
+
+void moe_ranks_nap(const struct moe_ranks *r, uint32_t *naps)
+{
+    const uint32_t n = (*naps)++;
+    if (r->wire->may_spin && n < SPINS)
+        return;
+    if (n < 4 || (r->wire->may_spin && n < SPINS + 4)) {
+        sched_yield();
+        return;
+    }
+    const struct timespec t = {.tv_nsec = n < SHORT_NAPS + SPINS ? 20000 : 200000};
+    nanosleep(&t, NULL);
+}
+
+static int failed_before(const struct moe_ranks *r, struct moe_err *err)
+{
+    if (err && r->failure.status != MOE_OK)
+        *err = r->failure;
+    return r->failure.status;
+}
+
+static int lost(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
+{
+    const char *host = r->peers && r->peers[rank].said.host[0] ? r->peers[rank].said.host : "";
+    r->gone = true;
+    moe_fail(&r->failure, MOE_ERR_IO,
+             "rank %u%s%s has not answered for %g s: it has ended, or the network between it and "
+             "rank 0",
+             rank, host[0] ? " on " : "", host, r->wire->patience);
+    return failed_before(r, err);
+}
+
+/* Waits until the last message to a rank is sent. */
+static int wait_sent(struct moe_ranks *r, uint32_t to, enum moe_wire_lane lane, struct moe_err *err)
+{
+    const struct moe_wire_ops *ops = r->wire->ops;
+    const double began = moe_seconds();
+    bool done = false;
+    for (uint32_t naps = 0;;) {
+        MOE_TRY(ops->sent(r->wire, to, lane, &done, err));
+        if (done)
+            return MOE_OK;
+        if (moe_seconds() - began > r->wire->patience)
+            return lost(r, to, err);
+        moe_ranks_nap(r, &naps);
+    }
+}
+
+int moe_ranks_wait_sent(struct moe_ranks *r, struct moe_err *err)
+{
+    return wait_sent(r, 0, MOE_LANE_TALK, err);
+}
+
+/* ... until one has come from it, for which it is being listened. forever: it takes its time. */
+static int wait_heard(struct moe_ranks *r, uint32_t from, bool forever, uint64_t *bytes,
+                      struct moe_err *err)
+{
+    const struct moe_wire_ops *ops = r->wire->ops;
+    const double began = moe_seconds();
+    bool done = false;
+    for (uint32_t naps = 0;;) {
+        MOE_TRY(ops->arrived(r->wire, from, MOE_LANE_TALK, &done, bytes, err));
+        if (done)
+            return MOE_OK;
+        if (!forever && moe_seconds() - began > r->wire->patience)
+            return lost(r, from, err);
+        moe_ranks_nap(r, &naps);
+    }
+}
+
+static int send_to(struct moe_ranks *r, uint32_t to, enum moe_wire_lane lane, const void *data,
+                   uint64_t bytes, struct moe_err *err)
+{
+    MOE_TRY(r->wire->ops->send(r->wire, to, lane, data, bytes, err));
+    if (r->peers) {
+        r->peers[to].report.messages++;
+        r->peers[to].report.bytes_sent += bytes;
+    }
+    return MOE_OK;
+}
+
+/* ---- Opening, closing ---- */
+
+int moe_ranks_open(struct moe_ranks **out, struct moe_wire *wire, struct moe_err *err)
+{
+    struct moe_ranks *r = moe_alloc(1, sizeof *r, err);
+    *out = NULL;
+    int status = r ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK && wire->rank == 0) {
+        r->peers = moe_alloc(wire->n_ranks, sizeof *r->peers, err);
+        status = r->peers ? MOE_OK : MOE_ERR_MEMORY;
+    }
+    if (status != MOE_OK) {
+        free(r);
+        moe_wire_close(wire);
+        return status;
+    }
+    r->wire = wire;
+    prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); /* naps of this thread end within a microsecond */
+    wire->may_spin = wire->n_here * moe_default_threads() <= (uint32_t)moe_cores_available();
+    *out = r;
+    return MOE_OK;
+}
+
+int moe_ranks_find(struct moe_ranks **out, struct moe_err *err)
+{
+    struct moe_wire *wire;
+    *out = NULL;
+    MOE_TRY(moe_wire_open(&wire, err));
+    return wire ? moe_ranks_open(out, wire, err) : MOE_OK;
+}
+
+struct moe_wire *moe_ranks_wire(const struct moe_ranks *r)
+{
+    return r->wire;
+}
+
+/* Takes in what is still to come, which nobody wants any more. */
+static int drain(struct moe_ranks *r, uint32_t rank, struct moe_err *err);
+
+void moe_ranks_close(struct moe_ranks *r)
+{
+    struct moe_rank_head end = {.kind = MOE_RANK_END};
+    struct moe_err ignored;
+    if (!r)
+        return;
+    for (uint32_t i = 1; r->peers && i < r->wire->n_ranks && !r->gone; i++)
+        r->gone = r->peers[i].loads || drain(r, i, &ignored) != MOE_OK ||
+                  wait_sent(r, i, MOE_LANE_TALK, &ignored) != MOE_OK ||
+                  wait_sent(r, i, MOE_LANE_ROWS, &ignored) != MOE_OK ||
+                  wait_sent(r, i, MOE_LANE_HINT, &ignored) != MOE_OK ||
+                  send_to(r, i, MOE_LANE_TALK, &end, sizeof end, &ignored) != MOE_OK;
+    for (uint32_t i = 1; r->peers && i < r->wire->n_ranks && !r->gone; i++)
+        r->gone = wait_sent(r, i, MOE_LANE_TALK, &ignored) != MOE_OK;
+    if (r->block)
+        moe_pages_free(r->block, moe_ranks_bytes(&r->shape, r->wire->n_ranks));
+    if (r->gone)
+        r->wire->ops->abort(r->wire);
+    moe_wire_close(r->wire);
+    free(r->peers);
+    free(r->owners);
+    free(r);
+}
+
+/* ---- Meeting ---- */
+
+static struct moe_rank_said said_of_self(void)
+{
+    struct moe_rank_said said = {.protocol = MOE_RANKS_PROTOCOL};
+    snprintf(said.program, sizeof said.program, "%s", MOE_VERSION);
+    if (gethostname(said.host, sizeof said.host - 1) != 0)
+        said.host[0] = 0;
+    return said;
+}
+
+/* The message is small: it is sent before the next one is made. */
+static int say(struct moe_ranks *r, struct moe_rank_said *said, struct moe_err *err)
+{
+    MOE_TRY(send_to(r, 0, MOE_LANE_TALK, said, sizeof *said, err));
+    return wait_sent(r, 0, MOE_LANE_TALK, err);
+}
+
+void moe_ranks_say_state(struct moe_ranks *r, enum moe_rank_kind kind, uint64_t done,
+                         uint64_t total)
+{
+    const double now = moe_seconds();
+    struct moe_err ignored;
+    if (kind == MOE_RANK_LOADING && now - r->said_at < SAID_EVERY)
+        return;
+    struct moe_rank_said said = said_of_self();
+    r->said_at = now;
+    said.head.kind = kind;
+    said.done = done;
+    said.total = total;
+    say(r, &said, &ignored);
+}
+
+void moe_ranks_fail(struct moe_ranks *r, const struct moe_err *why)
+{
+    struct moe_rank_said said = said_of_self();
+    struct moe_rank_head end = {0};
+    struct moe_err ignored;
+    uint64_t bytes;
+    said.head.kind = MOE_RANK_FAILED;
+    said.status = why->status;
+    snprintf(said.why, sizeof said.why, "%s", why->text);
+    if (say(r, &said, &ignored) == MOE_OK &&
+        r->wire->ops->receive(r->wire, 0, MOE_LANE_TALK, &end, sizeof end, &ignored) == MOE_OK)
+        wait_heard(r, 0, true, &bytes, &ignored);
+}
+
+static int refuse(const struct moe_rank_said *said, uint32_t rank, struct moe_err *err)
+{
+    return moe_fail(err, said->status < 0 ? said->status : MOE_ERR_IO, "rank %u on %.63s: %.400s",
+                    rank, said->host, said->why);
+}
+
+/* The next that a rank says, before the first pass. */
+static int hear_said(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
+{
+    struct moe_rank_said *said = &r->peers[rank].said;
+    uint64_t bytes;
+    MOE_TRY(r->wire->ops->receive(r->wire, rank, MOE_LANE_TALK, said, sizeof *said, err));
+    MOE_TRY(wait_heard(r, rank, false, &bytes, err));
+    said->host[sizeof said->host - 1] = said->why[sizeof said->why - 1] = 0;
+    said->program[sizeof said->program - 1] = 0;
+    if (bytes != sizeof *said || said->protocol != MOE_RANKS_PROTOCOL)
+        return moe_fail(err, MOE_ERR_VERSION,
+                        "rank %u speaks otherwise: every rank must run the same version (this is "
+                        "%s)",
+                        rank, MOE_VERSION);
+    return said->status == MOE_OK ? MOE_OK : refuse(said, rank, err);
+}
+
+static int check_hello(struct moe_ranks *r, uint32_t rank, uint64_t fingerprint,
+                       struct moe_err *err)
+{
+    const struct moe_rank_said *said = &r->peers[rank].said;
+    if (strcmp(said->program, MOE_VERSION) != 0)
+        return moe_fail(err, MOE_ERR_VERSION,
+                        "rank %u on %s is version %s, rank 0 is %s: every rank must run the same",
+                        rank, said->host, said->program, MOE_VERSION);
+    if (said->fingerprint != fingerprint)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "rank %u on %s has another pack than rank 0 under that name (fingerprints "
+                        "%016" PRIx64 " and %016" PRIx64 "): copy the pack there",
+                        rank, said->host, said->fingerprint, fingerprint);
+    return MOE_OK;
+}
+
+int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, uint64_t room, struct moe_err *err)
+{
+    struct moe_rank_said hello = said_of_self();
+    hello.head.kind = MOE_RANK_HELLO;
+    hello.fingerprint = fingerprint;
+    hello.room = room;
+    if (!r->peers)
+        return say(r, &hello, err);
+    r->peers[0].said = hello;
+    /* All are heard before one is refused: so none is left talking to nobody. */
+    struct moe_err first = {0};
+    for (uint32_t i = 1; i < r->wire->n_ranks && !r->gone; i++) {
+        struct moe_err why = {0};
+        int status = hear_said(r, i, &why);
+        if (status == MOE_OK)
+            status = check_hello(r, i, fingerprint, &why);
+        if (status != MOE_OK && first.status == MOE_OK)
+            first = why;
+    }
+    if (first.status != MOE_OK && err)
+        *err = first;
+    return first.status;
+}
+
+int moe_ranks_divide(struct moe_ranks *r, const struct moe_inventory *inventory,
+                     const uint64_t *frequency, struct moe_err *err)
+{
+    uint64_t *room = moe_alloc(r->wire->n_ranks, sizeof *room, err);
+    r->n_keys = moe_inventory_n_keys(inventory);
+    r->owners = moe_alloc(r->n_keys, 1, err);
+    int status = room && r->owners ? MOE_OK : MOE_ERR_MEMORY;
+    for (uint32_t i = 0; status == MOE_OK && i < r->wire->n_ranks; i++)
+        room[i] = r->peers[i].said.room;
+    if (status == MOE_OK)
+        status = moe_share_experts(inventory, room, r->wire->n_ranks, frequency, r->owners, err);
+    free(room);
+    return status;
+}
+
+const uint8_t *moe_ranks_owners(const struct moe_ranks *r)
+{
+    return r->owners;
+}
+
+/* Rank 0's messages, and the answers of the others. */
+static void carve(struct moe_ranks *r, struct moe_arena *arena)
+{
+    const struct moe_rank_shape *s = &r->shape;
+    r->ask = moe_arena_take(arena, moe_rank_ask_room(s), 1);
+    r->hint = moe_arena_take(arena, moe_rank_hints_room(s), 1);
+    for (uint32_t i = 1; i < r->wire->n_ranks; i++)
+        r->peers[i].answer = moe_arena_take(arena, moe_rank_answer_room(s), 1);
+}
+
+uint64_t moe_ranks_bytes(const struct moe_rank_shape *shape, uint32_t n_ranks)
+{
+    struct moe_wire wire = {.n_ranks = n_ranks};
+    struct peer peers[MOE_MAX_RANKS];
+    struct moe_ranks r = {.wire = &wire, .shape = *shape, .peers = peers};
+    struct moe_arena arena = {0};
+    carve(&r, &arena);
+    return arena.overflowed ? UINT64_MAX : arena.used;
+}
+
+/* The message by which ranks learn of their share: a head, the shape, the owners. */
+struct share {
+    struct moe_rank_head head;
+    struct moe_rank_shape shape;
+    uint8_t owners[];
+};
+
+static int tell_shares(struct moe_ranks *r, const struct moe_rank_shape *shape, struct moe_err *err)
+{
+    const uint64_t bytes = sizeof(struct share) + r->n_keys;
+    r->shape = *shape;
+    uint64_t room = moe_ranks_bytes(shape, r->wire->n_ranks);
+    r->block = moe_pages_alloc(room, err);
+    struct share *message = r->block ? moe_alloc(bytes, 1, err) : NULL;
+    if (!message)
+        return MOE_ERR_MEMORY;
+    struct moe_arena arena = {.base = r->block, .size = room};
+    carve(r, &arena);
+    message->head = (struct moe_rank_head){.kind = MOE_RANK_SHARE, .n = r->n_keys};
+    message->shape = *shape;
+    memcpy(message->owners, r->owners, r->n_keys);
+    int status = MOE_OK;
+    for (uint32_t i = 1; i < r->wire->n_ranks && status == MOE_OK; i++)
+        status = send_to(r, i, MOE_LANE_TALK, message, bytes, err);
+    for (uint32_t i = 1; i < r->wire->n_ranks && status == MOE_OK; i++) {
+        status = wait_sent(r, i, MOE_LANE_TALK, err);
+        r->peers[i].loads = true;
+    }
+    free(message);
+    return status;
+}
+
+/* n_keys: those of this rank's own pack. */
+static int hear_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err)
+{
+    const uint64_t room = sizeof(struct share) + (uint64_t)shape->n_layers * shape->n_experts;
+    uint64_t bytes = 0;
+    struct share *message = moe_alloc(room, 1, err);
+    if (!message)
+        return MOE_ERR_MEMORY;
+    int status = r->wire->ops->receive(r->wire, 0, MOE_LANE_TALK, message, room, err);
+    if (status == MOE_OK)
+        status = wait_heard(r, 0, true, &bytes, err);
+    if (status == MOE_OK && message->head.kind == MOE_RANK_END)
+        status = moe_fail(err, MOE_ERR_INTERRUPTED, "rank 0 has ended");
+    else if (status == MOE_OK && (bytes != room || message->head.kind != MOE_RANK_SHARE ||
+                                  message->shape.n_layers != shape->n_layers ||
+                                  message->shape.n_experts != shape->n_experts ||
+                                  message->shape.stride == 0 || message->shape.batch == 0))
+        status = moe_fail(err, MOE_ERR_FORMAT, "rank 0 shares another model");
+    r->n_keys = (uint32_t)(room - sizeof *message);
+    r->owners = status == MOE_OK ? moe_alloc(r->n_keys, 1, err) : NULL;
+    if (status == MOE_OK && !r->owners)
+        status = MOE_ERR_MEMORY;
+    if (status == MOE_OK) {
+        memcpy(r->owners, message->owners, r->n_keys);
+        r->shape = *shape = message->shape;
+    }
+    free(message);
+    return status;
+}
+
+int moe_ranks_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err)
+{
+    return r->peers ? tell_shares(r, shape, err) : hear_share(r, shape, err);
+}
+
+int moe_ranks_wait_ready(struct moe_ranks *r, const struct moe_progress *progress,
+                         struct moe_err *err)
+{
+    char what[96];
+    for (uint32_t i = 1; i < r->wire->n_ranks; i++) {
+        do {
+            int status = hear_said(r, i, err);
+            r->peers[i].loads = status == MOE_OK && r->peers[i].said.head.kind != MOE_RANK_READY;
+            MOE_TRY(status);
+            snprintf(what, sizeof what, "rank %u on %.63s loads", i, r->peers[i].said.host);
+            moe_progress_report(progress, what, r->peers[i].said.done, r->peers[i].said.total);
+            if (moe_progress_stopped(progress))
+                return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+        } while (r->peers[i].loads);
+        memcpy(r->peers[i].report.host, r->peers[i].said.host, sizeof r->peers[i].report.host);
+    }
+    return MOE_OK;
+}
+
+/* ---- Passes ---- */
+
+void moe_ranks_begin_pass(struct moe_ranks *r, uint32_t n_rows, bool prefill, bool first)
+{
+    r->head = (struct moe_rank_head){
+        .pass = ++r->pass, .n_pass = n_rows, .prefill = prefill, .first = first};
+}
+
+static int listen_to(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
+{
+    struct peer *p = &r->peers[rank];
+    MOE_TRY(r->wire->ops->receive(r->wire, rank, MOE_LANE_TALK, p->answer,
+                                  moe_rank_answer_room(&r->shape), err));
+    p->listens = true;
+    return MOE_OK;
+}
+
+/* Rows of the request's outputs that each rank is to compute. */
+static void count_due(struct moe_ranks *r, const struct moe_layer_request *q)
+{
+    const uint8_t *owners = r->owners + (uint64_t)q->moe * r->shape.n_experts;
+    for (uint32_t i = 0; i < q->n_entries; i++)
+        if (q->kinds[i] == MOE_ENTRY_ELSEWHERE)
+            r->peers[owners[q->experts[i]]].n_due += q->n_rows[i];
+}
+
+static uint64_t write_ask(struct moe_ranks *r, const struct moe_layer_request *q, uint32_t n_rows,
+                          const float *x)
+{
+    const struct moe_rank_shape *s = &r->shape;
+    const struct moe_rank_ask a = moe_rank_ask_at(r->ask, s, n_rows, q->n_over > 0);
+    const uint64_t pairs = (uint64_t)n_rows * s->top_k;
+    r->head.kind = MOE_RANK_ASK;
+    r->head.moe = q->moe;
+    r->head.n_rows = n_rows;
+    r->head.n_over = q->n_over;
+    r->head.request = ++r->request;
+    memcpy(r->ask, &r->head, sizeof r->head);
+    memcpy(a.chosen, q->chosen, pairs * sizeof *a.chosen);
+    memcpy(a.weights, q->weights, pairs * sizeof *a.weights);
+    memcpy(a.sequences, q->sequences, n_rows * sizeof *a.sequences);
+    if (q->n_over)
+        memcpy(a.over, q->over, pairs);
+    if (a.x)
+        memcpy(a.x, x, n_rows * s->stride * sizeof *x);
+    return a.bytes;
+}
+
+int moe_ranks_ask(struct moe_ranks *r, const struct moe_layer_request *q, uint32_t n_rows,
+                  const float *x, struct moe_err *err)
+{
+    const uint32_t n = r->wire->n_ranks;
+    uint64_t bytes = 0;
+    MOE_TRY(failed_before(r, err));
+    for (uint32_t i = 1; i < n; i++) {
+        MOE_TRY(drain(r, i, err));                    /* of a pass that ended in an error */
+        MOE_TRY(wait_sent(r, i, MOE_LANE_TALK, err)); /* they share the message */
+        MOE_TRY(wait_sent(r, i, MOE_LANE_ROWS, err));
+    }
+    count_due(r, q);
+    for (uint32_t i = 1; i < n; i++) {
+        struct peer *p = &r->peers[i];
+        if (p->n_due == 0)
+            continue;
+        if (bytes == 0)
+            bytes = write_ask(r, q, n_rows, x);
+        p->sign = moe_seconds();
+        MOE_TRY(listen_to(r, i, err));
+        MOE_TRY(send_to(r, i, MOE_LANE_TALK, r->ask, bytes, err));
+        if (n_rows > MOE_RANK_ROWS_WITHIN)
+            MOE_TRY(send_to(r, i, MOE_LANE_ROWS, x, n_rows * r->shape.stride * sizeof *x, err));
+    }
+    return MOE_OK;
+}
+
+int moe_ranks_hint(struct moe_ranks *r, const struct moe_prediction *predictions, uint32_t n,
+                   struct moe_err *err)
+{
+    const struct moe_rank_shape *s = &r->shape;
+    bool idle = true, done;
+    for (uint32_t i = 1; i < r->wire->n_ranks; i++) {
+        MOE_TRY(r->wire->ops->sent(r->wire, i, MOE_LANE_HINT, &done, err));
+        idle &= done;
+    }
+    n = n < MOE_RANK_HINTS ? n : MOE_RANK_HINTS;
+    if (!idle || n == 0)
+        return MOE_OK;
+    const struct moe_rank_head head = {.kind = MOE_RANK_HINT, .n = n, .pass = r->pass};
+    memcpy(r->hint, &head, sizeof head);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct moe_rank_hint h = moe_rank_hint_at(r->hint, s, i);
+        h.of[0] = predictions[i].layer;
+        h.of[1] = predictions[i].n_rows;
+        memcpy(h.scores, predictions[i].scores, s->n_experts * sizeof *h.scores);
+        memcpy(h.unimportance, predictions[i].unimportance, s->n_experts * sizeof *h.unimportance);
+    }
+    for (uint32_t i = 1; i < r->wire->n_ranks; i++)
+        MOE_TRY(send_to(r, i, MOE_LANE_HINT, r->hint, MOE_ALIGN + n * moe_rank_hint_bytes(s), err));
+    return MOE_OK;
+}
+
+/* What a rank has answered; out NULL: nobody wants it. */
+static int take_answer(struct moe_ranks *r, uint32_t rank, uint64_t bytes, float *out,
+                       struct moe_err *err)
+{
+    struct peer *p = &r->peers[rank];
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)p->answer;
+    const struct moe_rank_shape *s = &r->shape;
+    p->report.bytes_received += bytes;
+    if (bytes >= sizeof p->said && head->kind == MOE_RANK_FAILED) {
+        memcpy(&p->said, p->answer, sizeof p->said);
+        p->said.why[sizeof p->said.why - 1] = 0;
+        p->n_due = 0;
+        refuse(&p->said, rank, &r->failure);
+        return failed_before(r, err);
+    }
+    if (bytes >= sizeof *head && head->kind == MOE_RANK_ALIVE)
+        return listen_to(r, rank, err);
+    const uint64_t slots = (uint64_t)s->batch * s->top_k;
+    bool fits = bytes >= sizeof *head && head->kind == MOE_RANK_OUTPUTS &&
+                head->n_rows <= p->n_due && head->n_rows <= moe_rank_output_rows(s) &&
+                head->request == r->request;
+    const struct moe_rank_outputs o = moe_rank_outputs_at(p->answer, s, fits ? head->n_rows : 0);
+    fits = fits && bytes == o.bytes;
+    for (uint32_t i = 0; fits && i < head->n_rows; i++) {
+        fits = o.places[i] < slots;
+        if (fits && out)
+            memcpy(out + o.places[i] * s->stride, o.rows + i * s->stride, s->stride * sizeof *out);
+    }
+    if (!fits) {
+        r->gone = true;
+        return moe_fail(err, MOE_ERR_FORMAT, "rank %u on %s answers what was not asked", rank,
+                        p->said.host);
+    }
+    p->n_due -= head->n_rows;
+    return p->n_due ? listen_to(r, rank, err) : MOE_OK;
+}
+
+/* Looks whether a rank that owes outputs has sent some. */
+static int look_at(struct moe_ranks *r, uint32_t rank, float *out, bool *any, struct moe_err *err)
+{
+    struct peer *p = &r->peers[rank];
+    uint64_t bytes;
+    bool done;
+    MOE_TRY(r->wire->ops->arrived(r->wire, rank, MOE_LANE_TALK, &done, &bytes, err));
+    const double now = moe_seconds();
+    if (!done)
+        return now - p->sign > r->wire->patience ? lost(r, rank, err) : MOE_OK;
+    p->sign = now;
+    p->listens = false;
+    *any = true;
+    return take_answer(r, rank, bytes, out, err);
+}
+
+int moe_ranks_collect(struct moe_ranks *r, float *out, bool *all, struct moe_err *err)
+{
+    const double began = moe_seconds();
+    double now = began;
+    bool any = false;
+    if (r->collected != r->request) { /* nobody has looked for a sign before */
+        r->collected = r->request;
+        for (uint32_t i = 1; i < r->wire->n_ranks; i++)
+            r->peers[i].sign = began;
+    }
+    for (uint32_t naps = 0;; now = moe_seconds()) {
+        *all = true;
+        for (uint32_t i = 1; i < r->wire->n_ranks; i++) {
+            if (r->peers[i].n_due)
+                MOE_TRY(look_at(r, i, out, &any, err));
+            *all &= r->peers[i].n_due == 0;
+        }
+        if (*all || any || now - began > MOMENT)
+            break;
+        moe_ranks_nap(r, &naps);
+    }
+    for (uint32_t i = 1; i < r->wire->n_ranks; i++)
+        if (r->peers[i].n_due)
+            r->peers[i].report.waited_seconds += now - began;
+    return MOE_OK;
+}
+
+/* A rank that says that it failed is done, too. */
+static int drain(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
+{
+    struct peer *p = &r->peers[rank];
+    for (uint32_t naps = 0; p->listens;) {
+        bool any = false;
+        int status = look_at(r, rank, NULL, &any, err);
+        if (status != MOE_OK && (r->gone || p->listens))
+            return status;
+        if (!any)
+            moe_ranks_nap(r, &naps);
+    }
+    return MOE_OK;
+}
+
+int moe_ranks_go_on(struct moe_ranks *r, struct moe_err *err)
+{
+    bool done;
+    for (uint32_t i = 1; i < r->wire->n_ranks; i++) {
+        if (r->peers[i].n_due == 0)
+            continue;
+        MOE_TRY(r->wire->ops->sent(r->wire, i, MOE_LANE_TALK, &done, err));
+        MOE_TRY(r->wire->ops->sent(r->wire, i, MOE_LANE_ROWS, &done, err));
+    }
+    return MOE_OK;
+}
+
+int moe_ranks_report(struct moe_ranks *r, uint32_t rank, struct moe_rank_report *out,
+                     struct moe_err *err)
+{
+    static const struct moe_rank_head tell = {.kind = MOE_RANK_TELL};
+    struct peer *p = &r->peers[rank];
+    uint64_t bytes;
+    MOE_TRY(drain(r, rank, err));
+    MOE_TRY(wait_sent(r, rank, MOE_LANE_TALK, err));
+    *out = p->report;
+    MOE_TRY(listen_to(r, rank, err));
+    MOE_TRY(send_to(r, rank, MOE_LANE_TALK, &tell, sizeof tell, err));
+    MOE_TRY(wait_heard(r, rank, false, &bytes, err));
+    p->listens = false;
+    if (bytes != sizeof out->figures)
+        return moe_fail(err, MOE_ERR_FORMAT, "rank %u on %s answers what was not asked", rank,
+                        p->said.host);
+    memcpy(&out->figures, p->answer, sizeof out->figures);
+    return MOE_OK;
+}

@@ -1,0 +1,99 @@
+/*
+ * Ranks: the processes of one run, each with a share of the experts in its own budget of memory.
+ * Rank 0 runs the model; the others compute their experts for it (engine/rank_worker.h).
+ *
+ *     meet         each says who it is and how much room it has; another pack is refused
+ *     divide       rank 0 gives each expert to a rank
+ *     share        ... and tells the others, who load what is theirs
+ *     wait_ready   until they have
+ *     for each pass: begin_pass; for each layer with experts: ask, hint, collect
+ *     close        the others end
+ *
+ * An expert's outputs have the same bits wherever it is computed, and rank 0 adds them in the
+ * router's order: tokens are those of one process. Nothing is allocated after `share`; nothing
+ * waits for ever: a rank that gives no sign for wire->patience seconds is an error.
+ */
+#ifndef MOE_RANKS_RANKS_H
+#define MOE_RANKS_RANKS_H
+
+#include "base/progress.h"
+#include "ranks/message.h"
+#include "ranks/wire.h"
+#include "sched/inventory.h"
+#include "sched/layer_request.h"
+#include "sched/select.h"
+
+struct moe_ranks;
+
+/* Those that this process was started with; *out is NULL where it runs alone. As moe_wire_open. */
+int moe_ranks_find(struct moe_ranks **out, struct moe_err *err);
+/* Takes over the wire. */
+int moe_ranks_open(struct moe_ranks **out, struct moe_wire *wire, struct moe_err *err);
+/* NULL is fine. On rank 0 the others end, too; where one does not answer any more, or still loads,
+ * all are ended at once, this process as well: the last call of a program. */
+void moe_ranks_close(struct moe_ranks *r);
+
+struct moe_wire *moe_ranks_wire(const struct moe_ranks *r);
+
+/* Memory that rank 0 takes for the messages of n_ranks, but for what the wire takes. */
+uint64_t moe_ranks_bytes(const struct moe_rank_shape *shape, uint32_t n_ranks);
+
+/* ---- Before the first pass ---- */
+
+/* Rank 0: waits for the hello of all. Another: says it. The pack's fingerprint; bytes of memory for
+ * experts. MOE_ERR_USAGE: another pack, or another program; MOE_ERR_IO: no answer; or what another
+ * rank failed with. */
+int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, uint64_t room, struct moe_err *err);
+/* Rank 0: decides whose experts are whose. frequency: [n_keys], or NULL. */
+int moe_ranks_divide(struct moe_ranks *r, const struct moe_inventory *inventory,
+                     const uint64_t *frequency, struct moe_err *err);
+/* Rank 0: tells the others, with the shape of passes. Another: waits for that and sets *shape.
+ * MOE_ERR_INTERRUPTED: rank 0 has ended. */
+int moe_ranks_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err);
+/* Whose each expert is: [n_layers][n_experts], once that is decided or known. */
+const uint8_t *moe_ranks_owners(const struct moe_ranks *r);
+/* Rank 0: waits until the others have loaded their experts. */
+int moe_ranks_wait_ready(struct moe_ranks *r, const struct moe_progress *progress,
+                         struct moe_err *err);
+
+/* ---- Passes, on rank 0 ---- */
+
+/* A pass of n_rows begins; first: its sequence does. */
+void moe_ranks_begin_pass(struct moe_ranks *r, uint32_t n_rows, bool prefill, bool first);
+/* Asks for the outputs of the request's entries that are of kind MOE_ENTRY_ELSEWHERE, for rows
+ * x[n_rows][stride], which stay until they are collected. */
+int moe_ranks_ask(struct moe_ranks *r, const struct moe_layer_request *request, uint32_t n_rows,
+                  const float *x, struct moe_err *err);
+/* Hands predictions on. One that would have to wait is left out. */
+int moe_ranks_hint(struct moe_ranks *r, const struct moe_prediction *predictions, uint32_t n,
+                   struct moe_err *err);
+/* Takes in outputs that have come: each where the request has its place in out[][stride]. *all: of
+ * the request. Waits a moment where none has. */
+int moe_ranks_collect(struct moe_ranks *r, float *out, bool *all, struct moe_err *err);
+/* Lets what is being sent go on. */
+int moe_ranks_go_on(struct moe_ranks *r, struct moe_err *err);
+
+/* What was sent to a rank, came from it, and what it says of itself. */
+struct moe_rank_report {
+    char host[64];
+    uint64_t messages, bytes_sent, bytes_received;
+    double waited_seconds; /* rank 0 had nothing to do while this one's outputs were missing */
+    struct moe_rank_figures figures;
+};
+/* Of rank `rank` > 0; asks it. */
+int moe_ranks_report(struct moe_ranks *r, uint32_t rank, struct moe_rank_report *out,
+                     struct moe_err *err);
+
+/* ---- On the others ---- */
+
+/* Waits until the last message to rank 0 is sent. */
+int moe_ranks_wait_sent(struct moe_ranks *r, struct moe_err *err);
+/* LOADING, now and then, or READY. Errors of saying it come up when something else is said. */
+void moe_ranks_say_state(struct moe_ranks *r, enum moe_rank_kind kind, uint64_t done,
+                         uint64_t total);
+/* Tells rank 0 why this rank cannot go on, and waits until it has ended. */
+void moe_ranks_fail(struct moe_ranks *r, const struct moe_err *why);
+/* Gives the processor away for a moment, a longer one the more often it is called in a row. */
+void moe_ranks_nap(const struct moe_ranks *r, uint32_t *naps);
+
+#endif

@@ -1,0 +1,100 @@
+#!/bin/sh
+# Ranks on several machines, rehearsed on this one: each rank in a network namespace of its own, with a network of a
+# given rate and delay between them (tests/tools/slow_net.c, a switch in user space: not every kernel has netem). Prints,
+# for each network, tokens/s of prompt and answer, messages and bytes a token, and what rank 0 waited for, beside one
+# process that reads experts from disk within the same budget and one that holds them all; every answer must be the
+# same. The ranks share this machine's processors, which machines of their own would not: speeds are rehearsed.
+#
+#   [RANKS=4] [MEMORY=120M] [TOKENS=64] [PACK=FILE] [NETWORKS='MICROSECONDS:BITS_PER_SECOND ...'] tests/bench/ranks.sh
+#
+# As root, with Open MPI. PACK: by default the bundled model, made 23 times as large (tests/tools/widen.c).
+set -eu
+cd "$(dirname "$0")/../.."
+BUILD=${BUILD:-build}
+bin=$(cd "$BUILD/bin" && pwd)
+ranks=${RANKS:-4}
+memory=${MEMORY:-120M}
+tokens=${TOKENS:-64}
+networks=${NETWORKS:-50:10e9 200:10e9 1000:10e9 50:2.5e9 200:2.5e9 1000:2.5e9 50:1e9 200:1e9 1000:1e9}
+dir=$(mktemp -d)
+net=
+end_net() {
+    [ -z "$net" ] || kill "$net" 2>/dev/null || :
+    for i in $(seq "$ranks"); do ip netns del "moe$i" 2>/dev/null || :; done
+    net=
+}
+trap 'end_net; rm -rf "$dir"' EXIT
+pack=${PACK:-$BUILD/bench/wide.moe}
+if [ ! -f "$pack" ]; then
+    mkdir -p "$(dirname "$pack")"
+    "$BUILD/tests/tools/widen" --hidden 4 --ff 8 "$BUILD/models/tiny-moe" "$dir/wide"
+    "$bin/moe-quantize" -q -o "$pack" "$dir/wide"
+fi
+pack=$(readlink -f "$pack")
+head -c 1800 tests/data/stories.valid.txt >"$dir/prompt.txt"
+set -- --raw -f "$dir/prompt.txt" -n "$tokens" --temp 0 --ignore-eos -t 1
+
+# Starts a command of mpirun's "on" a machine: in its namespaces.
+cat >"$dir/agent" <<'END'
+#!/bin/sh
+host=$1
+shift
+exec ip netns exec "moe${host##*.}" unshare --uts sh -c "hostname moe${host##*.}; $*"
+END
+chmod 755 "$dir/agent"
+begin_net() { # MICROSECONDS BITS_PER_SECOND
+    hosts=
+    names=
+    for i in $(seq "$ranks"); do
+        ip netns add "moe$i"
+        ip netns exec "moe$i" ip link set lo up
+        names="$names moe$i"
+        hosts="$hosts${hosts:+,}10.77.0.$i:1"
+    done
+    # shellcheck disable=SC2086 # several
+    "$BUILD/tests/tools/slow_net" "$1" "$2" $names >"$dir/net" &
+    net=$!
+    while ! grep -q ready "$dir/net"; do
+        kill -0 $net || exit 1
+        sleep 0.05
+    done
+    for i in $(seq "$ranks"); do
+        ip netns exec "moe$i" ip addr add "10.77.0.$i/24" dev net0
+        ip netns exec "moe$i" ip link set net0 mtu 9000 up
+    done
+}
+on_ranks() {
+    TMPDIR=/tmp ip netns exec moe1 unshare --uts sh -c 'hostname moe1; exec "$@"' - \
+        mpirun --allow-run-as-root --bind-to none -n "$ranks" --host "$hosts" \
+        --mca plm_rsh_agent "$dir/agent" --mca plm_rsh_no_tree_spawn 1 --mca btl tcp,self --mca pml ob1 \
+        --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 "$@"
+}
+figure() { sed -n "s/^  \"$1\": *\([0-9.]*\).*/\1/p" "$dir/stats"; }
+sums() { # KEY: of all ranks, for each token
+    sed -n "s/^    {\"rank\".*\"$1\": *\([0-9.]*\).*/\1/p" "$dir/stats" |
+        awk -v tokens="$(sed -n 's/^    "tokens": *\([0-9]*\).*/\1/p' "$dir/stats" | awk '{ n += $1 } END { print n }')" \
+            '{ n += $1 } END { printf "%.1f", n / tokens }'
+}
+row() { # NAME
+    printf '| %-34s | %8.1f | %8.2f | %8s | %10s | %10s |\n' "$1" "$(figure prefill_tokens_per_s)" \
+        "$(figure decode_tokens_per_s)" "$(sums messages)" "$(sums bytes_sent)" "$(sums bytes_received)"
+}
+same() { cmp -s "$dir/want" "$dir/got" || { echo "another answer: $1"; exit 1; }; }
+
+echo "$ranks ranks, $memory each, $tokens tokens, on $(nproc) cores: $(basename "$pack")"
+echo
+echo '| run                                | prompt/s | answer/s | messages | bytes to   | bytes from |'
+echo '|------------------------------------|---------:|---------:|---------:|-----------:|-----------:|'
+"$bin/moe-run" "$pack" "$@" --strategy resident --stats-json "$dir/stats" >"$dir/want"
+row "one process, all in memory"
+"$bin/moe-run" "$pack" "$@" --memory "$memory" --stats-json "$dir/stats" >"$dir/got"
+same "one process within $memory"
+row "one process in $memory, from disk"
+for network in $networks; do
+    begin_net "${network%:*}" "${network#*:}"
+    on_ranks "$bin/moe-run" "$pack" "$@" --memory "$memory" --stats-json "$dir/stats" >"$dir/got" 2>"$dir/err" ||
+        { cat "$dir/err"; exit 1; }
+    same "$ranks ranks, $network"
+    row "$ranks ranks, ${network%:*} us, $(echo "${network#*:}" | awk '{ print $1 / 1e9 }') Gbit/s"
+    end_net
+done

@@ -1,0 +1,127 @@
+#!/bin/sh
+# Ranks of a real MPI on this machine: the same tokens as one process, within a budget each; another pack, a damaged
+# one and a missing one are refused in one line; and whichever rank is killed at whatever moment, everything ends soon
+# and nothing is left. `make check-mpi` installs Open MPI and calls this. MPI_KILLS=N: how many are killed (50).
+. tests/cli/lib.sh
+command -v mpirun >/dev/null || { echo "Bail out! no mpirun: apt-get install openmpi-bin"; exit 1; }
+[ -f "$BUILD/lib/moe-toolkit/libmoe-mpi.so" ] || { echo "Bail out! built without MPI"; exit 1; }
+pack
+as_root=
+[ "$(id -u)" != 0 ] || as_root=--allow-run-as-root
+# Open MPI keeps its session where TMPDIR says, and its sockets have short names.
+TMPDIR=/tmp
+export TMPDIR
+ranks() { # N COMMAND...
+    n=$1
+    shift
+    run timeout 120 mpirun $as_root --oversubscribe --bind-to none -n "$n" "$@"
+    # mpirun says in a dozen lines that a rank failed.
+    said=$(grep '^moe-' "$err" | tee "$tmp/said" | wc -l)
+}
+prompt='Once upon a time, there was a little girl named Lily. She had a red ball and she liked to'
+figure() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" "$tmp/stats" | head -n 1; }
+head -c 2500 tests/data/stories.valid.txt >"$tmp/long.txt"
+
+# ---- The same tokens ----
+
+run "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 --strategy resident
+want=$(cat "$out")
+run "$bin/moe-run" "$tiny" --raw -f "$tmp/long.txt" -n 20 --temp 0 --strategy resident
+want_long=$(cat "$out")
+run "$bin/moe-run" "$tiny" --perplexity tests/data/math.valid.txt --max-windows 4
+want_loss=$(cat "$out")
+for n in 1 2 3 4; do
+    ranks $n "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1
+    expect_stdout "$want" "$n ranks: the tokens of one process"
+    ranks $n "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1 --expert-memory 1M --strategy lru
+    expect_stdout "$want" "$n ranks that read their experts from disk: the same"
+    ranks $n "$bin/moe-run" "$tiny" --raw -f "$tmp/long.txt" -n 20 --temp 0 -t 1 --expert-memory 2M
+    expect_stdout "$want_long" "$n ranks, a long prompt: the same"
+done
+ranks 3 "$bin/moe-run" "$tiny" --perplexity tests/data/math.valid.txt --max-windows 4 -t 1
+expect_stdout "$want_loss" "3 ranks: the same perplexity"
+ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1 --memory 56M --stats --stats-json "$tmp/stats"
+expect_stdout "$want" "4 ranks in 56 MiB each: the same"
+expect_stderr_like "*ranks *of the activations on 3 others*rank 1 *rank 2 *rank 3 *" "... and a line for each"
+check "... which keep the budget" [ -z "$(sed -n 's/.*"peak_rss_bytes": *\([0-9]*\).*/\1/p' "$tmp/stats" |
+    awk '$1 > 56 * 1048576')" ]
+check "... whose activations are rank 0's" [ "$(figure elsewhere)" = "$(sed -n \
+    's/^    {"rank".*"expert_activations": *\([0-9]*\).*/\1/p' "$tmp/stats" | awk '{ n += $1 } END { print n }')" ]
+
+# ---- What is refused ----
+
+ranks 2 "$bin/moe-run" "$tiny" -p "$prompt" -n 4 --memory 2M
+check "a budget below the floor: one line" [ "$said" = 1 ]
+check "... that says the smallest" grep -q 'smallest that works is' "$tmp/said"
+ranks 2 "$bin/moe-run" "$tiny" --no-such-option
+check "a wrong option: one line" [ "$said" = 1 ]
+ranks 2 "$bin/moe-run" "$tiny" -p "$prompt" --strategy hobbit --expert-memory 1M
+check "a strategy that is not exact: one line" [ "$said" = 1 ]
+# Each rank has a directory of its own, as on machines of their own.
+mkdir "$tmp/0" "$tmp/1" "$tmp/2"
+ln "$tiny" "$tmp/0/my.moe" 2>/dev/null || cp "$tiny" "$tmp/0/my.moe"
+cp "$tmp/0/my.moe" "$tmp/1/my.moe"
+cat >"$tmp/own.sh" <<'END'
+#!/bin/sh
+cd "$OWN/$OMPI_COMM_WORLD_RANK" || exit 1
+exec "$@"
+END
+chmod 755 "$tmp/own.sh"
+OWN=$tmp
+export OWN
+program=$(cd "$bin" && pwd)/moe-run
+own() { ranks 3 "$tmp/own.sh" "$program" my.moe -p "$prompt" -n 40 --temp 0 -t 1 "$@"; }
+own
+check "a rank without the file: one line" [ "$said" = 1 ]
+check "... that names the rank and the file" grep -q '^moe-run: rank 2 on .*my\.moe' "$tmp/said"
+"$bin/moe-quantize" -q -o "$tmp/2/my.moe" --experts 8 "$checkpoint"
+own
+check "a rank with another pack: one line" [ "$said" = 1 ]
+check "... that says so" grep -q '^moe-run: rank 2 on .* has another pack than rank 0' "$tmp/said"
+size=$(wc -c <"$tiny")
+{ head -c $((size / 2)) "$tiny"; head -c $((size - size / 2)) /dev/zero; } >"$tmp/2/my.moe"
+own
+check "a rank with a damaged pack: one line" [ "$said" = 1 ]
+check "... that names the rank" grep -q '^moe-run: rank 2 on ' "$tmp/said"
+check "... exit not 0" [ "$code" != 0 ]
+cp "$tiny" "$tmp/2/my.moe"
+own
+expect_stdout "$want" "three machines' files: the tokens of one process"
+
+# ---- Kills ----
+
+# Processes of this test: they have its directory in their environment.
+environment_of() { { tr '\0' '\n' <"/proc/$1/environ"; } 2>/dev/null; }
+left_over() {
+    for pid in $(pgrep -x moe-run); do
+        environment_of "$pid" | grep -qx "OWN=$tmp" && echo "$pid"
+    done
+}
+rank_of() { environment_of "$1" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p'; }
+hung=0 orphans=0 wrong=0
+kills=${MPI_KILLS:-50}
+for i in $(seq "$kills"); do
+    timeout -k 5 60 mpirun $as_root --oversubscribe --bind-to none -n 3 "$tmp/own.sh" "$program" my.moe -p "$prompt" \
+        -n 2000 --temp 0 -t 1 --ignore-eos --expert-memory 1M >"$out" 2>"$err" </dev/null &
+    job=$!
+    sleep "0.$((i * 37 % 100 + 100))"
+    [ $((i % 4)) != 0 ] || sleep 1
+    victim=
+    for pid in $(left_over); do
+        [ "$(rank_of "$pid")" != $((i % 3)) ] || victim=$pid
+    done
+    [ -z "$victim" ] || kill -9 "$victim" 2>/dev/null
+    code=0
+    wait $job || code=$?
+    [ "$code" != 124 ] && [ "$code" != 137 ] || hung=$((hung + 1))
+    [ -z "$victim" ] || [ "$code" != 0 ] || wrong=$((wrong + 1))
+    for tick in 1 2 3 4 5 6 7 8 9 10; do
+        [ -n "$(left_over)" ] || break
+        sleep 0.2
+    done
+    [ -z "$(left_over)" ] || orphans=$((orphans + 1))
+done
+check "$kills kills of ranks in turn: none hangs" [ $hung = 0 ]
+check "... nothing is left running" [ $orphans = 0 ]
+check "... and mpirun does not say that all went well" [ $wrong = 0 ]
+finish

@@ -1,0 +1,503 @@
+/*
+ * Ranks: several processes that share out a model's experts give the bits of one, whatever each
+ * keeps; what one of them fails with, another pack, and one that is silent are errors of rank 0.
+ * The ranks are threads here, and the wire is queues in memory.
+ */
+#define _DEFAULT_SOURCE /* mkdtemp */
+#include <pthread.h>
+
+#include "ranks/ranks.h"
+#include "ranks/share.h"
+
+#include "simulated_fixture.h"
+
+enum { MOST_RANKS = 4 };
+
+/* ---- A wire in memory ---- */
+
+struct message {
+    struct message *next;
+    uint64_t bytes;
+    uint8_t data[];
+};
+
+struct hub {
+    pthread_mutex_t lock;
+    struct message *first[MOST_RANKS][MOST_RANKS][MOE_N_LANES]; /* [from][to] */
+    uint32_t n_ranks;
+    bool aborted;
+};
+
+struct test_wire {
+    struct moe_wire base;
+    struct hub *hub;
+    struct {
+        void *buffer;
+        uint64_t room;
+    } expected[MOST_RANKS][MOE_N_LANES];
+};
+
+static int send_message(struct moe_wire *wire, uint32_t to, enum moe_wire_lane lane,
+                        const void *data, uint64_t bytes, struct moe_err *err)
+{
+    struct test_wire *w = (struct test_wire *)wire;
+    struct message *m = malloc(sizeof *m + bytes), **end;
+    assert_non_null(m);
+    *m = (struct message){.bytes = bytes};
+    memcpy(m->data, data, bytes);
+    pthread_mutex_lock(&w->hub->lock);
+    end = &w->hub->first[wire->rank][to][lane];
+    while (*end)
+        end = &(*end)->next;
+    *end = m;
+    pthread_mutex_unlock(&w->hub->lock);
+    return MOE_OK;
+}
+
+static int was_sent(struct moe_wire *wire, uint32_t to, enum moe_wire_lane lane, bool *done,
+                    struct moe_err *err)
+{
+    *done = true;
+    return MOE_OK;
+}
+
+static int receive_message(struct moe_wire *wire, uint32_t from, enum moe_wire_lane lane,
+                           void *buffer, uint64_t room, struct moe_err *err)
+{
+    struct test_wire *w = (struct test_wire *)wire;
+    w->expected[from][lane].buffer = buffer;
+    w->expected[from][lane].room = room;
+    return MOE_OK;
+}
+
+static int has_arrived(struct moe_wire *wire, uint32_t from, enum moe_wire_lane lane, bool *done,
+                       uint64_t *bytes, struct moe_err *err)
+{
+    struct test_wire *w = (struct test_wire *)wire;
+    assert_non_null(w->expected[from][lane].buffer);
+    pthread_mutex_lock(&w->hub->lock);
+    struct message *m = w->hub->first[from][wire->rank][lane];
+    if (m)
+        w->hub->first[from][wire->rank][lane] = m->next;
+    pthread_mutex_unlock(&w->hub->lock);
+    *done = m != NULL;
+    if (!m)
+        return MOE_OK;
+    assert_true(m->bytes <= w->expected[from][lane].room);
+    memcpy(w->expected[from][lane].buffer, m->data, m->bytes);
+    w->expected[from][lane].buffer = NULL;
+    *bytes = m->bytes;
+    free(m);
+    return MOE_OK;
+}
+
+static void abort_all(struct moe_wire *wire)
+{
+    ((struct test_wire *)wire)->hub->aborted = true;
+}
+
+static void close_wire(struct moe_wire *wire)
+{
+    free(wire);
+}
+
+static const struct moe_wire_ops test_ops = {
+    .name = "queues",
+    .send = send_message,
+    .sent = was_sent,
+    .receive = receive_message,
+    .arrived = has_arrived,
+    .abort = abort_all,
+    .close = close_wire,
+};
+
+static struct moe_ranks *open_rank(struct hub *hub, uint32_t rank, double patience)
+{
+    struct moe_err err = {0};
+    struct moe_ranks *ranks;
+    struct test_wire *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    w->hub = hub;
+    w->base = (struct moe_wire){.ops = &test_ops,
+                                .rank = rank,
+                                .n_ranks = hub->n_ranks,
+                                .n_here = hub->n_ranks,
+                                .patience = patience};
+    assert_ok(moe_ranks_open(&ranks, &w->base, &err), &err);
+    return ranks;
+}
+
+static void open_hub(struct hub *hub, uint32_t n_ranks)
+{
+    *hub = (struct hub){.n_ranks = n_ranks};
+    pthread_mutex_init(&hub->lock, NULL);
+}
+
+static void close_hub(struct hub *hub)
+{
+    for (uint32_t i = 0; i < MOST_RANKS * MOST_RANKS * MOE_N_LANES; i++) {
+        struct message *m = (&hub->first[0][0][0])[i], *next;
+        for (; m; m = next) {
+            next = m->next;
+            free(m);
+        }
+    }
+    pthread_mutex_destroy(&hub->lock);
+}
+
+/* ---- Ranks ---- */
+
+static const double PATIENCE = 60;
+
+struct helper {
+    struct hub *hub;
+    uint32_t rank;
+    char *pack;
+    const char *strategy;
+    uint64_t expert_bytes;
+    struct moe_err err;
+    int status;
+    pthread_t thread;
+};
+
+static struct moe_engine_options options_of(const char *strategy, uint64_t expert_bytes)
+{
+    struct moe_err err = {0};
+    uint32_t named;
+    struct moe_engine_options o = {.expert_memory_bytes = expert_bytes,
+                                   .session = {.batch = 2 * N_IDS}};
+    assert_ok(moe_strategy_parse(strategy, &o.strategy, &named, &err), &err);
+    moe_strategy_drop_idle(&o.strategy, named);
+    assert_ok(moe_strategy_settle(&o.strategy, &err), &err);
+    return o;
+}
+
+static void *help(void *ctx)
+{
+    struct helper *h = ctx;
+    struct moe_engine_options o = options_of(h->strategy, h->expert_bytes);
+    o.ranks = open_rank(h->hub, h->rank, PATIENCE);
+    h->status = moe_engine_serve_rank(h->pack, &o, &h->err);
+    moe_ranks_close(o.ranks);
+    return NULL;
+}
+
+static void start(struct helper *h, struct hub *hub, uint32_t rank, const char *pack,
+                  const char *strategy, uint64_t expert_bytes)
+{
+    *h = (struct helper){.hub = hub,
+                         .rank = rank,
+                         .pack = strdup(in_dir(pack)),
+                         .strategy = strategy,
+                         .expert_bytes = expert_bytes};
+    assert_int_equal(pthread_create(&h->thread, NULL, help, h), 0);
+}
+
+static void join(struct helper *h)
+{
+    pthread_join(h->thread, NULL);
+    free(h->pack);
+}
+
+/* Logits of the ids: those of run(), then all of them as one prompt. */
+static float *run_both(struct moe_session *s, const uint32_t *ids, uint32_t part)
+{
+    struct moe_err err = {0};
+    struct moe_row rows[N_IDS];
+    const uint64_t stride = moe_logits_stride(&s->model->config);
+    float *logits = run(s, ids, part);
+    logits = realloc(logits, 2 * N_IDS * stride * sizeof *logits);
+    for (uint32_t i = 0; i < N_IDS; i++)
+        rows[i] = (struct moe_row){0, i, ids[i], N_IDS};
+    assert_ok(
+        moe_forward(s, MOE_PREFILL, rows, N_IDS, 0, s->model->config.n_layers, NULL, NULL, &err),
+        &err);
+    assert_ok(moe_logits(s, 0, N_IDS, logits + N_IDS * stride, &err), &err);
+    return logits;
+}
+
+/* ---- The same bits ---- */
+
+static void check_ranks(const char *what, uint32_t n_ranks, const char *strategy,
+                        uint64_t expert_bytes, const uint32_t *ids, uint32_t part,
+                        const float *want, uint64_t n_logits)
+{
+    struct moe_err err = {0};
+    struct hub hub;
+    struct helper helpers[MOST_RANKS];
+    struct moe_engine *e;
+    open_hub(&hub, n_ranks);
+    for (uint32_t i = 1; i < n_ranks; i++) /* of several sizes, the last with all in memory */
+        start(&helpers[i], &hub, i, "x.moe", i + 1 == n_ranks ? "resident" : strategy,
+              i + 1 == n_ranks ? 0 : expert_bytes / i);
+    struct moe_engine_options o = options_of(strategy, expert_bytes);
+    o.ranks = open_rank(&hub, 0, PATIENCE);
+    assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
+    float *got = run_both(e->session, ids, part);
+    if (memcmp(want, got, n_logits * sizeof *want))
+        fail_msg("%s, %u ranks, %s, parts of %u: logits differ", what, n_ranks, strategy, part);
+    free(got);
+    const struct moe_phase_stats all = moe_stats_all(&e->session->stats);
+    uint64_t n_elsewhere = 0;
+    for (uint32_t i = 1; i < n_ranks; i++) {
+        struct moe_rank_report report;
+        assert_ok(moe_ranks_report(o.ranks, i, &report, &err), &err);
+        n_elsewhere += report.figures.activations;
+        assert_int_equal(report.figures.activations, report.figures.hits + report.figures.misses);
+    }
+    assert_true(n_elsewhere > 0);
+    assert_int_equal(all.experts.elsewhere, n_elsewhere);
+    assert_int_equal(all.experts.activations, all.experts.elsewhere + all.experts.cache_hits +
+                                                  all.experts.prefetch_hits +
+                                                  all.experts.prefetch_late + all.experts.misses);
+    moe_engine_close(e);
+    moe_ranks_close(o.ranks);
+    for (uint32_t i = 1; i < n_ranks; i++) {
+        join(&helpers[i]);
+        assert_ok(helpers[i].status, &helpers[i].err);
+    }
+    assert_false(hub.aborted);
+    close_hub(&hub);
+}
+
+static bool has_experts(const struct moe_config *c)
+{
+    return c->n_moe_layers > 0;
+}
+
+static void ranks_give_the_bits_of_one_process(void **state)
+{
+    static const char *const strategies[] = {"lru", "prefetch", "resident",
+                                             "prefetch+predict=gate-ahead:2"};
+    uint32_t ids[N_IDS];
+    for (uint64_t seed = 1, n = 0; n < 8; seed++) {
+        char what[32];
+        struct random_model m;
+        random_static_draw(&m, seed);
+        if (!has_experts(&m.c)) {
+            random_model_free(&m);
+            continue;
+        }
+        n++;
+        snprintf(what, sizeof what, "seed %u", (unsigned)seed);
+        draw_ids(&m.c, seed, ids);
+        random_model_write(&m, seed % 2 ? 8 : 32, in_dir("x.moe"));
+        struct moe_engine *e = open_engine("resident", 0, 0);
+        const uint64_t slot = moe_cache_slot_bytes(e->model->pack, 0);
+        const uint64_t n_logits = 2 * N_IDS * moe_logits_stride(&m.c);
+        float *want = run_both(e->session, ids, N_IDS);
+        moe_engine_close(e);
+        const char *strategy = strategies[seed % N_ITEMS(strategies)];
+        check_ranks(what, 2 + seed % 3, strategy,
+                    strcmp(strategy, "resident") == 0 ? 0 : (1 + seed % 3) * m.c.top_k * slot, ids,
+                    1 + seed % N_IDS, want, n_logits);
+        free(want);
+        random_model_free(&m);
+    }
+}
+
+/* ---- Who has what ---- */
+
+static void count_shares(const struct moe_inventory *inv, const uint8_t *owners, uint32_t layer,
+                         uint32_t counts[MOST_RANKS])
+{
+    memset(counts, 0, MOST_RANKS * sizeof *counts);
+    for (uint32_t e = 0; e < inv->n_experts; e++)
+        counts[owners[moe_inventory_key(inv, layer, e)]]++;
+}
+
+static void experts_are_shared_by_room_and_work(void **state)
+{
+    enum { LAYERS = 12, EXPERTS = 32, PAGE = 4096 };
+    static const char names[1][MOE_NAME_BYTES] = {"8"};
+    static const uint64_t bytes[1] = {PAGE};
+    const uint64_t all = (uint64_t)LAYERS * EXPERTS * PAGE;
+    const uint64_t equal[] = {all, all, all}, few[] = {all / 8, all, all},
+                   short_of[] = {all / 8, all / 4, all / 8};
+    uint64_t frequency[LAYERS * EXPERTS];
+    uint8_t owners[LAYERS * EXPERTS];
+    uint32_t counts[MOST_RANKS];
+    struct moe_inventory inv;
+    struct moe_err err = {0};
+    assert_ok(moe_inventory_uniform(&inv, LAYERS, EXPERTS, 4, names, bytes, 1, &err), &err);
+    uint32_t sums[3][3] = {0};
+    for (int kind = 0; kind < 3; kind++) {
+        const uint64_t *room = kind == 0 ? equal : kind == 1 ? few : short_of;
+        assert_ok(moe_share_experts(&inv, room, 3, NULL, owners, &err), &err);
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            count_shares(&inv, owners, layer, counts);
+            for (int r = 0; r < 3; r++)
+                sums[kind][r] += counts[r];
+            if (kind == 0)
+                assert_true(counts[0] >= 10 && counts[1] >= 10 && counts[2] >= 10);
+        }
+    }
+    for (int r = 0; r < 3; r++)
+        assert_int_equal(sums[0][r], LAYERS * EXPERTS / 3);
+    assert_true(sums[1][0] <= LAYERS * EXPERTS / 8 && sums[1][0] >= LAYERS * EXPERTS / 8 - 1);
+    assert_in_range(sums[2][0], LAYERS * EXPERTS / 4 - 2, LAYERS * EXPERTS / 4 + 2);
+    assert_in_range(sums[2][1], LAYERS * EXPERTS / 2 - 2, LAYERS * EXPERTS / 2 + 2);
+    /* The two experts that do half of a layer's work are not on one rank. */
+    for (uint32_t key = 0; key < LAYERS * EXPERTS; key++)
+        frequency[key] = key % EXPERTS == 3 || key % EXPERTS == 9 ? 400 : 20 + key % 7;
+    assert_ok(moe_share_experts(&inv, equal, 3, frequency, owners, &err), &err);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        assert_true(owners[layer * EXPERTS + 3] != owners[layer * EXPERTS + 9]);
+    moe_inventory_release(&inv);
+}
+
+/* ---- What goes wrong ---- */
+
+static void write_model(uint64_t seed, const char *name)
+{
+    struct random_model m;
+    for (random_static_draw(&m, seed); !has_experts(&m.c); random_static_draw(&m, seed += 100))
+        random_model_free(&m);
+    random_model_write(&m, 8, in_dir(name));
+    random_model_free(&m);
+}
+
+/* Rank 1 has this pack; rank 0 says why they do not run together. */
+static void refused(const char *pack, const char *strategy, const char *text)
+{
+    struct moe_err err = {0};
+    struct hub hub;
+    struct helper helper;
+    struct moe_engine *e;
+    open_hub(&hub, 2);
+    start(&helper, &hub, 1, pack, strategy, 0);
+    struct moe_engine_options o = options_of("lru", 0);
+    o.ranks = open_rank(&hub, 0, PATIENCE);
+    assert_true(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err) < 0);
+    if (!strstr(err.text, text) || !strstr(err.text, "rank 1 on "))
+        fail_msg("%s: %s", pack, err.text);
+    moe_ranks_close(o.ranks);
+    join(&helper);
+    assert_true(helper.status < 0);
+    assert_false(hub.aborted);
+    close_hub(&hub);
+}
+
+/* A copy of x.moe whose experts are damaged. */
+static void write_damaged(const char *name)
+{
+    struct moe_err err = {0};
+    struct moe_buf file = {0};
+    struct moe_pack *pack;
+    assert_ok(moe_file_read_all(in_dir("x.moe"), UINT64_MAX, &file, &err), &err);
+    assert_ok(moe_pack_open(&pack, in_dir("x.moe"), &err), &err);
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
+        for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
+            const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, 0);
+            if (x->present)
+                file.data[x->segments[0].offset] ^= 1;
+        }
+    moe_pack_close(pack);
+    assert_ok(moe_file_write_all(in_dir(name), file.data, file.size, &err), &err);
+    moe_buf_release(&file);
+}
+
+static void what_ranks_fail_with_is_said_by_rank_0(void **state)
+{
+    write_model(3, "x.moe");
+    write_model(4, "other.moe");
+    write_damaged("damaged.moe");
+    refused("other.moe", "lru", "has another pack than rank 0");
+    refused("absent.moe", "lru", "absent.moe");
+    refused("damaged.moe", "resident", "damaged");
+}
+
+/* One that fails while it computes is an error of that pass, and of those that follow. */
+static void a_rank_that_fails_later(void **state)
+{
+    struct moe_err err = {0};
+    struct hub hub;
+    struct helper helper;
+    struct moe_engine *e;
+    int status = MOE_OK;
+    write_model(3, "x.moe");
+    write_damaged("damaged.moe");
+    open_hub(&hub, 2);
+    start(&helper, &hub, 1, "damaged.moe", "lru+init=empty", 0);
+    struct moe_engine_options o = options_of("lru", 0);
+    o.ranks = open_rank(&hub, 0, PATIENCE);
+    assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
+    for (uint32_t i = 0; i < N_IDS && status == MOE_OK; i++) {
+        const struct moe_row row = {0, i, i, N_IDS};
+        status = moe_forward(e->session, MOE_DECODE, &row, 1, 0, e->model->config.n_layers, NULL,
+                             NULL, &err);
+    }
+    assert_int_equal(status, MOE_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "rank 1 on "));
+    const struct moe_row row = {0, 0, 1, N_IDS};
+    for (uint32_t i = 0; i < N_IDS && status == MOE_ERR_FORMAT; i++)
+        if (moe_forward(e->session, MOE_DECODE, &row, 1, 0, e->model->config.n_layers, NULL, NULL,
+                        &err) == MOE_ERR_FORMAT)
+            status = MOE_OK;
+    assert_int_equal(status, MOE_OK);
+    moe_engine_close(e);
+    moe_ranks_close(o.ranks);
+    join(&helper);
+    assert_int_equal(helper.status, MOE_ERR_FORMAT);
+    assert_false(hub.aborted);
+    close_hub(&hub);
+}
+
+/* One that says nothing is given up, and all are ended. */
+static void a_silent_rank_is_given_up(void **state)
+{
+    struct moe_err err = {0};
+    struct hub hub;
+    struct moe_engine *e;
+    write_model(3, "x.moe");
+    open_hub(&hub, 2);
+    struct moe_engine_options o = options_of("lru", 0);
+    o.ranks = open_rank(&hub, 0, 0.05);
+    assert_int_equal(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), MOE_ERR_IO);
+    assert_non_null(strstr(err.text, "rank 1 has not answered for 0.05 s"));
+    moe_ranks_close(o.ranks);
+    assert_true(hub.aborted);
+    close_hub(&hub);
+}
+
+static void what_does_not_go_with_ranks(void **state)
+{
+    static const char *const strategies[] = {"daop", "hobbit"};
+    struct moe_err err = {0};
+    write_model(3, "x.moe");
+    for (size_t i = 0; i < N_ITEMS(strategies); i++) {
+        struct hub hub;
+        struct helper helper;
+        struct moe_engine *e;
+        open_hub(&hub, 2);
+        start(&helper, &hub, 1, "x.moe", "lru", 0);
+        struct moe_engine_options o = options_of(strategies[i], 0);
+        o.ranks = open_rank(&hub, 0, PATIENCE);
+        assert_true(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err) < 0);
+        moe_ranks_close(o.ranks);
+        join(&helper);
+        assert_int_equal(helper.status, MOE_ERR_INTERRUPTED);
+        close_hub(&hub);
+    }
+}
+
+static int set_up(void **state)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
+    moe_par_set_threads(2);
+    return make_dir(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_give_the_bits_of_one_process),
+        cmocka_unit_test(experts_are_shared_by_room_and_work),
+        cmocka_unit_test(what_ranks_fail_with_is_said_by_rank_0),
+        cmocka_unit_test(a_rank_that_fails_later),
+        cmocka_unit_test(a_silent_rank_is_given_up),
+        cmocka_unit_test(what_does_not_go_with_ranks),
+    };
+    return cmocka_run_group_tests(tests, set_up, remove_dir);
+}
