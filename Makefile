@@ -23,7 +23,7 @@
 #   make deb             Debian packages of the same, in build/deb: moe-toolkit and libmoe-dev;
 #                        check-deb tries them on a bare Debian (root, debootstrap)
 #   make second-model    another trained model, for figures that shall not rest on one (tests/models/second; needs PyTorch)
-#   make check-mpi       ranks of Open MPI on this machine, one of which dies (root: also with networks between them)
+#   make check-mpi       several ranks of Open MPI on this machine: their tokens, what they refuse, 50 kills
 #   make check-slurm     moe-pipeline on a Slurm of two nodes on this machine (root), one of which dies
 #   make format          clang-format over all sources; format-check only looks
 #   make clean           remove the build directory
