@@ -387,7 +387,7 @@ check-deb: deb
 # Ranks of a real MPI, on this machine.
 check-mpi:
 	@sh tests/tools/install-tools.sh libopenmpi-dev openmpi-bin
-	@$(MAKE) --no-print-directory MPI=1 all
+	@$(MAKE) --no-print-directory all
 	@BUILD=$(BUILD) sh tests/packages/mpi.sh
 
 # moe-pipeline on a real Slurm: a controller and two nodes on this machine, as root.
