@@ -14,6 +14,7 @@
  * rounded):
  *
  *   score    s_p = the panel product of key p and the query: one fma chain over key_dim
+ *   cap      s_p = cap * tanh(s_p * (1 / cap)), where there is one
  *   bias     s_p = s_p + b[head][p - position], rounded: where positions are known by buckets, in
  *            attention of a text to itself (model/rope.h)
  *   chunk    of each in which the row sees a position, over those it sees:
@@ -51,8 +52,8 @@ enum { CHUNK = MOE_ATTENTION_CHUNK };
 struct attend {
     const struct moe_kv *kv;
     const struct cpu_attention *work;
-    uint64_t room_floats; /* of a tile's room */
-    float scale;
+    uint64_t room_floats;  /* of a tile's room */
+    float scale, cap;      /* cap 0: none */
     uint32_t layer, group; /* heads that share a kv head */
     uint32_t window;       /* 0: all positions */
     bool window_chunks;    /* it begins at its multiples */
@@ -174,6 +175,13 @@ static void add_bias(const struct attend *a, const struct column *col, uint32_t 
     moe_kern.add(bias, seen.end - seen.begin, scores + seen.begin);
 }
 
+static void cap_scores(float cap, uint32_t n, float *scores)
+{
+    moe_kern.scale(1 / cap, n, scores);
+    moe_kern.tanh(scores, n, scores);
+    moe_kern.scale(cap, n, scores);
+}
+
 /* Stores n columns' e side by side, position by position: the writes are contiguous. */
 static inline void put_shares(const struct tile *tile, struct span any, uint32_t n)
 {
@@ -206,6 +214,8 @@ static void attend_one_chunk(const struct attend *a, struct tile *tile, const st
 
     for (uint32_t t = 0; t < tile->nt; t++) {
         float *s = tile->scores + t * CHUNK;
+        if (a->cap > 0)
+            cap_scores(a->cap, any.end - any.begin, s + any.begin);
         if (a->bias && seen[t].end)
             add_bias(a, &tile->cols[t], base, seen[t], s);
         sum[t] = exp_seen(s, seen[t], any, &largest[t]);
@@ -308,10 +318,10 @@ uint64_t moe_attention_scratch_floats(const struct moe_config *c, uint16_t kv_ki
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch)
 {
     /* Every run of rows of one sequence may end in a tile that is not full. */
-    uint32_t heads = moe_config_cache_heads(c);
-    if (c->global_kv_heads && c->global_kv_heads < heads)
-        heads = c->global_kv_heads;
-    return (uint64_t)batch * (c->n_heads / heads) / MOE_TILE + batch;
+    uint32_t group = c->n_heads / moe_config_cache_heads(c);
+    if (c->global_head_dim)
+        group = moe_larger(group, moe_config_global_heads(c) / c->global_kv_heads);
+    return (uint64_t)batch * group / MOE_TILE + batch;
 }
 
 /* Whose keys a row's queries meet. */
@@ -475,8 +485,9 @@ void moe_attention_rows(struct moe_session *s, uint32_t layer, const struct moe_
         .work = &w->attention,
         .room_floats = moe_kv_room_floats(s->kv_kind, kv.key_dim),
         .scale = c->attn_scale,
+        .cap = c->attn_cap,
         .layer = encoder ? c->n_encoder : layer,
-        .group = c->n_heads / kv.n_heads,
+        .group = moe_config_heads(c, layer) / kv.n_heads,
         .window = c->layers[layer].windowed ? c->window : 0,
         .window_chunks = c->window_chunks,
         .sinks = m->layers[layer].sinks,

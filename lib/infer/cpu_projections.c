@@ -22,8 +22,8 @@ struct project {
     const struct moe_row *rows;
     const struct moe_layer *layer;
     struct cpu_attention *w;
-    uint32_t head_dim, kv_heads, rope_dim; /* the layer's */
-    bool global, still;                    /* still: nothing is rotated */
+    uint32_t heads, head_dim, kv_heads, value_dim, rope_dim; /* the layer's */
+    bool global, still;                                      /* still: nothing is rotated */
 };
 
 static const float *angles(const struct project *p, int64_t row)
@@ -79,13 +79,19 @@ static void finish_heads(const struct project *p, float *x, uint32_t n_heads, co
         norm_bare(p, x, n_heads);
 }
 
-/* query_scale's: in double precision, so that it is the same number everywhere. */
-static void scale_queries(const struct project *p, uint32_t position, float *q)
+/* Whether queries are multiplied by query_scale's factor. */
+static bool scales_queries(const struct project *p)
 {
     const struct moe_config *c = &p->s->model->config;
-    double steps = (double)(((uint64_t)position + 1) / c->query_step);
-    float scale = (float)(1 + (double)c->query_scale * log1p(steps));
-    moe_kern.scale(scale, c->n_heads * p->head_dim, q);
+    return c->query_step && (p->still || !c->rope_in_windows);
+}
+
+/* The factor: in double precision, so that it is the same number everywhere. */
+static float query_factor(const struct project *p, uint32_t position)
+{
+    const struct moe_config *c = &p->s->model->config;
+    uint64_t steps = ((uint64_t)position + !c->query_from_zero) / c->query_step;
+    return (float)(1 + (double)c->query_scale * log1p((double)steps));
 }
 
 static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -94,27 +100,29 @@ static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct moe_config *c = &p->s->model->config;
     const struct moe_layer *l = p->layer;
     const struct cpu_attention *w = p->w;
-    uint32_t kv_width = p->kv_heads * p->head_dim;
+    uint32_t kv_width = p->kv_heads * p->head_dim, values = p->kv_heads * p->value_dim;
     for (int64_t i = begin; i < end; i++) {
         float *q = w->q + (uint64_t)i * w->stride.q, *k = w->k + (uint64_t)i * w->stride.k;
         float *v = w->v + (uint64_t)i * w->stride.v;
         const float *cs = angles(p, i);
         if (l->q_bias) {
-            moe_kern.add(l->q_bias, c->n_heads * p->head_dim, q);
+            moe_kern.add(l->q_bias, p->heads * p->head_dim, q);
             moe_kern.add(l->k_bias, kv_width, k);
         }
         if (l->v_bias)
-            moe_kern.add(l->v_bias, kv_width, v);
+            moe_kern.add(l->v_bias, values, v);
         if (!l->v.data)
             memcpy(v, k, kv_width * sizeof *v);
-        finish_heads(p, q, c->n_heads, l->q_norm, cs);
+        finish_heads(p, q, p->heads, l->q_norm, cs);
         finish_heads(p, k, p->kv_heads, l->k_norm, cs);
-        if (c->query_step && p->still)
-            scale_queries(p, p->rows[i].position, q);
+        if (scales_queries(p))
+            moe_kern.scale(query_factor(p, p->rows[i].position), p->heads * p->head_dim, q);
         if (c->value_norm)
             norm_bare(p, v, p->kv_heads);
         if (c->clip_qkv > 0)
-            moe_kern.clamp(c->clip_qkv, kv_width, v);
+            moe_kern.clamp(c->clip_qkv, values, v);
+        if (c->value_scale != 1)
+            moe_kern.scale(c->value_scale, values, v);
     }
 }
 
@@ -171,6 +179,8 @@ static void finish_latent_rows(void *ctx, int64_t begin, int64_t end, int thread
                    c->rope_dim * sizeof *query);
             if (cs)
                 moe_kern.rope(query, cs, c->rope_dim);
+            if (scales_queries(p))
+                moe_kern.scale(query_factor(p, p->rows[i].position), key, query);
         }
     }
 }
@@ -199,10 +209,13 @@ static void project_latent(struct project *p, uint32_t n_rows)
     const struct moe_layer *l = p->layer;
     struct cpu_attention *w = p->w;
     struct moe_inputs *from = &p->s->states.inputs;
-    struct moe_mm mm[2] = {moe_inputs_mm(from, l->kv_down, w->v, w->stride.v)};
+    struct moe_mm mm[3] = {moe_inputs_mm(from, l->kv_down, w->v, w->stride.v)};
+    int n = 2;
+    if (l->attn_gate.data)
+        mm[n++] = moe_inputs_mm(from, l->attn_gate, w->gate, w->stride.out);
     if (c->q_rank) {
         mm[1] = moe_inputs_mm(from, l->q_down, w->q_down, w->stride.q_down);
-        moe_matmul(mm, 2);
+        moe_matmul(mm, n);
         moe_par_for(n_rows, 16, norm_q_down_rows, p);
         from = &w->from_q_down;
         moe_inputs_set(from, w->q_down, w->stride.q_down, NULL, n_rows, c->q_rank);
@@ -210,7 +223,7 @@ static void project_latent(struct project *p, uint32_t n_rows)
         moe_matmul(mm, 1);
     } else {
         mm[1] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
-        moe_matmul(mm, 2);
+        moe_matmul(mm, n);
     }
     stages_cpu_multiply_blocks(w, &l->k_up, c->n_heads, n_rows, w->q + c->rope_dim, w->stride.q,
                                c->head_dim, w->queries + c->rope_dim, w->stride.queries,
@@ -231,8 +244,10 @@ void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row 
         .rows = rows,
         .layer = &s->model->layers[layer],
         .w = &w->attention,
+        .heads = moe_config_heads(c, layer),
         .head_dim = moe_config_head_dim(c, layer),
         .kv_heads = moe_config_kv_heads(c, layer),
+        .value_dim = moe_config_value_dim(c, layer),
         .rope_dim = global ? 2 * c->n_global_freqs : c->rope_dim,
         .global = global,
         .still = c->rope_in_windows && !c->layers[layer].windowed &&
@@ -270,10 +285,13 @@ static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
     const struct project *p = ctx;
     const struct moe_config *c = &p->s->model->config;
     for (int64_t i = begin; i < end; i++) {
-        uint64_t at =
-            (uint64_t)i / c->n_heads * p->w->stride.out + (uint64_t)i % c->n_heads * c->value_dim;
-        for (uint32_t d = 0; d < c->value_dim; d++)
-            p->w->out[at + d] *= moe_math_sigmoid(p->w->gate[at + d]);
+        uint64_t row = (uint64_t)i / p->heads * p->w->stride.out, head = (uint64_t)i % p->heads;
+        float *out = p->w->out + row + head * p->value_dim;
+        const float *gate = p->w->gate + row + head * (c->gate_by_head ? 1 : p->value_dim);
+        for (uint32_t d = 0; d < p->value_dim; d++) {
+            float x = gate[c->gate_by_head ? 0 : d];
+            out[d] *= c->gate_softplus ? moe_math_softplus(x) : moe_math_sigmoid(x);
+        }
     }
 }
 
@@ -286,8 +304,11 @@ void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
         stages_cpu_multiply_blocks(w, &l->v_up, c->n_heads, n_rows, w->attended, w->stride.attended,
                                    c->kv_rank, w->out, w->stride.out, c->value_dim);
     if (l->attn_gate.data) {
-        struct project p = {.s = s, .w = w};
-        moe_par_for((int64_t)n_rows * c->n_heads, 1, gate_heads, &p);
+        struct project p = {.s = s,
+                            .w = w,
+                            .heads = moe_config_heads(c, layer),
+                            .value_dim = moe_config_value_dim(c, layer)};
+        moe_par_for((int64_t)n_rows * p.heads, 1, gate_heads, &p);
     }
     multiply_out(s, &l->o, n_rows);
     if (l->o_bias) {

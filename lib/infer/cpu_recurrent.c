@@ -264,9 +264,12 @@ static void prepare_delta_rows(void *ctx, int64_t begin, int64_t end, int thread
         for (uint32_t head = 0; head < c->state_heads; head++) {
             float rate = moe_math_exp(p->layer->state_rate[head]);
             beta[head] = moe_math_sigmoid(beta[head]);
-            for (uint32_t k = head * each; k < (head + 1) * each; k++)
+            for (uint32_t k = head * each; k < (head + 1) * each; k++) {
+                float step = decay[k] + p->layer->state_step[k];
                 decay[k] =
-                    moe_math_exp(-(rate * moe_math_softplus(decay[k] + p->layer->state_step[k])));
+                    moe_math_exp(c->decay_floor < 0 ? c->decay_floor * moe_math_sigmoid(rate * step)
+                                                    : -(rate * moe_math_softplus(step)));
+            }
         }
     }
 }

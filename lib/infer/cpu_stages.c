@@ -561,6 +561,7 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
  * NULL: not experts'. */
 struct activation {
     const struct moe_config *config;
+    uint32_t layer;       /* of a dense layer or shared expert */
     const float *up_bias; /* of a dense layer, or NULL */
     float *gate, *up;
     uint64_t stride;
@@ -577,14 +578,16 @@ static void activate_rows(void *ctx, int64_t begin, int64_t end, int thread)
         float *up = a->up + (uint64_t)i * a->stride;
         if (a->up_bias)
             moe_kern.add(a->up_bias, a->width, up);
-        moe_activate_row(a->config, a->views ? &a->views[i * a->step] : NULL, a->width,
+        const struct moe_expert_view *view = a->views ? &a->views[i * a->step] : NULL;
+        moe_activate_row(a->config, view ? view->layer : a->layer, view, a->width,
                          a->scales ? &a->scales[i] : NULL, a->gate + (uint64_t)i * a->stride, up);
     }
 }
 
-/* gate[n][stride] = activation of gate x and up x for the n rows of `in`; there may be no gate. */
+/* gate[n][stride] = activation of gate x and up x for the n rows of `in`; there may be no gate.
+ * dense: the layer whose they are, unless they are an expert's. */
 static void gated_in(struct moe_session *s, struct moe_inputs *in, const struct moe_mat *gate,
-                     const struct moe_mat *up, const float *up_bias,
+                     const struct moe_mat *up, const struct moe_layer *dense,
                      const struct moe_expert_view *view, const float *scales)
 {
     struct cpu_feed_forward *w = cpu_feed_forward(s);
@@ -595,7 +598,15 @@ static void gated_in(struct moe_session *s, struct moe_inputs *in, const struct 
         mm[1] = moe_inputs_mm(in, *gate, w->gate, w->stride);
     moe_matmul(mm, gate->data ? 2 : 1);
     struct activation a = {
-        &s->model->config, up_bias, w->gate, w->up, w->stride, up->rows, view, 0, scales,
+        .config = &s->model->config,
+        .layer = dense ? (uint32_t)(dense - s->model->layers) : 0,
+        .up_bias = dense ? dense->up_bias : NULL,
+        .gate = w->gate,
+        .up = w->up,
+        .stride = w->stride,
+        .width = up->rows,
+        .views = view,
+        .scales = scales,
     };
     moe_par_for(in->n, 4, activate_rows, &a);
 }
@@ -650,7 +661,7 @@ static void run_dense(struct moe_session *s, const struct moe_layer *l)
     uint32_t n_rows = in->n;
     if (l->shared_norm)
         in = stages_cpu_normed(s, l, l->shared_norm, n_rows);
-    gated_in(s, in, &l->gate, &l->up, l->up_bias, NULL, NULL);
+    gated_in(s, in, &l->gate, &l->up, l, NULL, NULL);
     gated_out(s, n_rows, &l->down, w->sum);
 }
 
@@ -728,15 +739,14 @@ static void side_by_side_in(struct moe_session *s, const uint32_t *which,
     }
     moe_matmul(mm, n_mm);
     struct activation a = {
-        &s->model->config,
-        NULL,
-        w->gate,
-        w->up,
-        w->stride,
-        views[0].up.rows,
-        views,
-        1,
-        s->request.scales ? scales : NULL,
+        .config = &s->model->config,
+        .gate = w->gate,
+        .up = w->up,
+        .stride = w->stride,
+        .width = views[0].up.rows,
+        .views = views,
+        .step = 1,
+        .scales = s->request.scales ? scales : NULL,
     };
     moe_par_for(n, 4, activate_rows, &a);
 }

@@ -75,7 +75,8 @@ static void carve_attention(struct cpu_attention *a, struct carving *to, const s
     a->scratch_floats = moe_attention_scratch_floats(c, o->kv_kind);
     a->scratch = moe_arena_take(&to->other, (uint64_t)n_threads * a->scratch_floats, sizeof(float));
     moe_inputs_carve(&a->from_out, &to->rows, n,
-                     c->n_heads * moe_larger(c->value_dim, c->global_head_dim));
+                     moe_larger(c->n_heads * c->value_dim,
+                                moe_config_global_heads(c) * moe_config_global_value(c)));
 }
 
 static void carve_index(struct cpu_index *x, struct carving *to, const struct moe_config *c,

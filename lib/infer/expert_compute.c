@@ -33,9 +33,20 @@ static void geglu(const float *up, uint32_t width, float *gate)
     }
 }
 
-void moe_activate_row(const struct moe_config *config, const struct moe_expert_view *view,
-                      uint32_t width, const float *scale, float *gate, float *up)
+/* gate[i] = min(silu(gate[i]), limit) * clamp(up[i], -limit, limit). */
+static void swiglu_clipped(float limit, uint32_t width, float *gate, float *up)
 {
+    moe_kern.clamp(limit, width, up);
+    moe_kern.silu(gate, width, gate);
+    for (uint32_t i = 0; i < width; i++)
+        gate[i] = moe_math_at_most(gate[i], limit) * up[i];
+}
+
+void moe_activate_row(const struct moe_config *config, uint32_t layer,
+                      const struct moe_expert_view *view, uint32_t width, const float *scale,
+                      float *gate, float *up)
+{
+    float limit = view ? config->layers[layer].expert_limit : config->layers[layer].dense_limit;
     enum moe_act_kind kind = view ? config->expert_act : config->dense_act;
     if (scale) {
         moe_kern.scale(*scale, width, gate);
@@ -65,6 +76,12 @@ void moe_activate_row(const struct moe_config *config, const struct moe_expert_v
         for (uint32_t i = 0; i < width; i++)
             gate[i] = moe_math_at_most(gate[i], config->act_limit);
         moe_kern.swiglu(gate, up, width, gate);
+        break;
+    case MOE_ACT_SWIGLU_CLIPPED:
+        if (limit > 0)
+            swiglu_clipped(limit, width, gate, up);
+        else
+            moe_kern.swiglu(gate, up, width, gate);
         break;
     case MOE_ACT_RELU:
         moe_kern.relu(up, width, gate);
@@ -138,7 +155,7 @@ void moe_expert_compute(struct moe_expert_compute *c, const struct moe_expert_vi
         in[1] = moe_inputs_mm(&c->from_x, view->gate, c->gate, c->stride);
     moe_matmul(in, view->gate.data ? 2 : 1);
     for (uint32_t i = 0; i < n; i++)
-        moe_activate_row(c->config, view, view->up.rows, scales ? &scales[i] : NULL,
+        moe_activate_row(c->config, view->layer, view, view->up.rows, scales ? &scales[i] : NULL,
                          c->gate + i * c->stride, c->up + i * c->stride);
     moe_inputs_set(&c->from_gate, c->gate, c->stride, NULL, n, view->down.cols);
     struct moe_mm down = moe_inputs_mm(&c->from_gate, view->down, out, out_stride);

@@ -18,13 +18,14 @@ void moe_expert_compute_close(struct moe_expert_compute *c); /* NULL is fine */
 
 /* The parts of an expert that are not matrix products; the session's own path uses them too. */
 
-/* gate[0..width) = activation of one row of gate and up; where the activation has no gate, only
- * of up (gate is then only written). view: the expert that they belong to, whose biases are added
- * first; NULL: a dense layer's or the shared expert's, so without biases and with their
+/* gate[0..width) = the layer's activation of one row of gate and up; where the activation has no
+ * gate, only of up (gate is then only written). view: the expert that they belong to, whose biases
+ * are added first; NULL: a dense layer's or the shared expert's, so without biases and with their
  * activation (config->dense_act). scale: what both are multiplied by before (weigh_inputs), or
  * NULL. up is scratch afterwards. */
-void moe_activate_row(const struct moe_config *config, const struct moe_expert_view *view,
-                      uint32_t width, const float *scale, float *gate, float *up);
+void moe_activate_row(const struct moe_config *config, uint32_t layer,
+                      const struct moe_expert_view *view, uint32_t width, const float *scale,
+                      float *gate, float *up);
 /* Adds the expert's down bias, where it has one, to n rows of out. */
 void moe_add_down_bias(const struct moe_expert_view *view, uint32_t n, float *out, uint64_t stride);
 

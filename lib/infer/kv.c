@@ -228,8 +228,8 @@ static void add_bytes(const struct moe_kv *kv, uint32_t end, bool apart, uint64_
     if (n_global) {
         uint64_t heads = n_global * c->global_kv_heads;
         *keys += heads * moe_kv_panel_bytes(kv->keys_as, c->global_head_dim);
-        *values +=
-            heads * moe_kv_panel_bytes(kv->values_as, (uint32_t)moe_padded(c->global_head_dim));
+        *values += heads * moe_kv_panel_bytes(kv->values_as,
+                                              (uint32_t)moe_padded(moe_config_global_value(c)));
     }
     /* kv may be of a layer without one */
     *keys += n_indexers * moe_kv_panel_bytes(kv->index_as, c->index_dim);
@@ -249,7 +249,8 @@ struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer)
         of.index_dim = 0;
     if (moe_config_is_global(kv->config, layer)) {
         of.n_heads = kv->config->global_kv_heads;
-        of.key_dim = of.value_dim = kv->config->global_head_dim;
+        of.key_dim = kv->config->global_head_dim;
+        of.value_dim = moe_config_global_value(kv->config);
         of.value_padded = (uint32_t)moe_padded(of.value_dim);
         set_head_bytes(&of);
     }
@@ -436,18 +437,20 @@ struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
 {
     uint32_t heads = moe_config_cache_heads(c);
     uint32_t keys = heads * moe_config_cache_key(c), values = heads * moe_config_cache_value(c);
-    uint32_t global = c->global_kv_heads * c->global_head_dim;
-    uint32_t outputs = c->n_heads * moe_larger(c->global_head_dim, c->value_dim);
+    /* Of global layers; 0: there are none. */
+    uint32_t many = moe_config_global_heads(c), queries = many * c->global_head_dim;
+    uint32_t outputs = many * moe_config_global_value(c);
+    uint32_t global_keys = c->global_kv_heads * c->global_head_dim;
+    uint32_t global_values = c->global_kv_heads * moe_config_global_value(c);
     return (struct moe_attention_strides){
-        .q = moe_padded(c->n_heads * moe_config_widest_head(c)),
+        .q = moe_padded(moe_larger(c->n_heads * c->head_dim, queries)),
         .q_down = moe_padded(c->q_rank),
-        .k = moe_padded(moe_larger(keys, global)),
+        .k = moe_padded(moe_larger(keys, global_keys)),
         /* kv_down's output goes there, too */
-        .v = moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : moe_larger(values, global)),
-        .queries = moe_padded(c->n_heads * moe_larger(c->global_head_dim, moe_config_cache_key(c))),
-        .attended =
-            moe_padded(c->n_heads * moe_larger(c->global_head_dim, moe_config_cache_value(c))),
-        .out = moe_padded(outputs),
+        .v = moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : moe_larger(values, global_values)),
+        .queries = moe_padded(moe_larger(c->n_heads * moe_config_cache_key(c), queries)),
+        .attended = moe_padded(moe_larger(c->n_heads * moe_config_cache_value(c), outputs)),
+        .out = moe_padded(moe_larger(c->n_heads * c->value_dim, outputs)),
     };
 }
 
@@ -655,9 +658,10 @@ uint64_t moe_kv_group_bytes(const struct moe_kv *kv)
     if (kv->index_dim)
         bytes += moe_kv_panel_bytes(kv->index_as, kv->index_dim);
     if (c->global_head_dim)
-        global = c->global_kv_heads *
-                 (moe_kv_panel_bytes(kv->keys_as, c->global_head_dim) +
-                  moe_kv_panel_bytes(kv->values_as, (uint32_t)moe_padded(c->global_head_dim)));
+        global =
+            c->global_kv_heads *
+            (moe_kv_panel_bytes(kv->keys_as, c->global_head_dim) +
+             moe_kv_panel_bytes(kv->values_as, (uint32_t)moe_padded(moe_config_global_value(c))));
     return bytes > global ? bytes : global;
 }
 

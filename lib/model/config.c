@@ -19,6 +19,8 @@ void moe_config_init(struct moe_config *config)
         .moe_scale = 1,
         .rope_scale = 1,
         .rope_scale_long = 1,
+        .global_rope_scale = 1,
+        .value_scale = 1,
     };
 }
 
@@ -173,7 +175,8 @@ static int check_shared_keys(const struct moe_config *c, const char *name, struc
     if (c->kv_rank || c->qkv_bias || c->o_bias || c->clip_qkv > 0 || c->attn_gate ||
         c->qk_norm != MOE_QK_NORM_NONE || c->window_chunks || c->value_norm || c->rope_in_windows ||
         c->n_encoder || c->prefix_lm || c->state_heads || c->global_head_dim || c->rope_original ||
-        c->n_ahead || c->positions != MOE_POSITIONS_ROTARY || c->rope_scale != 1)
+        c->n_ahead || c->positions != MOE_POSITIONS_ROTARY || c->rope_scale != 1 ||
+        c->attn_cap != 0)
         return moe_fail(
             err, MOE_ERR_UNSUPPORTED,
             "%s: compressed attention is implemented for decoders with plain rotary positions, "
@@ -195,20 +198,28 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
         {windowed && c->window == 0, MOE_ERR_FORMAT, "windowed layers need a window"},
         {c->window_chunks && (!windowed || c->n_encoder || c->prefix_lm), MOE_ERR_UNSUPPORTED,
          "chunked attention is implemented for decoders with windows"},
-        {c->query_step && (!c->rope_in_windows || !(c->query_scale >= 0 && c->query_scale < 1e6)),
+        {c->query_step && (c->out_groups || !(c->query_scale >= 0 && c->query_scale < 1e6)),
          MOE_ERR_UNSUPPORTED,
-         "queries scaled by their position are implemented for layers that do not rotate them, "
-         "beside others that do"},
+         "queries scaled by their position are implemented without compressed attention, by 0 to "
+         "1e6"},
+        {c->attn_gate ? c->n_encoder != 0 : c->gate_by_head || c->gate_softplus,
+         MOE_ERR_UNSUPPORTED,
+         "a gate of attention's outputs is implemented for decoders, and its kinds need one"},
+        {!c->kv_rank && c->value_dim != c->head_dim &&
+             (c->n_encoder || c->value_norm || c->global_keys_are_values ||
+              (c->global_head_dim && c->global_head_dim != c->head_dim)),
+         MOE_ERR_UNSUPPORTED,
+         "values of another width than keys are implemented for decoders without norms of values, "
+         "where all keys are of one width and no values are keys"},
     };
     MOE_TRY(check_rules(name, rules, sizeof rules / sizeof rules[0], err));
     if (c->out_groups)
         return check_shared_keys(c, name, err);
     if (!c->kv_rank)
-        return c->q_rank || c->value_dim != c->head_dim || c->out_rank ||
-                       moe_config_count_layers(c, MOE_LAYER(compression))
+        return c->q_rank || c->out_rank || moe_config_count_layers(c, MOE_LAYER(compression))
                    ? moe_fail(err, MOE_ERR_FORMAT,
-                              "%s: only latent and compressed attention have low-rank queries, "
-                              "values of another width or compression",
+                              "%s: only latent and compressed attention have low-rank queries or "
+                              "compression",
                               name)
                    : MOE_OK;
     if ((uint64_t)c->n_heads * c->kv_rank + c->rope_dim > MOE_MAX_DIM)
@@ -352,10 +363,6 @@ static int check_rope(const struct moe_config *c, const char *name, struct moe_e
 static int check_states(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     enum { MAX_CONV_WIDTH = 16, MAX_CONV_WEIGHTS = 1 << 18, MAX_VALUES = 1 << 16 };
-    if (c->attn_gate && (c->kv_rank || c->n_encoder))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: a gate of attention's outputs is implemented for ordinary attention",
-                        name);
     if (moe_config_count_layers(c, MOE_LAYER(recurrent)) == 0)
         return MOE_OK;
     bool short_conv = c->state_kind == MOE_STATE_CONV;
@@ -378,6 +385,12 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
         {"the width of a convolution", c->conv_width, 1, MAX_CONV_WIDTH},
     };
     MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
+    if ((c->state_direct || c->decay_floor != 0) &&
+        (c->state_kind != MOE_STATE_KDA || !(c->decay_floor <= 0 && c->decay_floor > -1e6f)))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: gates without a vector between, or a floor of decays of %g, expected "
+                        "with KDA and at most 0",
+                        name, (double)c->decay_floor);
     if (c->state_kind == MOE_STATE_KDA && c->state_heads != c->state_key_heads)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: KDA needs as many key heads as heads", name);
     if (c->state_keys_in_turn && c->state_kind != MOE_STATE_DELTA)
@@ -405,30 +418,33 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
 /* Local and global layers with different heads. */
 static int check_global(const struct moe_config *c, const char *name, struct moe_err *err)
 {
+    uint32_t heads = moe_config_global_heads(c);
     const struct range ranges[] = {
-        {"the number of global key/value heads", c->global_kv_heads, 1, c->n_heads},
+        {"the number of global attention heads", heads, 1, MOE_MAX_HEADS},
+        {"the number of global key/value heads", c->global_kv_heads, 1, heads},
         {"the width of a global head", c->global_head_dim, 2, 2 * MOE_MAX_ROPE_PAIRS},
     };
     if (!c->global_head_dim)
-        return c->global_kv_heads || c->global_keys_are_values ||
+        return c->global_kv_heads || c->global_heads || c->global_keys_are_values ||
                        (c->n_global_freqs && !c->out_groups)
                    ? moe_fail(err, MOE_ERR_FORMAT, "%s: global heads without a width", name)
                    : MOE_OK;
     MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
-    if (c->n_heads % c->global_kv_heads != 0)
+    if (heads % c->global_kv_heads != 0)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " attention heads cannot share %" PRIu32
                         " global key/value heads",
-                        name, c->n_heads, c->global_kv_heads);
-    if (c->global_head_dim % 2 || !c->n_global_freqs)
+                        name, heads, c->global_kv_heads);
+    if (!c->n_global_freqs || 2 * c->n_global_freqs > c->global_head_dim)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: global heads of %" PRIu32 " with %" PRIu32
-                        " rotary frequencies, expected an even width and at least one frequency",
+                        " rotary frequencies, expected at least one, and at most one for two "
+                        "values",
                         name, c->global_head_dim, c->n_global_freqs);
-    MOE_TRY(check_freqs(name, c->global_freqs, c->n_global_freqs, c->global_head_dim / 2, 1, err));
-    if (c->kv_rank || c->n_encoder || c->state_heads || c->attn_gate || c->rope_original ||
-        c->rope_in_windows || c->qk_norm == MOE_QK_NORM_FULL ||
-        c->positions != MOE_POSITIONS_ROTARY)
+    MOE_TRY(check_freqs(name, c->global_freqs, c->n_global_freqs, c->n_global_freqs,
+                        c->global_rope_scale, err));
+    if (c->kv_rank || c->n_encoder || c->state_heads || c->rope_original || c->rope_in_windows ||
+        c->qk_norm == MOE_QK_NORM_FULL || c->positions != MOE_POSITIONS_ROTARY)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: layers with heads of another shape are implemented for ordinary "
                         "attention with rotary positions",
@@ -471,7 +487,8 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
          "scales of experts"},
         {c->router_kind == MOE_ROUTER_SPARSEMIXER && (c->top_k != 2 || c->n_experts < 2),
          MOE_ERR_UNSUPPORTED, "sparsemixer routing is implemented for two experts per token"},
-        {c->expert_act == MOE_ACT_SWIGLU_CLAMPED && !(c->act_limit > 0 && c->act_alpha > 0),
+        {(c->expert_act == MOE_ACT_SWIGLU_CLAMPED || c->dense_act == MOE_ACT_SWIGLU_CLAMPED) &&
+             !(c->act_limit > 0 && c->act_alpha > 0),
          MOE_ERR_FORMAT, "a clamped activation needs limit and alpha"},
         {c->expert_act == MOE_ACT_SWIGLU_LIMITED && !(c->act_limit > 0), MOE_ERR_FORMAT,
          "a limited activation needs a limit"},
@@ -499,6 +516,23 @@ static int check_streams(const struct moe_config *c, const char *name, struct mo
                         "%s: hyper-connections are implemented for decoders with RMS norms before "
                         "blocks and rotary positions, without layers that draft",
                         name);
+    return MOE_OK;
+}
+
+/* Limits of activations by layer. */
+static int check_limits(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const float limits[] = {c->layers[i].expert_limit, c->layers[i].dense_limit};
+        const enum moe_act_kind acts[] = {c->expert_act, c->dense_act};
+        for (int k = 0; k < 2; k++)
+            if (limits[k] != 0 &&
+                !(acts[k] == MOE_ACT_SWIGLU_CLIPPED && limits[k] > 0 && isfinite(limits[k])))
+                return moe_fail(err, MOE_ERR_FORMAT,
+                                "%s: layer %" PRIu32 " has a limit of activations of %g, expected "
+                                "one above 0 with a clipped activation",
+                                name, i, (double)limits[k]);
+    }
     return MOE_OK;
 }
 
@@ -589,23 +623,20 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         return moe_fail(err, MOE_ERR_FORMAT, "%s: the rotated width %" PRIu32 " is odd", name,
                         c->rope_dim);
     MOE_TRY(check_mixing(c, name, err));
-    if (c->dense_act == MOE_ACT_SWIGLU_CLAMPED)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: a clamped activation is implemented only for experts", name);
-    const float scales[] = {c->embed_scale,  c->residual_scale, c->logit_scale,
-                            c->routed_scale, c->attn_scale,     c->moe_scale};
+    const float scales[] = {c->embed_scale, c->residual_scale, c->logit_scale, c->routed_scale,
+                            c->attn_scale,  c->moe_scale,      c->value_scale};
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
         if (!isfinite(scales[i]) || scales[i] == 0)
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: a scale of %g, expected a number other than 0", name,
                             (double)scales[i]);
-    const float limits[] = {c->clip_qkv,      c->act_alpha, c->act_limit,
-                            c->router_jitter, c->topk_eps,  c->logit_cap};
+    const float limits[] = {c->clip_qkv, c->act_alpha, c->act_limit, c->router_jitter,
+                            c->topk_eps, c->logit_cap, c->attn_cap};
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
         if (!(limits[i] >= 0) || !isfinite(limits[i]))
             return moe_fail(
                 err, MOE_ERR_FORMAT,
-                "%s: a limit of %g (clip_qkv, of the activation, the router or logits), "
+                "%s: a limit of %g (clip_qkv, of the activation, the router, scores or logits), "
                 "expected 0 or more",
                 name, (double)limits[i]);
     const float epsilons[] = {c->norm_eps, moe_config_latent_eps(c)};
@@ -626,6 +657,7 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     }
     MOE_TRY(check_streams(c, name, err));
     MOE_TRY(check_static(c, name, err));
+    MOE_TRY(check_limits(c, name, err));
     MOE_TRY(check_halves(c, name, err));
     for (uint32_t i = 0; i < c->n_layers; i++)
         n_plain += !c->layers[i].moe && !c->layers[i].no_ffn;
@@ -642,23 +674,26 @@ static bool gpu_activates(enum moe_act_kind kind)
 int moe_config_check_gpu(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     bool by_order = c->positions == MOE_POSITIONS_ROTARY || c->positions == MOE_POSITIONS_NONE;
-    bool computed = c->n_encoder == 0 && !c->prefix_lm && by_order && !c->index_top &&
-                    c->norm_place == MOE_NORM_BEFORE && c->qk_norm < MOE_QK_NORM_ROTATED &&
-                    !c->window_chunks && !c->query_step && !c->weigh_inputs &&
-                    gpu_activates(c->dense_act) && gpu_activates(c->expert_act) &&
-                    c->logit_cap == 0 && !c->rope_in_windows && !c->global_head_dim &&
-                    !c->value_norm && !c->own_norms && !c->router_early && !c->parallel_blocks &&
-                    c->norm_kind != MOE_NORM_CENTRED && c->moe_scale == 1 && !c->expert_scale &&
-                    !c->layer_scale && !c->dense_bias &&
-                    !moe_config_has_static(c, 0, c->n_layers) && !c->out_groups && !c->n_streams &&
-                    c->router_kind <= MOE_ROUTER_SIGMOID;
+    bool computed =
+        c->n_encoder == 0 && !c->prefix_lm && by_order && !c->index_top &&
+        c->norm_place == MOE_NORM_BEFORE && c->qk_norm < MOE_QK_NORM_ROTATED && !c->window_chunks &&
+        !c->query_step && !c->weigh_inputs && gpu_activates(c->dense_act) &&
+        gpu_activates(c->expert_act) && c->logit_cap == 0 && c->attn_cap == 0 &&
+        !c->rope_in_windows && !c->global_head_dim && !c->value_norm && c->value_scale == 1 &&
+        !c->gate_by_head && !c->gate_softplus && !(c->attn_gate && c->kv_rank) &&
+        c->decay_floor == 0 && (c->kv_rank || c->value_dim == c->head_dim) && !c->own_norms &&
+        !c->router_early && !c->parallel_blocks && c->norm_kind != MOE_NORM_CENTRED &&
+        c->moe_scale == 1 && !c->expert_scale && !c->layer_scale && !c->dense_bias &&
+        !moe_config_has_static(c, 0, c->n_layers) && !c->out_groups && !c->n_streams &&
+        c->router_kind <= MOE_ROUTER_SIGMOID;
     if (computed)
         return MOE_OK;
     return moe_fail(
         err, MOE_ERR_UNSUPPORTED,
         "%s: a GPU does not compute encoders, prefixes, sparse, compressed or chunked attention, "
         "learnt or bucketed positions, hyper-connections, norms after blocks or rotation, heads of "
-        "two shapes, routers before attention, static routing, experts with weighed inputs and "
+        "two shapes, values of another width, gates of whole heads, caps of scores, floors of "
+        "decays, routers before attention, static routing, experts with weighed inputs and "
         "some activations: use --device cpu",
         name);
 }

@@ -42,12 +42,14 @@ struct moe_layer_desc {
     bool windowed; /* attention sees a sliding window */
     bool
         shares_choice; /* without an indexer: sees what the nearest earlier indexer chose (GLM-5) */
-    uint8_t compression; /* enum moe_compression: what it sees beside its window */
-    bool recurrent;      /* a recurrent state in place of attention */
-    bool no_attention;   /* half a layer: a feed-forward only (Nemotron-H) */
-    bool no_ffn;         /* half a layer: attention or a state only */
-    bool moe;            /* the feed-forward is made of experts */
-    bool static_routing; /* a table chooses experts by the token (model/routes.h) */
+    uint8_t compression;             /* enum moe_compression: what it sees beside its window */
+    bool recurrent;                  /* a recurrent state in place of attention */
+    bool no_attention;               /* half a layer: a feed-forward only (Nemotron-H) */
+    bool no_ffn;                     /* half a layer: attention or a state only */
+    bool moe;                        /* the feed-forward is made of experts */
+    bool static_routing;             /* a table chooses experts by the token (model/routes.h) */
+    float expert_limit, dense_limit; /* MOE_ACT_SWIGLU_CLIPPED's; the latter of dense layers and
+                                        shared experts, too. 0: none */
 
     /* How many earlier layers are of a kind: the layer's index among them. Set by
      * moe_config_number_layers. */
@@ -96,30 +98,41 @@ struct moe_config {
 
     uint32_t n_heads, n_kv_heads;
     uint32_t head_dim;  /* of queries and keys */
-    uint32_t value_dim; /* of values; head_dim except with MLA */
+    uint32_t value_dim; /* of values */
     bool qkv_bias, o_bias;
     enum moe_qk_norm qk_norm;
-    bool value_norm;    /* values are divided by their root mean square, head by head */
-    float clip_qkv;     /* queries, keys and values are clamped to +-this; 0: not */
-    float attn_scale;   /* of scores; 1 / sqrt(head_dim) unless set */
-    bool attn_sinks;    /* attention sinks: a learnt score per head joins the softmax, without a
-                           value */
-    bool attn_gate;     /* outputs are multiplied by sigmoid(gate . x), each value by its own */
-    uint32_t window;    /* positions that windowed layers see, the row's own included */
-    bool window_chunks; /* chunked attention: windows begin at multiples of `window` and do not
-                           slide (Llama-4) */
-    /* Global layers, those without a window, may have heads of their own shape (Gemma-4); 0: they
-     * have the others' shape. Their values may be their keys before norm and rotation, and all of a
-     * head then rotates, by global_freqs. */
+    bool value_norm;       /* values are divided by their root mean square, head by head */
+    float value_scale;     /* values are multiplied by it */
+    float clip_qkv;        /* queries, keys and values are clamped to +-this; 0: not */
+    float attn_scale;      /* of scores; 1 / sqrt(head_dim) unless set */
+    float attn_cap;        /* scores become cap * tanh(score / cap) (Gemma-2); 0: no cap */
+    bool attn_sinks;       /* attention sinks: a learnt score per head joins the softmax, without a
+                              value */
+    bool sinks_in_windows; /* ... only in layers with a window (MiMo-V2) */
+    bool attn_gate;        /* outputs are multiplied by sigmoid(gate . x), each value by its own */
+    bool gate_by_head;     /* ... or all values of a head by one */
+    bool gate_softplus;    /* ... by softplus(gate . x) (Laguna) */
+    uint32_t window;       /* positions that windowed layers see, the row's own included */
+    bool window_chunks;    /* chunked attention: windows begin at multiples of `window` and do not
+                              slide (Llama-4) */
+    /* Global layers, those without a window, may have heads of their own number, shape and rotation
+     * (Gemma-4, Mellum); global_head_dim 0: they have the others'. Their values may be their keys
+     * before norm and rotation; their width is moe_config_global_value. The first
+     * 2 * n_global_freqs values of a head rotate, by global_freqs; cosine and sine are multiplied
+     * by global_rope_scale. */
     uint32_t global_head_dim, global_kv_heads;
+    uint32_t global_heads; /* 0: n_heads */
     bool global_keys_are_values;
-    uint32_t n_global_freqs; /* global_head_dim / 2; of compressing layers rope_dim / 2; or 0 */
+    uint32_t n_global_freqs; /* of compressing layers rope_dim / 2 */
     double global_freqs[MOE_MAX_ROPE_PAIRS];
+    double global_rope_scale;
     bool rope_in_windows; /* only windowed layers rotate queries and keys (AFMoE) */
     bool rope_in_dense;   /* ... and those without experts (Command-A) */
-    /* Attention temperature: layers without rotation multiply queries at position p by
-     * 1 + query_scale * log(1 + floor((p + 1) / query_step)) (Llama-4); query_step 0: not. */
+    /* Attention temperature: layers without rotation, or all where all rotate (Mistral-4), multiply
+     * queries at position p by 1 + query_scale * log(1 + floor((p + 1) / query_step)) (Llama-4), or
+     * with p in place of p + 1; query_step 0: not. */
     uint32_t query_step;
+    bool query_from_zero;
     float query_scale;
 
     /* MLA, multi-head latent attention (DeepSeek-V2): keys and values are projected from a
@@ -153,7 +166,7 @@ struct moe_config {
      * heads take these in turn. Queries, keys and values pass a causal convolution over conv_width
      * tokens.
      *
-     * MOE_STATE_KDA: decays and output gates pass a vector of state_key_dim.
+     * MOE_STATE_KDA: decays and output gates pass a vector of state_key_dim, unless state_direct.
      * MOE_STATE_SCAN: Mamba-2's x are the values, B the keys, C the queries; outputs are gated
      * before a norm over the heads that share keys.
      * MOE_STATE_SELECT: one head; only values are convolved, and keys, queries and the step of each
@@ -164,6 +177,9 @@ struct moe_config {
     uint32_t state_heads, state_key_heads, state_key_dim, state_value_dim, conv_width;
     uint32_t state_step_rank;
     bool state_keys_in_turn;
+    bool state_direct;
+    float decay_floor; /* MOE_STATE_KDA: logarithms of decays are this, below 0, times a sigmoid
+                          (Ling-3); 0: as in Kimi-Linear */
     bool conv_bias;
 
     /* ---- Positions ---- */
@@ -375,6 +391,24 @@ static inline bool moe_config_is_global(const struct moe_config *c, uint32_t lay
     bool known = layer < c->n_layers && layer < MOE_MAX_LAYERS;
     return c->global_head_dim && known && !c->layers[layer].windowed;
 }
+/* Heads of global layers and the width of their values: as wide as their keys, unless that is the
+ * width of all keys. 0: no layer is such a one. */
+static inline uint32_t moe_config_global_heads(const struct moe_config *c)
+{
+    return !c->global_head_dim ? 0 : c->global_heads ? c->global_heads : c->n_heads;
+}
+static inline uint32_t moe_config_global_value(const struct moe_config *c)
+{
+    return c->global_head_dim == c->head_dim ? c->value_dim : c->global_head_dim;
+}
+static inline uint32_t moe_config_heads(const struct moe_config *c, uint32_t layer)
+{
+    return moe_config_is_global(c, layer) ? moe_config_global_heads(c) : c->n_heads;
+}
+static inline uint32_t moe_config_value_dim(const struct moe_config *c, uint32_t layer)
+{
+    return moe_config_is_global(c, layer) ? moe_config_global_value(c) : c->value_dim;
+}
 static inline uint32_t moe_config_head_dim(const struct moe_config *c, uint32_t layer)
 {
     return moe_config_is_global(c, layer) ? c->global_head_dim : c->head_dim;
@@ -382,10 +416,6 @@ static inline uint32_t moe_config_head_dim(const struct moe_config *c, uint32_t 
 static inline uint32_t moe_config_kv_heads(const struct moe_config *c, uint32_t layer)
 {
     return moe_config_is_global(c, layer) ? c->global_kv_heads : c->n_kv_heads;
-}
-static inline uint32_t moe_config_widest_head(const struct moe_config *c)
-{
-    return c->global_head_dim > c->head_dim ? c->global_head_dim : c->head_dim;
 }
 
 /* What the KV cache keeps of a position: heads, and the values of a key and of a value (of layers

@@ -19,7 +19,8 @@ static const char *const qk_norm_names[] = {"none", "head", "full", "rotated", "
 static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer",
                                            "sigmoid", "softplus",     NULL};
 static const char *const act_names[] = {
-    "swiglu", "swiglu-clamped", "geglu", "reglu", "swiglu-limited", "relu", "silu", "relu2", NULL};
+    "swiglu",         "swiglu-clamped", "geglu", "reglu", "swiglu-limited",
+    "swiglu-clipped", "relu",           "silu",  "relu2", NULL};
 static const char *const norm_places[] = {"before", "after", "both", NULL};
 static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
 static const char *const state_names[] = {"delta", "convolution", "kda", "scan", "select", NULL};
@@ -62,6 +63,7 @@ static const struct moe_config_field fields[] = {
     CHOICE(qk_norm, qk_norm_names),
     OPTIONAL(clip_qkv, MOE_FIELD_FLOAT),
     OPTIONAL(attn_scale, MOE_FIELD_FLOAT),
+    OPTIONAL(attn_cap, MOE_FIELD_FLOAT),
     OPTIONAL(attn_sinks, MOE_FIELD_BOOL),
     OPTIONAL_U32(out_groups, MOE_MAX_HEADS),
     OPTIONAL_U32(out_rank, MOE_MAX_DIM),
@@ -70,7 +72,10 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(n_streams, MOE_MAX_STREAMS),
     OPTIONAL_U32(stream_rounds, MOE_MAX_DIM),
     OPTIONAL(stream_eps, MOE_FIELD_FLOAT),
+    OPTIONAL(sinks_in_windows, MOE_FIELD_BOOL),
     OPTIONAL(attn_gate, MOE_FIELD_BOOL),
+    OPTIONAL(gate_by_head, MOE_FIELD_BOOL),
+    OPTIONAL(gate_softplus, MOE_FIELD_BOOL),
     OPTIONAL_U32(state_heads, MOE_MAX_HEADS),
     OPTIONAL_U32(state_key_heads, MOE_MAX_HEADS),
     OPTIONAL_U32(state_key_dim, MOE_MAX_HEAD_DIM),
@@ -79,17 +84,23 @@ static const struct moe_config_field fields[] = {
     CHOICE(state_kind, state_names),
     OPTIONAL_U32(state_step_rank, MOE_MAX_DIM),
     OPTIONAL(state_keys_in_turn, MOE_FIELD_BOOL),
+    OPTIONAL(state_direct, MOE_FIELD_BOOL),
+    OPTIONAL(decay_floor, MOE_FIELD_FLOAT),
     OPTIONAL(conv_bias, MOE_FIELD_BOOL),
     OPTIONAL_U32(window, MOE_MAX_CONTEXT),
     OPTIONAL(window_chunks, MOE_FIELD_BOOL),
     OPTIONAL_U32(query_step, MOE_MAX_CONTEXT),
+    OPTIONAL(query_from_zero, MOE_FIELD_BOOL),
     OPTIONAL(query_scale, MOE_FIELD_FLOAT),
     OPTIONAL_U32(global_head_dim, MOE_MAX_HEAD_DIM),
     OPTIONAL_U32(global_kv_heads, MOE_MAX_HEADS),
+    OPTIONAL_U32(global_heads, MOE_MAX_HEADS),
+    OPTIONAL(global_rope_scale, MOE_FIELD_DOUBLE),
     OPTIONAL(global_keys_are_values, MOE_FIELD_BOOL),
     OPTIONAL(rope_in_windows, MOE_FIELD_BOOL),
     OPTIONAL(rope_in_dense, MOE_FIELD_BOOL),
     OPTIONAL(value_norm, MOE_FIELD_BOOL),
+    OPTIONAL(value_scale, MOE_FIELD_FLOAT),
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
     OPTIONAL_U32(q_rank, MOE_MAX_DIM),
     OPTIONAL(latent_eps, MOE_FIELD_FLOAT),
@@ -159,6 +170,22 @@ static const struct layer_list {
 };
 
 enum { N_LISTS = sizeof lists / sizeof lists[0] };
+
+/* Lists of a number for each layer, of any layer that has one other than 0. */
+static const struct number_list {
+    const char *key;
+    size_t member;
+} number_lists[] = {
+    {"expert_limits", MOE_LAYER(expert_limit)},
+    {"dense_limits", MOE_LAYER(dense_limit)},
+};
+
+enum { N_NUMBER_LISTS = sizeof number_lists / sizeof number_lists[0] };
+
+static float *number_of(struct moe_layer_desc *layer, const struct number_list *list)
+{
+    return (float *)(void *)((char *)layer + list->member);
+}
 
 const struct moe_config_field *moe_config_field(size_t offset)
 {
@@ -241,6 +268,25 @@ static void write_layers(struct moe_emit *e, const struct moe_config *c, const s
     moe_emit_close(e);
 }
 
+static void write_numbers(struct moe_emit *e, const struct moe_config *c,
+                          const struct number_list *list)
+{
+    struct moe_layer_desc layer;
+    bool any = false;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        layer = c->layers[i];
+        any |= *number_of(&layer, list) != 0;
+    }
+    if (!any)
+        return;
+    moe_emit_open_list(e, list->key);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        layer = c->layers[i];
+        moe_emit_rounded(e, NULL, 9, (double)*number_of(&layer, list));
+    }
+    moe_emit_close(e);
+}
+
 static void write_doubles(struct moe_emit *e, const char *key, const double *values, uint32_t n)
 {
     if (n == 0)
@@ -290,6 +336,8 @@ void moe_config_write(const struct moe_config *config, struct moe_buf *out)
     for (size_t i = 0; i < N_LISTS; i++)
         if (says_layers(config, lists[i].member))
             write_layers(&e, config, &lists[i]);
+    for (size_t i = 0; i < N_NUMBER_LISTS; i++)
+        write_numbers(&e, config, &number_lists[i]);
     moe_emit_u32s(&e, "eos", config->eos, config->n_eos);
     moe_emit_end_item(&e, NULL); /* the caller looks at the buffer */
 }
@@ -350,6 +398,9 @@ static bool known_key(const char *key)
     for (size_t i = 0; i < N_LISTS; i++)
         if (strcmp(key, lists[i].key) == 0)
             return true;
+    for (size_t i = 0; i < N_NUMBER_LISTS; i++)
+        if (strcmp(key, number_lists[i].key) == 0)
+            return true;
     return false;
 }
 
@@ -373,17 +424,17 @@ static int read_numbers(const char *name, const json_t *json, const char *key, u
     return MOE_OK;
 }
 
-/* Reads array `key` of numbers, where it is there. */
-static int read_doubles(const char *name, const json_t *json, const char *key, double *out,
-                        uint32_t *n, struct moe_err *err)
+/* Reads array `key` of at most `most` numbers, where it is there. */
+static int read_doubles(const char *name, const json_t *json, const char *key, uint32_t most,
+                        double *out, uint32_t *n, struct moe_err *err)
 {
     const json_t *array = json_object_get(json, key);
     *n = 0;
     if (!array)
         return MOE_OK;
-    if (!json_is_array(array) || json_array_size(array) > MOE_MAX_ROPE_PAIRS)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of at most %d numbers", name,
-                        key, MOE_MAX_ROPE_PAIRS);
+    if (!json_is_array(array) || json_array_size(array) > most)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: '%s' must be a list of at most %" PRIu32 " numbers", name, key, most);
     for (size_t i = 0; i < json_array_size(array); i++) {
         const json_t *item = json_array_get(array, i);
         if (!json_is_number(item) || !isfinite(json_number_value(item)))
@@ -418,13 +469,35 @@ static int read_eos(struct moe_config *config, const char *name, const json_t *j
     return MOE_OK;
 }
 
+/* Layers that the list does not reach have 0. */
+static int read_layer_numbers(struct moe_config *c, const char *name, const json_t *json,
+                              const struct number_list *list, struct moe_err *err)
+{
+    double numbers[MOE_MAX_LAYERS];
+    uint32_t n = 0;
+    MOE_TRY(read_doubles(name, json, list->key, c->n_layers, numbers, &n, err));
+    for (uint32_t i = 0; i < n; i++)
+        *number_of(&c->layers[i], list) = (float)numbers[i];
+    return MOE_OK;
+}
+
 static int read_lists(struct moe_config *c, const char *name, const json_t *json,
                       struct moe_err *err)
 {
-    MOE_TRY(read_doubles(name, json, "rope_freqs", c->rope_freqs, &c->n_rope_freqs, err));
-    MOE_TRY(read_doubles(name, json, "rope_freqs_long", c->rope_freqs_long, &c->n_rope_freqs_long,
-                         err));
-    MOE_TRY(read_doubles(name, json, "global_freqs", c->global_freqs, &c->n_global_freqs, err));
+    const struct {
+        const char *key;
+        double *out;
+        uint32_t *n;
+    } freqs[] = {
+        {"rope_freqs", c->rope_freqs, &c->n_rope_freqs},
+        {"rope_freqs_long", c->rope_freqs_long, &c->n_rope_freqs_long},
+        {"global_freqs", c->global_freqs, &c->n_global_freqs},
+    };
+    for (size_t i = 0; i < sizeof freqs / sizeof freqs[0]; i++)
+        MOE_TRY(read_doubles(name, json, freqs[i].key, MOE_MAX_ROPE_PAIRS, freqs[i].out, freqs[i].n,
+                             err));
+    for (size_t i = 0; i < N_NUMBER_LISTS; i++)
+        MOE_TRY(read_layer_numbers(c, name, json, &number_lists[i], err));
     for (size_t i = 0; i < N_LISTS; i++)
         MOE_TRY(read_layers(c, name, json, &lists[i], err));
     return read_eos(c, name, json, err);

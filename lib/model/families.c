@@ -387,6 +387,17 @@ static const struct moe_source_names minimax_names = {
                [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
                [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
 };
+static const struct moe_source_names minimax_m3_names = {
+    .dense = {[MOE_T_FINAL_NORM] = MOE_PLUS_ONE("model.norm.weight"),
+              [MOE_T_ATTN_NORM] = MOE_PLUS_ONE(L "input_layernorm.weight"),
+              [MOE_T_FFN_NORM] = MOE_PLUS_ONE(L "post_attention_layernorm.weight"),
+              [MOE_T_Q_NORM] = MOE_PLUS_ONE(L "self_attn.q_norm.weight"),
+              [MOE_T_K_NORM] = MOE_PLUS_ONE(L "self_attn.k_norm.weight"),
+              [MOE_T_SHARED_GATE_PROJ] =
+                  MOE_ALL(L "block_sparse_moe.shared_experts.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "block_sparse_moe.shared_experts.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "block_sparse_moe.shared_experts.down_proj.weight")},
+};
 /* Names in memory, under which newer versions of transformers may save. */
 static const struct moe_source_names minimax_newer_names = {
     .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.e_score_correction_bias")},
@@ -634,6 +645,29 @@ static const struct moe_family deepseek_families[] = {
                     [MOE_NAMING_GGUF] = {.names = {&v4_gguf_names},
                                          .ignored = {B "exp_probs_b_vl.bias"}}},
     },
+    /* Mistral-4 (Mistral-Small-4): DeepSeek-V3's attention with queries scaled by their position,
+     * softmax over all experts. */
+    {
+        .name = "mistral4",
+        .constants = SETTINGS(SET(latent_eps, 1e-6)),
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"rope_interleave", "true"},
+                            {"n_group", "1"}, {"topk_group", "1"}),
+               .settings =
+                   SETTINGS(CONTEXT(1048576), DENSE_FF, ROUTED_EXPERTS(128, 4, 2048, true, 1),
+                            LATENT(1024, 256, 64, 64, 128)),
+               .rope_theta = 1e4,
+               .partial_rotary = 1,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .in_text_config = true,
+               .own = family_mistral4_hf},
+        .gguf = {.arch = "mistral4",
+                 .settings =
+                     SETTINGS(LATENT_GGUF, KEY("attention.temperature_scale", query_scale, 0),
+                              KEY("attention.temperature_length", query_step, 0)),
+                 .own = family_mistral4_gguf},
+        .tensors = {[MOE_NAMING_HF].paired = true, [MOE_NAMING_GGUF].paired = true},
+    },
     /* GLM-4.7-Flash: DeepSeek-V3 with other widths and one group. GGUF files call it deepseek2 and
      * may not mention sigmoids. */
     {
@@ -769,6 +803,44 @@ static const struct moe_family deepseek_families[] = {
         .gguf = {.arch = "minimax-m2", .sigmoid = true, .settings = SETTINGS(GGUF_NORM_TOPK(true))},
         .tensors[MOE_NAMING_HF].names = {&minimax_names, &minimax_newer_names},
     },
+    /* The text part of MiniMax-M3: gpt-oss' activation everywhere, norms by head that are stored
+     * minus 1, like all others, dense layers first, a shared expert. Its indexer chooses blocks of
+     * positions in longer contexts than are offered (the function). */
+    {
+        .name = "minimax_m3_vl",
+        .also = "minimax_m3_vl_text",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_HEAD),
+                              SET(expert_act, MOE_ACT_SWIGLU_CLAMPED),
+                              SET(dense_act, MOE_ACT_SWIGLU_CLAMPED), SET(act_alpha, 1.702),
+                              SET(act_limit, 7)),
+        .hf = {.only = ONLY({"hidden_act", "swigluoai|silu"}, {"scoring_func", "sigmoid"},
+                            {"use_qk_norm", "true"}, {"qk_norm_type", "per_head"},
+                            {"use_gemma_norm", "true"}, {"use_routing_bias", "true"}),
+               .settings = SETTINGS(
+                   CONTEXT(524288),
+                   KEY("max_position_embeddings", context_max, 0),
+                   NEED("num_hidden_layers", n_layers), NEED("hidden_size", hidden),
+                   NEED("vocab_size", vocab), NEED("num_attention_heads", n_heads),
+                   KEY("num_key_value_heads", n_kv_heads, 4), KEY("head_dim", head_dim, 128),
+                   KEY("rms_norm_eps", norm_eps, 1e-6), KEY("tie_word_embeddings", tied_head, 0),
+                   KEY("rotary_dim", rope_dim, 64), KEY("swiglu_alpha", act_alpha, 0),
+                   KEY("swiglu_limit", act_limit, 0), KEY("intermediate_size", expert_ff, 3072),
+                   KEY("dense_intermediate_size", dense_ff, 12288),
+                   KEY("shared_intermediate_size", shared_ff, 3072), LOCAL_EXPERTS(128), TOP_K(4),
+                   KEY("routed_scaling_factor", routed_scale, 2)),
+               .own_keys = true,
+               .rope_theta = 5e6,
+               .partial_rotary = 1,
+               .in_text_config = true,
+               .own = family_minimax_m3_hf},
+        .gguf = {.arch = "minimax-m3",
+                 .sigmoid = true,
+                 .settings = SETTINGS(GGUF_NORM_TOPK(true)),
+                 .own = family_minimax_m3_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&minimax_names, &minimax_m3_names},
+                                       .ignored = {L "self_attn.index*"}},
+                    [MOE_NAMING_GGUF].ignored = {B "indexer.*"}},
+    },
     {.name = NULL},
 };
 
@@ -800,11 +872,11 @@ static const struct moe_source_names granite_hybrid_names = {
 };
 
 /* Granite with a shared expert reads one key more. */
-#define GRANITE_SETTINGS                                                                           \
-    EXPERT_FF, LOCAL_EXPERTS(8), TOP_K(2), KEY("embedding_multiplier", embed_scale, 0),            \
-        KEY("residual_multiplier", residual_scale, 0),                                             \
+#define GRANITE_SCALES                                                                             \
+    KEY("embedding_multiplier", embed_scale, 0), KEY("residual_multiplier", residual_scale, 0),    \
         USE("attention_multiplier", attn_scale, 1, MOE_NOT_ZERO),                                  \
         USE("logits_scaling", logit_scale, 0, MOE_RECIPROCAL), ATTENTION_BIAS(false)
+#define GRANITE_SETTINGS EXPERT_FF, LOCAL_EXPERTS(8), TOP_K(2), GRANITE_SCALES
 #define GRANITE_NAMES .names = {&granite_names, &granite_newer_names}
 
 static const struct moe_family granite_families[] = {
@@ -942,7 +1014,148 @@ static const struct moe_source_names exaone_moe_names = {
     .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.e_score_correction_bias")},
 };
 
+/* Also Laguna's. */
+static const struct moe_source_names head_gate_names = {
+    .dense = {[MOE_T_ATTN_GATE] = MOE_ALL(L "self_attn.g_proj.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.experts.e_score_correction_bias")},
+};
+
+static const struct moe_source_names mimo_v2_names = {
+    .dense = {[MOE_T_SINKS] = MOE_ALL(L "self_attn.attention_sink_bias")},
+};
+
+/* Norms are stored minus 1; experts of a layer in three tensors. */
+static const struct moe_source_names step3p5_names = {
+    .dense = {[MOE_T_FINAL_NORM] = MOE_PLUS_ONE("model.norm.weight"),
+              [MOE_T_ATTN_NORM] = MOE_PLUS_ONE(L "input_layernorm.weight"),
+              [MOE_T_FFN_NORM] = MOE_PLUS_ONE(L "post_attention_layernorm.weight"),
+              [MOE_T_Q_NORM] = MOE_PLUS_ONE(L "self_attn.q_norm.weight"),
+              [MOE_T_K_NORM] = MOE_PLUS_ONE(L "self_attn.k_norm.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "moe.gate.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "moe.router_bias"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "share_expert.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "share_expert.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "share_expert.down_proj.weight")},
+    .expert = {[MOE_E_GATE] = MOE_PART(L "moe.gate_proj.weight", EXPERT),
+               [MOE_E_UP] = MOE_PART(L "moe.up_proj.weight", EXPERT),
+               [MOE_E_DOWN] = MOE_PART(L "moe.down_proj.weight", EXPERT)},
+};
+
 static const struct moe_family local_families[] = {
+    /* Step-3.5-Flash, and the text part of Step-3.7: local and global layers with heads of
+     * different numbers and rotations, gates by head, limits of activations in the last layers,
+     * DeepSeek-V3's router without groups. A function, because settings are lists by layer. */
+    {
+        .name = "step3p5",
+        .also = "step3p7",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_HEAD),
+                              SET(attn_gate, true), SET(gate_by_head, true),
+                              SET(expert_act, MOE_ACT_SWIGLU_CLIPPED),
+                              SET(dense_act, MOE_ACT_SWIGLU_CLIPPED)),
+        .hf = {.only = ONLY({"norm_expert_weight", "true"}, {"use_head_wise_attn_gate", "true"},
+                            {"moe_router_activation", "sigmoid"}, {"use_moe_router_bias", "true"},
+                            {"mlp_bias", "false"}, {"moe_every_n_layer", "1"}),
+               .settings = SETTINGS(
+                   CONTEXT(128000), SET(norm_eps, 1e-5), SET(n_kv_heads, 8), SET(head_dim, 128),
+                   KEY("num_attention_groups", n_kv_heads, 0),
+                   KEY("intermediate_size", dense_ff, 11264),
+                   KEY("n_routed_experts", n_experts, 288), KEY("moe_num_experts", n_experts, 0),
+                   TOP_K(8), KEY("moe_top_k", top_k, 0),
+                   KEY("moe_intermediate_size", expert_ff, 1280),
+                   KEY("moe_router_scaling_factor", routed_scale, 1), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .rope_of = "full_attention",
+               .partial_rotary = 1,
+               .in_text_config = true,
+               .own = family_step3p5_hf},
+        .gguf = {.arch = "step35",
+                 .sigmoid = true,
+                 .settings =
+                     SETTINGS(NEED("attention.sliding_window", window), GGUF_NORM_TOPK(false)),
+                 .by_layer = {"attention.head_count", "attention.head_count_kv"},
+                 .own = family_step3p5_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&step3p5_names, &head_gate_names},
+                    [MOE_NAMING_GGUF].names = {&afmoe_gguf_names}},
+    },
+    /* Mellum 2: Qwen3-MoE with local and global layers, which rotate differently. */
+    {
+        .name = "mellum",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.settings =
+                   SETTINGS(CONTEXT(131072), SET(n_kv_heads, 4), SET(head_dim, 128),
+                            KEY("intermediate_size", dense_ff, 7168), LOCAL_EXPERTS(64), EXPERTS(0),
+                            TOP_K(8), KEY("moe_intermediate_size", expert_ff, 896),
+                            KEY("norm_topk_prob", norm_topk, true), ATTENTION_BIAS(false)),
+               .rope_theta = 5e5,
+               .rope_of = "full_attention",
+               .expert_layers = MOE_LAYERS_AFTER,
+               .windows = {MOE_WINDOW_ALL, 1024, .listed = true},
+               .own = family_two_rotations_hf},
+        .gguf = {.arch = "mellum",
+                 .settings =
+                     SETTINGS(KEY("attention.sliding_window", window, 0), GGUF_NORM_TOPK(true)),
+                 .own = family_two_kinds_gguf},
+    },
+    /* Laguna: local and global layers with heads of different numbers and rotations, outputs gated
+     * by softplus, DeepSeek-V3's router without groups. */
+    {
+        .name = "laguna",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_HEAD),
+                              SET(attn_gate, true), SET(gate_softplus, true)),
+        .hf = {.only = ONLY({"moe_apply_router_weight_on_input", "false"},
+                            {"moe_router_logit_softcapping", "0"}),
+               .settings =
+                   SETTINGS(CONTEXT(131072), SET(n_kv_heads, 8), SET(head_dim, 128),
+                            KEY("intermediate_size", dense_ff, 8192), LOCAL_EXPERTS(0),
+                            EXPERTS(256), TOP_K(8), KEY("moe_intermediate_size", expert_ff, 512),
+                            KEY("moe_routed_scaling_factor", routed_scale, 1),
+                            ATTENTION_BIAS(false)),
+               .rope_theta = 5e5,
+               .rope_of = "full_attention",
+               .partial_rotary = 1,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 1,
+               .windows = {MOE_WINDOW_ALL, 512, .listed = true},
+               .own = family_laguna_hf},
+        .gguf = {.arch = "laguna",
+                 .sigmoid = true,
+                 .only = ONLY({"expert_weights_norm", "true"}),
+                 .settings = SETTINGS(KEY("attention.sliding_window", window, 0)),
+                 .by_layer = {"attention.head_count", "attention.head_count_kv"},
+                 .own = family_laguna_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&head_gate_names, &qwen2_moe_names},
+                    [MOE_NAMING_GGUF].names = {&afmoe_gguf_names}},
+    },
+    /* MiMo-V2-Flash: local layers with more key/value heads and attention sinks, values narrower
+     * than keys, DeepSeek-V3's router. */
+    {
+        .name = "mimo_v2_flash",
+        .also = "mimo_v2",
+        .constants = SETTINGS(SIGMOIDS, SET(attn_sinks, true), SET(sinks_in_windows, true)),
+        .hf = {.only = ONLY({"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"},
+                            {"add_swa_attention_sink_bias", "true"},
+                            {"add_full_attention_sink_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(262144), SET(norm_eps, 1e-5), SET(n_kv_heads, 4),
+                                    SET(head_dim, 192), KEY("layernorm_epsilon", norm_eps, 0),
+                                    KEY("intermediate_size", dense_ff, 16384), LOCAL_EXPERTS(0),
+                                    ROUTED_EXPERTS(256, 8, 2048, true, 1), GROUPS(1, 1),
+                                    KEY("v_head_dim", value_dim, 128),
+                                    KEY("attention_bias", qkv_bias, false),
+                                    KEY("attention_value_scale", value_scale, 0.707)),
+               .rope_theta = 5e6,
+               .rope_of = "full_attention",
+               .partial_rotary = 0.334,
+               .windows = {MOE_WINDOW_ALL, 129, .listed = true},
+               .own = family_mimo_v2_hf},
+        .gguf = {.arch = "mimo2",
+                 .sigmoid = true,
+                 .settings =
+                     SETTINGS(NEED("attention.sliding_window", window),
+                              KEY("attention.value_scale", value_scale, 0), GGUF_NORM_TOPK(true)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_mimo_v2_gguf},
+        .tensors[MOE_NAMING_HF] = {.names = {&mimo_v2_names}, .ignored = {"model.mtp.*"}},
+    },
     /* SmallThinker, as in the code published with it: routers before attention, experts gated by
      * max(x, 0). A function, because lists say which layers rotate and which see a window. */
     {
@@ -1397,6 +1610,45 @@ static const struct moe_source_names kimi_linear_gguf_names = {
               [MOE_T_STATE_O] = MOE_ALL(B "attn_output.weight")},
 };
 
+/* Ling-3's: everything of attention and of states is "attention". */
+static const struct moe_source_names ling3_names = {
+    .dense = {[MOE_T_EMBED] = MOE_ALL("model.word_embeddings.weight"),
+              [MOE_T_Q] = MOE_ALL(L "attention.q_proj.weight"),
+              [MOE_T_Q_DOWN] = MOE_ALL(L "attention.q_a_proj.weight"),
+              [MOE_T_Q_DOWN_NORM] = MOE_ALL(L "attention.q_a_layernorm.weight"),
+              [MOE_T_KV_DOWN] = MOE_ALL(L "attention.kv_a_proj_with_mqa.weight"),
+              [MOE_T_KV_DOWN_NORM] = MOE_ALL(L "attention.kv_a_layernorm.weight"),
+              [MOE_T_K_UP] = MOE_PART(L "attention.kv_b_proj.weight", KEYS),
+              [MOE_T_V_UP] = MOE_PART(L "attention.kv_b_proj.weight", VALUES),
+              [MOE_T_ATTN_GATE] = MOE_ALL(L "attention.g_proj.weight"),
+              [MOE_T_O] = MOE_ALL(L "attention.dense.weight"),
+              [MOE_T_STATE_Q] = MOE_ALL(L "attention.q_proj.weight"),
+              [MOE_T_STATE_K] = MOE_ALL(L "attention.k_proj.weight"),
+              [MOE_T_STATE_V] = MOE_ALL(L "attention.v_proj.weight"),
+              [MOE_T_STATE_CONV_Q] = MOE_PART(L "attention.q_conv1d.weight", CONV),
+              [MOE_T_STATE_CONV_K] = MOE_PART(L "attention.k_conv1d.weight", CONV),
+              [MOE_T_STATE_CONV] = MOE_PART(L "attention.v_conv1d.weight", CONV),
+              [MOE_T_STATE_BETA] = MOE_ALL(L "attention.b_proj.weight"),
+              [MOE_T_STATE_DECAY] = MOE_ALL(L "attention.f_proj.weight"),
+              [MOE_T_STATE_STEP] = MOE_ALL(L "attention.dt_bias"),
+              [MOE_T_STATE_RATE] = MOE_ALL(L "attention.A_log"),
+              [MOE_T_STATE_Z] = MOE_ALL(L "attention.g_proj.weight"),
+              [MOE_T_STATE_NORM] = MOE_ALL(L "attention.o_norm.weight"),
+              [MOE_T_STATE_O] = MOE_ALL(L "attention.dense.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.gate.expert_bias")},
+};
+static const struct moe_source_names ling3_low_names = {
+    .dense = {[MOE_T_Q] = MOE_ALL(L "attention.q_b_proj.weight"),
+              [MOE_T_O] = MOE_ALL(L "attention.o_proj.weight"),
+              [MOE_T_STATE_O] = MOE_ALL(L "attention.o_proj.weight")},
+};
+static const struct moe_source_names ling3_gguf_names = {
+    .dense = {[MOE_T_ATTN_GATE] = MOE_ALL(B "attn_gate.weight"),
+              [MOE_T_STATE_DECAY] = MOE_ALL(B "ssm_f_a.weight"),
+              [MOE_T_STATE_RATE] = MOE_EXP(B "ssm_a"),
+              [MOE_T_STATE_Z] = MOE_ALL(B "ssm_g_a.weight")},
+};
+
 /* Rates of the one head, by value. */
 static const struct moe_source_names jamba_gguf_names = {
     .dense = {[MOE_T_STATE_V] = MOE_PART(B "ssm_in.weight", FIRST_HALF),
@@ -1560,6 +1812,49 @@ static const struct moe_family states_families[] = {
         .tensors = {[MOE_NAMING_HF].names = {&kimi_linear_names, &kimi_linear_saved_names},
                     [MOE_NAMING_GGUF].names = {&kimi_linear_gguf_names}},
     },
+    /* Ling-3 (BailingMoeV3): KDA in most layers, whose gates are made of the stream itself, and MLA
+     * with gates by head in the others; DeepSeek-V3's router. A function, because layers are
+     * counted by groups and widths have two names. */
+    {
+        .name = "bailing_hybrid",
+        .also = "bailing_moe_v3",
+        .constants = SETTINGS(LATENT_SIGMOIDS, SET(attn_gate, true), SET(gate_by_head, true),
+                              SET(state_kind, MOE_STATE_KDA), SET(state_direct, true),
+                              SET(expert_act, MOE_ACT_SWIGLU_CLIPPED),
+                              SET(dense_act, MOE_ACT_SWIGLU_CLIPPED)),
+        .hf = {.only =
+                   ONLY(SIGMOIDS_ONLY, {"score_function", "sigmoid"}, {"attention_bias", "false"},
+                        {"no_kda_lora", "true"}, {"moe_router_enable_expert_bias", "true"},
+                        {"use_bias", "false"}, {"use_qkv_bias", "false"},
+                        {"gated_attention_proj_granularity_type", "head_wise"}),
+               .settings = SETTINGS(
+                   CONTEXT(262144),
+                   SET(n_kv_heads, 0), KEY("model_max_length", context_max, 0),
+                   KEY("intermediate_size", dense_ff, 6144), LATENT(0, 512, 128, 64, 128),
+                   LOCAL_EXPERTS(512), EXPERTS(0), TOP_K(8), KEY("num_experts_per_token", top_k, 0),
+                   KEY("moe_intermediate_size", expert_ff, 768), GROUPS(8, 4),
+                   KEY("num_expert_group", n_groups, 0), KEY("norm_topk_prob", norm_topk, true),
+                   KEY("moe_renormalize", norm_topk, 0),
+                   KEY("routed_scaling_factor", routed_scale, 2.5),
+                   KEY("short_conv_kernel_size", conv_width, 4)),
+               .rope_theta = 6e6,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 2,
+               .shared_key = "num_shared_experts",
+               .n_shared = 1,
+               .own = family_bailing_hybrid_hf},
+        .gguf = {.arch = "bailingmoe3",
+                 .sigmoid = true,
+                 .only = ONLY({"kda.safe_gate", "true"}),
+                 .settings = SETTINGS(LATENT_GGUF, KEY("ssm.conv_kernel", conv_width, 0),
+                                      NEED("kda.head_dim", state_key_dim),
+                                      NEED("kda.gate_lower_bound", decay_floor)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_bailing_hybrid_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&ling3_names, &ling3_low_names}, .paired = true},
+                    [MOE_NAMING_GGUF] = {.names = {&ling3_gguf_names, &kimi_linear_gguf_names},
+                                         .paired = true}},
+    },
     /* Jamba: 1.5 and 1.6, Mini and Large. Mamba with norms inside, attention without positions in
      * every eighth layer, experts in every other. A function, because layers are counted by periods
      * and widths follow from others. */
@@ -1589,6 +1884,52 @@ static const struct moe_family states_families[] = {
 
 /* Dense models: the case without experts. */
 
+/* Queries, keys and values in one tensor, and both inputs of the activation (also GLM-4's). */
+static const struct moe_source_names joined_ffn_names = {
+    .dense = {[MOE_T_Q] = MOE_PART(L "self_attn.qkv_proj.weight", ATTENTION),
+              [MOE_T_K] = MOE_PART(L "self_attn.qkv_proj.weight", ATTENTION),
+              [MOE_T_V] = MOE_PART(L "self_attn.qkv_proj.weight", ATTENTION),
+              [MOE_T_GATE] = MOE_PART(L "mlp.gate_up_proj.weight", FIRST_HALF),
+              [MOE_T_UP] = MOE_PART(L "mlp.gate_up_proj.weight", SECOND_HALF)},
+};
+static const struct moe_source_names joined_ffn_gguf_names = {
+    .dense = {[MOE_T_Q] = MOE_PART(B "attn_qkv.weight", ATTENTION),
+              [MOE_T_K] = MOE_PART(B "attn_qkv.weight", ATTENTION),
+              [MOE_T_V] = MOE_PART(B "attn_qkv.weight", ATTENTION),
+              [MOE_T_GATE] = MOE_PART(B "ffn_up.weight", FIRST_HALF),
+              [MOE_T_UP] = MOE_PART(B "ffn_up.weight", SECOND_HALF)},
+};
+static const struct moe_source_names glm4_names = {
+    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_self_attn_layernorm.weight"),
+              [MOE_T_FFN_END_NORM] = MOE_ALL(L "post_mlp_layernorm.weight")},
+};
+/* Norms after blocks: OLMo-2, EXAONE-4. */
+static const struct moe_source_names after_gguf_names = {
+    .dense = {[MOE_T_ATTN_NORM] = MOE_ALL(B "post_attention_norm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(B "post_ffw_norm.weight")},
+};
+/* Norms are stored minus 1. */
+static const struct moe_source_names gemma3_names = {
+    .dense = {[MOE_T_FINAL_NORM] = MOE_PLUS_ONE("model.norm.weight"),
+              [MOE_T_ATTN_NORM] = MOE_PLUS_ONE(L "input_layernorm.weight"),
+              [MOE_T_ATTN_END_NORM] = MOE_PLUS_ONE(L "post_attention_layernorm.weight"),
+              [MOE_T_Q_NORM] = MOE_PLUS_ONE(L "self_attn.q_norm.weight"),
+              [MOE_T_K_NORM] = MOE_PLUS_ONE(L "self_attn.k_norm.weight"),
+              [MOE_T_FFN_NORM] = MOE_PLUS_ONE(L "pre_feedforward_layernorm.weight"),
+              [MOE_T_FFN_END_NORM] = MOE_PLUS_ONE(L "post_feedforward_layernorm.weight")},
+};
+
+/* Gemma's settings have defaults that files leave out. */
+#define GEMMA_CONSTANTS                                                                            \
+    SETTINGS(SET(norm_place, MOE_NORM_BOTH), SET(dense_act, MOE_ACT_GEGLU), SET(tied_head, true))
+#define GEMMA_SETTINGS(words, context, ...)                                                        \
+    SETTINGS(                                                                                      \
+        NEED("num_hidden_layers", n_layers), NEED("hidden_size", hidden),                          \
+        KEY("vocab_size", vocab, words), KEY("max_position_embeddings", context_max, context),     \
+        KEY("num_attention_heads", n_heads, 8), KEY("num_key_value_heads", n_kv_heads, 4),         \
+        KEY("head_dim", head_dim, 256), KEY("rms_norm_eps", norm_eps, 1e-6),                       \
+        KEY("tie_word_embeddings", tied_head, 0), DENSE_FF, ATTENTION_BIAS(false), __VA_ARGS__)
+
 static const struct moe_family dense_families[] = {
     {
         .name = "llama",
@@ -1602,7 +1943,8 @@ static const struct moe_family dense_families[] = {
         .name = "mistral",
         .hf = {.settings = SETTINGS(CONTEXT(131072), SET(n_kv_heads, 8), DENSE_FF),
                .rope_theta = 1e4,
-               .windows = {MOE_WINDOW_ALL, 4096}},
+               .windows = {MOE_WINDOW_ALL, 4096},
+               .in_text_config = true},
     },
     {
         .name = "qwen2",
@@ -1620,6 +1962,172 @@ static const struct moe_family dense_families[] = {
                .rope_theta = 1e4,
                .windows = {MOE_WINDOW_FROM, 4096, .if_used = true, .listed = true}},
         .gguf = {.arch = "qwen3"},
+    },
+    /* OLMo-2: norms after attention and feed-forward, and of all of a position's queries and keys.
+     */
+    {
+        .name = "olmo2",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_FULL), SET(norm_place, MOE_NORM_AFTER)),
+        .hf = {.settings =
+                   SETTINGS(CONTEXT(2048), SET(norm_eps, 1e-5), DENSE_FF, ATTENTION_BIAS(false)),
+               .rope_theta = 1e4},
+        .gguf = {.arch = "olmo2", .only = ONLY({"attention.sliding_window", "0"})},
+        .tensors = {[MOE_NAMING_HF].names = {&flex_olmo_names},
+                    [MOE_NAMING_GGUF].names = {&after_gguf_names}},
+    },
+    /* Phi-3, Phi-4 and their mini ones. */
+    {
+        .name = "phi3",
+        .hf = {.settings = SETTINGS(CONTEXT(4096), SET(norm_eps, 1e-5), DENSE_FF),
+               .rope_theta = 1e4,
+               .partial_rotary = 1,
+               .windows = {MOE_WINDOW_ALL, 0}},
+        .gguf = {.arch = "phi3", .windowed = true},
+        .tensors = {[MOE_NAMING_HF].names = {&joined_ffn_names},
+                    [MOE_NAMING_GGUF].names = {&joined_ffn_gguf_names}},
+    },
+    /* Granite-3 and 4 without experts: the four multipliers of the others. */
+    {
+        .name = "granite",
+        .hf = {.only = ONLY({"mlp_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(2048), DENSE_FF, GRANITE_SCALES),
+               .rope_theta = 1e4},
+        .gguf = {.arch = "granite"},
+        .tensors[MOE_NAMING_GGUF].paired = true,
+    },
+    /* GLM-4-0414: norms before and after blocks, half of each head rotates in pairs. */
+    {
+        .name = "glm4",
+        .constants = SETTINGS(SET(norm_place, MOE_NORM_BOTH)),
+        .hf = {.settings = SETTINGS(CONTEXT(131072), SET(n_kv_heads, 2), SET(head_dim, 128),
+                                    DENSE_FF, KEY("attention_bias", qkv_bias, false)),
+               .rope_theta = 1e4,
+               .partial_rotary = 0.5},
+        .gguf = {.arch = "glm4"},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&glm4_names, &joined_ffn_names}, .paired = true},
+                    [MOE_NAMING_GGUF] = {.names = {&afmoe_gguf_names, &joined_ffn_gguf_names},
+                                         .paired = true}},
+    },
+    /* ERNIE-4.5-0.3B. */
+    {
+        .name = "ernie4_5",
+        .hf = {.only = ONLY({"use_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 2),
+                                    SET(head_dim, 128), SET(tied_head, true), DENSE_FF),
+               .rope_theta = 5e5},
+        .gguf = {.arch = "ernie4_5"},
+        .tensors = {[MOE_NAMING_HF].paired = true, [MOE_NAMING_GGUF].paired = true},
+    },
+    /* Seed-OSS-36B. */
+    {
+        .name = "seed_oss",
+        .hf = {.only = ONLY({"mlp_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(524288), SET(n_kv_heads, 8), SET(head_dim, 128),
+                                    DENSE_FF, KEY("attention_bias", qkv_bias, true),
+                                    KEY("attention_out_bias", o_bias, false)),
+               .rope_theta = 1e4},
+        .gguf = {.arch = "seed_oss"},
+        .tensors[MOE_NAMING_GGUF].names = {&placed_norm_names},
+    },
+    /* Command-R, Aya: attention and feed-forward share a norm that subtracts the mean. */
+    {
+        .name = "cohere",
+        .constants = SETTINGS(SET(parallel_blocks, true), SET(norm_kind, MOE_NORM_CENTRED),
+                              SET(tied_head, true)),
+        .hf = {.only = ONLY({"use_qk_norm", "false"}),
+               .settings = SETTINGS(CONTEXT(8192), KEY("layer_norm_eps", norm_eps, 1e-5),
+                                    KEY("logit_scale", logit_scale, 0.0625), DENSE_FF,
+                                    ATTENTION_BIAS(false)),
+               .rope_theta = 1e4},
+        .gguf = {.arch = "command-r", .settings = SETTINGS(NEED("logit_scale", logit_scale))},
+        .tensors = {[MOE_NAMING_HF].paired = true, [MOE_NAMING_GGUF].paired = true},
+    },
+    /* Command-R7B, Command-A: the same with local layers, which alone rotate. */
+    {
+        .name = "cohere2",
+        .constants = SETTINGS(SET(parallel_blocks, true), SET(norm_kind, MOE_NORM_CENTRED),
+                              SET(tied_head, true)),
+        .hf = {.only = ONLY({"use_qk_norm", "false"}),
+               .settings = SETTINGS(CONTEXT(8192), KEY("layer_norm_eps", norm_eps, 1e-5),
+                                    KEY("logit_scale", logit_scale, 0.0625), DENSE_FF,
+                                    ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .windows = {MOE_WINDOW_ALL, 4096, .listed = true},
+               .own = family_exaone_moe_hf},
+        .gguf = {.arch = "cohere2",
+                 .settings = SETTINGS(NEED("logit_scale", logit_scale),
+                                      KEY("attention.sliding_window", window, 0)),
+                 .own = family_exaone4_gguf},
+        .tensors = {[MOE_NAMING_HF].paired = true, [MOE_NAMING_GGUF].paired = true},
+    },
+    /* SmolLM3: every fourth layer has no positions. */
+    {
+        .name = "smollm3",
+        .hf = {.only = ONLY({"use_sliding_window", "false"}, {"mlp_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(32768), SET(n_kv_heads, 4), SET(tied_head, true),
+                                    DENSE_FF, ATTENTION_BIAS(false)),
+               .rope_theta = 2e6,
+               .own = family_smollm3_hf},
+        .gguf = {.arch = "smollm3", .own = family_smollm3_gguf},
+        .tensors[MOE_NAMING_GGUF].paired = true,
+    },
+    /* EXAONE-4: norms after blocks, global layers without positions beside local ones. */
+    {
+        .name = "exaone4",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD), SET(norm_place, MOE_NORM_AFTER)),
+        .hf = {.settings = SETTINGS(CONTEXT(2048), SET(norm_eps, 1e-5), DENSE_FF),
+               .rope_theta = 1e4,
+               .windows = {MOE_WINDOW_ALL, 4096, .listed = true},
+               .own = family_exaone_moe_hf},
+        .gguf = {.arch = "exaone4",
+                 .settings = SETTINGS(KEY("attention.sliding_window", window, 0)),
+                 .own = family_exaone4_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&flex_olmo_names},
+                    [MOE_NAMING_GGUF].names = {&after_gguf_names}},
+    },
+    /* Gemma-2: 2B to 27B. Every second layer is local; caps of scores and logits. */
+    {
+        .name = "gemma2",
+        .constants = GEMMA_CONSTANTS,
+        .hf = {.only = ONLY({"hidden_activation", "gelu_pytorch_tanh"},
+                            {"use_bidirectional_attention", "false"}),
+               .settings = GEMMA_SETTINGS(256000, 8192, KEY("attn_logit_softcapping", attn_cap, 50),
+                                          KEY("final_logit_softcapping", logit_cap, 30)),
+               .own_keys = true,
+               .rope_theta = 1e4,
+               .windows = {MOE_WINDOW_EVEN, 4096, .listed = true},
+               .own = family_gemma2_hf},
+        .gguf = {.arch = "gemma2",
+                 .settings = SETTINGS(KEY("attn_logit_softcapping", attn_cap, 50),
+                                      KEY("final_logit_softcapping", logit_cap, 30)),
+                 .windowed = true,
+                 .own = family_gemma2_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&gemma3_names},
+                    [MOE_NAMING_GGUF].names = {&afmoe_gguf_names}},
+    },
+    /* Gemma-3: 270M to 27B, text part only. */
+    {
+        .name = "gemma3_text",
+        .also = "gemma3",
+        .constants = GEMMA_CONSTANTS,
+        .hf = {.only = ONLY({"hidden_activation", "gelu_pytorch_tanh"},
+                            {"use_bidirectional_attention", "false"}),
+               .settings = GEMMA_SETTINGS(262208, 131072, SET(qk_norm, MOE_QK_NORM_HEAD),
+                                          KEY("attn_logit_softcapping", attn_cap, 0),
+                                          KEY("final_logit_softcapping", logit_cap, 0)),
+               .own_keys = true,
+               .rope_theta = 1e6,
+               .rope_of = "full_attention",
+               .windows = {MOE_WINDOW_ALL, 4096, .listed = true},
+               .in_text_config = true,
+               .own = family_gemma3_hf},
+        .gguf = {.arch = "gemma3",
+                 .qk_norm = MOE_QK_NORM_HEAD,
+                 .settings = SETTINGS(KEY("attention.sliding_window", window, 0),
+                                      KEY("final_logit_softcapping", logit_cap, 0)),
+                 .own = family_gemma3_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&gemma3_names},
+                    [MOE_NAMING_GGUF].names = {&afmoe_gguf_names}},
     },
     {.name = NULL},
 };

@@ -80,6 +80,25 @@ int family_gguf_largest(const struct moe_gguf *gguf, const char *name, uint32_t 
     return MOE_OK;
 }
 
+int family_gguf_limits(struct moe_config *c, size_t member, const struct moe_gguf *gguf,
+                       const char *name, struct moe_err *err)
+{
+    struct moe_gguf_key key = moe_gguf_arch_key(gguf, name);
+    struct moe_gguf_array list = {0};
+    double all = 0;
+    bool listed = family_gguf_is_list(gguf, name);
+    MOE_TRY(listed ? moe_gguf_get_array(gguf, key.text, true, &list, err)
+                   : moe_gguf_get_double(gguf, key.text, false, &all, err));
+    if (listed && list.n < c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: key '%.100s' has %" PRIu64 " numbers for %" PRIu32 " layers",
+                        moe_gguf_path(gguf), key.text, list.n, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        *(float *)(void *)((char *)&c->layers[i] + member) =
+            (float)(listed ? moe_gguf_array_number(&list, i) : all);
+    return MOE_OK;
+}
+
 int family_gguf_windows(struct moe_config *c, const struct moe_gguf *gguf, uint32_t every,
                         struct moe_err *err)
 {
@@ -239,6 +258,32 @@ static int read_global(struct moe_config *c, const struct moe_checkpoint *ck,
                                &s->theta, err);
 }
 
+/* Local and global layers with heads of one width: the file's settings are the global ones', as are
+ * factors, local ones have a base and perhaps a number of rotated values of their own. */
+static int read_two_rotations(struct moe_config *c, const struct moe_checkpoint *ck,
+                              struct moe_rope_settings *s, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    double factors[MOE_MAX_ROPE_PAIRS];
+    uint32_t rotated = c->rope_dim, n;
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "rope.dimension_count_swa").text,
+                             MOE_MAX_HEAD_DIM, false, &rotated, err));
+    if (c->n_global_freqs) /* the family's function knows */
+        c->rope_dim = 2 * c->n_global_freqs;
+    MOE_TRY(moe_rope_apply_global(c, s, moe_gguf_path(gguf), err));
+    MOE_TRY(read_factors(ck, "rope_freqs.weight", factors, &n, err));
+    if (n != 0 && n < c->n_global_freqs)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " rotary factors for %" PRIu32 " pairs of global layers",
+                        moe_gguf_path(gguf), n, c->n_global_freqs);
+    for (uint32_t i = 0; n != 0 && i < c->n_global_freqs; i++)
+        c->global_freqs[i] /= factors[i];
+    c->rope_dim = rotated;
+    moe_rope_settings_init(s);
+    return moe_gguf_get_double(gguf, moe_gguf_arch_key(gguf, "rope.freq_base_swa").text, false,
+                               &s->theta, err);
+}
+
 /* DeepSeek-V4's compressing layers have the scaling, and another base. */
 static int read_compressing(struct moe_config *c, struct moe_rope_settings *s,
                             const struct moe_gguf *gguf, struct moe_err *err)
@@ -250,13 +295,14 @@ static int read_compressing(struct moe_config *c, struct moe_rope_settings *s,
     return family_deepseek_v4_rotary(c, s, theta, moe_gguf_path(gguf), err);
 }
 
-/* Windowed layers may have another base; only Gemma-4's is implemented. */
-static int refuse_other_base(const struct moe_rope_settings *s, const struct moe_gguf *gguf,
-                             struct moe_err *err)
+/* Windowed layers may have another base, which not all families' functions expect. */
+static int refuse_other_base(const struct moe_config *c, const struct moe_rope_settings *s,
+                             const struct moe_gguf *gguf, struct moe_err *err)
 {
     double base = s->theta;
     struct moe_gguf_key key = moe_gguf_arch_key(gguf, "rope.freq_base_swa");
-    MOE_TRY(moe_gguf_get_double(gguf, key.text, false, &base, err));
+    if (moe_config_count_layers(c, MOE_LAYER(windowed)) > 0)
+        MOE_TRY(moe_gguf_get_double(gguf, key.text, false, &base, err));
     if (base != s->theta)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: '%s' %g beside 'rope.freq_base' %g is not implemented for this family",
@@ -270,9 +316,11 @@ int family_gguf_rotary(struct moe_config *c, const struct moe_checkpoint *ck,
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     uint32_t n_long = 0;
     MOE_TRY(read_rope_settings(s, gguf, err));
-    MOE_TRY(c->out_groups        ? read_compressing(c, s, gguf, err)
-            : c->global_head_dim ? read_global(c, ck, s, err)
-                                 : refuse_other_base(s, gguf, err));
+    bool one_width = c->global_head_dim == c->head_dim;
+    MOE_TRY(c->out_groups         ? read_compressing(c, s, gguf, err)
+            : !c->global_head_dim ? refuse_other_base(c, s, gguf, err)
+            : one_width           ? read_two_rotations(c, ck, s, err)
+                                  : read_global(c, ck, s, err));
     if (s->kind == MOE_ROPE_PLAIN && moe_checkpoint_find(ck, "rope_factors_long.weight"))
         s->kind = MOE_ROPE_LONGROPE; /* some files have the factors and name no kind */
     if (s->kind == MOE_ROPE_LONGROPE) {
@@ -469,7 +517,7 @@ int family_nemotron_h_gguf(struct moe_config *c, const struct moe_checkpoint *ck
     return MOE_OK;
 }
 
-/* ---- Kimi-Linear ---- */
+/* ---- Kimi-Linear, Ling-3 ---- */
 
 int family_kimi_linear_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err)
@@ -478,6 +526,15 @@ int family_kimi_linear_gguf(struct moe_config *c, const struct moe_checkpoint *c
     c->state_value_dim = c->state_key_dim;
     MOE_TRY(read_layers(c, moe_checkpoint_gguf(ck), err));
     return family_deepseek_v3_gguf(c, ck, rope, err);
+}
+
+int family_bailing_hybrid_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                               struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    MOE_TRY(family_gguf_limits(c, MOE_LAYER(expert_limit), gguf, "swiglu_clamp_exp", err));
+    MOE_TRY(family_gguf_limits(c, MOE_LAYER(dense_limit), gguf, "swiglu_clamp_shexp", err));
+    return family_kimi_linear_gguf(c, ck, rope, err);
 }
 
 /* ---- Jamba ---- */
@@ -512,6 +569,141 @@ static int needs_window(const struct moe_config *c, const struct moe_checkpoint 
                     moe_checkpoint_dir(ck));
 }
 
+/* ---- Local and global layers with heads of one width ---- */
+
+/* Numbers of heads by kind of layer, whose widths are the same. */
+static int heads_by_kind(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
+{
+    static const char *const keys[] = {"attention.head_count", "attention.head_count_kv"};
+    uint32_t *const local[] = {&c->n_heads, &c->n_kv_heads};
+    uint32_t *const global[] = {&c->global_heads, &c->global_kv_heads};
+    uint32_t n_local = moe_config_count_layers(c, MOE_LAYER(windowed));
+    bool both = n_local > 0 && n_local < c->n_layers;
+    if (c->n_kv_heads == 0)
+        c->n_kv_heads = c->n_heads;
+    for (int k = 0; k < 2; k++) {
+        uint32_t heads[MOE_MAX_LAYERS], of_kind[2];
+        for (uint32_t i = 0; i < c->n_layers; i++)
+            heads[i] = *local[k];
+        MOE_TRY(family_gguf_by_layer(c, gguf, keys[k], MOE_MAX_HEADS, heads, err));
+        MOE_TRY(family_by_kind(c, heads, moe_gguf_path(gguf), keys[k], of_kind, err));
+        *local[k] = of_kind[n_local > 0];
+        *global[k] = both ? of_kind[0] : 0;
+    }
+    if (c->head_dim == 0)
+        c->head_dim = c->hidden / c->n_heads;
+    c->global_head_dim = both ? c->head_dim : 0;
+    return MOE_OK;
+}
+
+/* Files of models with windows say which layers are local, or all but every n-th from `first` on
+ * are. */
+static int two_kinds(struct moe_config *c, const struct moe_checkpoint *ck, uint32_t every,
+                     uint32_t first, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    struct moe_gguf_key key = moe_gguf_arch_key(gguf, "attention.sliding_window_pattern");
+    if (c->window > 0 && moe_gguf_has(gguf, key.text))
+        MOE_TRY(family_gguf_windows(c, gguf, 0, err));
+    else
+        for (uint32_t i = 0; i < c->n_layers; i++)
+            c->layers[i].windowed = c->window > 0 && i % every != first;
+    return heads_by_kind(c, gguf, err);
+}
+
+int family_two_kinds_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    return two_kinds(c, ck, 4, 3, err);
+}
+
+/* Gates are as many as heads, or as values. */
+int family_laguna_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_tensor *gate = family_gguf_tensor(ck, "blk.%u.attn_gate.weight", 0);
+    MOE_TRY(two_kinds(c, ck, 4, 0, err));
+    c->gate_by_head = gate && gate->dims[0] == moe_config_heads(c, 0);
+    return MOE_OK;
+}
+
+int family_minimax_m3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                           struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    uint32_t blocks = 0, width = 0;
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.indexer.top_k").text,
+                             MOE_MAX_DIM, true, &blocks, err));
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.indexer.block_size").text,
+                             MOE_MAX_DIM, true, &width, err));
+    family_limit_context(c, blocks, width);
+    return MOE_OK;
+}
+
+/* Local layers have sinks, if any do. */
+int family_mimo_v2_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    bool sinks = false;
+    MOE_TRY(family_gguf_windows(c, moe_checkpoint_gguf(ck), 0, err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        sinks |= family_gguf_tensor(ck, "blk.%u.attn_sinks.weight", i) != NULL;
+    c->attn_sinks = c->sinks_in_windows = sinks;
+    return heads_by_kind(c, moe_checkpoint_gguf(ck), err);
+}
+
+/* Half of what the file says of rotated values is what global layers rotate. */
+int family_step3p5_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    MOE_TRY(family_gguf_windows(c, gguf, 0, err));
+    MOE_TRY(heads_by_kind(c, gguf, err));
+    MOE_TRY(family_gguf_limits(c, MOE_LAYER(expert_limit), gguf, "swiglu_clamp_exp", err));
+    MOE_TRY(family_gguf_limits(c, MOE_LAYER(dense_limit), gguf, "swiglu_clamp_shexp", err));
+    if (c->rope_dim == 0)
+        c->rope_dim = c->head_dim;
+    if (c->global_head_dim)
+        c->n_global_freqs = c->rope_dim / 4;
+    return MOE_OK;
+}
+
+/* The models with 46 and with 62 layers, both 27B, have another scale of scores. */
+int family_gemma2_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->embed_scale = sqrtf((float)c->hidden);
+    if (c->n_layers == 46 || c->n_layers == 62)
+        c->attn_scale = 1 / sqrtf((float)(c->hidden / c->n_heads));
+    return MOE_OK;
+}
+
+int family_gemma3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    MOE_TRY(family_gemma2_gguf(c, ck, rope, err));
+    return two_kinds(c, ck, 6, 5, err);
+}
+
+/* ---- EXAONE-4, SmolLM3 ---- */
+
+int family_exaone4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->rope_in_windows = c->window > 0;
+    return c->window > 0 ? family_gguf_windows(c, moe_checkpoint_gguf(ck), 4, err) : MOE_OK;
+}
+
+/* Every fourth layer does not rotate, though files do not say so; all see everything. */
+int family_smollm3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    every_fourth_global(c);
+    c->window = c->context_max;
+    c->rope_in_windows = moe_config_count_layers(c, MOE_LAYER(windowed)) < c->n_layers;
+    return MOE_OK;
+}
+
 /* ---- SmallThinker ---- */
 
 /* In files with a window, layers 0, 4, 8, ... have none and do not rotate. */
@@ -530,7 +722,7 @@ int family_smallthinker_gguf(struct moe_config *c, const struct moe_checkpoint *
  * are listed by layer: the same for each kind. */
 static int gemma4_heads(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
 {
-    uint32_t kv_heads[MOE_MAX_LAYERS] = {0}, of_kind[2] = {0};
+    uint32_t kv_heads[MOE_MAX_LAYERS] = {0}, of_kind[2];
     c->global_head_dim = c->head_dim;
     if (c->rope_dim != c->global_head_dim)
         return moe_fail(
@@ -543,15 +735,8 @@ static int gemma4_heads(struct moe_config *c, const struct moe_gguf *gguf, struc
                              MOE_MAX_HEAD_DIM, true, &c->head_dim, err));
     MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "rope.dimension_count_swa").text,
                              MOE_MAX_HEAD_DIM, true, &c->rope_dim, err));
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        uint32_t *n = &of_kind[c->layers[i].windowed];
-        if (*n != 0 && *n != kv_heads[i])
-            return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: 'attention.head_count_kv' differs between layer %" PRIu32
-                            " and other %s layers",
-                            moe_gguf_path(gguf), i, c->layers[i].windowed ? "local" : "global");
-        *n = kv_heads[i];
-    }
+    MOE_TRY(
+        family_by_kind(c, kv_heads, moe_gguf_path(gguf), "attention.head_count_kv", of_kind, err));
     c->global_kv_heads = of_kind[0] ? of_kind[0] : of_kind[1];
     c->n_kv_heads = of_kind[1] ? of_kind[1] : of_kind[0];
     c->value_dim = 0; /* like keys */

@@ -241,14 +241,21 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
     return c->positions == MOE_POSITIONS_ROTARY ? moe_rope_apply(c, &rope, path, err) : MOE_OK;
 }
 
-/* Finds the family by "model_type", or, without one, by the first of "architectures". */
+/* Finds the family by "model_type", or, without one, by the first of "architectures". Of a type
+ * that many models with images have ("mistral3"), the text part names the family. */
 static int find_family(const struct moe_family **family, const char *path, const json_t *json,
                        struct moe_err *err)
 {
     const json_t *list = json_object_get(json, "architectures");
+    const json_t *text = json_object_get(json, "text_config");
     const char *type = NULL, *architecture = json_string_value(json_array_get(list, 0));
+    const char *part = json_string_value(json_object_get(text, "model_type"));
     MOE_TRY(moe_json_get_text(path, json, "model_type", !architecture, &type, err));
     *family = type ? moe_family_find(type) : moe_family_find_architecture(architecture);
+    if (!*family && part) {
+        *family = moe_family_find(part);
+        *family = *family && (*family)->hf.in_text_config ? *family : NULL;
+    }
     return *family ? MOE_OK : unknown_family(path, type ? type : architecture, err);
 }
 

@@ -23,13 +23,17 @@ family_own_hf family_deepseek_v4_hf, family_deepseek_v2_hf, family_deepseek_v3_h
     family_gpt_oss_hf, family_switch_hf, family_qwen3_next_hf, family_lfm2_moe_hf,
     family_granite_hybrid_hf, family_nemotron_h_hf, family_kimi_linear_hf, family_jamba_hf,
     family_llama4_hf, family_exaone_moe_hf, family_afmoe_hf, family_gemma4_hf,
-    family_smallthinker_hf, family_cohere2_moe_hf, family_gptsan_hf;
+    family_smallthinker_hf, family_cohere2_moe_hf, family_gptsan_hf, family_two_rotations_hf,
+    family_laguna_hf, family_mimo_v2_hf, family_mistral4_hf, family_bailing_hybrid_hf,
+    family_smollm3_hf, family_gemma2_hf, family_gemma3_hf, family_step3p5_hf, family_minimax_m3_hf;
 family_own_gguf family_deepseek_v2_gguf, family_glm_dsa_gguf, family_deepseek_v4_gguf,
     family_deepseek_v3_gguf, family_minicpm_gguf, family_gpt_oss_gguf, family_qwen3_next_gguf,
     family_qwen3_5_moe_gguf, family_lfm2_moe_gguf, family_granite_hybrid_gguf,
     family_nemotron_h_gguf, family_kimi_linear_gguf, family_jamba_gguf, family_llama4_gguf,
     family_exaone_moe_gguf, family_afmoe_gguf, family_gemma4_gguf, family_smallthinker_gguf,
-    family_cohere2_moe_gguf;
+    family_cohere2_moe_gguf, family_two_kinds_gguf, family_laguna_gguf, family_mimo_v2_gguf,
+    family_mistral4_gguf, family_smollm3_gguf, family_exaone4_gguf, family_gemma2_gguf,
+    family_gemma3_gguf, family_step3p5_gguf, family_bailing_hybrid_gguf, family_minimax_m3_gguf;
 
 /* DeepSeek-V4, of both: clears the settings of kinds of layers that the model has none of; puts the
  * rotation of compressing layers, *rope, into config, and leaves the other layers', with base
@@ -54,6 +58,11 @@ struct family_word {
     const char *word;
     uint8_t value;
 };
+/* Sets a limit of activations (MOE_LAYER of a float) of each layer by a list of numbers, null for
+ * none, which may be absent, or longer than there are layers. MOE_ERR_FORMAT. */
+int family_read_limits(struct moe_config *config, size_t member, const char *path,
+                       const struct json_t *json, const char *key, struct moe_err *err);
+
 /* Sets a member of each layer (MOE_LAYER) by a list of words. MOE_ERR_FORMAT unless there is one
  * for each layer, or, with `longer`, more; MOE_ERR_UNSUPPORTED for any other word. */
 int family_read_words(struct moe_config *config, size_t member, const char *path,
@@ -64,6 +73,15 @@ int family_read_words(struct moe_config *config, size_t member, const char *path
  * layer. */
 int family_read_layers(struct moe_config *config, size_t member, uint8_t value, const char *path,
                        const struct json_t *list, const char *key, struct moe_err *err);
+
+/* From numbers by layer those of global and of local layers (of_kind[windowed]); 0: there is no
+ * such layer. MOE_ERR_UNSUPPORTED: they differ between layers of a kind. */
+int family_by_kind(const struct moe_config *config, const uint32_t *numbers, const char *path,
+                   const char *key, uint32_t of_kind[2], struct moe_err *err);
+
+/* Limits contexts to those of which an indexer chooses all: `blocks` blocks of `width` positions.
+ */
+void family_limit_context(struct moe_config *config, uint32_t blocks, uint32_t width);
 
 /* The value of a key that is there and not null, else NULL. */
 const struct json_t *family_given(const struct json_t *json, const char *key);
@@ -119,6 +137,10 @@ int family_gguf_by_layer(const struct moe_config *config, const struct moe_gguf 
 bool family_gguf_is_list(const struct moe_gguf *gguf, const char *name);
 int family_gguf_largest(const struct moe_gguf *gguf, const char *name, uint32_t most, uint32_t *out,
                         struct moe_err *err);
+
+/* The same as family_read_limits; a number is for all layers. */
+int family_gguf_limits(struct moe_config *config, size_t member, const struct moe_gguf *gguf,
+                       const char *name, struct moe_err *err);
 
 /* Sets which layers have a window by "attention.sliding_window_pattern": a truth value per layer,
  * or a number n where every n-th has none. every: n if the key is missing; 0: it may not be.

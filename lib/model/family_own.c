@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fmt/checkpoint.h"
@@ -93,6 +94,18 @@ int family_deepseek_v3_gguf(struct moe_config *c, const struct moe_checkpoint *c
         c->top_groups = 4;
     }
     return MOE_OK;
+}
+
+/* Files that scale queries and do not say by which steps have those of llama.cpp. */
+int family_mistral4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    if (c->query_scale == 0)
+        c->query_step = 0;
+    else if (c->query_step == 0)
+        c->query_step = 8192;
+    c->query_from_zero = c->query_step != 0;
+    return family_deepseek_v3_gguf(c, ck, rope, err);
 }
 
 /* "use_qk_norm" is a key of GLM's. */
@@ -212,6 +225,218 @@ int family_hunyuan_hf(struct moe_config *c, const char *path, const json_t *json
                         ", only one, of the width of all ('intermediate_size'), is implemented",
                         path, n_shared, width);
     c->shared_ff = c->expert_ff;
+    return MOE_OK;
+}
+
+/* ---- Local and global layers that rotate differently: Mellum, Laguna, MiMo-V2, Gemma-3 ---- */
+
+/* On entry *rope is global layers' rotation; afterwards it is that of the layers that config's own
+ * frequencies are for: of local ones, which "rope_parameters" has as well, or older files by the
+ * base alone. */
+int family_two_rotations_hf(struct moe_config *c, const char *path, const json_t *json,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const char *const bases[] = {"rope_local_base_freq", "swa_rope_theta"};
+    const json_t *both = json_object_get(json, "rope_parameters");
+    const json_t *local = json_object_get(both, "sliding_attention");
+    double partial = rope->partial;
+    uint32_t n_local = moe_config_count_layers(c, MOE_LAYER(windowed));
+    if (n_local == 0) {
+        c->window = 0;
+        return MOE_OK;
+    }
+    if (n_local < c->n_layers) {
+        c->global_head_dim = c->head_dim;
+        if (c->global_kv_heads == 0)
+            c->global_kv_heads = c->n_kv_heads;
+        MOE_TRY(moe_rope_apply_global(c, rope, path, err));
+    }
+    moe_rope_settings_init(rope);
+    rope->partial = local && partial != 0 ? 1 : partial;
+    for (size_t i = 0; i < sizeof bases / sizeof bases[0]; i++)
+        MOE_TRY(moe_json_get_double(path, json, bases[i], false, &rope->theta, err));
+    return json_is_object(local) ? moe_rope_read_object(rope, path, local, err) : MOE_OK;
+}
+
+/* "num_attention_heads_per_layer": the same for all layers of a kind. */
+static int laguna_heads(struct moe_config *c, const char *path, const json_t *json,
+                        struct moe_err *err)
+{
+    const char *key = "num_attention_heads_per_layer";
+    const json_t *list = family_given(json, key);
+    uint32_t heads[MOE_MAX_LAYERS], of_kind[2];
+    if (!list)
+        return MOE_OK;
+    bool whole = json_array_size(list) == c->n_layers && c->n_layers <= MOE_MAX_LAYERS;
+    for (uint32_t i = 0; whole && i < c->n_layers; i++) {
+        json_int_t n = json_integer_value(json_array_get(list, i)); /* 0 for what is no number */
+        whole = n > 0 && n <= MOE_MAX_HEADS;
+        heads[i] = (uint32_t)n;
+    }
+    if (!whole)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: '%s' must be a list of %" PRIu32 " numbers from 1 to %d", path, key,
+                        c->n_layers, MOE_MAX_HEADS);
+    MOE_TRY(family_by_kind(c, heads, path, key, of_kind, err));
+    c->n_heads = of_kind[1] ? of_kind[1] : of_kind[0];
+    c->global_heads = of_kind[1] && of_kind[0] ? of_kind[0] : 0;
+    return MOE_OK;
+}
+
+/* Without "layer_types" all layers are global. */
+int family_laguna_hf(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *gates = family_given(json, "gating");
+    const char *each = json_string_value(gates);
+    if (!family_given(json, "layer_types"))
+        moe_config_set_layers(c, MOE_LAYER(windowed), 0, c->n_layers, 0);
+    c->gate_by_head = !gates || json_is_true(gates) || (each && strcmp(each, "per-head") == 0);
+    if (!c->gate_by_head && !(each && strcmp(each, "per-element") == 0))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'gating' is %.60s: true, 'per-head' and 'per-element' are implemented",
+                        path, each ? each : "of another kind");
+    c->shared_ff = 512;
+    MOE_TRY(moe_json_get_u32(path, json, "shared_expert_intermediate_size", MOE_MAX_DIM, false,
+                             &c->shared_ff, err));
+    MOE_TRY(laguna_heads(c, path, json, err));
+    return family_two_rotations_hf(c, path, json, rope, err);
+}
+
+/* ---- Step-3.5 and 3.7: lists with an entry for each layer, and for those that draft ---- */
+
+/* The layers with experts: "mlp_layer_types", or their numbers, in a list or in a text with commas;
+ * without either, all but the first three. */
+static int step_experts(struct moe_config *c, const char *path, const json_t *json,
+                        struct moe_err *err)
+{
+    static const struct family_word words[] = {{"sparse", 1}, {"dense", 0}, {NULL}};
+    const json_t *types = family_given(json, "mlp_layer_types");
+    const json_t *numbers = family_given(json, "moe_layers_enum");
+    const char *text = json_string_value(numbers);
+    if (types)
+        return family_read_words(c, MOE_LAYER(moe), path, types, "mlp_layer_types", words, true,
+                                 err);
+    moe_config_set_layers(c, MOE_LAYER(moe), 3, numbers ? 0 : c->n_layers, 1);
+    for (size_t i = 0; i < json_array_size(numbers); i++) {
+        json_int_t layer = json_integer_value(json_array_get(numbers, i));
+        if (layer >= 0 && layer < (json_int_t)c->n_layers) /* others draft */
+            c->layers[layer].moe = true;
+    }
+    for (char *end; text && *text; text = *end == ',' ? end + 1 : end) {
+        unsigned long layer = strtoul(text, &end, 10);
+        if (end == text || (*end && *end != ','))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: 'moe_layers_enum' is '%.60s', expected numbers with commas", path,
+                            json_string_value(numbers));
+        if (layer < c->n_layers)
+            c->layers[layer].moe = true;
+    }
+    return MOE_OK;
+}
+
+/* A number of "rope_theta" or "partial_rotary_factors", lists by layer: what the first layer of a
+ * kind has; a number is for all. */
+static void step_number(const struct moe_config *c, const json_t *json, const char *key,
+                        bool windowed, double *out)
+{
+    const json_t *list = json_object_get(json, key);
+    for (uint32_t i = c->n_layers; i-- > 0;)
+        if (c->layers[i].windowed == windowed && json_is_number(json_array_get(list, i)))
+            *out = json_number_value(json_array_get(list, i));
+    if (json_is_number(list))
+        *out = json_number_value(list);
+}
+
+/* Local layers have heads of their own number. */
+static int step_heads(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_err *err)
+{
+    const json_t *local = json_object_get(json, "attention_other_setting");
+    uint32_t heads = c->n_heads, kv_heads = c->n_kv_heads, width = c->head_dim;
+    uint32_t n_local = moe_config_count_layers(c, MOE_LAYER(windowed));
+    const struct family_number saved[] = {
+        {"num_sliding_attention_heads", &heads, MOE_MAX_HEADS},
+    };
+    const struct family_number numbers[] = {
+        {"num_attention_heads", &heads, MOE_MAX_HEADS},
+        {"num_attention_groups", &kv_heads, MOE_MAX_HEADS},
+        {"head_dim", &width, MOE_MAX_HEAD_DIM},
+    };
+    if (json_is_object(local))
+        MOE_TRY(family_read_numbers(path, local, numbers, sizeof numbers / sizeof numbers[0], err));
+    if (family_given(json, saved[0].key))
+        MOE_TRY(family_read_numbers(path, json, saved, 1, err));
+    if (width != c->head_dim)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'attention_other_setting' gives local layers heads of %" PRIu32
+                        " values beside others of %" PRIu32 ", which is not implemented",
+                        path, width, c->head_dim);
+    if (n_local == 0)
+        return MOE_OK;
+    if (n_local < c->n_layers) {
+        c->global_heads = c->n_heads;
+        c->global_kv_heads = c->n_kv_heads;
+    }
+    c->n_heads = heads;
+    c->n_kv_heads = kv_heads;
+    return MOE_OK;
+}
+
+int family_step3p5_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const struct family_word kinds[] = {
+        {"sliding_attention", 1}, {"full_attention", 0}, {NULL}};
+    const json_t *types = family_given(json, "layer_types");
+    const json_t *both = family_given(json, "rope_parameters");
+    double scalar = c->head_dim;
+    if (types)
+        MOE_TRY(family_read_words(c, MOE_LAYER(windowed), path, types, "layer_types", kinds, true,
+                                  err));
+    MOE_TRY(step_experts(c, path, json, err));
+    MOE_TRY(step_heads(c, path, json, err));
+    MOE_TRY(
+        moe_json_get_u32(path, json, "sliding_window", MOE_MAX_CONTEXT, false, &c->window, err));
+    MOE_TRY(family_read_limits(c, MOE_LAYER(expert_limit), path, json, "swiglu_limits", err));
+    MOE_TRY(family_read_limits(c, MOE_LAYER(dense_limit), path, json, "swiglu_limits_shared", err));
+    MOE_TRY(moe_json_get_double(path, json, "query_pre_attn_scalar", false, &scalar, err));
+    c->attn_scale = (float)(1 / sqrt(scalar));
+    c->shared_ff = 1280;
+    MOE_TRY(
+        moe_json_get_u32(path, json, "share_expert_dim", MOE_MAX_DIM, false, &c->shared_ff, err));
+    if (both)
+        return family_two_rotations_hf(c, path, json, rope, err);
+    step_number(c, json, "rope_theta", false, &rope->theta);
+    step_number(c, json, "partial_rotary_factors", false, &rope->partial);
+    MOE_TRY(family_two_rotations_hf(c, path, json, rope, err));
+    if (moe_config_count_layers(c, MOE_LAYER(windowed)) > 0) {
+        step_number(c, json, "rope_theta", true, &rope->theta);
+        step_number(c, json, "partial_rotary_factors", true, &rope->partial);
+    }
+    return MOE_OK;
+}
+
+/* ---- Mistral-4: MLA with queries scaled by their position ---- */
+
+int family_mistral4_hf(struct moe_config *c, const char *path, const json_t *json,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *settings = json_object_get(json, "rope_parameters");
+    double scale = 0;
+    MOE_TRY(family_deepseek_v3_hf(c, path, json, rope, err));
+    if (settings)
+        MOE_TRY(moe_json_get_double(path, settings, "llama_4_scaling_beta", false, &scale, err));
+    if (scale == 0)
+        return MOE_OK;
+    if (!(rope->original_context >= 1 && rope->original_context <= MOE_MAX_CONTEXT))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'llama_4_scaling_beta' %g with an 'original_max_position_embeddings' "
+                        "of %g, expected 1 to %d",
+                        path, scale, rope->original_context, MOE_MAX_CONTEXT);
+    c->query_scale = (float)scale;
+    c->query_step = (uint32_t)rope->original_context;
+    c->query_from_zero = true;
     return MOE_OK;
 }
 
@@ -435,6 +660,116 @@ static int smallthinker_layers(struct moe_config *c, const char *path, const jso
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].windowed = everything ? rotates[i] : windowed[i];
     return MOE_OK;
+}
+
+/* Which layers have experts: a list of words, or, in published files, of 0 and 1; otherwise all
+ * from layer `first`. */
+static int listed_experts(struct moe_config *c, uint32_t first, const char *path,
+                          const json_t *json, struct moe_err *err)
+{
+    static const struct family_word words[] = {{"sparse", 1}, {"dense", 0}, {NULL}};
+    const json_t *types = family_given(json, "mlp_layer_types");
+    uint8_t moe[MOE_MAX_LAYERS];
+    if (c->n_layers > MOE_MAX_LAYERS)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: too many layers", path);
+    MOE_TRY(read_layout(c, path, json, "moe_layer_freq", 1, moe, err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].moe = family_given(json, "moe_layer_freq") ? moe[i] : i >= first;
+    return types ? family_read_words(c, MOE_LAYER(moe), path, types, "mlp_layer_types", words,
+                                     false, err)
+                 : MOE_OK;
+}
+
+/* ---- MiniMax-M3 ---- */
+
+/* Where layers have an indexer, which chooses blocks of positions: contexts are as long as all
+ * blocks that it may choose. */
+int family_minimax_m3_hf(struct moe_config *c, const char *path, const json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const struct family_word kinds[] = {
+        {"minimax_m3_sparse", 1}, {"full_attention", 0}, {NULL}};
+    const json_t *index = family_given(json, "sparse_attention_config");
+    const json_t *types = family_given(json, "layer_types");
+    uint32_t blocks = 16, width = 128;
+    bool chosen = index != NULL;
+    const struct family_number numbers[] = {
+        {"index_topk_blocks", &blocks, MOE_MAX_DIM},
+        {"index_block_size", &width, MOE_MAX_DIM},
+    };
+    const struct family_number published[] = {
+        {"sparse_topk_blocks", &blocks, MOE_MAX_DIM},
+        {"sparse_block_size", &width, MOE_MAX_DIM},
+    };
+    MOE_TRY(listed_experts(c, 0, path, json, err));
+    MOE_TRY(family_read_numbers(path, json, numbers, 2, err));
+    if (index)
+        MOE_TRY(family_read_numbers(path, index, published, 2, err));
+    if (types) {
+        MOE_TRY(family_read_words(c, MOE_LAYER(windowed), path, types, "layer_types", kinds, false,
+                                  err));
+        chosen = moe_config_count_layers(c, MOE_LAYER(windowed)) > 0;
+        moe_config_set_layers(c, MOE_LAYER(windowed), 0, c->n_layers, 0);
+    }
+    if (chosen)
+        family_limit_context(c, blocks, width);
+    return MOE_OK;
+}
+
+/* ---- MiMo-V2 ---- */
+
+/* Which layers are local: in published files a list of 0 and 1. */
+static int mimo_windows(struct moe_config *c, const char *path, const json_t *json,
+                        struct moe_err *err)
+{
+    uint8_t local[MOE_MAX_LAYERS];
+    bool listed = family_given(json, "layer_types") != NULL;
+    bool by_number = family_given(json, "hybrid_layer_pattern") != NULL;
+    MOE_TRY(read_layout(c, path, json, "hybrid_layer_pattern", 0, local, err));
+    for (uint32_t i = 0; i < c->n_layers && !listed; i++)
+        c->layers[i].windowed = by_number ? local[i] : i != 0 && (i + 1) % 6 != 0;
+    return MOE_OK;
+}
+
+/* Local layers have key/value heads of their own number, and see one position more than
+ * "sliding_window_size" says. */
+int family_mimo_v2_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    uint32_t size = 0, heads = c->n_heads, keys = c->head_dim, values = c->value_dim;
+    uint32_t local_kv = 2 * c->n_kv_heads;
+    const struct family_number numbers[] = {
+        {"sliding_window_size", &size, MOE_MAX_CONTEXT},
+        {"swa_num_attention_heads", &heads, MOE_MAX_HEADS},
+        {"swa_num_key_value_heads", &local_kv, MOE_MAX_HEADS},
+        {"swa_head_dim", &keys, MOE_MAX_HEAD_DIM},
+        {"swa_v_head_dim", &values, MOE_MAX_HEAD_DIM},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (family_given(json, numbers[i].key))
+            MOE_TRY(family_read_numbers(path, json, &numbers[i], 1, err));
+    if (heads != c->n_heads || keys != c->head_dim || values != c->value_dim)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: local layers with %" PRIu32 " heads of %" PRIu32 " and %" PRIu32
+                        " values beside global ones with %" PRIu32 " of %" PRIu32 " and %" PRIu32
+                        " are not implemented",
+                        path, heads, keys, values, c->n_heads, c->head_dim, c->value_dim);
+    if (size)
+        c->window = size + 1;
+    MOE_TRY(listed_experts(c, 1, path, json, err));
+    MOE_TRY(mimo_windows(c, path, json, err));
+    if (moe_config_count_layers(c, MOE_LAYER(windowed)) == 0) {
+        c->attn_sinks = c->sinks_in_windows = false;
+    } else {
+        if (moe_config_count_layers(c, MOE_LAYER(windowed)) < c->n_layers)
+            c->global_kv_heads = c->n_kv_heads;
+        c->n_kv_heads = local_kv;
+    }
+    if (json_is_null(json_object_get(json, "attention_value_scale")))
+        c->value_scale = 1;
+    if (c->n_experts == 0 || moe_config_count_layers(c, MOE_LAYER(moe)) == 0)
+        c->n_experts = c->top_k = c->expert_ff = 0;
+    return family_two_rotations_hf(c, path, json, rope, err);
 }
 
 int family_smallthinker_hf(struct moe_config *c, const char *path, const json_t *json,
@@ -832,6 +1167,46 @@ int family_kimi_linear_hf(struct moe_config *c, const char *path, const json_t *
     return MOE_OK;
 }
 
+/* ---- Ling-3: KDA beside latent attention with gates ---- */
+
+/* "layer_types", or every "layer_group_size"-th layer attends. Files that transformers saves have
+ * the widths of states under other names, and "head_dim" for something else. */
+int family_bailing_hybrid_hf(struct moe_config *c, const char *path, const json_t *json,
+                             struct moe_rope_settings *rope, struct moe_err *err)
+{
+    uint32_t group = 6, width = 128;
+    bool limited = true;
+    double floor = -5;
+    const struct family_number numbers[] = {
+        {"layer_group_size", &group, MOE_MAX_LAYERS},
+        {"head_dim", &width, MOE_MAX_HEAD_DIM},
+        {"linear_head_dim", &width, MOE_MAX_HEAD_DIM},
+    };
+    MOE_TRY(family_deepseek_v3_hf(c, path, json, rope, err));
+    MOE_TRY(family_read_limits(c, MOE_LAYER(expert_limit), path, json, "expert_swiglu_limit_list",
+                               err));
+    MOE_TRY(family_read_limits(c, MOE_LAYER(dense_limit), path, json,
+                               "share_expert_swiglu_limit_list", err));
+    MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
+    MOE_TRY(moe_json_get_bool(path, json, "kda_safe_gate", false, &limited, err));
+    MOE_TRY(moe_json_get_double(path, json, "kda_lower_bound", false, &floor, err));
+    if (group == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'layer_group_size' must be at least 1", path);
+    c->state_heads = c->state_key_heads = c->n_heads;
+    c->state_key_dim = c->state_value_dim = width;
+    c->decay_floor = limited ? (float)floor : 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].recurrent = (i + 1) % group != 0;
+    if (family_given(json, "layer_types"))
+        MOE_TRY(read_layer_types(c, path, json, "linear_attention", NULL, err));
+    if (moe_config_count_layers(c, MOE_LAYER(recurrent)) == 0) {
+        c->state_direct = false;
+        c->decay_floor = 0;
+    }
+    drop_unused_states(c);
+    return MOE_OK;
+}
+
 /* ---- Jamba: Mamba, with experts in every other layer ---- */
 
 int family_jamba_hf(struct moe_config *c, const char *path, const json_t *json,
@@ -964,25 +1339,18 @@ static int read_static(struct moe_config *c, const char *path, const json_t *jso
 int family_deepseek_v4_rotary(struct moe_config *c, struct moe_rope_settings *rope, double theta,
                               const char *name, struct moe_err *err)
 {
-    if (rope->kind == MOE_ROPE_LONGROPE)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: LongRoPE is not implemented for this family",
-                        name);
     if (c->rope_dim < 2 || c->rope_dim > 2 * MOE_MAX_ROPE_PAIRS)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: %" PRIu32 " rotated values, expected 2 to %d",
                         name, c->rope_dim, 2 * MOE_MAX_ROPE_PAIRS);
     if (rope->kind == MOE_ROPE_YARN && rope->attention_factor == 0)
         rope->attention_factor = 1;
-    MOE_TRY(moe_rope_apply(c, rope, name, err));
-    if (c->rope_scale != 1)
+    MOE_TRY(moe_rope_apply_global(c, rope, name, err));
+    if (c->global_rope_scale != 1)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: a rotary 'attention_factor' of %g is not implemented", name,
-                        c->rope_scale);
-    if (moe_config_count_layers(c, MOE_LAYER(compression)) > 0)
-        c->n_global_freqs = c->rope_dim / 2;
-    for (uint32_t i = 0; i < c->n_global_freqs; i++)
-        c->global_freqs[i] =
-            c->n_rope_freqs ? c->rope_freqs[i] : pow(rope->theta, -2.0 * i / c->rope_dim);
-    c->n_rope_freqs = 0;
+                        c->global_rope_scale);
+    if (moe_config_count_layers(c, MOE_LAYER(compression)) == 0)
+        c->n_global_freqs = 0;
     moe_rope_settings_init(rope);
     rope->theta = theta;
     return MOE_OK;
@@ -1023,6 +1391,41 @@ int family_deepseek_v4_hf(struct moe_config *c, const char *path, const json_t *
     MOE_TRY(read_static(c, path, json, err));
     family_deepseek_v4_drop(c);
     return read_rope(c, path, json, rope, err);
+}
+
+/* ---- Gemma-2 and 3: Gemma-4 without experts, with heads of one shape ---- */
+
+/* Caps are those that the file has; null is none. */
+int family_gemma2_hf(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    double scalar = 256;
+    MOE_TRY(moe_json_get_double(path, json, "query_pre_attn_scalar", false, &scalar, err));
+    if (!(scalar > 0))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'query_pre_attn_scalar' %g, expected a number above 0", path, scalar);
+    if (json_is_null(json_object_get(json, "attn_logit_softcapping")))
+        c->attn_cap = 0;
+    if (json_is_null(json_object_get(json, "final_logit_softcapping")))
+        c->logit_cap = 0;
+    c->embed_scale = sqrtf((float)c->hidden);
+    c->attn_scale = (float)(1 / sqrt(scalar));
+    return MOE_OK;
+}
+
+int family_gemma3_hf(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    uint32_t every = 6;
+    MOE_TRY(family_gemma2_hf(c, path, json, rope, err));
+    MOE_TRY(
+        moe_json_get_u32(path, json, "sliding_window_pattern", MOE_MAX_LAYERS, false, &every, err));
+    if (every == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'sliding_window_pattern' 0, expected 1 or more",
+                        path);
+    for (uint32_t i = 0; i < c->n_layers && !family_given(json, "layer_types"); i++)
+        c->layers[i].windowed = (i + 1) % every != 0;
+    return family_two_rotations_hf(c, path, json, rope, err);
 }
 
 /* ---- Gemma-4: local and global layers ---- */
@@ -1173,6 +1576,20 @@ static int read_still_layers(struct moe_config *c, const char *path, const json_
                             "%s: 'no_rope_layers' item %" PRIu32 " is neither 0 nor 1", path, i);
         c->layers[i].windowed = listed ? json_integer_value(item) == 1 : (i + 1) % every != 0;
     }
+    return MOE_OK;
+}
+
+/* Of SmolLM3, whose layers all see everything: those that rotate have a window as wide as the
+ * context. */
+int family_smollm3_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    MOE_TRY(read_still_layers(c, path, json, err));
+    c->rope_in_windows = moe_config_count_layers(c, MOE_LAYER(windowed)) < c->n_layers;
+    if (c->rope_in_windows)
+        c->window = c->context_max;
+    else
+        moe_config_set_layers(c, MOE_LAYER(windowed), 0, c->n_layers, 0);
     return MOE_OK;
 }
 

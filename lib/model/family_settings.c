@@ -219,6 +219,25 @@ int family_read_words(struct moe_config *c, size_t member, const char *path, con
     return MOE_OK;
 }
 
+int family_read_limits(struct moe_config *c, size_t member, const char *path, const json_t *json,
+                       const char *key, struct moe_err *err)
+{
+    const json_t *list = family_given(json, key);
+    if (!list)
+        return MOE_OK;
+    if (json_array_size(list) < c->n_layers || c->n_layers > MOE_MAX_LAYERS)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of %" PRIu32 " layers", path,
+                        key, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const json_t *limit = json_array_get(list, i);
+        if (!json_is_null(limit) && !(json_is_number(limit) && json_number_value(limit) >= 0))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: '%s' item %" PRIu32 " is neither null nor a limit", path, key, i);
+        *(float *)(void *)((char *)&c->layers[i] + member) = (float)json_number_value(limit);
+    }
+    return MOE_OK;
+}
+
 int family_read_layers(struct moe_config *c, size_t member, uint8_t value, const char *path,
                        const json_t *list, const char *key, struct moe_err *err)
 {
@@ -242,5 +261,29 @@ int family_set_shared(struct moe_config *c, uint32_t n, const char *path, struct
                         ", expected at most %d together",
                         path, n, c->expert_ff, MOE_MAX_DIM);
     c->shared_ff = (uint32_t)width;
+    return MOE_OK;
+}
+
+void family_limit_context(struct moe_config *c, uint32_t blocks, uint32_t width)
+{
+    uint64_t seen = (uint64_t)blocks * width;
+    if (seen < c->context_max)
+        c->context_max = (uint32_t)seen;
+}
+
+int family_by_kind(const struct moe_config *c, const uint32_t *numbers, const char *path,
+                   const char *key, uint32_t of_kind[2], struct moe_err *err)
+{
+    of_kind[0] = of_kind[1] = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint32_t *n = &of_kind[c->layers[i].windowed];
+        if (*n != 0 && *n != numbers[i])
+            return moe_fail(
+                err, MOE_ERR_UNSUPPORTED,
+                "%s: '%s' differs between layer %" PRIu32 " and other %s layers (%" PRIu32
+                " and %" PRIu32 "), which is not implemented",
+                path, key, i, c->layers[i].windowed ? "local" : "global", numbers[i], *n);
+        *n = numbers[i];
+    }
     return MOE_OK;
 }

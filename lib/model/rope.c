@@ -43,7 +43,7 @@ static void fill_angles(const struct moe_config *c, bool far, uint32_t n_positio
 void moe_rope_global_fill(const struct moe_config *c, uint32_t positions, float *rope)
 {
     for (uint32_t i = 0; i < c->n_global_freqs; i++)
-        fill_pair(c->global_freqs[i], 1, i, c->n_global_freqs, positions, rope);
+        fill_pair(c->global_freqs[i], c->global_rope_scale, i, c->n_global_freqs, positions, rope);
 }
 
 void moe_rope_fill(const struct moe_config *c, uint32_t positions, float *rope)
@@ -251,10 +251,26 @@ static int refuse_others(const struct moe_rope_settings *s, const char *path, co
     return MOE_OK;
 }
 
+int moe_rope_read_object(struct moe_rope_settings *settings, const char *path, const json_t *json,
+                         struct moe_err *err)
+{
+    MOE_TRY(refuse_others(settings, path, json, err));
+    if (settings->partial != 0)
+        MOE_TRY(read_partial(settings, path, json, err));
+    MOE_TRY(read_kind(settings, path, json, err));
+    MOE_TRY(read_numbers(settings, path, json, err));
+    if (settings->kind == MOE_ROPE_ALPHA)
+        MOE_TRY(read_dynamic(settings, path, err));
+    MOE_TRY(moe_json_get_bool(path, json, "truncate", false, &settings->truncate, err));
+    return settings->kind == MOE_ROPE_LONGROPE ? read_long_rope(settings, path, json, err) : MOE_OK;
+}
+
 int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path, const json_t *json,
                      struct moe_err *err)
 {
-    MOE_TRY(moe_json_get_double(path, json, "rope_theta", false, &settings->theta, err));
+    /* A list by layer is for a function of the family. */
+    if (!settings->of || !json_is_array(json_object_get(json, "rope_theta")))
+        MOE_TRY(moe_json_get_double(path, json, "rope_theta", false, &settings->theta, err));
     const json_t *scaling = json_object_get(json, "rope_scaling");
     if (!json_is_object(scaling) || json_object_size(scaling) == 0)
         scaling = json_object_get(json, "rope_parameters");
@@ -262,18 +278,8 @@ int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path, const
         scaling = json_object_get(scaling, settings->of);
     if (settings->partial != 0)
         MOE_TRY(read_partial(settings, path, json, err));
-    if (json_is_object(scaling)) {
-        MOE_TRY(refuse_others(settings, path, scaling, err));
-        if (settings->partial != 0)
-            MOE_TRY(read_partial(settings, path, scaling, err));
-        MOE_TRY(read_kind(settings, path, scaling, err));
-        MOE_TRY(read_numbers(settings, path, scaling, err));
-        if (settings->kind == MOE_ROPE_ALPHA)
-            MOE_TRY(read_dynamic(settings, path, err));
-        MOE_TRY(moe_json_get_bool(path, scaling, "truncate", false, &settings->truncate, err));
-        if (settings->kind == MOE_ROPE_LONGROPE)
-            MOE_TRY(read_long_rope(settings, path, scaling, err));
-    }
+    if (json_is_object(scaling))
+        MOE_TRY(moe_rope_read_object(settings, path, scaling, err));
     /* The top level takes precedence over the settings (Phi-3). */
     return moe_json_get_double(path, json, "original_max_position_embeddings", false,
                                &settings->original_context, err);
@@ -447,4 +453,27 @@ int moe_rope_apply(struct moe_config *config, const struct moe_rope_settings *se
         break;
     }
     return status;
+}
+
+int moe_rope_apply_global(struct moe_config *config, const struct moe_rope_settings *settings,
+                          const char *name, struct moe_err *err)
+{
+    const uint32_t rotated = config->rope_dim;
+    if (settings->kind == MOE_ROPE_LONGROPE)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: LongRoPE is not implemented for one kind of layers of several", name);
+    MOE_TRY(moe_rope_apply(config, settings, name, err));
+    const uint32_t pairs = (config->rope_dim ? config->rope_dim : config->head_dim) / 2;
+    if (pairs == 0 || pairs > MOE_MAX_ROPE_PAIRS)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: %" PRIu32 " rotated values, expected 2 to %d",
+                        name, 2 * pairs, 2 * MOE_MAX_ROPE_PAIRS);
+    for (uint32_t i = 0; i < pairs; i++)
+        config->global_freqs[i] =
+            config->n_rope_freqs ? config->rope_freqs[i] : plain_freq(config->rope_theta, i, pairs);
+    config->n_global_freqs = pairs;
+    config->global_rope_scale = config->rope_scale;
+    config->rope_dim = rotated;
+    config->n_rope_freqs = 0;
+    config->rope_scale = 1;
+    return MOE_OK;
 }

@@ -89,6 +89,9 @@ void moe_rope_settings_init(struct moe_rope_settings *settings);
  * MOE_ERR_UNSUPPORTED names an unknown kind. */
 int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path,
                      const struct json_t *json, struct moe_err *err);
+/* Reads one such object. */
+int moe_rope_read_object(struct moe_rope_settings *settings, const char *path,
+                         const struct json_t *json, struct moe_err *err);
 
 /* By how much the context is extended: settings->factor, or the ratio of the contexts. */
 double moe_rope_factor(const struct moe_config *config, const struct moe_rope_settings *settings);
@@ -102,5 +105,9 @@ double moe_rope_mscale(const struct moe_config *config, const struct moe_rope_se
  * bits differs. */
 int moe_rope_apply(struct moe_config *config, const struct moe_rope_settings *settings,
                    const char *name, struct moe_err *err);
+/* Sets the frequencies of global, or compressing, layers, which have as wide heads as others. To be
+ * called before moe_rope_apply sets the others'. */
+int moe_rope_apply_global(struct moe_config *config, const struct moe_rope_settings *settings,
+                          const char *name, struct moe_err *err);
 
 #endif

@@ -145,7 +145,7 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
     set_expert(out, c, bits, group);
     uint64_t values =
         moe_config_cache_key(c) + moe_round_up(moe_config_cache_value(c), MOE_PANEL_ROWS);
-    uint64_t global = c->global_head_dim + moe_round_up(c->global_head_dim, MOE_PANEL_ROWS);
+    uint64_t global = c->global_head_dim + moe_round_up(moe_config_global_value(c), MOE_PANEL_ROWS);
     for (uint32_t layer = c->n_encoder; layer < c->n_layers; layer++)
         if (moe_config_attends(c, layer))
             out->kv_position += moe_config_is_global(c, layer) ? global * c->global_kv_heads

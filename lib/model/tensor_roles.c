@@ -18,8 +18,10 @@ enum width {
     TWICE_HIDDEN,
     HEADS,
     QUERIES,     /* all heads' */
-    KEYS,        /* all key/value heads' keys; values of ordinary attention are as wide */
+    KEYS,        /* all key/value heads' keys */
+    KEY_VALUES,  /* ... values, of ordinary attention */
     VALUES,      /* all heads' outputs */
+    GATES,       /* ... and what gates them */
     QUERY_INPUT, /* the input of queries: the stream, or the vector of q_rank */
     QUERY_NORM,  /* a norm over a head, or over all heads */
     KEY_NORM,    /* the same for keys */
@@ -91,6 +93,7 @@ enum condition {
     STATE,     /* with a matrix per head, */
     BETA,      /* by the gated delta rule: DeltaNet's */
     KDA,       /* or this, */
+    KDA_LOW,   /* ... whose gates and decays pass a vector */
     SELECT,    /* Mamba's, */
     SKIPS,     /* or Mamba-2's */
     DECAY_DOWN,
@@ -195,13 +198,13 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                  GGUF(MOE_ALL(B "attn_q.weight"), MOE_ALL(B "attn_q_b.weight"))},
     [MOE_T_K] = {LAYER("attn.k", DENSE), ORDINARY, KEYS, HIDDEN,
                  NAMES(L "self_attn.k_proj.weight", B "attn_k.weight")},
-    [MOE_T_V] = {LAYER("attn.v", DENSE), HAS_VALUES, KEYS, HIDDEN,
+    [MOE_T_V] = {LAYER("attn.v", DENSE), HAS_VALUES, KEY_VALUES, HIDDEN,
                  NAMES(L "self_attn.v_proj.weight", B "attn_v.weight")},
     [MOE_T_Q_BIAS] = {LAYER("attn.q.bias", VECTOR), QKV_BIAS, QUERIES, ONE,
                       NAMES(L "self_attn.q_proj.bias", B "attn_q.bias")},
     [MOE_T_K_BIAS] = {LAYER("attn.k.bias", VECTOR), QKV_BIAS, KEYS, ONE,
                       NAMES(L "self_attn.k_proj.bias", B "attn_k.bias")},
-    [MOE_T_V_BIAS] = {LAYER("attn.v.bias", VECTOR), VALUES_BIAS, KEYS, ONE,
+    [MOE_T_V_BIAS] = {LAYER("attn.v.bias", VECTOR), VALUES_BIAS, KEY_VALUES, ONE,
                       NAMES(L "self_attn.v_proj.bias", B "attn_v.bias")},
     [MOE_T_Q_NORM] = {LAYER("attn.q.norm", VECTOR), QK_NORM, QUERY_NORM, ONE,
                       NAMES(L "self_attn.q_norm.weight", B "attn_q_norm.weight")},
@@ -239,7 +242,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_O_BIAS] = {LAYER("attn.o.bias", VECTOR), O_BIAS, HIDDEN, ONE,
                       NAMES(L "self_attn.o_proj.bias", B "attn_output.bias")},
     /* Qwen3-Next's. */
-    [MOE_T_ATTN_GATE] = {LAYER("attn.gate", DENSE), ATTN_GATE, VALUES, HIDDEN,
+    [MOE_T_ATTN_GATE] = {LAYER("attn.gate", DENSE), ATTN_GATE, GATES, HIDDEN,
                          HF(MOE_PART(L "self_attn.q_proj.weight", HEAD_GATE))},
     /* DeepSeek-V4's. */
     [MOE_T_OUT_DOWN] = {LAYER("attn.o_down", DENSE), SHARED_KEYS, OUT_DOWN, OUT_GROUP,
@@ -282,7 +285,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                           MOE_ALL(L "linear_attn.in_proj_z.weight")),
                        GGUF(MOE_ALL(B "attn_gate.weight"),
                             MOE_PART(B "ssm_in.weight", STATE_HEADS))},
-    [MOE_T_STATE_Z_DOWN] = {LAYER("state.gate_down", DENSE), KDA, STATE_LOW, HIDDEN},
+    [MOE_T_STATE_Z_DOWN] = {LAYER("state.gate_down", DENSE), KDA_LOW, STATE_LOW, HIDDEN},
     [MOE_T_STATE_DECAY_DOWN] = {LAYER("state.decay_down", ROUTER), DECAY_DOWN, STATE_LOW,
                                 STATE_KEY_INPUT},
     [MOE_T_STATE_DECAY_NORM] = {LAYER("state.decay.norm", VECTOR), SELECT, STATE_LOW, ONE},
@@ -458,11 +461,13 @@ bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part
 static uint32_t tensor_width(const struct moe_config *c, enum width which, uint32_t layer)
 {
     bool all_heads = c->qk_norm == MOE_QK_NORM_FULL;
-    uint32_t head = moe_config_head_dim(c, layer), queries = c->n_heads * head;
-    uint32_t keys = moe_config_kv_heads(c, layer) * head;
+    uint32_t heads = moe_config_heads(c, layer), head = moe_config_head_dim(c, layer);
+    uint32_t queries = heads * head, keys = moe_config_kv_heads(c, layer) * head;
+    uint32_t value = moe_config_value_dim(c, layer);
     uint32_t values = c->state_heads * c->state_value_dim;
     uint32_t state_keys = c->state_key_heads * c->state_key_dim;
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
+    bool low = kda && !c->state_direct;
     bool chooses = layer < MOE_NO_LAYER && c->layers[layer].compression == MOE_COMPRESS_CHOSEN;
     uint32_t ratio = layer < MOE_NO_LAYER ? moe_config_ratio(c, layer) : 0, twice = 1 + chooses;
     const uint32_t widths[N_WIDTHS] = {
@@ -470,17 +475,17 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [VOCAB] = c->vocab,
         [HIDDEN] = c->hidden,
         [TWICE_HIDDEN] = 2 * c->hidden,
-        [HEADS] = c->n_heads,
+        [HEADS] = heads,
         [QUERIES] = queries,
         [KEYS] = keys,
-        [VALUES] = c->n_heads * (moe_config_is_global(c, layer) ? head : c->value_dim),
+        [KEY_VALUES] = moe_config_kv_heads(c, layer) * value,
+        [VALUES] = heads * value,
+        [GATES] = heads * (c->gate_by_head ? 1 : value),
         [QUERY_INPUT] = c->q_rank ? c->q_rank : c->hidden,
         [QUERY_NORM] = all_heads ? queries : head,
         [KEY_NORM] = all_heads ? keys : head,
         [Q_RANK] = c->q_rank,
-        [OUTPUTS] = c->out_groups
-                        ? c->out_groups * c->out_rank
-                        : c->n_heads * (moe_config_is_global(c, layer) ? head : c->value_dim),
+        [OUTPUTS] = c->out_groups ? c->out_groups * c->out_rank : heads * value,
         [OUT_DOWN] = c->out_groups * c->out_rank,
         [OUT_GROUP] = c->out_groups ? queries / c->out_groups : 0,
         [ENTRIES] = twice * head,
@@ -512,7 +517,7 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [STATE_HEADS] = c->state_heads,
         [STATE_CONV] = (kda ? values : moe_config_state_channels(c)) * c->conv_width,
         [STATE_CONV_KEYS] = state_keys * c->conv_width,
-        [STATE_GATE_INPUT] = kda ? c->state_key_dim : c->hidden,
+        [STATE_GATE_INPUT] = low ? c->state_key_dim : c->hidden,
         [STATE_LOW] = select ? c->state_step_rank : c->state_key_dim,
         [STATE_KEY] = c->state_key_dim,
         [STATE_DECAYS] = kda      ? state_keys
@@ -521,7 +526,7 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [STATE_RATES] = select ? state_keys * values : c->state_heads,
         [STATE_SKIPS] = select ? values : c->state_heads,
         [STATE_KEY_INPUT] = select ? values : c->hidden,
-        [STATE_DECAY_INPUT] = kda      ? c->state_key_dim
+        [STATE_DECAY_INPUT] = low      ? c->state_key_dim
                               : select ? c->state_step_rank
                                        : c->hidden,
         [STATE_CHANNELS] = moe_config_state_channels(c),
@@ -540,7 +545,8 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
     bool first = layer == 0 || layer == c->n_encoder;
     bool mixes = layer >= MOE_NO_LAYER || !c->layers[layer].no_attention;
     bool recurrent = layer < MOE_NO_LAYER && c->layers[layer].recurrent;
-    bool attends = mixes && !recurrent;
+    bool attends = mixes && !recurrent,
+         windowed = layer < MOE_NO_LAYER && c->layers[layer].windowed;
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
     bool keys_only = c->global_keys_are_values && moe_config_is_global(c, layer);
     bool both = c->norm_place == MOE_NORM_BOTH;
@@ -570,9 +576,10 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [STATE] = recurrent && c->state_kind != MOE_STATE_CONV,
         [BETA] = recurrent && (c->state_kind == MOE_STATE_DELTA || kda),
         [KDA] = recurrent && kda,
+        [KDA_LOW] = recurrent && kda && !c->state_direct,
         [SELECT] = recurrent && select,
         [SKIPS] = recurrent && (select || c->state_kind == MOE_STATE_SCAN),
-        [DECAY_DOWN] = recurrent && (select || kda),
+        [DECAY_DOWN] = recurrent && (select || (kda && !c->state_direct)),
         [STATE_NORMED] = recurrent && c->state_kind != MOE_STATE_CONV && !select,
         [SHORT_CONV] = recurrent && c->state_kind == MOE_STATE_CONV,
         [CONV_BIAS] = recurrent && c->conv_bias,
@@ -585,7 +592,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [SCORES] = indexed || compression == MOE_COMPRESS_CHOSEN,
         [QKV_BIAS] = attends && c->qkv_bias,
         [QK_NORM] = attends && normed,
-        [SINKS] = attends && c->attn_sinks,
+        [SINKS] = attends && c->attn_sinks && (!c->sinks_in_windows || windowed),
         [O_BIAS] = attends && c->o_bias,
         [POSITION_BUCKETS] = c->positions == MOE_POSITIONS_BUCKETS && first,
         [LEARNT] = c->positions == MOE_POSITIONS_LEARNT,

@@ -198,7 +198,8 @@ enum moe_take {
 enum moe_stored {
     MOE_STORED_PLAIN = 0,
     MOE_STORED_LESS_ONE,    /* computed with the stored value plus 1 */
-    MOE_STORED_NEGATIVE_EXP /* the stored value is -exp of the one computed with */
+    MOE_STORED_EXP,         /* the stored value is exp of the one computed with, */
+    MOE_STORED_NEGATIVE_EXP /* or -exp */
 };
 
 /* The first "%u" of a name is the layer, the second the expert. */
@@ -225,6 +226,11 @@ struct moe_source {
 #define MOE_PLUS_ONE(path)                                                                         \
     {                                                                                              \
         .name = (path), .stored = MOE_STORED_LESS_ONE                                              \
+    }
+
+#define MOE_EXP(path)                                                                              \
+    {                                                                                              \
+        .name = (path), .stored = MOE_STORED_EXP                                                   \
     }
 
 #define MOE_NEGATIVE_EXP(path, what)                                                               \

@@ -292,12 +292,15 @@ static int change_values(const struct converter *c, const struct row_source *sou
 {
     for (uint32_t i = 0; source->stored == MOE_STORED_LESS_ONE && i < source->rows; i++)
         values[i] += 1;
-    for (uint32_t i = 0; source->stored == MOE_STORED_NEGATIVE_EXP && i < source->rows; i++) {
-        if (!(values[i] < 0))
+    bool negative = source->stored == MOE_STORED_NEGATIVE_EXP;
+    for (uint32_t i = 0; source->stored >= MOE_STORED_EXP && i < source->rows; i++) {
+        double value = negative ? -(double)values[i] : (double)values[i];
+        if (!(value > 0))
             return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: tensor '%s': a value is %g, only negative ones make sense",
-                            c->source_path, source->tensor->name, (double)values[i]);
-        values[i] = (float)log(-(double)values[i]);
+                            "%s: tensor '%s': a value is %g, only %s ones make sense",
+                            c->source_path, source->tensor->name, (double)values[i],
+                            negative ? "negative" : "positive");
+        values[i] = (float)log(value);
     }
     return MOE_OK;
 }

@@ -76,10 +76,11 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
 bool convert_sees_images(const struct convert_source *source, const char *name)
 {
     /* GGUF files of llama.cpp have it apart; ollama's have it inside. */
-    static const char *const formats[MOE_N_NAMINGS][11] = {
+    static const char *const formats[MOE_N_NAMINGS][14] = {
         {"model.visual.*", "model.vision_tower.*", "model.embed_vision.*", "model.audio_tower.*",
          "model.embed_audio.*", "vision_model.*", "multi_modal_projector.*", "vision_tower.*",
-         "mm_projector.*", "model.mm_projector.*", NULL},
+         "mm_projector.*", "model.mm_projector.*", "model.multi_modal_projector.*",
+         "vit_large_projector.*", "patch_merge_mlp.*", NULL},
         {"v.*", "mm.*", NULL}};
     bool sees = false;
     for (const char *const *format = formats[source->naming]; *format; format++)
@@ -126,10 +127,14 @@ static bool is_idle_indexer(const struct convert_source *source, const char *nam
 
 bool convert_may_ignore(const struct convert_source *source, const char *name)
 {
+    static const char text_part[] = "language_model.";
     const char *const *ignored = moe_ignored_names[source->naming];
+    size_t n = sizeof text_part - 1;
     if (convert_is_beyond(source, name) || convert_sees_images(source, name) ||
         is_idle_indexer(source, name))
         return true;
+    if (source->family->hf.in_text_config && strncmp(name, text_part, n) == 0)
+        name += n;
     for (; *ignored; ignored++)
         if (matches_format(*ignored, name))
             return true;

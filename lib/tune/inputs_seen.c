@@ -61,8 +61,8 @@ static void activations_add(struct moe_activations *a, const struct moe_ffn *ffn
             mm[1] = moe_inputs_mm(&a->inputs, ffn->gate, a->gate, a->ff_stride);
         moe_matmul(mm, ffn->gate.data ? 2 : 1);
         for (uint32_t i = 0; i < here; i++)
-            moe_activate_row(a->config, ffn->view, width, NULL, a->gate + i * a->ff_stride,
-                             a->up + i * a->ff_stride);
+            moe_activate_row(a->config, ffn->layer, ffn->view, width, NULL,
+                             a->gate + i * a->ff_stride, a->up + i * a->ff_stride);
         moe_moments_add(moments, width, a->gate, a->ff_stride, NULL, here);
     }
 }
@@ -189,7 +189,7 @@ static int add_expert_activations(struct moe_inputs_seen *seen, uint32_t layer, 
     if (status == MOE_OK)
         status = moe_expert_view_read(&view, seen->model->pack, &arena, err);
     if (status == MOE_OK) {
-        const struct moe_ffn ffn = {view.gate, view.up, &view};
+        const struct moe_ffn ffn = {view.gate, view.up, &view, layer};
         activations_add(&seen->activations, &ffn, seen->kept[INTO_FFN], seen->rows, n, moments);
     }
     free(block);
@@ -266,7 +266,7 @@ static int add_moments(struct moe_inputs_seen *seen, const struct slot *slot, ui
         return add_expert_activations(seen, slot->layer, slot->expert, n, slot->factor, err);
     } else {
         const struct moe_layer *l = &seen->model->layers[slot->layer];
-        const struct moe_ffn ffn = {l->gate, l->up, NULL};
+        const struct moe_ffn ffn = {l->gate, l->up, NULL, slot->layer};
         activations_add(&seen->activations, &ffn, seen->kept[INTO_FFN], NULL, n, slot->factor);
     }
     return MOE_OK;

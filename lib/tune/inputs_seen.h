@@ -31,6 +31,7 @@ struct moe_activations {
 struct moe_ffn {
     struct moe_mat gate, up;            /* gate.data NULL: the activation has no gate */
     const struct moe_expert_view *view; /* of an expert, with its biases; NULL: not an expert's */
+    uint32_t layer;
 };
 
 /*

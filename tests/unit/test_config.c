@@ -411,6 +411,19 @@ static void phimoe_minicpm_granite(void **state)
     assert_true(!config.rope_in_dense && config.moe_scale == 1 && config.norm_topk);
     assert_true(config.norm_kind == MOE_NORM_RMS && config.router_kind == MOE_ROUTER_SIGMOID);
 
+    read_ok(MODEL("minimax_m3_vl_text",
+                  ", \"hidden_act\": \"swigluoai\", \"moe_layer_freq\": [0, 1, 1, 1], "
+                  "\"sparse_attention_config\": {\"sparse_topk_blocks\": 4, "
+                  "\"sparse_block_size\": 32}, \"index_topk_blocks\": 2"));
+    assert_layers("dMMM", "----");
+    assert_true(config.context_max == 128 && config.dense_ff == 12288 && config.shared_ff == 3072);
+    assert_int_equal(config.dense_act, MOE_ACT_SWIGLU_CLAMPED);
+    read_ok(MODEL("minimax_m3_vl_text",
+                  ", \"layer_types\": [\"full_attention\", \"full_attention\", "
+                  "\"full_attention\", \"full_attention\"]"));
+    assert_layers("MMMM", "----");
+    assert_true(config.context_max > 2048);
+
 #define SMALLTHINKER ", \"head_dim\": 24, \"rope_layout\": "
     read_ok(MODEL("smallthinker", SMALLTHINKER "[0, 1, 1, 1], "
                                                "\"sliding_window_layout\": [0, 1, 1, 1]"));
@@ -910,6 +923,38 @@ static void what_is_not_computed_is_refused(void **state)
                 "\"rope_layout\": [1, 1, 0, 1], \"sliding_window_layout\": [0, 1, 0, 1]",
                 "layer 0 rotates, 'sliding_window_layout' that it has none"),
         REFUSED("solar_open", "\"first_k_dense_replace\": 1", "'first_k_dense_replace' is 1"),
+        REFUSED("mellum", "\"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 1e4}}",
+                "rotary settings that differ by layer"),
+        REFUSED("mistral4", "\"n_group\": 2", "'n_group' is 2"),
+        WRONG("mistral4",
+              "\"rope_parameters\": {\"rope_type\": \"yarn\", \"llama_4_scaling_beta\": 0.1}",
+              "'llama_4_scaling_beta' 0.1 with an 'original_max_position_embeddings' of 0"),
+        REFUSED("minimax_m3_vl", "\"use_gemma_norm\": false", "'use_gemma_norm' is false"),
+        REFUSED("minimax_m3_vl", "\"qk_norm_type\": \"per_layer\"", "'qk_norm_type' is per_layer"),
+        WRONG("minimax_m3_vl", "\"moe_layer_freq\": [0, 1]", "must be a list of 4 layers"),
+        REFUSED("laguna", "\"gating\": \"none\"", "'gating' is none"),
+        REFUSED("laguna", "\"moe_router_logit_softcapping\": 5", "softcapping' is 5"),
+        WRONG("laguna", "\"num_attention_heads_per_layer\": [4, 4]", "list of 4 numbers from 1"),
+        REFUSED("laguna", "\"num_attention_heads_per_layer\": [4, 8, 8, 8]",
+                "'num_attention_heads_per_layer' differs between layer 1 and other global"),
+        REFUSED("mimo_v2_flash", "\"swa_head_dim\": 64", "local layers with 4 heads of 64"),
+        REFUSED("mimo_v2_flash", "\"add_full_attention_sink_bias\": true",
+                "'add_full_attention_sink_bias' is true"),
+        WRONG("mimo_v2_flash", "\"hybrid_layer_pattern\": [0, 1]", "must be a list of 4 layers"),
+        WRONG("bailing_hybrid", "\"expert_swiglu_limit_list\": [null, 0, -7.0, null]",
+              "'expert_swiglu_limit_list' item 2 is neither null nor a limit"),
+        WRONG("step3p5", "\"swiglu_limits\": [7, 7]", "'swiglu_limits' must be a list of 4"),
+        WRONG("step3p5", "\"moe_layers_enum\": \"1,x\"", "'moe_layers_enum' is '1,x'"),
+        REFUSED("step3p5",
+                "\"num_key_value_heads\": 2, \"attention_other_setting\": {\"head_dim\": 64}",
+                "heads of 64 values beside others of 128"),
+        REFUSED("step3p5", "\"norm_expert_weight\": false", "'norm_expert_weight' is false"),
+        REFUSED("bailing_hybrid", "\"no_kda_lora\": false", "'no_kda_lora' is false"),
+        WRONG("bailing_hybrid", "\"layer_group_size\": 0", "'layer_group_size' must be"),
+        REFUSED("cohere", "\"use_qk_norm\": true", "'use_qk_norm' is true"),
+        REFUSED("smollm3", "\"use_sliding_window\": true", "'use_sliding_window' is true"),
+        WRONG("gemma2", "\"query_pre_attn_scalar\": 0", "'query_pre_attn_scalar' 0"),
+        WRONG("gemma3", "\"sliding_window_pattern\": 0", "'sliding_window_pattern' 0"),
         REFUSED("exaone_moe", "\"scoring_func\": \"softmax\"", "'scoring_func' is softmax"),
         REFUSED("gemma4", "\"x\": 0", "embeddings by layer"),
         REFUSED("gemma4", GEMMA ", \"num_kv_shared_layers\": 2", "'num_kv_shared_layers' is 2"),

@@ -183,6 +183,19 @@ static const struct {
                                     "'use_qk_norm': true, 'qk_norm_type': 'per_layer', 'use_mtp': "
                                     "true, 'num_mtp_modules': 3",
      229, 1, 10, 1, EMBEDDING, 0, 0, 64, 1},
+    {"MiniMax-M3",
+     "'model_type': 'minimax_m3_vl', 'text_config': {" SIZES(
+         60, 6144, 64, 4,
+         200064) "'model_type': 'minimax_m3_vl_text', 'intermediate_size': 3072, "
+                 "'dense_intermediate_size': 12288, 'shared_intermediate_size': 3072, "
+                 "'num_local_experts': 128, 'num_experts_per_tok': 4, 'head_dim': 128, "
+                 "'rotary_dim': 64, "
+                 "'partial_rotary_factor': 0.5, 'rope_theta': 5000000, 'hidden_act': 'swigluoai', "
+                 "'scoring_func': 'sigmoid', 'qk_norm_type': 'per_head', 'use_gemma_norm': true, "
+                 "'routed_scaling_factor': 2.0, 'moe_layer_freq': [0, 0, 0, " R4(R13("1")) ", " R5(
+                     "1") "], 'sparse_attention_config': {'sparse_topk_blocks': 16, "
+                          "'sparse_block_size': 128}}",
+     428, 2, 23, 1, HEAD_TOO, 0, 0, 64, 2},
     {"ERNIE-4.5-21B-A3B",
      SIZES(28, 2560, 20, 4, 103424)
          WIDTHS(12288, 1536) "'model_type': 'ernie4_5_moe', 'moe_num_experts': 64, 'moe_k': 6, "
@@ -391,6 +404,95 @@ static const struct {
                                     "'head_dim': 64, 'sliding_window': 128, "
                                     "'layer_types': [" R9(S ", " F) ", " R9(S ", " F) "]",
      116.8, 0.1, 5.13, 0, EMBEDDING, 18, 0, 64, 1},
+    {"MiMo-V2-Flash",
+     SIZES(48, 4096, 64, 4, 152576) WIDTHS(16384, 2048) ROUTED(
+         256, null,
+         8) "'model_type': 'mimo_v2_flash', 'head_dim': 192, 'v_head_dim': 128, 'n_group': 1, "
+            "'topk_group': 1, 'scoring_func': 'sigmoid', 'topk_method': 'noaux_tc', "
+            "'sliding_window': 128, "
+            "'sliding_window_size': 128, 'swa_num_key_value_heads': 8, 'swa_head_dim': 192, "
+            "'swa_v_head_dim': 128, 'swa_num_attention_heads': 64, 'rope_theta': 5000000, "
+            "'swa_rope_theta': 10000, 'partial_rotary_factor': 0.334, 'attention_value_scale': "
+            "0.707, "
+            "'layernorm_epsilon': 1e-05, 'routed_scaling_factor': null",
+     309, 1, 15, 1, NOTHING, 39, 0, 64, 1},
+    {"Step-3.5-Flash",
+     "'num_hidden_layers': 45, 'hidden_size': 4096, 'num_attention_heads': 64, "
+     "'num_attention_groups': 8, 'vocab_size': 128896, " WIDTHS(
+         11264,
+         1280) "'model_type': 'step3p5', 'head_dim': 128, 'moe_num_experts': 288, "
+               "'moe_top_k': 8, 'share_expert_dim': 1280, 'moe_router_scaling_factor': 3.0, "
+               "'norm_expert_weight': true, 'sliding_window': 512, "
+               "'num_nextn_predict_layers': 3, "
+               "'attention_other_setting': {'num_attention_heads': 96, "
+               "'num_attention_groups': 8, 'head_dim': "
+               "128}, 'layer_types': [" R12(F ", " R3(S)) "], 'rope_theta': [" R12(
+                   "5000000.0, 10000.0, 10000.0, 10000.0") "], 'partial_rotary_factors': "
+                                                           "[" R12(
+                                                               "0.5, 1.0, 1.0, 1.0") "],"
+                                                                                     " '"
+                                                                                     "sw"
+                                                                                     "ig"
+                                                                                     "lu"
+                                                                                     "_l"
+                                                                                     "im"
+                                                                                     "it"
+                                                                                     "s_"
+                                                                                     "sh"
+                                                                                     "ar"
+                                                                                     "ed"
+                                                                                     "':"
+                                                                                     " "
+                                                                                     "[" R12(
+                                                                                         "0, 0, 0, "
+                                                                                         "0") "]",
+     196, 1, 11, 1, EMBEDDING, 33, 0, 128, 3},
+    {"Laguna-XS.2",
+     SIZES(40, 2048, 48, 8, 100352) WIDTHS(8192, 512) EXPERTS(
+         256, 8) "'model_type': 'laguna', 'head_dim': 128, "
+                 "'shared_expert_intermediate_size': 512, "
+                 "'gating': "
+                 "true, 'sliding_window': 512, 'moe_routed_scaling_factor': 1.0, "
+                 "'num_attention_heads_per_layer': [" R5(
+                     "48, 64, 64, 64, 48, 64, 64, "
+                     "64") "], 'layer_types': [" R5(F
+                                                    ", " R3(S) ", " F ", " R3(
+                                                        S)) "], 'rope_parameters': "
+                                                            "{'full_attention': {'rope_type': "
+                                                            "'default', "
+                                                            "'rope_theta': 500000, "
+                                                            "'partial_rotary_factor': 0.5}, "
+                                                            "'sliding_attention': {'rope_type': "
+                                                            "'default', "
+                                                            "'rope_theta': 10000, "
+                                                            "'partial_rotary_factor': 1.0}}",
+     33, 1, 3, 1, NOTHING, 30, 0, 128, 1},
+    {"Mistral-Small-4",
+     "'model_type': 'mistral3', 'text_config': {" SIZES(36, 4096, 32, 32, 131072) WIDTHS(12288,
+                                                                                         2048)
+         ROUTED(128, 1,
+                4) "'model_type': 'mistral4', 'q_lora_rank': 1024, "
+                   "'kv_lora_rank': 256, 'qk_nope_head_dim': 64, 'qk_rope_head_dim': 64, "
+                   "'v_head_dim': 128, "
+                   "'n_group': 1, 'topk_group': 1, 'first_k_dense_replace': 0, "
+                   "'routed_scaling_factor': 1.0, "
+                   "'rope_parameters': {'type': 'yarn', 'rope_theta': 10000.0, 'factor': 128.0, "
+                   "'original_max_position_embeddings': 8192, 'beta_fast': 32.0, 'beta_slow': 1.0, "
+                   "'mscale': "
+                   "1.0, 'mscale_all_dim': 1.0, 'llama_4_scaling_beta': 0.1}}",
+     119, 1, 6, 1, EMBEDDING, 0, 0, 64, 1},
+    {"Ling-3.0-flash",
+     SIZES(42, 2560, 32, 32, 157184) WIDTHS(6144, 768) LATENT_HEADS(
+         null, 128, 64,
+         128) "'model_type': 'bailing_hybrid', 'num_experts': 512, 'num_experts_per_tok': 8, "
+              "'head_dim': 128, "
+              "'num_shared_experts': 1, 'n_group': 8, 'topk_group': 4, 'first_k_dense_replace': 2, "
+              "'norm_topk_prob': true, 'routed_scaling_factor': 2.5, 'short_conv_kernel_size': 4, "
+              "'layer_group_size': 6, 'kda_safe_gate': true, 'kda_lower_bound': -5.0, "
+              "'no_kda_lora': true, "
+              "'gated_attention_proj_granularity_type': 'head_wise', 'rope_theta': 6000000, "
+              "'num_nextn_predict_layers': 1",
+     124, 1, 5.1, 0.1, EMBEDDING, 0, 35, 64, 2.5},
     {"OLMoE-1B-7B",
      SIZES(16, 2048, 16, 16, 50304)
          EXPERTS(64, 8) "'model_type': 'olmoe', 'intermediate_size': 1024, 'clip_qkv': null",

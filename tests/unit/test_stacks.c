@@ -282,7 +282,8 @@ static void impossible_stacks_are_refused(void **state)
     REFUSED(c.n_buckets = 2, MOE_ERR_FORMAT, "2 buckets for distances");
     REFUSED(c.bucket_distance = c.n_buckets / 2, MOE_ERR_FORMAT, "a distance above half of them");
     REFUSED(c.rope_dim = 4, MOE_ERR_FORMAT, "rotated values, but positions");
-    REFUSED(c.dense_act = MOE_ACT_SWIGLU_CLAMPED, MOE_ERR_UNSUPPORTED, "only for experts");
+    REFUSED((c.dense_act = MOE_ACT_SWIGLU_CLAMPED, c.act_limit = 0), MOE_ERR_FORMAT,
+            "needs limit and alpha");
     REFUSED(c.positions = MOE_POSITIONS_LEARNT, MOE_ERR_UNSUPPORTED, "without learnt positions");
     REFUSED(c.norm_place = MOE_NORM_AFTER, MOE_ERR_UNSUPPORTED, "norms before blocks");
     REFUSED(c.last_projection = true, MOE_ERR_UNSUPPORTED, "last projections");
