@@ -105,6 +105,10 @@ static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
         float *q = w->q + (uint64_t)i * w->stride.q, *k = w->k + (uint64_t)i * w->stride.k;
         float *v = w->v + (uint64_t)i * w->stride.v;
         const float *cs = angles(p, i);
+        if (!l->k.data) { /* sees those of another layer */
+            finish_heads(p, q, c->n_heads, l->q_norm, cs);
+            continue;
+        }
         if (l->q_bias) {
             moe_kern.add(l->q_bias, p->heads * p->head_dim, q);
             moe_kern.add(l->k_bias, kv_width, k);
@@ -131,11 +135,10 @@ static void project_heads(struct project *p, uint32_t n_rows)
     const struct moe_layer *l = p->layer;
     struct cpu_attention *w = p->w;
     struct moe_inputs *from = &p->s->states.inputs;
-    struct moe_mm mm[4] = {
-        moe_inputs_mm(from, l->q, w->q, w->stride.q),
-        moe_inputs_mm(from, l->k, w->k, w->stride.k),
-    };
-    int n = 2;
+    struct moe_mm mm[4] = {moe_inputs_mm(from, l->q, w->q, w->stride.q)};
+    int n = 1;
+    if (l->k.data)
+        mm[n++] = moe_inputs_mm(from, l->k, w->k, w->stride.k);
     if (l->v.data)
         mm[n++] = moe_inputs_mm(from, l->v, w->v, w->stride.v);
     if (l->attn_gate.data)
@@ -172,6 +175,8 @@ static void finish_latent_rows(void *ctx, int64_t begin, int64_t end, int thread
         if (cs)
             moe_kern.rope(k, cs, c->rope_dim);
         moe_kern.rms_norm(v, p->layer->kv_down_norm, c->kv_rank, moe_config_latent_eps(c), v);
+        if (c->latent_scale != 1)
+            moe_kern.scale(c->latent_scale, c->kv_rank, v);
         memcpy(k + c->rope_dim, v, c->kv_rank * sizeof *k);
         for (uint32_t head = 0; head < c->n_heads; head++) {
             float *query = w->queries + (uint64_t)i * w->stride.queries + head * key;

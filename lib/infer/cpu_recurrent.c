@@ -61,7 +61,7 @@ void stages_cpu_recurrent(struct moe_session *s, uint32_t layer, const struct mo
     static void (*const kinds[])(struct cpu_state_pass * p) = {
         [MOE_STATE_DELTA] = stages_cpu_state_delta,   [MOE_STATE_KDA] = stages_cpu_state_delta,
         [MOE_STATE_CONV] = stages_cpu_short_conv,     [MOE_STATE_SCAN] = stages_cpu_state_scan,
-        [MOE_STATE_SELECT] = stages_cpu_state_select,
+        [MOE_STATE_SELECT] = stages_cpu_state_select, [MOE_STATE_FADE] = stages_cpu_state_fade,
     };
     const struct moe_config *c = &s->model->config;
     struct cpu_work *work = s->device;
@@ -72,6 +72,7 @@ void stages_cpu_recurrent(struct moe_session *s, uint32_t layer, const struct mo
                                .w = w,
                                .rows = rows,
                                .n_rows = n_rows,
+                               .number = layer,
                                .state = c->layers[layer].recurrent_index};
     project_in(s, &p);
     kinds[c->state_kind](&p);
@@ -485,4 +486,74 @@ void stages_cpu_state_select(struct cpu_state_pass *p)
     stages_cpu_convolve(p);
     project_values(p);
     moe_par_for(p->r->n_panels, 4, step_select_panels, p);
+}
+
+/*
+ * Lightning attention (MiniMax-01) on the processor (recurrent.c): a head's state decays by a
+ * factor of head and layer and takes the token's values in along its keys; what queries read of it
+ * goes through a norm over all heads and the gates.
+ */
+
+/* What a token leaves of a head's state: slopes as those of ALiBi, less steep from layer to layer.
+ */
+static float fade_of(const struct moe_config *c, uint32_t layer, uint32_t head)
+{
+    double slope = exp2(-8.0 * (head + 1) / c->state_heads);
+    return (float)exp(-slope * (1 - layer / (c->n_layers - 1 + 1e-5) + 1e-5));
+}
+
+static void prepare_fade_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct cpu_state_pass *p = ctx;
+    uint32_t keys = p->c->state_key_heads * p->c->state_key_dim;
+    uint32_t values = p->c->state_heads * p->c->state_value_dim;
+    for (int64_t i = begin; i < end; i++) {
+        float *x = p->w->mixed + (uint64_t)i * p->r->stride;
+        moe_kern.silu(x, keys, x);
+        moe_kern.silu(x + p->r->keys_at, keys, x + p->r->keys_at);
+        moe_kern.silu(x + p->r->values_at, values, x + p->r->values_at);
+    }
+}
+
+/* All rows of one panel of a head's values. */
+static void step_fade_panels(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct cpu_state_pass *p = ctx;
+    const struct moe_config *c = p->c;
+    for (int64_t at = begin; at < end; at++) {
+        uint32_t head = (uint32_t)(at / p->r->n_panels), panel = (uint32_t)(at % p->r->n_panels);
+        uint32_t first = panel * MOE_PANEL_ROWS, n = c->state_value_dim - first;
+        uint64_t keys = (uint64_t)head * c->state_key_dim;
+        uint64_t values = (uint64_t)head * c->state_value_dim + first;
+        float fade = fade_of(c, p->number, head);
+        n = n < MOE_PANEL_ROWS ? n : MOE_PANEL_ROWS;
+        for (uint32_t i = 0; i < p->n_rows; i++) {
+            const float *x = p->w->mixed + i * p->r->stride;
+            float y[MOE_PANEL_ROWS] = {0};
+            memcpy(y, x + p->r->values_at + values, n * sizeof *y);
+            moe_kern.scan_step(stages_cpu_state_panel(p, i, head, panel), x + p->r->keys_at + keys,
+                               x + keys, y, c->state_key_dim, fade, y);
+            memcpy(p->w->out + i * p->w->values_stride + values, y, n * sizeof *y);
+        }
+    }
+}
+
+static void finish_fade_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct cpu_state_pass *p = ctx;
+    uint32_t values = p->c->state_heads * p->c->state_value_dim;
+    for (int64_t i = begin; i < end; i++) {
+        uint64_t at = (uint64_t)i * p->w->values_stride;
+        float *out = p->w->out + at;
+        moe_kern.rms_norm(out, p->layer->state_norm, values, moe_config_latent_eps(p->c), out);
+        for (uint32_t r = 0; r < values; r++)
+            out[r] *= moe_math_sigmoid(p->w->gate[at + r]);
+    }
+}
+
+void stages_cpu_state_fade(struct cpu_state_pass *p)
+{
+    moe_par_for(p->n_rows, 1, prepare_fade_rows, p);
+    moe_par_for((int64_t)p->c->state_heads * p->r->n_panels, 1, step_fade_panels, p);
+    moe_par_for(p->n_rows, 1, finish_fade_rows, p);
 }

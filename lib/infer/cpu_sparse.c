@@ -70,8 +70,8 @@ static void finish_rows(void *ctx, int64_t first, int64_t end, int thread)
         const float *angles = sp->s->model->rope + (uint64_t)sp->rows[i].position * c->rope_dim;
         float *k = x->k + (uint64_t)i * x->k_stride;
         float *q = x->q + (uint64_t)i * x->q_stride;
-        moe_kern.layer_norm(k, sp->l->index_k_norm, sp->l->index_k_norm_bias, c->index_dim, 1e-6f,
-                            k);
+        moe_kern.layer_norm(k, sp->l->index_k_norm, sp->l->index_k_norm_bias, c->index_dim,
+                            c->index_eps, k);
         moe_kern.rope(k, angles, c->rope_dim);
         for (uint32_t h = 0; is_limited(x, &sp->rows[i]) && h < c->index_heads; h++)
             moe_kern.rope(q + h * c->index_dim, angles, c->rope_dim);

@@ -6,6 +6,7 @@
  */
 #include "infer/cpu_stages.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ struct stage {
     uint32_t first;              /* first row of h */
     const struct moe_mat *positions;
     float *logits;
+    float *to; /* of embeddings; NULL: the stream */
 };
 
 /* ---- Into and out of a pass ---- */
@@ -35,7 +37,7 @@ static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct moe_states *states = &st->s->states;
     const struct moe_model *m = st->s->model;
     for (int64_t i = begin; i < end; i++) {
-        float *h = states->h + (uint64_t)i * states->stride;
+        float *h = (st->to ? st->to : states->h) + (uint64_t)i * states->stride;
         moe_layout_load_row(&m->embed, st->rows[i].token, h);
         if (m->config.embed_scale != 1)
             moe_kern.scale(m->config.embed_scale, m->config.hidden, h);
@@ -64,18 +66,57 @@ static void add_positions(struct moe_session *s, const struct moe_mat *positions
     moe_par_for(n_rows, 8, position_rows, &st);
 }
 
+/* What layers have of a token: their own embeddings, and a part of the embedding under a norm. */
+static void mix_layer_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct stage *st = ctx;
+    const struct moe_model *m = st->s->model;
+    const struct cpu_work *w = st->s->device;
+    const struct moe_config *c = &m->config;
+    uint32_t n = c->layer_embed;
+    for (int64_t i = begin; i < end; i++) {
+        float *mixed = w->of_layers + (uint64_t)i * w->layer_stride;
+        float *own = w->own_embeds + (uint64_t)thread * w->layer_stride;
+        moe_layout_load_row(&m->layer_embed, st->rows[i].token, own);
+        moe_kern.scale(1 / sqrtf((float)c->hidden), c->n_layers * n, mixed);
+        for (uint32_t layer = 0; layer < c->n_layers; layer++)
+            moe_kern.rms_norm(mixed + layer * n, m->layer_embed_norm, n, c->norm_eps,
+                              mixed + layer * n);
+        moe_kern.axpy(sqrtf((float)n), own, c->n_layers * n, mixed);
+        moe_kern.scale(sqrtf(0.5f), c->n_layers * n, mixed);
+    }
+}
+
+static void embed_by_layer(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
+{
+    const struct cpu_work *w = s->device;
+    struct moe_states *states = &s->states;
+    struct stage st = {.s = s, .rows = rows, .to = states->xn};
+    moe_par_for(n_rows, 8, embed_rows, &st);
+    moe_inputs_set(&states->inputs, states->xn, states->stride, NULL, n_rows,
+                   s->model->config.hidden);
+    struct moe_mm mm =
+        moe_inputs_mm(&states->inputs, s->model->layer_embed_mix, w->of_layers, w->layer_stride);
+    moe_matmul(&mm, 1);
+    moe_par_for(n_rows, 1, mix_layer_rows, &st);
+}
+
 static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                  const float *hidden_in, struct moe_err *err)
 {
     const struct moe_states *states = &s->states;
-    uint32_t hidden = s->model->config.hidden;
+    const struct cpu_work *w = s->device;
+    uint32_t hidden = s->model->config.hidden, width = moe_config_state_width(&s->model->config);
     if (s->model->config.n_streams && hidden_in) {
         stages_cpu_streams_set(s, n_rows, hidden_in);
         return MOE_OK;
     }
     if (hidden_in) {
         for (uint32_t i = 0; i < n_rows; i++)
-            memcpy(states->h + i * states->stride, hidden_in + (uint64_t)i * hidden,
+            memcpy(states->h + i * states->stride, hidden_in + (uint64_t)i * width,
+                   hidden * sizeof(float));
+        for (uint32_t i = 0; w->late && i < n_rows; i++)
+            memcpy(w->late + i * states->stride, hidden_in + (uint64_t)i * width + hidden,
                    hidden * sizeof(float));
     } else {
         struct stage st = {.s = s, .rows = rows};
@@ -85,6 +126,8 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
     }
     if (s->model->config.n_streams)
         stages_cpu_streams_begin(s, n_rows);
+    if (s->model->config.layer_embed)
+        embed_by_layer(s, rows, n_rows);
     return MOE_OK;
 }
 
@@ -103,13 +146,17 @@ static void reached(struct moe_session *s, uint32_t layer, const char *part)
 static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, struct moe_err *err)
 {
     const struct moe_states *states = &s->states;
-    uint32_t hidden = s->model->config.hidden;
+    const struct cpu_work *w = s->device;
+    uint32_t hidden = s->model->config.hidden, width = moe_config_state_width(&s->model->config);
     if (s->model->config.n_streams && hidden_out) {
         stages_cpu_streams_get(s, n_rows, hidden_out);
         return MOE_OK;
     }
     for (uint32_t i = 0; hidden_out && i < n_rows; i++)
-        memcpy(hidden_out + (uint64_t)i * hidden, states->h + i * states->stride,
+        memcpy(hidden_out + (uint64_t)i * width, states->h + i * states->stride,
+               hidden * sizeof(float));
+    for (uint32_t i = 0; hidden_out && w->late && i < n_rows; i++)
+        memcpy(hidden_out + (uint64_t)i * width + hidden, w->late + i * states->stride,
                hidden * sizeof(float));
     return MOE_OK;
 }
@@ -131,9 +178,16 @@ static void input_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct stage *st = ctx;
     const struct moe_states *states = &st->s->states;
-    for (int64_t i = begin; i < end; i++)
-        moe_block_input_row(&st->s->model->config, states->h + (uint64_t)i * states->stride,
-                            st->weights, st->bias, states->xn + (uint64_t)i * states->stride);
+    const struct moe_config *c = &st->s->model->config;
+    for (int64_t i = begin; i < end; i++) {
+        float *h = states->h + (uint64_t)i * states->stride;
+        float *xn = states->xn + (uint64_t)i * states->stride;
+        moe_block_input_row(c, h, st->weights, st->bias, xn);
+        if (c->norm_place == MOE_NORM_STREAM) {
+            memcpy(h, xn, c->hidden * sizeof *h);
+            moe_kern.scale(c->stream_scale, c->hidden, h);
+        }
+    }
 }
 
 /* xn of the first n rows: what a block takes in. */
@@ -195,7 +249,8 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
             stages_cpu_index(s, layer, rows, n_rows);
         if (status == MOE_OK)
             status = moe_pass_poll(&s->pass, err);
-        stages_cpu_store(s, layer, rows, n_rows);
+        if (moe_config_keeps_keys(c, layer))
+            stages_cpu_store(s, layer, rows, n_rows);
         if (c->layers[layer].compression)
             stages_cpu_compress(s, layer, rows, n_rows);
         if (!moe_config_picks_positions(c))
@@ -428,7 +483,7 @@ const struct moe_stages_ops moe_stages_cpu = {
  */
 
 struct route {
-    const struct moe_session *s;
+    struct moe_session *s;
     const struct moe_layer *layer;
     const struct moe_row *rows;
 };
@@ -454,7 +509,7 @@ static void weigh_known(const struct moe_config *c, const float *routes, uint32_
 static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct route *r = ctx;
-    const struct moe_session *s = r->s;
+    struct moe_session *s = r->s;
     const struct moe_config *c = &s->model->config;
     const struct cpu_feed_forward *w = cpu_feed_forward(s);
     float *scratch = w->router_scratch + (uint64_t)thread * 2 * w->router_stride;
@@ -465,6 +520,8 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
         float *weights = s->request.weights + at;
         if (r->layer->routes)
             weigh_known(c, r->layer->routes, r->rows[i].token, p, scratch, chosen, weights);
+        else if (c->n_zero)
+            moe_route_with_zeros(c, r->layer->choice_bias, p, scratch, &s->request, (uint32_t)i);
         else
             moe_route_scores(c, r->layer->choice_bias, p, scratch, chosen, weights);
     }
@@ -522,6 +579,17 @@ static void show(struct moe_session *s, uint32_t layer, const struct moe_row *ro
                            w->probabilities, w->router_stride, chosen, weights);
 }
 
+/* What routed experts take in, in a space of their own. */
+static void narrow(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+{
+    struct moe_states *states = &s->states;
+    struct moe_mm mm = moe_inputs_mm(&states->inputs, s->model->layers[layer].experts_in,
+                                     states->expert_in, states->stride);
+    moe_matmul(&mm, 1);
+    moe_inputs_set(&states->narrow_inputs, states->expert_in, states->stride, NULL, n_rows,
+                   s->model->config.expert_dim);
+}
+
 int stages_cpu_choose(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                       uint32_t n_rows, struct moe_err *err)
 {
@@ -545,6 +613,8 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
     int status = choose(s, layer, rows, n_rows, err);
     if (status == MOE_OK)
         show(s, layer, rows, n_rows, s->request.chosen, s->request.weights);
+    if (status == MOE_OK && s->model->config.expert_dim)
+        narrow(s, layer, n_rows);
     return status;
 }
 
@@ -715,8 +785,8 @@ static void run_expert(struct moe_session *s, uint32_t which, const struct moe_e
         moe_add_down_bias(view, n, out, states->stride);
         return;
     }
-    moe_inputs_set(gathered, states->xn, states->stride, r->rows + first, n,
-                   s->model->config.hidden);
+    moe_inputs_set(gathered, states->expert_in, states->stride, r->rows + first, n,
+                   moe_config_expert_dim(&s->model->config));
     gated_in(s, gathered, &view->gate, &view->up, NULL, view, r->scales ? r->scales + first : NULL);
 }
 
@@ -726,7 +796,8 @@ static void side_by_side_in(struct moe_session *s, const uint32_t *which,
                             const struct moe_expert_view *views, uint32_t n)
 {
     struct cpu_feed_forward *w = cpu_feed_forward(s);
-    struct moe_inputs *in = &s->states.inputs;
+    bool narrow = s->model->config.expert_dim > 0;
+    struct moe_inputs *in = narrow ? &s->states.narrow_inputs : &s->states.inputs;
     struct moe_mm mm[2 * MOE_MAX_TOP_K];
     float scales[MOE_MAX_TOP_K];
     int n_mm = 0;
@@ -768,12 +839,61 @@ static void side_by_side_out(struct moe_session *s, const uint32_t *which,
         moe_add_down_bias(&views[i], 1, mm[i].y, stride);
 }
 
+struct of_layer {
+    struct moe_session *s;
+    uint32_t layer;
+};
+
+static void gate_layer_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct of_layer *e = ctx;
+    const struct moe_config *c = &e->s->model->config;
+    const struct cpu_work *w = e->s->device;
+    for (int64_t i = begin; i < end; i++)
+        moe_activate_row(c, e->layer, NULL, c->layer_embed, NULL,
+                         w->ff.gate + (uint64_t)i * w->ff.stride,
+                         w->of_layers + (uint64_t)i * w->layer_stride + e->layer * c->layer_embed);
+}
+
+/* The layer's own embedding, gated by the stream, is added to it. */
+static void add_layer_embed(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+{
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct cpu_work *w = s->device;
+    struct moe_states *states = &s->states;
+    struct of_layer e = {s, layer};
+    const struct moe_block_end end = {.norm = l->embed_norm, .scale = l->scale};
+    moe_inputs_set(&states->inputs, states->h, states->stride, NULL, n_rows,
+                   s->model->config.hidden);
+    struct moe_mm mm = moe_inputs_mm(&states->inputs, l->embed_gate, w->ff.gate, w->ff.stride);
+    moe_matmul(&mm, 1);
+    moe_par_for(n_rows, 4, gate_layer_rows, &e);
+    gated_out(s, n_rows, &l->embed_out, w->sum);
+    stages_cpu_add_to_stream(s, &end, n_rows);
+}
+
+/* What the experts of the layer before have put out. */
+static void add_late_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct moe_session *s = ctx;
+    const struct cpu_work *w = s->device;
+    for (int64_t i = begin; i < end; i++)
+        moe_kern.add(w->late + (uint64_t)i * s->states.stride, s->model->config.hidden,
+                     s->states.h + (uint64_t)i * s->states.stride);
+}
+
 int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
     const struct moe_layer *l = &s->model->layers[layer];
-    const struct moe_block_end end = stages_cpu_ffn_end(&s->model->config, l);
+    struct moe_block_end end = stages_cpu_ffn_end(&s->model->config, l);
+    if (l->embed_gate.data)
+        end.scale = NULL;
     run_dense(s, l);
     stages_cpu_add_to_stream(s, &end, n_rows);
+    if (l->embed_gate.data)
+        add_layer_embed(s, layer, n_rows);
+    if (s->model->config.late_experts && layer > 0 && s->model->config.layers[layer - 1].moe)
+        moe_par_for(n_rows, 16, add_late_rows, s);
     return MOE_OK;
 }
 
@@ -819,6 +939,40 @@ struct combine {
     const struct moe_layer *layer;
 };
 
+/* A row's routed experts, added by rank. */
+static void add_experts(const struct combine *m, uint64_t row, uint32_t width, float *acc)
+{
+    const struct moe_config *c = &m->s->model->config;
+    const struct moe_states *states = &m->s->states;
+    const struct moe_layer_request *r = &m->s->request;
+    uint64_t first = row * c->top_k;
+    memset(acc, 0, width * sizeof *acc);
+    for (uint32_t k = 0; k < c->top_k; k++)
+        moe_kern.axpy(c->weigh_inputs ? 1 : r->weights[first + k],
+                      states->expert_out + r->slot_of[first + k] * states->stride, width, acc);
+}
+
+static void add_narrow_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct combine *m = ctx;
+    const struct moe_states *states = &m->s->states;
+    for (int64_t i = begin; i < end; i++)
+        add_experts(m, (uint64_t)i, m->s->model->config.expert_dim,
+                    states->expert_in + (uint64_t)i * states->stride);
+}
+
+/* Their sum in their own space, and of it what is added to the stream, into xn. */
+static void widen(const struct combine *m, uint32_t n_rows)
+{
+    struct moe_states *states = &m->s->states;
+    moe_par_for(n_rows, 16, add_narrow_rows, (void *)m);
+    moe_inputs_set(&states->narrow_inputs, states->expert_in, states->stride, NULL, n_rows,
+                   m->s->model->config.expert_dim);
+    struct moe_mm mm =
+        moe_inputs_mm(&states->narrow_inputs, m->layer->experts_out, states->xn, states->stride);
+    moe_matmul(&mm, 1);
+}
+
 /* The stream receives the experts' outputs, added by rank, and the shared expert's, which is
  * already in sum, scaled by its gate; and tanh of the bypass. */
 static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -827,18 +981,17 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct moe_config *c = &m->s->model->config;
     const struct cpu_work *w = m->s->device;
     const struct moe_states *states = &m->s->states;
-    const struct moe_layer_request *r = &m->s->request;
     const struct moe_block_end last = stages_cpu_ffn_end(c, m->layer);
     for (int64_t i = begin; i < end; i++) {
         float *sum = w->sum + (uint64_t)i * states->stride;
         float *h = states->h + (uint64_t)i * states->stride;
         float *acc = states->xn + (uint64_t)i * states->stride; /* no longer needed */
-        uint64_t first = (uint64_t)i * c->top_k;
-        memset(acc, 0, c->hidden * sizeof *acc);
-        for (uint32_t k = 0; k < c->top_k; k++)
-            moe_kern.axpy(c->weigh_inputs ? 1 : r->weights[first + k],
-                          states->expert_out + r->slot_of[first + k] * states->stride, c->hidden,
-                          acc);
+        if (!c->expert_dim)
+            add_experts(m, (uint64_t)i, c->hidden, acc);
+        if (w->late) {
+            memcpy(w->late + (uint64_t)i * states->stride, acc, c->hidden * sizeof *acc);
+            memset(acc, 0, c->hidden * sizeof *acc);
+        }
         if (m->layer->experts_end_norm) {
             moe_norm_row(c, acc, m->layer->experts_end_norm, NULL, acc);
             moe_norm_row(c, sum, m->layer->shared_end_norm, NULL, sum);
@@ -870,6 +1023,8 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
 int stages_cpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
     struct combine m = {s, &s->model->layers[layer]};
+    if (s->model->config.expert_dim)
+        widen(&m, n_rows);
     moe_par_for(n_rows, 16, combine_rows, &m);
     return MOE_OK;
 }

@@ -130,7 +130,11 @@ struct cpu_work {
     float *joined;
     uint64_t joined_stride;
     struct moe_inputs from_joined;
-    float *sum; /* [batch][states' stride] a block's output before it is added to the stream */
+    /* [batch][layer_stride] what each layer has of the rows' tokens, side by side (layer_embed) */
+    float *of_layers, *own_embeds; /* and [threads][layer_stride] */
+    uint64_t layer_stride;
+    float *late; /* [batch][states' stride] what experts of the layer before put out; or NULL */
+    float *sum;  /* [batch][states' stride] a block's output before it is added to the stream */
     struct cpu_attention attention;
     struct cpu_index index;
     struct cpu_feed_forward ff;
@@ -203,13 +207,14 @@ struct cpu_state_pass {
     const struct moe_recurrent *r;
     struct cpu_recurrent *w;
     const struct moe_row *rows;
-    uint32_t n_rows, state; /* its number among recurrent layers */
+    uint32_t n_rows, number, state; /* the model's layer, its number among recurrent ones */
 };
 /* w->out of the kinds of states, from the rest of w. */
 void stages_cpu_state_delta(struct cpu_state_pass *p);
 void stages_cpu_state_scan(struct cpu_state_pass *p);
 void stages_cpu_state_select(struct cpu_state_pass *p);
 void stages_cpu_short_conv(struct cpu_state_pass *p);
+void stages_cpu_state_fade(struct cpu_state_pass *p);
 /* Queries, keys and values (of Mamba only values) become silu of their convolution over the last
  * tokens. */
 void stages_cpu_convolve(struct cpu_state_pass *p);

@@ -1,13 +1,15 @@
 /*
- * Hyper-connections (DeepSeek-V4): a residual stream that is n_streams side by side. A block's
+ * Hyper-connections (DeepSeek-V4, Hy4): a residual stream that is n_streams side by side. A block's
  * matrix makes of all streams x, under one norm without weights, numbers r for each of them; with
  * its biases b and scales a, e for stream_eps:
  *
  *   in[i]     = sigmoid(r * a[0] + b) + e: the block takes in the sum of in[i] * x[i]
- *   out[i]    = 2 sigmoid(r * a[1] + b)
+ *   out[i]    = stream_magnitude * sigmoid(r * a[1] + b)
  *   each[i][k]: rows are softmax(r * a[2] + b) + e, then columns are divided by their sum + e, and
  *             stream_rounds - 1 times rows and columns in turn (Sinkhorn and Knopp)
  *   behind it x[k] = out[k] * (the block's output) + sum of each[i][k] * x[i]
+ *
+ * With 0 rounds out[i] is that + e, and each[i][k] is 1 where i is k, else 0.
  *
  * Sums go by rising i, or by rising k, each product and sum rounded. Behind the last layer the head
  * takes the sum of in[i] * x[i].
@@ -104,7 +106,10 @@ static void finish_mix(const struct moe_config *c, const struct moe_streams_mix 
     if (by->of.rows == n) /* behind the last layer */
         return;
     for (uint32_t i = n; i < 2 * n; i++)
-        mix[i] = 2 * moe_math_sigmoid(mix[i] * by->scale[1] + by->bias[i]);
+        mix[i] = c->stream_magnitude * moe_math_sigmoid(mix[i] * by->scale[1] + by->bias[i]) +
+                 (c->stream_rounds ? 0 : eps);
+    if (c->stream_rounds == 0)
+        return;
     for (uint32_t i = 0; i < n * n; i++)
         each[i] = each[i] * by->scale[2] + by->bias[2 * n + i];
     for (uint32_t i = 0; i < n; i++)
@@ -160,8 +165,8 @@ void stages_cpu_streams_out(struct moe_session *s, uint32_t row, const float *ou
         for (uint32_t i = 0; i < n; i++)
             before[i] = x[(uint64_t)i * c->hidden + d];
         for (uint32_t k = 0; k < n; k++) {
-            float sum = 0;
-            for (uint32_t i = 0; i < n; i++)
+            float sum = c->stream_rounds ? 0 : before[k];
+            for (uint32_t i = 0; i < n && c->stream_rounds; i++)
                 sum += each[i * n + k] * before[i];
             x[(uint64_t)k * c->hidden + d] = mix[n + k] * out[d] + sum;
         }

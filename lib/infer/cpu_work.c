@@ -107,7 +107,9 @@ static void carve_index(struct cpu_index *x, struct carving *to, const struct mo
 static void carve_feed_forward(struct cpu_feed_forward *f, struct carving *to,
                                const struct moe_config *c, uint32_t batch, int n_threads)
 {
-    uint32_t width = moe_larger(moe_larger(c->dense_ff, c->expert_ff), c->shared_ff);
+    uint32_t dense = c->dense_ff << (moe_config_count_layers(c, MOE_LAYER(wide_ffn)) > 0);
+    uint32_t width = moe_larger(moe_larger(dense, c->expert_ff), c->shared_ff);
+    width = moe_larger(width, c->layer_embed);
     uint64_t n_rows = moe_larger(batch, c->top_k);
     f->stride = moe_padded(width);
     f->router_stride = moe_router_stride(c);
@@ -215,7 +217,18 @@ static void carve_cpu_work(struct cpu_work *w, struct moe_states *states, struct
     states->expert_out =
         moe_arena_take(&to->rows, batch * moe_larger(c->top_k, 1) * states->stride, sizeof(float));
     moe_inputs_carve(&states->inputs, &to->rows, o->batch, c->hidden);
+    states->expert_in = states->xn;
+    if (c->expert_dim) {
+        states->expert_in = moe_arena_take(&to->rows, batch * states->stride, sizeof(float));
+        moe_inputs_carve(&states->narrow_inputs, &to->rows, o->batch, c->expert_dim);
+    }
     w->sum = moe_arena_take(&to->rows, batch * states->stride, sizeof(float));
+    if (c->late_experts)
+        w->late = moe_arena_take(&to->rows, batch * states->stride, sizeof(float));
+    w->layer_stride = moe_padded((uint64_t)c->n_layers * c->layer_embed);
+    w->of_layers = moe_arena_take(&to->rows, batch * w->layer_stride, sizeof(float));
+    w->own_embeds =
+        moe_arena_take(&to->other, (uint64_t)n_threads * w->layer_stride, sizeof(float));
     carve_attention(&w->attention, to, c, o, n_threads);
     if (moe_config_picks_positions(c))
         carve_index(&w->index, to, c, o);

@@ -172,7 +172,7 @@ const uint8_t *moe_kv_value_panel(const struct moe_kv *kv, const struct moe_kv_c
 /* Layers that draft count as without a window: their rows may come later than a pass's. */
 static bool has_window(const struct moe_config *c, uint32_t layer)
 {
-    return layer < c->n_layers && c->layers[layer].windowed && moe_config_attends(c, layer);
+    return layer < c->n_layers && c->layers[layer].windowed && moe_config_keeps_keys(c, layer);
 }
 
 /* A GPU's attention reads all layers by one table of blocks; sources and prompts that are seen as a
@@ -214,7 +214,7 @@ static void add_bytes(const struct moe_kv *kv, uint32_t end, bool apart, uint64_
     const struct moe_config *c = kv->config;
     uint64_t n = 0, n_global = 0, n_indexers = 0;
     for (uint32_t layer = kv->first_layer; layer < end; layer++) {
-        if (!moe_config_attends(c, layer) || lies_apart(kv, layer) != apart)
+        if (!moe_config_keeps_keys(c, layer) || lies_apart(kv, layer) != apart)
             continue;
         bool global = moe_config_is_global(c, layer);
         n += !global;
@@ -244,6 +244,8 @@ static void set_head_bytes(struct moe_kv *kv)
 struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer)
 {
     struct moe_kv of = *kv;
+    of.layer = layer + 1;
+    layer = moe_config_keys_of(kv->config, layer);
     of.apart = lies_apart(kv, layer);
     if (kv->index_dim && !moe_config_has_indexer(kv->config, layer))
         of.index_dim = 0;
@@ -254,7 +256,6 @@ struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer)
         of.value_padded = (uint32_t)moe_padded(of.value_dim);
         set_head_bytes(&of);
     }
-    of.layer = layer + 1;
     add_bytes(kv, layer, of.apart, &of.keys_before, &of.values_before);
     return of;
 }
@@ -355,14 +356,14 @@ void moe_kv_place(struct moe_kv *kv, uint8_t *memory)
 uint32_t moe_kv_layer(const struct moe_kv *kv, uint32_t i)
 {
     uint32_t layer = kv->first_layer;
-    for (uint32_t left = i; left > 0 || !moe_config_attends(kv->config, layer); layer++)
-        left -= moe_config_attends(kv->config, layer);
+    for (uint32_t left = i; left > 0 || !moe_config_keeps_keys(kv->config, layer); layer++)
+        left -= moe_config_keeps_keys(kv->config, layer);
     return layer;
 }
 
 static const struct moe_kv_part *part_of(const struct moe_kv *kv, uint32_t layer)
 {
-    return lies_apart(kv, layer) ? &kv->windows : &kv->whole;
+    return lies_apart(kv, moe_config_keys_of(kv->config, layer)) ? &kv->windows : &kv->whole;
 }
 
 struct moe_kv_cells moe_kv_cells(const struct moe_kv *kv, uint32_t layer, uint32_t block,

@@ -106,7 +106,7 @@ static struct moe_layer_predictor *carve_predictor(struct moe_arena *arena,
         .recalls = moe_strategy_recalls(strategy),
         .batch = batch,
         .stride = moe_round_up(c->hidden, MOE_PANEL_ROWS),
-        .router_stride = moe_round_up(c->n_experts, MOE_PANEL_ROWS),
+        .router_stride = moe_router_stride(c),
         .n_moe = c->n_moe_layers,
     };
     p.depth = usable_depth(strategy, p.n_moe);

@@ -31,8 +31,11 @@ struct moe_layer {
     const float *attn_norm, *attn_norm_bias, *ffn_norm, *ffn_norm_bias;
     const float *attn_end_norm, *ffn_end_norm; /* where norms stand on both sides of blocks */
     const float *router_norm, *shared_norm, *shared_end_norm, *experts_end_norm; /* own_norms */
-    const float *scale;        /* of the stream behind the layer, [1] */
-    const float *expert_scale; /* [n_experts] */
+    const float *scale;                   /* of the stream behind the layer, [1] */
+    struct moe_mat embed_gate, embed_out; /* of its own embedding of a token (layer_embed) */
+    const float *embed_norm;
+    struct moe_mat experts_in, experts_out; /* with expert_dim */
+    const float *expert_scale;              /* [n_experts] */
     struct moe_mat q_down, q, k, v, kv_down, k_up, v_up, o;
     struct moe_mat index_q, index_k, index_weights; /* of a layer that chooses positions */
     const float *index_k_norm, *index_k_norm_bias;
@@ -66,11 +69,13 @@ struct moe_model {
     struct moe_pack *pack; /* owned */
     struct moe_config config;
     struct moe_tokenizer *tokenizer;
-    char *chat_template;                       /* Jinja source, "" when none */
-    struct moe_sampler_options sampling;       /* as its makers published it */
-    struct moe_layer *layers;                  /* [n_layers + n_ahead] */
-    struct moe_mat embed, head;                /* [vocab][hidden]; head is embed when tied */
-    struct moe_mat positions, extra_positions; /* [context_max][hidden] */
+    char *chat_template;                         /* Jinja source, "" when none */
+    struct moe_sampler_options sampling;         /* as its makers published it */
+    struct moe_layer *layers;                    /* [n_layers + n_ahead] */
+    struct moe_mat embed, head;                  /* [vocab][hidden]; head is embed when tied */
+    struct moe_mat positions, extra_positions;   /* [context_max][hidden] */
+    struct moe_mat layer_embed, layer_embed_mix; /* embeddings by layer */
+    const float *layer_embed_norm;
     const float *final_norm, *final_norm_bias; /* [hidden]; NULL where last_projection is there */
     struct moe_streams_mix last_mix;
     struct moe_mat last_projection;

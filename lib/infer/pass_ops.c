@@ -101,6 +101,16 @@ int moe_session_take_strategy(struct moe_session *s, const struct moe_strategy *
                         "strategy %s computes experts beside the device: it needs a second device "
                         "(--device test:SPEED,LINK rehearses one)",
                         strategy->name);
+    if (strategy->precalculate && c->expert_dim)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "strategy %s computes experts a layer early, which is not implemented for "
+                        "experts in a space of their own",
+                        strategy->name);
+    if (c->n_zero && (strategy->precalculate || strategy->prefer > 0 || strategy->gate_below > 0))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "strategy %s changes the router's choice, which is not implemented beside "
+                        "experts that give back what they take in",
+                        strategy->name);
     shape_pass(&s->pass, c, strategy);
     carve_work(&arena, c, &s->pass);
     arena = (struct moe_arena){.base = moe_alloc(arena.used, 1, err), .size = arena.used};
@@ -259,7 +269,7 @@ static int ask_provider(void *ctx, uint32_t layer, struct moe_err *err)
 {
     struct moe_session *s = ctx;
     struct moe_layer_request *r = &s->request;
-    s->phase->over_capacity += r->n_over;
+    s->phase->over_capacity += s->model->config.n_zero ? 0 : r->n_over;
     if (s->stages->grouped)
         s->stages->grouped(s, s->n_rows);
     for (uint32_t i = 0; i < s->n_rows; i++)
@@ -353,7 +363,7 @@ static int begin_on_host(void *ctx, const struct moe_host_work *work, struct moe
     const float *scales = work->early ? work->weights : r->scales + first;
     struct moe_host_job job = {
         .view = {.layer = work->layer, .expert = work->expert, .variant = work->variant},
-        .x = s->states.xn,
+        .x = s->states.expert_in ? s->states.expert_in : s->states.xn,
         .x_stride = stride,
         .rows = work->early ? NULL : r->rows + first,
         .scales = r->scales ? scales : NULL,

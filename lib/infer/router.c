@@ -200,11 +200,12 @@ static void share_values(float *p, uint32_t n)
 static void choose_by_values(const struct moe_config *c, const float *choice_bias, float *p,
                              float *scratch, uint32_t *chosen, float *weights)
 {
-    /* Large sigmoids are equal where their scores are not: Llama-4 and SmallThinker choose by
-     * scores. */
-    bool by_scores = c->weigh_inputs || (c->router_early && !choice_bias && !c->n_groups);
+    /* Large sigmoids are equal where their scores are not: Llama-4, SmallThinker and Kolibri choose
+     * by scores. */
+    bool by_scores =
+        c->weigh_inputs || c->choice_of_scores || (c->router_early && !choice_bias && !c->n_groups);
     if (by_scores)
-        choose_best(c, NULL, p, scratch, chosen, weights);
+        choose_best(c, c->choice_of_scores ? choice_bias : NULL, p, scratch, chosen, weights);
     for (uint32_t e = 0; e < c->n_experts; e++)
         p[e] = value_of(c, p[e]);
     if (!by_scores)
@@ -282,6 +283,44 @@ void moe_route_scores(const struct moe_config *c, const float *choice_bias, floa
 {
     choose[c->router_kind](c, choice_bias, p, scratch, chosen, weights);
     finish_weights(c, weights);
+}
+
+/* The best come first, in the order of their values. */
+static void insert_by_value(const float *values, uint32_t expert, uint32_t n, uint32_t *chosen)
+{
+    uint32_t at = n;
+    for (; at > 0 && (values[expert] > values[chosen[at - 1]] ||
+                      (values[expert] == values[chosen[at - 1]] && expert < chosen[at - 1]));
+         at--)
+        chosen[at] = chosen[at - 1];
+    chosen[at] = expert;
+}
+
+void moe_route_with_zeros(const struct moe_config *c, const float *choice_bias, float *p,
+                          float *scratch, struct moe_layer_request *r, uint32_t row)
+{
+    uint32_t n = c->n_experts + c->n_zero, best[MOE_MAX_TOP_K], n_real = 0;
+    uint64_t at = (uint64_t)row * c->top_k;
+    uint32_t *chosen = r->chosen + at;
+    float zero = 0;
+    moe_kern.softmax(p, n);
+    for (uint32_t e = 0; e < n; e++)
+        scratch[e] = choice_bias ? p[e] + choice_bias[e] : p[e];
+    moe_best(scratch, n, c->top_k, best);
+    for (uint32_t k = 0; k < c->top_k; k++) {
+        if (best[k] < c->n_experts)
+            insert_by_value(p, best[k], n_real++, chosen);
+        else
+            zero += p[best[k]];
+        scratch[best[k]] = -INFINITY;
+    }
+    if (n_real < c->top_k)
+        moe_best(scratch, c->n_experts, c->top_k - n_real, chosen + n_real);
+    for (uint32_t k = 0; k < c->top_k; k++) {
+        r->over[at + k] = k >= n_real;
+        r->passing[at + k] = k == n_real ? zero * c->routed_scale : 0;
+        r->weights[at + k] = k < n_real ? p[chosen[k]] * c->routed_scale : 0;
+    }
 }
 
 void moe_router_probabilities(const struct moe_config *c, float *p)
@@ -367,6 +406,8 @@ void moe_route_limit(struct moe_layer_request *r, const struct moe_config *c, ui
 {
     bool limited = c->expert_capacity && (prompts || moe_config_in_encoder(c, layer));
     r->n_over = 0;
+    for (uint64_t i = 0; c->n_zero && i < (uint64_t)n_rows * r->top_k; i++)
+        r->n_over += r->over[i];
     if (!limited)
         return;
     memset(r->over, 0, (uint64_t)n_rows * r->top_k);
@@ -462,7 +503,7 @@ void moe_router_grade(const struct moe_config *c, const float *choice_bias, floa
     choose[c->router_kind](c, choice_bias, p, scratch, chosen, weights);
     if (choice_bias || moe_router_is_single(c)) {
         for (uint32_t e = 0; moe_router_is_single(c) && e < c->n_experts; e++)
-            p[e] = value_of(c, scores[e]);
+            p[e] = c->choice_of_scores ? scores[e] : value_of(c, scores[e]);
         score_by_rank(c, rank_values(c, choice_bias, p, scratch), scores);
         by_weight = true;
     }

@@ -54,6 +54,12 @@ void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t r
  * n_experts]. */
 void moe_route_scores(const struct moe_config *c, const float *choice_bias, float *p,
                       float *scratch, uint32_t *chosen, float *weights);
+/* The same of a row of the request by a router that n_zero experts more stand behind, which give
+ * back what they take in: p and choice_bias have them too. The best of those not chosen take the
+ * places of zero experts that are, beyond their capacity: the rows pass the first of them with the
+ * weight of all zero experts. */
+void moe_route_with_zeros(const struct moe_config *c, const float *choice_bias, float *p,
+                          float *scratch, struct moe_layer_request *request, uint32_t row);
 /* Scores become what each expert would count among all of them, of sum 1: their softmax, or of a
  * sigmoid router each one's share of the sigmoids. A bias for the choice is no part of it. */
 void moe_router_probabilities(const struct moe_config *c, float *p);
@@ -116,7 +122,7 @@ void moe_route_tokens(const struct moe_model *model, uint32_t layer, const struc
 /* Floats from one row of routers' scores to the next. */
 static inline uint64_t moe_router_stride(const struct moe_config *c)
 {
-    return moe_round_up(c->n_experts ? c->n_experts : 1, MOE_PANEL_ROWS);
+    return moe_round_up(c->n_experts ? c->n_experts + c->n_zero : 1, MOE_PANEL_ROWS);
 }
 
 #endif

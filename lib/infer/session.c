@@ -62,8 +62,8 @@ static struct moe_request_shape request_shape(const struct moe_config *c,
                                       .batch = o->batch,
                                       .n_variants = o->n_variants,
                                       .weighs_inputs = c->weigh_inputs,
-                                      .limited = c->expert_capacity > 0,
-                                      .passes = c->overflow_passes};
+                                      .limited = c->expert_capacity > 0 || c->n_zero > 0,
+                                      .passes = c->overflow_passes || c->n_zero > 0};
 }
 
 /* Bytes of the request's and the pool's arrays; UINT64_MAX on overflow. */

@@ -143,6 +143,9 @@ struct moe_states {
     float *xn;         /* [batch][stride] normalized: inputs of attention, then of the gate */
     float *expert_out; /* [batch * top_k][stride] a row per activation, by slot_of */
     struct moe_inputs inputs; /* xn, prepared for products */
+    float *expert_in; /* [batch][stride] what routed experts take in: xn, or with expert_dim a
+                         product of it, prepared in narrow_inputs */
+    struct moe_inputs narrow_inputs;
 };
 
 /* What a session has of a source (infer/forward.h). */

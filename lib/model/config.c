@@ -14,6 +14,10 @@ void moe_config_init(struct moe_config *config)
     *config = (struct moe_config){
         .embed_scale = 1,
         .residual_scale = 1,
+        .stream_scale = 1,
+        .stream_magnitude = 2,
+        .latent_scale = 1,
+        .index_eps = 1e-6f,
         .logit_scale = 1,
         .routed_scale = 1,
         .moe_scale = 1,
@@ -55,7 +59,7 @@ void moe_config_number_layers(struct moe_config *c)
         l->recurrent_index = n.recurrent_index;
         l->state_index = n.state_index;
         n.moe_index += l->moe;
-        n.attention_index += moe_config_attends(c, i);
+        n.attention_index += moe_config_keeps_keys(c, i);
         n.recurrent_index += c->state_heads && l->recurrent;
         n.state_index += moe_config_keeps_state(c, i);
     }
@@ -258,12 +262,12 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
                               "of positions to choose",
                               name)
                    : MOE_OK;
-    if (!c->kv_rank || !c->q_rank || c->window || c->attn_sinks || c->state_heads ||
-        c->rope_original || c->positions != MOE_POSITIONS_ROTARY)
+    if (!c->kv_rank || !c->q_rank || c->window || c->state_heads || c->rope_original ||
+        c->positions != MOE_POSITIONS_ROTARY)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: an indexer that chooses positions is implemented for latent attention "
-                        "with low-rank queries and rotary positions, without windows, sinks, "
-                        "states and LongRoPE",
+                        "with low-rank queries and rotary positions, without windows, states and "
+                        "LongRoPE",
                         name);
     const struct range ranges[] = {
         {"the positions that an indexer chooses", c->index_top, 1, MOE_MAX_CONTEXT},
@@ -366,7 +370,7 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
     if (moe_config_count_layers(c, MOE_LAYER(recurrent)) == 0)
         return MOE_OK;
     bool short_conv = c->state_kind == MOE_STATE_CONV;
-    bool select = c->state_kind == MOE_STATE_SELECT;
+    bool select = c->state_kind == MOE_STATE_SELECT, fade = c->state_kind == MOE_STATE_FADE;
     uint32_t keys = short_conv ? 0 : 1;
     if (select && (c->state_heads != 1 || c->state_key_dim > MOE_MAX_SELECTED ||
                    (uint64_t)c->state_key_dim * c->state_value_dim > MAX_CONV_WEIGHTS))
@@ -391,8 +395,11 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
                         "%s: gates without a vector between, or a floor of decays of %g, expected "
                         "with KDA and at most 0",
                         name, (double)c->decay_floor);
-    if (c->state_kind == MOE_STATE_KDA && c->state_heads != c->state_key_heads)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: KDA needs as many key heads as heads", name);
+    if ((c->state_kind == MOE_STATE_KDA || fade) && c->state_heads != c->state_key_heads)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: KDA and lightning attention need as many key heads as heads", name);
+    if (fade && (c->conv_width != 1 || c->conv_bias))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: lightning attention has no convolution", name);
     if (c->state_keys_in_turn && c->state_kind != MOE_STATE_DELTA)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: heads that use key heads in turn are implemented for gated DeltaNet",
@@ -407,12 +414,40 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
                         moe_config_state_channels(c));
     if (c->n_encoder || c->prefix_lm || c->rope_original ||
         (c->positions != MOE_POSITIONS_ROTARY && c->positions != MOE_POSITIONS_NONE) ||
-        c->norm_kind != MOE_NORM_RMS || c->norm_place != MOE_NORM_BEFORE)
+        c->norm_kind != MOE_NORM_RMS ||
+        (c->norm_place != MOE_NORM_BEFORE && c->norm_place != MOE_NORM_STREAM))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: recurrent states are implemented beside attention with rotary "
                         "positions or none, and RMS norms before blocks",
                         name);
     return MOE_OK;
+}
+
+/* Embeddings by layer, and keys and values that layers share. */
+static int check_layer_embed(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    bool shares = moe_config_count_layers(c, MOE_LAYER(shares_keys)) > 0;
+    bool wide = moe_config_count_layers(c, MOE_LAYER(wide_ffn)) > 0;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint32_t of = moe_config_keys_of(c, i);
+        if (c->layers[i].shares_keys &&
+            !(moe_config_keeps_keys(c, of) && c->layers[of].windowed == c->layers[i].windowed))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: layer %" PRIu32 " has no earlier one whose keys it could share",
+                            name, i);
+    }
+    if ((c->layer_embed || wide) && (uint64_t)c->n_layers * c->layer_embed > MOE_MAX_DIM / 2)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: embeddings by layer of %" PRIu32 " are too wide",
+                        name, c->layer_embed);
+    return (shares || wide || c->layer_embed) &&
+                   (c->kv_rank || c->out_groups || c->n_encoder || c->prefix_lm || c->n_streams ||
+                    c->qkv_bias || c->n_ahead || c->parallel_blocks || c->state_heads ||
+                    c->norm_kind != MOE_NORM_RMS || c->n_experts > 0)
+               ? moe_fail(err, MOE_ERR_UNSUPPORTED,
+                          "%s: embeddings by layer and layers that share keys are implemented for "
+                          "dense decoders with ordinary attention, RMS norms and no biases",
+                          name)
+               : MOE_OK;
 }
 
 /* Local and global layers with different heads. */
@@ -460,6 +495,7 @@ static int check_mixing(const struct moe_config *c, const char *name, struct moe
     MOE_TRY(check_states(c, name, err));
     MOE_TRY(check_rope(c, name, err));
     MOE_TRY(check_stacks(c, name, err));
+    MOE_TRY(check_layer_embed(c, name, err));
     return check_global(c, name, err);
 }
 
@@ -478,6 +514,9 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
     const struct rule rules[] = {
         {c->n_groups && single && c->n_experts == c->n_groups, MOE_ERR_FORMAT,
          "groups of one expert: this router ranks them by their two best"},
+        {c->choice_of_scores && (c->router_kind != MOE_ROUTER_SIGMOID || c->n_groups),
+         MOE_ERR_UNSUPPORTED,
+         "a bias of scores used only to choose is implemented for sigmoids without groups"},
         {c->choice_bias && c->router_kind != MOE_ROUTER_SOFTMAX && !single, MOE_ERR_UNSUPPORTED,
          "a bias used only to choose is implemented for routers with a softmax or sigmoids"},
         {c->weigh_inputs && (c->expert_bias || c->expert_capacity || c->expert_scale ||
@@ -501,12 +540,11 @@ static int check_streams(const struct moe_config *c, const char *name, struct mo
 {
     if (c->n_streams == 0)
         return MOE_OK;
-    if (c->n_streams < 2 || c->stream_rounds == 0 || !(c->stream_eps > 0 && c->stream_eps < 1))
+    if (c->n_streams < 2 || !(c->stream_eps > 0 && c->stream_eps < 1))
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: %" PRIu32 " streams mixed by %" PRIu32
-                        " rounds with an epsilon of %g, expected at least 2 streams and 1 round, "
-                        "and an epsilon between 0 and 1",
-                        name, c->n_streams, c->stream_rounds, (double)c->stream_eps);
+                        "%s: %" PRIu32 " streams with an epsilon of %g, expected at least 2 "
+                        "streams and an epsilon between 0 and 1",
+                        name, c->n_streams, (double)c->stream_eps);
     if ((uint64_t)c->n_streams * c->hidden > MOE_MAX_DIM || c->n_encoder || c->prefix_lm ||
         c->norm_place != MOE_NORM_BEFORE || c->norm_kind != MOE_NORM_RMS || c->parallel_blocks ||
         c->router_early || c->own_norms || c->layer_scale || c->soft_bypass || c->n_ahead ||
@@ -558,10 +596,13 @@ static int check_halves(const struct moe_config *c, const char *name, struct moe
 {
     bool halves = moe_config_has_halves(c), both = c->norm_place == MOE_NORM_BOTH;
     bool plain = c->n_encoder == 0 && !c->prefix_lm && !halves; /* a decoder of whole layers */
+    bool stream = c->norm_place == MOE_NORM_STREAM;
     uint32_t n_attend = 0;
+    bool late_fits = !c->layers[c->n_layers - 1].moe;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct moe_layer_desc *l = &c->layers[i];
         n_attend += moe_config_attends(c, i);
+        late_fits &= i == 0 || !(l->moe && c->layers[i - 1].moe);
         if ((l->no_attention && (l->no_ffn || l->recurrent)) || (l->no_ffn && l->moe))
             return moe_fail(err, MOE_ERR_FORMAT, "%s: layer %" PRIu32 " both has and lacks a half",
                             name, i);
@@ -585,6 +626,36 @@ static int check_halves(const struct moe_config *c, const char *name, struct moe
          MOE_ERR_UNSUPPORTED,
          "a layer that drafts is implemented for decoders with experts, rotary positions and RMS "
          "norms before blocks"},
+        {stream ? !plain || c->router_early || c->own_norms || c->norm_kind != MOE_NORM_RMS
+                : c->stream_scale != 1,
+         MOE_ERR_UNSUPPORTED,
+         "a stream that becomes its norm, and its scale, are implemented for decoders with RMS "
+         "norms "
+         "whose layers have both halves, without routers of their own inputs"},
+        {c->moe_norm && (c->norm_place != MOE_NORM_BEFORE || c->norm_kind != MOE_NORM_RMS ||
+                         c->soft_bypass || c->parallel_blocks),
+         MOE_ERR_UNSUPPORTED,
+         "a norm behind experts is implemented for decoders with RMS norms before blocks"},
+        {c->expert_dim &&
+             (c->expert_dim > c->hidden || c->n_experts == 0 || c->own_norms || c->router_early ||
+              c->expert_capacity || c->expert_bias || c->weigh_inputs || c->n_encoder),
+         MOE_ERR_UNSUPPORTED,
+         "experts in a space of their own are implemented for one no wider than the stream, "
+         "without biases, norms and capacities of experts"},
+        {c->late_experts &&
+             !(plain && late_fits && c->norm_place == MOE_NORM_BEFORE &&
+               c->norm_kind == MOE_NORM_RMS && c->n_streams == 0 && c->n_ahead == 0 &&
+               !c->router_early && !c->parallel_blocks && !c->own_norms && !c->moe_norm &&
+               !c->layer_scale && !c->soft_bypass && c->moe_scale == 1 && c->residual_scale == 1),
+         MOE_ERR_UNSUPPORTED,
+         "late experts are implemented for decoders with RMS norms before blocks whose layers with "
+         "experts are each followed by one without"},
+        {c->n_zero && (c->router_kind != MOE_ROUTER_SOFTMAX || c->norm_topk || c->n_groups ||
+                       c->expert_capacity || c->weigh_inputs || c->expert_scale || c->expert_dim ||
+                       c->n_experts + (uint64_t)c->n_zero > MOE_MAX_EXPERTS),
+         MOE_ERR_UNSUPPORTED,
+         "experts that give back what they take in are implemented for routers with a softmax, "
+         "without groups, capacities and weights that are normalized"},
         {n_attend == 0, MOE_ERR_UNSUPPORTED,
          "models without a layer of attention are not implemented"},
         {halves && (c->n_encoder || c->norm_place != MOE_NORM_BEFORE), MOE_ERR_UNSUPPORTED,
@@ -623,8 +694,8 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         return moe_fail(err, MOE_ERR_FORMAT, "%s: the rotated width %" PRIu32 " is odd", name,
                         c->rope_dim);
     MOE_TRY(check_mixing(c, name, err));
-    const float scales[] = {c->embed_scale, c->residual_scale, c->logit_scale, c->routed_scale,
-                            c->attn_scale,  c->moe_scale,      c->value_scale};
+    const float scales[] = {c->embed_scale,  c->residual_scale, c->stream_scale, c->logit_scale,
+                            c->routed_scale, c->attn_scale,     c->moe_scale,    c->value_scale};
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
         if (!isfinite(scales[i]) || scales[i] == 0)
             return moe_fail(err, MOE_ERR_FORMAT,
@@ -682,6 +753,9 @@ int moe_config_check_gpu(const struct moe_config *c, const char *name, struct mo
         !c->rope_in_windows && !c->global_head_dim && !c->value_norm && c->value_scale == 1 &&
         !c->gate_by_head && !c->gate_softplus && !(c->attn_gate && c->kv_rank) &&
         c->decay_floor == 0 && (c->kv_rank || c->value_dim == c->head_dim) && !c->own_norms &&
+        !c->moe_norm && !c->expert_dim && !c->n_zero && !c->choice_of_scores && !c->late_experts &&
+        c->latent_scale == 1 && !c->layer_embed &&
+        !moe_config_count_layers(c, MOE_LAYER(shares_keys)) && c->state_kind != MOE_STATE_FADE &&
         !c->router_early && !c->parallel_blocks && c->norm_kind != MOE_NORM_CENTRED &&
         c->moe_scale == 1 && !c->expert_scale && !c->layer_scale && !c->dense_bias &&
         !moe_config_has_static(c, 0, c->n_layers) && !c->out_groups && !c->n_streams &&

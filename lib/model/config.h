@@ -42,6 +42,9 @@ struct moe_layer_desc {
     bool windowed; /* attention sees a sliding window */
     bool
         shares_choice; /* without an indexer: sees what the nearest earlier indexer chose (GLM-5) */
+    bool shares_keys;  /* sees the keys and values of the nearest earlier layer that has some and
+                          a window if it has (Gemma-4) */
+    bool wide_ffn;     /* its dense feed-forward is twice as wide */
     uint8_t compression;             /* enum moe_compression: what it sees beside its window */
     bool recurrent;                  /* a recurrent state in place of attention */
     bool no_attention;               /* half a layer: a feed-forward only (Nemotron-H) */
@@ -83,16 +86,19 @@ struct moe_config {
     float norm_eps;
     float embed_scale;    /* of an embedded token */
     float residual_scale; /* of the outputs of attention and feed-forward */
+    float stream_scale;   /* of MOE_NORM_STREAM */
     float logit_scale;
     float logit_cap; /* logits become cap * tanh(logit / cap); 0: no cap */
     bool tied_head;  /* the output head is the embedding */
     bool head_bias;
     /* Hyper-connections (DeepSeek-V4): n_streams residual streams. A block reads a mixture of them
-     * and writes to each; a matrix made doubly stochastic in stream_rounds rounds mixes them. 0:
-     * one plain stream. */
+     * and writes to each, stream_magnitude times a gate; a matrix made doubly stochastic in
+     * stream_rounds rounds mixes them, or with 0 rounds nothing does (Hy4). 0: one plain stream. */
     uint32_t n_streams, stream_rounds;
-    float stream_eps;
-    bool layer_scale; /* the stream is multiplied by a number after each layer */
+    float stream_eps, stream_magnitude;
+    uint32_t layer_embed; /* width of the embedding of a token that each layer has for itself
+                             (Gemma-4 E2B); 0: none */
+    bool layer_scale;     /* the stream is multiplied by a number after each layer */
 
     /* ---- Attention ---- */
 
@@ -140,13 +146,15 @@ struct moe_config {
      * rope_dim plus the part that does not rotate. kv_rank and value_dim are multiples of 16. */
     uint32_t kv_rank; /* 0: ordinary attention */
     uint32_t q_rank; /* queries are projected from a normalized vector of this width; 0: directly */
-    float latent_eps; /* of both vectors' norms; 0: norm_eps */
+    float latent_eps;   /* of both vectors' norms; 0: norm_eps */
+    float latent_scale; /* of the normalized vector of kv_rank */
     /* Sparse attention (DeepSeek-V3.2): a row sees the index_top positions that its layer's indexer
      * scores highest (infer/cpu_sparse.c). The indexer has index_heads queries, projected from the
      * vector of q_rank, and one key a position, both of index_dim values whose first rope_dim
      * rotate. */
     uint32_t index_top; /* 0: rows see all positions */
     uint32_t index_heads, index_dim;
+    float index_eps; /* of the norm of its keys */
 
     /* Compressed attention (DeepSeek-V4): one normalized vector is key and value of all heads.
      * Queries are projected from a normalized vector of q_rank and divided, head by head, by their
@@ -172,7 +180,9 @@ struct moe_config {
      * MOE_STATE_SELECT: one head; only values are convolved, and keys, queries and the step of each
      * value (through a vector of state_step_rank) are projected from them.
      * MOE_STATE_CONV: one head of hidden values, no keys: the product of two projections is
-     * convolved and multiplied by a third. */
+     * convolved and multiplied by a third.
+     * MOE_STATE_FADE: no convolution; queries, keys and values are silu of their products, outputs
+     * have a norm over all heads (its epsilon latent_eps), then gates. */
     enum moe_state_kind state_kind;
     uint32_t state_heads, state_key_heads, state_key_dim, state_value_dim, conv_width;
     uint32_t state_step_rank;
@@ -217,6 +227,13 @@ struct moe_config {
     uint32_t n_experts;          /* per MoE layer; 0: a dense model */
     uint32_t top_k;
     uint32_t expert_ff; /* width of an expert */
+    /* What routed experts take in and put out (Nemotron-3-Super): a product of their input, and a
+     * product of their sum is added to the stream. 0: both are the stream's. */
+    uint32_t expert_dim;
+    /* Experts behind the n_experts that give back what they take in (LongCat-Flash). What routed
+     * experts put out may be late: it is added to the stream behind the next layer. */
+    uint32_t n_zero;
+    bool late_experts;
     enum moe_act_kind expert_act;
     float act_alpha, act_limit; /* of MOE_ACT_SWIGLU_CLAMPED; _LIMITED has a limit only */
     bool expert_bias;           /* gate, up and down have biases */
@@ -226,6 +243,7 @@ struct moe_config {
     bool own_norms; /* router, shared and routed experts have a norm each of what they take in (the
                        router's scaled by 1 / sqrt(hidden)), and shared and routed ones of what
                        they put out (Gemma-4) */
+    bool moe_norm;  /* their sum has a norm of its own, other blocks' outputs none (A.X-K1) */
     bool soft_bypass; /* tanh(bypass . x) is added to a MoE layer's output (GPTSAN) */
 
     /* ---- Router ---- */
@@ -236,6 +254,7 @@ struct moe_config {
                           parallel_blocks, under theirs: experts are known before attention */
     bool choice_bias;  /* a number per expert is added where experts and groups are chosen, not in
                           the weights (DeepSeek-V3's load balancing) */
+    bool choice_of_scores; /* ... to scores, not to sigmoids of them (Kolibri) */
     /* Only experts of the top_groups best of n_groups equal groups are candidates; a group is as
      * good as its best expert, or with MOE_ROUTER_SIGMOID as its best two. 0: no groups. */
     uint32_t n_groups, top_groups;
@@ -310,6 +329,20 @@ static inline uint32_t moe_config_stack_end(const struct moe_config *c, uint32_t
 static inline bool moe_config_attends(const struct moe_config *c, uint32_t layer)
 {
     return !(c->state_heads && c->layers[layer].recurrent) && !c->layers[layer].no_attention;
+}
+
+/* Whether it keeps some of its own, and the layer whose keys and values it sees. */
+static inline bool moe_config_keeps_keys(const struct moe_config *c, uint32_t layer)
+{
+    return moe_config_attends(c, layer) && !c->layers[layer].shares_keys;
+}
+static inline uint32_t moe_config_keys_of(const struct moe_config *c, uint32_t layer)
+{
+    uint32_t of = layer;
+    while (of > 0 && layer < c->n_layers && c->layers[layer].shares_keys &&
+           !(moe_config_keeps_keys(c, of) && c->layers[of].windowed == c->layers[layer].windowed))
+        of--;
+    return of;
 }
 
 /* Whether a text can go on only from its last token: the layer keeps a recurrent state, or the
@@ -455,7 +488,7 @@ static inline uint32_t moe_config_state_channels(const struct moe_config *c)
 /* Values of a row between layers, in all its streams. */
 static inline uint32_t moe_config_state_width(const struct moe_config *c)
 {
-    return c->hidden * (c->n_streams ? c->n_streams : 1);
+    return c->hidden * (c->n_streams ? c->n_streams : c->late_experts ? 2 : 1);
 }
 
 /* Whether the token ends an answer. */
@@ -468,6 +501,12 @@ static inline bool moe_config_is_eos(const struct moe_config *c, uint32_t id)
 }
 
 /* ---- Checks and JSON ---- */
+
+/* The width of what a routed expert takes in and puts out. */
+static inline uint32_t moe_config_expert_dim(const struct moe_config *c)
+{
+    return c->expert_dim ? c->expert_dim : c->hidden;
+}
 
 /* Refuses values out of range and members that disagree (heads that do not divide, top_k above
  * n_experts, ...). `name` begins the error. */

@@ -21,9 +21,10 @@ static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemix
 static const char *const act_names[] = {
     "swiglu",         "swiglu-clamped", "geglu", "reglu", "swiglu-limited",
     "swiglu-clipped", "relu",           "silu",  "relu2", NULL};
-static const char *const norm_places[] = {"before", "after", "both", NULL};
+static const char *const norm_places[] = {"before", "after", "both", "stream", NULL};
 static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
-static const char *const state_names[] = {"delta", "convolution", "kda", "scan", "select", NULL};
+static const char *const state_names[] = {"delta",  "convolution", "kda", "scan",
+                                          "select", "fade",        NULL};
 
 #define FIELD(key, kind, optional, max, choices)                                                   \
     {                                                                                              \
@@ -50,6 +51,7 @@ static const struct moe_config_field fields[] = {
     NEEDED(norm_eps, MOE_FIELD_FLOAT),
     OPTIONAL(embed_scale, MOE_FIELD_FLOAT),
     OPTIONAL(residual_scale, MOE_FIELD_FLOAT),
+    OPTIONAL(stream_scale, MOE_FIELD_FLOAT),
     OPTIONAL(logit_scale, MOE_FIELD_FLOAT),
     OPTIONAL(logit_cap, MOE_FIELD_FLOAT),
     NEEDED(tied_head, MOE_FIELD_BOOL),
@@ -73,6 +75,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(stream_rounds, MOE_MAX_DIM),
     OPTIONAL(stream_eps, MOE_FIELD_FLOAT),
     OPTIONAL(sinks_in_windows, MOE_FIELD_BOOL),
+    OPTIONAL(stream_magnitude, MOE_FIELD_FLOAT),
     OPTIONAL(attn_gate, MOE_FIELD_BOOL),
     OPTIONAL(gate_by_head, MOE_FIELD_BOOL),
     OPTIONAL(gate_softplus, MOE_FIELD_BOOL),
@@ -104,9 +107,11 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
     OPTIONAL_U32(q_rank, MOE_MAX_DIM),
     OPTIONAL(latent_eps, MOE_FIELD_FLOAT),
+    OPTIONAL(latent_scale, MOE_FIELD_FLOAT),
     OPTIONAL_U32(index_top, MOE_MAX_CONTEXT),
     OPTIONAL_U32(index_heads, MOE_MAX_HEADS),
     OPTIONAL_U32(index_dim, MOE_MAX_HEAD_DIM),
+    OPTIONAL(index_eps, MOE_FIELD_FLOAT),
     CHOICE(positions, position_names),
     OPTIONAL_U32(n_buckets, MOE_MAX_BUCKETS),
     OPTIONAL_U32(bucket_distance, MOE_MAX_CONTEXT),
@@ -122,6 +127,9 @@ static const struct moe_config_field fields[] = {
     NEEDED_U32(n_experts, MOE_MAX_EXPERTS),
     NEEDED_U32(top_k, MOE_MAX_TOP_K),
     NEEDED_U32(expert_ff, MOE_MAX_DIM),
+    OPTIONAL_U32(expert_dim, MOE_MAX_DIM),
+    OPTIONAL_U32(n_zero, MOE_MAX_EXPERTS),
+    OPTIONAL(late_experts, MOE_FIELD_BOOL),
     CHOICE(expert_act, act_names),
     OPTIONAL(act_alpha, MOE_FIELD_FLOAT),
     OPTIONAL(act_limit, MOE_FIELD_FLOAT),
@@ -133,11 +141,14 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(router_bias, MOE_FIELD_BOOL),
     OPTIONAL(router_early, MOE_FIELD_BOOL),
     OPTIONAL(choice_bias, MOE_FIELD_BOOL),
+    OPTIONAL(choice_of_scores, MOE_FIELD_BOOL),
     OPTIONAL_U32(expert_capacity, MOE_MAX_CONTEXT),
     OPTIONAL(overflow_passes, MOE_FIELD_BOOL),
     OPTIONAL(own_norms, MOE_FIELD_BOOL),
+    OPTIONAL(moe_norm, MOE_FIELD_BOOL),
     OPTIONAL(expert_scale, MOE_FIELD_BOOL),
     OPTIONAL(layer_scale, MOE_FIELD_BOOL),
+    OPTIONAL_U32(layer_embed, MOE_MAX_DIM),
     OPTIONAL(soft_bypass, MOE_FIELD_BOOL),
     NEEDED(norm_topk, MOE_FIELD_BOOL),
     OPTIONAL(static_weighed, MOE_FIELD_BOOL),
@@ -161,6 +172,8 @@ static const struct layer_list {
     {"windowed_layers", MOE_LAYER(windowed), 1},
     {"recurrent_layers", MOE_LAYER(recurrent), 1},
     {"sharing_layers", MOE_LAYER(shares_choice), 1},
+    {"key_sharing_layers", MOE_LAYER(shares_keys), 1},
+    {"wide_ffn_layers", MOE_LAYER(wide_ffn), 1},
     {"compressing_layers", MOE_LAYER(compression), MOE_COMPRESS_ALL},
     {"choosing_layers", MOE_LAYER(compression), MOE_COMPRESS_CHOSEN},
     {"no_attention_layers", MOE_LAYER(no_attention), 1},

@@ -195,6 +195,46 @@ static const struct moe_source_names gpt_oss_names = {
                [MOE_E_UP_BIAS] = MOE_PART(L "mlp.experts.gate_up_proj_bias", ODD),
                [MOE_E_DOWN_BIAS] = MOE_PART(L "mlp.experts.down_proj_bias", EXPERT)},
 };
+static const struct moe_source_names flint_names = {
+    .dense = {[MOE_T_SINKS] = MOE_ALL(L "self_attn.softmax_offset"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_expert.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_expert.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_expert.down_proj.weight")},
+};
+#define BLOCK "transformer.blocks.%u."
+static const struct moe_source_names dbrx_names = {
+    .dense = {[MOE_T_EMBED] = MOE_ALL("transformer.wte.weight"),
+              [MOE_T_FINAL_NORM] = MOE_ALL("transformer.norm_f.weight"),
+              [MOE_T_ATTN_NORM] = MOE_ALL(BLOCK "norm_attn_norm.norm_1.weight"),
+              [MOE_T_Q] = MOE_PART(BLOCK "norm_attn_norm.attn.Wqkv.weight", ATTENTION),
+              [MOE_T_K] = MOE_PART(BLOCK "norm_attn_norm.attn.Wqkv.weight", ATTENTION),
+              [MOE_T_V] = MOE_PART(BLOCK "norm_attn_norm.attn.Wqkv.weight", ATTENTION),
+              [MOE_T_O] = MOE_ALL(BLOCK "norm_attn_norm.attn.out_proj.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(BLOCK "norm_attn_norm.norm_2.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(BLOCK "ffn.router.layer.weight")},
+    .expert = {[MOE_E_GATE] = MOE_PART(BLOCK "ffn.experts.mlp.w1", EXPERT),
+               [MOE_E_UP] = MOE_PART(BLOCK "ffn.experts.mlp.v1", EXPERT),
+               [MOE_E_DOWN] = PART_COLUMNS(BLOCK "ffn.experts.mlp.w2", EXPERT)},
+};
+#undef BLOCK
+static const struct moe_source_names dbrx_gguf_names = {
+    .dense = {[MOE_T_Q] = MOE_PART(B "attn_qkv.weight", ATTENTION),
+              [MOE_T_K] = MOE_PART(B "attn_qkv.weight", ATTENTION),
+              [MOE_T_V] = MOE_PART(B "attn_qkv.weight", ATTENTION),
+              [MOE_T_FFN_NORM] = MOE_ALL(B "attn_output_norm.weight")},
+};
+/* All experts of a layer in two tensors, transposed. */
+static const struct moe_source_names aria_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight")},
+    .expert = {[MOE_E_GATE] = PART_COLUMNS(L "mlp.experts.fc1.weight", FIRST_HALF),
+               [MOE_E_UP] = PART_COLUMNS(L "mlp.experts.fc1.weight", SECOND_HALF),
+               [MOE_E_DOWN] = PART_COLUMNS(L "mlp.experts.fc2.weight", EXPERT)},
+};
+static const struct moe_source_names aria_newer_names = {
+    .expert = {[MOE_E_GATE] = PART_COLUMNS(L "mlp.experts.gate_up_proj", FIRST_HALF),
+               [MOE_E_UP] = PART_COLUMNS(L "mlp.experts.gate_up_proj", SECOND_HALF),
+               [MOE_E_DOWN] = PART_COLUMNS(L "mlp.experts.down_proj", EXPERT)},
+};
 
 static const struct moe_family softmax_families[] = {
     /* Qwen2-MoE: Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B and models like them. Softmax over all experts,
@@ -243,6 +283,71 @@ static const struct moe_family softmax_families[] = {
                .in_text_config = true},
         .gguf = {.arch = "qwen3vlmoe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
         .tensors[MOE_NAMING_HF].names = {&qwen3_vl_names},
+    },
+    /* Qwen3-Omni: 30B-A3B, the part that reads and writes text. Computes as Qwen3-MoE; GGUF files
+     * call it qwen3vlmoe. */
+    {
+        .name = "qwen3_omni_moe_text",
+        .also = "qwen3_omni_moe|qwen3_omni_moe_thinker",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.settings = SETTINGS(CONTEXT(32768), SET(n_kv_heads, 4), DENSE_FF, EXPERTS(128),
+                                    TOP_K(8), KEY("moe_intermediate_size", expert_ff, 768),
+                                    KEY("norm_topk_prob", norm_topk, true), ATTENTION_BIAS(false)),
+               .rope_theta = 1e6,
+               .expert_layers = MOE_LAYERS_STEP,
+               .in_text_config = true},
+    },
+    /* Flint. Qwen3's attention with sinks, global layers without positions; sigmoids without a bias
+     * for the choice; a shared expert. A function, because the kinds of layers have defaults. */
+    {
+        .name = "flint",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD), SET(router_kind, MOE_ROUTER_SIGMOID),
+                              SET(attn_sinks, true), SET(rope_in_windows, true)),
+        .hf = {.settings =
+                   SETTINGS(CONTEXT(262144), SET(n_kv_heads, 4), SET(head_dim, 128), DENSE_FF,
+                            EXPERTS(256), TOP_K(6), KEY("moe_intermediate_size", expert_ff, 512),
+                            KEY("shared_expert_intermediate_size", shared_ff, 1024),
+                            KEY("norm_topk_prob", norm_topk, true), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_STEP,
+               .windows = {MOE_WINDOW_ALL, 513, .listed = true},
+               .own = family_flint_hf},
+        .tensors[MOE_NAMING_HF].names = {&flint_names},
+    },
+    /* DBRX: norms that subtract the mean, queries, keys and values in one clipped matrix, the rows
+     * of all experts of a layer in one tensor. A function, because attention and experts have
+     * objects of their own. */
+    {
+        .name = "dbrx",
+        .constants =
+            SETTINGS(SET(norm_kind, MOE_NORM_CENTRED), SET(norm_eps, 1e-5), SET(norm_topk, true)),
+        .hf = {.own_keys = true,
+               .only = ONLY({"tie_word_embeddings", "false"}),
+               .settings = SETTINGS(NEED("d_model", hidden), NEED("n_heads", n_heads),
+                                    NEED("n_layers", n_layers), NEED("vocab_size", vocab),
+                                    KEY("max_seq_len", context_max, 2048)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_dbrx_hf},
+        .gguf = {.arch = "dbrx"},
+        .tensors =
+            {[MOE_NAMING_HF].names = {&dbrx_names}, [MOE_NAMING_GGUF].names = {&dbrx_gguf_names}},
+    },
+    /* Aria: the part that reads text. Llama's attention, shared experts beside others that are
+     * chosen by score. */
+    {
+        .name = "aria_text",
+        .also = "aria",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX)),
+        .hf = {.only = ONLY({"mlp_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(2048), EXPERT_FF, KEY("moe_num_experts", n_experts, 8),
+                                    KEY("moe_topk", top_k, 2), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .shared_key = "moe_num_shared_experts",
+               .n_shared = 2,
+               .in_text_config = true},
+        .tensors[MOE_NAMING_HF].names = {&aria_names, &aria_newer_names},
     },
     /* Mixtral: 8x7B, 8x22B. Softmax over all experts, the chosen weights divided by their sum. */
     {
@@ -502,6 +607,56 @@ static const struct moe_source_names v4_gguf_names = {
               [MOE_T_O] = MOE_ALL(B "attn_output_b.weight")},
 };
 
+/* Names as published; others, in memory, are the usual ones. */
+static const struct moe_source_names hy_v4_names = {
+    .dense = {[MOE_T_SINKS] = MOE_ALL(L "self_attn.learnable_sink_param"),
+              [MOE_T_ATTN_GATE] = MOE_ALL(L "self_attn.linear_gate.weight"),
+              [MOE_T_ATTN_MIX] = MOE_ALL(L "hc_attn_layer.hc_pre.hc_fn"),
+              [MOE_T_ATTN_MIX_BIAS] = MOE_ALL(L "hc_attn_layer.hc_pre.hc_base"),
+              [MOE_T_ATTN_MIX_SCALE] = MOE_ALL(L "hc_attn_layer.hc_pre.hc_scale"),
+              [MOE_T_FFN_MIX] = MOE_ALL(L "hc_mlp_layer.hc_pre.hc_fn"),
+              [MOE_T_FFN_MIX_BIAS] = MOE_ALL(L "hc_mlp_layer.hc_pre.hc_base"),
+              [MOE_T_FFN_MIX_SCALE] = MOE_ALL(L "hc_mlp_layer.hc_pre.hc_scale"),
+              [MOE_T_LAST_MIX] = MOE_ALL("model.hc_head.hc_head_fn"),
+              [MOE_T_LAST_MIX_BIAS] = MOE_ALL("model.hc_head.hc_head_base"),
+              [MOE_T_LAST_MIX_SCALE] = MOE_ALL("model.hc_head.hc_head_scale")},
+    .expert = {[MOE_E_GATE] = MOE_PART(L "mlp.experts.gate_up_proj", FIRST_HALF),
+               [MOE_E_UP] = MOE_PART(L "mlp.experts.gate_up_proj", SECOND_HALF),
+               [MOE_E_DOWN] = MOE_PART(L "mlp.experts.down_proj", EXPERT)},
+};
+static const struct moe_source_names hy_v4_newer_names = {
+    .dense = {[MOE_T_ATTN_GATE] = MOE_ALL(L "self_attn.gate_proj.weight")},
+};
+static const struct moe_source_names hy_v4_gguf_names = {
+    .dense = {[MOE_T_ATTN_GATE] = MOE_ALL(B "attn_gate.weight")},
+};
+
+/* Two layers in one: attention and feed-forward of each by number, experts once. */
+static const struct moe_source_names longcat_names = {
+    .dense = {[MOE_T_ATTN_NORM] = MOE_ALL(L "input_layernorm.%u.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(L "post_attention_layernorm.%u.weight"),
+              [MOE_T_Q_DOWN] = MOE_ALL(L "self_attn.%u.q_a_proj.weight"),
+              [MOE_T_Q_DOWN_NORM] = MOE_ALL(L "self_attn.%u.q_a_layernorm.weight"),
+              [MOE_T_Q] = MOE_ALL(L "self_attn.%u.q_b_proj.weight"),
+              [MOE_T_KV_DOWN] = MOE_ALL(L "self_attn.%u.kv_a_proj_with_mqa.weight"),
+              [MOE_T_KV_DOWN_NORM] = MOE_ALL(L "self_attn.%u.kv_a_layernorm.weight"),
+              [MOE_T_K_UP] = MOE_PART(L "self_attn.%u.kv_b_proj.weight", KEYS),
+              [MOE_T_V_UP] = MOE_PART(L "self_attn.%u.kv_b_proj.weight", VALUES),
+              [MOE_T_O] = MOE_ALL(L "self_attn.%u.o_proj.weight"),
+              [MOE_T_GATE] = MOE_ALL(L "mlps.%u.gate_proj.weight"),
+              [MOE_T_UP] = MOE_ALL(L "mlps.%u.up_proj.weight"),
+              [MOE_T_DOWN] = MOE_ALL(L "mlps.%u.down_proj.weight"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlps.%u.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlps.%u.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlps.%u.down_proj.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "mlp.router.classifier.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.router.e_score_correction_bias")},
+};
+
+static const struct moe_source_names axk1_names = {
+    .dense = {[MOE_T_FFN_END_NORM] = MOE_ALL(L "post_mlp_layernorm.weight")},
+};
+
 static const struct moe_family deepseek_families[] = {
     /* DeepSeekMoE-16B, as in the code published with it. Ordinary attention, a dense first layer,
      * fine-grained experts and shared ones. */
@@ -515,6 +670,26 @@ static const struct moe_family deepseek_families[] = {
                .expert_layers = MOE_LAYERS_AFTER},
         .gguf = {.arch = "deepseek", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
         .tensors[MOE_NAMING_GGUF].paired = true,
+    },
+    /* DeepSeek-OCR-2: the part that reads and writes text. DeepSeekMoE with DeepSeek-V2's groups.
+     */
+    {
+        .name = "deepseek_ocr2_text",
+        .also = "deepseek_ocr2",
+        .hf = {.only = ONLY({"scoring_func", "softmax"}, {"norm_topk_prob", "false"},
+                            {"mlp_bias", "false"}),
+               .settings =
+                   SETTINGS(CONTEXT(2048), DENSE_FF, KEY("n_routed_experts", n_experts, 64),
+                            TOP_K(0), KEY("moe_intermediate_size", expert_ff, 1407), GROUPS(0, 0),
+                            KEY("routed_scaling_factor", routed_scale, 0), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 2,
+               .in_text_config = true,
+               .own = family_topk_method_hf},
+        .gguf = {.arch = "deepseek2-ocr",
+                 .settings = SETTINGS(GGUF_NORM_TOPK(false)),
+                 .own = family_deepseek_ocr_gguf},
     },
     /* DeepSeek-V2, V2-Lite, Coder-V2: MLA with YaRN, DeepSeekMoE's experts, chosen within the best
      * groups. Where the published code and the public class differ, only the value with which both
@@ -551,6 +726,44 @@ static const struct moe_family deepseek_families[] = {
                  .settings = SETTINGS(LATENT_GGUF),
                  .own = family_deepseek_v3_gguf},
         .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* A.X-K1: DeepSeek-V3 with a norm behind experts, without a bias for the choice. Published
+     * files have such norms in dense layers too, where they do nothing. */
+    {
+        .name = "axk1",
+        .also = "AXK1",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_SIGMOID), SET(latent_eps, 1e-6),
+                              SET(moe_norm, true)),
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"scoring_func", "sigmoid"},
+                            {"rope_interleave", "true"}),
+               .settings =
+                   SETTINGS(CONTEXT(32768), DENSE_FF, ROUTED_EXPERTS(192, 8, 2048, true, 2.5),
+                            LATENT(1536, 512, 128, 64, 128), GROUPS(8, 4)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .own = family_deepseek_v3_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&axk1_names},
+                                   .ignored = {L "post_mlp_layernorm.weight"},
+                                   .paired = true},
+    },
+    /* Sarvam-105B: DeepSeek-V3 in one group, with names of keys of its own. */
+    {
+        .name = "sarvam_mla",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {.only = ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"},
+                            {"mlp_bias", "false"}),
+               .settings =
+                   SETTINGS(CONTEXT(4096), DENSE_FF, ROUTED_EXPERTS(128, 8, 2048, true, 2.5),
+                            EXPERTS(0), LATENT(0, 512, 128, 64, 128), GROUPS(1, 1)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .shared_key = "num_shared_experts",
+               .own = family_deepseek_v3_hf},
+        .tensors[MOE_NAMING_HF].paired = true,
     },
     /* DeepSeek-V3.2: DeepSeek-V3 with sparse attention. The indexer's queries and keys rotate as
      * halves. */
@@ -668,6 +881,74 @@ static const struct moe_family deepseek_families[] = {
                  .own = family_mistral4_gguf},
         .tensors = {[MOE_NAMING_HF].paired = true, [MOE_NAMING_GGUF].paired = true},
     },
+    /* LongCat-Flash: layers of two, each with latent attention and a feed-forward; experts beside
+     * the first feed-forward, whose outputs are added behind the second one, and experts that give
+     * back what they take in. */
+    {
+        .name = "longcat_flash",
+        .constants =
+            SETTINGS(SET(choice_bias, true), SET(late_experts, true), SET(latent_eps, 1e-6)),
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"router_bias", "false"},
+                            {"zero_expert_type", "identity"}, {"attention_method", "MLA"},
+                            {"norm_topk_prob", "false"}, {"hidden_act", "silu"},
+                            {"mla_scale_q_lora", "true"}, {"mla_scale_kv_lora", "true"}),
+               .settings = SETTINGS(
+                   NEED("num_layers", n_layers), NEED("hidden_size", hidden),
+                   NEED("vocab_size", vocab), NEED("num_attention_heads", n_heads),
+                   KEY("max_position_embeddings", context_max, 131072),
+                   KEY("rms_norm_eps", norm_eps, 1e-5), KEY("tie_word_embeddings", tied_head, 0),
+                   KEY("ffn_hidden_size", dense_ff, 12288),
+                   KEY("ffn_hidden_size", shared_ff, 12288),
+                   KEY("n_routed_experts", n_experts, 512), KEY("zero_expert_num", n_zero, 256),
+                   KEY("moe_topk", top_k, 12), KEY("expert_ffn_hidden_size", expert_ff, 2048),
+                   KEY("routed_scaling_factor", routed_scale, 6), LATENT(1536, 512, 128, 64, 128)),
+               .own_keys = true,
+               .rope_theta = 1e7,
+               .own = family_longcat_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&longcat_names},
+                                   .ignored = {"model.mtp.*"},
+                                   .paired = true,
+                                   .in_halves = true},
+    },
+    /* Hy4: GLM-5 with gates and sinks of attention, indexers whose last values rotate, and streams
+     * that only blocks mix. Published files have num_key_value_heads 8, which nothing reads. Values
+     * that rotate are pairs, as vLLM and llama.cpp have it; transformers' class takes the same rows
+     * for halves. */
+    {
+        .name = "hy_v4",
+        .constants = SETTINGS(LATENT_SIGMOIDS, SET(attn_sinks, true), SET(attn_gate, true),
+                              SET(expert_act, MOE_ACT_SWIGLU_LIMITED)),
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"scoring_func", "sigmoid"},
+                            {"gated_mla", "true"}, {"gating_type", "elementwise"},
+                            {"learnable_sink", "true"}, {"enable_ihc", "true"}),
+               .settings = SETTINGS(CONTEXT(262144), SET(norm_eps, 1e-5), DENSE_FF,
+                                    ROUTED_EXPERTS(256, 8, 768, true, 2.827),
+                                    LATENT(1536, 512, 192, 64, 256), GROUPS(1, 1), INDEXER(16),
+                                    KEY("hc_mult", n_streams, 4), KEY("hc_eps", stream_eps, 1e-6),
+                                    KEY("hc_magnitude", stream_magnitude, 2),
+                                    KEY("swiglu_limit", act_limit, 10)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .own = family_hy_v4_hf},
+        .gguf = {.arch = "hy_v4",
+                 .sigmoid = true,
+                 .settings =
+                     SETTINGS(LATENT_GGUF, INDEXER_GGUF, NEED("hyper_connection.count", n_streams),
+                              NEED("hyper_connection.epsilon", stream_eps),
+                              NEED("hyper_connection.magnitude", stream_magnitude)),
+                 .own = family_hy_v4_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&hy_v4_names, &hy_v4_newer_names},
+                                       .ignored = {"model.mtp_layers.*"},
+                                       .paired = true,
+                                       .index_paired = true,
+                                       .index_last = true},
+                    [MOE_NAMING_GGUF] = {.names = {&hy_v4_gguf_names},
+                                         .paired = true,
+                                         .index_paired = true,
+                                         .index_last = true}},
+    },
     /* GLM-4.7-Flash: DeepSeek-V3 with other widths and one group. GGUF files call it deepseek2 and
      * may not mention sigmoids. */
     {
@@ -706,6 +987,42 @@ static const struct moe_family deepseek_families[] = {
                  .qk_norm = MOE_QK_NORM_HEAD},
         .tensors[MOE_NAMING_GGUF].names = {&placed_norm_names},
     },
+    /* GLM-4.5V, 4.6V: the part that reads and writes text, which is GLM-4.5 without norms of
+     * queries and keys; in a text, all sections of its rotary settings have the same position. */
+    {
+        .name = "glm4v_moe_text",
+        .also = "glm4v_moe",
+        .constants = SETTINGS(SIGMOIDS),
+        .hf = {.only = ONLY(SIGMOIDS_ONLY, {"use_qk_norm", "false"}),
+               .settings = SETTINGS(CONTEXT(65536), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    DENSE_FF, ROUTED_EXPERTS(128, 8, 1408, true, 1), GROUPS(1, 1),
+                                    KEY("attention_bias", qkv_bias, true)),
+               .rope_theta = 1e4,
+               .partial_rotary = 0.5,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .in_text_config = true},
+    },
+    /* Sarvam-30B: GLM-4.5 whose heads rotate whole, with Ling's names. */
+    {
+        .name = "sarvam_moe",
+        .constants = SETTINGS(SIGMOIDS, SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.only = ONLY(SIGMOIDS_ONLY, {"attention_bias", "false"}, {"use_qkv_bias", "false"},
+                            {"use_bias", "false"}, {"score_function", "sigmoid"},
+                            {"moe_router_enable_expert_bias", "true"}, {"norm_head", "false"}),
+               .settings =
+                   SETTINGS(CONTEXT(131072), SET(n_kv_heads, 4), SET(head_dim, 64), DENSE_FF,
+                            ROUTED_EXPERTS(128, 6, 1024, true, 2.5), EXPERTS(0), GROUPS(1, 1)),
+               .rope_theta = 8e6,
+               .partial_rotary = 1,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .shared_key = "num_shared_experts",
+               .own = family_sigmoid_hf},
+        .tensors[MOE_NAMING_HF].names = {&bailing_names},
+    },
     /* Solar Open: Llama's attention, DeepSeek-V3's router, experts in every layer. GGUF files call
      * it glm4moe, from which it differs by having no norms of queries and keys. */
     {
@@ -720,6 +1037,22 @@ static const struct moe_family deepseek_families[] = {
                .expert_layers = MOE_LAYERS_AFTER,
                .n_shared = 1,
                .own = family_sigmoid_hf},
+    },
+    /* Ling and Ring 1 (BailingMoe): DeepSeekMoE with weights that may be normalized, under the
+     * model type that their successors also have. */
+    {
+        .name = "bailing_moe_v1",
+        .hf = {.architecture = "BailingMoeForCausalLM",
+               .only = ONLY({"use_bias", "false"}, {"use_qkv_bias", "false"},
+                            {"norm_head", "false"}, {"use_sliding_window", "false"},
+                            {"multi_gate", "false"}, {"score_function", "softmax"}),
+               .settings = SETTINGS(CONTEXT(16384), DENSE_FF, EXPERTS(64), TOP_K(6),
+                                    KEY("moe_intermediate_size", expert_ff, 1408), NORM_TOPK),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .shared_key = "num_shared_experts"},
+        .gguf = {.arch = "bailingmoe", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
+        .tensors = {[MOE_NAMING_HF].names = {&bailing_names}, [MOE_NAMING_GGUF].paired = true},
     },
     /* Ling and Ring 2.0 (BailingMoeV2): GLM-4.5 with norms of queries and keys. A function, because
      * Ling 1 has the same model type and another router. */
@@ -871,6 +1204,12 @@ static const struct moe_source_names granite_hybrid_names = {
          [MOE_T_DOWN] = MOE_ALL(L "shared_mlp.output_linear.weight")},
 };
 
+/* Shared experts' gate and up projections in one tensor. */
+static const struct moe_source_names granite_swa_gguf_names = {
+    .dense = {[MOE_T_SHARED_GATE_PROJ] = MOE_PART(B "ffn_up_shexp.weight", FIRST_HALF),
+              [MOE_T_SHARED_UP] = MOE_PART(B "ffn_up_shexp.weight", SECOND_HALF)},
+};
+
 /* Granite with a shared expert reads one key more. */
 #define GRANITE_SCALES                                                                             \
     KEY("embedding_multiplier", embed_scale, 0), KEY("residual_multiplier", residual_scale, 0),    \
@@ -899,6 +1238,33 @@ static const struct moe_family granite_families[] = {
                .rope_theta = 1e4,
                .expert_layers = MOE_LAYERS_ALL},
         .tensors[MOE_NAMING_HF] = {GRANITE_NAMES},
+    },
+    /* Granite with sliding windows and attention sinks, with experts or without. A function,
+     * because a list says which layers rotate. */
+    {
+        .name = "granitemoe_swa",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX), SET(attn_sinks, true)),
+        .hf = {.settings = SETTINGS(CONTEXT(2048), GRANITE_SETTINGS,
+                                    KEY("shared_intermediate_size", shared_ff, 0)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .windows = {MOE_WINDOW_ALL, 128, .listed = true},
+               .own = family_granite_swa_hf},
+        .gguf = {.arch = "granite_swa", .own = family_granite_swa_gguf},
+        .tensors = {[MOE_NAMING_HF] = {GRANITE_NAMES},
+                    [MOE_NAMING_GGUF] = {.names = {&granite_swa_gguf_names}, .paired = true}},
+    },
+    {
+        .name = "granite_swa",
+        .constants = SETTINGS(SET(attn_sinks, true)),
+        .hf = {.only = ONLY({"mlp_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(8192), SET(norm_eps, 1e-5), SET(n_kv_heads, 4),
+                                    SET(tied_head, true), DENSE_FF, GRANITE_SCALES),
+               .rope_theta = 1e4,
+               .windows = {MOE_WINDOW_ALL, 128, .listed = true},
+               .own = family_granite_swa_hf},
+        .gguf = {.arch = "granite_swa", .dense = true, .own = family_granite_swa_gguf},
+        .tensors = {[MOE_NAMING_GGUF] = {.paired = true}},
     },
     /* Granite-4 H: recurrent layers (Mamba-2) and a few of attention, mostly without positions;
      * some are dense, some have no states. A function, because the kinds of layers and the width of
@@ -981,6 +1347,17 @@ static const struct moe_source_names afmoe_names = {
               [MOE_T_ATTN_GATE] = MOE_ALL(L "self_attn.gate_proj.weight"),
               [MOE_T_ROUTER] = MOE_ALL(L "mlp.router.gate.weight"),
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias")},
+};
+
+static const struct moe_source_names kolibri_names = {
+    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_attn_norm.weight"),
+              [MOE_T_FFN_END_NORM] = MOE_ALL(L "post_ffn_norm.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "moe.router.expert_bias")},
+};
+/* In memory. */
+static const struct moe_source_names kolibri_newer_names = {
+    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_self_attn_layernorm.weight"),
+              [MOE_T_FFN_END_NORM] = MOE_ALL(L "post_mlp_layernorm.weight")},
 };
 
 static const struct moe_source_names afmoe_gguf_names = {
@@ -1283,10 +1660,27 @@ static const struct moe_family local_families[] = {
         .tensors =
             {[MOE_NAMING_HF].names = {&afmoe_names}, [MOE_NAMING_GGUF].names = {&afmoe_gguf_names}},
     },
+    /* Kolibri: norms before and after blocks, windows in four of five layers, which alone rotate;
+     * the bias for the choice is added to scores, not to sigmoids. */
+    {
+        .name = "kolibri1",
+        .constants = SETTINGS(SIGMOIDS, SET(choice_of_scores, true), SET(norm_place, MOE_NORM_BOTH),
+                              SET(qk_norm, MOE_QK_NORM_HEAD), SET(rope_in_windows, true)),
+        .hf = {.settings =
+                   SETTINGS(CONTEXT(262144), SET(n_kv_heads, 4), SET(head_dim, 128),
+                            LOCAL_EXPERTS(384), EXPERTS(0), TOP_K(6),
+                            KEY("moe_intermediate_size", expert_ff, 512),
+                            KEY("shared_expert_intermediate_size", shared_ff, 512), NORM_TOPK),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .windows = {MOE_WINDOW_ALL, 513, .listed = true},
+               .own = family_kolibri_hf},
+        .tensors[MOE_NAMING_HF].names = {&kolibri_names, &kolibri_newer_names},
+    },
     /* Gemma-4: norms before and after everything, a dense feed-forward beside the experts, global
      * layers with wider heads whose values are their keys. A function, because the kinds of layers
-     * and their rotation have to be worked out. Embeddings by layer (E2B, E4B) and keys shared by
-     * layers are refused. */
+     * and their rotation have to be worked out. E2B and E4B: embeddings by layer, the last layers
+     * see earlier ones' keys. */
     {
         .name = "gemma4",
         .also = "gemma4_text",
@@ -1294,28 +1688,27 @@ static const struct moe_family local_families[] = {
                               SET(value_norm, true), SET(attn_scale, 1), SET(layer_scale, true),
                               SET(dense_act, MOE_ACT_GEGLU), SET(expert_act, MOE_ACT_GEGLU),
                               SET(norm_topk, true), SET(tied_head, true)),
-        .hf = {.only =
-                   ONLY({"hidden_activation", "gelu_pytorch_tanh"},
-                        {"use_bidirectional_attention", "vision"}, {"num_kv_shared_layers", "0"}),
-               .settings =
-                   SETTINGS(CONTEXT(131072), SET(n_kv_heads, 4), SET(head_dim, 256), DENSE_FF,
-                            EXPERTS(0), KEY("top_k_experts", top_k, 0),
-                            KEY("moe_intermediate_size", expert_ff, 0),
-                            KEY("global_head_dim", global_head_dim, 0),
-                            KEY("num_global_key_value_heads", global_kv_heads, 0),
-                            KEY("attention_k_eq_v", global_keys_are_values, false),
-                            KEY("final_logit_softcapping", logit_cap, 0), ATTENTION_BIAS(false)),
+        .hf = {.only = ONLY({"hidden_activation", "gelu_pytorch_tanh"},
+                            {"use_bidirectional_attention", "vision"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(n_kv_heads, 4), SET(head_dim, 256),
+                                    DENSE_FF, EXPERTS(0), KEY("top_k_experts", top_k, 0),
+                                    KEY("moe_intermediate_size", expert_ff, 0),
+                                    KEY("global_head_dim", global_head_dim, 0),
+                                    KEY("num_global_key_value_heads", global_kv_heads, 0),
+                                    KEY("attention_k_eq_v", global_keys_are_values, false),
+                                    KEY("final_logit_softcapping", logit_cap, 0),
+                                    KEY("hidden_size_per_layer_input", layer_embed, 256),
+                                    ATTENTION_BIAS(false)),
                .rope_theta = 1e4,
                .rope_of = "sliding_attention",
                .windows = {MOE_WINDOW_ALL, 512, .listed = true},
                .in_text_config = true,
                .own = family_gemma4_hf},
         .gguf = {.arch = "gemma4",
-                 .only = ONLY({"attention.shared_kv_layers", "0"},
-                              {"embedding_length_per_layer_input", "0"}),
                  .settings = SETTINGS(NEED("attention.sliding_window", window),
-                                      KEY("final_logit_softcapping", logit_cap, 0)),
-                 .by_layer = {"attention.head_count_kv"},
+                                      KEY("final_logit_softcapping", logit_cap, 0),
+                                      KEY("embedding_length_per_layer_input", layer_embed, 0)),
+                 .by_layer = {"attention.head_count_kv", "feed_forward_length"},
                  .own = family_gemma4_gguf},
         .tensors = {[MOE_NAMING_HF].names = {&gemma4_names, &gemma4_dense_names},
                     [MOE_NAMING_GGUF].names = {&gemma4_gguf_names}},
@@ -1565,6 +1958,23 @@ static const struct moe_source_names jamba_names = {
                [MOE_E_DOWN] = MOE_ALL(L "feed_forward.experts.%u.down_proj.weight")},
 };
 
+/* Of a head, queries, keys and values. */
+static const struct moe_source_names minimax_01_names = {
+    .dense = {[MOE_T_STATE_Q] = MOE_PART(L "self_attn.qkv_proj.weight", STATE_HEADS),
+              [MOE_T_STATE_K] = MOE_PART(L "self_attn.qkv_proj.weight", STATE_HEADS),
+              [MOE_T_STATE_V] = MOE_PART(L "self_attn.qkv_proj.weight", STATE_HEADS),
+              [MOE_T_STATE_Z] = MOE_ALL(L "self_attn.output_gate.weight"),
+              [MOE_T_STATE_NORM] = MOE_ALL(L "self_attn.norm.weight"),
+              [MOE_T_STATE_O] = MOE_ALL(L "self_attn.out_proj.weight")},
+};
+static const struct moe_source_names minimax_01_gguf_names = {
+    .dense = {[MOE_T_STATE_Q] = MOE_PART(B "attn_qkv.weight", STATE_HEADS),
+              [MOE_T_STATE_K] = MOE_PART(B "attn_qkv.weight", STATE_HEADS),
+              [MOE_T_STATE_V] = MOE_PART(B "attn_qkv.weight", STATE_HEADS),
+              [MOE_T_STATE_NORM] = MOE_ALL(B "attn_norm_2.weight"),
+              [MOE_T_STATE_O] = MOE_ALL(B "attn_output.weight")},
+};
+
 #define N "backbone.layers.%u."
 /* Each layer has one norm and one "mixer". */
 static const struct moe_source_names nemotron_h_names = {
@@ -1578,12 +1988,28 @@ static const struct moe_source_names nemotron_h_names = {
          [MOE_T_DOWN] = MOE_ALL(N "mixer.down_proj.weight"),
          [MOE_T_ROUTER] = MOE_ALL(N "mixer.gate.weight"),
          [MOE_T_CHOICE_BIAS] = MOE_ALL(N "mixer.gate.e_score_correction_bias"),
+         [MOE_T_EXPERTS_IN] = MOE_ALL(N "mixer.fc1_latent_proj.weight"),
+         [MOE_T_EXPERTS_OUT] = MOE_ALL(N "mixer.fc2_latent_proj.weight"),
          [MOE_T_SHARED_UP] = MOE_ALL(N "mixer.shared_experts.up_proj.weight"),
          [MOE_T_SHARED_DOWN] = MOE_ALL(N "mixer.shared_experts.down_proj.weight")},
     .expert = {[MOE_E_UP] = MOE_ALL(N "mixer.experts.%u.up_proj.weight"),
                [MOE_E_DOWN] = MOE_ALL(N "mixer.experts.%u.down_proj.weight")},
 };
 #undef N
+
+#define LARA_STATE MOE_PART(L "linear_attn.in_proj.weight", STATE_ALL)
+static const struct moe_source_names lara_names = {
+    .dense = {[MOE_T_STATE_Q] = LARA_STATE,
+              [MOE_T_STATE_K] = LARA_STATE,
+              [MOE_T_STATE_V] = LARA_STATE,
+              [MOE_T_STATE_Z] = LARA_STATE,
+              [MOE_T_STATE_BETA] = LARA_STATE,
+              [MOE_T_STATE_DECAY] = LARA_STATE,
+              [MOE_T_STATE_NORM] = MOE_ALL(L "linear_attn.out_norm.weight"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_expert.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_expert.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_expert.down_proj.weight")},
+};
 
 /* GGUF names; the rest have the usual ones (tensor_roles.c). */
 static const struct moe_source_names lfm2_moe_gguf_names = {
@@ -1689,6 +2115,27 @@ static const struct moe_family states_families[] = {
         .tensors = {[MOE_NAMING_HF].names = {&qwen3_next_names, &qwen2_moe_names},
                     [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &placed_norm_names}},
     },
+    /* Lara: gated DeltaNet beside ordinary attention, in windows, where it rotates, or of all
+     * positions. A function, because there are three kinds of layers. */
+    {
+        .name = "lara_mini",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD), SET(rope_in_windows, true)),
+        .hf = {.only = ONLY({"attention_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(n_kv_heads, 4), SET(head_dim, 128),
+                                    SET(tied_head, true), EXPERTS(128), TOP_K(4),
+                                    KEY("norm_topk_prob", norm_topk, true),
+                                    KEY("moe_intermediate_size", expert_ff, 512),
+                                    KEY("shared_expert_intermediate_size", shared_ff, 512),
+                                    KEY("linear_num_value_heads", state_heads, 16),
+                                    KEY("linear_num_key_heads", state_key_heads, 8),
+                                    KEY("linear_key_head_dim", state_key_dim, 128),
+                                    KEY("linear_value_head_dim", state_value_dim, 128),
+                                    KEY("linear_conv_kernel_dim", conv_width, 4)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_lara_hf},
+        .tensors[MOE_NAMING_HF].names = {&lara_names},
+    },
     /* Qwen3.5 and 3.6 with experts: 35B-A3B and larger, text part only. Qwen3-Next with other
      * tensors; in a text, all sections of its rotary settings have the same position. */
     {
@@ -1740,7 +2187,7 @@ static const struct moe_family states_families[] = {
         .tensors = {[MOE_NAMING_HF].names = {&lfm2_moe_names},
                     [MOE_NAMING_GGUF].names = {&lfm2_moe_gguf_names}},
     },
-    /* Nemotron-H, Nemotron-3: 30B-A3B; and dense ones. Every layer is half a layer: a state
+    /* Nemotron-H, Nemotron-3: Nano, Super; and dense ones. Every layer is half a layer: a state
      * (Mamba-2), attention without positions, experts of two matrices, or a feed-forward. A
      * function, because a pattern of letters or a list says which. */
     {
@@ -1748,11 +2195,10 @@ static const struct moe_family states_families[] = {
         .constants =
             SETTINGS(SIGMOIDS, SET(positions, MOE_POSITIONS_NONE), SET(state_kind, MOE_STATE_SCAN),
                      SET(dense_act, MOE_ACT_RELU2), SET(expert_act, MOE_ACT_RELU2)),
-        .hf = {.only =
-                   ONLY({"mlp_hidden_act", "relu2"}, {"mamba_hidden_act", "silu|swish"},
-                        {"use_bias", "false"}, {"mlp_bias", "false"}, {"attention_bias", "false"},
-                        {"mamba_proj_bias", "false"}, {"sliding_window", "none"},
-                        {"moe_latent_size", "none"}, {"n_shared_experts", "1"}),
+        .hf = {.only = ONLY({"mlp_hidden_act", "relu2"}, {"mamba_hidden_act", "silu|swish"},
+                            {"use_bias", "false"}, {"mlp_bias", "false"},
+                            {"attention_bias", "false"}, {"mamba_proj_bias", "false"},
+                            {"sliding_window", "none"}, {"n_shared_experts", "1"}),
                .settings = SETTINGS(
                    NEED("hidden_size", hidden), NEED("vocab_size", vocab),
                    NEED("num_attention_heads", n_heads), KEY("num_key_value_heads", n_kv_heads, 8),
@@ -1763,7 +2209,7 @@ static const struct moe_family states_families[] = {
                    KEY("intermediate_size", dense_ff, 21504), GROUPS(1, 1),
                    ROUTED_EXPERTS(8, 2, 7688, true, 1),
                    KEY("moe_shared_expert_intermediate_size", shared_ff, 7688),
-                   KEY("mamba_num_heads", state_heads, 128),
+                   KEY("moe_latent_size", expert_dim, 0), KEY("mamba_num_heads", state_heads, 128),
                    KEY("mamba_head_dim", state_value_dim, 64), KEY("n_groups", state_key_heads, 8),
                    KEY("ssm_state_size", state_key_dim, 128), KEY("conv_kernel", conv_width, 4),
                    KEY("use_conv_bias", conv_bias, true)),
@@ -1771,8 +2217,8 @@ static const struct moe_family states_families[] = {
                .own = family_nemotron_h_hf},
         .gguf = {.arch = "nemotron_h_moe",
                  .sigmoid = true,
-                 .only = ONLY({"moe_latent_size", "0"}),
-                 .settings = SETTINGS(STATES_GGUF, GGUF_GROUPS, GGUF_NORM_TOPK(false)),
+                 .settings = SETTINGS(STATES_GGUF, GGUF_GROUPS, GGUF_NORM_TOPK(false),
+                                      KEY("moe_latent_size", expert_dim, 0)),
                  .by_layer = {"attention.head_count", "attention.head_count_kv",
                               "feed_forward_length"},
                  .own = family_nemotron_h_gguf},
@@ -1854,6 +2300,31 @@ static const struct moe_family states_families[] = {
         .tensors = {[MOE_NAMING_HF] = {.names = {&ling3_names, &ling3_low_names}, .paired = true},
                     [MOE_NAMING_GGUF] = {.names = {&ling3_gguf_names, &kimi_linear_gguf_names},
                                          .paired = true}},
+    },
+    /* MiniMax-Text-01, M1: lightning attention, and ordinary attention in every eighth layer; the
+     * stream becomes its norm before each block; Mixtral's experts. A function, because layers and
+     * scales have two names. */
+    {
+        .name = "minimax",
+        .also = "minimax_text_01|minimax_m1",
+        .constants = SETTINGS(SET(norm_topk, true), SET(norm_place, MOE_NORM_STREAM),
+                              SET(state_kind, MOE_STATE_FADE), SET(conv_width, 1)),
+        .hf = {.only = ONLY({"shared_intermediate_size", "0"}, {"postnorm", "true"},
+                            {"sliding_window", "none"}, {"attention_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(latent_eps, 1e-6),
+                                    SET(n_kv_heads, 8), EXPERT_FF, LOCAL_EXPERTS(8), TOP_K(2),
+                                    KEY("rotary_dim", rope_dim, 0)),
+               .rope_theta = 1e6,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_minimax_hf},
+        .gguf = {.arch = "minimax-01",
+                 .settings = SETTINGS(GGUF_NORM_TOPK(true)),
+                 .own = family_minimax_gguf},
+        .tensors =
+            {[MOE_NAMING_HF] = {.names = {&minimax_01_names, &mixtral_names},
+                                .ignored = {L "self_attn.slope_rate", L "self_attn.query_decay",
+                                            L "self_attn.key_decay", L "self_attn.diagonal_decay"}},
+             [MOE_NAMING_GGUF].names = {&minimax_01_gguf_names}},
     },
     /* Jamba: 1.5 and 1.6, Mini and Large. Mamba with norms inside, attention without positions in
      * every eighth layer, experts in every other. A function, because layers are counted by periods
@@ -2132,6 +2603,41 @@ static const struct moe_family dense_families[] = {
     {.name = NULL},
 };
 
+/* ---- What is not computed ---- */
+
+/* Model types and architectures with experts that are no families here, and what they need. */
+static const struct {
+    const char *names, *why;
+} left_out[] = {
+    {"diffusion_gemma|diffusion_gemma_text|dream|llada|llada-moe|llada_moe|rnd1|sdar_moe",
+     "it writes all of an answer at once and corrects it (diffusion), and answers are written here "
+     "one token after the other"},
+    {"nomic-bert-moe|nomic_bert|llama-embed|openai_privacy_filter",
+     "it makes vectors or labels of a text and writes none"},
+    {"qwen3_omni_moe_talker_text", "it makes sounds of a text"},
+    {"dflash", "it only drafts for another model"},
+    {"jetmoe", "attention made of experts"},
+    {"doge", "experts that are single columns, chosen by two keys"},
+    {"arctic", "experts whose input is the stream before attention"},
+    {"grovemoe", "smaller experts that groups of experts share"},
+    {"nllb-moe", "its encoder's learnt positions and biases"},
+    {"unlimited_ocr|unlimited_ocr_text", "attention that sees all of a prompt and a window of the "
+                                         "answer"},
+    {"beam", "residuals that are scaled by depth, gates with biases"},
+    {"hy_v4_vl|hy_v4_vl_text", "the text part of Hy4-VL, whose positions have three numbers"},
+    {"grok", "scores of attention and routers under a cap"},
+    {"axk2", "norms with gates, and one projection of two vectors for queries and gates"},
+    {"ernie4_5_vl_moe|ernie4_5_vl_moe_text", "experts for images beside those for text"},
+};
+
+const char *moe_family_left_out(const char *name)
+{
+    for (size_t i = 0; i < sizeof left_out / sizeof left_out[0]; i++)
+        if (family_is_one_of(name, left_out[i].names))
+            return left_out[i].why;
+    return NULL;
+}
+
 /* ---- Finding a family ---- */
 
 static const struct moe_family *const tables[] = {
@@ -2152,7 +2658,8 @@ const struct moe_family *moe_family_find(const char *name)
 {
     const struct moe_family *family;
     for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
-        if (strcmp(family->name, name) == 0 || (family->also && strcmp(family->also, name) == 0))
+        if (strcmp(family->name, name) == 0 ||
+            (family->also && family_is_one_of(name, family->also)))
             return family;
     return NULL;
 }

@@ -100,24 +100,26 @@ struct moe_family_tensors {
      * queries and keys into halves. With MLA they are also the last values of a head. */
     bool paired;
     bool index_paired; /* the same for an indexer's queries and keys */
+    bool in_halves;    /* names count two layers as one, and say which of them it is */
+    bool index_last;   /* whose last values rotate, not their first */
     /* Names of the encoder's layers, tried in place of names[0], where there is an encoder. Layers
      * of both stacks then count from 0. */
     const struct moe_source_names *encoder;
     /* Further copies of the embedding that may be there; NULL ends them. */
     const char *copies[4];
     /* Tensors of what is not implemented, with '*' for any ending; NULL ends them. */
-    const char *ignored[2];
+    const char *ignored[5];
 };
 
 enum { MOE_MAX_BY_LAYER = 4 };
 
 struct moe_family {
     const char *name;                    /* as config.json's "model_type" has it */
-    const char *also;                    /* another spelling of it; NULL: none */
+    const char *also;                    /* other spellings of it, between '|'; NULL: none */
     const struct moe_setting *constants; /* of config.json and GGUF alike */
 
     struct {
-        const char *architecture; /* names the family where there is no "model_type" */
+        const char *architecture; /* names the family, whatever "model_type" says */
         const struct moe_only *only;
         const struct moe_setting *settings; /* read after the keys that Llama's descendants share */
         bool own_keys;                      /* not such a descendant: those keys are not read */
@@ -131,7 +133,8 @@ struct moe_family {
         const char *shared_key;
         struct moe_windows windows;
         /* The checkpoint may be of a model that also sees images: then its "text_config" describes
-         * the family, and tensors are "model.language_model.*". */
+         * the family (perhaps in a "thinker_config"), and tensors are "model.language_model.*" or
+         * the like (pack/convert_source.c). */
         bool in_text_config;
         bool reads_mxfp4; /* "quantization_config" may be MXFP4 experts */
         /* What has to be worked out (NULL: nothing), after all keys are read and before *rope is
@@ -168,5 +171,8 @@ const struct moe_family *moe_family_find_architecture(const char *name);
  * sigmoids or without. */
 const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts, bool sigmoid);
 const struct moe_family *moe_family_at(int i); /* NULL past the end */
+/* What a model type or an architecture that is no family needs and is not implemented; NULL: not
+ * known. */
+const char *moe_family_left_out(const char *name);
 
 #endif

@@ -253,6 +253,10 @@ static int find_family(const struct moe_gguf *gguf, bool has_experts, bool sigmo
     *family = moe_family_find_gguf(arch, has_experts, sigmoid);
     if (*family)
         return MOE_OK;
+    const char *why = moe_family_left_out(arch);
+    if (why)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: architecture '%.60s' is not implemented: %s",
+                        moe_gguf_path(gguf), arch, why);
     struct moe_buf known = {0};
     list_architectures(&known);
     int status = moe_fail(err, MOE_ERR_UNSUPPORTED,

@@ -748,8 +748,9 @@ static int gemma4_values(struct moe_config *c, const struct moe_checkpoint *ck, 
 {
     uint32_t n_global = 0, n_with = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        n_global += !c->layers[i].windowed;
-        n_with += !c->layers[i].windowed && family_gguf_tensor(ck, "blk.%u.attn_v.weight", i);
+        bool own = !c->layers[i].windowed && family_gguf_tensor(ck, "blk.%u.attn_k.weight", i);
+        n_global += own;
+        n_with += own && family_gguf_tensor(ck, "blk.%u.attn_v.weight", i);
     }
     if (n_with != 0 && n_with != n_global)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -757,6 +758,29 @@ static int gemma4_values(struct moe_config *c, const struct moe_checkpoint *ck, 
                         "all or none is implemented",
                         moe_checkpoint_dir(ck), n_with, n_global);
     c->global_keys_are_values = n_with == 0;
+    return MOE_OK;
+}
+
+/* The last "attention.shared_kv_layers" layers see keys of earlier ones; feed-forwards have one
+ * width, or that and twice it. */
+static int gemma4_sharing(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
+{
+    uint32_t n = 0, widths[MOE_MAX_LAYERS], least = UINT32_MAX;
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.shared_kv_layers").text,
+                             c->n_layers, false, &n, err));
+    moe_config_set_layers(c, MOE_LAYER(shares_keys), c->n_layers - n, c->n_layers, 1);
+    MOE_TRY(family_gguf_by_layer(c, gguf, "feed_forward_length", MOE_MAX_DIM, widths, err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        least = widths[i] < least ? widths[i] : least;
+    c->dense_ff = least;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        c->layers[i].wide_ffn = widths[i] == 2 * (uint64_t)least;
+        if (widths[i] != least && !c->layers[i].wide_ffn)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: feed-forwards of %" PRIu32 " and of %" PRIu32
+                            " ('feed_forward_length'): one width, and twice it, are implemented",
+                            moe_gguf_path(gguf), least, widths[i]);
+    }
     return MOE_OK;
 }
 
@@ -773,8 +797,9 @@ int family_gemma4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
         /* A dense layer's feed-forward is here the shared expert. */
         MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "feed_forward_length").text,
                                  MOE_MAX_DIM, true, &c->shared_ff, err));
+        return MOE_OK;
     }
-    return MOE_OK;
+    return gemma4_sharing(c, gguf, err);
 }
 
 /* ---- Llama-4 ---- */
@@ -948,4 +973,16 @@ int family_deepseek_v4_gguf(struct moe_config *c, const struct moe_checkpoint *c
         c->layers[i].static_routing = i < n_static;
     family_deepseek_v4_drop(c);
     return MOE_OK;
+}
+
+/* ---- Hy4 ---- */
+
+int family_hy_v4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->index_eps = c->norm_eps;
+    MOE_TRY(read_limit(c, moe_checkpoint_gguf(ck), "swiglu_clamp_exp", false, err));
+    if (c->act_limit == 0)
+        c->expert_act = MOE_ACT_SWIGLU;
+    return family_glm_dsa_gguf(c, ck, rope, err);
 }

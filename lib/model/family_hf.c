@@ -204,6 +204,10 @@ static int unknown_family(const char *path, const char *type, struct moe_err *er
 {
     struct moe_buf known = {0};
     const struct moe_family *family;
+    const char *why = moe_family_left_out(type);
+    if (why)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: model type '%s' is not implemented: %s",
+                        path, type, why);
     for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
         moe_buf_printf(&known, "%s%s", i ? ", " : "", family->name);
     int status =
@@ -226,7 +230,8 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
     MOE_TRY(read_settings(c, family, path, json, err));
     MOE_TRY(read_windows(c, &family->hf.windows, path, json, err));
     MOE_TRY(read_expert_layers(c, family, path, json, err));
-    if (family->hf.shared_key) {
+    if (family->hf.shared_key && (family->hf.expert_layers != MOE_LAYERS_AFTER ||
+                                  family_given(json, family->hf.shared_key))) {
         MOE_TRY(moe_json_get_u32(path, json, family->hf.shared_key, MOE_MAX_EXPERTS, false,
                                  &n_shared, err));
         MOE_TRY(family_set_shared(c, n_shared, path, err));
@@ -241,8 +246,8 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
     return c->positions == MOE_POSITIONS_ROTARY ? moe_rope_apply(c, &rope, path, err) : MOE_OK;
 }
 
-/* Finds the family by "model_type", or, without one, by the first of "architectures". Of a type
- * that many models with images have ("mistral3"), the text part names the family. */
+/* Finds the family by the first of "architectures", or by "model_type". Of a type that many models
+ * with images have ("mistral3"), the text part names the family. */
 static int find_family(const struct moe_family **family, const char *path, const json_t *json,
                        struct moe_err *err)
 {
@@ -251,7 +256,9 @@ static int find_family(const struct moe_family **family, const char *path, const
     const char *type = NULL, *architecture = json_string_value(json_array_get(list, 0));
     const char *part = json_string_value(json_object_get(text, "model_type"));
     MOE_TRY(moe_json_get_text(path, json, "model_type", !architecture, &type, err));
-    *family = type ? moe_family_find(type) : moe_family_find_architecture(architecture);
+    *family = architecture ? moe_family_find_architecture(architecture) : NULL;
+    if (!*family && type)
+        *family = moe_family_find(type);
     if (!*family && part) {
         *family = moe_family_find(part);
         *family = *family && (*family)->hf.in_text_config ? *family : NULL;
@@ -266,7 +273,8 @@ static int read_config(struct moe_config *config, const char *path, const char *
     const struct moe_family *family;
     moe_config_init(config);
     MOE_TRY(find_family(&family, path, json, err));
-    const json_t *text = json_object_get(json, "text_config");
+    const json_t *outer = json_object_get(json, "thinker_config");
+    const json_t *text = json_object_get(outer ? outer : json, "text_config");
     bool nested = family->hf.in_text_config && json_is_object(text);
     MOE_TRY(family_check_quantization(path, json, family, err));
     if (nested)

@@ -17,8 +17,10 @@ typedef int family_own_hf(struct moe_config *config, const char *path, const str
 typedef int family_own_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err);
 
-family_own_hf family_deepseek_v4_hf, family_deepseek_v2_hf, family_deepseek_v3_hf,
-    family_deepseek_v32_hf, family_glm_dsa_hf, family_sigmoid_hf, family_bailing_moe_hf,
+family_own_hf family_minimax_hf, family_topk_method_hf, family_flint_hf, family_dbrx_hf,
+    family_granite_swa_hf, family_deepseek_v4_hf, family_deepseek_v2_hf, family_deepseek_v3_hf,
+    family_deepseek_v32_hf, family_glm_dsa_hf, family_hy_v4_hf, family_longcat_hf,
+    family_kolibri_hf, family_lara_hf, family_sigmoid_hf, family_bailing_moe_hf,
     family_minimax_m2_hf, family_ernie4_5_moe_hf, family_hunyuan_hf, family_minicpm_hf,
     family_gpt_oss_hf, family_switch_hf, family_qwen3_next_hf, family_lfm2_moe_hf,
     family_granite_hybrid_hf, family_nemotron_h_hf, family_kimi_linear_hf, family_jamba_hf,
@@ -26,7 +28,8 @@ family_own_hf family_deepseek_v4_hf, family_deepseek_v2_hf, family_deepseek_v3_h
     family_smallthinker_hf, family_cohere2_moe_hf, family_gptsan_hf, family_two_rotations_hf,
     family_laguna_hf, family_mimo_v2_hf, family_mistral4_hf, family_bailing_hybrid_hf,
     family_smollm3_hf, family_gemma2_hf, family_gemma3_hf, family_step3p5_hf, family_minimax_m3_hf;
-family_own_gguf family_deepseek_v2_gguf, family_glm_dsa_gguf, family_deepseek_v4_gguf,
+family_own_gguf family_minimax_gguf, family_granite_swa_gguf, family_deepseek_ocr_gguf,
+    family_deepseek_v2_gguf, family_glm_dsa_gguf, family_hy_v4_gguf, family_deepseek_v4_gguf,
     family_deepseek_v3_gguf, family_minicpm_gguf, family_gpt_oss_gguf, family_qwen3_next_gguf,
     family_qwen3_5_moe_gguf, family_lfm2_moe_gguf, family_granite_hybrid_gguf,
     family_nemotron_h_gguf, family_kimi_linear_gguf, family_jamba_gguf, family_llama4_gguf,
@@ -82,6 +85,9 @@ int family_by_kind(const struct moe_config *config, const uint32_t *numbers, con
 /* Limits contexts to those of which an indexer chooses all: `blocks` blocks of `width` positions.
  */
 void family_limit_context(struct moe_config *config, uint32_t blocks, uint32_t width);
+
+/* Whether the text is one of the names between '|'. */
+bool family_is_one_of(const char *text, const char *names);
 
 /* The value of a key that is there and not null, else NULL. */
 const struct json_t *family_given(const struct json_t *json, const char *key);

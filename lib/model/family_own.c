@@ -36,11 +36,10 @@ int family_deepseek_v3_hf(struct moe_config *c, const char *path, const json_t *
     return MOE_OK;
 }
 
-int family_deepseek_v2_hf(struct moe_config *c, const char *path, const json_t *json,
+int family_topk_method_hf(struct moe_config *c, const char *path, const json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err)
 {
     const char *method = "greedy";
-    MOE_TRY(family_deepseek_v3_hf(c, path, json, rope, err));
     MOE_TRY(moe_json_get_text(path, json, "topk_method", false, &method, err));
     if (strcmp(method, "greedy") == 0) {
         c->n_groups = c->top_groups = 0;
@@ -52,6 +51,21 @@ int family_deepseek_v2_hf(struct moe_config *c, const char *path, const json_t *
     if (c->n_groups == 0)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: 'topk_method' %s needs 'n_group' and 'topk_group'", path, method);
+    return MOE_OK;
+}
+
+int family_deepseek_v2_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    MOE_TRY(family_deepseek_v3_hf(c, path, json, rope, err));
+    return family_topk_method_hf(c, path, json, rope, err);
+}
+
+/* All of a head rotates, whatever "rope.dimension_count" says. */
+int family_deepseek_ocr_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                             struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->rope_dim = 0;
     return MOE_OK;
 }
 
@@ -126,8 +140,8 @@ int family_bailing_moe_hf(struct moe_config *c, const char *path, const json_t *
     const char *name = json_string_value(json_array_get(list, 0));
     if (!name || strcmp(name, "BailingMoeV2ForCausalLM") != 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: 'architectures' is %.60s: of this model type only "
-                        "BailingMoeV2ForCausalLM (Ling and Ring 2.0) is implemented",
+                        "%s: 'architectures' is %.60s: of this model type BailingMoeForCausalLM "
+                        "(Ling 1) and BailingMoeV2ForCausalLM (Ling and Ring 2.0) are implemented",
                         path, name ? name : "absent");
     return MOE_OK;
 }
@@ -490,6 +504,118 @@ int family_gpt_oss_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
 {
     rope->truncate = false;
     return MOE_OK;
+}
+
+/* ---- Flint ---- */
+
+/* Without lists, the first two layers are dense, and they, every fourth and the last one global. */
+int family_flint_hf(struct moe_config *c, const char *path, const json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err)
+{
+    if (!family_given(json, "mlp_only_layers"))
+        moe_config_set_layers(c, MOE_LAYER(moe), 0, 2, 0);
+    if (!family_given(json, "layer_types"))
+        for (uint32_t i = 0; i < c->n_layers; i++)
+            c->layers[i].windowed = i >= 2 && i % 4 != 1 && i + 1 < c->n_layers;
+    return MOE_OK;
+}
+
+/* ---- DBRX: attention and experts in objects of their own ---- */
+
+int family_dbrx_hf(struct moe_config *c, const char *path, const json_t *json,
+                   struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_setting attention[] = {
+        {"kv_n_heads", MOE_MEMBER(n_kv_heads), .value = 1},
+        {"clip_qkv", MOE_MEMBER(clip_qkv), .value = 0},
+        {.member = 0},
+    };
+    const struct moe_setting experts[] = {
+        {"ffn_hidden_size", MOE_MEMBER(expert_ff), .value = 3584},
+        {"moe_num_experts", MOE_MEMBER(n_experts), .value = 4},
+        {"moe_top_k", MOE_MEMBER(top_k), .value = 1},
+        {.member = 0},
+    };
+    const struct moe_only only[] = {{"moe_normalize_expert_weights", "1"}, {NULL, NULL}};
+    const json_t *attn = json_object_get(json, "attn_config");
+    const json_t *ffn = json_object_get(json, "ffn_config"), *key = NULL;
+    const char *act =
+        json_string_value(json_object_get(json_object_get(ffn, "ffn_act_fn"), "name"));
+    MOE_TRY(family_read_json(c, attention, path, attn, err));
+    MOE_TRY(family_read_json(c, experts, path, ffn, err));
+    MOE_TRY(family_check_only(only, path, ffn, err));
+    key = json_object_get(ffn, "moe_normalize_expert_weights");
+    c->norm_topk = !json_is_null(key);
+    if (act && strcmp(act, "silu") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: activation '%.60s' is not implemented", path,
+                        act);
+    if (!family_given(json, "rope_parameters"))
+        MOE_TRY(moe_json_get_double(path, attn, "rope_theta", false, &rope->theta, err));
+    return MOE_OK;
+}
+
+/* ---- Granite with windows ---- */
+
+/* "layer_rope_theta": the base of each layer, where 0 rotates nothing. */
+int family_granite_swa_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *bases = family_given(json, "layer_rope_theta");
+    bool rotates_windows = true, rotates_all = true;
+    if (!family_given(json, "layer_types"))
+        for (uint32_t i = 0; i < c->n_layers; i++)
+            c->layers[i].windowed = i % 4 != 0;
+    if (!bases)
+        return MOE_OK;
+    if (json_array_size(bases) != c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'layer_rope_theta' must be a list of %" PRIu32 " numbers", path,
+                        c->n_layers);
+    rope->theta = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        double base = json_number_value(json_array_get(bases, i));
+        rotates_windows &= (base != 0) == c->layers[i].windowed;
+        rotates_all &= base != 0;
+        if (base != 0 && rope->theta != 0 && base != rope->theta)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'layer_rope_theta' has %g and %g: one base for all layers that "
+                            "rotate is implemented",
+                            path, rope->theta, base);
+        rope->theta = base != 0 ? base : rope->theta;
+    }
+    if (rope->theta == 0)
+        c->positions = MOE_POSITIONS_NONE;
+    else if (!rotates_windows && !rotates_all)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'layer_rope_theta' is 0 for other layers than those without a "
+                        "window, which is not implemented",
+                        path);
+    c->rope_in_windows = rope->theta != 0 && !rotates_all;
+    return MOE_OK;
+}
+
+int family_granite_swa_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    uint32_t rotates[MOE_MAX_LAYERS];
+    bool all = true, windows = true;
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.sliding_window").text,
+                             MOE_MAX_CONTEXT, true, &c->window, err));
+    MOE_TRY(family_gguf_windows(c, gguf, 0, err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        rotates[i] = 1;
+    MOE_TRY(family_gguf_by_layer(c, gguf, "attention.rope_pattern", 1, rotates, err));
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        all &= rotates[i] != 0;
+        windows &= (rotates[i] != 0) == c->layers[i].windowed;
+    }
+    c->rope_in_windows = !all;
+    return all || windows ? MOE_OK
+                          : moe_fail(err, MOE_ERR_UNSUPPORTED,
+                                     "%s: 'attention.rope_pattern' turns off other layers than "
+                                     "those without a window, which is not implemented",
+                                     moe_gguf_path(gguf));
 }
 
 /* ---- GPTSAN: dense layers behind those with experts ---- */
@@ -858,7 +984,8 @@ static int check_layer_types(const struct moe_config *c, const char *path, const
     json_array_foreach(list, i, type)
     {
         const char *text = json_string_value(type);
-        if (!text || strcmp(text, "indexed_attention") != 0)
+        if (!text ||
+            !family_is_one_of(text, "indexed_attention|sparse_attention|deepseek_sparse_attention"))
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: 'layer_types' item %zu is '%.60s', which is not implemented for "
                             "this family",
@@ -918,6 +1045,52 @@ int family_glm_dsa_hf(struct moe_config *c, const char *path, const json_t *json
     return read_step(c, path, json, err);
 }
 
+/* "indexer_types", or the first layer and every fourth from the second on. */
+int family_hy_v4_hf(struct moe_config *c, const char *path, const json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const struct family_word kinds[] = {{"full", 0}, {"shared", 1}, {NULL}};
+    const json_t *types = family_given(json, "indexer_types");
+    c->n_kv_heads = 0;
+    c->index_eps = c->norm_eps;
+    for (uint32_t i = 1; i < c->n_layers; i++)
+        c->layers[i].shares_choice = i % 4 != 1;
+    if (types)
+        MOE_TRY(family_read_words(c, MOE_LAYER(shares_choice), path, types, "indexer_types", kinds,
+                                  true, err));
+    return family_deepseek_v32_hf(c, path, json, rope, err);
+}
+
+/* ---- Kolibri ---- */
+
+int family_kolibri_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    if (!family_given(json, "layer_types"))
+        for (uint32_t i = 0; i < c->n_layers; i++)
+            c->layers[i].windowed = (i + 1) % 5 != 0;
+    return MOE_OK;
+}
+
+/* ---- LongCat-Flash: two layers in one ---- */
+
+int family_longcat_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    if (c->n_layers > MOE_MAX_LAYERS / 2)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'num_layers' %" PRIu32 " is above %d", path,
+                        c->n_layers, MOE_MAX_LAYERS / 2);
+    c->n_layers *= 2;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].moe = i % 2 == 0;
+    MOE_TRY(family_deepseek_v3_hf(c, path, json, rope, err));
+    if (c->q_rank == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'q_lora_rank' must be at least 1", path);
+    c->attn_scale *= sqrtf((float)c->hidden / (float)c->q_rank);
+    c->latent_scale = sqrtf((float)c->hidden / (float)c->kv_rank);
+    return MOE_OK;
+}
+
 /* ---- Recurrent states: which layers have them ---- */
 
 /* "layer_types": attention, or a recurrent state, which has one of two names. */
@@ -958,6 +1131,124 @@ int family_qwen3_next_hf(struct moe_config *c, const char *path, const json_t *j
         MOE_TRY(read_layer_types(c, path, json, "linear_attention", NULL, err));
     drop_unused_states(c);
     return MOE_OK;
+}
+
+/* ---- Lara ---- */
+
+/* "layer_types", or by turns of five. */
+int family_lara_hf(struct moe_config *c, const char *path, const json_t *json,
+                   struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const struct family_word states[] = {
+        {"linear_attention", 1}, {"sliding_attention", 0}, {"full_attention", 0}, {NULL}};
+    static const struct family_word windows[] = {
+        {"linear_attention", 0}, {"sliding_attention", 1}, {"full_attention", 0}, {NULL}};
+    const json_t *types = family_given(json, "layer_types");
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        c->layers[i].recurrent = i % 5 == 0 || i % 5 == 2;
+        c->layers[i].windowed = i % 5 == 1 || i % 5 == 4;
+    }
+    c->window = 512;
+    MOE_TRY(
+        moe_json_get_u32(path, json, "sliding_window", MOE_MAX_CONTEXT, false, &c->window, err));
+    if (types) {
+        MOE_TRY(family_read_words(c, MOE_LAYER(recurrent), path, types, "layer_types", states,
+                                  false, err));
+        MOE_TRY(family_read_words(c, MOE_LAYER(windowed), path, types, "layer_types", windows,
+                                  false, err));
+    }
+    if (moe_config_count_layers(c, MOE_LAYER(windowed)) == 0)
+        c->window = 0;
+    drop_unused_states(c);
+    return MOE_OK;
+}
+
+/* ---- MiniMax-01 ---- */
+
+static int minimax_states(struct moe_config *c)
+{
+    c->state_heads = c->state_key_heads = c->n_heads;
+    c->state_key_dim = c->head_dim ? c->head_dim : c->n_heads ? c->hidden / c->n_heads : 0;
+    c->state_value_dim = c->state_key_dim;
+    if (moe_config_count_layers(c, MOE_LAYER(recurrent)) == 0)
+        c->state_heads = c->state_key_heads = c->state_key_dim = c->state_value_dim =
+            c->conv_width = 0;
+    return MOE_OK;
+}
+
+/* Scales of three kinds of blocks, under one of two names each: all or none are there, and the
+ * same. */
+static int minimax_scale(const char *path, const json_t *json, const char *const names[6],
+                         float *out, struct moe_err *err)
+{
+    int n = 0;
+    for (int i = 0; i < 6; i++) {
+        double scale = 1;
+        if (!family_given(json, names[i]))
+            continue;
+        MOE_TRY(moe_json_get_double(path, json, names[i], true, &scale, err));
+        if (n++ > 0 && (float)scale != *out)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: '%s' is %g beside %g of other blocks: one scale for all is "
+                            "implemented",
+                            path, names[i], scale, (double)*out);
+        *out = (float)scale;
+    }
+    return n % 3 == 0 ? MOE_OK
+                      : moe_fail(err, MOE_ERR_UNSUPPORTED,
+                                 "%s: '%s' and its like must be given for all kinds of blocks",
+                                 path, names[0]);
+}
+
+/* "layer_types", or "attn_type_list": 1 for ordinary attention; without either every other layer
+ * from the first on has it. */
+int family_minimax_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const char *const alphas[] = {"full_attn_alpha_factor",
+                                         "linear_attn_alpha_factor",
+                                         "mlp_alpha_factor",
+                                         "layernorm_full_attention_alpha",
+                                         "layernorm_linear_attention_alpha",
+                                         "layernorm_mlp_alpha"};
+    static const char *const betas[] = {
+        "full_attn_beta_factor",         "linear_attn_beta_factor",         "mlp_beta_factor",
+        "layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta"};
+    const json_t *list = family_given(json, "attn_type_list");
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].recurrent =
+            list ? json_integer_value(json_array_get(list, i)) != 1 : i % 2 != 0;
+    if (list && json_array_size(list) != c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'attn_type_list' must be a list of %" PRIu32 " layers", path,
+                        c->n_layers);
+    if (family_given(json, "layer_types"))
+        MOE_TRY(read_layer_types(c, path, json, "linear_attention", NULL, err));
+    MOE_TRY(minimax_scale(path, json, alphas, &c->stream_scale, err));
+    MOE_TRY(minimax_scale(path, json, betas, &c->residual_scale, err));
+    return minimax_states(c);
+}
+
+/* "residual_scale" is the stream's; the blocks' outputs have none. */
+int family_minimax_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    uint32_t recurrent[MOE_MAX_LAYERS], interval = 8;
+    c->stream_scale = c->residual_scale;
+    c->residual_scale = 1;
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "full_attention_interval").text,
+                             MOE_MAX_LAYERS, false, &interval, err));
+    if (interval == 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: key 'full_attention_interval' 0, expected 1 or more",
+                        moe_gguf_path(gguf));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        recurrent[i] = (i + 1) % interval != 0;
+    MOE_TRY(family_gguf_by_layer(c, gguf, "attention.recurrent_layers", 1, recurrent, err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].recurrent = recurrent[i] != 0;
+    return minimax_states(c);
 }
 
 /* ---- LFM2 with experts: short convolutions beside attention ---- */
@@ -1094,7 +1385,7 @@ int family_nemotron_h_hf(struct moe_config *c, const char *path, const json_t *j
     MOE_TRY(check_steps(path, json, err));
     MOE_TRY(read_halves(c, path, json, err));
     if (moe_config_count_layers(c, MOE_LAYER(moe)) == 0)
-        c->n_experts = c->top_k = c->expert_ff = c->shared_ff = 0;
+        c->n_experts = c->top_k = c->expert_ff = c->expert_dim = c->shared_ff = 0;
     drop_unused_states(c);
     return MOE_OK;
 }
@@ -1440,6 +1731,29 @@ static void gemma4_layers(struct moe_config *c, const json_t *json)
         c->layers[c->n_layers - 1].windowed = 0;
 }
 
+/* The last "num_kv_shared_layers" layers see keys of earlier ones, and may be twice as wide. */
+static int gemma4_sharing(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_err *err)
+{
+    uint32_t n = 0, tokens = c->vocab;
+    bool wide = false;
+    const struct family_number numbers[] = {
+        {"num_kv_shared_layers", &n, c->n_layers},
+        {c->layer_embed ? "vocab_size_per_layer_input" : "", &tokens, MOE_MAX_DIM},
+    };
+    MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
+    MOE_TRY(moe_json_get_bool(path, json, "use_double_wide_mlp", false, &wide, err));
+    if (tokens != c->vocab)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'vocab_size_per_layer_input' %" PRIu32 " beside 'vocab_size' %" PRIu32
+                        " is not implemented: both must be the same",
+                        path, tokens, c->vocab);
+    moe_config_set_layers(c, MOE_LAYER(shares_keys), c->n_layers - n, c->n_layers, 1);
+    if (wide)
+        moe_config_set_layers(c, MOE_LAYER(wide_ffn), c->n_layers - n, c->n_layers, 1);
+    return MOE_OK;
+}
+
 /* "per_layer_config", in newer files: the same for every global layer, and nothing for others. */
 static int gemma4_by_layer(struct moe_config *c, const char *path, const json_t *json,
                            struct moe_err *err)
@@ -1523,17 +1837,10 @@ static int gemma4_global_rope(struct moe_config *c, const char *path, const json
 int family_gemma4_hf(struct moe_config *c, const char *path, const json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err)
 {
-    uint32_t by_layer = 256;
     bool has_experts = false;
-    MOE_TRY(moe_json_get_u32(path, json, "hidden_size_per_layer_input", MOE_MAX_HEAD_DIM, false,
-                             &by_layer, err));
     MOE_TRY(moe_json_get_bool(path, json, "enable_moe_block", false, &has_experts, err));
-    if (by_layer != 0)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: embeddings by layer ('hidden_size_per_layer_input' %" PRIu32
-                        ") are not implemented",
-                        path, by_layer);
     gemma4_layers(c, json);
+    MOE_TRY(gemma4_sharing(c, path, json, err));
     c->embed_scale = sqrtf((float)c->hidden);
     if (c->global_head_dim == 0)
         c->global_head_dim = 512;

@@ -99,8 +99,7 @@ static void value_text(const json_t *value, char *out, size_t room)
         snprintf(out, room, "%s", json_is_array(value) ? "a list" : "an object");
 }
 
-/* Whether the text is one of the names between '|'. */
-static bool is_one_of(const char *text, const char *names)
+bool family_is_one_of(const char *text, const char *names)
 {
     for (size_t n; *names; names += names[n] ? n + 1 : n) {
         n = strcspn(names, "|");
@@ -127,7 +126,7 @@ int family_check_only(const struct moe_only *only, const char *path, const json_
         if (!value || json_is_null(value))
             continue;
         value_text(value, text, sizeof text);
-        if (!is_one_of(text, only->value))
+        if (!family_is_one_of(text, only->value))
             return refuse_setting(only, path, only->key, text, err);
     }
     return MOE_OK;
@@ -150,7 +149,7 @@ int family_check_only_gguf(const struct moe_only *only, const struct moe_gguf *g
             snprintf(text, sizeof text, "%s", truth ? "true" : "false");
         else if (moe_gguf_get_text(gguf, key.text, true, &said, NULL) == MOE_OK)
             snprintf(text, sizeof text, "%s", said);
-        if (!is_one_of(text, only->value))
+        if (!family_is_one_of(text, only->value))
             return refuse_setting(only, moe_gguf_path(gguf), key.text, text, err);
     }
     return MOE_OK;

@@ -16,6 +16,8 @@ enum moe_norm_place {
     MOE_NORM_BEFORE, /* before attention and feed-forward */
     MOE_NORM_AFTER,  /* after each, before its output is added to the stream (GPTSAN) */
     MOE_NORM_BOTH,   /* before and after, with separate weights (Gemma-4, AFMoE) */
+    MOE_NORM_STREAM, /* before, and the stream becomes what they give, times stream_scale
+                        (MiniMax-01) */
 };
 
 /* How attention learns a token's position. */
@@ -41,6 +43,8 @@ enum moe_state_kind {
     MOE_STATE_KDA,    /* DELTA where each key decays at its own rate (Kimi-Linear) */
     MOE_STATE_SCAN,   /* Mamba-2: the state decays, and the token's values are added */
     MOE_STATE_SELECT, /* Mamba: SCAN where every cell decays at its own rate */
+    MOE_STATE_FADE,   /* lightning attention (MiniMax-01): a head decays at a rate that only depends
+                         on head and layer */
 };
 
 /* Norms of queries and keys; before RoPE unless it says after. */

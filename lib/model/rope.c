@@ -138,6 +138,10 @@ static int read_kind(struct moe_rope_settings *s, const char *path, const json_t
             s->kind = (enum moe_rope_kind)i;
             return MOE_OK;
         }
+    if (strcmp(name, "deepseek_yarn") == 0) { /* Sarvam's name of it */
+        s->kind = MOE_ROPE_YARN;
+        return MOE_OK;
+    }
     return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: rotary scaling '%s' is not implemented", path,
                     name);
 }

@@ -38,7 +38,7 @@ enum width {
     STREAMS,     /* hyper-connections: all streams, */
     STREAM_MIX,  /* the numbers that mix them, */
     STREAM_ENDS, /* or, after the last layer, one per stream */
-    THREE,
+    STREAM_SCALES,
     KV_RANK,     /* the latent vector */
     KV_DOWN,     /* latent vector and rotated values */
     LATENT_KEYS, /* all heads' queries in the latent space */
@@ -47,9 +47,13 @@ enum width {
     INDEX_QUERIES,
     INDEX_KEY,
     DENSE_FF,
+    LAYER_EMBEDS, /* of all layers, */
+    ONE_EMBED,    /* or of one */
     EXPERTS,
+    CHOICES, /* and those that give back what they take in */
     SHARED_FF,
     EXPERT_FF,
+    EXPERT_DIM,
     POSITION_BIAS,
     CONTEXT,
     ROUTES,
@@ -79,6 +83,7 @@ enum condition {
     MIXES_BOTH, /* with norms before and after */
     FEEDS_BOTH,
     LAYER_SCALE,
+    LAYER_EMBED,
     MIXES, /* a layer with attention or a state */
     FEEDS, /* ... with a norm of its feed-forward */
     FFN_LAYER_NORM,
@@ -91,6 +96,8 @@ enum condition {
     ATTN_GATE,
     RECURRENT, /* a layer with a recurrent state */
     STATE,     /* with a matrix per head, */
+    DECAYS,    /* ... whose decay is computed, */
+    CONVOLVED, /* with a convolution, */
     BETA,      /* by the gated delta rule: DeltaNet's */
     KDA,       /* or this, */
     KDA_LOW,   /* ... whose gates and decays pass a vector */
@@ -127,6 +134,7 @@ enum condition {
     OWN_NORMS,
     EXPERT_SCALE,
     CHOICE_BIAS,
+    NARROW, /* with experts in a space of their own */
     STATIC, /* ... and a table in its place */
     SHARED,
     SHARED_HAS_GATE, /* a matrix, of its feed-forward */
@@ -167,6 +175,15 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                      NAMES("model.embed_tokens.weight", "token_embd.weight")},
     [MOE_T_POSITIONS] = {MODEL("positions", DENSE), LEARNT, CONTEXT, HIDDEN},
     [MOE_T_EXTRA_POSITIONS] = {MODEL("positions.extra", DENSE), LEARNT_MORE, CONTEXT, HIDDEN},
+    [MOE_T_LAYER_EMBED] = {MODEL("layer_embed", DENSE), LAYER_EMBED, VOCAB, LAYER_EMBEDS,
+                           NAMES("model.embed_tokens_per_layer.weight",
+                                 "per_layer_token_embd.weight")},
+    [MOE_T_LAYER_EMBED_MIX] = {MODEL("layer_embed.mix", DENSE), LAYER_EMBED, LAYER_EMBEDS, HIDDEN,
+                               NAMES("model.per_layer_model_projection.weight",
+                                     "per_layer_model_proj.weight")},
+    [MOE_T_LAYER_EMBED_NORM] = {MODEL("layer_embed.norm", VECTOR), LAYER_EMBED, ONE_EMBED, ONE,
+                                NAMES("model.per_layer_projection_norm.weight",
+                                      "per_layer_proj_norm.weight")},
     [MOE_T_FINAL_NORM] = {MODEL("final_norm", VECTOR), FINAL_NORM, HIDDEN, ONE,
                           NAMES("model.norm.weight", "output_norm.weight")},
     [MOE_T_FINAL_NORM_BIAS] = {MODEL("final_norm.bias", VECTOR), FINAL_LAYER_NORM, HIDDEN, ONE,
@@ -269,13 +286,13 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                         NAMES(L "attn_hc.fn", B "hc_attn_fn.weight")},
     [MOE_T_ATTN_MIX_BIAS] = {LAYER("streams.attn.bias", VECTOR), MANY_STREAMS, STREAM_MIX, ONE,
                              NAMES(L "attn_hc.base", B "hc_attn_base.weight")},
-    [MOE_T_ATTN_MIX_SCALE] = {LAYER("streams.attn.scale", VECTOR), MANY_STREAMS, THREE, ONE,
+    [MOE_T_ATTN_MIX_SCALE] = {LAYER("streams.attn.scale", VECTOR), MANY_STREAMS, STREAM_SCALES, ONE,
                               NAMES(L "attn_hc.scale", B "hc_attn_scale.weight")},
     [MOE_T_FFN_MIX] = {LAYER("streams.ffn", ROUTER), MANY_STREAMS, STREAM_MIX, STREAMS,
                        NAMES(L "ffn_hc.fn", B "hc_ffn_fn.weight")},
     [MOE_T_FFN_MIX_BIAS] = {LAYER("streams.ffn.bias", VECTOR), MANY_STREAMS, STREAM_MIX, ONE,
                             NAMES(L "ffn_hc.base", B "hc_ffn_base.weight")},
-    [MOE_T_FFN_MIX_SCALE] = {LAYER("streams.ffn.scale", VECTOR), MANY_STREAMS, THREE, ONE,
+    [MOE_T_FFN_MIX_SCALE] = {LAYER("streams.ffn.scale", VECTOR), MANY_STREAMS, STREAM_SCALES, ONE,
                              NAMES(L "ffn_hc.scale", B "hc_ffn_scale.weight")},
     [MOE_T_STATE_Q] = {LAYER("state.q", DENSE), STATE, STATE_KEYS, STATE_KEY_INPUT, STATE_PART},
     [MOE_T_STATE_K] = {LAYER("state.k", DENSE), STATE, STATE_KEYS, STATE_KEY_INPUT, STATE_PART},
@@ -297,20 +314,20 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                              MOE_ALL(L "linear_attn.in_proj_b.weight")),
                           GGUF(MOE_PART(B "ssm_ba.weight", STATE_HEADS),
                                MOE_ALL(B "ssm_beta.weight"))},
-    [MOE_T_STATE_DECAY] = {LAYER("state.decay", ROUTER), STATE, STATE_DECAYS, STATE_DECAY_INPUT,
+    [MOE_T_STATE_DECAY] = {LAYER("state.decay", ROUTER), DECAYS, STATE_DECAYS, STATE_DECAY_INPUT,
                            HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
                               MOE_ALL(L "linear_attn.in_proj_a.weight")),
                            GGUF(MOE_PART(B "ssm_ba.weight", STATE_HEADS),
                                 MOE_ALL(B "ssm_alpha.weight"))},
-    [MOE_T_STATE_STEP] = {LAYER("state.decay.bias", VECTOR), STATE, STATE_DECAYS, ONE,
+    [MOE_T_STATE_STEP] = {LAYER("state.decay.bias", VECTOR), DECAYS, STATE_DECAYS, ONE,
                           HF(MOE_ALL(L "linear_attn.dt_bias")),
                           GGUF(MOE_ALL(B "ssm_dt.bias"), MOE_ALL(B "ssm_dt"))}, /* ollama's */
-    [MOE_T_STATE_RATE] = {LAYER("state.decay.rate", VECTOR), STATE, STATE_RATES, ONE,
+    [MOE_T_STATE_RATE] = {LAYER("state.decay.rate", VECTOR), DECAYS, STATE_RATES, ONE,
                           HF(MOE_ALL(L "linear_attn.A_log")),
                           GGUF(MOE_NEGATIVE_EXP(B "ssm_a", ALL))},
     [MOE_T_STATE_SKIP] = {LAYER("state.skip", VECTOR), SKIPS, STATE_SKIPS, ONE,
                           GGUF(MOE_ALL(B "ssm_d"))},
-    [MOE_T_STATE_CONV] = {LAYER("state.conv", VECTOR), RECURRENT, STATE_CONV, ONE,
+    [MOE_T_STATE_CONV] = {LAYER("state.conv", VECTOR), CONVOLVED, STATE_CONV, ONE,
                           HF(MOE_PART(L "linear_attn.conv1d.weight", CONV)),
                           GGUF(MOE_PART(B "ssm_conv1d.weight", CONV))},
     [MOE_T_STATE_CONV_BIAS] = {LAYER("state.conv.bias", VECTOR), CONV_BIAS, STATE_CHANNELS, ONE,
@@ -333,6 +350,12 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                              NAMES(L "post_attention_layernorm.bias", B "ffn_norm.bias")},
     [MOE_T_FFN_END_NORM] = {LAYER("ffn.end_norm", VECTOR), FEEDS_BOTH, HIDDEN, ONE},
     [MOE_T_LAYER_SCALE] = {LAYER("scale", VECTOR), LAYER_SCALE, ONE, ONE},
+    [MOE_T_EMBED_GATE] = {LAYER("embed.gate", DENSE), LAYER_EMBED, ONE_EMBED, HIDDEN,
+                          NAMES(L "per_layer_input_gate.weight", B "inp_gate.weight")},
+    [MOE_T_EMBED_OUT] = {LAYER("embed.out", DENSE), LAYER_EMBED, HIDDEN, ONE_EMBED,
+                         NAMES(L "per_layer_projection.weight", B "proj.weight")},
+    [MOE_T_EMBED_NORM] = {LAYER("embed.norm", VECTOR), LAYER_EMBED, HIDDEN, ONE,
+                          NAMES(L "post_per_layer_input_norm.weight", B "post_norm.weight")},
     [MOE_T_GATE] = {LAYER("ffn.gate", DENSE), DENSE_GATE, DENSE_FF, HIDDEN,
                     NAMES(L "mlp.gate_proj.weight", B "ffn_gate.weight")},
     [MOE_T_UP] = {LAYER("ffn.up", DENSE), DENSE_LAYER, DENSE_FF, HIDDEN,
@@ -341,14 +364,18 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                     NAMES(L "mlp.down_proj.weight", B "ffn_down.weight")},
     [MOE_T_UP_BIAS] = {LAYER("ffn.up.bias", VECTOR), DENSE_BIAS, DENSE_FF, ONE},
     [MOE_T_DOWN_BIAS] = {LAYER("ffn.down.bias", VECTOR), DENSE_BIAS, HIDDEN, ONE},
-    [MOE_T_ROUTER] = {LAYER("router", ROUTER), ROUTED, EXPERTS, HIDDEN,
+    [MOE_T_ROUTER] = {LAYER("router", ROUTER), ROUTED, CHOICES, HIDDEN,
                       NAMES(L "mlp.gate.weight", B "ffn_gate_inp.weight")},
-    [MOE_T_ROUTER_BIAS] = {LAYER("router.bias", VECTOR), ROUTER_BIAS, EXPERTS, ONE,
+    [MOE_T_ROUTER_BIAS] = {LAYER("router.bias", VECTOR), ROUTER_BIAS, CHOICES, ONE,
                            GGUF(MOE_ALL(B "ffn_gate_inp.bias"))},
     [MOE_T_ROUTER_NORM] = {LAYER("router.norm", VECTOR), OWN_NORMS, HIDDEN, ONE},
     [MOE_T_EXPERT_SCALE] = {LAYER("router.expert_scale", VECTOR), EXPERT_SCALE, EXPERTS, ONE},
-    [MOE_T_CHOICE_BIAS] = {LAYER("router.choice", VECTOR), CHOICE_BIAS, EXPERTS, ONE,
+    [MOE_T_CHOICE_BIAS] = {LAYER("router.choice", VECTOR), CHOICE_BIAS, CHOICES, ONE,
                            NAMES(L "mlp.gate.e_score_correction_bias", B "exp_probs_b.bias")},
+    [MOE_T_EXPERTS_IN] = {LAYER("experts.in", DENSE), NARROW, EXPERT_DIM, HIDDEN,
+                          GGUF(MOE_ALL(B "ffn_latent_down.weight"))},
+    [MOE_T_EXPERTS_OUT] = {LAYER("experts.out", DENSE), NARROW, HIDDEN, EXPERT_DIM,
+                           GGUF(MOE_ALL(B "ffn_latent_up.weight"))},
     [MOE_T_ROUTES] = {LAYER("routes", VECTOR), STATIC, ROUTES, ONE,
                       HF(MOE_PART(L "mlp.routes", ROUTES)),
                       GGUF(MOE_PART(B "ffn_gate_tid2eid.weight", ROUTES))},
@@ -382,19 +409,19 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
  * newer versions of transformers save them. GGUF has all experts of a layer in one tensor, gate and
  * up perhaps together; old files have a tensor per expert. */
 static const struct moe_tensor_spec parts[MOE_E_N_PARTS] = {
-    [MOE_E_GATE] = {"expert gate", MOE_KIND_EXPERT, true, EXPERT_GATE, EXPERT_FF, HIDDEN,
+    [MOE_E_GATE] = {"expert gate", MOE_KIND_EXPERT, true, EXPERT_GATE, EXPERT_FF, EXPERT_DIM,
                     HF(MOE_ALL(L "mlp.experts.%u.gate_proj.weight"),
                        MOE_PART(L "mlp.experts.gate_up_proj", FIRST_HALF)),
                     GGUF(MOE_PART(B "ffn_gate_exps.weight", EXPERT),
                          MOE_PART(B "ffn_gate_up_exps.weight", FIRST_HALF),
                          MOE_ALL(B "ffn_gate.%u.weight"))},
-    [MOE_E_UP] = {"expert up", MOE_KIND_EXPERT, true, ALWAYS, EXPERT_FF, HIDDEN,
+    [MOE_E_UP] = {"expert up", MOE_KIND_EXPERT, true, ALWAYS, EXPERT_FF, EXPERT_DIM,
                   HF(MOE_ALL(L "mlp.experts.%u.up_proj.weight"),
                      MOE_PART(L "mlp.experts.gate_up_proj", SECOND_HALF)),
                   GGUF(MOE_PART(B "ffn_up_exps.weight", EXPERT),
                        MOE_PART(B "ffn_gate_up_exps.weight", SECOND_HALF),
                        MOE_ALL(B "ffn_up.%u.weight"))},
-    [MOE_E_DOWN] = {"expert down", MOE_KIND_EXPERT, true, ALWAYS, HIDDEN, EXPERT_FF,
+    [MOE_E_DOWN] = {"expert down", MOE_KIND_EXPERT, true, ALWAYS, EXPERT_DIM, EXPERT_FF,
                     HF(MOE_ALL(L "mlp.experts.%u.down_proj.weight"),
                        MOE_PART(L "mlp.experts.down_proj", EXPERT)),
                     GGUF(MOE_PART(B "ffn_down_exps.weight", EXPERT),
@@ -495,9 +522,9 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [INDEX_ENTRY] = c->index_dim,
         [INDEX_BIAS] = ratio * twice * c->index_dim,
         [STREAMS] = c->n_streams * c->hidden,
-        [STREAM_MIX] = (2 + c->n_streams) * c->n_streams,
+        [STREAM_MIX] = (2 + (c->stream_rounds ? c->n_streams : 0)) * c->n_streams,
         [STREAM_ENDS] = c->n_streams,
-        [THREE] = 3,
+        [STREAM_SCALES] = c->stream_rounds ? 3 : 2,
         [KV_RANK] = c->kv_rank,
         [KV_DOWN] = c->kv_rank + c->rope_dim,
         [LATENT_KEYS] = c->n_heads * c->kv_rank,
@@ -505,10 +532,14 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [INDEX_HEADS] = c->index_heads,
         [INDEX_QUERIES] = c->index_heads * c->index_dim,
         [INDEX_KEY] = c->index_dim,
-        [DENSE_FF] = c->dense_ff,
+        [DENSE_FF] = c->dense_ff << (layer < MOE_NO_LAYER && c->layers[layer].wide_ffn),
+        [LAYER_EMBEDS] = c->n_layers * c->layer_embed,
+        [ONE_EMBED] = c->layer_embed,
         [EXPERTS] = c->n_experts,
+        [CHOICES] = c->n_experts + c->n_zero,
         [SHARED_FF] = c->shared_ff,
         [EXPERT_FF] = c->expert_ff,
+        [EXPERT_DIM] = moe_config_expert_dim(c),
         [POSITION_BIAS] = c->n_buckets * c->n_heads,
         [CONTEXT] = c->context_max,
         [ROUTES] = c->vocab * c->top_k,
@@ -530,7 +561,9 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
                               : select ? c->state_step_rank
                                        : c->hidden,
         [STATE_CHANNELS] = moe_config_state_channels(c),
-        [STATE_NORM] = c->state_kind == MOE_STATE_SCAN ? values : c->state_value_dim,
+        [STATE_NORM] = c->state_kind == MOE_STATE_SCAN || c->state_kind == MOE_STATE_FADE
+                           ? values
+                           : c->state_value_dim,
     };
     return widths[which];
 }
@@ -547,6 +580,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
     bool recurrent = layer < MOE_NO_LAYER && c->layers[layer].recurrent;
     bool attends = mixes && !recurrent,
          windowed = layer < MOE_NO_LAYER && c->layers[layer].windowed;
+    bool keys = attends && !(layer < MOE_NO_LAYER && c->layers[layer].shares_keys);
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
     bool keys_only = c->global_keys_are_values && moe_config_is_global(c, layer);
     bool both = c->norm_place == MOE_NORM_BOTH;
@@ -562,18 +596,21 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [FFN_LAYER_NORM] = c->norm_kind == MOE_NORM_LAYER && !c->parallel_blocks,
         [MIXES] = mixes,
         [MIXES_BOTH] = mixes && both,
-        [FEEDS_BOTH] = (moe_layer || plain) && both,
+        [FEEDS_BOTH] = ((moe_layer || plain) && both) || (moe_layer && c->moe_norm),
         [LAYER_SCALE] = c->layer_scale,
+        [LAYER_EMBED] = c->layer_embed > 0,
         [FEEDS] = (moe_layer || plain) && !c->parallel_blocks,
         [ATTENDS] = attends,
         [SHARED_KEYS] = attends && c->out_groups,
-        [KEY_NORMED] = attends && (c->out_groups || normed),
+        [KEY_NORMED] = keys && (c->out_groups || normed),
         [COMPRESSES] = compression != MOE_COMPRESS_NOT,
         [CHOOSES] = compression == MOE_COMPRESS_CHOSEN,
         [MANY_STREAMS] = c->n_streams > 0,
         [ATTN_GATE] = attends && c->attn_gate,
         [RECURRENT] = recurrent,
         [STATE] = recurrent && c->state_kind != MOE_STATE_CONV,
+        [DECAYS] = recurrent && c->state_kind != MOE_STATE_CONV && c->state_kind != MOE_STATE_FADE,
+        [CONVOLVED] = recurrent && c->state_kind != MOE_STATE_FADE,
         [BETA] = recurrent && (c->state_kind == MOE_STATE_DELTA || kda),
         [KDA] = recurrent && kda,
         [KDA_LOW] = recurrent && kda && !c->state_direct,
@@ -583,8 +620,8 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [STATE_NORMED] = recurrent && c->state_kind != MOE_STATE_CONV && !select,
         [SHORT_CONV] = recurrent && c->state_kind == MOE_STATE_CONV,
         [CONV_BIAS] = recurrent && c->conv_bias,
-        [ORDINARY] = attends && c->kv_rank == 0,
-        [HAS_VALUES] = attends && c->kv_rank == 0 && !keys_only && !c->out_groups,
+        [ORDINARY] = keys && c->kv_rank == 0,
+        [HAS_VALUES] = keys && c->kv_rank == 0 && !keys_only && !c->out_groups,
         [VALUES_BIAS] = attends && c->qkv_bias && !keys_only,
         [LATENT] = attends && c->kv_rank > 0,
         [LATENT_Q] = attends && c->q_rank > 0,
@@ -610,6 +647,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [OWN_NORMS] = moe_layer && c->own_norms,
         [EXPERT_SCALE] = routed && c->expert_scale,
         [CHOICE_BIAS] = moe_layer && !is_static && c->choice_bias,
+        [NARROW] = moe_layer && c->expert_dim,
         [STATIC] = is_static,
         [SHARED] = shared,
         [SHARED_HAS_GATE] = shared && dense_gate,

@@ -16,6 +16,11 @@ enum moe_tensor_role {
     MOE_T_EMBED,
     MOE_T_POSITIONS,       /* learnt positions, added to the embedding */
     MOE_T_EXTRA_POSITIONS, /* ... and to the input of layer extra_positions */
+    /* Embeddings by layer, side by side, and what each layer has of the embedding beside its own,
+     * under a norm. */
+    MOE_T_LAYER_EMBED,
+    MOE_T_LAYER_EMBED_MIX,
+    MOE_T_LAYER_EMBED_NORM,
     MOE_T_FINAL_NORM,
     MOE_T_FINAL_NORM_BIAS,
     MOE_T_LAST_PROJECTION, /* in place of the final norm */
@@ -110,6 +115,10 @@ enum moe_tensor_role {
     MOE_T_FFN_NORM, /* with own_norms: of the routed experts' input */
     MOE_T_FFN_END_NORM,
     MOE_T_LAYER_SCALE, /* [1] */
+    MOE_T_EMBED_GATE,  /* of the layer's embedding, by the stream; what is added to the stream, and
+                          its norm */
+    MOE_T_EMBED_OUT,
+    MOE_T_EMBED_NORM,
     MOE_T_FFN_NORM_BIAS,
     MOE_T_GATE, /* the feed-forward of dense layers */
     MOE_T_UP,
@@ -121,6 +130,8 @@ enum moe_tensor_role {
     MOE_T_ROUTER_NORM,
     MOE_T_EXPERT_SCALE, /* a factor of weights, per expert */
     MOE_T_CHOICE_BIAS,  /* used only to choose */
+    MOE_T_EXPERTS_IN,   /* expert_dim: of what routed experts take in */
+    MOE_T_EXPERTS_OUT,  /* ... and of their sum */
     MOE_T_ROUTES,       /* static routing (model/routes.h): [vocab][top_k] experts per token */
     MOE_T_SHARED_GATE_PROJ,
     MOE_T_SHARED_UP,
@@ -182,6 +193,7 @@ enum moe_take {
     /* The same with all heads' queries, then keys, then values. MOE_STATE_SCAN: gates, values,
      * keys, queries, decays. MOE_STATE_SELECT: decays, keys, queries. */
     MOE_TAKE_STATE_ROWS,
+    MOE_TAKE_STATE_ALL, /* ... of MOE_STATE_DELTA with gates, betas and decays behind these */
     MOE_TAKE_ATTENTION, /* [queries + keys + values][cols]; the role says which */
     MOE_TAKE_THIRD,     /* [3 * rows][cols]: a short convolution's scale, gate and values */
     MOE_TAKE_BUCKETS,   /* a vector stored as [n_buckets][n_heads] */

@@ -11,7 +11,7 @@
 
 enum {
     NAME_BYTES = 256,
-    TEXT_PARTS = 3, /* ways to name the text part of a model that also sees images */
+    TEXT_PARTS = 4, /* ways to name the text part of a model that also sees images */
 };
 
 /* ---- Names ---- */
@@ -76,11 +76,12 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
 bool convert_sees_images(const struct convert_source *source, const char *name)
 {
     /* GGUF files of llama.cpp have it apart; ollama's have it inside. */
-    static const char *const formats[MOE_N_NAMINGS][14] = {
+    static const char *const formats[MOE_N_NAMINGS][19] = {
         {"model.visual.*", "model.vision_tower.*", "model.embed_vision.*", "model.audio_tower.*",
          "model.embed_audio.*", "vision_model.*", "multi_modal_projector.*", "vision_tower.*",
          "mm_projector.*", "model.mm_projector.*", "model.multi_modal_projector.*",
-         "vit_large_projector.*", "patch_merge_mlp.*", NULL},
+         "vit_large_projector.*", "patch_merge_mlp.*", "model.view_separator", "thinker.visual.*",
+         "thinker.audio_tower.*", "talker.*", "code2wav.*", NULL},
         {"v.*", "mm.*", NULL}};
     bool sees = false;
     for (const char *const *format = formats[source->naming]; *format; format++)
@@ -125,13 +126,32 @@ static bool is_idle_indexer(const struct convert_source *source, const char *nam
     return layer < c->n_layers && c->layers[layer].shares_choice;
 }
 
+/* Whether it makes keys or values of a layer that sees another one's. */
+static bool is_idle_keys(const struct convert_source *source, const char *name)
+{
+    static const char *const formats[MOE_N_NAMINGS][4] = {
+        {"model.layers.%u.self_attn.k_*", "model.layers.%u.self_attn.v_*",
+         "model.language_model.layers.%u.self_attn.k_*",
+         "model.language_model.layers.%u.self_attn.v_*"},
+        {"blk.%u.attn_k.*", "blk.%u.attn_v.*", "blk.%u.attn_k_norm.*", ""}};
+    const struct moe_config *c = source->config;
+    for (int i = 0; i < 4; i++) {
+        const char *format = formats[source->naming][i];
+        if (!matches_format(format, name))
+            continue;
+        uint64_t layer = strtoull(name + strcspn(format, "%"), NULL, 10);
+        return layer < c->n_layers && c->layers[layer].shares_keys;
+    }
+    return false;
+}
+
 bool convert_may_ignore(const struct convert_source *source, const char *name)
 {
     static const char text_part[] = "language_model.";
     const char *const *ignored = moe_ignored_names[source->naming];
     size_t n = sizeof text_part - 1;
     if (convert_is_beyond(source, name) || convert_sees_images(source, name) ||
-        is_idle_indexer(source, name))
+        is_idle_indexer(source, name) || is_idle_keys(source, name))
         return true;
     if (source->family->hf.in_text_config && strncmp(name, text_part, n) == 0)
         name += n;
@@ -228,7 +248,8 @@ static bool is_text_part(const struct convert_source *s, int i, const char *name
     } ways[TEXT_PARTS] = {{"model.", "model.language_model."},
                           {"", "language_model."},
                           /* as transformers saves Kimi-K2.5 */
-                          {"model.layers.", "language_model.model.blocks."}};
+                          {"model.layers.", "language_model.model.blocks."},
+                          {"", "thinker."}};
     if (s->naming != MOE_NAMING_HF || !s->family->hf.in_text_config)
         return false;
     size_t n = strlen(ways[i].whole);
@@ -262,7 +283,11 @@ static int find_source(const struct convert_source *s, const struct wanted *w,
         if (!entry->name)
             continue;
         char candidate[NAME_BYTES];
-        expand_name(entry->name, w->layer - first, w->expert, candidate);
+        if (s->family->tensors[s->naming].in_halves)
+            expand_name(entry->name, w->layer / 2, w->is_expert ? w->expert : w->layer % 2,
+                        candidate);
+        else
+            expand_name(entry->name, w->layer - first, w->expert, candidate);
         bool there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
         for (int way = 0; !there && way <= TEXT_PARTS; way++) {
             char other[NAME_BYTES];
@@ -291,8 +316,8 @@ static uint32_t kv_head_rows(const struct moe_config *c)
 }
 
 /* Rows of a recurrent state in a tensor of several roles: how many there are of a role, and how
- * many before them, for each key head or (MOE_TAKE_STATE_ROWS) for all. Returns those of all roles.
- */
+ * many before them, for each key head or (MOE_TAKE_STATE_ROWS, _ALL) for all. Returns those of all
+ * roles. */
 static uint32_t state_part(const struct moe_config *c, int role, enum moe_take take,
                            uint32_t *before, uint32_t *own)
 {
@@ -311,14 +336,17 @@ static uint32_t state_part(const struct moe_config *c, int role, enum moe_take t
       select[] = {{MOE_T_STATE_DECAY_DOWN, c->state_step_rank},
                   {MOE_T_STATE_K, keys},
                   {MOE_T_STATE_Q, keys}},
+      fade[] = {{MOE_T_STATE_Q, keys}, {MOE_T_STATE_K, keys}, {MOE_T_STATE_V, values}},
       *all = c->state_kind == MOE_STATE_SCAN     ? scan
              : c->state_kind == MOE_STATE_SELECT ? select
+             : c->state_kind == MOE_STATE_FADE   ? fade
                                                  : delta;
-    bool small = all == delta && (role == MOE_T_STATE_BETA || role == MOE_T_STATE_DECAY);
-    int begin = small ? 4 : 0, end = small ? 6 : take == MOE_TAKE_STATE_ROWS ? 3 : 4;
+    bool whole = take == MOE_TAKE_STATE_ALL, rows = take == MOE_TAKE_STATE_ROWS || whole;
+    bool small = all == delta && !whole && (role == MOE_T_STATE_BETA || role == MOE_T_STATE_DECAY);
+    int begin = small ? 4 : 0, end = small || whole ? 6 : rows ? 3 : 4;
     if (all != delta)
         end = all == scan ? 5 : 3;
-    uint32_t sum = 0, times = take == MOE_TAKE_STATE_ROWS ? heads : 1;
+    uint32_t sum = 0, times = rows ? heads : 1;
     for (int i = begin; i < end; i++) {
         if (all[i].role == role) {
             *before = times * sum;
@@ -332,7 +360,7 @@ static uint32_t state_part(const struct moe_config *c, int role, enum moe_take t
 static uint64_t state_rows(const struct moe_config *c, int role, enum moe_take take)
 {
     uint32_t before, own, all = state_part(c, role, take, &before, &own);
-    return (uint64_t)all * (take == MOE_TAKE_STATE_ROWS ? 1 : c->state_key_heads);
+    return (uint64_t)all * (take == MOE_TAKE_STATE_HEADS ? c->state_key_heads : 1);
 }
 
 /* Returns the channels of a convolution with `rows` weights. */
@@ -392,6 +420,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         break;
     case MOE_TAKE_STATE_HEADS:
     case MOE_TAKE_STATE_ROWS:
+    case MOE_TAKE_STATE_ALL:
         rows = state_rows(s->config, w->index, from->take);
         break;
     case MOE_TAKE_KEYS:
@@ -470,6 +499,8 @@ static int get_tensor(const struct convert_source *s, const struct wanted *w,
             s->checkpoint, name, t && t->n_dims == 1 && dims[1] == 1 ? 1 : n, dims, out, err);
     if (t && from->take == MOE_TAKE_ALL && w->is_vector && n == 1 && same_items(t, dims[0]))
         return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
+    if (t && all_experts && t->n_dims == 2 && n == 3 && same_lines(t, dims[0] * dims[1], dims[2]))
+        return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
     if (t && from->take == MOE_TAKE_CONV && same_taps(t, dims))
         return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
     if (t && from->take == MOE_TAKE_ALL && n == 2 && !transposed && same_lines(t, dims[0], dims[1]))
@@ -504,6 +535,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
         break;
     case MOE_TAKE_STATE_HEADS:
     case MOE_TAKE_STATE_ROWS:
+    case MOE_TAKE_STATE_ALL:
         v->stride = state_part(s->config, role, from->take, &before, &v->block_rows);
         first = before;
         break;
@@ -575,6 +607,8 @@ static void place_rotation(const struct convert_source *s, int role, struct row_
         v->block_rows = v->stride = c->index_dim;
         v->n_rotated = c->rope_dim;
         v->paired = s->family->tensors[s->naming].index_paired;
+        if (s->family->tensors[s->naming].index_last)
+            v->rotated_from = c->index_dim - c->rope_dim;
         return;
     default:
         return;

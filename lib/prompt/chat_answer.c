@@ -562,8 +562,8 @@ static int take_object(struct moe_answer_reader *r, const struct beginning *b, c
     uint64_t from = b->used;
     const char *open = memchr(text, '{', b->used);
     from = open ? (uint64_t)(open - text) : 0;
-    int status = moe_json_parse_repeated(&object, "call", text + from, b->used - from,
-                                         ARGUMENTS_MEMORY, &err);
+    int status =
+        moe_json_parse(&object, "call", text + from, b->used - from, ARGUMENTS_MEMORY, &err);
     const json_t *name = json_object_get(object, b->form->name_key);
     const json_t *arguments = json_object_get(object, b->form->arguments_key);
     const bool is_object = json_is_object(arguments) && !moe_json_digits(arguments);

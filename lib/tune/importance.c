@@ -686,6 +686,10 @@ int moe_importance_proxy(struct moe_map *map, struct moe_rerun *r, const struct 
         return status;
     const struct moe_session *session = moe_rerun_session(r);
     const struct moe_config *c = &session->model->config;
+    if (c->expert_dim)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "importances of experts in a space of their own can only be measured: use "
+                        "--importance exact");
     struct proxy p = {
         .options = options,
         .session = session,

@@ -414,11 +414,12 @@ int moe_inputs_seen_open(struct moe_inputs_seen **out, const char *pack_path,
         return MOE_ERR_MEMORY;
     int status;
     MOE_STEP(moe_model_open_directory(&seen->model, pack_path, err));
-    if (seen->model->config.n_encoder)
+    if (seen->model->config.n_encoder || seen->model->config.expert_dim)
         MOE_STEP(
             moe_fail(err, MOE_ERR_UNSUPPORTED,
-                     "%s: inputs of matrices are measured in models without an encoder; leave out "
-                     "--text, with --method hqq, linear, rtn or best",
+                     "%s: inputs of matrices are measured in models without an encoder and without "
+                     "experts in a space of their own; leave out --text, with --method hqq, "
+                     "linear, rtn or best",
                      pack_path));
     MOE_STEP(read_texts(seen, options, err));
     MOE_STEP(open_buffers(seen, err));

@@ -256,10 +256,10 @@ struct outputs {
 static void measure_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct outputs *o = ctx;
-    uint32_t hidden = o->p->session->model->config.hidden;
+    uint32_t width = moe_config_expert_dim(&o->p->session->model->config);
     for (int64_t i = begin; i < end; i++) {
         const float *y = o->outputs + o->slots[i] * o->stride;
-        o->p->norms[i] = o->p->seen.weights[i] * sqrtf(moe_kern.dot(y, y, hidden));
+        o->p->norms[i] = o->p->seen.weights[i] * sqrtf(moe_kern.dot(y, y, width));
     }
 }
 
@@ -289,7 +289,7 @@ static void place_probe(struct moe_probe *p, struct moe_arena *arena, const stru
 {
     p->batch = batch;
     p->stride = moe_round_up(c->hidden, MOE_PANEL_ROWS);
-    p->router_stride = moe_round_up(c->n_experts, MOE_PANEL_ROWS);
+    p->router_stride = moe_router_stride(c);
     uint64_t kept = (uint64_t)N_SLOTS * batch, asked = (uint64_t)MOE_N_PREDICTORS * batch;
     p->rows = moe_arena_take(arena, kept, p->stride * sizeof *p->rows);
     p->lengths = moe_arena_take(arena, kept, sizeof *p->lengths);

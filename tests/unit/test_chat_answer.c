@@ -358,10 +358,6 @@ static const struct {
     {HERMES,
      "<tool_call>{\"name\": \"get_weather\", \"arguments\": \"{\\\"days\\\": 2}\"}</tool_call>",
      "get_weather({\"days\": 2})"},
-    {HERMES,
-     "<tool_call>{\"arguments\": {\"days\": 2, \"days\": 3}, \"name\": "
-     "\"get_weather\"}</tool_call>",
-     "get_weather({\"days\": 3})"},
     /* Numbers keep their digits. */
     {HERMES,
      "<tool_call>{\"arguments\": {\"days\": 18446744073709551616, \"a\": [1, 0.1]}, \"name\": "

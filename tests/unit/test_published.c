@@ -1,11 +1,12 @@
 /*
- * What is read from published models' config.json: the settings that decide the sizes, arranged
- * here (tests/FAMILIES.md says which were read), against the parameters that are published of them.
- * Quotes are single ones.
+ * Published models' config.json: the settings that decide the sizes, arranged here, against the
+ * parameters that are published; and what tests/FAMILIES.md says of all architectures. Quotes are
+ * single ones.
  */
 #include <math.h>
 
 #include "fmt/json.h"
+#include "model/family.h"
 #include "model/read.h"
 #include "model/shape.h"
 
@@ -377,6 +378,17 @@ static const struct {
             "'mlp_hidden_act': 'relu2', 'sliding_window': null, 'norm_topk_prob': true, "
             "'rope_theta': 10000, 'partial_rotary_factor': 1.0, 'routed_scaling_factor': 2.5",
      31.6, 0.1, 3.2, 0.1, EMBEDDING, 0, 23, 0, 2.5},
+    {"Nemotron-3-Super-120B-A12B",
+     SIZES(88, 4096, 32, 2, 131072) WIDTHS(2688, 2688) ROUTED(
+         512, 1,
+         22) "'model_type': 'nemotron_h', 'moe_shared_expert_intermediate_size': 5376, "
+             "'moe_latent_size': 1024, 'n_group': 1, 'topk_group': 1, 'n_groups': 8, "
+             "'head_dim': 128, 'mamba_num_heads': 128, 'mamba_head_dim': 64, "
+             "'ssm_state_size': 128, 'conv_kernel': 4, 'hybrid_override_pattern': "
+             "'MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM"
+             "*EMEMEMEME', 'mlp_hidden_act': 'relu2', 'norm_topk_prob': true, "
+             "'routed_scaling_factor': 5.0",
+     120.6, 0.1, 12.7, 0.1, NOTHING, 0, 40, 0, 5},
     {"Jamba-1.5-Mini",
      SIZES(32, 4096, 32, 8, 65536) EXPERTS(
          16, 2) "'model_type': 'jamba', 'intermediate_size': 14336, 'attn_layer_period': 8, "
@@ -497,6 +509,46 @@ static const struct {
      SIZES(16, 2048, 16, 16, 50304)
          EXPERTS(64, 8) "'model_type': 'olmoe', 'intermediate_size': 1024, 'clip_qkv': null",
      6.9, 0.1, 1.3, 0.1, NOTHING, 0, 0, 128, 1},
+    {"DBRX",
+     "'model_type': 'dbrx', 'd_model': 6144, 'n_heads': 48, 'n_layers': 40, 'vocab_size': 100352, "
+     "'attn_config': {'kv_n_heads': 8, 'clip_qkv': 8, 'rope_theta': 500000}, 'ffn_config': "
+     "{'ffn_hidden_size': 10752, 'moe_num_experts': 16, 'moe_top_k': 4, "
+     "'moe_normalize_expert_weights': 1}",
+     132, 1, 36, 1, NOTHING, 0, 0, 128, 1},
+    {"MiniMax-Text-01",
+     SIZES(80, 6144, 64, 8,
+           200064) "'model_type': 'minimax_text_01', 'head_dim': 128, 'intermediate_size': 9216, "
+                   "'num_local_experts': 32, 'num_experts_per_tok': 2, 'postnorm': true, "
+                   "'shared_intermediate_size': 0, 'rotary_dim': 64, 'rope_theta': 10000000, "
+                   "'layernorm_full_attention_alpha': 3.5565588200778455, "
+                   "'layernorm_linear_attention_alpha': 3.5565588200778455, "
+                   "'layernorm_mlp_alpha': 3.5565588200778455, "
+                   "'layernorm_full_attention_beta': 1.0, 'layernorm_linear_attention_beta': 1.0, "
+                   "'layernorm_mlp_beta': 1.0, 'attn_type_list': [" R5(
+                       "0, 0, 0, 0, 0, 0, 0, 1") ", " R5("0, 0, 0, 0, 0, 0, 0, 1") "]",
+     456, 1, 45.9, 0.1, HEAD_TOO, 0, 70, 64, 1},
+    {"Ling-lite",
+     SIZES(28, 2048, 16, 4, 126464) WIDTHS(5632, 1408)
+         EXPERTS(64, 6) "'model_type': 'bailing_moe', 'architectures': ['BailingMoeForCausalLM'], "
+                        "'first_k_dense_replace': 0, 'num_shared_experts': 2, "
+                        "'norm_topk_prob': true, 'rope_theta': 600000",
+     16.8, 0.1, 2.75, 0.01, NOTHING, 0, 0, 128, 1},
+    {"DeepSeek-OCR-2, the part that writes text",
+     "'model_type': 'deepseek_ocr2', 'text_config': {" SIZES(12, 1280, 10, 10, 129280)
+         WIDTHS(6848, 896) ROUTED(64, 2, 6) "'first_k_dense_replace': 1, "
+                                            "'max_position_embeddings': 8192}",
+     3, 1, 0.57, 0.01, EMBEDDING, 0, 0, 128, 1},
+    {"Sarvam-105B",
+     SIZES(32, 4096, 64, 64, 262144) WIDTHS(16384, 2048) LATENT_HEADS(null, 128, 64, 128)
+         EXPERTS(128, 8) "'model_type': 'sarvam_mla', 'num_shared_experts': 1, 'n_group': 1, "
+                         "'topk_group': 1, 'first_k_dense_replace': 1, "
+                         "'routed_scaling_factor': 2.5",
+     105, 1, 10.3, 0.1, HEAD_TOO, 0, 0, 64, 2.5},
+    {"A.X-K1",
+     SIZES(61, 7168, 64, 64, 163840) WIDTHS(18432, 2048) LATENT_HEADS(1536, 128, 64, 128)
+         ROUTED(192, 1, 8) "'model_type': 'axk1', 'n_group': 8, 'topk_group': 4, "
+                           "'first_k_dense_replace': 1, 'routed_scaling_factor': 2.5",
+     519, 1, 33, 1, NOTHING, 0, 0, 64, 2.5},
     {"Mixtral-8x22B",
      SIZES(56, 6144, 48, 8,
            32000) "'model_type': 'mixtral', 'intermediate_size': 16384, "
@@ -526,7 +578,7 @@ static void read_model(const char *name, const char *text)
 static double active_of(const struct moe_config *c, double parameters)
 {
     double matrices = moe_act_is_gated(c->expert_act) ? 3 : 2;
-    double expert = matrices * c->hidden * c->expert_ff;
+    double expert = matrices * moe_config_expert_dim(c) * c->expert_ff;
     return parameters - expert * c->n_moe_layers * (c->n_experts - c->top_k);
 }
 
@@ -564,10 +616,59 @@ static void sizes_are_those_published(void **state)
     }
 }
 
+/* One line of FAMILIES.md's lists of architectures, `names` | what becomes of them. Returns how
+ * many it names. */
+static int check_listed(char *line, bool gguf)
+{
+    int n = 0;
+    char *said = strstr(line + 2, " | ");
+    assert_non_null(said);
+    bool runs = strncmp(said, " | runs |", 9) == 0;
+    for (char *name = strchr(line, '`'); name && name < said; n++) {
+        char *end = strchr(name + 1, '`');
+        assert_non_null(end);
+        *end = '\0';
+        const char *why = moe_family_left_out(name + 1);
+        bool known = gguf ? moe_family_find_gguf(name + 1, true, false) != NULL
+                          : moe_family_find(name + 1) != NULL;
+        if (runs != known || (!runs && why && !strstr(said, why)) || (known && why))
+            fail_msg("tests/FAMILIES.md says of '%s'%s, which is %sa family", name + 1, said,
+                     known ? "" : "not ");
+        name = strchr(end + 1, '`');
+        /* the sentence names it again */
+        if (!runs)
+            return n + 1;
+    }
+    return n;
+}
+
+/* fixtures/list_families.py wrote what the page says of all architectures with routed experts. */
+static void architectures_are_as_listed(void **state)
+{
+    (void)state;
+    char line[4096];
+    int n[2] = {0}, table = -1;
+    FILE *page = fopen("tests/FAMILIES.md", "r");
+    assert_non_null(page);
+    while (fgets(line, sizeof line, page)) {
+        if (strncmp(line, "| Model types of", 16) == 0)
+            table = 0;
+        else if (strncmp(line, "| Architectures of", 18) == 0)
+            table = 1;
+        else if (strncmp(line, "| `", 3) == 0 && table >= 0)
+            n[table] += check_listed(line, table == 1);
+        else if (line[0] != '|')
+            table = -1;
+    }
+    fclose(page);
+    assert_true(n[0] > 60 && n[1] > 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_those_published),
+        cmocka_unit_test(architectures_are_as_listed),
     };
     return cmocka_run_group_tests_name("published", tests, NULL, NULL);
 }
