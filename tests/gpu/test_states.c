@@ -127,7 +127,7 @@ static void fill(struct states *t, const struct shape *s)
 
 static void on_processor(struct states *t)
 {
-    struct cpu_state_pass p = {&t->c, &t->layer, &t->r, &t->w, t->rows, N_ROWS, LAYER};
+    struct cpu_state_pass p = {&t->c, &t->layer, &t->r, &t->w, t->rows, N_ROWS, LAYER, LAYER};
     if (t->c.state_kind == MOE_STATE_CONV)
         stages_cpu_short_conv(&p);
     else if (t->c.state_kind == MOE_STATE_SCAN)
