@@ -761,14 +761,20 @@ static int gemma4_values(struct moe_config *c, const struct moe_checkpoint *ck, 
     return MOE_OK;
 }
 
-/* The last "attention.shared_kv_layers" layers see keys of earlier ones; feed-forwards have one
- * width, or that and twice it. */
+/* The last "attention.shared_kv_layers" layers see keys of earlier ones. */
 static int gemma4_sharing(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
 {
-    uint32_t n = 0, widths[MOE_MAX_LAYERS], least = UINT32_MAX;
+    uint32_t n = 0;
     MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.shared_kv_layers").text,
                              c->n_layers, false, &n, err));
     moe_config_set_layers(c, MOE_LAYER(shares_keys), c->n_layers - n, c->n_layers, 1);
+    return MOE_OK;
+}
+
+/* Dense feed-forwards have one width, or that and twice it. */
+static int gemma4_widths(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
+{
+    uint32_t widths[MOE_MAX_LAYERS], least = UINT32_MAX;
     MOE_TRY(family_gguf_by_layer(c, gguf, "feed_forward_length", MOE_MAX_DIM, widths, err));
     for (uint32_t i = 0; i < c->n_layers; i++)
         least = widths[i] < least ? widths[i] : least;
@@ -792,6 +798,7 @@ int family_gemma4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     MOE_TRY(family_gguf_windows(c, gguf, 0, err));
     MOE_TRY(gemma4_heads(c, gguf, err));
     MOE_TRY(gemma4_values(c, ck, err));
+    MOE_TRY(gemma4_sharing(c, gguf, err));
     if (c->n_experts > 0) {
         c->own_norms = c->expert_scale = true;
         /* A dense layer's feed-forward is here the shared expert. */
@@ -799,7 +806,7 @@ int family_gemma4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                                  MOE_MAX_DIM, true, &c->shared_ff, err));
         return MOE_OK;
     }
-    return gemma4_sharing(c, gguf, err);
+    return gemma4_widths(c, gguf, err);
 }
 
 /* ---- Llama-4 ---- */
@@ -985,4 +992,55 @@ int family_hy_v4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     if (c->act_limit == 0)
         c->expert_act = MOE_ACT_SWIGLU;
     return family_glm_dsa_gguf(c, ck, rope, err);
+}
+
+/* ---- Granite with windows ---- */
+
+int family_granite_swa_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    uint32_t rotates[MOE_MAX_LAYERS];
+    bool all = true, windows = true;
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.sliding_window").text,
+                             MOE_MAX_CONTEXT, true, &c->window, err));
+    MOE_TRY(family_gguf_windows(c, gguf, 0, err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        rotates[i] = 1;
+    MOE_TRY(family_gguf_by_layer(c, gguf, "attention.rope_pattern", 1, rotates, err));
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        all &= rotates[i] != 0;
+        windows &= (rotates[i] != 0) == c->layers[i].windowed;
+    }
+    c->rope_in_windows = !all;
+    return all || windows ? MOE_OK
+                          : moe_fail(err, MOE_ERR_UNSUPPORTED,
+                                     "%s: 'attention.rope_pattern' turns off other layers than "
+                                     "those without a window, which is not implemented",
+                                     moe_gguf_path(gguf));
+}
+
+/* ---- MiniMax-01 ---- */
+
+/* "residual_scale" is the stream's; the blocks' outputs have none. */
+int family_minimax_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    uint32_t recurrent[MOE_MAX_LAYERS], interval = 8;
+    c->stream_scale = c->residual_scale;
+    c->residual_scale = 1;
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "full_attention_interval").text,
+                             MOE_MAX_LAYERS, false, &interval, err));
+    if (interval == 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: key 'full_attention_interval' 0, expected 1 or more",
+                        moe_gguf_path(gguf));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        recurrent[i] = (i + 1) % interval != 0;
+    MOE_TRY(family_gguf_by_layer(c, gguf, "attention.recurrent_layers", 1, recurrent, err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].recurrent = recurrent[i] != 0;
+    family_minimax_states(c);
+    return MOE_OK;
 }

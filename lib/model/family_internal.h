@@ -42,6 +42,9 @@ family_own_gguf family_minimax_gguf, family_granite_swa_gguf, family_deepseek_oc
  * rotation of compressing layers, *rope, into config, and leaves the other layers', with base
  * theta, in it. */
 void family_deepseek_v4_drop(struct moe_config *config);
+/* Sets the widths of MiniMax-01's states, which are those of its heads; none without a layer of
+ * them. */
+void family_minimax_states(struct moe_config *config);
 int family_deepseek_v4_rotary(struct moe_config *config, struct moe_rope_settings *rope,
                               double theta, const char *name, struct moe_err *err);
 

@@ -594,30 +594,6 @@ int family_granite_swa_hf(struct moe_config *c, const char *path, const json_t *
     return MOE_OK;
 }
 
-int family_granite_swa_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
-                            struct moe_rope_settings *rope, struct moe_err *err)
-{
-    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
-    uint32_t rotates[MOE_MAX_LAYERS];
-    bool all = true, windows = true;
-    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.sliding_window").text,
-                             MOE_MAX_CONTEXT, true, &c->window, err));
-    MOE_TRY(family_gguf_windows(c, gguf, 0, err));
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        rotates[i] = 1;
-    MOE_TRY(family_gguf_by_layer(c, gguf, "attention.rope_pattern", 1, rotates, err));
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        all &= rotates[i] != 0;
-        windows &= (rotates[i] != 0) == c->layers[i].windowed;
-    }
-    c->rope_in_windows = !all;
-    return all || windows ? MOE_OK
-                          : moe_fail(err, MOE_ERR_UNSUPPORTED,
-                                     "%s: 'attention.rope_pattern' turns off other layers than "
-                                     "those without a window, which is not implemented",
-                                     moe_gguf_path(gguf));
-}
-
 /* ---- GPTSAN: dense layers behind those with experts ---- */
 
 int family_gptsan_hf(struct moe_config *c, const char *path, const json_t *json,
@@ -1165,7 +1141,7 @@ int family_lara_hf(struct moe_config *c, const char *path, const json_t *json,
 
 /* ---- MiniMax-01 ---- */
 
-static int minimax_states(struct moe_config *c)
+void family_minimax_states(struct moe_config *c)
 {
     c->state_heads = c->state_key_heads = c->n_heads;
     c->state_key_dim = c->head_dim ? c->head_dim : c->n_heads ? c->hidden / c->n_heads : 0;
@@ -1173,7 +1149,6 @@ static int minimax_states(struct moe_config *c)
     if (moe_config_count_layers(c, MOE_LAYER(recurrent)) == 0)
         c->state_heads = c->state_key_heads = c->state_key_dim = c->state_value_dim =
             c->conv_width = 0;
-    return MOE_OK;
 }
 
 /* Scales of three kinds of blocks, under one of two names each: all or none are there, and the
@@ -1226,29 +1201,8 @@ int family_minimax_hf(struct moe_config *c, const char *path, const json_t *json
         MOE_TRY(read_layer_types(c, path, json, "linear_attention", NULL, err));
     MOE_TRY(minimax_scale(path, json, alphas, &c->stream_scale, err));
     MOE_TRY(minimax_scale(path, json, betas, &c->residual_scale, err));
-    return minimax_states(c);
-}
-
-/* "residual_scale" is the stream's; the blocks' outputs have none. */
-int family_minimax_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
-                        struct moe_rope_settings *rope, struct moe_err *err)
-{
-    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
-    uint32_t recurrent[MOE_MAX_LAYERS], interval = 8;
-    c->stream_scale = c->residual_scale;
-    c->residual_scale = 1;
-    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "full_attention_interval").text,
-                             MOE_MAX_LAYERS, false, &interval, err));
-    if (interval == 0)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: key 'full_attention_interval' 0, expected 1 or more",
-                        moe_gguf_path(gguf));
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        recurrent[i] = (i + 1) % interval != 0;
-    MOE_TRY(family_gguf_by_layer(c, gguf, "attention.recurrent_layers", 1, recurrent, err));
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layers[i].recurrent = recurrent[i] != 0;
-    return minimax_states(c);
+    family_minimax_states(c);
+    return MOE_OK;
 }
 
 /* ---- LFM2 with experts: short convolutions beside attention ---- */
