@@ -6,9 +6,9 @@
  * Of every tensor that is accepted the first and last values are read, and the index of its name is
  * its own; the model described, the template and the tokenizer come from the same directory.
  */
-/* Readers: fmt/checkpoint.c fmt/checkpoint.c fmt/safetensors.c fmt/tensor_list.c */
+/* Readers: fmt/checkpoint.c fmt/safetensors.c fmt/tensor_list.c */
 /* Readers: fmt/tensor_pairs.c */
-/* Readers: prompt/chat.c text/vocab_hf.c model/family_hf.c model/family_hf.c */
+/* Readers: prompt/chat.c text/vocab_hf.c model/family_hf.c */
 #define _GNU_SOURCE
 #include "base/file.h"
 #include "fmt/checkpoint.h"

@@ -3,8 +3,8 @@
  * accepted must come back the same from YAML and from JSON; requests are routed by a collection,
  * and a task is drawn from it; costs meet a collection of their own models; a plan is shown.
  */
-/* Readers: serve/coe_collection.c serve/coe_costs.c serve/coe_plan.c serve/coe_dispatch.c
- * fmt/record.c */
+/* Readers: serve/coe_collection.c serve/coe_costs.c serve/coe_plan.c serve/coe_dispatch.c */
+/* Readers: fmt/record.c */
 #define _GNU_SOURCE
 #include "mutate.h"
 #include "serve/coe_plan.h"

@@ -1,7 +1,6 @@
 /* A model description: a pack's, or (with "model_type") a Hugging Face config.json. */
-/* Readers: model/config.c model/config_json.c model/config.c model/rope.c */
+/* Readers: model/config.c model/config_json.c model/rope.c */
 /* Readers: model/family_hf.c model/family_own.c model/family_settings.c */
-/* Readers: model/family_own.c */
 #define _GNU_SOURCE
 #include "model/config.h"
 #include "model/read.h"

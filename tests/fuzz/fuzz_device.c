@@ -1,6 +1,6 @@
 /* A device profile. What is accepted is shown, and comes back the same after writing and reading.
  */
-/* Readers: record/device*.c fmt/record.c */
+/* Readers: profile/device.c fmt/record.c */
 #define _GNU_SOURCE
 #include "mutate.h"
 #include "profile/device.h"

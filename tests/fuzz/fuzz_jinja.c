@@ -3,8 +3,8 @@
  * tools, calls and thoughts. What is written lies within the limits, and the pieces that are the
  * caller's lie in it, in order; asked again it is the same.
  */
-/* Readers: prompt/jinja_lex.c prompt/jinja_parse.c prompt/jinja_parse.c prompt/jinja_render.c
- * prompt/jinja_evaluate.c */
+/* Readers: prompt/jinja_lex.c prompt/jinja_parse.c */
+/* Readers: prompt/jinja_render.c prompt/jinja_evaluate.c */
 #define _GNU_SOURCE
 #include <jansson.h>
 

@@ -1,6 +1,6 @@
 /* A bit map, or two with a form feed between them, which are merged. What is accepted must come
  * back the same from YAML and from JSON. */
-/* Readers: record/map*.c fmt/record.c */
+/* Readers: pack/map.c fmt/record.c */
 #define _GNU_SOURCE
 #include "mutate.h"
 #include "pack/map.h"

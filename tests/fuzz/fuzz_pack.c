@@ -5,7 +5,6 @@
  * the bits below added to the first number a checksum is left wrong. An input without a page stands
  * for what is no pack by its name.
  */
-/* Readers: pack/pack.c pack/pack_bits.c pack/pack.c pack/pack.c */
 /* Readers: pack/pack.c */
 #define _GNU_SOURCE
 #include "../pack_forge.h"

@@ -5,7 +5,7 @@
  * What is counted adds up: two shards give the file of one run, and what belongs to different runs
  * is refused or added. A table keeps what a plain list of all keys says.
  */
-/* Readers: record/statistics*.c profile/statistics.c profile/origins.c profile/origins.c */
+/* Readers: profile/statistics*.c profile/origins.c */
 #define _GNU_SOURCE
 #include "mutate.h"
 #include "profile/statistics.h"

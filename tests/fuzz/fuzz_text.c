@@ -2,7 +2,7 @@
  * Values of command lines and UTF-8: each line of the input, the first few, is tried as every kind
  * of value. What is accepted comes back the same from the text that is written for it.
  */
-/* Readers: base/text.c quant/bits.c sched/strategy.c sched/strategy.c */
+/* Readers: base/text.c quant/bits.c sched/strategy.c */
 #define _GNU_SOURCE
 #include <math.h>
 
