@@ -1,7 +1,7 @@
 /*
  * Messages of ranks: what rank 0 asks of another, and what that answers. All begin with the same
  * head; numbers are as the machine has them (a rank whose machine has them otherwise is refused
- * when it says hello). Plain layouts, for ranks.c and the rank that answers (engine/rank_worker.c).
+ * when it says hello). Plain layouts, for ranks.c and the rank that answers (infer/rank_worker.c).
  */
 #ifndef MOE_RANKS_MESSAGE_H
 #define MOE_RANKS_MESSAGE_H

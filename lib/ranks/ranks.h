@@ -1,6 +1,6 @@
 /*
  * Ranks: the processes of one run, each with a share of the experts in its own budget of memory.
- * Rank 0 runs the model; the others compute their experts for it (engine/rank_worker.h).
+ * Rank 0 runs the model; the others compute their experts for it (infer/rank_worker.h).
  *
  *     meet         each says who it is and how much room it has; another pack is refused
  *     divide       rank 0 gives each expert to a rank

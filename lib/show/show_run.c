@@ -332,9 +332,9 @@ static void say_ranks(struct moe_buf *out, const struct moe_stats *stats,
     char a[32], b[32], c[32];
     const uint64_t tokens = all->tokens ? all->tokens : 1;
     moe_buf_printf(out,
-                   "ranks    %.1f%% of the activations on %" PRIu32 " others, waited for %.3f s\n",
+                   "ranks    %.1f%% of the activations on %" PRIu32 " other%s, waited for %.3f s\n",
                    100 * ratio((double)all->experts.elsewhere, (double)all->experts.activations),
-                   stats->n_ranks, all->ranks_seconds);
+                   stats->n_ranks, stats->n_ranks == 1 ? "" : "s", all->ranks_seconds);
     for (uint32_t i = 0; i < stats->n_ranks; i++) {
         const struct moe_rank_report *r = &stats->ranks[i];
         moe_buf_printf(out,
