@@ -25,7 +25,13 @@ static const struct moe_layout bench_layouts[] = {
     {MOE_LAYOUT_NVFP4, 32},
     {MOE_LAYOUT_F8_B, 128},
 };
-enum { N_LAYOUTS = sizeof bench_layouts / sizeof *bench_layouts };
+enum { N_LAYOUTS = sizeof bench_layouts / sizeof *bench_layouts, N_SMOKE_LAYOUTS = 7 };
+
+/* With tiny shapes those of our own, and one of files. */
+static int n_layouts(const struct bench *b)
+{
+    return b->smoke ? N_SMOKE_LAYOUTS : N_LAYOUTS;
+}
 
 /* One launch after the other, with other weights each time. */
 struct products {
@@ -77,14 +83,14 @@ static void decode_shape(struct bench *b, const struct product_shape *s)
     static const uint32_t inputs[] = {1, 2, 4, 8};
     enum { N_INPUTS = sizeof inputs / sizeof *inputs };
     uint64_t most = b->cold_bytes;
-    for (int i = 0; i < N_LAYOUTS; i++)
+    for (int i = 0; i < n_layouts(b); i++)
         if (product_bytes(s, bench_layouts[i]) > most)
             most = product_bytes(s, bench_layouts[i]);
     struct products p = {.shape = s, .weights = take_random(b, most)};
     p.in = take_inputs(b, inputs[N_INPUTS - 1], s->cols);
     p.out = take_results(b, s, inputs[N_INPUTS - 1]);
     printf("%s: %u of %u x %u a launch\n", s->name, s->n_matrices, s->rows, s->cols);
-    for (int i = 0; i < N_LAYOUTS && well(b); i++) {
+    for (int i = 0; i < n_layouts(b) && well(b); i++) {
         p.layout = bench_layouts[i];
         uint64_t bytes = product_bytes(s, p.layout);
         p.n_launches = pieces_in_turn(most, bytes);
@@ -135,7 +141,7 @@ static void prompt_shape(struct bench *b, const struct product_shape *s, uint32_
     p.in = take_inputs(b, n, s->cols);
     p.out = take_results(b, s, n);
     printf("%u inputs, %s (%u x %u)\n", n, s->name, s->rows, s->cols);
-    for (int i = 0; i < N_LAYOUTS && well(b); i++) {
+    for (int i = 0; i < n_layouts(b) && well(b); i++) {
         struct moe_bench_figure t[N_MATHS];
         p.layout = bench_layouts[i];
         uint64_t through_blas = moe_gpu_bf16_rows(b->gpu);
