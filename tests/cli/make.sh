@@ -132,8 +132,8 @@ called() { grep -q "^called: " "$out"; }
 for target in $named torture-stop format-check uninstall; do
     case $target in
     demo | deb | install | uninstall | help | clean) continue ;; # above and below
-    # Other compilers and sanitizers, of which .ci/run has most at work; what pip installs.
-    neon | fuzz* | asan | tsan | check-clients)
+    # Other compilers and sanitizers, of which .ci/run has most at work; what pip installs or has to have.
+    neon | fuzz* | asan | tsan | check-clients | second-model)
         made -n "$target"
         expect_exit 0 "make -n $target"
         continue
