@@ -348,9 +348,11 @@ static int check_together(void)
     return -1;
 }
 
+/* The file that an option names to be written, or NULL. */
 static const char *output_of(int i)
 {
-    return given[i] && table[i]->output ? *(const char **)table[i]->to : NULL;
+    const char *path = given[i] && table[i]->output ? *(const char **)table[i]->to : NULL;
+    return path && table[i]->or_stdout && strcmp(path, "-") == 0 ? NULL : path;
 }
 
 /* Whether another word of the command line, or what follows its '=', is that file. */

@@ -68,8 +68,9 @@ struct cli_option {
     /* CLI_CUSTOM: the option may come without its argument, last or before another option; text is
      * NULL then. */
     bool alone;
-    bool output;   /* CLI_TEXT: a file that the program will write, tried before it begins */
-    bool in_order; /* ... in one go, so that it may be "-", a pipe or a device */
+    bool output;    /* CLI_TEXT: a file that the program will write, tried before it begins */
+    bool in_order;  /* ... in one go, so that it may be "-", a pipe or a device */
+    bool or_stdout; /* ... in pieces; "-" is standard output */
     /* What it goes with. A program's modes are bits of its own, CLI_USUAL the one that no option
      * chooses; where several are chosen, the highest counts. */
     uint32_t mode;        /* that giving it chooses; 0: none */

@@ -17,7 +17,7 @@ struct requests_options {
     {CLI_OPT_TEXT(0, "requests", "FILE", &(o).input), \
      .help = "answer its lines of JSON; - is stdin", .mode = (mode_)}, \
     {CLI_OPT_OUTPUT('o', "output", "FILE", &(o).output), \
-     .help = "results, else on standard output", .needs = "requests"}, \
+     .help = "results, else on standard output", .needs = "requests", .or_stdout = true}, \
     {CLI_OPT_FLAG(0, "resume", &(o).resume), .help = "leave out what has a result there", \
      .needs = "output"}
 /* clang-format on */

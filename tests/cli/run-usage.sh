@@ -6,7 +6,7 @@ expect_exit 0 "--help exits with 0"
 expect_stdout_like 'Usage: moe-run *--temp X*Examples:*' "--help shows usage, options, examples"
 expect_stderr_lines 0 "--help is silent on stderr"
 check "--help fits 80 columns" sh -c "! grep -q '.\{81\}' '$out'"
-check "--help fits a screen" [ "$(wc -l <"$out")" -le 46 ]
+check "--help fits a screen" [ "$(wc -l <"$out")" -le 47 ]
 cp "$out" "$tmp/help"
 run "$bin/moe-run" -h
 check "-h is --help" cmp -s "$out" "$tmp/help"
@@ -50,7 +50,7 @@ for page in man/moe-*.1; do
         moe-plan.gpu-memory) run "$bin/$program" x.moe --device cuda --memory 1G --gpu-memory 0K ;;
         *) run "$bin/$program" x.moe "--$option" 0K ;;
         esac
-        error_line 2 "$program: option --$option: '0K' is not a size like *" "$program --$option: no bytes are no size"
+        error_line 2 "$program: option --$option: '0K' is not a *size* like *" "$program --$option: no bytes are no size"
     done
 done
 run "$bin/moe-run" -Z model.moe
