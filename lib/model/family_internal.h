@@ -85,8 +85,8 @@ int family_read_layers(struct moe_config *config, size_t member, uint8_t value, 
 int family_by_kind(const struct moe_config *config, const uint32_t *numbers, const char *path,
                    const char *key, uint32_t of_kind[2], struct moe_err *err);
 
-/* Limits contexts to those of which an indexer chooses all: `blocks` blocks of `width` positions.
- */
+/* Limits contexts to lengths at which an indexer chooses every block: `blocks` of `width`
+ * positions. */
 void family_limit_context(struct moe_config *config, uint32_t blocks, uint32_t width);
 
 /* Whether the text is one of the names between '|'. */
