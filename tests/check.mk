@@ -23,7 +23,7 @@ $(TORTURES): torture-%: torture-build
 quick: all tests check-scripts
 	@BUILD=$(BUILD) sh tests/run.sh quick
 
-# Another trained model, from texts that the bundled one writes: half an hour or more on two cores. PYTHON has PyTorch.
+# Another trained model, from texts that the bundled one writes: over an hour on two cores. PYTHON has PyTorch.
 PYTHON ?= python3
 SECOND = $(BUILD)/models/second
 .PHONY: second-model
