@@ -123,7 +123,7 @@ int serve_http(struct moe_server *server, const struct serve_http_options *o, in
                struct moe_err *err)
 {
     struct serve_http_options with = *o;
-    struct moe_err failure;
+    struct moe_err failure = {0};
     struct moe_access_keys *keys = NULL;
     struct moe_http *h = NULL;
     int status;
@@ -145,6 +145,8 @@ int serve_http(struct moe_server *server, const struct serve_http_options *o, in
     uint32_t left = moe_http_finish(h, o->grace, NULL);
     if (left)
         cli_note("%u answers were not finished", left);
+    if (failure.status != MOE_OK && *listener < 0)
+        status = moe_fail(err, failure.status, "%s", failure.text);
 out:
     moe_http_close(h);
     moe_access_keys_free(keys);

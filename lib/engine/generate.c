@@ -670,7 +670,7 @@ static bool is_decoding(const struct member *m)
     return !m->waits_for_source && !m->reads;
 }
 
-/* Logits of a row; *id of them where it is drawn already. */
+/* Logits of a row, and the token that was drawn of them, where one was. */
 struct row_logits {
     const float *of; /* NULL: they are not needed */
     bool is_drawn;
