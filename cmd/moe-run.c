@@ -14,11 +14,11 @@
 #include "fmt/json.h"
 #include "grammar/constraint.h"
 #include "kept_models.h"
-#include "ranks/ranks.h"
 #include "repl/repl.h"
 #include "run_modes.h"
 #include "run_options.h"
 #include "run_prompt.h"
+#include "several.h"
 #include "show/show.h"
 
 enum { DEFAULT_CONTEXT = 4096, CALLS_BYTES = 256 << 10 /* a usual grammar of calls */ };
@@ -180,9 +180,7 @@ static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t 
  * fails is rank 0's to say, once they have met. */
 static int serve_rank(struct run *r, struct moe_err *err)
 {
-    cli_mute = false;
-    MOE_TRY(moe_ranks_find(&r->ranks, err));
-    cli_mute = true;
+    MOE_TRY(several_join(&r->ranks, err));
     opt.engine.ranks = r->ranks;
     opt.engine.measures = opt.bench;
     int status = choose_strategy(r, err);
@@ -194,7 +192,7 @@ static int serve_rank(struct run *r, struct moe_err *err)
 
 static int open_run(struct run *r, struct moe_err *err)
 {
-    MOE_TRY(moe_ranks_find(&r->ranks, err));
+    MOE_TRY(several_join(&r->ranks, err));
     opt.engine.ranks = r->ranks;
     int status = run_options_grammar(&r->grammar, err);
     if (status == MOE_OK && opt.tools)
@@ -376,7 +374,7 @@ static int serve_requests(struct run *r, struct moe_err *err)
     struct moe_server_options o = {
         .pack = r->pack, .sequences = opt.sequences, .draft = opt.draft_max};
     o.template_file = opt.template_file;
-    MOE_TRY(moe_ranks_find(&r->ranks, err));
+    MOE_TRY(several_join(&r->ranks, err));
     opt.engine.ranks = r->ranks;
     int status = choose_strategy(r, err);
     if (status == MOE_OK && opt.plan)
@@ -512,13 +510,11 @@ int main(int argc, char **argv)
     double started = moe_seconds();
     struct moe_err err = {0};
     struct run r = {0};
-    uint32_t rank = 0, n_ranks = 1;
-    bool several = moe_wire_started(&rank, &n_ranks);
-    cli_mute = several && rank > 0;
+    const bool is_other_rank = several_begin();
     int status = run_options_parse(argc, argv, &r.pack);
     if (status >= 0)
         return status;
-    if (several && rank > 0) {
+    if (is_other_rank) {
         status = opt.list || opt.ids ? MOE_OK : serve_rank(&r, &err);
     } else if (opt.list) {
         struct moe_buf text = {0};
@@ -548,7 +544,5 @@ int main(int argc, char **argv)
     if (status != MOE_OK)
         exit_status = err.text[0] ? cli_error(&err) : CLI_FAILED;
     run_options_release();
-    exit_status = cli_finish(exit_status);
-    moe_ranks_close(r.ranks); /* last: it may end this process */
-    return exit_status;
+    return several_leave(r.ranks, cli_finish(exit_status));
 }

@@ -153,7 +153,7 @@ int moe_ranks_open(struct moe_ranks **out, struct moe_wire *wire, struct moe_err
     }
     r->wire = wire;
     prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); /* naps of this thread end within a microsecond */
-    wire->may_spin = wire->n_here * moe_default_threads() <= (uint32_t)moe_cores_available();
+    moe_ranks_set_threads(r, moe_par_threads());
     *out = r;
     return MOE_OK;
 }
@@ -166,6 +166,15 @@ int moe_ranks_find(struct moe_ranks **out, struct moe_err *err)
     return wire ? moe_ranks_open(out, wire, err) : MOE_OK;
 }
 
+void moe_ranks_set_threads(struct moe_ranks *r, int n_threads)
+{
+    const int own = r->wire->cores < 1 ? 1 : (int)r->wire->cores, most = moe_default_threads();
+    if (n_threads == 0)
+        n_threads = own < most ? own : most;
+    moe_par_set_threads(n_threads);
+    r->wire->may_spin = n_threads <= r->wire->cores;
+}
+
 struct moe_wire *moe_ranks_wire(const struct moe_ranks *r)
 {
     return r->wire;
@@ -174,7 +183,7 @@ struct moe_wire *moe_ranks_wire(const struct moe_ranks *r)
 /* Takes in what is still to come, which nobody wants any more. */
 static int drain(struct moe_ranks *r, uint32_t rank, struct moe_err *err);
 
-void moe_ranks_close(struct moe_ranks *r)
+void moe_ranks_close(struct moe_ranks *r, int exit_status)
 {
     struct moe_rank_head end = {.kind = MOE_RANK_END};
     struct moe_err ignored;
@@ -191,7 +200,7 @@ void moe_ranks_close(struct moe_ranks *r)
     if (r->block)
         moe_pages_free(r->block, moe_ranks_bytes(&r->shape, r->wire->n_ranks));
     if (r->gone)
-        r->wire->ops->abort(r->wire);
+        r->wire->ops->abort(r->wire, exit_status);
     moe_wire_close(r->wire);
     free(r->peers);
     free(r->owners);

@@ -30,10 +30,13 @@ int moe_ranks_find(struct moe_ranks **out, struct moe_err *err);
 /* Takes over the wire. */
 int moe_ranks_open(struct moe_ranks **out, struct moe_wire *wire, struct moe_err *err);
 /* NULL is fine. On rank 0 the others end, too; where one does not answer any more, or still loads,
- * all are ended at once, this process as well: the last call of a program. */
-void moe_ranks_close(struct moe_ranks *r);
+ * all are ended at once, this process as well, with that exit status: the last call of a program.
+ */
+void moe_ranks_close(struct moe_ranks *r, int exit_status);
 
 struct moe_wire *moe_ranks_wire(const struct moe_ranks *r);
+/* Threads that compute here; 0: one for each processor that is this rank's. */
+void moe_ranks_set_threads(struct moe_ranks *r, int n_threads);
 
 /* Memory that rank 0 takes for the messages of n_ranks, but for what the wire takes. */
 uint64_t moe_ranks_bytes(const struct moe_rank_shape *shape, uint32_t n_ranks);

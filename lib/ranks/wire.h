@@ -39,8 +39,9 @@ struct moe_wire_ops {
     /* Whether it has arrived, once. */
     int (*arrived)(struct moe_wire *wire, uint32_t from, enum moe_wire_lane lane, bool *done,
                    uint64_t *bytes, struct moe_err *err);
-    /* Ends all ranks at once, this process too: some of them do not answer any more. */
-    void (*abort)(struct moe_wire *wire);
+    /* Ends all ranks at once, this process too, with that exit status: some of them do not answer
+     * any more. */
+    void (*abort)(struct moe_wire *wire, int exit_status);
     /* Every rank closes; nothing is under way but what is received. */
     void (*close)(struct moe_wire *wire);
 };
@@ -50,6 +51,7 @@ struct moe_wire {
     const struct moe_wire_ops *ops;
     uint32_t rank, n_ranks;
     uint32_t n_here; /* ranks on this machine, this one included */
+    double cores;    /* processors that this rank may run on; its part where others may, too */
     uint64_t bytes;  /* of main memory that the wire itself takes, at most */
     double patience; /* seconds without a sign of another rank that are taken for its end */
     bool may_spin;   /* there are processors to wait on */

@@ -91,7 +91,7 @@ static int has_arrived(struct moe_wire *wire, uint32_t from, enum moe_wire_lane 
     return MOE_OK;
 }
 
-static void abort_all(struct moe_wire *wire)
+static void abort_all(struct moe_wire *wire, int exit_status)
 {
     ((struct test_wire *)wire)->hub->aborted = true;
 }
@@ -122,6 +122,7 @@ static struct moe_ranks *open_rank(struct hub *hub, uint32_t rank, double patien
                                 .rank = rank,
                                 .n_ranks = hub->n_ranks,
                                 .n_here = hub->n_ranks,
+                                .cores = 0.5, /* nobody spins */
                                 .patience = patience};
     assert_ok(moe_ranks_open(&ranks, &w->base, &err), &err);
     return ranks;
@@ -178,7 +179,7 @@ static void *help(void *ctx)
     struct moe_engine_options o = options_of(h->strategy, h->expert_bytes);
     o.ranks = open_rank(h->hub, h->rank, PATIENCE);
     h->status = moe_engine_serve_rank(h->pack, &o, &h->err);
-    moe_ranks_close(o.ranks);
+    moe_ranks_close(o.ranks, 0);
     return NULL;
 }
 
@@ -251,7 +252,7 @@ static void check_ranks(const char *what, uint32_t n_ranks, const char *strategy
                                                   all.experts.prefetch_hits +
                                                   all.experts.prefetch_late + all.experts.misses);
     moe_engine_close(e);
-    moe_ranks_close(o.ranks);
+    moe_ranks_close(o.ranks, 0);
     for (uint32_t i = 1; i < n_ranks; i++) {
         join(&helpers[i]);
         assert_ok(helpers[i].status, &helpers[i].err);
@@ -371,7 +372,7 @@ static void refused(const char *pack, const char *strategy, const char *text)
     assert_true(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err) < 0);
     if (!strstr(err.text, text) || !strstr(err.text, "rank 1 on "))
         fail_msg("%s: %s", pack, err.text);
-    moe_ranks_close(o.ranks);
+    moe_ranks_close(o.ranks, 0);
     join(&helper);
     assert_true(helper.status < 0);
     assert_false(hub.aborted);
@@ -436,7 +437,7 @@ static void a_rank_that_fails_later(void **state)
             status = MOE_OK;
     assert_int_equal(status, MOE_OK);
     moe_engine_close(e);
-    moe_ranks_close(o.ranks);
+    moe_ranks_close(o.ranks, 0);
     join(&helper);
     assert_int_equal(helper.status, MOE_ERR_FORMAT);
     assert_false(hub.aborted);
@@ -455,7 +456,7 @@ static void a_silent_rank_is_given_up(void **state)
     o.ranks = open_rank(&hub, 0, 0.05);
     assert_int_equal(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), MOE_ERR_IO);
     assert_non_null(strstr(err.text, "rank 1 has not answered for 0.05 s"));
-    moe_ranks_close(o.ranks);
+    moe_ranks_close(o.ranks, 0);
     assert_true(hub.aborted);
     close_hub(&hub);
 }
@@ -474,7 +475,7 @@ static void what_does_not_go_with_ranks(void **state)
         struct moe_engine_options o = options_of(strategies[i], 0);
         o.ranks = open_rank(&hub, 0, PATIENCE);
         assert_true(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err) < 0);
-        moe_ranks_close(o.ranks);
+        moe_ranks_close(o.ranks, 0);
         join(&helper);
         assert_int_equal(helper.status, MOE_ERR_INTERRUPTED);
         close_hub(&hub);

@@ -5,7 +5,9 @@
  * Receives are persistent requests, prepared once for a buffer; sends are plain, since the sizes of
  * messages differ from pass to pass. Errors come back as return codes.
  */
+#define _GNU_SOURCE /* sched_getaffinity */
 #include <mpi.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,9 +112,9 @@ static int has_arrived(struct moe_wire *wire, uint32_t from, enum moe_wire_lane 
     return got == MPI_SUCCESS ? MOE_OK : failed(w, got, from, "receive from", err);
 }
 
-static void abort_all(struct moe_wire *wire)
+static void abort_all(struct moe_wire *wire, int exit_status)
 {
-    MPI_Abort(((struct mpi_wire *)wire)->comm, 1);
+    MPI_Abort(((struct mpi_wire *)wire)->comm, exit_status);
 }
 
 static void release(struct mpi_wire *w)
@@ -146,10 +148,36 @@ static const struct moe_wire_ops mpi_ops = {
     .close = close_wire,
 };
 
+/* The processors that this rank may run on, each divided by the ranks of this machine that may. */
+static int share_cores(struct mpi_wire *w, struct moe_err *err)
+{
+    MPI_Comm here;
+    int n = 0;
+    cpu_set_t own, *all;
+    CPU_ZERO(&own);
+    sched_getaffinity(0, sizeof own, &own);
+    MPI_Comm_split_type(w->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+    MPI_Comm_size(here, &n);
+    w->base.n_here = (uint32_t)n;
+    all = calloc((size_t)n, sizeof *all);
+    if (!all)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    MPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, here);
+    MPI_Comm_free(&here);
+    for (size_t core = 0; core < CPU_SETSIZE; core++) {
+        int sharers = 0;
+        for (int i = 0; i < n; i++)
+            sharers += CPU_ISSET(core, &all[i]) != 0;
+        if (CPU_ISSET(core, &own))
+            w->base.cores += 1.0 / sharers;
+    }
+    free(all);
+    return MOE_OK;
+}
+
 int moe_wire_mpi(struct moe_wire **out, struct moe_err *err)
 {
-    int has = 0, rank = 0, n_ranks = 0, n_here = 0;
-    MPI_Comm here;
+    int has = 0, rank = 0, n_ranks = 0;
     *out = NULL;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &has) != MPI_SUCCESS)
         return moe_fail(err, MOE_ERR_IO, "MPI does not start");
@@ -160,21 +188,19 @@ int moe_wire_mpi(struct moe_wire **out, struct moe_err *err)
     MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(w->comm, &rank);
     MPI_Comm_size(w->comm, &n_ranks);
-    MPI_Comm_split_type(w->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
-    MPI_Comm_size(here, &n_here);
-    MPI_Comm_free(&here);
     w->base = (struct moe_wire){.ops = &mpi_ops,
                                 .rank = (uint32_t)rank,
                                 .n_ranks = (uint32_t)n_ranks,
-                                .n_here = (uint32_t)n_here,
                                 .bytes = MPI_BYTES,
                                 .patience = PATIENCE};
     w->peers = calloc((size_t)n_ranks, sizeof *w->peers);
-    if (!w->peers || has < MPI_THREAD_SERIALIZED) {
-        int status = w->peers ? moe_fail(err, MOE_ERR_UNSUPPORTED,
-                                         "this MPI was built without threads (it must allow "
-                                         "MPI_THREAD_SERIALIZED)")
-                              : moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    int status = !w->peers ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
+                 : has < MPI_THREAD_SERIALIZED
+                     ? moe_fail(err, MOE_ERR_UNSUPPORTED,
+                                "this MPI was built without threads (it must allow "
+                                "MPI_THREAD_SERIALIZED)")
+                     : share_cores(w, err);
+    if (status != MOE_OK) {
         release(w);
         return status;
     }
