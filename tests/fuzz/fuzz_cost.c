@@ -23,11 +23,11 @@ enum {
     MOST_TEXT = 32 << 10,
     STEPS = 20 * 1000,
     BYTES = 512 << 10,
-    /* Beside its allowance: the text's tree, and tables of a fixed size. A template has a node of
-     * 160 bytes, a token of 48 and a place in a list for each two of its bytes (",2" again and
-     * again); the parser bounds their sum, too. */
+    /* Beside its allowance: the text's tree, and tables of a fixed size. Each byte of a template
+     * may be a sign: a node of 160 bytes and a token of 48, held up to four times while their array
+     * grows within the parser's heap, which is bounded too (256 MiB, for 4 MiB of template). */
     OF_BYTE = 96,
-    OF_TEMPLATES_BYTE = 128,
+    OF_TEMPLATES_BYTE = 160 + 4 * 48,
     FIXED = 4 << 20,
 };
 /* Of a processor, far above what any machine takes, sanitized or not: what has no bound takes more.
