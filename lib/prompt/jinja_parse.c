@@ -21,11 +21,17 @@ struct jinja_node *jinja_node(struct jinja_parser *p, int kind, struct jinja_pla
     return node;
 }
 
+/* Makes room for one item after n. Full arrays double: the heap keeps what they leave behind. */
+static void *jinja_room(struct jinja_parser *p, const void *items, uint32_t n, uint64_t item_bytes)
+{
+    bool full = n == 0 || (n >= 4 && (n & (n - 1)) == 0);
+    return full ? jinja_grow(p->heap, items, n, n ? 2 * (uint64_t)n : 4, item_bytes)
+                : (void *)items;
+}
+
 static void jinja_push(struct jinja_parser *p, struct jinja_node *to, struct jinja_node *item)
 {
-    uint32_t n = to->n_items;
-    if (n == 0 || (n >= 4 && (n & (n - 1)) == 0)) /* full: doubles */
-        to->items = jinja_grow(p->heap, to->items, n, n ? 2 * (uint64_t)n : 4, sizeof *to->items);
+    to->items = jinja_room(p, to->items, to->n_items, sizeof *to->items);
     to->items[to->n_items++] = item;
 }
 
@@ -136,12 +142,15 @@ static struct jinja_node *parse_name(struct jinja_parser *p)
 static struct jinja_node *string(struct jinja_parser *p)
 {
     struct jinja_node *node = jinja_node(p, JINJA_E_STRING, p->token->at);
+    uint64_t n = 0;
+    for (const struct jinja_token *t = p->token; t->kind == JINJA_T_STRING; t++)
+        n += t->n;
+    char *text = jinja_take(p->heap, n + 1, 1);
     for (; p->token->kind == JINJA_T_STRING; p->token++) {
-        char *both = jinja_grow(p->heap, node->text, node->n, node->n + p->token->n + 1, 1);
-        memcpy(both + node->n, p->token->text, p->token->n);
-        node->text = both;
+        memcpy(text + node->n, p->token->text, p->token->n);
         node->n += p->token->n;
     }
+    node->text = text;
     return node;
 }
 
@@ -236,7 +245,7 @@ static struct jinja_given *arguments(struct jinja_parser *p)
         } else if (jinja_skip(p, "*")) {
             given->all = jinja_expression(p, true);
         } else if (named) {
-            names = jinja_grow(p->heap, names, given->n_named, given->n_named + 1, sizeof *names);
+            names = jinja_room(p, names, given->n_named, sizeof *names);
             names[given->n_named++] = jinja_expect_name(p);
             jinja_expect(p, "=");
             jinja_push(p, &values, jinja_expression(p, true));
@@ -486,8 +495,7 @@ static struct jinja_node *comparison(struct jinja_parser *p)
             node = jinja_node(p, JINJA_E_COMPARE, at);
             node->a = first;
         }
-        node->texts =
-            jinja_grow(p->heap, node->texts, node->n_items, node->n_items + 1, sizeof *node->texts);
+        node->texts = jinja_room(p, node->texts, node->n_items, sizeof *node->texts);
         node->texts[node->n_items] = operator;
         jinja_push(p, node, parse_sum(p));
     }
@@ -703,9 +711,8 @@ static void parameters(struct jinja_parser *p, struct jinja_node *node)
     jinja_expect(p, "(");
     while (!jinja_at(p, ")")) {
         uint32_t n = node->n_parameters++;
-        node->parameters =
-            jinja_grow(p->heap, node->parameters, n, n + 1, sizeof *node->parameters);
-        node->defaults = jinja_grow(p->heap, node->defaults, n, n + 1, sizeof *node->defaults);
+        node->parameters = jinja_room(p, node->parameters, n, sizeof *node->parameters);
+        node->defaults = jinja_room(p, node->defaults, n, sizeof *node->defaults);
         node->parameters[n] = jinja_expect_name(p);
         if (jinja_skip(p, "="))
             node->defaults[n] = jinja_expression(p, true);
