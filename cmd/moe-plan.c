@@ -17,6 +17,7 @@ enum { PLAN_TOKENS = 4096 };
 static struct {
     const char *explain, *compare, *html, *timeline, *simulate, *memory, *gpu_memory, *experts;
     bool json;
+    const char *machines;
     const char *budgets;   /* of a shape, several; NULL: one plan is made */
     uint32_t coe_requests; /* of --simulate */
     double loss;           /* share; below 0: as little as can be */
@@ -83,6 +84,10 @@ static const struct cli_option options[] = {
     {CLI_OPT_SHARE(0, "tolerance", "P", &o.plan.tolerance, 1e-6, 10),
      .help = "load less where the map measured a loss of P at most",
      .modes = CLI_USUAL, .needs = "calibration", .excludes = "exact strategy shape"},
+    {CLI_OPT_TEXT(0, "machines", "FILE", &o.machines),
+     .help = "several that share out the experts, as moe-machines(5)",
+     .modes = CLI_USUAL, .excludes = "memory gpu-memory expert-memory device-profile calibration "
+     "output device"},
     {CLI_OPT_SHARE(0, "loss", "P", &o.loss, 0, 1), .shown = "the least",
      .help = "choose among MODEL=LOSS...: the fastest that loses P at most",
      .modes = CLI_USUAL},
@@ -177,7 +182,7 @@ static const struct cli_option options[] = {
      .help = "compare strategies: --strategy A,B; --coe: N requests",
      .mode = SIMULATE, .modes = SIMULATE | COE},
     {CLI_OPT_FLAG(0, "json", &o.json), .help = "--explain, --simulate: as JSON",
-     .needs = "explain simulate"},
+     .needs = "explain simulate machines"},
     {CLI_OPT_STREAM(0, "html", "OUT", &o.html), .help = "--explain: as a page with pictures",
      .modes = EXPLAIN, .excludes = "json compare"},
     {CLI_OPT_TEXT(0, "timeline", "FILE", &o.timeline),
@@ -225,6 +230,7 @@ static struct cli_program program = {
         (const char *const[]){"MODEL --memory SIZE [OPTION]... [-o PLAN]",
                               "MODEL=LOSS MODEL=LOSS... --memory SIZE [--loss P] [OPTION]...",
                               "--shape FILE [--memory M[,M]] [--device-profile FILE] [OPTION]...",
+                              "MODEL | --shape FILE --machines FILE [OPTION]... [--json]",
                               "--explain PLAN [--compare PLAN|RUN] [--json]",
                               "--explain STATS|TRACE|MAP|DEVICE|MODEL [--json]",
                               "--explain PLAN|STATS|TRACE|MAP|DEVICE --html OUT [--timeline FILE]",
@@ -315,12 +321,15 @@ static int check_plan(int n_args, char **args)
         return cli_misuse("option --calibration is of one MODEL");
     if (n_args == 0 && !o.plan.shape)
         return cli_misuse("nothing to do: a MODEL, --shape, --explain or --simulate");
-    if (o.plan.shape && !o.plan.expert_memory && (!o.memory || strchr(o.memory, ',')))
+    if (o.machines && chooses)
+        return cli_misuse("option --machines is for one MODEL or --shape");
+    if (o.plan.shape && !o.machines && !o.plan.expert_memory &&
+        (!o.memory || strchr(o.memory, ',')))
         o.budgets = o.memory ? o.memory : PLAN_BUDGETS;
     if (o.budgets && (o.plan.out || o.plan.prompt_tokens))
         return cli_misuse("option --%s needs one budget (--memory SIZE)",
                           o.plan.out ? "output" : "prompt-tokens");
-    if (!o.memory && !o.plan.expert_memory && !o.budgets)
+    if (!o.memory && !o.plan.expert_memory && !o.budgets && !o.machines)
         return cli_misuse("no budget given (--memory SIZE)");
     if (o.memory && !o.budgets && !moe_parse_bytes(o.memory, &o.plan.memory))
         return cli_misuse("option --memory: '%s' is not a size like 512M or 4GiB", o.memory);
@@ -409,6 +418,8 @@ int main(int argc, char **argv)
                                o.gpu_memory ? o.gpu_memory : o.memory, o.json, &err);
     else if (o.packs)
         status = plan_choose(o.packs, o.n_packs, 100 * o.loss, &o.plan, &err);
+    else if (o.machines)
+        status = plan_machines(&o.plan, o.machines, o.json, &err);
     else if (o.budgets)
         status = plan_budgets(&o.plan, o.budgets, &err);
     else

@@ -3,17 +3,21 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "cache/learnt.h"
 #include "cli.h"
 #include "engine/engine.h"
 #include "fmt/yaml.h"
 #include "kept_models.h"
 #include "offline.h"
+#include "profile/machines.h"
 #include "profile/trace.h"
+#include "several.h"
 #include "show/html.h"
 #include "show/show.h"
 #include "tune/coe_bench.h"
@@ -413,21 +417,141 @@ out:
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
+static int measure_device(const char *pack, const struct moe_progress *progress,
+                          struct moe_buf *text, struct moe_err *err)
+{
+    const struct moe_device_bench_options what = {.pack = pack, .dir = o.dir, .progress = progress};
+    struct moe_device *d = NULL;
+    int status = moe_device_bench(&what, &d, err);
+    if (status == MOE_OK)
+        status = moe_device_write(d, false, text, err);
+    free(d);
+    return status;
+}
+
 static int device(const char *pack)
 {
     struct moe_err err;
-    struct moe_device *d = NULL;
     struct moe_buf text = {0};
-    const struct moe_device_bench_options what = {
-        .pack = pack, .dir = o.dir, .progress = cli_progress()};
     cli_catch_termination();
-    int status = moe_device_bench(&what, &d, &err);
+    int status = measure_device(pack, cli_progress(), &text, &err);
     cli_progress_done();
-    if (status == MOE_OK)
-        status = moe_device_write(d, false, &text, &err);
     status = cli_save(status, &text, o.out, &err);
-    free(d);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
+/* ---- Several machines ---- */
+
+struct described {
+    struct moe_ranks *ranks;
+    const char *pack;
+};
+
+static void say_measuring(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what;
+    moe_ranks_say_state(ctx, MOE_RANK_LOADING, done, total);
+}
+
+static int describe_self(void *ctx, struct moe_buf *out, struct moe_err *err)
+{
+    const struct described *of = ctx;
+    const struct moe_progress progress = {.report = say_measuring, .ctx = of->ranks};
+    return measure_device(of->pack, &progress, out, err);
+}
+
+/* Messages as a layer's are, and larger ones, to a rank and back. */
+static int time_link(struct moe_ranks *ranks, uint32_t rank, struct moe_machine_link *l,
+                     struct moe_err *err)
+{
+    double handling;
+    for (uint64_t bytes = 256; bytes <= MOE_RANKS_MOST_TIMED; bytes *= 4) {
+        struct moe_machine_message *m = &l->messages[l->n_messages++];
+        m->bytes = bytes;
+        MOE_TRY(moe_ranks_time_message(ranks, rank, bytes, &m->seconds, &handling, err));
+        if (bytes <= 16384) /* a larger one is not copied when it is sent */
+            l->handling_seconds = handling;
+    }
+    moe_machine_link_fit(l);
+    return MOE_OK;
+}
+
+/* Writes what a rank says of its machine beside the file of all, and names it there. */
+static int save_profile(struct moe_machine *m, uint32_t rank, const struct moe_buf *text,
+                        struct moe_err *err)
+{
+    struct moe_device *d = NULL;
+    const char *name = moe_path_name(o.out), *dot = strrchr(name, '.');
+    const int n = dot ? (int)(dot - name) : (int)strlen(name);
+    char path[4096];
+    snprintf(m->profile, sizeof m->profile, "%.*s-%u.yaml", n < 200 ? n : 200, name, rank);
+    snprintf(path, sizeof path, "%.*s%s", (int)(name - o.out), o.out, m->profile);
+    MOE_TRY(moe_file_write_all(path, text->data, text->size, err));
+    MOE_TRY(moe_device_read(&d, path, err));
+    snprintf(m->name, sizeof m->name, "rank %u", rank);
+    snprintf(m->memory, sizeof m->memory, "%.0fM", d->host.memory_bytes.value * 0.9 / (1 << 20));
+    free(d);
+    return MOE_OK;
+}
+
+/* One rank after the other, since several may be on one machine; then the links to rank 0. */
+static int measure_machines(struct moe_ranks *ranks, const char *pack, struct moe_machines *all,
+                            struct moe_err *err)
+{
+    const uint32_t n = moe_ranks_wire(ranks)->n_ranks;
+    struct moe_buf text = {0};
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        struct moe_machine *m = &all->machines[all->n++];
+        text.size = 0;
+        MOE_STEP(i ? moe_ranks_ask_text(ranks, i, cli_progress(), &text, err)
+                   : measure_device(pack, cli_progress(), &text, err));
+        MOE_STEP(save_profile(m, i, &text, err));
+        if (i > 0)
+            MOE_STEP(time_link(ranks, i, &m->link, err));
+    }
+out:
+    moe_buf_release(&text);
+    return status;
+}
+
+static int machines(struct moe_ranks *ranks, const char *pack)
+{
+    struct moe_err err;
+    struct described self = {ranks, pack};
+    struct moe_machines *all = NULL;
+    struct moe_buf text = {0};
+    int status;
+    cli_catch_termination();
+    if (moe_ranks_wire(ranks)->rank > 0) {
+        status = moe_ranks_be_measured(ranks, describe_self, &self, &err);
+        return status == MOE_OK ? CLI_DONE : cli_error(&err);
+    }
+    all = moe_alloc(1, sizeof *all, &err);
+    MOE_STEP(all ? MOE_OK : MOE_ERR_MEMORY);
+    if (moe_ranks_wire(ranks)->n_ranks > MOE_MAX_MACHINES)
+        MOE_STEP(moe_fail(&err, MOE_ERR_LIMIT, "at most %d machines", MOE_MAX_MACHINES));
+    MOE_STEP(measure_machines(ranks, pack, all, &err));
+    MOE_STEP(moe_machines_write(all, &text, &err));
+    cli_progress_done();
+    status = cli_save(MOE_OK, &text, o.out, &err);
+out:
+    cli_progress_done();
+    free(all);
+    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
+
+/* This machine, or all that this was started on. */
+static int device_or_machines(const char *pack)
+{
+    struct moe_err err;
+    struct moe_ranks *ranks = NULL;
+    several_begin();
+    if (several_join(&ranks, &err) != MOE_OK)
+        return cli_error(&err);
+    if (ranks && strcmp(o.out, "-") == 0)
+        return cli_misuse("option --output: several machines are described by several files");
+    return several_leave(ranks, cli_finish(ranks ? machines(ranks, pack) : device(pack)));
 }
 
 static int show_trace(const char *path, struct moe_buf *text, struct moe_err *err)
@@ -501,7 +625,7 @@ int main(int argc, char **argv)
         return n_args == 0 ? cli_finish(profile_coe(o.coe))
                            : cli_misuse("--coe takes one collection and no pack");
     if (o.device)
-        return n_args <= 1 ? cli_finish(device(n_args ? args[0] : NULL))
+        return n_args <= 1 ? device_or_machines(n_args ? args[0] : NULL)
                            : cli_misuse("--device takes one pack at most");
     if (o.merge)
         return n_args >= 1 ? cli_finish(merge(args, n_args))

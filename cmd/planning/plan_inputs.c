@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/mem.h"
 #include "base/par.h"
 #include "base/text.h"
 #include "cli.h"
@@ -286,6 +287,25 @@ static int measure_machine(struct plan_inputs *in, struct moe_err *err)
     return moe_device_bench(&what, &in->device, err);
 }
 
+static int copy_device(struct plan_inputs *in, struct moe_err *err)
+{
+    in->device = moe_alloc(1, sizeof *in->device, err);
+    if (!in->device)
+        return MOE_ERR_MEMORY;
+    *in->device = *in->options->device;
+    return MOE_OK;
+}
+
+int plan_pace_of(const struct plan_inputs *in, const struct moe_device *d, struct moe_pace *out,
+                 struct moe_err *err)
+{
+    struct plan_inputs other = *in;
+    other.device = (struct moe_device *)d; /* only read */
+    MOE_TRY(pace_of_profile(&other, err));
+    *out = other.pace;
+    return MOE_OK;
+}
+
 /* The time of a layer beside a profile: as asked for, or as the profile says of this model. */
 static void set_layer(struct plan_inputs *in)
 {
@@ -306,8 +326,9 @@ static int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
     if (o->layer_seconds > 0 && !o->profile)
         MOE_TRY(pace_of_layer(in, err));
     else {
-        MOE_TRY(o->profile ? moe_device_read(&in->device, o->profile, err)
-                           : measure_machine(in, err));
+        MOE_TRY(o->device    ? copy_device(in, err)
+                : o->profile ? moe_device_read(&in->device, o->profile, err)
+                             : measure_machine(in, err));
         MOE_TRY(pace_of_profile(in, err));
     }
     if (o->strategy.device.cuda && tier_of(in) != MOE_TIER_HOST)
@@ -669,6 +690,23 @@ void plan_inputs_close(struct plan_inputs *in)
     free(in->device);
     for (enum plan_budget b = 0; b < PLAN_N_BUDGETS; b++)
         moe_pack_fit_close(in->packs[b]);
+}
+
+int plan_memory_beside(const struct plan_inputs *in, struct moe_plan_memory *out,
+                       struct moe_err *err)
+{
+    struct moe_strategy lru;
+    struct moe_fitted fitted;
+    const struct moe_fitter *f = &in->fitters[PLAN_OF_PROCESS];
+    *out = in->shapes[PLAN_OF_PROCESS].memory;
+    if (in->options->pack) {
+        moe_strategy_find("lru", &lru);
+        MOE_TRY(f->fit(f->ctx, &lru, NULL, &fitted, err));
+        *out = fitted.memory;
+        out->kv += out->kv_lent;
+        out->kv_lent = 0;
+    }
+    return MOE_OK;
 }
 
 struct moe_planner plan_planner(const struct plan_inputs *in, enum plan_budget budget)

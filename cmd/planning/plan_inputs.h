@@ -18,8 +18,9 @@
 struct plan_options {
     const char *pack, *shape; /* at most one; neither: the model is what the trace contains */
     const char *trace, *profile, *calibration, *learn, *out;
-    const char *drawn;       /* where a trace that is drawn is kept; NULL: nowhere */
-    const char *expert_bits; /* of a shape: one or two bitwidths with a comma */
+    const struct moe_device *device; /* in the place of a profile; NULL: there is none */
+    const char *drawn;               /* where a trace that is drawn is kept; NULL: nowhere */
+    const char *expert_bits;         /* of a shape: one or two bitwidths with a comma */
     uint32_t dense_bits;
     uint64_t memory, gpu_memory, expert_memory, expert_size, max_tokens, seed;
     uint32_t context, batch, prompt_tokens;
@@ -62,6 +63,13 @@ struct plan_inputs {
 /* MOE_ERR_*, with what to do in the text. Close it in any case; do not move it while it is open. */
 int plan_inputs_open(struct plan_inputs *in, const struct plan_options *o, struct moe_err *err);
 void plan_inputs_close(struct plan_inputs *in);
+
+/* The pace of a machine with another profile. */
+int plan_pace_of(const struct plan_inputs *in, const struct moe_device *d, struct moe_pace *out,
+                 struct moe_err *err);
+/* What the machine that runs the model needs beside the experts; total and experts are not set. */
+int plan_memory_beside(const struct plan_inputs *in, struct moe_plan_memory *out,
+                       struct moe_err *err);
 
 /* The inputs as the planner takes them. */
 struct moe_planner plan_planner(const struct plan_inputs *in, enum plan_budget budget);

@@ -75,6 +75,25 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
                     uint64_t bytes, double load_rate, struct moe_trial_run *out,
                     struct moe_simulated_layer *layers, struct moe_err *err);
 
+/* Machines that share out a model's experts (ranks/ranks.h); the first runs the model. */
+struct moe_planner_machines {
+    uint32_t n;
+    /* [n] as for one machine: its own experts, memory, pace. Trace, excerpt, statistics: the
+     * first's. */
+    const struct moe_planner *planners;
+    const struct moe_wire_pace *wires; /* [n] the first is not used */
+    const uint8_t *owners;             /* whose each expert is, [n_keys] */
+    uint64_t row_bytes;                /* of a row that goes there or comes back */
+};
+
+/* Simulates a strategy on them; where `automatic`, a machine that holds all of its experts does so.
+ * runs: [n] how it fits each, and in the first what is simulated; work: [n], what the others do.
+ * MOE_ERR_USAGE, MOE_ERR_LIMIT: as moe_planner_try, with the machine. */
+int moe_planner_try_machines(const struct moe_planner_machines *m,
+                             const struct moe_strategy *strategy, bool automatic,
+                             struct moe_trial_run *runs, struct moe_simulated_work *work,
+                             struct moe_err *err);
+
 /* Searches the strategies of the table and their parts for the fastest decoding (--strategy auto):
  * every strategy that can run here without statistics, then from the two best of them one part
  * after the other, as long as that gains; with a calibration, also its findings. It simulates so

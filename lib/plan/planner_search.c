@@ -505,6 +505,51 @@ int planner_run(const struct moe_planner *p, struct planner_prepared *t,
     return status == MOE_OK ? find_optimum(p, &t->run, err) : status;
 }
 
+/* ---- Several machines ---- */
+
+static int prepare_machine(const struct moe_planner *p, const struct moe_strategy *strategy,
+                           bool automatic, struct planner_prepared *out, struct moe_err *err)
+{
+    struct moe_strategy resident;
+    struct moe_err ignored;
+    if (automatic && moe_strategy_find("resident", &resident) &&
+        planner_prepare(p, &resident, 0, 0, out, &ignored) == MOE_OK)
+        return MOE_OK;
+    return planner_prepare(p, strategy, 0, 0, out, err);
+}
+
+int moe_planner_try_machines(const struct moe_planner_machines *m,
+                             const struct moe_strategy *strategy, bool automatic,
+                             struct moe_trial_run *runs, struct moe_simulated_work *work,
+                             struct moe_err *err)
+{
+    struct planner_prepared *all = moe_alloc(m->n, sizeof *all, err);
+    struct moe_simulated_rank *ranks = moe_alloc(m->n, sizeof *ranks, err);
+    int status = all && ranks ? MOE_OK : MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < m->n && status == MOE_OK; i++) {
+        status = prepare_machine(&m->planners[i], strategy, automatic, &all[i], err);
+        if (status != MOE_OK && m->n > 1)
+            moe_err_prefix(err, "machine %u", i);
+        if (i > 0)
+            ranks[i - 1] = (struct moe_simulated_rank){&all[i].in, m->wires[i]};
+    }
+    if (status == MOE_OK) {
+        memset(work, 0, m->n * sizeof *work);
+        struct moe_simulation *in = &all[0].in;
+        in->owners = m->n > 1 ? m->owners : NULL;
+        in->ranks = ranks;
+        in->n_ranks = m->n - 1;
+        in->row_bytes = m->row_bytes;
+        in->work = work + 1;
+        status = moe_simulate(in, &all[0].run.simulated, NULL, err);
+    }
+    for (uint32_t i = 0; i < m->n && status == MOE_OK; i++)
+        runs[i] = all[i].run;
+    free(all);
+    free(ranks);
+    return status;
+}
+
 /* ---- Trials ---- */
 
 /* Everything that a simulation depends on, but what is the planner's for good. Compared byte by

@@ -53,10 +53,23 @@ static struct moe_channel simulate_link_channel(struct simulate_link *l);
 /* Computation took `seconds`: loads went on meanwhile. */
 static void simulate_link_advance(struct simulate_link *l, double seconds);
 
+/* Another machine: the experts that it has, on a clock of its own. */
+struct other {
+    struct simulator *simulator; /* its scheduler, link and clock */
+    struct moe_wire_pace wire;
+    double due;      /* when the rows that it was asked for are back */
+    uint64_t n_rows; /* ... of outputs */
+    bool begun;      /* it was asked in this pass */
+    double pass_began, stalled_before;
+    uint64_t loads_before;
+    struct moe_simulated counted;
+};
+
 struct simulator {
     const struct moe_simulation *in;
     const struct moe_inventory *inventory;
-    struct moe_replay *replay;
+    struct moe_replay *replay; /* NULL: the simulator of another machine */
+    uint32_t batch;
     struct moe_scheduler *scheduler;
     struct moe_pass pass;
     struct moe_layer_request request;
@@ -67,11 +80,14 @@ struct simulator {
     struct moe_simulated uncounted;     /* sequences that only fill caches */
     uint64_t decoded_before;            /* tokens of other simulations that count, too */
     struct moe_simulated_layer *layers; /* NULL, or of the passes that count in it */
-    bool counts_layers;
+    bool counts_layers, counts_work;
     struct moe_counts counts_before; /* of the layer at work */
     double stall_before;
     double link_seen, worked_seen, storage_seen;
     double predict_seconds; /* of this machine: nobody wants them */
+
+    struct other *others;            /* [in->n_ranks] */
+    double sends_until, takes_until; /* this machine's network is busy so long */
 };
 
 /* ---- Operations of a pass ---- */
@@ -117,13 +133,163 @@ static int count_layer(void *ctx, uint32_t layer, struct moe_err *err)
     return MOE_OK;
 }
 
+/* ---- Other machines ---- */
+
+enum {
+    HEAD_BYTES = 128,         /* of a message */
+    ROWS_WITHIN = 16,         /* more of them have a message of their own (ranks/message.h) */
+    ANSWER_BYTES = 512 << 10, /* of rows in one answer */
+};
+
+/* Its loads have gone on until then. */
+static void catch_up(struct simulator *other, double clock)
+{
+    if (clock > other->channel.link.clock)
+        simulate_link_advance(&other->channel, clock - other->channel.link.clock);
+}
+
+static void end_pass_of_other(struct other *o)
+{
+    struct simulator *s = o->simulator;
+    const double seconds = s->channel.link.clock - o->pass_began;
+    if (o->begun)
+        moe_scheduler_end_tokens(
+            s->scheduler, false, seconds, s->channel.stalled - o->stalled_before,
+            s->channel.link.busy_seconds - s->link_seen, s->phase->experts.loads - o->loads_before);
+    s->link_seen = s->channel.link.busy_seconds;
+    o->begun = false;
+}
+
+static void begin_pass_of_other(const struct simulator *s, struct other *o)
+{
+    struct simulator *x = o->simulator;
+    const bool prompt = !s->pass.decode;
+    x->phase = x->channel.phase = s->counts_work ? &o->counted.decode : &x->uncounted.decode;
+    moe_scheduler_begin_tokens(x->scheduler, s->pass.n_rows, prompt, &x->phase->experts);
+    const struct moe_pass_rows rows = {.n = s->pass.n_rows, .at_once = 1, .decode = !prompt};
+    moe_pass_begin(&x->pass, &rows, &x->phase->experts, &x->phase->host_seconds,
+                   &x->predict_seconds);
+    o->begun = true;
+    o->pass_began = x->channel.link.clock;
+    o->stalled_before = x->channel.stalled;
+    o->loads_before = x->phase->experts.loads;
+}
+
+/* Has one compute its experts of the request that arrives then. */
+static int ask_other(struct simulator *s, struct other *o, double arrives, struct moe_err *err)
+{
+    struct simulator *x = o->simulator;
+    const struct moe_layer_request *q = &s->request;
+    const uint64_t pairs = (uint64_t)s->pass.n_rows * q->top_k;
+    catch_up(x, arrives);
+    if (!o->begun)
+        begin_pass_of_other(s, o);
+    const double began = x->channel.link.clock;
+    took(x, o->wire.handling);
+    memcpy(x->request.chosen, q->chosen, pairs * sizeof *q->chosen);
+    memcpy(x->request.weights, q->weights, pairs * sizeof *q->weights);
+    memcpy(x->request.sequences, q->sequences, s->pass.n_rows * sizeof *q->sequences);
+    MOE_TRY(moe_pass_own_experts(&x->pass, s->pass.moe, err));
+    took(x, o->wire.handling);
+    o->due = x->channel.link.clock;
+    x->phase->seconds += o->due - began;
+    return MOE_OK;
+}
+
+/* Messages of the request go out one after the other; each is answered when its experts are
+ * computed. */
+static int begin_elsewhere(void *ctx, struct moe_err *err)
+{
+    struct simulator *s = ctx;
+    const struct moe_layer_request *q = &s->request;
+    const uint8_t *owners = s->in->owners + (uint64_t)q->moe * q->n_experts;
+    const uint64_t n_rows = s->pass.n_rows;
+    const uint64_t bytes = HEAD_BYTES + n_rows * (s->in->row_bytes + 8 * q->top_k + 4);
+    for (uint32_t i = 0; i < s->in->n_ranks; i++)
+        s->others[i].n_rows = 0;
+    for (uint32_t i = 0; i < q->n_entries; i++)
+        if (q->kinds[i] == MOE_ENTRY_ELSEWHERE)
+            s->others[owners[q->experts[i]] - 1].n_rows += q->n_rows[i];
+    for (uint32_t i = 0; i < s->in->n_ranks; i++) {
+        struct other *o = &s->others[i];
+        if (o->n_rows == 0)
+            continue;
+        took(s, o->wire.handling);
+        const double from = fmax(clock_now(s), s->sends_until);
+        s->sends_until = from + (double)bytes * o->wire.byte;
+        MOE_TRY(ask_other(s, o, s->sends_until + o->wire.latency, err));
+        if (s->counts_work && s->in->work) {
+            s->in->work[i].messages += n_rows > ROWS_WITHIN ? 2 : 1;
+            s->in->work[i].bytes_sent += bytes;
+        }
+    }
+    return MOE_OK;
+}
+
+/* The next answer of those that are still to come; NULL: all have. */
+static struct other *next_answer(struct simulator *s)
+{
+    struct other *next = NULL;
+    for (uint32_t i = 0; i < s->in->n_ranks; i++) {
+        struct other *o = &s->others[i];
+        if (o->n_rows > 0 && (!next || o->due < next->due))
+            next = o;
+    }
+    return next;
+}
+
+/* Takes answers in as they come. Of one in several messages all but the last come while the rank
+ * computes on, if the network is as fast. */
+static int collect_elsewhere(void *ctx, bool *all, struct moe_err *err)
+{
+    struct simulator *s = ctx;
+    struct other *o;
+    (void)err;
+    while ((o = next_answer(s))) {
+        const double bytes = HEAD_BYTES + (double)o->n_rows * (double)s->in->row_bytes;
+        const double last = fmin(bytes, ANSWER_BYTES) * o->wire.byte;
+        s->takes_until = fmax(fmax(o->due + o->wire.latency, s->takes_until) + last,
+                              s->takes_until + bytes * o->wire.byte);
+        const double waited = s->takes_until - clock_now(s);
+        if (waited > 0) {
+            took(s, waited);
+            s->phase->host_seconds += waited;
+        }
+        took(s, o->wire.handling * ceil(bytes / ANSWER_BYTES));
+        if (s->counts_work && s->in->work)
+            s->in->work[o - s->others].bytes_received += (uint64_t)bytes;
+        o->n_rows = 0;
+    }
+    *all = true;
+    return MOE_OK;
+}
+
+static int hint_others(void *ctx, const struct moe_prediction *predictions, uint32_t n,
+                       struct moe_err *err)
+{
+    struct simulator *s = ctx;
+    for (uint32_t i = 0; i < s->in->n_ranks; i++) {
+        struct other *o = &s->others[i];
+        catch_up(o->simulator, clock_now(s) + o->wire.latency);
+        if (o->begun && moe_pass_predicts(o->simulator->in->scheduler.strategy))
+            MOE_TRY(moe_scheduler_predicted(o->simulator->scheduler, predictions, n, err));
+    }
+    return MOE_OK;
+}
+
 static const struct moe_pass_ops pass_ops = {
     .choose = choose_recorded,
     .route = route_recorded,
     .combine = count_layer,
+    .begin_elsewhere = begin_elsewhere,
+    .collect = collect_elsewhere,
+    .hint = hint_others,
     .took = took,
     .clock = clock_now,
 };
+
+/* Another machine only computes. */
+static const struct moe_pass_ops other_ops = {.took = took, .clock = clock_now};
 
 /* ---- A pass ---- */
 
@@ -146,7 +312,8 @@ static int run_pass(struct simulator *s, struct moe_simulated *out,
         .positions = moe_pace_positions(pass->position, pass->n_rows),
     };
     s->phase = s->channel.phase = phase;
-    s->counts_layers = s->layers && rows.decode && !pass->warms;
+    s->counts_work = rows.decode && !pass->warms;
+    s->counts_layers = s->layers && s->counts_work;
     const struct moe_loan *loan = &s->in->scheduler.pools->loan;
     if (pass->first)
         moe_scheduler_begin_sequence(s->scheduler);
@@ -160,6 +327,8 @@ static int run_pass(struct simulator *s, struct moe_simulated *out,
     double stalled_before = s->channel.stalled;
     MOE_TRY(moe_pass_expect(&s->pass, begin, end, err));
     MOE_TRY(moe_pass_layers(&s->pass, begin, end, err));
+    for (uint32_t i = 0; i < s->in->n_ranks; i++)
+        end_pass_of_other(&s->others[i]);
     double seconds = s->channel.link.clock - started;
     double stalled = s->channel.stalled - stalled_before;
     double worked = s->channel.link.worked_seconds - s->worked_seen;
@@ -188,19 +357,19 @@ static int run_pass(struct simulator *s, struct moe_simulated *out,
 
 static void carve_pass(struct simulator *s, struct moe_arena *arena)
 {
-    const struct moe_request_shape shape = {.n_experts = s->inventory->n_experts,
-                                            .top_k = s->inventory->top_k,
-                                            .batch = moe_replay_batch(s->replay)};
+    const struct moe_request_shape shape = {
+        .n_experts = s->inventory->n_experts, .top_k = s->inventory->top_k, .batch = s->batch};
     moe_pass_carve(&s->pass, arena);
     moe_layer_request_carve(&s->request, arena, &shape);
 }
 
-static int open_pass(struct simulator *s, struct moe_err *err)
+/* self: the rank whose experts it computes. */
+static int open_pass(struct simulator *s, const uint8_t *owners, uint8_t self, struct moe_err *err)
 {
     const struct moe_inventory *inv = s->inventory;
     struct moe_arena arena = {0};
     s->pass = (struct moe_pass){
-        .ops = &pass_ops,
+        .ops = self ? &other_ops : &pass_ops,
         .ctx = s,
         .shape = {.n_layers = inv->n_layers,
                   .n_encoder = inv->n_encoder,
@@ -211,12 +380,15 @@ static int open_pass(struct simulator *s, struct moe_err *err)
                   .model_layer = inv->model_layer,
                   .is_static = inv->is_static,
                   .routes_early = inv->routes_early},
-        .strategy = *s->in->scheduler.strategy,
         .request = &s->request,
         .pace = s->in->pace,
         .replay = s->replay,
         .log = s->in->log,
+        .owners = owners,
+        .self = self,
     };
+    if (self == 0) /* it predicts; another is told */
+        s->pass.strategy = *s->in->scheduler.strategy;
     carve_pass(s, &arena);
     s->block = moe_alloc(arena.used, 1, err);
     if (!s->block)
@@ -257,15 +429,15 @@ static int read_learnt(const struct simulator *s, struct moe_err *err)
                : MOE_OK;
 }
 
-static int open_simulator(struct simulator *s, struct moe_err *err)
+/* A machine, with its link and its first contents. */
+static int open_machine(struct simulator *s, const uint8_t *owners, uint8_t self,
+                        struct moe_err *err)
 {
     const struct moe_simulation *in = s->in;
     s->inventory = in->scheduler.inventory;
     s->phase = s->channel.phase = &s->uncounted.prefill;
-    MOE_TRY(moe_replay_open(&s->replay, in->trace, in->excerpt, in->batch, in->scheduler.strategy,
-                            in->statistics, err));
     MOE_TRY(simulate_link_open(&s->channel, in, err));
-    MOE_TRY(open_pass(s, err));
+    MOE_TRY(open_pass(s, owners, self, err));
     struct moe_scheduler_options o = in->scheduler;
     o.n_requests = s->channel.n_items;
     o.channel = simulate_link_channel(&s->channel);
@@ -280,12 +452,64 @@ static int open_simulator(struct simulator *s, struct moe_err *err)
     return status;
 }
 
-static void close_simulator(struct simulator *s)
+static int open_others(struct simulator *s, struct moe_err *err)
+{
+    const struct moe_simulation *in = s->in;
+    s->others = moe_alloc(in->n_ranks, sizeof *s->others, err);
+    if (!s->others)
+        return MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < in->n_ranks; i++) {
+        struct simulator *x = s->others[i].simulator = moe_alloc(1, sizeof *x, err);
+        if (!x)
+            return MOE_ERR_MEMORY;
+        s->others[i].wire = in->ranks[i].wire;
+        x->in = in->ranks[i].in;
+        x->batch = s->batch;
+        MOE_TRY(open_machine(x, in->owners, (uint8_t)(i + 1), err));
+    }
+    return MOE_OK;
+}
+
+static int open_simulator(struct simulator *s, struct moe_err *err)
+{
+    const struct moe_simulation *in = s->in;
+    MOE_TRY(moe_replay_open(&s->replay, in->trace, in->excerpt, in->batch, in->scheduler.strategy,
+                            in->statistics, err));
+    s->batch = moe_replay_batch(s->replay);
+    MOE_TRY(open_machine(s, in->owners, 0, err));
+    return in->n_ranks ? open_others(s, err) : MOE_OK;
+}
+
+static void close_machine(struct simulator *s)
 {
     moe_scheduler_close(s->scheduler);
     moe_replay_close(s->replay);
     simulate_link_close(&s->channel);
     free(s->block);
+}
+
+static void close_simulator(struct simulator *s)
+{
+    for (uint32_t i = 0; s->others && i < s->in->n_ranks; i++) {
+        if (s->others[i].simulator)
+            close_machine(s->others[i].simulator);
+        free(s->others[i].simulator);
+    }
+    free(s->others);
+    close_machine(s);
+}
+
+/* What the other machines did for decoded tokens. */
+static void count_work(const struct simulator *s)
+{
+    for (uint32_t i = 0; s->in->work && i < s->in->n_ranks; i++) {
+        const struct moe_simulated_phase *d = &s->others[i].counted.decode;
+        struct moe_simulated_work *w = &s->in->work[i];
+        w->activations += d->experts.activations - d->experts.elsewhere;
+        w->hits += d->experts.cache_hits + d->experts.prefetch_hits;
+        w->bytes += d->bytes;
+        w->busy_seconds += d->seconds;
+    }
 }
 
 /* ---- What simulations share ---- */
@@ -416,6 +640,8 @@ static int simulate(const struct moe_simulation *in, struct moe_simulated *out,
         moe_scheduler_begin_tokens(s.scheduler, 0, false, &s.uncounted.decode.experts);
     if (tape && status == MOE_OK)
         finish_tape(in->tapes, tape);
+    if (status == MOE_OK)
+        count_work(&s);
     close_simulator(&s);
     return status;
 }

@@ -28,6 +28,28 @@ struct moe_tapes;
 int moe_tapes_open(struct moe_tapes **out, uint64_t room, struct moe_err *err);
 void moe_tapes_close(struct moe_tapes *t); /* NULL is fine */
 
+/* The way of messages from the machine that runs the model to another, and back. */
+struct moe_wire_pace {
+    double latency;  /* seconds until a message begins to arrive */
+    double byte;     /* seconds of each byte */
+    double handling; /* of the processor that sends one, or takes one in */
+};
+
+struct moe_simulation;
+
+/* Another machine, which has some of the experts and computes them (ranks/ranks.h). */
+struct moe_simulated_rank {
+    const struct moe_simulation *in; /* scheduler, pace, host_bytes: its experts, its times */
+    struct moe_wire_pace wire;
+};
+
+/* ... and what it did for decoded tokens. */
+struct moe_simulated_work {
+    uint64_t activations, hits, bytes;             /* bytes: of loads */
+    uint64_t messages, bytes_sent, bytes_received; /* by the machine that runs the model */
+    double busy_seconds;                           /* it computed, or waited for loads */
+};
+
 struct moe_simulation {
     struct moe_trace *trace;                 /* rewound; of the inventory's shape */
     struct moe_excerpt excerpt;              /* of it; {0}: all */
@@ -39,6 +61,13 @@ struct moe_simulation {
     uint32_t batch;       /* at least 1 */
     uint32_t piece_bytes; /* of the links; 0: the loader's */
     uint64_t host_bytes;  /* for experts behind a device's slots, where the pace has a storage */
+    /* Where the inventory has not all experts: whose each is, [n_keys], 0 this machine's, i + 1
+     * that of ranks[i]; and the bytes of a row that goes there or comes back. */
+    const uint8_t *owners;
+    const struct moe_simulated_rank *ranks;
+    uint32_t n_ranks;
+    uint64_t row_bytes;
+    struct moe_simulated_work *work;     /* [n_ranks], added to */
     const struct moe_progress *progress; /* NULL: none */
     struct moe_buf *log;                 /* receives each decision (sched/pass.h); NULL: none */
 };

@@ -19,6 +19,8 @@ enum moe_rank_kind {
     MOE_RANK_ASK,       /* a layer's choices and their inputs: compute those of your experts */
     MOE_RANK_HINT,      /* predictions for layers to come */
     MOE_RANK_TELL,      /* what have you done so far? */
+    MOE_RANK_DESCRIBE,  /* measure your machine, and send what it is like */
+    MOE_RANK_ECHO,      /* send this message back */
     MOE_RANK_END,
     /* To rank 0. */
     MOE_RANK_HELLO,

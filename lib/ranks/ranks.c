@@ -14,10 +14,10 @@
 #include "base/clock.h"
 #include "base/par.h"
 #include "base/text.h"
-#include "ranks/share.h"
+#include "sched/share.h"
 
 enum {
-    SPINS = 4000,     /* of looking again, where processors are spare */
+    SPINS = 1000,     /* of looking again, where processors are spare */
     SHORT_NAPS = 200, /* of 20 microseconds; then of 200 */
     SAID_EVERY = 2,   /* seconds between signs of a rank that loads */
 };
@@ -669,4 +669,107 @@ int moe_ranks_report(struct moe_ranks *r, uint32_t rank, struct moe_rank_report 
                         p->said.host);
     memcpy(&out->figures, p->answer, sizeof out->figures);
     return MOE_OK;
+}
+
+/* ---- Measuring ---- */
+
+int moe_ranks_ask_text(struct moe_ranks *r, uint32_t rank, const struct moe_progress *progress,
+                       struct moe_buf *out, struct moe_err *err)
+{
+    static const struct moe_rank_head describe = {.kind = MOE_RANK_DESCRIBE};
+    const struct moe_rank_said *said = &r->peers[rank].said;
+    char what[96];
+    uint64_t bytes;
+    MOE_TRY(send_to(r, rank, MOE_LANE_TALK, &describe, sizeof describe, err));
+    MOE_TRY(wait_sent(r, rank, MOE_LANE_TALK, err));
+    do {
+        MOE_TRY(hear_said(r, rank, err));
+        snprintf(what, sizeof what, "rank %u on %.63s measures", rank, said->host);
+        moe_progress_report(progress, what, said->done, said->total);
+    } while (said->head.kind == MOE_RANK_LOADING);
+    uint8_t *text = said->done <= INT32_MAX ? moe_alloc(said->done + 1, 1, err) : NULL;
+    if (!text)
+        return MOE_ERR_MEMORY;
+    int status;
+    MOE_STEP(r->wire->ops->receive(r->wire, rank, MOE_LANE_TALK, text, said->done, err));
+    MOE_STEP(wait_heard(r, rank, false, &bytes, err));
+    moe_buf_append(out, text, bytes);
+out:
+    free(text);
+    return status;
+}
+
+static int compare_seconds(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int moe_ranks_time_message(struct moe_ranks *r, uint32_t rank, uint64_t bytes, double *seconds,
+                           double *handling, struct moe_err *err)
+{
+    enum { TRIPS = 25, WARM = 3 };
+    double trips[TRIPS], sends[TRIPS];
+    struct moe_rank_head *message = moe_alloc(bytes, 1, err), *echo = moe_alloc(bytes, 1, err);
+    uint64_t came;
+    int status;
+    MOE_STEP(message && echo ? MOE_OK : MOE_ERR_MEMORY);
+    message->kind = MOE_RANK_ECHO;
+    for (int i = -WARM; i < TRIPS; i++) {
+        const double began = moe_seconds();
+        MOE_STEP(r->wire->ops->receive(r->wire, rank, MOE_LANE_TALK, echo, bytes, err));
+        MOE_STEP(send_to(r, rank, MOE_LANE_TALK, message, bytes, err));
+        const double sent = moe_seconds();
+        MOE_STEP(wait_heard(r, rank, false, &came, err));
+        MOE_STEP(wait_sent(r, rank, MOE_LANE_TALK, err));
+        sends[i < 0 ? 0 : i] = sent - began;
+        trips[i < 0 ? 0 : i] = moe_seconds() - began;
+    }
+    qsort(trips, TRIPS, sizeof *trips, compare_seconds);
+    qsort(sends, TRIPS, sizeof *sends, compare_seconds);
+    *seconds = trips[TRIPS / 2] / 2;
+    *handling = sends[TRIPS / 2];
+out:
+    free(message);
+    free(echo);
+    return status;
+}
+
+static int send_text(struct moe_ranks *r, const struct moe_buf *text, struct moe_err *err)
+{
+    moe_ranks_say_state(r, MOE_RANK_READY, text->size, text->size);
+    MOE_TRY(send_to(r, 0, MOE_LANE_TALK, text->data, text->size, err));
+    return wait_sent(r, 0, MOE_LANE_TALK, err);
+}
+
+int moe_ranks_be_measured(struct moe_ranks *r,
+                          int (*describe)(void *ctx, struct moe_buf *out, struct moe_err *err),
+                          void *ctx, struct moe_err *err)
+{
+    struct moe_rank_head *message = moe_alloc(MOE_RANKS_MOST_TIMED, 1, err);
+    struct moe_buf text = {0};
+    uint64_t bytes = 0;
+    int status;
+    MOE_STEP(message ? MOE_OK : MOE_ERR_MEMORY);
+    for (;;) {
+        MOE_STEP(
+            r->wire->ops->receive(r->wire, 0, MOE_LANE_TALK, message, MOE_RANKS_MOST_TIMED, err));
+        MOE_STEP(wait_heard(r, 0, true, &bytes, err));
+        if (bytes < sizeof *message || message->kind == MOE_RANK_END)
+            break;
+        if (message->kind == MOE_RANK_DESCRIBE) {
+            text.size = 0;
+            MOE_STEP(describe(ctx, &text, err));
+            MOE_STEP(send_text(r, &text, err));
+            continue;
+        }
+        MOE_STEP(send_to(r, 0, MOE_LANE_TALK, message, bytes, err));
+        MOE_STEP(wait_sent(r, 0, MOE_LANE_TALK, err));
+    }
+out:
+    if (status != MOE_OK)
+        moe_ranks_fail(r, err);
+    moe_buf_release(&text);
+    free(message);
+    return status;
 }

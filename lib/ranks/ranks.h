@@ -16,6 +16,7 @@
 #ifndef MOE_RANKS_RANKS_H
 #define MOE_RANKS_RANKS_H
 
+#include "base/buf.h"
 #include "base/progress.h"
 #include "ranks/message.h"
 #include "ranks/wire.h"
@@ -86,6 +87,21 @@ struct moe_rank_report {
 /* Of rank `rank` > 0; asks it. */
 int moe_ranks_report(struct moe_ranks *r, uint32_t rank, struct moe_rank_report *out,
                      struct moe_err *err);
+
+/* ---- Measuring, in the place of all this ---- */
+
+/* Rank 0: has another make a text about its machine. */
+int moe_ranks_ask_text(struct moe_ranks *r, uint32_t rank, const struct moe_progress *progress,
+                       struct moe_buf *out, struct moe_err *err);
+/* Rank 0: *seconds: of a message of `bytes` there or back, half the median of some round trips;
+ * *handling: of this processor, for sending it. bytes: at most MOE_RANKS_MOST_TIMED. */
+enum { MOE_RANKS_MOST_TIMED = 4 << 20 };
+int moe_ranks_time_message(struct moe_ranks *r, uint32_t rank, uint64_t bytes, double *seconds,
+                           double *handling, struct moe_err *err);
+/* Another: answers both until rank 0 ends. */
+int moe_ranks_be_measured(struct moe_ranks *r,
+                          int (*describe)(void *ctx, struct moe_buf *out, struct moe_err *err),
+                          void *ctx, struct moe_err *err);
 
 /* ---- On the others ---- */
 

@@ -23,7 +23,7 @@ wrong "a pack and a shape" "give either one MODEL or --shape*" "$tiny" --shape "
 wrong "--experts without a shape" "option --experts goes with --shape*" "$tiny" --memory 30M --experts 4
 wrong "--layer-seconds alone" "option --layer-seconds needs*" "$tiny" --memory 30M --layer-seconds 1
 wrong "two rates" "options --load-seconds and*" "$tiny" --memory 30M --load-seconds 1 --link-rate 1G
-wrong "--json of a plan" "option --json goes with --explain or --simulate*" "$tiny" --memory 30M --json
+wrong "--json of a plan" "option --json goes with --explain, --simulate or --machines*" "$tiny" --memory 30M --json
 wrong "explain and simulate" "options --explain and --simulate exclude each other*" --explain a --simulate b
 wrong "a row that is none" "option --strategy: 'magic'*" "$tiny" --memory 30M --strategy magic
 wrong "a row without its statistics" "strategy eap*" "$tiny" --memory "${memory}M" --strategy eap \
@@ -87,6 +87,21 @@ shape --memory 60M --strategy hobbit --experts 8,2 --trace "$tmp/t.trace" --max-
 expect_stdout_like "*Experts are stored at 8 bits, some are taken at 2*" "... at two precisions"
 shape --memory 1M --strategy lru
 error_line 4 "moe-plan: *" "... in too little memory"
+
+# Several machines: what they have and do adds up, and a network without delay takes less.
+printf '%s\n' 'format: moe-machines' 'version: 1' \
+    'network: {latency_seconds: 50e-6, bytes_per_second: 1.17e8}' 'machines:' \
+    '- {name: a, memory: 40M, memory_bytes_per_second: 20e9, storage_bytes_per_second: 1e9}' \
+    '- {name: b, memory: 54M, memory_bytes_per_second: 9e9, storage_bytes_per_second: 1e9, count: 2}' >"$tmp/hosts.yaml"
+run "$plan" -q "$tiny" --machines "$tmp/hosts.yaml" --trace "$tmp/t.trace" --max-tokens 40 --json
+expect_exit 0 "three machines"
+of_machines() { sed -n "s/.*\"$1\": \([0-9.e-]*\)[,}].*/\1/p" "$out" | awk '{ n += $1 } END { print n }'; }
+check "... have all experts, each once" [ "$(of_machines experts)" = 384 ]
+check "... and less without the network's delay" awk -v a="$(of_machines decode_s)" -v tokens="$(of_machines decode_tokens)" \
+    -v b="$(sed -n 's/.*without delay", "decode_tokens_per_s": \([0-9.e+]*\).*/\1/p' "$out")" 'BEGIN { exit !(tokens / b < a) }'
+sed '/^network/d' "$tmp/hosts.yaml" >"$tmp/alone.yaml"
+run "$plan" -q "$tiny" --machines "$tmp/alone.yaml"
+error_line 3 "moe-plan: $tmp/alone.yaml: line *'b' has no 'link', and there is no 'network'" "... without a network"
 
 # Whose loads: a pack's come from storage, whatever accelerator the machine's profile has.
 fingerprint=$(sed -n 's/^ *source_fingerprint: //p' "$tmp/s.yaml")

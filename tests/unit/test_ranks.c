@@ -7,7 +7,7 @@
 #include <pthread.h>
 
 #include "ranks/ranks.h"
-#include "ranks/share.h"
+#include "sched/share.h"
 
 #include "simulated_fixture.h"
 

@@ -671,6 +671,77 @@ static void a_trace_of_another_shape(void **state)
     moe_inventory_release(&inventory);
 }
 
+/* ---- Several machines ---- */
+
+/* Leaves a machine its own experts. */
+static void keep_own(struct moe_inventory *inv, const uint8_t *owners, uint8_t self)
+{
+    for (uint32_t key = 0; key < moe_inventory_n_keys(inv); key++)
+        for (uint32_t v = 0; v < inv->n_variants && owners[key] != self; v++)
+            inv->class_of[moe_expert_copy(inv->n_variants, key, v)] = UINT32_MAX;
+}
+
+/* Each token wants expert 0, which is here, and 1, which is another machine's: both are loaded. By
+ * hand, from a layer's begin: the router has chosen at 0.5, the message is sent at 0.5625 (handling
+ * 0.0625), there at 1.0625 (0.5 later), taken in at 1.125; the expert is loaded at 2.125, computed
+ * at 2.875, its outputs sent at 2.9375, back at 3.4375, taken in at 3.5, and added at 3.625. Here
+ * expert 0 is computed at 2.25. */
+static void another_machine_computes(void **state)
+{
+    const struct script script = constant_script(2, 2, 3);
+    const struct moe_pace pace = round_pace();
+    const uint8_t owners[8] = {0, 1, 0, 0, 0, 1, 0, 0};
+    const struct moe_strategy strategy = script_strategy("ondemand", 2);
+    struct moe_inventory inventories[2];
+    struct moe_simulation machines[2];
+    struct moe_simulated out;
+    struct moe_simulated_work work = {0};
+    struct moe_err err = {0};
+    struct moe_pools pools = {.n_classes = 2, .n_slots = 2};
+    pools.pools[0].n_working = pools.pools[1].n_working = 1;
+    struct moe_trace *trace = script_trace(&script);
+    for (uint8_t i = 0; i < 2; i++) {
+        script_inventory(&inventories[i], &script, EXPERT);
+        keep_own(&inventories[i], owners, i);
+        machines[i] = (struct moe_simulation){
+            .trace = trace,
+            .scheduler = {.inventory = &inventories[i],
+                          .strategy = &strategy,
+                          .low = 1,
+                          .pools = &pools},
+            .pace = &pace,
+            .batch = 1,
+            .piece_bytes = PIECE,
+        };
+    }
+    struct moe_simulated_rank rank = {&machines[1], {.latency = 0.5, .handling = 0.0625}};
+    machines[0].owners = owners;
+    machines[0].ranks = &rank;
+    machines[0].n_ranks = 1;
+    machines[0].row_bytes = 1024;
+    machines[0].work = &work;
+    assert_ok(moe_simulate(&machines[0], &out, NULL, &err), &err);
+    equals("seconds", out.decode.seconds, 3 * (2 * 3.625 + 0.5));
+    equals("waiting for the other", out.decode.host_seconds, 3 * 2 * 1.1875);
+    equals("work there", work.busy_seconds, 3 * 2 * 1.875);
+    assert_int_equal(work.activations, 6);
+    assert_int_equal(work.bytes, 6 * EXPERT);
+    assert_int_equal(work.messages, 6);
+    assert_int_equal(out.decode.bytes, 6 * EXPERT);
+    assert_int_equal(out.decode.experts.elsewhere, 6);
+    /* A millionth of a second for each byte, there and back. */
+    const double before = out.decode.seconds;
+    rank.wire.byte = 1.0 / (1 << 20);
+    work = (struct moe_simulated_work){0};
+    assert_ok(moe_simulate(&machines[0], &out, NULL, &err), &err);
+    equals("bytes take time", out.decode.seconds - before,
+           (double)(work.bytes_sent + work.bytes_received) / (1 << 20));
+    assert_in_range(work.bytes_sent, 6 * 1024, 6 * 2048);
+    moe_trace_close(trace);
+    moe_inventory_release(&inventories[0]);
+    moe_inventory_release(&inventories[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -697,6 +768,7 @@ int main(void)
         cmocka_unit_test(refusals),
         cmocka_unit_test(nobody_looks_further_than_traces_do),
         cmocka_unit_test(a_trace_of_another_shape),
+        cmocka_unit_test(another_machine_computes),
     };
     return cmocka_run_group_tests_name("simulate", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Divides experts among ranks: first how many bytes each gets, then which experts. */
-#include "ranks/share.h"
+#include "sched/share.h"
 
 #include <stdlib.h>
 

@@ -1,0 +1,513 @@
+/* --machines: where a model's experts would lie on several machines, and what that would give. */
+#include "planning.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "cli.h"
+#include "fmt/emit.h"
+#include "plan/planner.h"
+#include "profile/machines.h"
+#include "sched/share.h"
+
+enum {
+    TOKEN_LAYERS = 40000,            /* of the trace, for each trial */
+    PROGRAM_BYTES = (32 + 20) << 20, /* of a process that has experts only, with MPI */
+};
+
+/* Without --strategy the fastest of these is taken; who holds all of its experts reads none. */
+static const char *const candidates[] = {"lru", "lru+cache=learned", "prefetch"};
+enum { N_CANDIDATES = sizeof candidates / sizeof candidates[0] };
+
+/* A model on machines. */
+struct cluster {
+    const struct plan_inputs *in;
+    struct moe_machines *machines;
+    struct moe_plan_memory beside; /* of the machine that runs the model */
+    struct moe_strategy strategies[N_CANDIDATES];
+    uint32_t n_strategies;
+    bool automatic;
+    const struct moe_device **devices; /* [n] by machine of the file; borrowed */
+
+    /* Of the present trial, [n] each. */
+    struct moe_planner planners[MOE_MAX_MACHINES];
+    struct moe_shape_fit fits[MOE_MAX_MACHINES];
+    struct moe_inventory own[MOE_MAX_MACHINES]; /* tables shared but for class_of */
+    struct moe_pace paces[MOE_MAX_MACHINES];
+    struct moe_wire_pace wires[MOE_MAX_MACHINES];
+    uint8_t *owners; /* [n_keys] */
+};
+
+struct outcome {
+    uint32_t n;
+    struct moe_strategy strategy;
+    struct moe_trial_run runs[MOE_MAX_MACHINES];
+    struct moe_simulated_work work[MOE_MAX_MACHINES];
+    uint32_t n_experts[MOE_MAX_MACHINES];
+    double uses[MOE_MAX_MACHINES]; /* share of the activations */
+};
+
+/* ---- Machines ---- */
+
+/* A machine that is known by two figures. */
+static struct moe_device *device_of_figures(const struct moe_machine *m, struct moe_err *err)
+{
+    struct moe_device *d = moe_alloc(1, sizeof *d, err);
+    if (!d)
+        return NULL;
+    snprintf(d->name, sizeof d->name, "%s", m->name);
+    d->host.memory_bytes_per_second.value = m->memory_bytes_per_second;
+    d->storage.bytes_per_second.value = m->storage_bytes_per_second;
+    return d;
+}
+
+static struct moe_device *device_of(const struct moe_machine *m, const char *file,
+                                    struct moe_err *err)
+{
+    struct moe_device *d = NULL;
+    const char *slash = strrchr(file, '/');
+    char path[2 * MOE_DEVICE_TEXT];
+    if (!m->profile[0])
+        return device_of_figures(m, err);
+    if (m->profile[0] == '/' || !slash)
+        snprintf(path, sizeof path, "%s", m->profile);
+    else
+        snprintf(path, sizeof path, "%.*s/%s", (int)(slash - file), file, m->profile);
+    moe_device_read(&d, path, err);
+    return d;
+}
+
+static struct moe_wire_pace wire_of(const struct moe_machine_link *l)
+{
+    return (struct moe_wire_pace){.latency = l->latency_seconds,
+                                  .byte = l->bytes_per_second > 0 ? 1 / l->bytes_per_second : 0,
+                                  .handling = l->handling_seconds};
+}
+
+/* ---- A trial ---- */
+
+static struct moe_plan_memory memory_of(const struct cluster *c, uint32_t i)
+{
+    struct moe_plan_memory m = c->beside;
+    if (i > 0) {
+        m.dense = m.kv = 0;
+        m.program = PROGRAM_BYTES;
+        m.work = 3 * (uint64_t)m.batch * c->in->config.hidden * sizeof(float);
+    } else if (c->machines->n > 1) {
+        m.program += PROGRAM_BYTES - (32 << 20);
+    }
+    m.total = c->machines->machines[i].memory_bytes;
+    m.experts = 0;
+    return m;
+}
+
+static void release_inventories(struct cluster *c)
+{
+    for (uint32_t i = 0; i < MOE_MAX_MACHINES; i++) {
+        free(c->own[i].class_of);
+        c->own[i].class_of = NULL;
+    }
+}
+
+/* The inventory without the experts of others. */
+static int own_inventory(struct cluster *c, uint32_t rank, struct moe_err *err)
+{
+    const struct moe_inventory *all = c->in->inventory;
+    struct moe_inventory *own = &c->own[rank];
+    const uint32_t n_keys = moe_inventory_n_keys(all);
+    free(own->class_of);
+    *own = *all;
+    own->class_of = moe_alloc((uint64_t)n_keys * all->n_variants, sizeof *own->class_of, err);
+    if (!own->class_of)
+        return MOE_ERR_MEMORY;
+    for (uint32_t key = 0; key < n_keys; key++)
+        for (uint32_t v = 0; v < all->n_variants; v++) {
+            const uint64_t copy = moe_expert_copy(all->n_variants, key, v);
+            own->class_of[copy] = c->owners[key] == rank ? all->class_of[copy] : UINT32_MAX;
+        }
+    return MOE_OK;
+}
+
+static int share_out(struct cluster *c, struct outcome *out, struct moe_err *err)
+{
+    const struct plan_inputs *in = c->in;
+    const struct moe_statistics *s = in->statistics;
+    const uint64_t *uses = s ? moe_statistics_placement(s) : NULL;
+    uint64_t room[MOE_MAX_MACHINES];
+    double all_uses = 0;
+    for (uint32_t i = 0; i < c->machines->n; i++) {
+        const struct moe_plan_memory m = memory_of(c, i);
+        const uint64_t beside = m.program + m.dense + m.kv + m.work;
+        if (m.total <= beside)
+            return moe_fail(err, MOE_ERR_LIMIT, "machine %u has no room for experts: %s takes more",
+                            i, i ? "a process" : "everything else");
+        room[i] = m.total - beside;
+        out->n_experts[i] = 0;
+        out->uses[i] = 0;
+    }
+    MOE_TRY(moe_share_experts(in->inventory, room, c->machines->n, uses, c->owners, err));
+    for (uint32_t key = 0; key < moe_inventory_n_keys(in->inventory); key++) {
+        const double n = uses ? (double)uses[key] : 1;
+        out->n_experts[c->owners[key]]++;
+        out->uses[c->owners[key]] += n;
+        all_uses += n;
+    }
+    for (uint32_t i = 0; i < c->machines->n; i++) {
+        out->uses[i] /= all_uses > 0 ? all_uses : 1;
+        if (out->n_experts[i] == 0)
+            return moe_fail(err, MOE_ERR_LIMIT, "machine %u has no room for an expert", i);
+    }
+    return MOE_OK;
+}
+
+static int prepare(struct cluster *c, struct outcome *out, struct moe_err *err)
+{
+    const struct plan_inputs *in = c->in;
+    out->n = c->machines->n;
+    MOE_TRY(share_out(c, out, err));
+    for (uint32_t i = 0; i < out->n; i++) {
+        MOE_TRY(own_inventory(c, i, err));
+        MOE_TRY(plan_pace_of(in, c->devices[i], &c->paces[i], err));
+        c->wires[i] = wire_of(&c->machines->machines[i].link);
+        c->fits[i] = (struct moe_shape_fit){.inventory = &c->own[i],
+                                            .statistics = in->statistics,
+                                            .exact = true,
+                                            .low = in->options->strategy.low,
+                                            .staging = in->options->strategy.staging,
+                                            .memory = memory_of(c, i)};
+        c->planners[i] = plan_planner(in, PLAN_OF_PROCESS);
+        c->planners[i].inventory = &c->own[i];
+        c->planners[i].fitter = moe_fitter_of_shape(&c->fits[i]);
+        c->planners[i].pace = &c->paces[i];
+        c->planners[i].lookups = NULL;
+        c->planners[i].exact = true;
+    }
+    return MOE_OK;
+}
+
+/* Whether a machine does not hold all of its experts. */
+static bool reads_any(const struct outcome *o)
+{
+    for (uint32_t i = 0; i < o->n; i++)
+        if (!o->runs[i].fitted.strategy.resident)
+            return true;
+    return false;
+}
+
+/* The fastest of the strategies. */
+static int try_cluster(struct cluster *c, struct outcome *best, struct moe_err *err)
+{
+    static struct outcome now; /* too large for the stack */
+    bool any = false;
+    MOE_TRY(prepare(c, &now, err));
+    const struct moe_planner_machines machines = {
+        .n = now.n,
+        .planners = c->planners,
+        .wires = c->wires,
+        .owners = c->owners,
+        .row_bytes = (uint64_t)c->in->config.hidden * sizeof(float),
+    };
+    bool loads = true;
+    for (uint32_t i = 0; i < c->n_strategies && loads; i++) {
+        struct moe_err why = {0};
+        int status = moe_planner_try_machines(&machines, &c->strategies[i], c->automatic, now.runs,
+                                              now.work, &why);
+        if (status == MOE_OK && (!any || moe_trial_tokens_per_second(&now.runs[0]) >
+                                             moe_trial_tokens_per_second(&best->runs[0]))) {
+            now.strategy = c->strategies[i];
+            *best = now;
+            any = true;
+        }
+        loads = status != MOE_OK || reads_any(&now);
+        if (status != MOE_OK &&
+            (c->n_strategies == 1 || (status != MOE_ERR_USAGE && status != MOE_ERR_LIMIT) ||
+             (i + 1 == c->n_strategies && !any))) {
+            *err = why;
+            return status;
+        }
+    }
+    return MOE_OK;
+}
+
+/* ---- What would change it ---- */
+
+struct change {
+    char what[64];
+    double tokens_per_second; /* below 0: it does not fit */
+};
+
+static void set_networks(struct moe_machines *m, double bytes_per_second, double latency_times)
+{
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct moe_machine_link *l = &m->machines[i].link;
+        if (bytes_per_second > 0)
+            l->bytes_per_second = bytes_per_second;
+        l->latency_seconds *= latency_times;
+        l->handling_seconds *= latency_times > 0 ? 1 : 0;
+    }
+}
+
+/* Makes the i-th change to the machines; false: there is none, or it changes nothing here. */
+static bool change_machines(struct moe_machines *m, uint32_t i, char *what, size_t room)
+{
+    static const double gigabits[] = {2.5, 10, 25};
+    struct moe_machine *last = &m->machines[m->n - 1];
+    switch (i) {
+    case 0:
+        snprintf(what, room, "one more like %.40s", last->name);
+        if (m->n == MOE_MAX_MACHINES || (m->n == 1 && !(m->network.bytes_per_second > 0)))
+            return false;
+        m->machines[m->n] = *last;
+        if (!(last->link.bytes_per_second > 0))
+            m->machines[m->n].link = m->network;
+        m->n++;
+        return true;
+    case 1:
+        snprintf(what, room, "without %.40s", last->name);
+        return --m->n > 1;
+    case 8:
+        snprintf(what, room, "%.40s by itself", m->machines[0].name);
+        if (m->n == 1)
+            return false;
+        m->n = 1;
+        return true;
+    case 2:
+        snprintf(what, room, "twice the memory of each");
+        for (uint32_t k = 0; k < m->n; k++)
+            m->machines[k].memory_bytes *= 2;
+        return true;
+    case 3:
+    case 4:
+    case 5:
+        snprintf(what, room, "a network of %g Gbit/s", gigabits[i - 3]);
+        if (m->n < 2 || m->machines[1].link.bytes_per_second > 0.8e9 / 8 * gigabits[i - 3])
+            return false;
+        set_networks(m, 0.94e9 / 8 * gigabits[i - 3], 1);
+        return true;
+    case 6:
+        snprintf(what, room, "half the network's delay");
+        set_networks(m, 0, 0.5);
+        return m->n > 1;
+    case 7:
+        snprintf(what, room, "a network without delay");
+        set_networks(m, 1e15, 0);
+        return m->n > 1;
+    }
+    return false;
+}
+
+enum { N_CHANGES = 9 };
+
+static int try_changes(struct cluster *c, struct change *changes, uint32_t *n, struct moe_err *err)
+{
+    static struct outcome out;
+    struct moe_machines *before = c->machines;
+    struct moe_machines *changed = moe_alloc(1, sizeof *changed, err);
+    int status = changed ? MOE_OK : MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < N_CHANGES && status == MOE_OK; i++) {
+        struct change *x = &changes[*n];
+        struct moe_err why = {0};
+        *changed = *before;
+        if (!change_machines(changed, i, x->what, sizeof x->what))
+            continue;
+        c->machines = changed;
+        if (changed->n > before->n)
+            c->devices[before->n] = c->devices[before->n - 1];
+        status = try_cluster(c, &out, &why);
+        x->tokens_per_second = status == MOE_OK ? moe_trial_tokens_per_second(&out.runs[0]) : -1;
+        if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE)
+            status = MOE_OK;
+        if (status != MOE_OK)
+            *err = why;
+        (*n)++;
+    }
+    c->machines = before;
+    free(changed);
+    return status;
+}
+
+/* ---- Saying it ---- */
+
+static double per(double sum, double n)
+{
+    return n > 0 ? sum / n : 0;
+}
+
+static double found_share(const struct outcome *o, uint32_t i)
+{
+    const struct moe_counts *d = &o->runs[0].simulated.decode.experts;
+    const struct moe_simulated_work *w = &o->work[i];
+    return i ? per((double)w->hits, (double)w->activations)
+             : per((double)(d->cache_hits + d->prefetch_hits),
+                   (double)(d->activations - d->elsewhere));
+}
+
+static uint64_t bytes_read(const struct outcome *o, uint32_t i)
+{
+    return i ? o->work[i].bytes : o->runs[0].simulated.decode.bytes;
+}
+
+static double busy_seconds(const struct outcome *o, uint32_t i)
+{
+    const struct moe_simulated_phase *d = &o->runs[0].simulated.decode;
+    return i ? o->work[i].busy_seconds : d->seconds - d->host_seconds;
+}
+
+static void say_text(const struct cluster *c, const struct outcome *o, const struct change *changes,
+                     uint32_t n_changes)
+{
+    const struct moe_simulated *s = &o->runs[0].simulated;
+    const struct moe_simulated_phase *d = &s->decode;
+    const double tokens = (double)d->tokens, now = moe_trial_tokens_per_second(&o->runs[0]);
+    const uint32_t n_all = moe_inventory_n_keys(c->in->inventory);
+    char name[MOE_STRATEGY_BRIEF] = "all in memory", whole[32];
+    if (reads_any(o))
+        moe_strategy_brief(&o->strategy, name);
+    cli_say("%s: %s of experts; %s\n", moe_path_name(c->in->name),
+            moe_format_bytes(moe_inventory_all_bytes(c->in->inventory, 0), whole), name);
+    cli_say("%-20s %8s %8s %8s %8s %8s %10s\n", "machine", "memory", "experts", "uses", "in memory",
+            "at work", "MB/token");
+    for (uint32_t i = 0; i < o->n; i++)
+        cli_say("%-20.20s %8s %7.1f%% %7.1f%% %8.1f%% %7.1f%% %10.2f\n",
+                c->machines->machines[i].name, c->machines->machines[i].memory,
+                100.0 * o->n_experts[i] / n_all, 100 * o->uses[i], 100 * found_share(o, i),
+                100 * per(busy_seconds(o, i), d->seconds),
+                1e-6 * per((double)bytes_read(o, i), tokens));
+    cli_say("\n%.3g tokens/s, prompts %.3g; a token takes %.3g ms: computing %.3g, handling loads "
+            "%.3g, waiting for the disk %.3g, for other machines %.3g\n",
+            now, per((double)s->prefill.tokens, s->prefill.seconds), 1e3 * per(d->seconds, tokens),
+            1e3 * per(d->compute_seconds, tokens), 1e3 * per(d->handling_seconds, tokens),
+            1e3 * per(d->stall_seconds, tokens), 1e3 * per(d->host_seconds, tokens));
+    double messages = 0, there = 0, back = 0;
+    for (uint32_t i = 1; i < o->n; i++) {
+        messages += (double)o->work[i].messages;
+        there += (double)o->work[i].bytes_sent;
+        back += (double)o->work[i].bytes_received;
+    }
+    if (o->n > 1)
+        cli_say("a token: %.1f messages, %.1f KB there, %.1f KB back\n", per(messages, tokens),
+                1e-3 * per(there, tokens), 1e-3 * per(back, tokens));
+    cli_say("\n");
+    for (uint32_t i = 0; i < n_changes; i++)
+        if (changes[i].tokens_per_second >= 0)
+            cli_say("%-44s %8.3g tokens/s, %.2f times\n", changes[i].what,
+                    changes[i].tokens_per_second, per(changes[i].tokens_per_second, now));
+        else
+            cli_say("%-44s does not fit\n", changes[i].what);
+}
+
+static int say_json(const struct cluster *c, const struct outcome *o, const struct change *changes,
+                    uint32_t n_changes, struct moe_err *err)
+{
+    const struct moe_simulated *s = &o->runs[0].simulated;
+    const struct moe_simulated_phase *d = &s->decode;
+    struct moe_buf out = {0};
+    struct moe_emit e;
+    char name[MOE_STRATEGY_BRIEF] = "resident";
+    if (reads_any(o))
+        moe_strategy_brief(&o->strategy, name);
+    moe_emit_begin_json(&e, &out, MOE_EMIT_INDENTED);
+    moe_emit_text(&e, "strategy", name);
+    moe_emit_rounded(&e, "decode_tokens_per_s", 9, moe_trial_tokens_per_second(&o->runs[0]));
+    moe_emit_rounded(&e, "prefill_tokens_per_s", 9,
+                     per((double)s->prefill.tokens, s->prefill.seconds));
+    moe_emit_u64(&e, "decode_tokens", d->tokens);
+    moe_emit_rounded(&e, "decode_s", 9, d->seconds);
+    moe_emit_rounded(&e, "compute_s", 9, d->compute_seconds);
+    moe_emit_rounded(&e, "handling_s", 9, d->handling_seconds);
+    moe_emit_rounded(&e, "stall_s", 9, d->stall_seconds);
+    moe_emit_rounded(&e, "ranks_wait_s", 9, d->host_seconds);
+    moe_emit_open_list(&e, "machines");
+    for (uint32_t i = 0; i < o->n; i++) {
+        const struct moe_simulated_work *w = &o->work[i];
+        moe_emit_open_line_map(&e, NULL);
+        moe_emit_text(&e, "name", c->machines->machines[i].name);
+        moe_emit_u64(&e, "memory_bytes", c->machines->machines[i].memory_bytes);
+        moe_emit_u64(&e, "experts", o->n_experts[i]);
+        moe_emit_rounded(&e, "uses", 9, o->uses[i]);
+        moe_emit_rounded(&e, "hit_rate", 9, found_share(o, i));
+        moe_emit_rounded(&e, "busy_s", 9, busy_seconds(o, i));
+        moe_emit_u64(&e, "bytes_read", bytes_read(o, i));
+        moe_emit_u64(&e, "messages", w->messages);
+        moe_emit_u64(&e, "bytes_sent", w->bytes_sent);
+        moe_emit_u64(&e, "bytes_received", w->bytes_received);
+        moe_emit_close(&e);
+    }
+    moe_emit_close(&e);
+    moe_emit_open_list(&e, "changes");
+    for (uint32_t i = 0; i < n_changes; i++) {
+        moe_emit_open_line_map(&e, NULL);
+        moe_emit_text(&e, "what", changes[i].what);
+        moe_emit_rounded(&e, "decode_tokens_per_s", 9,
+                         changes[i].tokens_per_second >= 0 ? changes[i].tokens_per_second : NAN);
+        moe_emit_close(&e);
+    }
+    moe_emit_close(&e);
+    return cli_print(moe_emit_end(&e, err), &out, err);
+}
+
+/* ---- All of it ---- */
+
+static int choose_strategies(struct cluster *c, const struct plan_options *o, struct moe_err *err)
+{
+    bool ignored;
+    MOE_TRY(strategy_options_apply(&o->strategy, &c->strategies[0], &c->automatic, err));
+    c->n_strategies = 1;
+    for (uint32_t i = 0; c->automatic && i < N_CANDIDATES; i++) {
+        struct strategy_options one = o->strategy;
+        one.strategy = candidates[i];
+        MOE_TRY(strategy_options_apply(&one, &c->strategies[i], &ignored, err));
+        c->n_strategies = i + 1;
+    }
+    return MOE_OK;
+}
+
+int plan_machines(const struct plan_options *o, const char *path, bool json, struct moe_err *err)
+{
+    static struct cluster c; /* too large for the stack */
+    static struct outcome out;
+    static struct plan_inputs in;
+    struct plan_options options = *o;
+    struct change changes[N_CHANGES];
+    struct moe_device *devices[MOE_MAX_MACHINES + 1] = {0};
+    uint32_t n_changes = 0;
+    cli_catch_termination();
+    int status;
+    c = (struct cluster){.in = &in, .devices = (const struct moe_device **)devices};
+    MOE_STEP(moe_machines_read(&c.machines, path, err));
+    const uint32_t n = c.machines->n;
+    for (uint32_t i = 0; i < n; i++) {
+        devices[i] = device_of(&c.machines->machines[i], path, err);
+        MOE_STEP(devices[i] ? MOE_OK : err->status);
+    }
+    MOE_STEP(choose_strategies(&c, o, err));
+    options.memory = c.machines->machines[0].memory_bytes;
+    options.device = devices[0];
+    options.on_cpu = true;
+    MOE_STEP(plan_inputs_open(&in, &options, err));
+    if (!cli_given("max-tokens"))
+        in.excerpt = moe_excerpt_of(in.trace, TOKEN_LAYERS / in.inventory->n_layers + 1);
+    MOE_STEP(plan_memory_beside(&in, &c.beside, err));
+    c.owners = moe_alloc(moe_inventory_n_keys(in.inventory), 1, err);
+    MOE_STEP(c.owners ? MOE_OK : MOE_ERR_MEMORY);
+    MOE_STEP(try_cluster(&c, &out, err));
+    MOE_STEP(try_changes(&c, changes, &n_changes, err));
+    cli_progress_done();
+    if (json)
+        MOE_STEP(say_json(&c, &out, changes, n_changes, err));
+    else
+        say_text(&c, &out, changes, n_changes);
+out:
+    release_inventories(&c);
+    free(c.owners);
+    plan_inputs_close(&in);
+    for (uint32_t i = 0; c.machines && i < c.machines->n; i++)
+        free(devices[i]);
+    free(c.machines);
+    return status;
+}
