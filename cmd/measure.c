@@ -20,6 +20,7 @@ enum { LOG_BYTES = 64 << 10 };
 struct token_log {
     struct moe_outfile file;
     struct moe_buf lines; /* not written yet */
+    bool compares;        /* --against */
     int status;
     struct moe_err err;
 };
@@ -34,10 +35,13 @@ static void flush_log(struct token_log *log)
     moe_buf_clear(&log->lines);
 }
 
-static void log_token(void *ctx, double nats, uint32_t best)
+static void log_token(void *ctx, double nats, uint32_t best, double divergence)
 {
     struct token_log *log = ctx;
-    moe_buf_printf(&log->lines, "%.6f %u\n", nats, best);
+    moe_buf_printf(&log->lines, "%.6f %u", nats, best);
+    if (log->compares)
+        moe_buf_printf(&log->lines, " %.3e", divergence);
+    moe_buf_text(&log->lines, "\n");
     if (log->lines.size > LOG_BYTES)
         flush_log(log);
 }
@@ -53,7 +57,7 @@ static int end_log(struct token_log *log, int status, struct moe_err *err)
     return moe_outfile_end(&log->file, status, err);
 }
 
-static int print_perplexity_json(const struct moe_perplexity *p, const char *unit,
+static int print_perplexity_json(const struct moe_perplexity *p, const char *unit, bool compared,
                                  struct moe_err *err)
 {
     struct moe_buf out = {0};
@@ -65,6 +69,11 @@ static int print_perplexity_json(const struct moe_perplexity *p, const char *uni
     if (p->rouge2 >= 0) {
         moe_emit_fixed(&e, "rouge2", 6, p->rouge2);
         moe_emit_fixed(&e, "accuracy", 6, p->accuracy);
+    }
+    if (compared) {
+        moe_emit_fixed(&e, "divergence", 6, p->divergence);
+        moe_emit_fixed(&e, "divergence_error", 6, p->divergence_error);
+        moe_emit_fixed(&e, "same_top", 6, p->same_top);
     }
     moe_emit_fixed(&e, "seconds", 3, p->seconds);
     return cli_print(moe_emit_end(&e, err), &out, err);
@@ -78,6 +87,8 @@ static struct moe_perplexity_options perplexity_options(const struct measure_per
         .window = o->window,
         .decode_share = o->decode_share,
         .answers = o->answers,
+        .logits = o->logits,
+        .against = o->against,
         .progress = cli_progress(),
     };
 }
@@ -93,7 +104,7 @@ int measure_perplexity_survey(const char *path, const struct measure_perplexity_
 int measure_perplexity(struct moe_session *s, const char *path,
                        const struct measure_perplexity_options *options, struct moe_err *err)
 {
-    struct token_log log = {0};
+    struct token_log log = {.compares = options->against != NULL};
     struct moe_perplexity p;
     struct moe_perplexity_options po = perplexity_options(options);
     po.token = options->token_log ? log_token : NULL;
@@ -115,12 +126,15 @@ int measure_perplexity(struct moe_session *s, const char *path,
     if (options->token_log)
         status = end_log(&log, status, err);
     if (status == MOE_OK && options->json)
-        status = print_perplexity_json(&p, unit, err);
+        status = print_perplexity_json(&p, unit, options->against != NULL, err);
     else if (status == MOE_OK)
         printf("nll %.4f nats/token, %llu tokens, %llu %s", p.nll, (unsigned long long)p.n_tokens,
                (unsigned long long)p.n_documents, unit);
     if (status == MOE_OK && !options->json && p.rouge2 >= 0)
         printf(", Rouge-2 %.4f, accuracy %.1f%%", p.rouge2, 100 * p.accuracy);
+    if (status == MOE_OK && !options->json && options->against)
+        printf(", divergence %.5f +- %.5f nats, same top token %.2f%%", p.divergence,
+               p.divergence_error, 100 * p.same_top);
     if (status == MOE_OK && !options->json)
         putchar('\n');
     return status;

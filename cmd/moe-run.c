@@ -125,6 +125,8 @@ static struct measure_perplexity_options perplexity_options(void)
         .window = opt.window,
         .decode_share = 1 - opt.prompt_share,
         .token_log = opt.token_log,
+        .logits = opt.logits,
+        .against = opt.against,
         .answers = opt.judge != 0,
         .json = opt.json,
     };

@@ -44,7 +44,8 @@ struct measure_perplexity_options {
     uint32_t window;       /* not 0: windows of this many tokens instead of documents */
     double decode_share;   /* of a document's tokens, computed one by one */
     const char *token_log; /* file for the nats and the most likely id of each token, or NULL */
-    bool answers;          /* of pairs: judges answers, too */
+    const char *logits, *against; /* tune/perplexity.h */
+    bool answers;                 /* of pairs: judges answers, too */
     bool json;
 };
 

@@ -176,6 +176,8 @@ int moe_score_rows(struct moe_scores *scores, uint32_t first, uint32_t n, const 
         struct job j = {scores->logits, moe_logits_stride(c), c->vocab, targets + i, nats + i,
                         best + i};
         MOE_TRY(moe_logits(scores->s, first + i, part, scores->logits, err));
+        if (scores->look)
+            MOE_TRY(scores->look(scores->ctx, j.logits, j.stride, part, j.targets, err));
         moe_par_for(part, 4, score_range, &j);
     }
     return MOE_OK;

@@ -39,6 +39,10 @@ struct moe_scores {
     struct moe_session *s; /* borrowed */
     float *logits;         /* [n_logits][moe_logits_stride] */
     uint32_t n_logits;
+    /* Sees the logits of n rows, n_logits at most, before they are scored. NULL: nobody does. */
+    int (*look)(void *ctx, const float *logits, uint64_t stride, uint32_t n,
+                const uint32_t *targets, struct moe_err *err);
+    void *ctx;
 };
 
 /* Bytes that it takes for a session with batches of `batch` rows. */

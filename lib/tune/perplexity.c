@@ -6,9 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/float16.h"
 #include "base/mem.h"
+#include "base/par.h"
 #include "infer/forward.h"
 #include "tune/answers.h"
 
@@ -16,10 +19,38 @@ enum { DEFAULT_DOC_TOKENS = 256 };
 
 #define MAX_WINDOWS_BYTES (UINT64_C(4) << 30)
 
+/*
+ * A file of predictions: "moe logits 1" and the size of the vocabulary (u32), then for each
+ * predicted token its id, its place in its text, the most likely one's id (u32 each), and of each
+ * token of the vocabulary how far its logit lies below the greatest (f16).
+ */
+enum { MAGIC_BYTES = 12, HEAD_BYTES = 16, ROW_HEAD_BYTES = 12 };
+static const char magic[MAGIC_BYTES + 1] = "moe logits 1";
+
+struct predictions {
+    const char *path; /* NULL: there is no such file */
+    bool reads;
+    struct moe_outfile out;
+    int fd;
+    uint64_t at, size, row_bytes;
+    uint32_t vocab;
+    uint8_t *rows; /* [n_logits][row_bytes] */
+    /* Of the rows that are looked at. */
+    const float *logits;
+    uint64_t stride;
+    const uint32_t *targets;
+    uint32_t place;      /* of the first of them in its text */
+    double *divergences; /* [batch] of those since the pass began; n_seen */
+    uint32_t n_seen;
+    double sum, squares;
+    uint64_t n_same;
+};
+
 struct scorer {
     struct moe_session *s;
     const struct moe_perplexity_options *options;
     struct moe_scores scores;
+    struct predictions predictions;
     struct moe_row *rows; /* [batch] */
     double *nats;         /* [batch] */
     uint32_t *best;       /* [batch] */
@@ -30,6 +61,155 @@ struct scorer {
     double rouge2;              /* sums */
     uint64_t n_right;
 };
+
+/* ---- Predictions in a file ---- */
+
+static uint32_t likeliest(const float *logits, uint32_t n)
+{
+    uint32_t top = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[top])
+            top = i;
+    return top;
+}
+
+static void note_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct predictions *p = ctx;
+    for (int64_t r = begin; r < end; r++) {
+        const float *logits = p->logits + (uint64_t)r * p->stride;
+        uint8_t *row = p->rows + (uint64_t)r * p->row_bytes;
+        const uint32_t top = likeliest(logits, p->vocab);
+        moe_put_u32(row, p->targets[r]);
+        moe_put_u32(row + 4, p->place + (uint32_t)r);
+        moe_put_u32(row + 8, top);
+        for (uint32_t i = 0; i < p->vocab; i++) {
+            const float gap = logits[top] - logits[i];
+            moe_put_u16(row + ROW_HEAD_BYTES + 2 * (uint64_t)i,
+                        moe_f32_to_f16(gap < 65504 ? gap : 65504));
+        }
+    }
+}
+
+/* With gaps g of the file's logits and h of the session's: the sum of p (h - g), and the difference
+ * of the logarithms of what exp(-h) and exp(-g) add up to. */
+static void compare_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct predictions *p = ctx;
+    for (int64_t r = begin; r < end; r++) {
+        const float *logits = p->logits + (uint64_t)r * p->stride;
+        const uint8_t *row = p->rows + (uint64_t)r * p->row_bytes + ROW_HEAD_BYTES;
+        const double top = (double)logits[likeliest(logits, p->vocab)];
+        double theirs = 0, ours = 0, apart = 0;
+        for (uint32_t i = 0; i < p->vocab; i++) {
+            const double g = (double)moe_f16_to_f32(moe_get_u16(row + 2 * (uint64_t)i));
+            const double h = top - (double)logits[i], share = exp(-g);
+            theirs += share;
+            ours += exp(-h);
+            apart += share > 0 ? share * (h - g) : 0;
+        }
+        p->divergences[p->n_seen + r] = apart / theirs + log(ours) - log(theirs);
+    }
+}
+
+/* Reads the rows that the file has for these targets. */
+static int read_predicted(struct predictions *p, uint32_t n, struct moe_err *err)
+{
+    if (p->size - p->at < n * p->row_bytes)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: has predictions of fewer tokens than these texts",
+                        p->path);
+    MOE_TRY(moe_file_pread(p->fd, p->path, p->rows, n * p->row_bytes, p->at, err));
+    for (uint32_t r = 0; r < n; r++)
+        if (moe_get_u32(p->rows + r * p->row_bytes) != p->targets[r] ||
+            moe_get_u32(p->rows + r * p->row_bytes + 4) != p->place + r)
+            return moe_fail(err, MOE_ERR_USAGE,
+                            "%s: has predictions of other texts, or of other windows of them",
+                            p->path);
+    return MOE_OK;
+}
+
+static int look_at_rows(void *ctx, const float *logits, uint64_t stride, uint32_t n,
+                        const uint32_t *targets, struct moe_err *err)
+{
+    struct predictions *p = ctx;
+    p->logits = logits;
+    p->stride = stride;
+    p->targets = targets;
+    if (p->reads) {
+        MOE_TRY(read_predicted(p, n, err));
+        moe_par_for(n, 4, compare_rows, p);
+        for (uint32_t r = 0; r < n; r++) {
+            const double d = p->divergences[p->n_seen++];
+            p->sum += d;
+            p->squares += d * d;
+            p->n_same += moe_get_u32(p->rows + r * p->row_bytes + 8) ==
+                         likeliest(logits + r * stride, p->vocab);
+        }
+    } else {
+        moe_par_for(n, 4, note_rows, p);
+        MOE_TRY(moe_outfile_write(&p->out, p->rows, n * p->row_bytes, p->at, err));
+    }
+    p->at += n * p->row_bytes;
+    p->place += n;
+    return MOE_OK;
+}
+
+static int read_head(struct predictions *p, const char *model, struct moe_err *err)
+{
+    uint8_t head[HEAD_BYTES] = {0};
+    p->fd = moe_file_open(p->path, &p->size, err);
+    if (p->fd < 0)
+        return p->fd;
+    if (p->size >= HEAD_BYTES)
+        MOE_TRY(moe_file_pread(p->fd, p->path, head, HEAD_BYTES, 0, err));
+    if (memcmp(head, magic, MAGIC_BYTES) != 0)
+        return moe_file_refuse(p->fd, p->path, "a file of moe-run --logits", err);
+    if (moe_get_u32(head + MAGIC_BYTES) != p->vocab)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: has predictions of %u tokens, %s has %u", p->path,
+                        moe_get_u32(head + MAGIC_BYTES), model, p->vocab);
+    return MOE_OK;
+}
+
+static int open_predictions(struct scorer *sc, struct moe_err *err)
+{
+    struct predictions *p = &sc->predictions;
+    uint8_t head[HEAD_BYTES];
+    p->reads = sc->options->against != NULL;
+    p->vocab = sc->s->model->config.vocab;
+    p->row_bytes = ROW_HEAD_BYTES + 2 * (uint64_t)p->vocab;
+    p->at = HEAD_BYTES;
+    if (p->reads)
+        p->path = sc->options->against;
+    if (p->reads)
+        MOE_TRY(read_head(p, moe_pack_path(sc->s->model->pack), err));
+    p->rows = moe_alloc(sc->scores.n_logits, p->row_bytes, err);
+    p->divergences = moe_alloc(sc->s->batch, sizeof *p->divergences, err);
+    if (!p->rows || !p->divergences)
+        return MOE_ERR_MEMORY;
+    sc->scores.look = look_at_rows;
+    sc->scores.ctx = p;
+    if (p->reads)
+        return MOE_OK;
+    MOE_TRY(moe_outfile_open_text(&p->out, sc->options->logits, err));
+    p->path = sc->options->logits;
+    memcpy(head, magic, MAGIC_BYTES);
+    moe_put_u32(head + MAGIC_BYTES, p->vocab);
+    return moe_outfile_write(&p->out, head, HEAD_BYTES, 0, err);
+}
+
+static int close_predictions(struct predictions *p, int status, struct moe_err *err)
+{
+    if (status == MOE_OK && p->reads && p->at < p->size)
+        status = moe_fail(err, MOE_ERR_USAGE, "%s: has predictions of more tokens than these texts",
+                          p->path);
+    if (p->reads && p->fd >= 0)
+        close(p->fd);
+    if (p->path && !p->reads)
+        status = moe_outfile_end(&p->out, status, err);
+    free(p->rows);
+    free(p->divergences);
+    return status;
+}
 
 /* ---- Scoring ---- */
 
@@ -57,6 +237,8 @@ static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64
             return status;
         uint32_t from = done + 1 < first_scored ? (uint32_t)(first_scored - 1 - done) : 0;
         uint32_t n_scored = from < n_rows ? n_rows - from : 0;
+        sc->predictions.n_seen = 0;
+        sc->predictions.place = (uint32_t)done + from + 1;
         status = moe_score_rows(&sc->scores, from, n_scored, ids + done + from + 1, sc->nats,
                                 sc->best, err);
         if (status != MOE_OK)
@@ -65,7 +247,8 @@ static int score_text(struct scorer *sc, const uint32_t *ids, uint64_t n, uint64
             sc->sum += sc->nats[k];
             sc->n_tokens++;
             if (sc->options->token)
-                sc->options->token(sc->options->ctx, sc->nats[k], sc->best[k]);
+                sc->options->token(sc->options->ctx, sc->nats[k], sc->best[k],
+                                   sc->options->against ? sc->predictions.divergences[k] : 0);
         }
         done += n_rows;
     }
@@ -208,10 +391,13 @@ int moe_perplexity_survey(const char *path, const struct moe_perplexity_options 
 {
     const struct moe_documents documents = documents_of(options, model, room->context);
     struct moe_documents_size size;
-    if (options->window)
-        return survey_windows(path, options, model->tokenizer, room, bytes, err);
-    int status = moe_documents_survey(&documents, &path, 1, room->may_hold, &size, err);
-    *bytes = size.bytes;
+    int status = options->window
+                     ? survey_windows(path, options, model->tokenizer, room, bytes, err)
+                     : moe_documents_survey(&documents, &path, 1, room->may_hold, &size, err);
+    if (!options->window)
+        *bytes = size.bytes;
+    if (options->logits || options->against) /* a row takes less than that of its logits */
+        *bytes += moe_scores_bytes(&model->config, UINT32_MAX);
     return status;
 }
 
@@ -235,6 +421,8 @@ static int open_scorer(struct scorer *sc, struct moe_err *err)
     sc->best = moe_alloc(sc->s->batch, sizeof *sc->best, err);
     int status = sc->rows && sc->nats && sc->best ? moe_scores_open(&sc->scores, sc->s, err)
                                                   : MOE_ERR_MEMORY;
+    if (status == MOE_OK && (sc->options->logits || sc->options->against))
+        status = open_predictions(sc, err);
     return status == MOE_OK && sc->options->answers ? open_answers(sc, err) : status;
 }
 
@@ -243,7 +431,7 @@ int moe_perplexity(struct moe_session *s, const char *path,
                    struct moe_err *err)
 {
     double started = moe_seconds();
-    struct scorer sc = {.s = s, .options = options};
+    struct scorer sc = {.s = s, .options = options, .predictions = {.fd = -1}};
     struct moe_buf text = {0};
     struct moe_left_out left_out = {0};
     bool pairs = s->model->config.n_encoder > 0;
@@ -253,6 +441,9 @@ int moe_perplexity(struct moe_session *s, const char *path,
         MOE_STEP(moe_fail(err, MOE_ERR_USAGE,
                           pairs ? "a file of pairs has no windows"
                                 : "only answers of a model with an encoder are judged"));
+    if (options->answers && (options->logits || options->against))
+        MOE_STEP(moe_fail(err, MOE_ERR_USAGE,
+                          "predictions are kept and compared without answers to judge"));
     if (options->window) {
         MOE_STEP(moe_file_read_all(path, MAX_WINDOWS_BYTES, &text, err));
         MOE_STEP(score_windows(&sc, path, (const char *)text.data, text.size, err));
@@ -270,14 +461,19 @@ int moe_perplexity(struct moe_session *s, const char *path,
                           "not (damaged checkpoint?)",
                           moe_pack_path(s->model->pack), path));
 out:
+    status = close_predictions(&sc.predictions, status, err);
+    const double n = (double)sc.n_tokens, mean = sc.predictions.sum / n;
     if (status == MOE_OK)
         *out = (struct moe_perplexity){
-            .nll = sc.sum / (double)sc.n_tokens,
+            .nll = sc.sum / n,
             .n_tokens = sc.n_tokens,
             .n_documents = sc.n_documents,
             .left_out = left_out,
             .rouge2 = options->answers ? sc.rouge2 / (double)sc.n_documents : -1,
             .accuracy = options->answers ? (double)sc.n_right / (double)sc.n_documents : -1,
+            .divergence = mean,
+            .divergence_error = sqrt(fmax(sc.predictions.squares / n - mean * mean, 0) / n),
+            .same_top = (double)sc.predictions.n_same / n,
             .seconds = moe_seconds() - started,
         };
     moe_buf_release(&text);

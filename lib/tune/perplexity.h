@@ -22,10 +22,13 @@ struct moe_perplexity_options {
                             does: strategies that may change results differ there */
     /* Of pairs: also generates an answer to each source, greedily, of at most max_doc_tokens. */
     bool answers;
+    /* What the model predicts goes into the file `logits`, or is compared with what another one's
+     * run wrote into the file `against`. At most one of them; NULL: neither. */
+    const char *logits, *against;
     const struct moe_progress *progress;
-    /* For every predicted token, in order: the nats it cost and the most likely next token; for
-     * comparing two packs token by token. May be NULL. */
-    void (*token)(void *ctx, double nats, uint32_t best);
+    /* For every predicted token, in order: the nats it cost, the most likely next token, and of
+     * `against` the divergence; for comparing two packs token by token. May be NULL. */
+    void (*token)(void *ctx, double nats, uint32_t best, double divergence);
     void *ctx;
 };
 
@@ -42,6 +45,10 @@ struct moe_perplexity {
     /* Of answers, means over the pairs: F1 of Rouge-2 (answers.h), and the share that equal the
      * target, apart from blanks around them. -1: none were generated. */
     double rouge2, accuracy;
+    /* Of `against`: the mean Kullback-Leibler divergence of the predictions from those of the file,
+     * in nats, its standard error, and the share of tokens at which both find the same most likely.
+     */
+    double divergence, divergence_error, same_top;
     double seconds;
 };
 

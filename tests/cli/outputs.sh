@@ -28,6 +28,7 @@ output moe-plan none --memory 30M
 stats-json moe-run none
 trace-events moe-run none
 token-log moe-run none --perplexity none
+logits moe-run none --perplexity none
 output moe-run none --requests none
 output moe-serve none --requests none
 END
@@ -57,6 +58,7 @@ output moe-plan -q $tiny --expert-memory 6M --strategy lru --trace $tmp/t.trace 
 stats-json moe-run -t 1 $tiny -p One -n 2
 trace-events moe-run -t 1 $tiny -p One -n 2
 token-log moe-run -t 1 $tiny --perplexity $sample
+logits moe-run -t 1 $tiny --perplexity $sample --max-windows 1
 END
 }
 nothing_fits() { # NAME WHY SHELL-PREFIX

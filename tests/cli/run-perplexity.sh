@@ -6,7 +6,7 @@ expect_exit 0 "a pack at full precision"
 # The first documents keep the test short.
 awk '/^<\|endoftext\|>$/ { if (++n == 6) exit } { print }' tests/data/stories.valid.txt >"$tmp/text"
 
-run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --token-log "$tmp/log"
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --token-log "$tmp/log" --logits "$tmp/logits"
 expect_exit 0 "--perplexity exits with 0"
 expect_stdout_like 'nll [0-9].[0-9][0-9][0-9][0-9] nats/token, [0-9]* tokens, 6 documents' \
     "--perplexity prints the line"
@@ -16,8 +16,9 @@ tokens=$(echo "$line" | sed 's/.*token, \([0-9]*\) tokens.*/\1/')
 check "--token-log has a line per token" [ "$(wc -l <"$tmp/log")" = "$tokens" ]
 mean=$(awk '{ sum += $1 } END { printf "%.4f", sum / NR }' "$tmp/log")
 check "... whose mean is the figure" [ "${line#nll "$mean" }" != "$line" ]
-run "$bin/moe-run" -t 2 "$full" --perplexity "$tmp/text" --batch 7
-expect_stdout "$line" "threads and batch size change nothing"
+run "$bin/moe-run" -t 2 "$full" --perplexity "$tmp/text" --batch 7 --against "$tmp/logits"
+expect_stdout "$line, divergence 0.00000 +- 0.00000 nats, same top token 100.00%" \
+    "threads and batch size change nothing, and predictions are those that --logits wrote"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --prompt-share 25% \
     --stats-json "$tmp/share.json"
 expect_stdout "$line" "a document decoded token by token costs the same"
@@ -27,8 +28,24 @@ check "... three quarters of it" [ "$decoded" -ge $((tokens * 7 / 10)) ] &&
     check "... and no more" [ "$decoded" -le $((tokens * 8 / 10)) ]
 run "$bin/moe-run" "$full" -p x --prompt-share 25%
 error_line 2 'moe-run: option --prompt-share goes with --perplexity*' "--prompt-share without a text"
-run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --json
-expect_stdout_like "{\"nll\": *\"tokens\": $tokens, \"documents\": 6,*}" "--json"
+pack
+run "$bin/moe-run" -t 1 "$tiny" --perplexity "$tmp/text" --json --against "$tmp/logits" --token-log "$tmp/log"
+expect_stdout_like "{\"nll\": *\"tokens\": $tokens, \"documents\": 6, \"divergence\": 0.0*, \"divergence_error\": 0.0*, \"same_top\": 0.9*}" "--json, another pack's divergence"
+mean=$(awk '{ sum += $3 } END { printf "%.5f", sum / NR }' "$tmp/log")
+check "... is the mean of --token-log's ($mean)" grep -q "\"divergence\": $mean" "$out"
+head -c 100000 "$tmp/logits" >"$tmp/short"
+for against in short text none; do
+    run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --max-doc-tokens 64 --against "$tmp/$against"
+    case $against in
+        short) error_line 2 "moe-run: */short: has predictions of fewer tokens than these texts" "predictions cut off" ;;
+        text) error_line 3 "moe-run: */text: *not a file of moe-run --logits*" "another file" ;;
+        none) error_line 1 "moe-run: */none: *" "no such file" ;;
+    esac
+done
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --max-doc-tokens 9 --against "$tmp/logits"
+error_line 2 "moe-run: */logits: has predictions of other texts, or of other windows of them" "other windows"
+run "$bin/moe-run" "$full" --perplexity "$tmp/text" --against "$tmp/logits" --logits "$tmp/x"
+error_line 2 'moe-run: options --logits and --against exclude each other*' "--logits and --against"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --max-doc-tokens 9 --max-windows 1
 expect_stdout_like 'nll * 48 tokens, 6 documents' "--max-windows leaves out what follows"
 all=$tokens # no document is longer than 256

@@ -274,7 +274,7 @@ jobs_of_programs() {
     moe_run file same -f "$in/text" -n 8 --raw --stop cat
     moe_run statistics varies -p hello -n 8 --strategy lru --expert-memory 50K --stats-json json \
         --trace-events events
-    moe_run perplexity same --perplexity "$in/text" --token-log log
+    moe_run perplexity same --perplexity "$in/text" --token-log log --logits logits
     moe_run bench varies --bench --prompt-tokens 8 -n 4
     job run-ids same "$bin/moe-run" -q "$in/all.moe" --ids hello
     if command -v script >/dev/null; then

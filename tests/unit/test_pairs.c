@@ -183,7 +183,7 @@ struct tally {
     uint64_t n;
 };
 
-static void take_token(void *ctx, double nats, uint32_t best)
+static void take_token(void *ctx, double nats, uint32_t best, double divergence)
 {
     struct tally *t = ctx;
     t->nats += nats;

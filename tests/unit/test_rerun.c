@@ -76,32 +76,45 @@ static int teardown(void **state)
 /* ---- Naive: one document after the other through a plain session ---- */
 
 struct tokens {
-    double nats[4096];
+    double nats[4096], divergences[4096];
     uint32_t best[4096], n;
 };
 
-static void note_token(void *ctx, double nats, uint32_t best)
+static void note_token(void *ctx, double nats, uint32_t best, double divergence)
 {
     struct tokens *t = ctx;
     t->nats[t->n] = nats;
+    t->divergences[t->n] = divergence;
     t->best[t->n++] = best;
 }
 
-static void run_plainly(uint32_t variant, struct tokens *out)
+/* Writes what is predicted into `logits`, or compares it with `against`; NULL: neither. */
+static struct moe_perplexity run_with(uint32_t variant, const char *logits, const char *against,
+                                      struct tokens *out)
 {
     struct moe_err err;
     struct moe_experts *experts;
     struct moe_session *session;
     struct moe_perplexity p;
     const struct moe_session_options options = {.context = 256};
-    const struct moe_perplexity_options how = {
-        .max_doc_tokens = 200, .max_windows = 1, .token = note_token, .ctx = out};
+    const struct moe_perplexity_options how = {.max_doc_tokens = 200,
+                                               .max_windows = 1,
+                                               .logits = logits,
+                                               .against = against,
+                                               .token = note_token,
+                                               .ctx = out};
     out->n = 0;
     assert_ok(moe_experts_open_resident(&experts, f.model->pack, variant, NULL, NULL, &err), &err);
     assert_ok(moe_session_open(&session, f.model, experts, &options, &err), &err);
     assert_ok(moe_perplexity(session, f.text, &how, &p, &err), &err);
     moe_session_close(session);
     moe_experts_close(experts);
+    return p;
+}
+
+static void run_plainly(uint32_t variant, struct tokens *out)
+{
+    run_with(variant, NULL, NULL, out);
 }
 
 /* A sink that keeps every job's tokens, in the order of the jobs. */
@@ -109,7 +122,7 @@ static void keep_tokens(void *ctx, const struct moe_job *job, const double *nats
                         const uint32_t *best, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        note_token(ctx, nats[i], best[i]);
+        note_token(ctx, nats[i], best[i], 0);
 }
 
 static void assert_same(const struct tokens *a, uint32_t from_a, const struct tokens *b,
@@ -412,13 +425,74 @@ static void test_quality(void **state)
     free(table);
 }
 
+/* ---- Predictions in files ---- */
+
+/* A file's probabilities at a token: header and rows as perplexity.c describes them. */
+static void read_probabilities(FILE *file, uint32_t vocab, uint32_t token, double *out)
+{
+    double sum = 0;
+    assert_int_equal(fseek(file, 16 + (long)token * (12 + 2 * (long)vocab) + 12, SEEK_SET), 0);
+    for (uint32_t v = 0; v < vocab; v++) {
+        uint8_t two[2];
+        assert_int_equal(fread(two, 1, 2, file), 2);
+        out[v] = exp(-(double)moe_f16_to_f32((uint16_t)(two[0] | two[1] << 8)));
+        sum += out[v];
+    }
+    for (uint32_t v = 0; v < vocab; v++)
+        out[v] /= sum;
+}
+
+static void test_divergence(void **state)
+{
+    static struct tokens upper, lower, same;
+    const uint32_t vocab = f.model->config.vocab;
+    double *p = calloc(vocab, sizeof *p), *q = calloc(vocab, sizeof *q), mean = 0, squares = 0;
+    char names[2][128];
+    FILE *files[2];
+    uint32_t n_same = 0;
+    for (int v = UPPER; v <= LOWER; v++) {
+        snprintf(names[v], sizeof names[v], "/tmp/moe-test-rerun-%d.%d", (int)getpid(), v);
+        run_with((uint32_t)v, names[v], NULL, v == UPPER ? &upper : &lower);
+        files[v] = fopen(names[v], "r");
+        assert_non_null(files[v]);
+    }
+    struct moe_perplexity got = run_with(UPPER, NULL, names[UPPER], &same);
+    assert_true(fabs(got.divergence) < 1e-6 && got.same_top == 1);
+    got = run_with(LOWER, NULL, names[UPPER], &lower);
+    for (uint32_t i = 0; i < lower.n; i++) {
+        double sum = 0;
+        read_probabilities(files[UPPER], vocab, i, p);
+        read_probabilities(files[LOWER], vocab, i, q);
+        for (uint32_t v = 0; v < vocab; v++)
+            sum += p[v] * log(p[v] / q[v]);
+        assert_true(fabs(sum - lower.divergences[i]) < 1e-4 + 1e-3 * sum);
+        mean += sum / lower.n;
+        squares += sum * sum / lower.n;
+        n_same += upper.best[i] == lower.best[i];
+    }
+    assert_true(fabs(got.divergence - mean) < 1e-3 * mean && mean > 1e-3);
+    assert_true(fabs(got.divergence_error - sqrt((squares - mean * mean) / lower.n)) < 1e-2 * mean);
+    assert_true(fabs(got.same_top - (double)n_same / lower.n) < 1e-12 && got.same_top < 1);
+    for (int v = 0; v < 2; v++) {
+        fclose(files[v]);
+        unlink(names[v]);
+    }
+    free(p);
+    free(q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),           cmocka_unit_test(test_tags_side_by_side),
-        cmocka_unit_test(test_from_a_layer),    cmocka_unit_test(test_little_memory),
-        cmocka_unit_test(test_left_out),        cmocka_unit_test(test_loss),
-        cmocka_unit_test(test_loss_of_answers), cmocka_unit_test(test_quality),
+        cmocka_unit_test(test_divergence),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_tags_side_by_side),
+        cmocka_unit_test(test_from_a_layer),
+        cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_left_out),
+        cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_loss_of_answers),
+        cmocka_unit_test(test_quality),
     };
     const struct CMUnitTest sharing[] = {
         cmocka_unit_test(test_plain),
