@@ -3,66 +3,151 @@
 #
 #   tests/bench/expert_bytes.sh [CHECKPOINT [FILE.gguf...]]
 #
-# METHODS (hqq gptq best) round the checkpoint's experts to BITS (4 3 2; best to 1, too), and best to MEANS of bits
-# (moe-quantize --bits); gptq and best see CALIB, texts to choose on. FILE.gguf is the same model by another program's
-# quantizer, run in place. Judged by TEXTS that nothing was chosen on: nats a token, how much that is above the 16 bits,
-# the standard error of this over all tokens, and how often the most likely token is the same. Bits a weight count
-# scales and padding of layouts. THREADS: all cores. WORK keeps packs and logs, so that a run that was ended goes on.
+# METHODS (hqq gptq best) round the checkpoint's experts to BITS (4 3 2; best to 5 and 1, too), and best to MEANS of bits
+# (moe-quantize --bits); gptq and best see CALIB, texts to choose on. Peers are folders with llama-quantize: LLAMA and IK
+# round a GGUF file of the checkpoint (write_gguf; the bundled model, the second one) to LLAMA_TYPES and IK_TYPES, with an
+# importance matrix of CALIB by IMATRIX, a llama-imatrix; NO_MATRIX=1: without. FILE.gguf are files made otherwise. All
+# are run in place. Judged by TEXTS that nothing was chosen on, by other people where they lie beside the project: nats a
+# token and how much that is above the 16 bits, the Kullback-Leibler divergence from the 16 bits' predictions, each with
+# its standard error over all tokens, and how often the most likely token is the same. Bits a weight count scales and
+# padding of layouts.
+#
+# A CHECKPOINT without experts (DENSE=1) is a GGUF file that is the source itself: best gets TARGETS, sizes of packs
+# (moe-quantize --target), peers round the file again, and what is counted is all weights.
+#
+# THREADS: all cores. WORK keeps packs, files and logs, so that a run that was ended goes on. The last thing printed is a
+# figure: bits a weight to the right, divergence upwards; each method has a letter.
 set -eu
 cd "$(dirname "$0")/../.."
 bin=${BIN:-build/bin}
 checkpoint=${1:-build/models/tiny-moe}
 [ $# -eq 0 ] || shift
+real=${MOE_REAL_TEXTS:-../shared/data/real}
 calib=${CALIB:-$(echo tests/data/*.calib.txt)}
-texts=${TEXTS:-$(echo tests/data/*.valid.txt)}
+texts=${TEXTS:-$(ls "$real"/*.valid.txt 2>/dev/null || echo tests/data/*.valid.txt)}
 threads=${THREADS:-$(nproc)}
+dense=${DENSE:-}
 work=${WORK:-}
 [ -n "$work" ] || { work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT INT TERM; }
 mkdir -p "$work"
 with_texts=
 for text in $calib; do with_texts="$with_texts --text $text"; done
+: >"$work/points"
 
-measure() { # NAME MODEL: a row
+measure() { # NAME MODEL: a row; of "16" what the others are compared with
     if [ ! -e "$work/$1.log" ]; then
         : >"$work/all.log"
         for text in $texts; do
-            "$bin/moe-run" -q -t "$threads" "$2" --perplexity "$text" --token-log "$work/one.log" >/dev/null
+            logits=$work/$(basename "$text").logits
+            against="--against $logits"
+            [ "$1" != 16 ] || against="--logits $logits"
+            # shellcheck disable=SC2086
+            "$bin/moe-run" -q -t "$threads" "$2" --perplexity "$text" --token-log "$work/one.log" $against >/dev/null
             cat "$work/one.log" >>"$work/all.log"
         done
         mv "$work/all.log" "$work/$1.log"
     fi
     "$bin/moe-quantize" --list --json "$2" >"$work/list.json"
-    bits=$(sed -n '/"variants"/,$ s/.*"bits_per_weight": \([0-9.]*\).*/\1/p' "$work/list.json" | head -n 1)
-    bytes=$(sed -n '/"variants"/,$ s/.*"memory_bytes": \([0-9]*\).*/\1/p' "$work/list.json" | head -n 1)
-    paste -d ' ' "$work/16.log" "$work/$1.log" | awk -v name="$1" -v bits="$bits" -v bytes="$bytes" '
-        { base += $1; nll += $3; same += $2 == $4; d = $3 - $1; squares += d * d; n++ }
-        END { mean = (nll - base) / n
-              printf "| %-14s | %5.2f | %8.3f | %.4f | %+7.2f | %5.2f | %6.2f |\n", name, bits, bytes / 1e6, nll / n,
-                  100 * mean / (base / n), 100 * sqrt((squares / n - mean * mean) / n) / (base / n), 100 * same / n }'
+    from='"variants"'
+    [ -z "$dense" ] || from='"dense": {'
+    bits=$(sed -n "/$from/,\$ s/.*\"bits_per_weight\": \([0-9.]*\).*/\1/p" "$work/list.json" | head -n 1)
+    bytes=$(sed -n "/$from/,\$ s/.*\"memory_bytes\": \([0-9]*\).*/\1/p" "$work/list.json" | head -n 1)
+    paste -d ' ' "$work/16.log" "$work/$1.log" | awk -v name="$1" -v bits="$bits" -v bytes="$bytes" -v to="$work/points" '
+        function error(squares, mean) { return sqrt((squares / n - mean * mean) / n) }
+        { base += $1; nll += $3; same += $2 == $4; d = $3 - $1; squares += d * d; kl += $5; kls += $5 * $5; n++ }
+        END { mean = (nll - base) / n; kl /= n
+              printf "| %-14s | %5.2f | %8.3f | %.4f | %+7.2f | %5.2f | %.5f | %.5f | %6.2f |\n", name, bits, bytes / 1e6,
+                  nll / n, 100 * mean / (base / n), 100 * error(squares, mean) / (base / n), kl, error(kls, kl), 100 * same / n
+              if (kl > 0)
+                  print name, bits, kl >>to }'
 }
 
 pack() { # NAME OPTION...: the pack's path
     pack=$work/$1.moe
     shift
-    [ -e "$pack" ] || "$bin/moe-quantize" -q -t "$threads" --dense 16 "$@" -o "$pack" "$checkpoint"
+    # shellcheck disable=SC2086
+    [ -e "$pack" ] || "$bin/moe-quantize" -q -t "$threads" $([ -n "$dense" ] || echo --dense 16) "$@" -o "$pack" "$checkpoint"
 }
 
-pack 16 --experts 16
-echo '| experts        |  bits |       MB | nats   |  loss % |    +- | top-1  |'
-echo '| -------------- | ----- | -------- | ------ | ------- | ----- | ------ |'
+peers() { # FOLDER PREFIX TYPE...: measures the source by each type
+    folder=$1
+    prefix=$2
+    shift 2
+    for type in "$@"; do
+        file=$work/$prefix$type.gguf
+        set --
+        [ -n "${NO_MATRIX:-}" ] || set -- --imatrix "$work/imatrix.dat"
+        [ -n "$dense" ] || set -- "$@" --pure --token-embedding-type f16 --output-tensor-type f16 --tensor-type attn=f16
+        [ -e "$file" ] || LD_LIBRARY_PATH=$folder "$folder/llama-quantize" --allow-requantize "$@" "$source" "$file" \
+            "$type" "$threads" >"$work/$prefix$type.out" 2>&1 || { echo "| $prefix$type: refused" && rm -f "$file" && continue; }
+        measure "$prefix$type" "$file"
+    done
+}
+
+source=$checkpoint
+if [ -z "$dense" ]; then
+    pack 16 --experts 16
+    source=$work/f16.gguf
+    [ -z "${LLAMA:-}${IK:-}" ] || [ -e "$source" ] || build/tests/tools/write_gguf "$checkpoint" "$source" >/dev/null
+else
+    pack=$checkpoint
+fi
+if [ -n "${IMATRIX:-}" ] && [ ! -e "$work/imatrix.dat" ]; then
+    # shellcheck disable=SC2086
+    cat $calib >"$work/calib.txt"
+    "$IMATRIX" -m "$source" -f "$work/calib.txt" -o "$work/imatrix.dat" -c 256 -t "$threads" --parse-special --no-ppl --output-format dat \
+        >"$work/imatrix.out" 2>&1
+fi
+echo '| weights        |  bits |       MB | nats   |  loss % |    +- | diverg. |      +- | top-1  |'
+echo '| -------------- | ----- | -------- | ------ | ------- | ----- | ------- | ------- | ------ |'
 measure 16 "$pack"
-for method in ${METHODS:-hqq gptq best}; do
-    for bits in ${BITS:-4 3 2} $([ "$method" != best ] || echo 1); do
+for method in ${METHODS-hqq gptq best}; do
+    for bits in ${BITS:-4 3 2} $([ "$method" != best ] || echo 5 1); do
         # shellcheck disable=SC2086
         pack "$method-$bits" --method "$method" --experts "$bits" $([ "$method" = hqq ] || echo $with_texts)
         measure "$method-$bits" "$pack"
     done
 done
-for mean in ${MEANS:-3.5 3 2.5}; do
+for mean in ${MEANS-3.5 3 2.5}; do
     # shellcheck disable=SC2086
     pack "best-mean-$mean" --method best --bits "$mean" $with_texts
     measure "best-mean-$mean" "$pack"
 done
+for size in ${TARGETS:-}; do
+    # shellcheck disable=SC2086
+    pack "best-$size" --method best --target "$size" $with_texts
+    measure "best-$size" "$pack"
+done
+# shellcheck disable=SC2086
+[ -z "${LLAMA:-}" ] || peers "$LLAMA" "" ${LLAMA_TYPES:-iq1_m iq2_xxs iq2_xs iq2_s q2_k iq3_xxs iq3_s q3_k_s iq4_xs q4_k_s q5_k_s q6_k}
+# shellcheck disable=SC2086
+[ -z "${IK:-}" ] || peers "$IK" ik- ${IK_TYPES:-iq2_kt iq3_kt iq4_kt}
 for file in "$@"; do
     measure "$(basename "$file" .gguf)" "$file"
 done
+
+# The figure: a logarithm of the divergence, 1 to 7 bits. A letter for each method, of peers p (llama.cpp) and i (ik).
+awk -v height=28 -v width=96 '
+    { y[NR] = log($3) / log(10); x[NR] = $2
+      mark[NR] = $1 ~ /^hqq/ ? "h" : $1 ~ /^gptq/ ? "g" : $1 ~ /^best/ ? "B" : $1 ~ /^ik-/ ? "i" : "p"
+      if (NR == 1 || y[NR] < low) low = y[NR]
+      if (NR == 1 || y[NR] > high) high = y[NR] }
+    END {
+        if (NR == 0 || high <= low) exit
+        for (i = 1; i <= NR; i++)
+            if (x[i] >= 1 && x[i] < 7)
+                at[int((high - y[i]) / (high - low) * height + 0.5), int((x[i] - 1) / 6 * width)] = mark[i]
+        print ""
+        for (row = 0; row <= height; row++) {
+            line = sprintf("%8.5f |", 10 ^ (high - row * (high - low) / height))
+            for (col = 0; col < width; col++)
+                line = line ((row, col) in at ? at[row, col] : " ")
+            sub(/ +$/, "", line)
+            print line
+        }
+        printf "         +"
+        for (col = 0; col < width; col++) printf col % 16 ? "-" : "+"
+        printf "\n          "
+        for (bits = 1; bits < 7; bits++) printf "%-16d", bits
+        print "bits a weight\n          divergence, nats: B best, g gptq, h hqq, p llama.cpp, i ik_llama.cpp"
+    }' "$work/points"

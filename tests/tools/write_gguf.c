@@ -1,11 +1,11 @@
 /*
- * write_gguf: writes a Qwen2-MoE checkpoint as GGUF, for comparisons with llama.cpp and its
- * relatives.
+ * write_gguf: writes a Qwen2-MoE or Mixtral checkpoint as GGUF, for comparisons with llama.cpp and
+ * its relatives.
  *
  *     write_gguf [--type f16|f32|q8_0|q4_0] SRC_DIR OUT.gguf
  *
- * SRC_DIR is a Hugging Face directory: the bundled model, or what widen made of it (with as many
- * --heads as --hidden). Names, keys and
+ * SRC_DIR is a Hugging Face directory: the bundled model, what widen made of it (with as many
+ * --heads as --hidden), or the second model. Names, keys and
  * the choice of types are those of llama.cpp's converter (convert_hf_to_gguf.py, --pure where types
  * are concerned): all matrices in the type named, experts of a layer as one tensor of three
  * dimensions, norms, biases and routers in f32. Blocks as ggml defines them: Q8_0 d = max|x| / 127;
@@ -55,39 +55,51 @@ static const struct entry {
     const char *gguf, *hf;
     enum size rows, cols; /* a vector has one row here, and one dimension */
     bool f32, per_expert;
-    bool flat; /* the checkpoint has a matrix of one row */
-} LAYER[] = {
-    {"attn_norm.weight", "input_layernorm.weight", ONE, HIDDEN, true, false, false},
-    {"attn_q.weight", "self_attn.q_proj.weight", QUERIES, HIDDEN, false, false, false},
-    {"attn_q.bias", "self_attn.q_proj.bias", ONE, QUERIES, true, false, false},
-    {"attn_k.weight", "self_attn.k_proj.weight", KEYS, HIDDEN, false, false, false},
-    {"attn_k.bias", "self_attn.k_proj.bias", ONE, KEYS, true, false, false},
-    {"attn_v.weight", "self_attn.v_proj.weight", KEYS, HIDDEN, false, false, false},
-    {"attn_v.bias", "self_attn.v_proj.bias", ONE, KEYS, true, false, false},
-    {"attn_output.weight", "self_attn.o_proj.weight", HIDDEN, QUERIES, false, false, false},
-    {"ffn_norm.weight", "post_attention_layernorm.weight", ONE, HIDDEN, true, false, false},
-    {"ffn_gate_inp.weight", "mlp.gate.weight", EXPERTS, HIDDEN, true, false, false},
-    {"ffn_gate_exps.weight", "gate_proj.weight", EXPERT_FF, HIDDEN, false, true, false},
-    {"ffn_up_exps.weight", "up_proj.weight", EXPERT_FF, HIDDEN, false, true, false},
-    {"ffn_down_exps.weight", "down_proj.weight", HIDDEN, EXPERT_FF, false, true, false},
-    {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", ONE, HIDDEN, true, false, true},
-    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", SHARED_FF, HIDDEN, false, false,
-     false},
-    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", SHARED_FF, HIDDEN, false, false,
-     false},
-    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", HIDDEN, SHARED_FF, false, false,
-     false},
+    bool flat;   /* the checkpoint has a matrix of one row */
+    bool paired; /* a head's rows i and i + half of them stand side by side */
+} QWEN2_MOE[] = {
+    {"attn_norm.weight", "input_layernorm.weight", ONE, HIDDEN, .f32 = true},
+    {"attn_q.weight", "self_attn.q_proj.weight", QUERIES, HIDDEN, .f32 = false},
+    {"attn_q.bias", "self_attn.q_proj.bias", ONE, QUERIES, .f32 = true},
+    {"attn_k.weight", "self_attn.k_proj.weight", KEYS, HIDDEN, .f32 = false},
+    {"attn_k.bias", "self_attn.k_proj.bias", ONE, KEYS, .f32 = true},
+    {"attn_v.weight", "self_attn.v_proj.weight", KEYS, HIDDEN, .f32 = false},
+    {"attn_v.bias", "self_attn.v_proj.bias", ONE, KEYS, .f32 = true},
+    {"attn_output.weight", "self_attn.o_proj.weight", HIDDEN, QUERIES, .f32 = false},
+    {"ffn_norm.weight", "post_attention_layernorm.weight", ONE, HIDDEN, .f32 = true},
+    {"ffn_gate_inp.weight", "mlp.gate.weight", EXPERTS, HIDDEN, .f32 = true},
+    {"ffn_gate_exps.weight", "gate_proj.weight", EXPERT_FF, HIDDEN, .per_expert = true},
+    {"ffn_up_exps.weight", "up_proj.weight", EXPERT_FF, HIDDEN, .per_expert = true},
+    {"ffn_down_exps.weight", "down_proj.weight", HIDDEN, EXPERT_FF, .per_expert = true},
+    {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", ONE, HIDDEN, .f32 = true,
+     .flat = true},
+    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", SHARED_FF, HIDDEN,
+     .f32 = false},
+    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", SHARED_FF, HIDDEN, .f32 = false},
+    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", HIDDEN, SHARED_FF,
+     .f32 = false},
 };
-static const struct entry EMBEDDING = {
-    "token_embd.weight", "model.embed_tokens.weight", VOCAB, HIDDEN, false, false, false};
-static const struct entry OUTPUT_NORM = {
-    "output_norm.weight", "model.norm.weight", ONE, HIDDEN, true, false, false};
-static const struct entry OUTPUT = {
-    "output.weight", "lm_head.weight", VOCAB, HIDDEN, false, false, false};
+static const struct entry MIXTRAL[] = {
+    {"attn_norm.weight", "input_layernorm.weight", ONE, HIDDEN, .f32 = true},
+    {"attn_q.weight", "self_attn.q_proj.weight", QUERIES, HIDDEN, .paired = true},
+    {"attn_k.weight", "self_attn.k_proj.weight", KEYS, HIDDEN, .paired = true},
+    {"attn_v.weight", "self_attn.v_proj.weight", KEYS, HIDDEN, .f32 = false},
+    {"attn_output.weight", "self_attn.o_proj.weight", HIDDEN, QUERIES, .f32 = false},
+    {"ffn_norm.weight", "post_attention_layernorm.weight", ONE, HIDDEN, .f32 = true},
+    {"ffn_gate_inp.weight", "block_sparse_moe.gate.weight", EXPERTS, HIDDEN, .f32 = true},
+    {"ffn_gate_exps.weight", "w1.weight", EXPERT_FF, HIDDEN, .per_expert = true},
+    {"ffn_up_exps.weight", "w3.weight", EXPERT_FF, HIDDEN, .per_expert = true},
+    {"ffn_down_exps.weight", "w2.weight", HIDDEN, EXPERT_FF, .per_expert = true},
+};
+static const struct entry EMBEDDING = {"token_embd.weight", "model.embed_tokens.weight", VOCAB,
+                                       HIDDEN, .f32 = false};
+static const struct entry OUTPUT_NORM = {"output_norm.weight", "model.norm.weight", ONE, HIDDEN,
+                                         .f32 = true};
+static const struct entry OUTPUT = {"output.weight", "lm_head.weight", VOCAB, HIDDEN, .f32 = false};
 
 /* llama.cpp's graph of this architecture wants a tensor of the head's own. */
-static const struct entry TIED_OUTPUT = {
-    "output.weight", "model.embed_tokens.weight", VOCAB, HIDDEN, false, false, false};
+static const struct entry TIED_OUTPUT = {"output.weight", "model.embed_tokens.weight", VOCAB,
+                                         HIDDEN, .f32 = false};
 
 struct output {
     const struct entry *entry;
@@ -102,7 +114,8 @@ struct gguf {
     struct moe_config config;
     struct moe_checkpoint *ck;
     uint64_t sizes[N_SIZES];
-    struct output outputs[3 + MOE_MAX_LAYERS * (sizeof LAYER / sizeof *LAYER)];
+    bool mixtral; /* llama.cpp has it under "llama" */
+    struct output outputs[3 + MOE_MAX_LAYERS * (sizeof QWEN2_MOE / sizeof *QWEN2_MOE)];
     uint64_t n_outputs, data_bytes;
     uint64_t n_weights, n_rounded; /* of matrices; rounded: the file's value is another one */
     struct moe_buf values;         /* metadata */
@@ -143,27 +156,46 @@ static void put_f32(struct gguf *g, const char *key, double value)
     moe_buf_f32(&g->values, (float)value);
 }
 
+/* A number under the architecture's name. */
+static void put_own(struct gguf *g, const char *name, uint32_t value)
+{
+    char key[96];
+    snprintf(key, sizeof key, "%s.%s", g->mixtral ? "llama" : "qwen2moe", name);
+    put_u32(g, key, value);
+}
+
 static void put_model(struct gguf *g)
 {
     const struct moe_config *c = &g->config;
     put_key(g, "general.architecture", TEXT);
-    put_text(&g->values, "qwen2moe");
+    put_text(&g->values, g->mixtral ? "llama" : "qwen2moe");
     put_u32(g, "general.file_type", g->type->file_type);
     put_u32(g, "general.quantization_version", 2);
-    put_u32(g, "qwen2moe.block_count", c->n_layers);
-    put_u32(g, "qwen2moe.context_length", c->context_max);
-    put_u32(g, "qwen2moe.embedding_length", c->hidden);
-    put_u32(g, "qwen2moe.feed_forward_length", c->dense_ff ? c->dense_ff : c->shared_ff);
-    put_u32(g, "qwen2moe.attention.head_count", c->n_heads);
-    put_u32(g, "qwen2moe.attention.head_count_kv", c->n_kv_heads);
-    put_u32(g, "qwen2moe.attention.key_length", c->head_dim);
-    put_u32(g, "qwen2moe.attention.value_length", c->head_dim);
-    put_f32(g, "qwen2moe.attention.layer_norm_rms_epsilon", c->norm_eps);
-    put_f32(g, "qwen2moe.rope.freq_base", c->rope_theta);
-    put_u32(g, "qwen2moe.expert_count", c->n_experts);
-    put_u32(g, "qwen2moe.expert_used_count", c->top_k);
-    put_u32(g, "qwen2moe.expert_feed_forward_length", c->expert_ff);
-    put_u32(g, "qwen2moe.expert_shared_feed_forward_length", c->shared_ff);
+    put_own(g, "block_count", c->n_layers);
+    put_own(g, "context_length", c->context_max);
+    put_own(g, "embedding_length", c->hidden);
+    put_own(g, "feed_forward_length",
+            g->mixtral    ? c->expert_ff
+            : c->dense_ff ? c->dense_ff
+                          : c->shared_ff);
+    put_own(g, "attention.head_count", c->n_heads);
+    put_own(g, "attention.head_count_kv", c->n_kv_heads);
+    put_own(g, "attention.key_length", c->head_dim);
+    put_own(g, "attention.value_length", c->head_dim);
+    put_own(g, "expert_count", c->n_experts);
+    put_own(g, "expert_used_count", c->top_k);
+    if (g->mixtral) {
+        put_own(g, "rope.dimension_count", c->head_dim);
+        put_own(g, "vocab_size", c->vocab);
+    } else {
+        put_own(g, "expert_feed_forward_length", c->expert_ff);
+        put_own(g, "expert_shared_feed_forward_length", c->shared_ff);
+    }
+    put_f32(g,
+            g->mixtral ? "llama.attention.layer_norm_rms_epsilon"
+                       : "qwen2moe.attention.layer_norm_rms_epsilon",
+            c->norm_eps);
+    put_f32(g, g->mixtral ? "llama.rope.freq_base" : "qwen2moe.rope.freq_base", c->rope_theta);
 }
 
 /* The Qwen2 pre-tokenizer, which llama.cpp knows by name: the one Split in a sequence has its
@@ -347,10 +379,13 @@ static int list_outputs(struct gguf *g, struct moe_err *err)
                                      c->expert_ff,
                                      c->shared_ff};
     memcpy(g->sizes, sizes, sizeof sizes);
+    const struct entry *entries = g->mixtral ? MIXTRAL : QWEN2_MOE;
+    const size_t n =
+        g->mixtral ? sizeof MIXTRAL / sizeof *MIXTRAL : sizeof QWEN2_MOE / sizeof *QWEN2_MOE;
     int status = add_output(g, &EMBEDDING, -1, err);
     for (int layer = 0; layer < (int)c->n_layers; layer++)
-        for (size_t i = 0; i < sizeof LAYER / sizeof *LAYER && status == MOE_OK; i++)
-            status = add_output(g, &LAYER[i], layer, err);
+        for (size_t i = 0; i < n && status == MOE_OK; i++)
+            status = add_output(g, &entries[i], layer, err);
     if (status == MOE_OK)
         status = add_output(g, &OUTPUT_NORM, -1, err);
     if (status == MOE_OK)
@@ -448,13 +483,20 @@ static int find_source(const struct gguf *g, const struct output *o, uint64_t pa
     if (o->layer < 0)
         snprintf(name, sizeof name, "%s", o->entry->hf);
     else if (o->entry->per_expert)
-        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%" PRIu64 ".%s", o->layer, part,
-                 o->entry->hf);
+        snprintf(name, sizeof name, "model.layers.%d.%s.experts.%" PRIu64 ".%s", o->layer,
+                 g->mixtral ? "block_sparse_moe" : "mlp", part, o->entry->hf);
     else
         snprintf(name, sizeof name, "model.layers.%d.%s", o->layer, o->entry->hf);
     const uint64_t dims[2] = {g->sizes[o->entry->rows], g->sizes[o->entry->cols]};
     bool vector = o->entry->rows == ONE && !o->entry->flat;
     return moe_checkpoint_get(g->ck, name, vector ? 1 : 2, vector ? dims + 1 : dims, out, err);
+}
+
+/* The checkpoint's row that is row `row` of the file. */
+static uint64_t source_row(const struct gguf *g, const struct output *o, uint64_t row)
+{
+    const uint64_t head = g->config.head_dim, at = row % head;
+    return o->entry->paired ? row - at + at % 2 * (head / 2) + at / 2 : row;
 }
 
 /* One tensor, part after part in batches of rows; `data` is where the file's data begin. */
@@ -463,7 +505,7 @@ static int write_tensor(struct gguf *g, const struct output *o, struct moe_outfi
 {
     uint64_t cols = g->sizes[o->entry->cols], rows = g->sizes[o->entry->rows];
     uint64_t batch = BATCH_BYTES / (cols * sizeof(float));
-    batch = batch < 1 ? 1 : batch < rows ? batch : rows;
+    batch = batch < 1 || o->entry->paired ? 1 : batch < rows ? batch : rows;
     float *from = moe_alloc(batch * cols, sizeof *from, err);
     uint8_t *to = moe_alloc(batch, row_bytes(g, o), err);
     int status = from && to ? MOE_OK : MOE_ERR_MEMORY;
@@ -473,7 +515,8 @@ static int write_tensor(struct gguf *g, const struct output *o, struct moe_outfi
         status = find_source(g, o, part, &source, err);
         for (uint64_t row = 0; row < rows && status == MOE_OK; row += batch) {
             uint64_t n = rows - row < batch ? rows - row : batch;
-            status = moe_checkpoint_read(g->ck, source, row * cols, n * cols, from, err);
+            status = moe_checkpoint_read(g->ck, source, source_row(g, o, row) * cols, n * cols,
+                                         from, err);
             if (status != MOE_OK)
                 break;
             g->n_rounded += encode(o->type, from, n * cols, to);
@@ -527,11 +570,12 @@ static int check_config(const struct gguf *g, struct moe_err *err)
     bool all_moe = true;
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
         all_moe &= c->layers[layer].moe != 0;
-    if (!all_moe || c->norm_topk || !c->shared_ff || !c->shared_gate || !c->qkv_bias ||
-        c->n_rope_freqs || c->window)
+    const bool qwen = !c->norm_topk && c->shared_ff && c->shared_gate && c->qkv_bias;
+    const bool mixtral = c->norm_topk && !c->shared_ff && !c->qkv_bias;
+    if (!all_moe || !(g->mixtral ? mixtral : qwen) || c->n_rope_freqs || c->window)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: not a Qwen2-MoE with experts in every layer, a shared one, biases and "
-                        "plain rotary positions",
+                        "%s: neither a Qwen2-MoE with experts in every layer, a shared one, biases "
+                        "and plain rotary positions, nor a Mixtral",
                         g->src);
     if ((uint64_t)c->n_heads * c->head_dim != c->hidden)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -544,6 +588,7 @@ static int check_config(const struct gguf *g, struct moe_err *err)
 static int convert(struct gguf *g, struct moe_err *err)
 {
     int status = moe_config_read_hf(&g->config, g->src, err);
+    g->mixtral = status == MOE_OK && !g->config.shared_ff;
     if (status == MOE_OK)
         status = check_config(g, err);
     if (status == MOE_OK)
