@@ -1,5 +1,6 @@
 /* moe-quantize: checkpoints to packs, packs to packs, and their contents. See man/moe-quantize.1.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +55,20 @@ static bool parse_experts(const char *text, void *to, struct moe_err *why)
     }
 }
 
+static bool parse_shard(const char *text, void *to, struct moe_err *why)
+{
+    struct moe_convert_options *convert = to;
+    char end;
+    if (sscanf(text, "%3" SCNu32 "/%3" SCNu32 "%c", &convert->shard, &convert->n_shards, &end) ==
+            2 &&
+        convert->shard >= 1 && convert->shard <= convert->n_shards &&
+        convert->n_shards <= MOE_CONVERT_MAX_SHARDS)
+        return true;
+    moe_fail(why, MOE_ERR_USAGE, "is not a part of up to %d, as 1/4 is the first of four",
+             MOE_CONVERT_MAX_SHARDS);
+    return false;
+}
+
 static bool parse_dense(const char *text, void *to, struct moe_err *why)
 {
     struct moe_bits bits;
@@ -81,6 +96,9 @@ static const struct cli_option options[] = {
      .help = "bits of routed experts; a variant each", .modes = MAKES},
     {CLI_OPT_DOUBLE(0, "bits", "N", &o.convert.mean_bits, 1, 9),
      .help = "mean bits of experts, shared out by --text", .modes = CLI_USUAL, .needs = "text"},
+    {CLI_OPT_BYTES(0, "target", "SIZE", &o.convert.target_bytes),
+     .help = "size of the pack, bits shared out by --text", .modes = CLI_USUAL, .needs = "text",
+     .excludes = "experts bits map zstd"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.convert.dense_bits, parse_dense), .shown = "8",
      .help = "bits of all other matrices", .modes = MAKES},
     {CLI_OPT_TEXT(0, "map", "MAP", &o.map), .help = "bits of each expert, by moe-calibrate",
@@ -97,6 +115,13 @@ static const struct cli_option options[] = {
      .help = "weights per scale: 32, 64, 128, ...; 0: a row", .modes = MAKES},
     {CLI_OPT_FLAG(0, "no-mtp", &o.convert.no_ahead),
      .help = "leave out the layer that drafts (--draft mtp)", .modes = MAKES},
+    {CLI_OPT_FLAG(0, "resume", &o.convert.keeps),
+     .help = "keep what is done, go on from what was kept", .modes = CLI_USUAL},
+    {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.convert, parse_shard),
+     .help = "round only the Ith of N parts of the experts", .modes = CLI_USUAL,
+     .excludes = "resume join"},
+    {CLI_OPT_U32(0, "join", "N", &o.convert.n_joined, 1, MOE_CONVERT_MAX_SHARDS),
+     .help = "take experts from the files of N shards", .modes = CLI_USUAL},
     {CLI_OPT_U32(0, "zstd", "LEVEL", &o.zstd_level, 0, 22), .shown = "0, off",
      .help = "compress what becomes smaller", .modes = CLI_USUAL},
     {.kind = CLI_HEADING, .help = "A model without weights"},
@@ -236,6 +261,18 @@ out:
     return status == MOE_OK || status == MOE_ERR_MEMORY ? CLI_DONE : cli_error(&err);
 }
 
+/* A shard is a file of experts, no pack. */
+static int say_shard(const struct moe_convert_report *report, double seconds)
+{
+    const uint32_t i = o.convert.shard, n = o.convert.n_shards;
+    if (!cli_quiet)
+        fprintf(stderr,
+                "%s.%" PRIu32 "-of-%" PRIu32 ": %" PRIu64 " weights of experts, %.1f s; once all "
+                "shards are there, the same command with --join %" PRIu32 " makes the pack\n",
+                o.out, i, n, report->expert_weights, seconds, n);
+    return CLI_DONE;
+}
+
 /* `source` is not a checkpoint, and there is no -o. */
 static int say_not_a_checkpoint(const char *source)
 {
@@ -308,8 +345,11 @@ static int convert(const char *source)
         o.out = name;
     }
     /* A quantized checkpoint keeps what no option changes; so does a pack. */
-    o.convert.own_experts = !cli_given("experts") && !cli_given("bits") && !o.map;
-    o.convert.own_dense = !cli_given("dense");
+    o.convert.own_experts =
+        !cli_given("experts") && !cli_given("bits") && !cli_given("target") && !o.map;
+    o.convert.own_dense = !cli_given("dense") && !cli_given("target");
+    if (cli_given("target") && !cli_given("dense"))
+        o.convert.dense_bits = 0;
     if (!checkpoint && o.convert.own_experts)
         o.convert.n_experts = 0;
     if (!checkpoint && o.convert.own_dense)
@@ -338,8 +378,11 @@ static int convert(const char *source)
     if (status == MOE_OK)
         offline_note_left_out(&left_out, "at most 32768 are taken, evenly from all windows, and "
                                          "--max-windows of each document");
-    status = status == MOE_OK ? say_result(o.out, &report, &note, moe_seconds() - began)
-                              : cli_error(&err);
+    if (status == MOE_ERR_INTERRUPTED && (o.convert.keeps || o.convert.n_shards))
+        cli_note("stopped; what is done is kept, the same command goes on from there");
+    status = status != MOE_OK         ? cli_error(&err)
+             : o.convert.n_shards > 0 ? say_shard(&report, moe_seconds() - began)
+                                      : say_result(o.out, &report, &note, moe_seconds() - began);
     moe_buf_release(&note);
     return status;
 }
@@ -394,8 +437,16 @@ int main(int argc, char **argv)
     if (cli_given("bits") && (cli_given("experts") || o.map))
         return cli_misuse("--bits chooses the bits of each expert; leave out %s",
                           o.map ? "--map" : "--experts");
-    if (cli_given("bits") && !o.convert.method->trellis)
-        return cli_misuse("--bits goes with --method best");
+    for (int i = 0; i < 2; i++) {
+        static const char *const shared[] = {"bits", "target"};
+        if (cli_given(shared[i]) && !o.convert.method->trellis)
+            return cli_misuse("--%s goes with --method best", shared[i]);
+    }
+    const bool long_run = o.convert.keeps || o.convert.n_shards || o.convert.n_joined;
+    if (long_run && o.texts.n == 0 && n_args == 1 && moe_path_exists(args[0]) &&
+        (moe_path_is_directory(args[0]) || moe_gguf_is(args[0])))
+        return cli_misuse(
+            "--resume, --shard and --join are for packs, and for checkpoints with --text");
     if (o.texts.n > 0 && !o.convert.method->compensates)
         return cli_misuse("--text goes with --method best or gptq");
     if (o.texts.n == 0 && o.convert.method->compensates && !o.convert.method->trellis && !o.list &&

@@ -47,6 +47,10 @@ struct moe_convert_inputs {
     const struct moe_convert_rare {
         uint32_t layer, expert, n_tokens;
     } * rare;
+    /* Begins the list of rare experts again, before experts are rounded in order; and notes one
+     * whose factor nobody asks for, since an earlier run rounded it. */
+    void (*forget_rare)(void *ctx);
+    void (*note_rare)(void *ctx, uint32_t layer, uint32_t expert, uint32_t n_tokens);
 };
 
 struct moe_convert_options {
@@ -55,6 +59,9 @@ struct moe_convert_options {
     /* Above 0, of a pack and with inputs: in place of `experts` and `map` a variant "map", whose
      * bits are shared out among experts so that they take this many a weight, scales counted. */
     double mean_bits;
+    /* Above 0, the same by bytes: the pack's file has this many at most. dense_bits 0: matrices of
+     * the dense part get their share, too, each its own. */
+    uint64_t target_bytes;
     int dense_bits; /* 0 when re-packing: as they are */
     /* For a checkpoint with a quantized matrix: every matrix of the experts, or of the dense part,
      * keeps at least its own precision; `experts` and `dense_bits` apply to other checkpoints. */
@@ -66,7 +73,16 @@ struct moe_convert_options {
     int zstd_level;                          /* 0: none */
     const struct moe_expert_map *map;        /* NULL: none, or when re-packing the pack's own */
     const struct moe_convert_inputs *inputs; /* for error-aware rounding of packs; or NULL */
-    const struct moe_progress *progress;     /* may be NULL */
+    /*
+     * Long conversions of packs. `keeps`: experts that are rounded go into a file beside the pack,
+     * PACK.kept, as they are done, and those that it has from an earlier run are taken from there;
+     * it is removed when the pack is complete. n_shards: only experts of part `shard` (1 to
+     * n_shards) are rounded, into the file PACK.SHARD-of-N, and there is no pack. n_joined: experts
+     * are taken from the files of this many shards.
+     */
+    bool keeps;
+    uint32_t shard, n_shards, n_joined;
+    const struct moe_progress *progress; /* may be NULL */
 };
 
 /* Matrices of a quantized source whose values were rounded again: those that had the same type and
@@ -90,6 +106,7 @@ struct moe_convert_report {
     bool kept_experts, kept_dense; /* own_experts, own_dense took effect */
     uint64_t source_bytes;         /* weights read */
     uint64_t pack_bytes;           /* size of the file written */
+    uint32_t n_kept;               /* experts of earlier runs and other shards that were taken */
     uint64_t expert_weights, dense_weights;
     struct moe_quant_error error[8]; /* per variant in the options' order, over all experts */
     struct moe_quant_error dense_error;
@@ -105,7 +122,7 @@ struct moe_convert_report {
     uint64_t n_visual; /* ... and of the part that sees images */
 };
 
-enum { MOE_SOURCE_NAME_BYTES = 256 };
+enum { MOE_SOURCE_NAME_BYTES = 256, MOE_CONVERT_MAX_SHARDS = 64 };
 /* The name of a checkpoint: the last component of its path ("." and ".." resolved) without
  * ".gguf". */
 void moe_convert_source_name(const char *path, char out[MOE_SOURCE_NAME_BYTES]);

@@ -163,6 +163,65 @@ int convert_put_provenance(struct converter *c, struct moe_emit *e, struct moe_e
  * none has fewer than 16 bits, else the options'. */
 void convert_describe_variant(const struct converter *c, int variant, struct moe_pack_variant *out);
 
+/* ---- Bits shared out (convert_share.c) ---- */
+
+enum { CONVERT_RUNGS = 6 }; /* the bits that a matrix may get */
+
+/* Matrices that get the same bits: gate and up of an expert, its down projection, or one of the
+ * dense part. */
+struct convert_sharer {
+    bool there, known;     /* known: its inputs are */
+    double energy, weight; /* of its outputs; what an error counts */
+    uint64_t bytes[CONVERT_RUNGS];
+    uint64_t n_weights;
+    int n_rungs, rung; /* it has fewer than all, where its source has few bits */
+};
+
+/* Adds a matrix to a sharer. `seen` and `row` have room for a row. */
+void convert_see_matrix(const struct moe_mat *mat, const double *factor, float *row, double *seen,
+                        const struct moe_convert_options *options, struct convert_sharer *to);
+/* Makes the bytes those that a segment takes in the file. */
+void convert_pad_sharer(struct convert_sharer *s);
+/* Chooses the rungs so that what errors count is least and all take `most` bytes at most; returns
+ * how many they take, which are more where even the fewest are. */
+uint64_t convert_share_out(struct convert_sharer *sharers, uint64_t n, double most);
+int convert_sharer_bits(const struct convert_sharer *s);
+
+/* ---- Experts kept for later runs (convert_kept.c) ---- */
+
+struct convert_kept;
+
+/* What a run remembers of an expert beside its bytes. rare: tokens of an expert seen too rarely,
+ * plus 1; else 0. */
+struct convert_kept_expert {
+    struct moe_quant_error error;
+    uint32_t rare;
+};
+
+/* "PACK.kept", or with n > 0 "PACK.SHARD-of-N"; free() it. NULL: out of memory. */
+char *convert_kept_path(const char *out_path, uint32_t shard, uint32_t n, struct moe_err *err);
+/* Opens the files that c->options name; *out NULL: none. key: a hash of all that decides their
+ * content. Close *out after a failure, too. MOE_ERR_USAGE: a file has another key. */
+int convert_kept_open(struct convert_kept **out, const struct converter *c, uint64_t key,
+                      uint32_t n_layers, uint32_t n_experts, struct moe_err *err);
+bool convert_kept_has(const struct convert_kept *k, uint32_t layer, uint32_t expert,
+                      uint32_t variant);
+int convert_kept_read(const struct convert_kept *k, uint32_t layer, uint32_t expert,
+                      uint32_t variant, const struct moe_expert_class *class_,
+                      uint8_t *const *segments, struct convert_kept_expert *out,
+                      struct moe_err *err);
+/* Appends, where a file is written. */
+int convert_kept_put(struct convert_kept *k, uint32_t layer, uint32_t expert, uint32_t variant,
+                     const struct moe_expert_class *class_, uint8_t *const *segments,
+                     const struct convert_kept_expert *e, struct moe_err *err);
+/* The same of bits that were shared out. */
+int convert_kept_shared(const struct convert_kept *k, int32_t *bits, uint64_t n, bool *found,
+                        struct moe_err *err);
+int convert_kept_put_shared(struct convert_kept *k, const int32_t *bits, uint64_t n,
+                            struct moe_err *err);
+/* complete: the file that was written is no longer needed. Returns `status`, or what failed. */
+int convert_kept_close(struct convert_kept *k, bool complete, int status, struct moe_err *err);
+
 /* ---- Maps (convert_map.c) ---- */
 
 /* The bits of an expert in the variant; zeros where the map has none for it. Experts of layers that

@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "fmt/json_scan.h"
 #include "model/config.h"
 #include "model/tensor_roles.h"
 #include "pack/convert_internal.h"
 #include "pack/pack.h"
-#include "quant/cholesky.h"
 
 /*
  * Re-packing: which stored form each variant of each expert is made from.
@@ -21,9 +22,13 @@ struct repack {
     /* Per variant to write: the pack's variant that it copies, or -1: each expert is copied from
      * any variant that stores it at the bits asked for, else quantized. */
     int from[CONVERT_MAX_VARIANTS];
-    struct moe_expert_map own;    /* the bits of the pack's variant "map", where no map was given */
-    struct moe_expert_map shared; /* those that options->mean_bits gives experts */
-    bool encodes;                 /* some expert is quantized */
+    struct moe_expert_map own; /* the bits of the pack's variant "map", where no map was given */
+    /* What options->mean_bits or target_bytes give experts, and matrices of the dense part, by
+     * their place among the tensors; NULL: options->dense_bits. */
+    struct moe_expert_map shared;
+    int32_t *dense_bits;
+    struct convert_kept *kept; /* experts of earlier runs; NULL: none */
+    bool encodes;              /* some expert is quantized */
 };
 
 /* The stored form that an expert is made from. */
@@ -285,12 +290,12 @@ static bool follows_dense_bits(const struct moe_pack_tensor *t, struct moe_matri
     return false;
 }
 
-/* The rows of a dense matrix, and its layout at --dense bits. */
-static int dense_source(struct converter *c, const char *name, const struct moe_mat *mat,
+/* The rows of a dense matrix, and its layout at these bits. */
+static int dense_source(struct converter *c, const char *name, const struct moe_mat *mat, int bits,
                         struct row_source *source, struct moe_layout *layout, struct moe_err *err)
 {
-    MOE_TRY(stored_source(c, name, mat, c->options->dense_bits, source, err));
-    *layout = convert_layout(c, c->options->dense_bits, source->float16_kind);
+    MOE_TRY(stored_source(c, name, mat, bits, source, err));
+    *layout = convert_layout(c, bits, source->float16_kind);
     return MOE_OK;
 }
 
@@ -307,7 +312,7 @@ int moe_convert_matrix(const struct moe_mat *mat, const char *path,
     struct row_source source;
     int status;
     MOE_STEP(convert_start(&c, options, false, err));
-    MOE_STEP(dense_source(&c, text, mat, &source, layout, err));
+    MOE_STEP(dense_source(&c, text, mat, options->dense_bits, &source, layout, err));
     MOE_STEP(convert_find_inputs(&c, name, options->dense_bits, &source, err));
     struct row_target target = {.layout = *layout, .out = out};
     MOE_STEP(convert_rows(&c, &source, &target, 1, err));
@@ -317,34 +322,38 @@ out:
 }
 
 static int encode_tensor(struct converter *c, const struct moe_pack_tensor *t,
-                         const struct moe_matrix_name *matrix, const uint8_t *raw,
+                         const struct moe_matrix_name *matrix, int bits, const uint8_t *raw,
                          struct moe_err *err)
 {
     struct moe_mat mat = {raw, t->layout, t->rows, t->cols};
     struct row_source source;
     struct moe_pack_tensor entry = *t;
-    MOE_TRY(dense_source(c, t->name, &mat, &source, &entry.layout, err));
-    MOE_TRY(convert_find_inputs(c, matrix, c->options->dense_bits, &source, err));
+    MOE_TRY(dense_source(c, t->name, &mat, bits, &source, &entry.layout, err));
+    MOE_TRY(convert_find_inputs(c, matrix, bits, &source, err));
     return convert_put_matrix(c, &source, &entry, err);
 }
 
-/* Whether the tensor stays as it is: it has the bits asked for, or none are. *matrix says which it
- * is. */
-static bool is_copied(const struct converter *c, const struct moe_pack_tensor *t,
-                      struct moe_matrix_name *matrix)
+/* The bits asked for of tensor i, if --dense applies to it; 0: none are. */
+static int dense_bits(const struct converter *c, const struct repack *r, uint32_t i)
 {
-    int bits = c->options->dense_bits;
+    return r->dense_bits ? r->dense_bits[i] : c->options->dense_bits;
+}
+
+/* Whether the tensor stays as it is: it has these bits, or they are 0. *matrix says which it is. */
+static bool is_copied(const struct moe_pack_tensor *t, int bits, struct moe_matrix_name *matrix)
+{
     return !follows_dense_bits(t, matrix) || bits == 0 || bits == moe_layout_bits(t->layout.kind);
 }
 
-static int put_tensor(struct converter *c, const struct repack *r, const struct moe_pack_tensor *t,
+static int put_tensor(struct converter *c, const struct repack *r, uint32_t index,
                       struct moe_err *err)
 {
+    const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, index);
     char what[MOE_NAME_BYTES + 16];
     snprintf(what, sizeof what, "tensor '%s'", t->name);
-    int bits = c->options->dense_bits, has = moe_layout_bits(t->layout.kind);
+    int bits = dense_bits(c, r, index), has = moe_layout_bits(t->layout.kind);
     struct moe_matrix_name matrix = {0};
-    bool copy = is_copied(c, t, &matrix);
+    bool copy = is_copied(t, bits, &matrix);
     if (!copy && bits > has)
         return refuse_more_bits(c, what, has, bits, err);
     uint8_t *raw = moe_alloc(t->extent.raw_bytes, 1, err);
@@ -357,7 +366,7 @@ static int put_tensor(struct converter *c, const struct repack *r, const struct 
         c->report->source_bytes += t->extent.raw_bytes;
         MOE_STEP(moe_pack_put_tensor(c->writer, t, raw, err));
     } else {
-        MOE_STEP(encode_tensor(c, t, &matrix, raw, err));
+        MOE_STEP(encode_tensor(c, t, &matrix, bits, raw, err));
     }
 out:
     c->report->dense_weights += (uint64_t)t->rows * t->cols;
@@ -367,18 +376,39 @@ out:
 
 /* ---- The conversion ---- */
 
-/* Adds up what will be read, for progress: an expert once per variant. */
+/* Whether an expert belongs to another shard. */
+static bool is_elsewhere(const struct converter *c, const struct repack *r, uint32_t layer,
+                         uint32_t expert)
+{
+    const struct moe_convert_options *o = c->options;
+    const uint64_t n_experts = moe_pack_n_experts(r->pack),
+                   n = moe_pack_n_layers(r->pack) * n_experts, at = layer * n_experts + expert;
+    return o->n_shards &&
+           (at < n * (o->shard - 1) / o->n_shards || at >= n * o->shard / o->n_shards);
+}
+
+/* Whether an expert of a variant was rounded by an earlier run. */
+static bool is_kept(const struct converter *c, const struct repack *r, uint32_t layer,
+                    uint32_t expert, int variant)
+{
+    return convert_kept_has(r->kept, layer, expert, (uint32_t)c->variants[variant].option);
+}
+
+/* Adds up what will be read and worked on, for progress: an expert once per variant. */
 static void count_total(struct converter *c, const struct repack *r)
 {
-    for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++)
+    const bool shard = c->options->n_shards > 0;
+    for (uint32_t i = 0; !shard && i < moe_pack_n_tensors(r->pack); i++)
         if (!is_left_out(c, moe_pack_tensor_at(r->pack, i)))
             c->total += moe_pack_tensor_at(r->pack, i)->extent.raw_bytes;
     for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(r->pack); e++)
-            for (int v = 0; v < c->n_variants; v++) {
-                const struct moe_expert_extent *x = choose_stored(c, r, layer, e, v).extent;
-                for (uint32_t s = 0; x && s < MOE_PACK_MAX_SEGMENTS; s++)
-                    c->total += x->segments[s].raw_bytes;
+            for (int v = 0; v < c->n_variants && !is_elsewhere(c, r, layer, e); v++) {
+                const struct repack_origin from = choose_stored(c, r, layer, e, v);
+                if (from.copied ? shard : is_kept(c, r, layer, e, v))
+                    continue;
+                for (uint32_t s = 0; from.extent && s < MOE_PACK_MAX_SEGMENTS; s++)
+                    c->total += from.extent->segments[s].raw_bytes;
             }
 }
 
@@ -411,7 +441,7 @@ static bool stays(const struct converter *c, bool requantized, enum member membe
 {
     switch (member) {
     case DENSE:
-        return c->options->dense_bits == 0;
+        return c->options->dense_bits == 0 && !c->options->target_bytes;
     case REQUANTIZED:
         return !requantized;
     case INPUTS:
@@ -433,7 +463,10 @@ static void emit_member(const struct converter *c, enum member member, struct mo
         convert_emit_experts(c, e);
         break;
     case DENSE:
-        moe_emit_i64(e, "dense", c->options->dense_bits);
+        if (c->options->dense_bits)
+            moe_emit_i64(e, "dense", c->options->dense_bits);
+        else
+            moe_emit_text(e, "dense", "shared out");
         break;
     case REQUANTIZED:
         moe_emit_open_line_map(e, "requantized");
@@ -485,8 +518,8 @@ static int put_provenance(struct converter *c, const struct repack *r, struct mo
     int status = MOE_OK;
     for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++) {
         struct moe_matrix_name matrix;
-        requantized |= !is_left_out(c, moe_pack_tensor_at(r->pack, i)) &&
-                       !is_copied(c, moe_pack_tensor_at(r->pack, i), &matrix);
+        const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, i);
+        requantized |= !is_left_out(c, t) && !is_copied(t, dense_bits(c, r, i), &matrix);
     }
     moe_emit_begin_json(&e, &text, MOE_EMIT_COMPACT);
     if (n > 0 && old[0] == '{' && moe_json_is_sound(old, n)) {
@@ -598,10 +631,49 @@ static int encode_matrix(struct converter *c, int variant, const struct moe_clas
     return convert_rows(c, source, &target, 1, err);
 }
 
+/* Takes an expert that an earlier run has rounded. */
+static int take_kept(struct converter *c, const struct repack *r, uint32_t layer, uint32_t expert,
+                     int variant, const struct moe_expert_class *class_, uint8_t *const *segments,
+                     struct moe_err *err)
+{
+    const struct moe_convert_inputs *inputs = c->options->inputs;
+    struct convert_kept_expert had;
+    MOE_TRY(convert_kept_read(r->kept, layer, expert, (uint32_t)c->variants[variant].option, class_,
+                              segments, &had, err));
+    convert_add_error(&c->report->error[c->variants[variant].option], &had.error);
+    if (had.rare && inputs)
+        inputs->note_rare(inputs->ctx, layer, expert, had.rare - 1);
+    c->report->n_kept++;
+    return MOE_OK;
+}
+
+/* Keeps an expert that was rounded; the sums of its error are those since `before`. */
+static int keep_expert(const struct converter *c, const struct repack *r, uint32_t layer,
+                       uint32_t expert, int variant, const struct moe_quant_error *before,
+                       const struct moe_expert_class *class_, uint8_t *const *segments,
+                       struct moe_err *err)
+{
+    const struct moe_convert_inputs *inputs = c->options->inputs;
+    const int option = c->variants[variant].option;
+    const struct moe_quant_error *now = &c->report->error[option];
+    struct convert_kept_expert e = {
+        .error = {.sum_squared_error = now->sum_squared_error - before->sum_squared_error,
+                  .sum_squared_weight = now->sum_squared_weight - before->sum_squared_weight,
+                  .output_plain = now->output_plain - before->output_plain,
+                  .output_improved = now->output_improved - before->output_improved}};
+    const struct moe_convert_rare *last =
+        inputs && inputs->n_rare ? &inputs->rare[inputs->n_rare - 1] : NULL;
+    if (last && last->layer == layer && last->expert == expert)
+        e.rare = last->n_tokens + 1;
+    return convert_kept_put(r->kept, layer, expert, (uint32_t)option, class_, segments, &e, err);
+}
+
 static int encode_expert(struct converter *c, const struct repack *r,
                          const struct moe_expert_extent *e, uint32_t layer, uint32_t expert,
                          int variant, struct moe_err *err)
 {
+    const struct moe_quant_error before = c->report->error[c->variants[variant].option];
+    const bool kept = is_kept(c, r, layer, expert, variant);
     const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, e->class_index);
     struct moe_expert_class new_class = *class_;
     struct moe_mat mats[MOE_PACK_MAX_MATRICES];
@@ -628,7 +700,9 @@ static int encode_expert(struct converter *c, const struct repack *r,
     }
     convert_place_matrices(&new_class);
     MOE_STEP(convert_alloc_segments(&new_class, &new_block, new_segments, err));
-    for (uint32_t i = 0; i < class_->n_matrices; i++) {
+    if (kept)
+        MOE_STEP(take_kept(c, r, layer, expert, variant, &new_class, new_segments, err));
+    for (uint32_t i = 0; !kept && i < class_->n_matrices; i++) {
         const struct moe_class_matrix *to = &new_class.matrices[i];
         const struct moe_matrix_name matrix = {layer, true, convert_part_of(to->role), expert};
         int bits = convert_part_bits(wanted, convert_part_of(to->role));
@@ -637,7 +711,10 @@ static int encode_expert(struct converter *c, const struct repack *r,
         MOE_STEP(encode_matrix(c, variant, &class_->matrices[i], mats[i].data, to,
                                new_segments[to->segment] + to->offset, &sources[i], err));
     }
-    MOE_STEP(put_segments(c, layer, expert, variant, &new_class, new_segments, err));
+    if (!kept)
+        MOE_STEP(keep_expert(c, r, layer, expert, variant, &before, &new_class, new_segments, err));
+    if (c->writer)
+        MOE_STEP(put_segments(c, layer, expert, variant, &new_class, new_segments, err));
 out:
     free(block);
     free(new_block);
@@ -654,64 +731,32 @@ static void count_expert(struct converter *c, const struct repack *r, uint32_t l
 }
 
 /*
- * A mean of bits, shared out among gate and up, and down, of all experts.
- *
- * Rounding leaves a part of the weights' variance that depends on the bits alone. Of the output of
- * a matrix over its inputs (H = R D R^T, cholesky.h) that is the sum of D_k w_k^2, of the rows'
- * outputs of the sum of D_k seen_k^2; what is lost of an expert's output counts as much as that
- * output among those of its layer. Bits are then shared out so that the sum over all experts is
- * least.
+ * A mean of bits, or the bytes of a pack, shared out (convert_share.c) among gate and up, and down,
+ * of all experts, and matrices of the dense part.
  */
 
-/* The bits that a matrix may get, and what rounding by trellis (of 8 bits: to groups) leaves of the
- * variance of normal weights, measured. */
-static const struct {
-    int bits;
-    double left;
-} rungs[] = {{1, 0.133}, {2, 0.0787}, {3, 0.0224}, {4, 0.0054}, {5, 0.0014}, {8, 0.00005}};
-
-enum { N_RUNGS = sizeof rungs / sizeof rungs[0] };
-
-/* Gate and up of an expert, or its down projection. */
-struct sharer {
-    bool there, known;     /* known: its inputs are */
-    double energy, weight; /* of its outputs; what an error counts */
-    uint64_t bytes[N_RUNGS];
-    uint64_t n_weights;
-    int rung;
-};
-
-/* Adds a matrix to a sharer. `seen` and `row` have room for a row. */
-static void see_matrix(const struct moe_mat *mat, const double *factor, float *row, double *seen,
-                       const struct moe_convert_options *options, struct sharer *to)
+/* Adds a matrix of the pack to a sharer. */
+static int see_stored(const struct moe_mat *mat, const struct moe_matrix_name *name,
+                      const struct moe_convert_options *options, struct convert_sharer *to,
+                      struct moe_err *err)
 {
-    double energy = 0, weight = 0;
-    for (uint32_t r = 0; factor && r < mat->rows; r++) {
-        moe_layout_load_row(mat, r, row);
-        moe_factor_see(factor, mat->cols, row, seen);
-        for (uint32_t k = 0; k < mat->cols; k++) {
-            const double d = factor[(uint64_t)k * mat->cols + k];
-            energy += d * seen[k] * seen[k];
-            weight += d * (double)row[k] * (double)row[k];
-        }
-    }
-    to->there = true;
-    to->known = factor != NULL;
-    to->energy = energy;
-    to->weight += energy > 0 ? weight / energy : 0;
-    to->n_weights += (uint64_t)mat->rows * mat->cols;
-    for (int i = 0; i < N_RUNGS; i++)
-        to->bytes[i] += moe_layout_bytes(
-            moe_quant_layout(options->method, rungs[i].bits, options->group, MOE_LAYOUT_BF16),
-            mat->rows, mat->cols);
+    const double *factor = NULL;
+    double *seen = moe_alloc(mat->cols, sizeof(double) + sizeof(float), err);
+    int status = seen ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK && options->inputs)
+        status = options->inputs->factor(options->inputs->ctx, name, &factor, err);
+    if (status == MOE_OK)
+        convert_see_matrix(mat, factor, (float *)(seen + mat->cols), seen, options, to);
+    free(seen);
+    return status;
 }
 
 static int see_expert(const struct repack *r, const struct moe_convert_options *options,
-                      uint32_t layer, uint32_t expert, struct sharer two[2], struct moe_err *err)
+                      uint32_t layer, uint32_t expert, struct convert_sharer two[2],
+                      struct moe_err *err)
 {
     const struct moe_expert_extent *e = best_stored(r->pack, layer, expert).extent;
     uint8_t *block = NULL, *segments[MOE_PACK_MAX_SEGMENTS];
-    double *seen = NULL;
     int status;
     if (!e)
         return MOE_OK;
@@ -721,25 +766,55 @@ static int see_expert(const struct repack *r, const struct moe_convert_options *
         const struct moe_class_matrix *m = &class_->matrices[i];
         const struct moe_mat mat = {segments[m->segment] + m->offset, m->layout, m->rows, m->cols};
         const struct moe_matrix_name name = {layer, true, convert_part_of(m->role), expert};
-        const double *factor;
-        if (moe_expert_part_is_bias(name.role))
-            continue;
-        free(seen);
-        seen = moe_alloc(mat.cols, sizeof(double) + sizeof(float), err);
-        MOE_STEP(seen ? MOE_OK : MOE_ERR_MEMORY);
-        MOE_STEP(options->inputs->factor(options->inputs->ctx, &name, &factor, err));
-        see_matrix(&mat, factor, (float *)(seen + mat.cols), seen, options,
-                   &two[moe_expert_part_is_down(name.role)]);
+        if (!moe_expert_part_is_bias(name.role))
+            MOE_STEP(
+                see_stored(&mat, &name, options, &two[moe_expert_part_is_down(name.role)], err));
     }
+    for (int i = 0; i < 2 && options->target_bytes; i++)
+        convert_pad_sharer(&two[i]);
 out:
-    free(seen);
     free(block);
+    return status;
+}
+
+static bool has_head(const struct moe_pack *pack)
+{
+    char name[MOE_NAME_BYTES];
+    bool found = false;
+    moe_tensor_pack_name(MOE_T_HEAD, 0, name);
+    for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++)
+        found |= strcmp(moe_pack_tensor_at(pack, i)->name, name) == 0;
+    return found;
+}
+
+/* A dense matrix counts as a layer's experts do together; the head as all that adds to what it
+ * sees.
+ */
+static int see_tensor(const struct converter *c, const struct repack *r, uint32_t i,
+                      struct convert_sharer *to, struct moe_err *err)
+{
+    const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, i);
+    const struct moe_mat mat = {moe_alloc(t->extent.raw_bytes, 1, err), t->layout, t->rows,
+                                t->cols};
+    struct moe_matrix_name name;
+    int status = mat.data ? MOE_OK : MOE_ERR_MEMORY;
+    follows_dense_bits(t, &name);
+    MOE_STEP(status);
+    MOE_STEP(moe_pack_read(r->pack, &t->extent, (uint8_t *)mat.data, t->name, err));
+    MOE_STEP(see_stored(&mat, &name, c->options, to, err));
+    convert_pad_sharer(to);
+    if (!to->known)
+        to->weight = 1;
+    if (name.role == MOE_T_HEAD || (name.role == MOE_T_EMBED && !has_head(r->pack)))
+        to->weight *= 2 * c->n_layers;
+out:
+    free((uint8_t *)mat.data);
     return status;
 }
 
 /* What an expert loses counts by its output among its layer's; one that too few tokens saw counts
  * as little as the least of the others. */
-static void weigh_layer(struct sharer (*experts)[2], uint32_t n)
+static void weigh_layer(struct convert_sharer (*experts)[2], uint32_t n)
 {
     double all = 0, least = INFINITY;
     for (uint32_t e = 0; e < n; e++)
@@ -756,97 +831,147 @@ static void weigh_layer(struct sharer (*experts)[2], uint32_t n)
                 experts[e][i].weight = isfinite(least) ? least : 0;
 }
 
-/* Gives each sharer the bits for which error and bytes at this price are least; returns all bytes.
+/* Bytes of the file that nothing shared out changes, at most: the header, sections, other tensors.
  */
-static uint64_t buy_bits(struct sharer *sharers, uint64_t n, double price)
+static uint64_t fixed_bytes(const struct converter *c, const struct repack *r,
+                            const struct convert_sharer *dense)
 {
-    uint64_t bytes = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        struct sharer *s = &sharers[i];
-        s->rung = 0;
-        for (int rung = 1; s->there && rung < N_RUNGS; rung++)
-            if (s->weight * rungs[rung].left + price * (double)s->bytes[rung] <
-                s->weight * rungs[s->rung].left + price * (double)s->bytes[s->rung])
-                s->rung = rung;
-        bytes += s->bytes[s->rung];
+    static const enum moe_pack_section ids[] = {MOE_PACK_MODEL, MOE_PACK_TOKENIZER, MOE_PACK_CHAT,
+                                                MOE_PACK_SAMPLING, MOE_PACK_PROVENANCE};
+    const uint64_t n_tensors = moe_pack_n_tensors(r->pack),
+                   n_experts = (uint64_t)moe_pack_n_layers(r->pack) * moe_pack_n_experts(r->pack);
+    uint64_t bytes = moe_pack_most_directory_bytes(n_tensors, n_experts), n;
+    for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
+        moe_pack_section(r->pack, ids[i], &n);
+        bytes += moe_round_up(n, MOE_PACK_ALIGN);
     }
+    for (uint32_t i = 0; i < n_tensors; i++)
+        if (!dense[i].there && !is_left_out(c, moe_pack_tensor_at(r->pack, i)))
+            bytes += moe_round_up(moe_pack_tensor_at(r->pack, i)->extent.raw_bytes, MOE_PACK_ALIGN);
     return bytes;
 }
 
-/* The price at which what is bought fits: found by halving the exponent's range. */
-static int share_out(const struct repack *r, struct sharer *sharers, uint64_t n, double mean,
-                     struct moe_err *err)
+static int share_among(const struct converter *c, const struct repack *r,
+                       struct convert_sharer *sharers, uint64_t n, uint64_t n_of_experts,
+                       struct moe_err *err)
 {
-    double low = -100, high = 100;
+    const struct moe_convert_options *o = c->options;
+    const uint64_t fixed = o->target_bytes ? fixed_bytes(c, r, sharers + n_of_experts) : 0;
+    char least[32], wanted[32];
     uint64_t weights = 0;
     for (uint64_t i = 0; i < n; i++)
         weights += sharers[i].n_weights;
-    const double most = mean * (double)weights / 8,
-                 fewest = (double)buy_bits(sharers, n, exp2(high));
+    const double most = o->target_bytes ? (double)o->target_bytes - (double)fixed
+                                        : o->mean_bits * (double)weights / 8;
+    const uint64_t takes = weights ? convert_share_out(sharers, n, most) : 0;
     if (weights == 0)
         return moe_fail(err, MOE_ERR_USAGE, "%s: has no experts to share bits among",
                         moe_pack_path(r->pack));
-    if (fewest > most)
+    if ((double)takes > most && o->target_bytes)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: takes %s at least, %s are asked for",
+                        moe_pack_path(r->pack), moe_format_bytes(takes + fixed, least),
+                        moe_format_bytes(o->target_bytes, wanted));
+    if ((double)takes > most)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: its experts take %.2f bits a weight at least, %.2f are asked for",
-                        moe_pack_path(r->pack), fewest * 8 / (double)weights, mean);
-    for (int i = 0; i < 60; i++) {
-        const double middle = (low + high) / 2;
-        if ((double)buy_bits(sharers, n, exp2(middle)) > most)
-            low = middle;
-        else
-            high = middle;
-    }
-    buy_bits(sharers, n, exp2(high));
+                        moe_pack_path(r->pack), (double)takes * 8 / (double)weights, o->mean_bits);
     return MOE_OK;
 }
 
-/* Makes a map of what options->mean_bits gives each expert, the only variant then. free()
- * r->shared.bits. */
+/* Looks at all matrices that get a share: first two for each expert, then the tensors. */
+static int see_all(const struct converter *c, const struct repack *r,
+                   struct convert_sharer *sharers, struct moe_err *err)
+{
+    const struct moe_convert_options *o = c->options;
+    const uint32_t n_experts = moe_pack_n_experts(r->pack);
+    const uint64_t n = (uint64_t)c->n_layers * n_experts;
+    struct convert_sharer(*experts)[2] = (struct convert_sharer(*)[2])sharers;
+    for (uint32_t i = 0; r->dense_bits && i < moe_pack_n_tensors(r->pack); i++) {
+        const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, i);
+        struct moe_matrix_name name;
+        moe_progress_report(o->progress, "choosing bits of the dense part", i,
+                            moe_pack_n_tensors(r->pack));
+        MOE_TRY(convert_check_stop(c, err));
+        if (!is_left_out(c, t) && follows_dense_bits(t, &name))
+            MOE_TRY(see_tensor(c, r, i, &sharers[2 * n + i], err));
+    }
+    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+        for (uint32_t e = 0; e < n_experts; e++) {
+            moe_progress_report(o->progress, "choosing bits", layer * n_experts + e, n);
+            MOE_TRY(convert_check_stop(c, err));
+            MOE_TRY(see_expert(r, o, layer, e, experts[layer * n_experts + e], err));
+        }
+        weigh_layer(experts + (uint64_t)layer * n_experts, n_experts);
+    }
+    return MOE_OK;
+}
+
+/* Sets the map and the bits of the dense part from the bits of each sharer. */
+static void take_shared(struct repack *r, const int32_t *bits, uint64_t n_experts,
+                        struct moe_convert_options *options)
+{
+    for (uint64_t i = 0; i < n_experts; i++)
+        r->shared.bits[i] = (struct moe_bits){bits[2 * i], bits[2 * i + 1]};
+    for (uint32_t i = 0; r->dense_bits && i < moe_pack_n_tensors(r->pack); i++)
+        r->dense_bits[i] = bits[2 * n_experts + i];
+    options->n_experts = 0;
+    if (n_experts == 0)
+        return;
+    options->map = &r->shared;
+    options->experts[0] = (struct moe_bits){0};
+    options->n_experts = 1;
+}
+
+/* Makes a map of what options->mean_bits or target_bytes give each expert, the only variant then.
+ * free() r->shared.bits, r->dense_bits. */
 static int share_bits(struct converter *c, struct repack *r, struct moe_convert_options *options,
                       struct moe_err *err)
 {
-    const uint32_t n_layers = c->n_layers, n_experts = moe_pack_n_experts(r->pack);
-    const uint64_t n = (uint64_t)n_layers * n_experts;
-    struct sharer(*sharers)[2] = moe_alloc(n, sizeof *sharers, err);
+    const bool dense = options->target_bytes && !options->dense_bits;
+    const uint32_t n_layers = c->n_layers, n_experts = moe_pack_n_experts(r->pack),
+                   n_tensors = options->target_bytes ? moe_pack_n_tensors(r->pack) : 0;
+    const uint64_t n = (uint64_t)n_layers * n_experts, n_all = 2 * n + n_tensors;
+    struct convert_sharer *sharers = moe_alloc(n_all, sizeof *sharers, err);
+    int32_t *bits = moe_alloc(n_all, sizeof *bits, err);
+    bool kept;
     int status;
     c->options = options;
     r->shared =
         (struct moe_expert_map){"the bits shared out", moe_pack_source_fingerprint(r->pack),
                                 n_layers, n_experts, moe_alloc(n, sizeof(struct moe_bits), err)};
-    MOE_STEP(sharers && r->shared.bits ? MOE_OK : MOE_ERR_MEMORY);
-    for (uint32_t layer = 0; layer < n_layers; layer++) {
-        for (uint32_t e = 0; e < n_experts; e++) {
-            moe_progress_report(options->progress, "choosing bits", layer * n_experts + e, n);
-            MOE_STEP(convert_check_stop(c, err));
-            MOE_STEP(see_expert(r, options, layer, e, sharers[layer * n_experts + e], err));
-        }
-        weigh_layer(sharers + (uint64_t)layer * n_experts, n_experts);
+    r->dense_bits = dense ? moe_alloc(n_tensors, sizeof *r->dense_bits, err) : NULL;
+    MOE_STEP(sharers && bits && r->shared.bits && (r->dense_bits || !dense) ? MOE_OK
+                                                                            : MOE_ERR_MEMORY);
+    MOE_STEP(convert_kept_shared(r->kept, bits, n_all, &kept, err));
+    if (!kept) {
+        MOE_STEP(see_all(c, r, sharers, err));
+        MOE_STEP(share_among(c, r, sharers, n_all, 2 * n, err));
+        for (uint64_t i = 0; i < n_all; i++)
+            bits[i] = sharers[i].there ? convert_sharer_bits(&sharers[i]) : 0;
+        MOE_STEP(convert_kept_put_shared(r->kept, bits, n_all, err));
     }
-    MOE_STEP(share_out(r, sharers[0], 2 * n, options->mean_bits, err));
-    for (uint64_t i = 0; i < n; i++)
-        if (sharers[i][1].there)
-            r->shared.bits[i] =
-                (struct moe_bits){rungs[sharers[i][0].rung].bits, rungs[sharers[i][1].rung].bits};
-    options->map = &r->shared;
-    options->experts[0] = (struct moe_bits){0};
-    options->n_experts = 1;
+    take_shared(r, bits, n, options);
 out:
     free(sharers);
+    free(bits);
     return status;
 }
 
-/* Writes every expert in all variants. */
+/* Writes every expert in all variants; of a shard those that are rounded. */
 static int put_experts(struct converter *c, const struct repack *r, struct moe_err *err)
 {
     int status = MOE_OK;
+    if (c->options->inputs && r->kept)
+        c->options->inputs->forget_rare(c->options->inputs->ctx);
     for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(r->pack) && status == MOE_OK; e++) {
+            if (is_elsewhere(c, r, layer, e))
+                continue;
             count_expert(c, r, layer, e);
             for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
                 struct repack_origin from = choose_stored(c, r, layer, e, v);
                 status = convert_check_stop(c, err);
-                if (status == MOE_OK && from.extent)
+                if (status == MOE_OK && from.extent && (c->writer || !from.copied))
                     status = (from.copied ? copy_expert : encode_expert)(c, r, from.extent, layer,
                                                                          e, v, err);
                 moe_progress_report(c->options->progress, "packing", c->done, c->total);
@@ -855,13 +980,55 @@ static int put_experts(struct converter *c, const struct repack *r, struct moe_e
     return status;
 }
 
+/* A hash of all that decides how experts are rounded. */
+static uint64_t kept_key(const struct converter *c, const struct repack *r)
+{
+    const struct moe_convert_options *o = c->options;
+    struct moe_buf text = {0};
+    moe_buf_printf(&text, "%016" PRIx64 " %s %" PRIu32 " %.17g %" PRIu64 " %d",
+                   moe_pack_source_fingerprint(r->pack), o->method->name, o->group, o->mean_bits,
+                   o->target_bytes, o->target_bytes ? o->dense_bits : 0);
+    for (int i = 0; i < o->n_experts; i++)
+        moe_buf_printf(&text, " %d,%d", o->experts[i].gate_up, o->experts[i].down);
+    if (o->map) {
+        char hash[17];
+        convert_map_hash(o->map, hash);
+        moe_buf_printf(&text, " %s", hash);
+    }
+    if (o->inputs)
+        moe_buf_printf(&text, " %016" PRIx64 " %" PRIu64, o->inputs->hash, o->inputs->n_tokens);
+    const uint64_t key = text.failed ? 0 : moe_hash64(text.data, text.size);
+    moe_buf_release(&text);
+    return key;
+}
+
+/* Writes the pack, whose variants are chosen. */
+static int put_pack(struct converter *c, const struct repack *r, struct moe_err *err)
+{
+    MOE_TRY(moe_pack_create(&c->writer, c->out_path, c->n_layers, moe_pack_n_experts(r->pack),
+                            c->described, (uint32_t)c->n_variants,
+                            moe_pack_source_fingerprint(r->pack), c->options->zstd_level, err));
+    MOE_TRY(moe_pack_put_ahead(c->writer, moe_pack_n_layers(r->pack) - c->n_layers, err));
+    MOE_TRY(copy_sections(c, r, err));
+    for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++) {
+        MOE_TRY(convert_check_stop(c, err));
+        if (!is_left_out(c, moe_pack_tensor_at(r->pack, i)))
+            MOE_TRY(put_tensor(c, r, i, err));
+        moe_progress_report(c->options->progress, "packing", c->done, c->total);
+    }
+    MOE_TRY(put_experts(c, r, err));
+    MOE_TRY(put_provenance(c, r, err));
+    return convert_commit(c, err);
+}
+
 int moe_convert_pack(const char *pack_path, const char *out_path,
                      const struct moe_convert_options *options, struct moe_convert_report *report,
                      struct moe_err *err)
 {
-    struct converter c = {.report = report, .source_path = pack_path, .out_path = out_path};
-    struct repack r = {0};
     struct moe_convert_options wanted = *options;
+    struct converter c = {
+        .options = &wanted, .report = report, .source_path = pack_path, .out_path = out_path};
+    struct repack r = {0};
     int status;
     MOE_STEP(moe_pack_open(&r.pack, pack_path, err));
     c.n_layers = moe_pack_n_layers(r.pack);
@@ -869,7 +1036,9 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
         moe_pack_take_ahead(r.pack);
     for (uint32_t i = 0; i < moe_pack_n_classes(r.pack); i++)
         c.no_gate |= !moe_class_has_gate(moe_pack_class_at(r.pack, i));
-    if (options->mean_bits > 0)
+    MOE_STEP(convert_kept_open(&r.kept, &c, kept_key(&c, &r), moe_pack_n_layers(r.pack),
+                               moe_pack_n_experts(r.pack), err));
+    if (options->mean_bits > 0 || options->target_bytes)
         MOE_STEP(share_bits(&c, &r, &wanted, err));
     MOE_STEP(take_own_map(&r, &wanted, err));
     MOE_STEP(convert_start(&c, &wanted, false, err));
@@ -878,25 +1047,14 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
     MOE_STEP(check_map(&c, &r, err));
     MOE_STEP(choose_variants(&c, &r, err));
     count_total(&c, &r);
-    MOE_STEP(moe_pack_create(&c.writer, out_path, c.n_layers, moe_pack_n_experts(r.pack),
-                             c.described, (uint32_t)c.n_variants,
-                             moe_pack_source_fingerprint(r.pack), options->zstd_level, err));
-    MOE_STEP(moe_pack_put_ahead(c.writer, moe_pack_n_layers(r.pack) - c.n_layers, err));
-    MOE_STEP(copy_sections(&c, &r, err));
-    for (uint32_t i = 0; i < moe_pack_n_tensors(r.pack); i++) {
-        MOE_STEP(convert_check_stop(&c, err));
-        if (!is_left_out(&c, moe_pack_tensor_at(r.pack, i)))
-            MOE_STEP(put_tensor(&c, &r, moe_pack_tensor_at(r.pack, i), err));
-        moe_progress_report(options->progress, "packing", c.done, c.total);
-    }
-    MOE_STEP(put_experts(&c, &r, err));
-    MOE_STEP(put_provenance(&c, &r, err));
-    MOE_STEP(convert_commit(&c, err));
+    MOE_STEP(options->n_shards ? put_experts(&c, &r, err) : put_pack(&c, &r, err));
 out:
     moe_pack_abort(c.writer);
+    status = convert_kept_close(r.kept, !options->n_shards, status, err);
     convert_release(&c);
     free(r.own.bits);
     free(r.shared.bits);
+    free(r.dense_bits);
     moe_pack_close(r.pack);
     return status;
 }

@@ -159,7 +159,6 @@ static int advance_layer(struct moe_inputs_seen *seen, uint32_t layer, struct mo
     if (layer < moe_rerun_layer(seen->rerun)) {
         moe_rerun_rewind(seen->rerun);
         seen->looked = false;
-        seen->for_convert.n_rare = 0; /* they are met again */
     }
     while (status == MOE_OK && (!seen->looked || moe_rerun_layer(seen->rerun) < layer)) {
         if (seen->looked)
@@ -254,6 +253,17 @@ static void note_rare(struct moe_inputs_seen *seen, uint32_t layer, uint32_t exp
     const struct moe_convert_rare *last = *count ? &seen->rare[*count - 1] : NULL;
     if (!last || last->layer != layer || last->expert != expert)
         seen->rare[(*count)++] = (struct moe_convert_rare){layer, expert, n};
+}
+
+static void forget_rare(void *ctx)
+{
+    struct moe_inputs_seen *seen = ctx;
+    seen->for_convert.n_rare = 0;
+}
+
+static void note_kept(void *ctx, uint32_t layer, uint32_t expert, uint32_t n)
+{
+    note_rare(ctx, layer, expert, n);
 }
 
 static int add_moments(struct moe_inputs_seen *seen, const struct slot *slot, uint32_t n,
@@ -426,6 +436,8 @@ int moe_inputs_seen_open(struct moe_inputs_seen **out, const char *pack_path,
     MOE_STEP(open_run(seen, options, err));
     seen->for_convert.ctx = seen;
     seen->for_convert.factor = find_factor;
+    seen->for_convert.forget_rare = forget_rare;
+    seen->for_convert.note_rare = note_kept;
     seen->for_convert.least_tokens = MOE_LEAST_INPUTS;
     seen->for_convert.rare = seen->rare;
     *out = seen;

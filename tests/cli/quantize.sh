@@ -79,6 +79,17 @@ error_line 2 'moe-quantize: --bits chooses the bits of each expert; leave out --
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --bits 3 --text $calib --max-tokens 8 --max-windows 1 "$small"
 error_line 2 'moe-quantize: *: its experts take * bits a weight at least, 3.00 are asked for' "--bits that are too few"
 check "... leaves nothing" [ ! -e "$tmp/x.moe" ]
+few="--text $calib --max-tokens 2 --max-windows 1"
+# shellcheck disable=SC2086
+run "$bin/moe-quantize" -q -t 2 -o "$tmp/x.moe" --method best --target 1M $few "$small"
+expect_exit 0 "--target"
+check "... is met from below" [ "$(wc -c <"$tmp/x.moe")" -le 1048576 ]
+rm -f "$tmp/x.moe"
+# shellcheck disable=SC2086
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --target 10K $few "$small"
+error_line 2 'moe-quantize: *: takes * at least, 10.00 KiB are asked for' "--target that is too small"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method hqq --target 1M --text $calib "$small"
+error_line 2 'moe-quantize: --target goes with --method best*' "--target with another method"
 
 # Two stacks.
 run "$bin/moe-quantize" -q -o "$tmp/stacks.moe" --experts 4d8 "$drawn/switch-c"
@@ -96,11 +107,34 @@ run "$bin/moe-quantize" -v -t 2 -o "$tmp/aware/a.moe" $gptq "$small"
 expect_exit 0 "method gptq"
 expect_stderr_like '*inputs of * tokens; * rounded as without texts: layer *output error of experts at 4: 0.*' \
     "... says what it knew and what it gained"
+
+# The same by shards, of which one was cut off, and from what a run that was ended had kept.
+for shard in 1/2 2/2 1/1; do
+    # shellcheck disable=SC2086
+    run "$bin/moe-quantize" -t 1 -o "$tmp/aware/b.moe" $gptq --shard $shard "$small"
+    expect_stderr_like "*$tmp/aware/b.moe.*-of-*: * weights of experts, * s; *--join * makes the pack" "--shard $shard"
+done
+check "... makes no pack" [ "$(ls "$tmp/aware" | tr '\n' ' ')" = "a.moe b.moe.1-of-1 b.moe.1-of-2 b.moe.2-of-2 " ]
+truncate -s -1000 "$tmp/aware/b.moe.2-of-2"
 # shellcheck disable=SC2086
-run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq "$small"
-check "... the same options give the same bytes" cmp -s "$tmp/aware/a.moe" "$tmp/aware/b.moe"
-check "... and nothing else is left" [ "$(ls "$tmp/aware")" = "a.moe
-b.moe" ]
+run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --join 2 "$small"
+check "--join: the same options give the same bytes" cmp -s "$tmp/aware/a.moe" "$tmp/aware/b.moe"
+head -c 3000 "$tmp/aware/b.moe.1-of-1" >"$tmp/aware/b.moe.kept"
+for less in "--experts 4" "--group 32"; do
+    # shellcheck disable=SC2086
+    run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq $less --resume "$small"
+    error_line 2 "moe-quantize: $tmp/aware/b.moe.kept: was kept by a conversion of *" "--resume with $less instead"
+done
+# shellcheck disable=SC2086
+run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --resume "$small"
+check "--resume, too" cmp -s "$tmp/aware/a.moe" "$tmp/aware/b.moe"
+rm -f "$tmp"/aware/b.moe.*-of-*
+check "... and nothing else is left" [ "$(ls "$tmp/aware" | tr '\n' ' ')" = "a.moe b.moe " ]
+run "$bin/moe-quantize" -o "$tmp/x.moe" --shard 3/2 "$small"
+error_line 2 "moe-quantize: option --shard: '3/2' is not a part of up to 64, *" "a shard that there is not"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --resume "$small"
+error_line 2 'moe-quantize: --resume, --shard and --join are for packs, and for checkpoints with --text *' \
+    "--resume of a checkpoint without texts"
 run "$bin/moe-quantize" -o "$tmp/aware/c.moe" --method gptq --text $calib --experts 4 "$tmp/aware/a.moe"
 expect_exit 0 "a variant that is gptq's already is copied"
 run "$bin/moe-quantize" -o "$tmp/aware/c.moe" --method gptq --text $calib --experts 4 "$tiny"

@@ -1,0 +1,95 @@
+/*
+ * Bits shared out among matrices so that what rounding costs is least for the bytes they take.
+ *
+ * Rounding leaves a part of the weights' variance that depends on the bits alone. Of the output of
+ * a matrix over its inputs (H = R D R^T, cholesky.h) that is the sum of D_k w_k^2, of the rows'
+ * outputs of the sum of D_k seen_k^2.
+ */
+#include <math.h>
+
+#include "pack/convert_internal.h"
+#include "quant/cholesky.h"
+
+/* What rounding by trellis (of 8 bits: to groups) leaves of the variance of normal weights,
+ * measured.
+ */
+static const struct {
+    int bits;
+    double left;
+} rungs[CONVERT_RUNGS] = {{1, 0.133},  {2, 0.0787}, {3, 0.0224},
+                          {4, 0.0054}, {5, 0.0014}, {8, 0.00005}};
+
+int convert_sharer_bits(const struct convert_sharer *s)
+{
+    return rungs[s->rung].bits;
+}
+
+void convert_see_matrix(const struct moe_mat *mat, const double *factor, float *row, double *seen,
+                        const struct moe_convert_options *options, struct convert_sharer *to)
+{
+    const int has = moe_layout_bits(mat->layout.kind);
+    double energy = 0, weight = 0;
+    for (uint32_t r = 0; factor && r < mat->rows; r++) {
+        moe_layout_load_row(mat, r, row);
+        moe_factor_see(factor, mat->cols, row, seen);
+        for (uint32_t k = 0; k < mat->cols; k++) {
+            const double d = factor[(uint64_t)k * mat->cols + k];
+            energy += d * seen[k] * seen[k];
+            weight += d * (double)row[k] * (double)row[k];
+        }
+    }
+    to->n_rungs = to->there ? to->n_rungs : CONVERT_RUNGS;
+    while (to->n_rungs > 1 && rungs[to->n_rungs - 1].bits > has)
+        to->n_rungs--;
+    to->there = true;
+    to->known = factor != NULL;
+    to->energy = energy;
+    to->weight += energy > 0 ? weight / energy : 0;
+    to->n_weights += (uint64_t)mat->rows * mat->cols;
+    for (int i = 0; i < CONVERT_RUNGS; i++)
+        to->bytes[i] +=
+            moe_round_up(moe_layout_bytes(moe_quant_layout(options->method, rungs[i].bits,
+                                                           options->group, MOE_LAYOUT_BF16),
+                                          mat->rows, mat->cols),
+                         options->target_bytes ? MOE_ALIGN : 1);
+}
+
+void convert_pad_sharer(struct convert_sharer *s)
+{
+    for (int i = 0; i < CONVERT_RUNGS; i++)
+        s->bytes[i] = moe_round_up(s->bytes[i], MOE_PACK_ALIGN);
+}
+
+/* Gives each sharer the bits for which error and bytes at this price are least; returns all bytes.
+ */
+static uint64_t buy_bits(struct convert_sharer *sharers, uint64_t n, double price)
+{
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        struct convert_sharer *s = &sharers[i];
+        s->rung = 0;
+        for (int rung = 1; s->there && rung < s->n_rungs; rung++)
+            if (s->weight * rungs[rung].left + price * (double)s->bytes[rung] <
+                s->weight * rungs[s->rung].left + price * (double)s->bytes[s->rung])
+                s->rung = rung;
+        bytes += s->bytes[s->rung];
+    }
+    return bytes;
+}
+
+/* The price at which what is bought fits is found by halving the exponent's range. */
+uint64_t convert_share_out(struct convert_sharer *sharers, uint64_t n, double most)
+{
+    double low = -100, high = 100;
+    const uint64_t fewest = buy_bits(sharers, n, exp2(high));
+    if ((double)fewest > most)
+        return fewest;
+    for (int i = 0; i < 60; i++) {
+        const double middle = (low + high) / 2;
+        if ((double)buy_bits(sharers, n, exp2(middle)) > most)
+            low = middle;
+        else
+            high = middle;
+    }
+    return buy_bits(sharers, n, exp2(high));
+}
