@@ -82,11 +82,12 @@ static const struct cli_option options[] = {
      .help = "bit map by moe-calibrate: what to approximate",
      .modes = CLI_USUAL, .excludes = "shape"},
     {CLI_OPT_SHARE(0, "tolerance", "P", &o.plan.tolerance, 1e-6, 10),
-     .help = "load less where the map measured a loss of P at most",
-     .modes = CLI_USUAL, .needs = "calibration", .excludes = "exact strategy shape"},
+     .help = "lose P at most, by a map of the pack, or by loading\n"
+             "less as the calibration measured it",
+     .modes = CLI_USUAL, .excludes = "exact strategy shape"},
     {CLI_OPT_TEXT(0, "machines", "FILE", &o.machines),
      .help = "several that share out the experts, as moe-machines(5)",
-     .modes = CLI_USUAL, .excludes = "memory gpu-memory expert-memory device-profile calibration "
+     .modes = CLI_USUAL, .excludes = "memory gpu-memory expert-memory device-profile calibration tolerance "
      "output device"},
     {CLI_OPT_SHARE(0, "loss", "P", &o.loss, 0, 1), .shown = "the least",
      .help = "choose among MODEL=LOSS...: the fastest that loses P at most",

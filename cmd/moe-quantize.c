@@ -20,7 +20,8 @@
 #include "tune/inputs_seen.h"
 
 static struct {
-    const char *out, *map, *synthesize;
+    const char *out, *synthesize;
+    struct cli_texts maps; /* one for the bits of experts, several for several tolerances */
     struct moe_convert_options convert;
     uint32_t zstd_level;
     struct cli_texts texts;
@@ -101,7 +102,9 @@ static const struct cli_option options[] = {
      .excludes = "experts bits map zstd"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.convert.dense_bits, parse_dense), .shown = "8",
      .help = "bits of all other matrices", .modes = MAKES},
-    {CLI_OPT_TEXT(0, "map", "MAP", &o.map), .help = "bits of each expert, by moe-calibrate",
+    {CLI_OPT_TEXTS(0, "map", "MAP", &o.maps),
+     .help = "bits of each expert, by moe-calibrate; several: kept\n"
+             "for moe-run --tolerance",
      .modes = CLI_USUAL},
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.convert.method, cli_parse_method), .shown = "hqq",
      .word = cli_method_word, .help = "best, hqq, linear, rtn; gptq, with --text", .modes = MAKES},
@@ -159,6 +162,7 @@ static const struct cli_program program = {
             "moe-quantize --method best --bits 3 --text notes.txt OLMoE-1B-7B",
             "moe-quantize -o small.moe --experts 2 --zstd 9 both.moe",
             "moe-quantize -o mixed.moe --map map.yaml OLMoE-1B-7B", "moe-quantize --list mixed.moe",
+            "moe-quantize -o several.moe --map 1.yaml --map 5.yaml all.moe",
             "moe-quantize --synthesize config.json -o drawn.moe", NULL},
 };
 
@@ -301,7 +305,7 @@ static int take_dense_method(const struct moe_map *map, struct moe_err *err)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: its dense part was rounded by %s: --method %s --text FILE, or another "
                         "--method",
-                        o.map, method->name, method->name);
+                        o.maps.items[0], method->name, method->name);
     if (!cli_given("method") && method)
         o.convert.method = method;
     if (!cli_given("group") && method && !method->per_row)
@@ -315,8 +319,8 @@ static int take_map(struct moe_expert_map *out, struct moe_err *err)
 {
     struct moe_map *map = NULL;
     int status;
-    MOE_STEP(moe_map_read(&map, o.map, err));
-    MOE_STEP(moe_map_bits(out, map, o.map, err));
+    MOE_STEP(moe_map_read(&map, o.maps.items[0], err));
+    MOE_STEP(moe_map_bits(out, map, o.maps.items[0], err));
     if (!cli_given("experts"))
         o.convert.experts[0] = (struct moe_bits){0};
     if (!cli_given("dense") && map->choice.dense_bits > 0) {
@@ -330,15 +334,36 @@ out:
     return status;
 }
 
+/* Reads several maps, which the pack keeps beside all its variants. */
+static int read_maps(struct moe_map_file files[MOE_PACK_MAX_MAPS],
+                     struct moe_map *maps[MOE_PACK_MAX_MAPS], struct moe_err *err)
+{
+    if (o.maps.n > MOE_PACK_MAX_MAPS)
+        return moe_fail(err, MOE_ERR_USAGE, "at most %d maps", MOE_PACK_MAX_MAPS);
+    for (int i = 0; i < o.maps.n; i++) {
+        MOE_TRY(moe_map_read(&maps[i], o.maps.items[i], err));
+        files[i] = (struct moe_map_file){maps[i], o.maps.items[i]};
+    }
+    o.convert.maps = files;
+    o.convert.n_maps = (uint32_t)o.maps.n;
+    return MOE_OK;
+}
+
 static int convert(const char *source)
 {
     char name[MOE_SOURCE_NAME_BYTES + sizeof ".moe"];
     struct moe_convert_report report;
     struct moe_expert_map map = {0};
+    struct moe_map *maps[MOE_PACK_MAX_MAPS] = {0};
+    struct moe_map_file files[MOE_PACK_MAX_MAPS];
     struct moe_err err;
     bool checkpoint = moe_path_is_directory(source) || moe_gguf_is(source);
     if (!checkpoint && !o.out)
         return say_not_a_checkpoint(source);
+    if (o.maps.n > 1 && (checkpoint || cli_given("experts") || cli_given("bits")))
+        return cli_misuse(
+            "several maps go into a copy of a pack, with all of its bits: moe-quantize "
+            "--experts 8,4,2 makes one");
     if (!o.out) {
         moe_convert_source_name(source, name);
         strcat(name, ".moe");
@@ -346,7 +371,7 @@ static int convert(const char *source)
     }
     /* A quantized checkpoint keeps what no option changes; so does a pack. */
     o.convert.own_experts =
-        !cli_given("experts") && !cli_given("bits") && !cli_given("target") && !o.map;
+        !cli_given("experts") && !cli_given("bits") && !cli_given("target") && o.maps.n != 1;
     o.convert.own_dense = !cli_given("dense") && !cli_given("target");
     if (cli_given("target") && !cli_given("dense"))
         o.convert.dense_bits = 0;
@@ -367,7 +392,9 @@ static int convert(const char *source)
                                               .progress = cli_progress(),
                                               .left_out = &left_out};
     struct moe_buf note = {0};
-    int status = o.map ? take_map(&map, &err) : MOE_OK;
+    int status = o.maps.n > 1    ? read_maps(files, maps, &err)
+                 : o.maps.n == 1 ? take_map(&map, &err)
+                                 : MOE_OK;
     if (status == MOE_OK)
         status = o.texts.n > 0 ? moe_convert_error_aware(source, checkpoint, o.out, &o.convert,
                                                          &inputs, &report, &note, &err)
@@ -375,6 +402,8 @@ static int convert(const char *source)
                                : moe_convert_pack(source, o.out, &o.convert, &report, &err);
     cli_progress_done();
     free(map.bits);
+    for (int i = 0; i < MOE_PACK_MAX_MAPS; i++)
+        moe_map_free(maps[i]);
     if (status == MOE_OK)
         offline_note_left_out(&left_out, "at most 32768 are taken, evenly from all windows, and "
                                          "--max-windows of each document");
@@ -434,9 +463,9 @@ int main(int argc, char **argv)
         return status;
     if (o.synthesize)
         return cli_finish(synthesize());
-    if (cli_given("bits") && (cli_given("experts") || o.map))
+    if (cli_given("bits") && (cli_given("experts") || o.maps.n))
         return cli_misuse("--bits chooses the bits of each expert; leave out %s",
-                          o.map ? "--map" : "--experts");
+                          o.maps.n ? "--map" : "--experts");
     for (int i = 0; i < 2; i++) {
         static const char *const shared[] = {"bits", "target"};
         if (cli_given(shared[i]) && !o.convert.method->trellis)

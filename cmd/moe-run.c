@@ -237,6 +237,8 @@ static int open_run(struct run *r, struct moe_err *err)
         return status;
     r->session = r->engine->session;
     r->model = r->engine->model;
+    if (opt.engine.tolerance > 0)
+        strategy_note_map(r->model->pack, opt.engine.tolerance);
     if (r->model->config.top_k != r->engine->own_top_k)
         cli_note("%s: its tokens choose %u experts where %s has %u: as many as in the trace are "
                  "computed",

@@ -91,6 +91,8 @@ static const struct cli_option options[] = {
      .help = "what the cache learns, kept from run to run", .excludes = "coe"},
     {CLI_OPT_FLAG(0, "exact", &serve_opt.strategy.exact),
      .help = "refuse what may change results (no default does)"},
+    {CLI_OPT_SHARE(0, "tolerance", "P", &serve_opt.server.engine.tolerance, 1e-6, 10),
+     .help = "lose P at most, where packs have maps for that", .excludes = "exact"},
     {CLI_OPT_CUSTOM(0, "device", "WHAT", &serve_opt.strategy.device, strategy_device),
      .word = strategy_device_word,
      .shown = "cpu", .help = "cpu, cuda[:N] or auto"},

@@ -6,9 +6,30 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "pack/pack.h"
 #include "sched/exactness.h"
+#include "show/show.h"
 
 const char *const drafters[] = {"none", "ngram", "mtp", NULL};
+
+void strategy_note_map(const struct moe_pack *pack, double tolerance)
+{
+    const uint32_t i = moe_pack_map_taken(pack);
+    struct moe_buf text = {0};
+    if (i == UINT32_MAX && moe_pack_map_at(pack, 0).tolerance > 100 * tolerance)
+        cli_note(
+            "--tolerance %g%%: the pack's first map is for %g%%, so experts stay at their best "
+            "precision",
+            100 * tolerance, moe_pack_map_at(pack, 0).tolerance);
+    else if (i == UINT32_MAX)
+        cli_note("--tolerance %g%%: all experts fit at their best precision", 100 * tolerance);
+    else
+        moe_show_pack_map(pack, i, &text);
+    moe_buf_u8(&text, 0);
+    if (text.size > 1 && !text.failed)
+        cli_note("%s", (const char *)text.data);
+    moe_buf_release(&text);
+}
 
 /* ---- Options ---- */
 

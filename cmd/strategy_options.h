@@ -50,6 +50,9 @@ const char *strategy_word(int i);
 int strategy_options_apply(const struct strategy_options *o, struct moe_strategy *out,
                            bool *automatic, struct moe_err *err);
 
+/* Says which of the pack's maps --tolerance took. */
+void strategy_note_map(const struct moe_pack *pack, double tolerance);
+
 /* True for --strategy help: strategy_print_help lists strategies and parts on stdout. */
 bool strategy_wants_help(const struct strategy_options *o);
 void strategy_print_help(void);

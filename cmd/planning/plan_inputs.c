@@ -397,6 +397,7 @@ static struct moe_engine_options engine_options(const struct plan_options *o,
                                                   : 1,
         .gpu_memory_bytes = o->gpu_memory,
         .expert_memory_bytes = o->expert_memory,
+        .tolerance = o->calibration ? 0 : o->tolerance,
         .exact = o->strategy.exact,
         .kv_beside = true,
         .reserve_kv = o->reserve_kv,
@@ -455,6 +456,8 @@ static int open_pack(struct plan_inputs *in, struct moe_err *err)
         struct moe_engine_options eo = engine_options(o, b);
         eo.follows = follows ? moe_trace_shape(follows) : NULL;
         eo.follows_name = o->trace;
+        if (b > 0) /* the same map */
+            eo.of_fingerprint = moe_pack_fingerprint(moe_pack_fit_model(in->packs[0])->pack);
         status = moe_pack_fit_open(&in->packs[b], o->pack, &eo, err);
         if (status == MOE_OK)
             in->fitters[b] = moe_pack_fit_fitter(in->packs[b]);
@@ -468,6 +471,8 @@ static int open_pack(struct plan_inputs *in, struct moe_err *err)
     in->fingerprint = moe_pack_fingerprint(model->pack);
     in->source_fingerprint = moe_pack_source_fingerprint(model->pack);
     in->drawn = moe_pack_synthesized(model->pack).is;
+    if (o->tolerance > 0 && !o->calibration)
+        strategy_note_map(model->pack, o->tolerance);
     if (in->drawn)
         cli_detail("%s: its weights were drawn (moe-quantize --synthesize)", o->pack);
     status = check_experts(in, err);

@@ -28,7 +28,8 @@ struct plan_options {
     int draft;   /* enum drafter: what answers will be drafted by */
     bool on_cpu; /* the processor was named: no accelerator of a profile */
     double link_rate, layer_seconds, load_seconds;
-    double tolerance; /* share that ways to load less may lose; 0: none is sought */
+    double tolerance; /* share that may be lost, by ways to load less where there is a calibration,
+                         else by one of the pack's maps; 0: nothing */
     struct strategy_options strategy;
     struct moe_strategy wanted; /* as these options say it; without a name: auto */
 };

@@ -26,10 +26,11 @@ static void note_findings(const struct plan_inputs *in, const struct moe_strateg
     }
 }
 
-/* A tolerance is about what the map measured of loading less. */
+/* With a map given, a tolerance is about what that measured of loading less; without, about the
+ * pack's maps. */
 static int check_tolerance(const struct plan_options *o, bool automatic, struct moe_err *err)
 {
-    if (o->tolerance <= 0)
+    if (o->tolerance <= 0 || !o->calibration)
         return MOE_OK;
     if (!automatic)
         return moe_fail(err, MOE_ERR_USAGE,
@@ -51,7 +52,7 @@ static void note_exact(const struct plan_options *o, const struct moe_plan *plan
     char text[32];
     for (uint32_t c = 0; c < plan->n_pools; c++)
         cache += plan->pools[c].n_cache * plan->pools[c].slot_bytes;
-    if (o->tolerance <= 0 || plan->n_losses || plan->strategy.resident)
+    if (o->tolerance <= 0 || !map || plan->n_losses || plan->strategy.resident)
         return;
     for (uint32_t i = 0; i < map->n_savings; i++)
         moe_buf_printf(&sizes, "%s%s", i ? ", " : "",

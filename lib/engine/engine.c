@@ -249,6 +249,7 @@ static int open_model(struct moe_engine *e, const char *path, const struct moe_e
     MOE_TRY(moe_model_open_image(&e->model, path, o->image, err));
     if (!o->measures)
         MOE_TRY(moe_pack_check_meant(e->model->pack, err));
+    MOE_TRY(moe_engine_take_map(e->model, o, err));
     if (o->ahead)
         MOE_TRY(moe_engine_take_ahead(e->model, o, o->device.cuda, err));
     e->own_top_k = e->model->config.top_k;

@@ -79,6 +79,12 @@ struct moe_engine_options {
     bool exact;                              /* refuse what may change results */
     const struct moe_statistics *statistics; /* of the model; borrowed while the engine is open;
                                                 NULL: none */
+    /* Of a pack with maps for several tolerances (moe_pack_map_at): the share that may be lost, and
+     * the map is taken that loses least of those with which all experts fit, else the one of the
+     * largest tolerance within; 0: none. A plan takes the map that it was made with; so does
+     * of_fingerprint, the fingerprint of a pack with its map; 0: not known. */
+    double tolerance;
+    uint64_t of_fingerprint;
     const char *low_variant; /* name of the lower precision; NULL: the pack's last */
     uint32_t staging;        /* slots for prefetched experts; 0: top_k */
     struct moe_device_choice device;

@@ -926,6 +926,71 @@ int moe_memory_of(struct moe_memory *out, const struct moe_model *model, struct 
     return memory_of(out, model, gpu, options, false, err);
 }
 
+/* ---- Maps for several tolerances ---- */
+
+/* Sizes depend on there being a GPU, and on the bytes that are named of it; nothing is asked of it.
+ * So one that is only described, here or on another machine, is any address. */
+static struct moe_gpu *described_gpu(const struct moe_engine_options *o)
+{
+    static uint64_t stand_in;
+    return o->device.cuda ? (struct moe_gpu *)&stand_in : NULL;
+}
+
+/* The most bytes of experts with which all of them fit beside everything else; 0: not known. */
+static int room_for_experts(uint64_t *room, const struct moe_model *model,
+                            const struct moe_engine_options *options, struct moe_err *err)
+{
+    struct moe_engine_options o = *options;
+    struct moe_memory *m = moe_alloc(1, sizeof *m, err);
+    struct moe_err why;
+    *room = 0;
+    if (!m)
+        return MOE_ERR_MEMORY;
+    moe_strategy_find("resident", &o.strategy);
+    int status = moe_memory_of(m, model, described_gpu(&o), &o, &why);
+    const struct moe_plan_memory *slots = o.device.cuda ? &m->budget.gpu : &m->budget.host;
+    const uint64_t beside = slots->floor - m->budget.all;
+    if ((status == MOE_OK || status == MOE_ERR_LIMIT) && slots->total > beside)
+        *room = slots->total - beside;
+    if (o.expert_memory_bytes && o.expert_memory_bytes < *room)
+        *room = o.expert_memory_bytes;
+    free(m);
+    return MOE_OK;
+}
+
+int moe_engine_take_map(struct moe_model *model, const struct moe_engine_options *o,
+                        struct moe_err *err)
+{
+    const uint32_t n = moe_pack_n_maps(model->pack);
+    const uint64_t fingerprint = o->plan ? o->plan->pack_fingerprint : o->of_fingerprint;
+    uint32_t within = 0, i = 0;
+    uint64_t room = 0;
+    if (o->tolerance > 0 && n == 0 && !o->shares)
+        return moe_fail(
+            err, MOE_ERR_USAGE,
+            "%s: has no maps for tolerances; moe-calibrate makes maps, and moe-quantize "
+            "--map A --map B a pack with them",
+            moe_pack_path(model->pack));
+    for (; fingerprint && i < n; i++)
+        if (moe_pack_map_fingerprint(model->pack, i) == fingerprint) {
+            moe_pack_take_map(model->pack, i);
+            return MOE_OK;
+        }
+    while (within < n && !fingerprint &&
+           moe_pack_map_at(model->pack, within).tolerance <= 100 * o->tolerance * (1 + 1e-9))
+        within++;
+    if (within == 0)
+        return MOE_OK;
+    if (!o->shares && !o->ranks)
+        MOE_TRY(room_for_experts(&room, model, o, err));
+    if (moe_pack_map_bytes(model->pack, UINT32_MAX) <= room)
+        return MOE_OK;
+    for (i = 0; i + 1 < within && moe_pack_map_bytes(model->pack, i) > room;)
+        i++;
+    moe_pack_take_map(model->pack, i);
+    return MOE_OK;
+}
+
 /* ---- A budget shared by several models ---- */
 
 #define ALL_THERE_IS (UINT64_MAX / 4) /* bytes: more than any machine has */
@@ -1027,7 +1092,9 @@ int moe_needs_of(struct moe_needs *out, const char *path, const struct moe_engin
     o.shares = true;
     o.program_bytes = 0;
     MOE_TRY(moe_model_open_directory(&model, path, err));
-    int status = options->ahead ? moe_engine_take_ahead(model, options, gpu != NULL, err) : MOE_OK;
+    int status = moe_engine_take_map(model, &o, err);
+    if (status == MOE_OK && options->ahead)
+        status = moe_engine_take_ahead(model, options, gpu != NULL, err);
     out->config = model->config;
     out->sampling = model->sampling;
     out->file_bytes = moe_pack_file_bytes(model->pack);
@@ -1171,6 +1238,7 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
     f->options.follows = NULL; /* borrowed while opening */
     int status;
     MOE_STEP(moe_model_open_directory(&f->model, path, err));
+    MOE_STEP(moe_engine_take_map(f->model, options, err));
     struct moe_err other; /* a trace of another model may show the manner of one */
     if (options->follows)
         moe_engine_take_trace(f->model, options, &other);
@@ -1195,14 +1263,6 @@ void moe_pack_fit_close(struct moe_pack_fit *f)
     moe_inventory_release(&f->inventory);
     moe_model_close(f->model);
     free(f);
-}
-
-/* Sizes depend on there being a GPU, and on the bytes that are named of it; nothing is asked of it.
- * So one that is only described, here or on another machine, is any address. */
-static struct moe_gpu *described_gpu(const struct moe_engine_options *o)
-{
-    static uint64_t stand_in;
-    return o->device.cuda ? (struct moe_gpu *)&stand_in : NULL;
 }
 
 static int fit_pack(void *ctx, const struct moe_strategy *wanted, const struct moe_fit_room *room,

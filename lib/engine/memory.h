@@ -55,6 +55,11 @@ struct moe_memory {
 int moe_memory_of(struct moe_memory *out, const struct moe_model *model, struct moe_gpu *gpu,
                   const struct moe_engine_options *options, struct moe_err *err);
 
+/* Takes the map that options->tolerance, or a plan, asks for (engine.h). Once the directory is
+ * open, before anything is computed of it. */
+int moe_engine_take_map(struct moe_model *model, const struct moe_engine_options *options,
+                        struct moe_err *err);
+
 /* What a process takes before a model's directory is open: code, libraries, the first of its heap.
  * for_gpu: a program built with CUDA, whatever this one is. */
 uint64_t moe_program_bytes(bool for_gpu);

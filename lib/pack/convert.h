@@ -32,6 +32,12 @@ struct moe_matrix_name {
     uint32_t expert;
 };
 
+/* A map and the file it was read from, for errors; borrowed. */
+struct moe_map_file {
+    const struct moe_map *map;
+    const char *path;
+};
+
 /* The inputs of matrices, for error-aware rounding (quant/gptq.h). */
 struct moe_convert_inputs {
     void *ctx;
@@ -72,6 +78,8 @@ struct moe_convert_options {
     uint32_t group;
     int zstd_level;                          /* 0: none */
     const struct moe_expert_map *map;        /* NULL: none, or when re-packing the pack's own */
+    const struct moe_map_file *maps;         /* of a pack whose variants all stay: for several */
+    uint32_t n_maps;                         /* tolerances, in any order */
     const struct moe_convert_inputs *inputs; /* for error-aware rounding of packs; or NULL */
     /*
      * Long conversions of packs. `keeps`: experts that are rounded go into a file beside the pack,

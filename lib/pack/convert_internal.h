@@ -239,6 +239,10 @@ int convert_map_of_pack(struct moe_expert_map *out, const struct moe_pack *pack,
 /* MOE_ERR_FORMAT when options->map is not for a model with these experts; layers: [c->n_layers]. */
 int convert_check_map(const struct converter *c, uint32_t n_experts,
                       const struct moe_layer_desc *layers, struct moe_err *err);
+/* Maps of a pack that has all of their variants, as its section of them. MOE_ERR_FORMAT: one is of
+ * another model, lacks a choice or names other variants; MOE_ERR_USAGE: they do not go together. */
+int convert_maps(struct moe_buf *out, const struct moe_map_file *maps, uint32_t n,
+                 const struct moe_pack *pack, struct moe_err *err);
 /* MOE_ERR_FORMAT when options->map was made for a model with another fingerprint. */
 int convert_check_map_source(const struct converter *c, uint64_t source_fingerprint,
                              struct moe_err *err);

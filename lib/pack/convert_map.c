@@ -1,6 +1,9 @@
-/* The map of a conversion: the bits that each expert gets, and checks that it is for this model. */
+/* The map of a conversion: the bits that each expert gets, and checks that it is for this model;
+ * and maps for several tolerances, which leave the choice to whoever opens the pack. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/bytes.h"
 #include "base/hash.h"
@@ -119,6 +122,104 @@ int convert_check_map_source(const struct converter *c, uint64_t source_fingerpr
                     "%s: made for another model (source %016" PRIx64 "), not for %s (%016" PRIx64
                     "); make a map for this one with moe-calibrate",
                     map->name, map->source_fingerprint, c->source_path, source_fingerprint);
+}
+
+/* ---- Maps for several tolerances ---- */
+
+/* The number of the pack's variant that the map's is; MOE_PACK_NO_VARIANT: it has none of that
+ * name. */
+static uint8_t variant_of(const struct moe_pack *pack, const char *name)
+{
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
+        if (strcmp(moe_pack_variant_at(pack, v)->name, name) == 0)
+            return (uint8_t)v;
+    return MOE_PACK_NO_VARIANT;
+}
+
+static int check_one_of_several(const struct moe_map_file *f, const struct moe_map *first,
+                                const struct moe_pack *pack, struct moe_err *err)
+{
+    const struct moe_map *map = f->map;
+    if (!map->choice.there)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: has importances but no choice of variants; choose first "
+                        "(moe-calibrate --tolerance)",
+                        f->path);
+    if (map->source_fingerprint != moe_pack_source_fingerprint(pack) ||
+        map->n_experts != moe_pack_n_experts(pack) ||
+        map->model_layer[map->n_layers - 1] >= moe_pack_n_layers(pack))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: a map of another model than %s", f->path,
+                        moe_pack_path(pack));
+    if (map->choice.dense_bits != map->pack_dense_bits)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: gives the dense part %" PRIu32 " bits, which is there only once for "
+                        "several maps (moe-calibrate without --dense)",
+                        f->path, map->choice.dense_bits);
+    if (map->metric != first->metric || map->judge != first->judge)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: its tolerance is in another unit than the others'",
+                        f->path);
+    return MOE_OK;
+}
+
+static int compare_maps(const void *a, const void *b)
+{
+    const struct moe_pack_map *x = a, *y = b;
+    return (x->tolerance > y->tolerance) - (x->tolerance < y->tolerance);
+}
+
+/* Fills a map's variants, which are MOE_PACK_NO_VARIANT. */
+static int translate(uint8_t *to, const struct moe_map_file *f, const struct moe_pack *pack,
+                     struct moe_err *err)
+{
+    const struct moe_map *map = f->map;
+    for (uint32_t layer = 0; layer < map->n_layers; layer++)
+        for (uint32_t e = 0; e < map->n_experts; e++) {
+            const char *name =
+                map->variants[map->choice.variant[(uint64_t)layer * map->n_experts + e]];
+            const uint8_t v = variant_of(pack, name);
+            if (v == MOE_PACK_NO_VARIANT ||
+                !moe_pack_expert(pack, map->model_layer[layer], e, v)->present)
+                return moe_fail(err, MOE_ERR_FORMAT,
+                                "%s: chooses %s bits for layer %" PRIu32 " expert %" PRIu32
+                                ", which %s does not have",
+                                f->path, name, map->model_layer[layer], e, moe_pack_path(pack));
+            to[(uint64_t)map->model_layer[layer] * map->n_experts + e] = v;
+        }
+    return MOE_OK;
+}
+
+int convert_maps(struct moe_buf *out, const struct moe_map_file *maps, uint32_t n,
+                 const struct moe_pack *pack, struct moe_err *err)
+{
+    struct moe_pack_map made[MOE_PACK_MAX_MAPS];
+    const uint32_t n_layers = moe_pack_n_layers(pack), n_experts = moe_pack_n_experts(pack);
+    const uint64_t each = (uint64_t)n_layers * n_experts;
+    if (n > MOE_PACK_MAX_MAPS)
+        return moe_fail(err, MOE_ERR_USAGE, "%" PRIu32 " maps; a pack has at most %d", n,
+                        MOE_PACK_MAX_MAPS);
+    uint8_t *variants = moe_alloc(n, each, err);
+    int status;
+    MOE_STEP(variants ? MOE_OK : MOE_ERR_MEMORY);
+    memset(variants, MOE_PACK_NO_VARIANT, n * each);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct moe_map *map = maps[i].map;
+        MOE_STEP(check_one_of_several(&maps[i], maps[0].map, pack, err));
+        MOE_STEP(translate(variants + i * each, &maps[i], pack, err));
+        made[i] = (struct moe_pack_map){.tolerance = map->tolerance,
+                                        .loss = moe_map_loss(map, &map->choice.loss),
+                                        .checked = map->choice.check.tokens > 0,
+                                        .check = moe_map_loss(map, &map->choice.check),
+                                        .variants = variants + i * each};
+    }
+    qsort(made, n, sizeof made[0], compare_maps);
+    for (uint32_t i = 1; i < n; i++)
+        if (made[i].tolerance == made[i - 1].tolerance)
+            MOE_STEP(
+                moe_fail(err, MOE_ERR_USAGE, "two maps for a tolerance of %g", made[i].tolerance));
+    moe_pack_put_maps(out, made, n, n_layers, n_experts);
+out:
+    free(variants);
+    return status;
 }
 
 /* ---- Bits that a map asks for ---- */

@@ -559,6 +559,25 @@ static int put_model(struct converter *c, const struct repack *r, struct moe_err
     return status;
 }
 
+/* The maps that are given, else the pack's own where all of its variants stay. */
+static int put_maps(struct converter *c, const struct repack *r, struct moe_err *err)
+{
+    struct moe_buf made = {0};
+    uint64_t n;
+    const uint8_t *own = moe_pack_section(r->pack, MOE_PACK_MAPS, &n);
+    int status = MOE_OK;
+    if (c->options->n_maps)
+        status = convert_maps(&made, c->options->maps, c->options->n_maps, r->pack, err);
+    else if (c->options->n_experts == 0 && (!c->options->no_ahead || !moe_pack_n_ahead(r->pack)))
+        moe_buf_append(&made, own, n);
+    if (status == MOE_OK)
+        status = made.failed
+                     ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", c->out_path)
+                     : moe_pack_put_section(c->writer, MOE_PACK_MAPS, made.data, made.size, err);
+    moe_buf_release(&made);
+    return status;
+}
+
 static int copy_sections(struct converter *c, const struct repack *r, struct moe_err *err)
 {
     static const enum moe_pack_section ids[] = {MOE_PACK_TOKENIZER, MOE_PACK_CHAT,
@@ -569,7 +588,7 @@ static int copy_sections(struct converter *c, const struct repack *r, struct moe
         const uint8_t *data = moe_pack_section(r->pack, ids[i], &n);
         MOE_TRY(moe_pack_put_section(c->writer, ids[i], data, n, err));
     }
-    return MOE_OK;
+    return put_maps(c, r, err);
 }
 
 /* Re-packing experts: each is copied, or quantized from its most precise stored form. */

@@ -756,7 +756,12 @@ int moe_pack_open_image(struct moe_pack **out, const char *path, const struct mo
         return status;
     }
     int fd = moe_file_open(path, &n, err);
-    return fd < 0 ? fd : pack_open_file(out, path, fd, n, image, err);
+    int status = fd < 0 ? fd : pack_open_file(out, path, fd, n, image, err);
+    if (status == MOE_OK && (status = pack_check_maps(*out, err)) != MOE_OK) {
+        moe_pack_close(*out);
+        *out = NULL;
+    }
+    return status;
 }
 
 /* ---- Images ---- */

@@ -164,8 +164,10 @@ uint64_t moe_pack_source_fingerprint(const struct moe_pack *pack)
 const uint8_t *moe_pack_section(const struct moe_pack *pack, enum moe_pack_section id, uint64_t *n)
 {
     static const uint8_t nothing[1];
-    uint32_t i = pack_section_id(id) - 1; /* opening made sure that entry i is id i + 1 */
-    *n = i < pack_n_known(pack) ? pack->table[i].bytes : 0;
+    uint32_t i = pack_section_id(id) - 1; /* opening made sure that entry i is id i + 1, */
+    while (i >= PACK_N_IDS && (i >= pack->n_sections || pack->table[i].id > pack_section_id(id)))
+        i--; /* or of those that may lack a later one */
+    *n = pack->table[i].id == pack_section_id(id) ? pack->table[i].bytes : 0;
     return *n ? pack->sections[i] : nothing;
 }
 
@@ -637,6 +639,7 @@ uint64_t pack_section_max(uint32_t id)
         [PACK_ID_VARIANTS] = 16 + MOE_MAX_VARIANTS * PACK_VARIANT_BYTES,
         [PACK_ID_CLASSES] = 8 + (uint64_t)MOE_PACK_MAX_CLASSES * CLASS_BYTES_MAX,
         [PACK_ID_SAMPLING] = 1 << 20,  /* a hundred bytes */
+        [PACK_ID_MAPS] = 32 << 20,     /* a byte for each expert and map */
         [PACK_ID_EXPERTS] = 128 << 20, /* 10 MiB: 61 layers of 384 experts in four variants */
     };
     return id < sizeof max / sizeof max[0] ? max[id] : 0;

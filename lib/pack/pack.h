@@ -43,6 +43,7 @@ enum moe_pack_section {
     MOE_PACK_PROVENANCE, /* JSON text: how the pack was made (tool, options, source), for --list */
     MOE_PACK_SAMPLING,   /* JSON text: how the model's makers draw tokens (model/sampling.h); empty
                             where they do not say */
+    MOE_PACK_MAPS,       /* maps for several tolerances (moe_pack_map_at); empty: none */
     MOE_PACK_N_SECTIONS
 };
 
@@ -185,6 +186,40 @@ bool moe_pack_layer_has_experts(const struct moe_pack *pack, uint32_t layer);
 /* Other processes have the experts whose owner is not `self`: they are not present any more.
  * owners: [layers that have experts, in their order][n_experts]. */
 void moe_pack_keep_own(struct moe_pack *pack, const uint8_t *owners, uint8_t self);
+
+/* ---- Maps (pack_maps.c) ----
+ * A pack that has experts at several precisions may say which one each deserves under a tolerance,
+ * for several tolerances: EdgeMoE chooses among such models at start (III-A).
+ */
+
+enum { MOE_PACK_MAX_MAPS = 16, MOE_PACK_NO_VARIANT = 255 };
+
+struct moe_pack_map {
+    double tolerance, loss; /* what was tolerated, what the map lost on the texts it was made of; in
+                               percent of the nats, or in points of `unit` */
+    bool checked;
+    double check;            /* on other texts, where it was checked */
+    const uint8_t *variants; /* [layers][experts], the variant of each; MOE_PACK_NO_VARIANT where
+                                there is none; borrowed */
+};
+
+uint32_t moe_pack_n_maps(const struct moe_pack *pack);
+/* Of the i-th, of rising tolerance. */
+struct moe_pack_map moe_pack_map_at(const struct moe_pack *pack, uint32_t i);
+/* What its experts take in memory, all of them; with i = UINT32_MAX those at their best variant,
+ * which is the map's once one was taken. */
+uint64_t moe_pack_map_bytes(const struct moe_pack *pack, uint32_t i);
+/* The fingerprint of the pack with the map taken. */
+uint64_t moe_pack_map_fingerprint(const struct moe_pack *pack, uint32_t i);
+/* From now on the pack has the variant "map", each expert as the map says, and behind it the last
+ * of its variants, and no other: as if it had been made so. Before anything else is asked of its
+ * experts. */
+void moe_pack_take_map(struct moe_pack *pack, uint32_t i);
+/* The one that was taken; UINT32_MAX: none. */
+uint32_t moe_pack_map_taken(const struct moe_pack *pack);
+/* Appends the section's bytes; maps: of rising tolerance, their variants [n_layers][n_experts]. */
+void moe_pack_put_maps(struct moe_buf *out, const struct moe_pack_map *maps, uint32_t n,
+                       uint32_t n_layers, uint32_t n_experts);
 
 /* What the provenance says of weights that are no model's but were drawn (pack/synthesize.h). */
 struct moe_pack_synthesized {

@@ -22,7 +22,8 @@ enum {
     PACK_ID_EXPERTS,
     PACK_N_IDS = PACK_ID_EXPERTS, /* every pack has each of these once */
     PACK_ID_SAMPLING,             /* a pack may have these, too */
-    PACK_N_KNOWN = PACK_ID_SAMPLING,
+    PACK_ID_MAPS,
+    PACK_N_KNOWN = PACK_ID_MAPS,
 };
 
 enum {
@@ -93,6 +94,7 @@ struct moe_pack {
     uint32_t n_classes;
     struct pack_expert *experts;
     uint32_t n_stored; /* experts in the table, over all layers and variants */
+    uint32_t taken;    /* the map that was taken, counted from 1; 0: none */
 };
 
 /* Something that occupies bytes of the file. */
@@ -106,14 +108,17 @@ struct pack_piece {
 /* The id of an opaque section. */
 static inline uint32_t pack_section_id(enum moe_pack_section section)
 {
-    return section < MOE_PACK_SAMPLING ? (uint32_t)section + 1 : PACK_ID_SAMPLING;
+    return section < MOE_PACK_SAMPLING ? (uint32_t)section + 1
+                                       : PACK_ID_SAMPLING + (uint32_t)(section - MOE_PACK_SAMPLING);
 }
 
 /* How many of the pack's sections, the first, have known ids. */
 static inline uint32_t pack_n_known(const struct moe_pack *pack)
 {
-    bool more = pack->n_sections > PACK_N_IDS && pack->table[PACK_N_IDS].id == PACK_ID_SAMPLING;
-    return PACK_N_IDS + more;
+    uint32_t n = PACK_N_IDS;
+    while (n < pack->n_sections && pack->table[n].id <= PACK_N_KNOWN)
+        n++;
+    return n;
 }
 
 /* Opens the pack in a file that is open already; takes the descriptor. path begins error texts. */
@@ -129,6 +134,8 @@ int pack_end_directory(struct moe_pack_writer *w, int *fd, uint64_t *file_bytes,
 
 /* The tables, from sections that have been read. */
 int pack_parse_tables(struct moe_pack *pack, struct moe_err *err);
+/* What pack_maps.c makes sure of in the section of maps. */
+int pack_check_maps(const struct moe_pack *pack, struct moe_err *err);
 /* MOE_ERR_FORMAT, "PATH: WHAT (file damaged)". */
 int pack_damaged(const struct moe_pack *pack, struct moe_err *err, const char *what);
 bool pack_all_zero(const uint8_t *p, uint64_t n);

@@ -483,10 +483,11 @@ static int check_unique(struct moe_pack_writer *w, struct moe_err *err)
     return status;
 }
 
-/* Without the optional one where that is empty. */
+/* Without optional ones that are empty. */
 static uint32_t n_sections(const struct moe_pack_writer *w)
 {
-    return w->sections[MOE_PACK_SAMPLING].size ? PACK_N_KNOWN : PACK_N_IDS;
+    return PACK_N_IDS + (w->sections[MOE_PACK_SAMPLING].size > 0) +
+           (w->sections[MOE_PACK_MAPS].size > 0);
 }
 
 static int write_directory(struct moe_pack_writer *w, uint8_t *header, struct moe_err *err)
@@ -502,8 +503,11 @@ static int write_directory(struct moe_pack_writer *w, uint8_t *header, struct mo
     for (int i = 0; i < MOE_PACK_N_SECTIONS; i++)
         contents[pack_section_id((enum moe_pack_section)i)] = &w->sections[i];
     int status = MOE_OK;
-    for (uint32_t id = 1; id <= n_sections(w) && status == MOE_OK; id++) {
+    uint8_t *entry = header + PACK_TABLE_AT;
+    for (uint32_t id = 1; id <= PACK_N_KNOWN && status == MOE_OK; id++) {
         const struct moe_buf *b = contents[id];
+        if (id > PACK_N_IDS && b->size == 0)
+            continue;
         if (b->failed)
             status =
                 moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory: the directory", w->file.path);
@@ -511,11 +515,11 @@ static int write_directory(struct moe_pack_writer *w, uint8_t *header, struct mo
             status = moe_fail(err, MOE_ERR_LIMIT,
                               "%s: a section would have %" PRIu64 " bytes, more than %" PRIu64,
                               w->file.path, b->size, pack_section_max(id));
-        uint8_t *entry = header + PACK_TABLE_AT + (id - 1) * PACK_SECTION_ENTRY_BYTES;
         moe_put_u32(entry, id);
         moe_put_u64(entry + 8, b->size ? w->at : 0);
         moe_put_u64(entry + 16, b->size);
         moe_put_u64(entry + 24, moe_hash64(b->data ? b->data : header, b->size));
+        entry += PACK_SECTION_ENTRY_BYTES;
         if (status == MOE_OK)
             status = pack_write_padded(w, b->data, b->size, err);
     }

@@ -176,6 +176,7 @@ static int check_costs(struct moe_record_reader *r, struct moe_yaml_node *root, 
 static const struct moe_member processor_members[] = {
     NAME(moe_coe_processor, "name", name),
     BYTES(MOE_IF_SET, moe_coe_processor, "memory_bytes", memory_bytes, 0),
+    BYTES(MOE_IF_SET, moe_coe_processor, "executor_bytes", executor_bytes, 0),
     THREADS(moe_coe_processor),
 };
 static const struct moe_member kind_members[] = {

@@ -26,7 +26,9 @@ enum {
 struct moe_coe_processor {
     char name[16];         /* "cpu", "cuda" */
     uint64_t memory_bytes; /* its own; 0: it shares the host's */
-    uint32_t threads;      /* 0: not divided, executors compute in turn */
+    uint64_t
+        executor_bytes; /* of it, that each executor takes for itself: a context, a framework */
+    uint32_t threads;   /* 0: not divided, executors compute in turn */
 };
 
 struct moe_coe_kind {

@@ -18,7 +18,8 @@ static bool runs_on(const struct moe_coe_experts *all, uint32_t expert, uint32_t
 
 /* A processor's part of the machine's memory, and what its experts need of it. */
 struct moe_coe_share {
-    uint64_t bytes;   /* of memory for all its executors */
+    uint64_t bytes;   /* of memory for experts and batches of all its executors */
+    uint64_t beside;  /* ... that these take for themselves */
     uint64_t largest; /* its largest expert */
     uint64_t request; /* the most a request takes */
     uint64_t batch;   /* ... and the largest batch */
@@ -48,6 +49,7 @@ static void coe_shares_set(struct moe_coe_shares *m, uint32_t on,
     *s = (struct moe_coe_share){.executors = plan};
     if (!plan)
         return;
+    s->beside = plan->number * m->costs->processors[on].executor_bytes;
     moe_coe_costs_teams(m->costs, on, plan->number, &plan->threads, &at_a_time);
     moe_coe_costs_table(m->costs, on, plan->threads, table);
     for (uint32_t i = 0; i < m->all->n; i++) {
@@ -115,10 +117,11 @@ static uint64_t own_bytes(const struct moe_coe_shares *s, uint32_t on)
     return own && s->device_bytes ? s->device_bytes : own;
 }
 
-/* Two experts, one computing while the next is loaded, and a request, for each executor. */
+/* Two experts, one computing while the next is loaded, and a request, for each executor, beside
+ * what it takes for itself. */
 static uint64_t least_bytes(const struct moe_coe_share *s)
 {
-    return s->executors->number * (2 * s->largest + s->request);
+    return s->executors->number * (2 * s->largest + s->request) + s->beside;
 }
 
 /* Divides the memory among processors with executors. A processor gets its own memory whole;
@@ -150,6 +153,8 @@ static void coe_shares_divide(struct moe_coe_shares *m, uint64_t *tier, uint64_t
         left -= s->bytes < left ? s->bytes : left;
     }
     *tier = apart ? left : 0;
+    for (uint32_t on = 0; on < m->costs->n_processors; on++)
+        m->of[on].bytes -= m->of[on].beside < m->of[on].bytes ? m->of[on].beside : m->of[on].bytes;
 }
 
 /* Divides a processor's memory between experts and batches: `expert_bytes` for experts, at least

@@ -152,6 +152,8 @@ const char *moe_show_variant_bits(const struct moe_pack *pack, uint32_t variant)
 void moe_show_pack_line(const struct moe_pack_summary *s, struct moe_buf *out);
 /* Appends a table of several lines; `tensors`: with every tensor. */
 void moe_show_pack(const struct moe_pack_summary *s, bool tensors, struct moe_buf *out);
+/* Appends what the i-th of the pack's maps takes and loses; or, once one was taken, that. */
+void moe_show_pack_map(const struct moe_pack *pack, uint32_t i, struct moe_buf *out);
 /* Appends the bits of each expert of every mixed variant: a line for each MoE layer, a character
  * for each expert, then what the characters mean. With more than MOE_SHOW_DRAWN experts to a layer,
  * how many have which bits. Nothing for packs without mixed variants. In colour: with terminal

@@ -264,11 +264,44 @@ void moe_show_pack(const struct moe_pack_summary *s, bool tensors, struct moe_bu
     }
     if (s->ahead.count)
         sum_line(out, "drafts (MTP)", "", &s->ahead);
+    for (uint32_t i = 0; i < moe_pack_n_maps(s->pack); i++) {
+        moe_buf_text(out, i ? "  " : "\n  ");
+        moe_show_pack_map(s->pack, i, out);
+        moe_buf_text(out, "\n");
+    }
     if (tensors)
         tensor_lines(s->pack, c, out);
 }
 
+void moe_show_pack_map(const struct moe_pack *pack, uint32_t i, struct moe_buf *out)
+{
+    const struct moe_pack_map map = moe_pack_map_at(pack, i);
+    const bool taken = moe_pack_map_taken(pack) == i;
+    char bytes[32];
+    moe_buf_printf(
+        out, "map for a tolerance of %g%%: experts of %s, %+.2f%% on its texts", map.tolerance,
+        moe_format_bytes(moe_pack_map_bytes(pack, taken ? UINT32_MAX : i), bytes), map.loss);
+    if (map.checked)
+        moe_buf_printf(out, ", %+.2f%% on others", map.check);
+}
+
 /* ---- For scripts ---- */
+
+static void emit_maps(struct moe_emit *e, const struct moe_pack *pack)
+{
+    moe_emit_open_list(e, "maps");
+    for (uint32_t i = 0; i < moe_pack_n_maps(pack); i++) {
+        const struct moe_pack_map map = moe_pack_map_at(pack, i);
+        moe_emit_open_map(e, NULL);
+        moe_emit_real(e, "tolerance", DIGITS, map.tolerance);
+        moe_emit_u64(e, "memory_bytes", moe_pack_map_bytes(pack, i));
+        moe_emit_real(e, "loss", DIGITS, map.loss);
+        if (map.checked)
+            moe_emit_real(e, "check", DIGITS, map.check);
+        moe_emit_close(e);
+    }
+    moe_emit_close(e);
+}
 
 /* The members of a sum, in a mapping that is open. */
 static void emit_sum(struct moe_emit *e, const struct moe_weight_sum *sum)
@@ -393,6 +426,8 @@ int moe_show_pack_json(const struct moe_pack_summary *s, bool tensors, struct mo
         emit_sum(&e, &s->ahead);
         moe_emit_close(&e);
     }
+    if (moe_pack_n_maps(s->pack))
+        emit_maps(&e, s->pack);
     if (tensors)
         emit_tensors(&e, s->pack, &s->config);
     return status == MOE_OK ? moe_emit_end(&e, err) : status;

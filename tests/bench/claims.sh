@@ -7,13 +7,17 @@
 # Results of measurements stay in WORK (build/bench/claims), one file each; what is there is not measured
 # again. Remove a file to measure it anew. TEXTS: a directory of {stories,math,code}.{calib,valid}.txt
 # (tests/data). SECONDS_PER_STRATEGY, ROUNDS: of each rehearsed cell (3 seconds, 1). Needs jq, 8 GB of disk
-# and 4 GB of memory. The rows themselves stand in claims_rows.sh; those of EdgeMoE on a model with an encoder
-# (E1s and on) in claims_switch.sh, which need no quiet machine: no time is measured for them.
+# and 4 GB of memory. SECOND: the second model, a directory (build/models/second), which `make second-model` trains;
+# where it is not there, its column says so. The rows themselves stand in claims_rows.sh; those of EdgeMoE on a model
+# with an encoder (E1s and on) in claims_switch.sh, which need no quiet machine: no time is measured for them.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 bin=$BUILD/bin
 work=${WORK:-$BUILD/bench/claims}
+model=$BUILD/models/tiny-moe # that is judged
+second=${SECOND:-$BUILD/models/second}
+judging=first # or second
 switch="EdgeMoE on Switch Transformers"
 machines="On the papers' own machines"
 texts=${TEXTS:-tests/data}
@@ -48,7 +52,7 @@ of_texts() { # OPTION KIND: the option before each domain's text
 quantize() { # NAME OPTION...: a pack of the bundled model
     pack=$work/$1.moe
     shift
-    [ -e "$pack" ] || "$bin/moe-quantize" -q -o "$pack" "$@" "${BUILD:-build}/models/tiny-moe"
+    [ -e "$pack" ] || "$bin/moe-quantize" -q -o "$pack" "$@" "$model"
 }
 
 # Statistics at 16 bits on the validation texts, paths predicted from the calibration texts.
@@ -66,13 +70,13 @@ profile() {
 
 # shellcheck disable=SC2046
 ladder() {
-    once ladder.txt env BIN="$bin" sh tests/bench/ladder.sh "${BUILD:-build}/models/tiny-moe" \
+    once ladder.txt env BIN="$bin" sh tests/bench/ladder.sh "$model" \
         $(for d in $domains; do echo "$texts/$d.valid.txt"; done)
 }
 
 # Maps by calibrate.sh of experts with one scale a row, as EdgeMoE rounds them: in WORK/linear.
 linear_maps() {
-    once linear.txt env METHOD=linear SHUFFLES=0 TEXTS="$texts" BUILD="$BUILD" DOCUMENTS="${DOCUMENTS:-}" \
+    once linear.txt env METHOD=linear SHUFFLES=0 TEXTS="$texts" BUILD="$BUILD" MODEL="$model" DOCUMENTS="${DOCUMENTS:-}" \
         sh tests/bench/calibrate.sh "$work/linear"
 }
 
@@ -100,9 +104,10 @@ simulate() { # NAME VARIANTS STRATEGIES MEMORIES LOADS [OPTION...]
     profile
     name=$1 variants=$2 strategies=$3 memories=$4 loads=$5
     shift 5
-    jq '. + {hidden_size: 2048, num_attention_heads: 16, intermediate_size: 2816, moe_intermediate_size: 1408,
-        shared_expert_intermediate_size: 2816, moe_shape: {name: "tiny-moe, its experts as large as those of Qwen1.5-MoE"}}' \
-        "${BUILD:-build}/models/tiny-moe/config.json" >"$work/shape.json"
+    jq '. + {hidden_size: 2048, num_attention_heads: 16, moe_shape: {name: "its experts as large as those of Qwen1.5-MoE"}}
+        + (if .num_local_experts then {head_dim: 128, intermediate_size: 1408}
+           else {intermediate_size: 2816, moe_intermediate_size: 1408, shared_expert_intermediate_size: 2816} end)' \
+        "$model/config.json" >"$work/shape.json"
     case "$variants $*" in
     1642*|*--device*)
         quantize "$variants" --experts "$(variants_of "$variants")"
@@ -220,10 +225,44 @@ worst() {
     esac
 }
 
-# row CLAIM THEIRS HERE HOLDS COMMAND [AT-THEIRS] [CAUSE]: a line of the table; the id is that of the row at work.
-# AT-THEIRS: the figures where predictions are as right as the paper's. CAUSE: of what does not hold, and what shows it.
+# better VERDICT VERDICT: whether the first is the better one.
+better() {
+    case "$1 $2" in
+    "yes partly" | "yes no" | "partly no") ;;
+    *) return 1 ;;
+    esac
+}
+# The row at work, of the second model: figures and verdict, tab between.
+on_second() {
+    [ -e "$second/model.safetensors" ] || { printf 'not there: \140make second-model\140\t' && return; }
+    (
+        judging=second model=$second work=$work/second
+        mkdir -p "$work"
+        "row_$id"
+    ) || fail "row $id fails on $second"
+}
+
+# row CLAIM THEIRS HERE HOLDS COMMAND [AT-THEIRS AT-HOLDS] [CAUSE]: a line of the table; the id is that of the row at work.
+# AT-THEIRS: the figures where predictions are as right as the paper's, AT-HOLDS: their verdict. CAUSE: of what does not
+# hold, and what shows it. Before it stands what the other columns show: the predictor, where the verdict is better at
+# their accuracy; the model, where it is better on the second one.
 row() {
-    printf '| %s | %s | %s | %s | %s | %s | %s | %s |\n' "$id" "$1" "$2" "$3" "${6:-}" "$4" "${7:-}" "$5"
+    if [ $judging = second ]; then
+        printf '%s\t%s' "$3" "$4"
+        return
+    fi
+    there='' there_holds='' causes=''
+    case " $of_models " in
+    *" $id "*)
+        there=$(on_second)
+        there_holds=${there#*	} there=${there%	*}
+        ;;
+    esac
+    better "${7:-}" "$4" && causes="predictor: $7 at their accuracy"
+    better "$there_holds" "$4" && causes="${causes:+$causes; }model: $there_holds on the second"
+    case $4 in yes | partly | no) [ "$4" = yes ] || causes="$causes${causes:+${8:+; }}${8:-}" ;; esac
+    printf '| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n' "$id" "$1" "$2" "$3" "$4" "${6:+$6${7:+: $7}}" "$there" \
+        "$there_holds" "$causes" "$5"
 }
 
 . tests/bench/claims_rows.sh
@@ -234,7 +273,8 @@ head_of() { # PAPER
     printf '\n## %s\n' "$1"
     [ "$1" != "$switch" ] || about_switch
     [ "$1" != "$machines" ] || about_machines
-    printf '\n| id | claim | theirs | here | at their accuracy | holds | cause | command |\n|---|---|---|---|---|---|---|---|\n'
+    printf '\n| id | claim | theirs | here | holds | at their accuracy | second model | holds there | cause | command |\n'
+    printf '|---|---|---|---|---|---|---|---|---|---|\n'
 }
 
 if [ $# -gt 0 ]; then
@@ -247,7 +287,7 @@ for paper in Fate HOBBIT DAOP EdgeMoE "$switch" "$machines" CoServe; do
     for id in $(ids_of "$paper"); do "row_$id"; done
 done
 about_others
-printf '\n## Commands\n\nIn WORK, which is %s/bench/claims unless set:\n\n' build
+printf '\n## Commands\n\nIn WORK, which is %s/bench/claims unless set; of the second model the same in WORK/second:\n\n' build
 for f in "$work"/*.command; do
     f=${f##*/}
     printf -- '- %s: `%s`\n' "${f%.command}" "$(cat "$work/$f")"

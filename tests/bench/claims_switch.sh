@@ -25,19 +25,31 @@ of_switch() { # JQ: a share of the profile as per cent
     jq -r "100 * ($1)" "$work/switch-profile.json" | awk '{ printf "%.1f", $1 }'
 }
 
+# The same of each task's pairs alone, lowest to highest: the paper's texts are one task's.
+of_tasks() { # JQ
+    switch_profile
+    for t in fill last lower continue sort sum; do
+        grep "\"task\": \"$t\"" "$texts/pairs.valid.jsonl" >"$work/task-$t.jsonl"
+        [ -e "$work/task-$t.yaml" ] || "$bin/moe-profile" -q "$BUILD/bench/edgemoe/full.moe" --pairs "$work/task-$t.jsonl" \
+            --path-stats "$BUILD/bench/edgemoe/calib.yaml" -o "$work/task-$t.yaml"
+        "$bin/moe-profile" --show "$work/task-$t.yaml" --json | jq "100 * ($1)"
+    done | sort -n | awk 'NR == 1 { low = $1 } END { printf("%.1f%% to %.1f%%", low, $1) }'
+}
 row_E1s() {
     switch_profile
     here=$(of_switch .paths.top_fifth)
     row "share of tokens on the 20% most frequent paths (fig. 4)" "99%" \
         "$here%: $(jq -r .paths.whole "$work/switch-profile.json") different paths through the decoder; counts over ranks fall with a slope of $(jq -r .paths.slope "$work/switch-profile.json" | awk '{ printf "%.2f", $1 }') in logarithms, no power law of a few paths" \
-        "$(holds "$here" 99 20)" "edgemoe"
+        "$(holds "$here" 99 20)" "edgemoe" "" "" \
+        "model: one task at a time, as the paper's texts are, it is $(of_tasks .paths.top_fifth): six tasks were learnt by 16 experts a layer, which use all of them for each"
 }
 row_E2s() {
     switch_profile
     here=$(of_switch .paths.rank1_right)
     row "best expert predicted from those of two layers (fig. 8)" "87.1% for one path" \
         "$here% over all (each token left out of its own statistics), $(of_switch '.all.predictors["path-rank1"].top1')% from other pairs; chance is 6.2%" \
-        "$(holds "$here" 87.1 6.2)" "edgemoe"
+        "$(holds "$here" 87.1 6.2)" "edgemoe" "" "" \
+        "model: one task at a time, as the paper's texts are, it is $(of_tasks '.all.predictors["path-rank1"].top1')"
 }
 
 # ---- Maps ----
@@ -110,7 +122,7 @@ row_E5s() {
     set -- $four $three ${map:-0 1e9 0 0} $judged
     row "mixed bits beat uniform 4 bits in bytes and loss (table II)" "0.81 GB, 0.89% against 0.85 GB, 2.04%" \
         "$(calc "%.2f MiB, %+.2f%% (on other pairs %+.2f%%)" "$9, ${10}, ${12}") against $(calc "%.2f MiB, %+.2f%%" "$5, $6") ($elsewhere) at 3 bits, which lose as their 4 do, and $(calc "%.2f MiB, %+.2f%%" "$1, $2") ($elsewhere4) at 4. Judged by Rouge-2, within one point: $(calc "%.2f MiB, %+.2f points, on other pairs %+.2f" "${13}, -(${14}), -(${15})")" \
-        "$(most "$9 < $1" "${10} < $2" "${12} < ${elsewhere4%\%}" "${10} < $6" "${12} < ${elsewhere%\%}")" pairs "" \
+        "$(most "$9 < $1" "${10} < $2" "${12} < ${elsewhere4%\%}" "${10} < $6" "${12} < ${elsewhere%\%}")" pairs "" "" \
         "model: experts of 96 columns lose less at 4 bits than at 8, and nothing that 300 pairs tell at 3: no loss is left that mixing could save"
 }
 
@@ -146,15 +158,17 @@ row_E6s() {
         "simulated, TX2 with an SSD, Raspberry Pi with an SD card, TX2 with a hard disk: ${quantized% }; ${plain% }; over STI $(switch_ratios edgemoe sti | sed 's/ $//')" \
         "$(worst "$(holds "$(echo "$quantized" | sed 's/x.*//')" 1.19 1)" "$(holds "$(echo "$plain" | sed 's/x.*//')" 2.55 1)")" "edgemoe" \
         "$(switch_ratios edgemoe-87 io-qexp | sed 's/ $//'); $(switch_ratios edgemoe-87 io-exp | sed 's/ $//')" \
-        "predictor: paths say a third of the experts here (E2s)"
+        "$(worst "$(holds "$(switch_ratios edgemoe-87 io-qexp | sed 's/x.*//')" 1.19 1)" "$(holds "$(switch_ratios edgemoe-87 io-exp | sed 's/x.*//')" 2.55 1)")"
 }
 row_E8s() {
     edgemoe_part figures figures
-    set -- "$(switch_seconds io-exp 1)" "$(switch_seconds io-qexp 1)" "$(switch_seconds +preloading 1)" "$(switch_seconds edgemoe 1)"
+    set -- "$(switch_seconds io-exp 1)" "$(switch_seconds io-qexp 1)" "$(switch_seconds +preloading 1)" "$(switch_seconds edgemoe 1)" \
+        "$(switch_seconds +preloading-87 1)" "$(switch_seconds edgemoe-87 1)"
     row "quantization, then preloading, then buffer, s/token (fig. 18)" "0.789, 0.392, 0.305, 0.245" \
         "simulated, TX2 with an SSD: $1, $2, $3, $4" \
         "$(worst "$(holds "$(calc %f "$1 / $2")" 2.01 1)" "$(holds "$(calc %f "$2 / $3")" 1.29 1)" "$(holds "$(calc %f "$3 / $4")" 1.24 1)")" "edgemoe" \
-        "with all three $(switch_seconds edgemoe-87 1)" \
+        "$1, $2, $5, $6" \
+        "$(worst "$(holds "$(calc %f "$1 / $2")" 2.01 1)" "$(holds "$(calc %f "$2 / $5")" 1.29 1)" "$(holds "$(calc %f "$5 / $6")" 1.24 1)")" \
         "predictor: paths say a third of the experts here (E2s)"
 }
 row_E9s() {
@@ -178,5 +192,5 @@ row_E9s() {
     # shellcheck disable=SC2086 # conditions
     row "a map holds on another text (table IV)" "about 2%" \
         "maps of three tasks within 2% of their nats, on pairs of the three others: $said" "$(most $within)" pairs \
-        "" "text: the first half's tasks say less about the second half's than the other way round"
+        "" "" "text: the first half's tasks say less about the second half's than the other way round"
 }

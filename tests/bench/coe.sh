@@ -49,9 +49,9 @@ switches() { value "$1" "$2" "$3" switches; }
 # A line for each: board, MiB of the GPU's memory that each executor takes, executors on the GPU and on the CPU,
 # results a second, the window's last range.
 taken() { # BOARD MIB CUDA CPU
-    "$plan" -q --coe "$work/$1.yaml" --costs profiles/coe/numa.yaml --seed "$SEED" --requests 2500 --schedule coserve \
-        --evict two-stage --no-prefetch --executors "cuda:$3$([ "$4" = 0 ] || echo ",cpu:$4")" \
-        --device-memory $((12288 - $2 * $3))M -o "$work/taken.plan"
+    sed "s/{name: cuda, /&executor_bytes: $(($2 * 1048576)), /" profiles/coe/numa.yaml >"$work/taken.yaml"
+    "$plan" -q --coe "$work/$1.yaml" --costs "$work/taken.yaml" --seed "$SEED" --requests 2500 --schedule coserve \
+        --evict two-stage --no-prefetch --executors "cuda:$3$([ "$4" = 0 ] || echo ",cpu:$4")" -o "$work/taken.plan"
     "$plan" --explain "$work/taken.plan" --json |
         jq -r --arg at "$*" '$at + " \(.expected_per_second) \(.window.lower) \(.window.upper)"'
 }

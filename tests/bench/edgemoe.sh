@@ -90,6 +90,7 @@ io-exp:16:ondemand
 io-qexp:4:ondemand
 sti:4:sti+buffer=$buffer
 +preloading:4:ondemand+predict=path+prefetch=until-router
++preloading-87:4:ondemand+predict=path+prefetch=until-router+assume-prediction=87%
 +no-buffer:4:edgemoe+predict=none+prefetch=none+buffer=$buffer
 edgemoe:4:edgemoe+buffer=$buffer
 edgemoe-87:4:edgemoe+assume-prediction=87%+buffer=$buffer"

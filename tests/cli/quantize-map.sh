@@ -84,6 +84,42 @@ tokens "$tmp/mixed.moe" --strategy hobbit --expert-memory 2M --stats-json "$tmp/
 expect_exit 0 "hobbit takes the uniform variant for its lower precision"
 check "... now and then" sh -c "! grep -q '\"low_precision\": 0,' '$tmp/stats.json'"
 
+# Maps for several tolerances: each runs as the pack of it alone, and the memory decides where it can.
+sed 's/^tolerance_percent: 2/tolerance_percent: 5/' "$tmp/four.yaml" >"$tmp/four5.yaml"
+run "$quantize" -q -o "$tmp/several.moe" --map "$tmp/four5.yaml" --map "$tmp/mixed.yaml" "$all"
+expect_exit 0 "a pack with two maps"
+run "$quantize" --list "$tmp/several.moe"
+expect_stdout_like '*map for a tolerance of 2%: experts of 7.59 MiB, +0.00% on its texts
+  map for a tolerance of 5%: experts of 7.59 MiB, *' "... lists them"
+run "$quantize" -q -o "$tmp/copy.moe" "$tmp/several.moe"
+check "... which a copy keeps" cmp -s "$tmp/several.moe" "$tmp/copy.moe"
+tokens "$tmp/all.moe"
+best=$(cat "$out")
+tokens "$tmp/several.moe"
+expect_stdout "$best" "without a tolerance: its best precision"
+tokens "$tmp/several.moe" --tolerance 2% --memory 512M
+expect_stdout "$best" "... and where that fits"
+expect_stderr_like "*--tolerance 2%: all experts fit at their best precision*" "... says so"
+for strategy in ondemand hobbit; do
+    tokens "$tmp/mixed.moe" --strategy $strategy --expert-memory 2M
+    expected=$(cat "$out")
+    tokens "$tmp/several.moe" --tolerance 2% --strategy $strategy --expert-memory 2M
+    expect_stdout "$expected" "a tolerance of the first map, $strategy: as the pack of that map"
+done
+expect_stderr_like "*map for a tolerance of 2%: experts of 7.59 MiB*" "... says so"
+run "$bin/moe-plan" "$tmp/several.moe" --tolerance 2% --expert-memory 2M --max-tokens 40 --layer-seconds 2e-4 --link-rate 200M \
+    -o "$tmp/several.plan"
+expect_stderr_like "*map for a tolerance of 2%*" "a plan with a tolerance says so"
+tokens "$tmp/mixed.moe" --strategy ondemand --expert-memory 2M
+expected=$(cat "$out")
+tokens "$tmp/several.moe" --plan "$tmp/several.plan"
+expect_stdout "$expected" "... and a run of it takes the same map"
+tokens "$tmp/several.moe" --tolerance 1% --expert-memory 2M
+expect_stdout "$best" "a tolerance below all maps'"
+expect_stderr_like "*the pack's first map is for 2%*" "... says so"
+tokens "$tmp/all.moe" --tolerance 1%
+error_line 2 "moe-run: $tmp/all.moe: has no maps for tolerances*" "a tolerance without maps"
+
 # What does not fit.
 refused() { # CODE GLOB NAME ARGUMENTS...
     status=$1 glob=$2 name=$3
@@ -104,6 +140,12 @@ refused 3 "$all: *" "a pack for a map" --map "$all" "$all"
 refused 1 "$tmp/nowhere: *" "a map that is not there" --map "$tmp/nowhere" "$all"
 refused 2 "*do not name 'map'*" "a map that no variant takes" --map "$tmp/mixed.yaml" --experts 4 "$all"
 refused 2 "*no map is given*" "a variant without its map" --experts map "$checkpoint"
+for of in "$tmp/mixed.yaml:two maps for a tolerance of 2" "$tmp/dense.yaml:$tmp/dense.yaml: gives the dense part 4 bits*"; do
+    refused 2 "${of#*:}" "two maps: ${of#*: }" --map "$tmp/mixed.yaml" --map "${of%%:*}" "$all"
+done
+refused 3 "$tmp/mixed.yaml: chooses 8 bits for layer 0 expert 0, which*" "two maps of bits that are not there" \
+    --map "$tmp/mixed.yaml" --map "$tmp/four5.yaml" "$tmp/uniform.moe"
+refused 2 "several maps go into a copy of a pack*" "two maps of a checkpoint" --map "$tmp/mixed.yaml" --map "$tmp/four5.yaml" "$checkpoint"
 run "$quantize" --list --map "$tmp/mixed.yaml" "$all"
 error_line 2 "moe-quantize: options --list and --map exclude each other*" "--list with a map"
 finish

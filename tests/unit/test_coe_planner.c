@@ -258,6 +258,16 @@ static void the_casual_setting_is_the_papers(void **state)
     assert_int_equal(plan->host_bytes, 1000 - 204);
     check_memory(plan, 2000, 1000);
     moe_coe_plan_free(plan);
+    /* What executors take for themselves is none of experts and batches: 1400 and 204 are left. */
+    w.planner.memory_bytes = 3000;
+    w.costs->processors[0].executor_bytes = 200;
+    w.costs->processors[1].executor_bytes = 102;
+    plan = make(&w);
+    assert_int_equal(on(plan, "cuda")->expert_bytes, 350);
+    assert_int_equal(on(plan, "cpu")->expert_bytes + on(plan, "cpu")->batch_bytes, 306 - 102);
+    assert_int_equal(plan->host_bytes, 3000 - 306);
+    check_memory(plan, 2000, 3000);
+    moe_coe_plan_free(plan);
     close_world(&w);
 }
 
@@ -455,6 +465,13 @@ static void memory_that_is_too_small_is_refused(void **state)
     w.planner.cpu = 0;
     assert_ok(moe_coe_plan_new(&plan, &err), &err);
     assert_fails(moe_coe_planner_make(&w.planner, plan, &err), MOE_ERR_LIMIT, "not enough", &err);
+    w.planner.device_bytes = 250; /* which would do, if the executor took none of it */
+    w.costs->processors[0].executor_bytes = 100;
+    assert_fails(moe_coe_planner_make(&w.planner, plan, &err), MOE_ERR_LIMIT, "not enough", &err);
+    w.costs->processors[0].executor_bytes = 300;
+    assert_fails(moe_coe_planner_make(&w.planner, plan, &err), MOE_ERR_LIMIT, "not enough", &err);
+    w.costs->processors[0].executor_bytes = 0;
+    assert_ok(moe_coe_planner_make(&w.planner, plan, &err), &err);
     w.planner.cuda = 0;
     assert_fails(moe_coe_planner_make(&w.planner, plan, &err), MOE_ERR_USAGE, "no executors", &err);
     w.planner.cpu = 1;

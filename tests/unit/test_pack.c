@@ -79,7 +79,8 @@ static void put_expert(struct moe_pack_writer *w, uint32_t layer, uint32_t exper
 }
 
 /* Layer 0 is dense; layer 1 has both experts, the second one only in the first variant. */
-static const char *sampling = ""; /* the optional section */
+static const char *sampling = ""; /* the optional sections */
+static struct moe_buf maps;
 
 static struct moe_pack_writer *start_pack(int zstd_level)
 {
@@ -93,6 +94,7 @@ static struct moe_pack_writer *start_pack(int zstd_level)
     assert_ok(moe_pack_put_section(w, MOE_PACK_TOKENIZER, "tokens", 6, &err), &err);
     assert_ok(moe_pack_put_section(w, MOE_PACK_PROVENANCE, "{ }", 3, &err), &err);
     assert_ok(moe_pack_put_section(w, MOE_PACK_SAMPLING, sampling, strlen(sampling), &err), &err);
+    assert_ok(moe_pack_put_section(w, MOE_PACK_MAPS, maps.data, maps.size, &err), &err);
     put_tensor(w, "norm", true, f32, HIDDEN, 1);
     put_tensor(w, "embed", false, q8, 40, HIDDEN);
     put_expert(w, 1, 1, 0);
@@ -497,6 +499,76 @@ static void the_optional_section(void **state)
     sampling = "";
 }
 
+/* Expert 0 at 4 bits, expert 1 at 8, the only ones it has. */
+static void maps_for_tolerances(void **state)
+{
+    static const uint8_t variants[2][N_LAYERS * N_EXPERTS] = {{255, 255, 0, 0}, {255, 255, 1, 0}};
+    const struct moe_pack_map two[] = {
+        {.tolerance = 1, .variants = variants[0]},
+        {.tolerance = 5, .loss = 4.5, .checked = true, .check = 4.75, .variants = variants[1]}};
+    const uint64_t head = 16, each = 32 + N_LAYERS * N_EXPERTS;
+    const struct {
+        uint64_t at;
+        uint8_t byte;
+    } damage[] = {{0, 0},
+                  {0, 3},
+                  {4, 1},
+                  {8, 3},
+                  {12, 1},
+                  {head + 24, 2},
+                  {head + 28, 1},
+                  {head + 7, 0x80},
+                  {head + 32, 0},
+                  {head + 34, 2},
+                  {head + 35, 1},
+                  {head + each + 34, 255},
+                  {head + 7, 0x41 /* above the next one's tolerance */}};
+    struct moe_err err = {0};
+    struct moe_pack *p;
+    uint64_t n;
+    (void)state;
+    for (int with = 0; with < 2; with++) { /* alone, and behind the other optional section */
+        sampling = with ? "{\"top_k\":7}" : "";
+        moe_buf_clear(&maps);
+        moe_pack_put_maps(&maps, two, 2, N_LAYERS, N_EXPERTS);
+        write_pack(0);
+        assert_ok(try_pack(&err), &err);
+        assert_ok(moe_pack_open(&p, path, &err), &err);
+        moe_pack_section(p, MOE_PACK_SAMPLING, &n);
+        assert_int_equal(n, strlen(sampling));
+        assert_int_equal(moe_pack_n_maps(p), 2);
+        assert_true(moe_pack_map_at(p, 1).check == 4.75 && !moe_pack_map_at(p, 0).checked);
+        assert_int_equal(moe_pack_map_taken(p), UINT32_MAX);
+        const uint64_t bytes = moe_pack_map_bytes(p, 1),
+                       fingerprint = moe_pack_map_fingerprint(p, 1);
+        assert_true(moe_pack_map_bytes(p, 0) == moe_pack_map_bytes(p, UINT32_MAX));
+        assert_true(bytes < moe_pack_map_bytes(p, 0));
+        moe_pack_take_map(p, 1);
+        assert_int_equal(moe_pack_map_taken(p), 1);
+        assert_true(moe_pack_fingerprint(p) == fingerprint);
+        assert_int_equal(moe_pack_n_variants(p), 2);
+        assert_string_equal(moe_pack_variant_at(p, 0)->name, "map");
+        assert_string_equal(moe_pack_variant_at(p, 1)->name, "4");
+        assert_int_equal(moe_pack_expert(p, 1, 0, 0)->class_index, 1);
+        assert_int_equal(moe_pack_expert(p, 1, 1, 0)->class_index, 0);
+        assert_false(moe_pack_expert(p, 1, 0, 1)->present || moe_pack_expert(p, 1, 1, 1)->present);
+        assert_int_equal(moe_pack_map_bytes(p, UINT32_MAX), bytes);
+        moe_pack_close(p);
+        for (size_t i = 0; i < sizeof damage / sizeof damage[0]; i++) {
+            moe_buf_clear(&maps);
+            moe_pack_put_maps(&maps, two, 2, N_LAYERS, N_EXPERTS);
+            maps.data[damage[i].at] = damage[i].byte;
+            write_pack(0);
+            assert_fails(try_pack(&err), MOE_ERR_FORMAT, "its maps are not for its experts", &err);
+        }
+        maps.size = 3;
+        write_pack(0);
+        assert_fails(try_pack(&err), MOE_ERR_FORMAT, "its maps are not for its experts", &err);
+    }
+    sampling = "";
+    moe_buf_release(&maps);
+}
+
 static void forged_tables_are_refused(void **state)
 {
     (void)state;
@@ -651,9 +723,9 @@ int main(void)
         in_fresh_dir(writer_refuses_nonsense),     in_fresh_dir(truncations_are_refused),
         in_fresh_dir(flipped_bits_are_found_raw),  in_fresh_dir(flipped_bits_are_found_compressed),
         in_fresh_dir(sparse_sections_are_refused), in_fresh_dir(forged_headers_are_refused),
-        in_fresh_dir(the_optional_section),        in_fresh_dir(forged_tables_are_refused),
-        in_fresh_dir(forged_bytes_never_crash),    in_fresh_dir(other_files_are_explained),
-        in_fresh_dir(packs_are_read_from_images),
+        in_fresh_dir(maps_for_tolerances),         in_fresh_dir(the_optional_section),
+        in_fresh_dir(forged_tables_are_refused),   in_fresh_dir(forged_bytes_never_crash),
+        in_fresh_dir(other_files_are_explained),   in_fresh_dir(packs_are_read_from_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
