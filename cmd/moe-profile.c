@@ -442,6 +442,8 @@ static int device(const char *pack)
 
 /* ---- Several machines ---- */
 
+enum { SMALL_MESSAGE = 4096 /* as those of a decoded token */ };
+
 struct described {
     struct moe_ranks *ranks;
     const char *pack;
@@ -464,15 +466,26 @@ static int describe_self(void *ctx, struct moe_buf *out, struct moe_err *err)
 static int time_link(struct moe_ranks *ranks, uint32_t rank, struct moe_machine_link *l,
                      struct moe_err *err)
 {
-    double handling;
     for (uint64_t bytes = 256; bytes <= MOE_RANKS_MOST_TIMED; bytes *= 4) {
         struct moe_machine_message *m = &l->messages[l->n_messages++];
         m->bytes = bytes;
-        MOE_TRY(moe_ranks_time_message(ranks, rank, bytes, &m->seconds, &handling, err));
-        if (bytes <= 16384) /* a larger one is not copied when it is sent */
-            l->handling_seconds = handling;
+        MOE_TRY(moe_ranks_time_message(ranks, rank, bytes, &m->seconds, err));
     }
     moe_machine_link_fit(l);
+    return MOE_OK;
+}
+
+/* What each further message of a layer takes: all ranks are asked at once. */
+static int time_all(struct moe_ranks *ranks, struct moe_machines *all, struct moe_err *err)
+{
+    double together, longest = 0;
+    if (all->n < 3)
+        return MOE_OK;
+    MOE_TRY(moe_ranks_time_message(ranks, 0, SMALL_MESSAGE, &together, err));
+    for (uint32_t i = 1; i < all->n; i++)
+        longest = fmax(longest, all->machines[i].link.latency_seconds);
+    for (uint32_t i = 1; i < all->n; i++)
+        all->machines[i].link.handling_seconds = fmax(0, together - longest) / (all->n - 2);
     return MOE_OK;
 }
 
@@ -510,6 +523,7 @@ static int measure_machines(struct moe_ranks *ranks, const char *pack, struct mo
         if (i > 0)
             MOE_STEP(time_link(ranks, i, &m->link, err));
     }
+    MOE_STEP(time_all(ranks, all, err));
 out:
     moe_buf_release(&text);
     return status;

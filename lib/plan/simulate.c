@@ -185,12 +185,10 @@ static int ask_other(struct simulator *s, struct other *o, double arrives, struc
     if (!o->begun)
         begin_pass_of_other(s, o);
     const double began = x->channel.link.clock;
-    took(x, o->wire.handling);
     memcpy(x->request.chosen, q->chosen, pairs * sizeof *q->chosen);
     memcpy(x->request.weights, q->weights, pairs * sizeof *q->weights);
     memcpy(x->request.sequences, q->sequences, s->pass.n_rows * sizeof *q->sequences);
     MOE_TRY(moe_pass_own_experts(&x->pass, s->pass.moe, err));
-    took(x, o->wire.handling);
     o->due = x->channel.link.clock;
     x->phase->seconds += o->due - began;
     return MOE_OK;
@@ -204,6 +202,7 @@ static int begin_elsewhere(void *ctx, struct moe_err *err)
     const struct moe_layer_request *q = &s->request;
     const uint8_t *owners = s->in->owners + (uint64_t)q->moe * q->n_experts;
     const uint64_t n_rows = s->pass.n_rows;
+    uint32_t n_asked = 0;
     const uint64_t bytes = HEAD_BYTES + n_rows * (s->in->row_bytes + 8 * q->top_k + 4);
     for (uint32_t i = 0; i < s->in->n_ranks; i++)
         s->others[i].n_rows = 0;
@@ -214,7 +213,7 @@ static int begin_elsewhere(void *ctx, struct moe_err *err)
         struct other *o = &s->others[i];
         if (o->n_rows == 0)
             continue;
-        took(s, o->wire.handling);
+        took(s, n_asked++ ? o->wire.handling : 0);
         const double from = fmax(clock_now(s), s->sends_until);
         s->sends_until = from + (double)bytes * o->wire.byte;
         MOE_TRY(ask_other(s, o, s->sends_until + o->wire.latency, err));
@@ -244,6 +243,7 @@ static int collect_elsewhere(void *ctx, bool *all, struct moe_err *err)
 {
     struct simulator *s = ctx;
     struct other *o;
+    uint32_t n_taken = 0;
     (void)err;
     while ((o = next_answer(s))) {
         const double bytes = HEAD_BYTES + (double)o->n_rows * (double)s->in->row_bytes;
@@ -255,7 +255,7 @@ static int collect_elsewhere(void *ctx, bool *all, struct moe_err *err)
             took(s, waited);
             s->phase->host_seconds += waited;
         }
-        took(s, o->wire.handling * ceil(bytes / ANSWER_BYTES));
+        took(s, (ceil(bytes / ANSWER_BYTES) - (n_taken++ == 0)) * o->wire.handling);
         if (s->counts_work && s->in->work)
             s->in->work[o - s->others].bytes_received += (uint64_t)bytes;
         o->n_rows = 0;

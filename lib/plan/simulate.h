@@ -30,9 +30,9 @@ void moe_tapes_close(struct moe_tapes *t); /* NULL is fine */
 
 /* The way of messages from the machine that runs the model to another, and back. */
 struct moe_wire_pace {
-    double latency;  /* seconds until a message begins to arrive */
+    double latency;  /* seconds until a small message was taken in */
     double byte;     /* seconds of each byte */
-    double handling; /* of the processor that sends one, or takes one in */
+    double handling; /* of the machine that runs the model, for each further message of a layer */
 };
 
 struct moe_simulation;

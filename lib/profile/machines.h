@@ -23,7 +23,7 @@ struct moe_machine_message {
 /* The way from the first machine to another. All 0: not known. */
 struct moe_machine_link {
     double latency_seconds, bytes_per_second;
-    double handling_seconds; /* of the processor that sends a message or takes one in */
+    double handling_seconds; /* of the first machine's processor, for each further message */
     uint32_t n_messages;
     struct moe_machine_message messages[MOE_MACHINE_MESSAGES]; /* rising bytes */
 };

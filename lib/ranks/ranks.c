@@ -1,5 +1,5 @@
 /* Ranks: how they meet, what rank 0 asks of the others, and what they answer. */
-#define _GNU_SOURCE /* gethostname, nanosleep in C11 mode */
+#define _GNU_SOURCE /* gethostname, nanosleep, RUSAGE_THREAD in C11 mode */
 #include "ranks/ranks.h"
 
 #include <inttypes.h>
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,9 +18,10 @@
 #include "sched/share.h"
 
 enum {
-    SPINS = 1000,     /* of looking again, where processors are spare */
-    SHORT_NAPS = 200, /* of 20 microseconds; then of 200 */
-    SAID_EVERY = 2,   /* seconds between signs of a rank that loads */
+    SPINS = 1000,        /* of looking again, where processors are spare */
+    CROWDED_WAITS = 256, /* that are not spent awake after a sign that processors are not spare */
+    SHORT_NAPS = 200,    /* of 20 microseconds; then of 200 */
+    SAID_EVERY = 2,      /* seconds between signs of a rank that loads */
 };
 
 /* Seconds that collecting waits at a time: then loads are looked after. */
@@ -45,6 +47,9 @@ struct moe_ranks {
     uint64_t pass, request;
     uint64_t collected;     /* the request whose outputs are being collected */
     bool gone;              /* a rank does not answer */
+    bool spins;             /* the wait at hand may be spent awake */
+    uint32_t crowded_waits; /* more that may not */
+    long preempted;         /* involuntary switches of this thread so far */
     struct moe_err failure; /* what one has failed with; status MOE_OK: none has */
     /* Of rank 0. */
     struct peer *peers; /* [n_ranks] */
@@ -55,12 +60,28 @@ struct moe_ranks {
 
 /* ---- Waiting ---- */
 
-void moe_ranks_nap(const struct moe_ranks *r, uint32_t *naps)
+/* Whether this thread had to leave its processor to others since it was last looked at, or not long
+ * before: who waits awake then keeps from it what is waited for. */
+static bool is_crowded(struct moe_ranks *r)
+{
+    struct rusage u;
+    if (getrusage(RUSAGE_THREAD, &u) == 0 && u.ru_nivcsw != r->preempted) {
+        r->preempted = u.ru_nivcsw;
+        r->crowded_waits = CROWDED_WAITS;
+    }
+    if (r->crowded_waits > 0)
+        r->crowded_waits--;
+    return r->crowded_waits > 0;
+}
+
+void moe_ranks_nap(struct moe_ranks *r, uint32_t *naps)
 {
     const uint32_t n = (*naps)++;
-    if (r->wire->may_spin && n < SPINS)
+    if (n == 0)
+        r->spins = r->wire->may_spin && !is_crowded(r);
+    if (r->spins && n < SPINS)
         return;
-    if (n < 4 || (r->wire->may_spin && n < SPINS + 4)) {
+    if (n < 4 || (r->spins && n < SPINS + 4)) {
         sched_yield();
         return;
     }
@@ -385,6 +406,8 @@ static int tell_shares(struct moe_ranks *r, const struct moe_rank_shape *shape, 
         status = wait_sent(r, i, MOE_LANE_TALK, err);
         r->peers[i].loads = true;
     }
+    for (uint32_t key = 0; key < r->n_keys; key++)
+        r->peers[r->owners[key]].report.figures.n_experts++;
     free(message);
     return status;
 }
@@ -651,6 +674,11 @@ int moe_ranks_go_on(struct moe_ranks *r, struct moe_err *err)
     return MOE_OK;
 }
 
+void moe_ranks_glance(const struct moe_ranks *r, uint32_t rank, struct moe_rank_report *out)
+{
+    *out = r->peers[rank].report;
+}
+
 int moe_ranks_report(struct moe_ranks *r, uint32_t rank, struct moe_rank_report *out,
                      struct moe_err *err)
 {
@@ -705,33 +733,44 @@ static int compare_seconds(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* There and back again, to each of the ranks. */
+static int make_trip(struct moe_ranks *r, uint32_t first, uint32_t last, const void *message,
+                     uint8_t *echoes, uint64_t bytes, struct moe_err *err)
+{
+    uint64_t came;
+    for (uint32_t i = first; i <= last; i++) {
+        MOE_TRY(r->wire->ops->receive(r->wire, i, MOE_LANE_TALK, echoes + (i - first) * bytes,
+                                      bytes, err));
+        MOE_TRY(send_to(r, i, MOE_LANE_TALK, message, bytes, err));
+    }
+    for (uint32_t i = first; i <= last; i++) {
+        MOE_TRY(wait_heard(r, i, false, &came, err));
+        MOE_TRY(wait_sent(r, i, MOE_LANE_TALK, err));
+    }
+    return MOE_OK;
+}
+
 int moe_ranks_time_message(struct moe_ranks *r, uint32_t rank, uint64_t bytes, double *seconds,
-                           double *handling, struct moe_err *err)
+                           struct moe_err *err)
 {
     enum { TRIPS = 25, WARM = 3 };
-    double trips[TRIPS], sends[TRIPS];
-    struct moe_rank_head *message = moe_alloc(bytes, 1, err), *echo = moe_alloc(bytes, 1, err);
-    uint64_t came;
+    const uint32_t first = rank ? rank : 1, last = rank ? rank : r->wire->n_ranks - 1;
+    double trips[TRIPS];
+    struct moe_rank_head *message = moe_alloc(bytes, 1, err);
+    uint8_t *echoes = moe_alloc(last - first + 1, bytes, err);
     int status;
-    MOE_STEP(message && echo ? MOE_OK : MOE_ERR_MEMORY);
+    MOE_STEP(message && echoes ? MOE_OK : MOE_ERR_MEMORY);
     message->kind = MOE_RANK_ECHO;
     for (int i = -WARM; i < TRIPS; i++) {
         const double began = moe_seconds();
-        MOE_STEP(r->wire->ops->receive(r->wire, rank, MOE_LANE_TALK, echo, bytes, err));
-        MOE_STEP(send_to(r, rank, MOE_LANE_TALK, message, bytes, err));
-        const double sent = moe_seconds();
-        MOE_STEP(wait_heard(r, rank, false, &came, err));
-        MOE_STEP(wait_sent(r, rank, MOE_LANE_TALK, err));
-        sends[i < 0 ? 0 : i] = sent - began;
+        MOE_STEP(make_trip(r, first, last, message, echoes, bytes, err));
         trips[i < 0 ? 0 : i] = moe_seconds() - began;
     }
     qsort(trips, TRIPS, sizeof *trips, compare_seconds);
-    qsort(sends, TRIPS, sizeof *sends, compare_seconds);
     *seconds = trips[TRIPS / 2] / 2;
-    *handling = sends[TRIPS / 2];
 out:
     free(message);
-    free(echo);
+    free(echoes);
     return status;
 }
 

@@ -84,7 +84,9 @@ struct moe_rank_report {
     double waited_seconds; /* rank 0 had nothing to do while this one's outputs were missing */
     struct moe_rank_figures figures;
 };
-/* Of rank `rank` > 0; asks it. */
+/* Of rank `rank` > 0, what rank 0 knows: no figures but how many experts it has. */
+void moe_ranks_glance(const struct moe_ranks *r, uint32_t rank, struct moe_rank_report *out);
+/* ... and what it says of itself; asks it. */
 int moe_ranks_report(struct moe_ranks *r, uint32_t rank, struct moe_rank_report *out,
                      struct moe_err *err);
 
@@ -93,11 +95,11 @@ int moe_ranks_report(struct moe_ranks *r, uint32_t rank, struct moe_rank_report 
 /* Rank 0: has another make a text about its machine. */
 int moe_ranks_ask_text(struct moe_ranks *r, uint32_t rank, const struct moe_progress *progress,
                        struct moe_buf *out, struct moe_err *err);
-/* Rank 0: *seconds: of a message of `bytes` there or back, half the median of some round trips;
- * *handling: of this processor, for sending it. bytes: at most MOE_RANKS_MOST_TIMED. */
+/* Rank 0: *seconds: half the median of some round trips of messages of `bytes`, to a rank, or (0)
+ * to all of them at once, until all are back. bytes: at most MOE_RANKS_MOST_TIMED. */
 enum { MOE_RANKS_MOST_TIMED = 4 << 20 };
 int moe_ranks_time_message(struct moe_ranks *r, uint32_t rank, uint64_t bytes, double *seconds,
-                           double *handling, struct moe_err *err);
+                           struct moe_err *err);
 /* Another: answers both until rank 0 ends. */
 int moe_ranks_be_measured(struct moe_ranks *r,
                           int (*describe)(void *ctx, struct moe_buf *out, struct moe_err *err),
@@ -113,6 +115,6 @@ void moe_ranks_say_state(struct moe_ranks *r, enum moe_rank_kind kind, uint64_t 
 /* Tells rank 0 why this rank cannot go on, and waits until it has ended. */
 void moe_ranks_fail(struct moe_ranks *r, const struct moe_err *why);
 /* Gives the processor away for a moment, a longer one the more often it is called in a row. */
-void moe_ranks_nap(const struct moe_ranks *r, uint32_t *naps);
+void moe_ranks_nap(struct moe_ranks *r, uint32_t *naps);
 
 #endif

@@ -457,7 +457,7 @@ static void load_model(struct executor *x, uint32_t model)
     double began = moe_seconds();
     l->state = MODEL_LOADING;
     pthread_mutex_unlock(&s->mutex);
-    int status = model_load(x, model, NULL, &err);
+    int status = model_load(x, model, s->opening, &err);
     char *why = status == MOE_OK ? NULL : moe_strndup(err.text, strlen(err.text), NULL);
     pthread_mutex_lock(&s->mutex);
     if (status == MOE_OK) {
@@ -762,6 +762,15 @@ static void share_places(struct executor *x, uint32_t *n)
     }
 }
 
+/* What other ranks were asked for, and how long they were waited for. */
+static void count_ranks(struct moe_server *s)
+{
+    const struct moe_ranks *ranks = s->options.engine.ranks;
+    s->counts.n_ranks = ranks ? moe_ranks_wire(ranks)->n_ranks - 1 : 0;
+    for (uint32_t i = 0; i < s->counts.n_ranks; i++)
+        moe_ranks_glance(ranks, i + 1, &s->counts.ranks[i]);
+}
+
 /* Computes a batch, and jobs that join it, to the end. False: its model is not there. The mutex is
  * held before and after. */
 static bool compute_batch(struct executor *x, struct moe_coe_batch *batch)
@@ -790,6 +799,7 @@ static bool compute_batch(struct executor *x, struct moe_coe_batch *batch)
         moe_generator_step(x->batch);
         pthread_mutex_lock(&s->mutex);
         job_count(x);
+        count_ranks(s);
         end_cancelled(x);
         share_places(x, &n);
         double now = moe_seconds();

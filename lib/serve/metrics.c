@@ -251,6 +251,45 @@ static void write_executors(const struct moe_server_counts *c, struct moe_buf *o
         }
 }
 
+/* A family of figures, one per rank. */
+struct rank_figure {
+    const char *name, *type, *help;
+    double (*of)(const struct moe_rank_report *r);
+};
+
+#define RANK_FIGURE(name_, member)                                                                 \
+    static double rank_##name_(const struct moe_rank_report *r)                                    \
+    {                                                                                              \
+        return (double)r->member;                                                                  \
+    }
+RANK_FIGURE(experts, figures.n_experts)
+RANK_FIGURE(messages, messages)
+RANK_FIGURE(sent, bytes_sent)
+RANK_FIGURE(received, bytes_received)
+RANK_FIGURE(waited, waited_seconds)
+
+static const struct rank_figure rank_figures[] = {
+    {"rank_experts", "gauge", "Experts that another rank has.", rank_experts},
+    {"rank_messages_total", "counter", "Messages to it.", rank_messages},
+    {"rank_sent_bytes_total", "counter", "... and their bytes.", rank_sent},
+    {"rank_received_bytes_total", "counter", "Bytes of its answers.", rank_received},
+    {"rank_waited_seconds_total", "counter", "Rank 0 had nothing to do but wait for it.",
+     rank_waited},
+};
+
+static void write_ranks(const struct moe_server_counts *c, struct moe_buf *out)
+{
+    for (size_t f = 0; c->n_ranks && f < sizeof rank_figures / sizeof *rank_figures; f++) {
+        const struct rank_figure *figure = &rank_figures[f];
+        head(out, figure->name, figure->type, figure->help);
+        for (uint32_t i = 0; i < c->n_ranks; i++) {
+            moe_buf_printf(out, "moe_%s{rank=\"%u\",host=\"", figure->name, i + 1);
+            write_label(out, c->ranks[i].host);
+            moe_buf_printf(out, "\"} %.16g\n", figure->of(&c->ranks[i]));
+        }
+    }
+}
+
 void moe_metrics_write(const struct moe_http_counts *http, struct moe_server *server,
                        struct moe_buf *out)
 {
@@ -262,5 +301,6 @@ void moe_metrics_write(const struct moe_http_counts *http, struct moe_server *se
     write_exactness(&counts, out);
     write_process(&counts, out);
     write_executors(&counts, out);
+    write_ranks(&counts, out);
     write_http(http, out);
 }

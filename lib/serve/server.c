@@ -172,7 +172,10 @@ static void load_first(void *ctx, uint32_t executor, uint32_t model)
 static int load_models(struct moe_server *s, const struct moe_progress *progress,
                        struct moe_err *err)
 {
-    MOE_TRY(moe_coe_place(s->dispatch, load_first, s, err));
+    s->opening = s->options.engine.ranks ? progress : NULL;
+    int status = moe_coe_place(s->dispatch, load_first, s, err);
+    s->opening = NULL;
+    MOE_TRY(status);
     for (uint32_t i = 0; i < s->n_executors && s->own; i++) {
         const struct loaded *l = &s->executors[i].loaded[0];
         if (l->state == MODEL_FAILED)

@@ -18,6 +18,7 @@
 #include "base/progress.h"
 #include "engine/answer.h"
 #include "engine/engine.h"
+#include "ranks/ranks.h"
 #include "serve/coe_collection.h"
 #include "serve/coe_costs.h"
 #include "serve/coe_dispatch.h"
@@ -230,6 +231,8 @@ struct moe_server_counts {
     double schedule_seconds;         /* assigning requests and choosing batches */
     uint32_t n_executors;
     struct moe_server_executor_counts executors[MOE_SERVER_MAX_EXECUTORS];
+    uint32_t n_ranks; /* other processes that compute experts */
+    struct moe_rank_report ranks[MOE_MAX_RANKS];
 };
 void moe_server_count(struct moe_server *s, struct moe_server_counts *out);
 

@@ -185,7 +185,8 @@ struct moe_server {
     struct moe_gpu *gpu;    /* if executors compute on one: to measure it; engines open their own */
     uint64_t gpu_bytes;     /* budget of its memory; 0: none */
     struct moe_err failure; /* of the GPU; MOE_OK: it works */
-    uint64_t host_bytes;    /* main memory for packs above the disk */
+    const struct moe_progress *opening; /* of ranks that load while it opens; NULL: nobody looks */
+    uint64_t host_bytes;                /* main memory for packs above the disk */
     struct host_tier *host;
     struct moe_prompt_cache *prompt_cache; /* NULL: there is none */
     bool whole; /* the one model's engine has all memory, on a GPU: it is opened with its session */

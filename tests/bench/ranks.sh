@@ -3,9 +3,13 @@
 # given rate and delay between them (tests/tools/slow_net.c, a switch in user space: not every kernel has netem). Prints,
 # for each network, tokens/s of prompt and answer, messages and bytes a token, and what rank 0 waited for, beside one
 # process that reads experts from disk within the same budget and one that holds them all; every answer must be the
-# same. The ranks share this machine's processors, which machines of their own would not: speeds are rehearsed.
+# same. The ranks share this machine's processors, which machines of their own would not: speeds are rehearsed. A disk
+# that is slow beside them (LINK_RATE) shows what ranks are for all the same: what one process waits for, several hold.
+# With PLANNED=1 machines and network are measured, too (moe-profile --device in the namespaces, a minute for each
+# network), and what moe-plan --machines expects of them is printed beside what was run.
+# Each rank is in a control group of its own, of MEMORY and a tenth (mpirun is in there, too).
 #
-#   [RANKS=4] [MEMORY=120M] [TOKENS=64] [PACK=FILE] [NETWORKS='MICROSECONDS:BITS_PER_SECOND ...'] tests/bench/ranks.sh
+#   [RANKS=4] [MEMORY=120M] [LINK_RATE=50M] [TOKENS=64] [PACK=FILE] [NETWORKS='MICROSECONDS:BITS_PER_SECOND ...'] tests/bench/ranks.sh
 #
 # As root, with Open MPI. PACK: by default the bundled model, made 23 times as large (tests/tools/widen.c).
 set -eu
@@ -18,9 +22,16 @@ tokens=${TOKENS:-64}
 networks=${NETWORKS:-50:10e9 200:10e9 1000:10e9 50:2.5e9 200:2.5e9 1000:2.5e9 50:1e9 200:1e9 1000:1e9}
 dir=$(mktemp -d)
 net=
+groups=/sys/fs/cgroup/memory
+limit=memory.limit_in_bytes
+[ -d "$groups" ] || { groups=/sys/fs/cgroup; limit=memory.max; }
+bytes=$(echo "$memory" | awk '{ printf "%d", $1 * 1.1 * (/G/ ? 1073741824 : 1048576) }')
 end_net() {
     [ -z "$net" ] || kill "$net" 2>/dev/null || :
-    for i in $(seq "$ranks"); do ip netns del "moe$i" 2>/dev/null || :; done
+    for i in $(seq "$ranks"); do
+        ip netns del "moe$i" 2>/dev/null || :
+        rmdir "$groups/moe-bench-$i" 2>/dev/null || :
+    done
     net=
 }
 trap 'end_net; rm -rf "$dir"' EXIT
@@ -33,10 +44,14 @@ fi
 pack=$(readlink -f "$pack")
 head -c 1800 tests/data/stories.valid.txt >"$dir/prompt.txt"
 set -- --raw -f "$dir/prompt.txt" -n "$tokens" --temp 0 --ignore-eos -t 1
+[ -z "${LINK_RATE:-}" ] || set -- "$@" --link-rate "$LINK_RATE"
 
 # Starts a command of mpirun's "on" a machine: in its namespaces.
-cat >"$dir/agent" <<'END'
+cat >"$dir/agent" <<END
 #!/bin/sh
+echo \$\$ >"$groups/moe-bench-\${1##*.}/cgroup.procs"
+END
+cat >>"$dir/agent" <<'END'
 host=$1
 shift
 exec ip netns exec "moe${host##*.}" unshare --uts sh -c "hostname moe${host##*.}; $*"
@@ -47,6 +62,8 @@ begin_net() { # MICROSECONDS BITS_PER_SECOND
     names=
     for i in $(seq "$ranks"); do
         ip netns add "moe$i"
+        mkdir -p "$groups/moe-bench-$i"
+        echo "$bytes" >"$groups/moe-bench-$i/$limit"
         ip netns exec "moe$i" ip link set lo up
         names="$names moe$i"
         hosts="$hosts${hosts:+,}10.77.0.$i:1"
@@ -64,7 +81,8 @@ begin_net() { # MICROSECONDS BITS_PER_SECOND
     done
 }
 on_ranks() {
-    TMPDIR=/tmp ip netns exec moe1 unshare --uts sh -c 'hostname moe1; exec "$@"' - \
+    TMPDIR=/tmp ip netns exec moe1 unshare --uts sh -c \
+        'hostname moe1; echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$groups/moe-bench-1" \
         mpirun --allow-run-as-root --bind-to none -n "$ranks" --host "$hosts" \
         --mca plm_rsh_agent "$dir/agent" --mca plm_rsh_no_tree_spawn 1 --mca btl tcp,self --mca pml ob1 \
         --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 "$@"
@@ -82,7 +100,25 @@ row() { # NAME
 # mpirun ends its output with a line.
 same() { [ "$(cat "$dir/want")" = "$(cat "$dir/got")" ] || { echo "another answer: $1"; exit 1; }; }
 
-echo "$ranks ranks, $memory each, $tokens tokens, on $(nproc) cores: $(basename "$pack")"
+planned() {
+    [ -n "${PLANNED:-}" ] || return 0
+    on_ranks "$bin/moe-profile" -q --device "$pack" -t 1 -o "$dir/hosts.yaml" >/dev/null 2>"$dir/err" ||
+        { cat "$dir/err"; exit 1; }
+    sed -i "s/memory: .*/memory: $memory/" "$dir/hosts.yaml"
+    # shellcheck disable=SC2086 # LINK_RATE: an option or none
+    "$bin/moe-plan" -q "$pack" --machines "$dir/hosts.yaml" -c 512 --trace "$dir/trace" --json \
+        ${LINK_RATE:+--link-rate $LINK_RATE} >"$dir/planned"
+    printf '| %-34s | %8.1f | %8.2f | latency %s s\n' "  planned" \
+        "$(sed -n 's/.*"prefill_tokens_per_s": \([0-9.]*\).*/\1/p' "$dir/planned")" \
+        "$(sed -n 's/^  "decode_tokens_per_s": \([0-9.]*\).*/\1/p' "$dir/planned")" \
+        "$(sed -n 's/ *latency_seconds: //p' "$dir/hosts.yaml" | tr '\n' ' ')"
+}
+if [ -n "${PLANNED:-}" ]; then
+    head -c 6000 tests/data/stories.valid.txt >"$dir/text.txt"
+    "$bin/moe-profile" -q "$pack" --text "$dir/text.txt" --trace "$dir/trace" -o "$dir/statistics.yaml"
+fi
+
+echo "$ranks ranks, $memory each, $tokens tokens, on $(nproc) cores, disk ${LINK_RATE:-as it is}: $(basename "$pack")"
 echo
 echo '| run                                | prompt/s | answer/s | messages | bytes to   | bytes from |'
 echo '|------------------------------------|---------:|---------:|---------:|-----------:|-----------:|'
@@ -97,5 +133,6 @@ for network in $networks; do
         { cat "$dir/err"; exit 1; }
     same "$ranks ranks, $network"
     row "$ranks ranks, ${network%:*} us, $(echo "${network#*:}" | awk '{ print $1 / 1e9 }') Gbit/s"
+    planned
     end_net
 done

@@ -60,6 +60,21 @@ ranks 2 "$bin/moe-run" "$tiny" -p "$prompt" -n 4 --temp 0 -t $cores
 [ "$cores" = 1 ] ||
     check "more threads than cores: said" [ "$(grep -c 'threads of each of 2 ranks' "$err")" = 1 ]
 
+# ---- A server ----
+
+mpirun $as_root --oversubscribe --bind-to none -n 3 "$bin/moe-serve" "$tiny" --port 0 >"$tmp/log" 2>&1 </dev/null &
+job=$!
+until grep -q 'listening at' "$tmp/log" || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
+port=$(sed -n 's/.*listening at http.*:\([0-9]*\).*/\1/p' "$tmp/log")
+printf '{"prompt": "%s", "max_tokens": 40, "temperature": 0}' "$prompt" >"$tmp/body"
+run "$load" -p "$port" -X POST -P /v1/completions -H 'Content-Type: application/json' -f "$tmp/body" -o "$tmp/answer"
+check "a server of 3 ranks answers with the tokens of one process" \
+    grep -qF "$(echo "$want" | head -n 1 | tail -c 40 | sed 's/"/\\"/g')" "$tmp/answer"
+check "... and counts what each other rank was asked for" [ "$(served rank_messages_total)" -gt 40 ]
+check "... by rank" [ "$(grep -c '^moe_rank_experts{rank="[12]",host=".*"} 128$' "$tmp/metrics")" = 2 ]
+kill $job
+wait $job 2>/dev/null
+
 # ---- What is refused ----
 
 ranks 2 "$bin/moe-run" "$tiny" -p "$prompt" -n 4 --memory 2M

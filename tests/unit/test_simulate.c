@@ -682,10 +682,9 @@ static void keep_own(struct moe_inventory *inv, const uint8_t *owners, uint8_t s
 }
 
 /* Each token wants expert 0, which is here, and 1, which is another machine's: both are loaded. By
- * hand, from a layer's begin: the router has chosen at 0.5, the message is sent at 0.5625 (handling
- * 0.0625), there at 1.0625 (0.5 later), taken in at 1.125; the expert is loaded at 2.125, computed
- * at 2.875, its outputs sent at 2.9375, back at 3.4375, taken in at 3.5, and added at 3.625. Here
- * expert 0 is computed at 2.25. */
+ * hand, from a layer's begin: the router has chosen at 0.5, the message is there at 1, the expert
+ * loaded at 2 and computed at 2.75, its outputs are back at 3.25 and added at 3.375. Here expert 0
+ * is computed at 2.25. Only further messages would be handled. */
 static void another_machine_computes(void **state)
 {
     const struct script script = constant_script(2, 2, 3);
@@ -721,9 +720,9 @@ static void another_machine_computes(void **state)
     machines[0].row_bytes = 1024;
     machines[0].work = &work;
     assert_ok(moe_simulate(&machines[0], &out, NULL, &err), &err);
-    equals("seconds", out.decode.seconds, 3 * (2 * 3.625 + 0.5));
-    equals("waiting for the other", out.decode.host_seconds, 3 * 2 * 1.1875);
-    equals("work there", work.busy_seconds, 3 * 2 * 1.875);
+    equals("seconds", out.decode.seconds, 3 * (2 * 3.375 + 0.5));
+    equals("waiting for the other", out.decode.host_seconds, 3 * 2 * 1.0);
+    equals("work there", work.busy_seconds, 3 * 2 * 1.75);
     assert_int_equal(work.activations, 6);
     assert_int_equal(work.bytes, 6 * EXPERT);
     assert_int_equal(work.messages, 6);
