@@ -70,14 +70,31 @@ profile() {
 
 # shellcheck disable=SC2046
 ladder() {
-    once ladder.txt env BIN="$bin" sh tests/bench/ladder.sh "$model" \
+    once ladder.txt env BIN="$bin" METHODS="hqq linear" BITS="8 4 2" ALONE=1 sh tests/bench/ladder.sh "$model" \
         $(for d in $domains; do echo "$texts/$d.valid.txt"; done)
 }
 
 # Maps by calibrate.sh of experts with one scale a row, as EdgeMoE rounds them: in WORK/linear.
 linear_maps() {
-    once linear.txt env METHOD=linear SHUFFLES=0 TEXTS="$texts" BUILD="$BUILD" MODEL="$model" DOCUMENTS="${DOCUMENTS:-}" \
+    once linear.txt env METHOD=linear SHUFFLES=0 TOLERANCES= CURVES=0 TEXTS="$texts" BUILD="$BUILD" MODEL="$model" DOCUMENTS="${DOCUMENTS:-}" \
         sh tests/bench/calibrate.sh "$work/linear"
+}
+
+# By the same pack, importances estimated, a map just below what all experts at 4 bits lose, where 8, 4 and 2 bits mix:
+# WORK/below-4.yaml. Where 4 bits lose nothing there is none.
+below_4_map() {
+    linear_pack=$work/linear-all.moe
+    [ -e "$linear_pack" ] || "$bin/moe-quantize" -q --method linear --experts 8,4,2 --dense 8 -o "$linear_pack" "$model"
+    # shellcheck disable=SC2046
+    [ -e "$work/estimated.yaml" ] || "$bin/moe-calibrate" -q "$linear_pack" $(of_texts --text calib) $(of_texts --check valid) \
+        --importance proxy --tolerance 1% --without fate --without hobbit -o "$work/estimated.yaml" || [ -s "$work/estimated.yaml" ]
+    once estimated.json "$bin/moe-calibrate" --show "$work/estimated.yaml" --json
+    below=$(jq -r '.rungs | map(select(.experts == "4").loss.nll_percent)[0] | . * 990 | floor / 1000' "$work/estimated.json")
+    # shellcheck disable=SC2046
+    [ -e "$work/below-4.yaml" ] || [ "${below#-}" != "$below" ] || "$bin/moe-calibrate" -q "$linear_pack" $(of_texts --text calib) \
+        $(of_texts --check valid) --from "$work/estimated.yaml" --importance proxy --tolerance "$below%" --without fate \
+        --without hobbit -o "$work/below-4.yaml" || [ -s "$work/below-4.yaml" ]
+    [ ! -e "$work/below-4.yaml" ] || once below-4.json "$bin/moe-calibrate" --show "$work/below-4.yaml" --json
 }
 
 # What prompts and misses may lose, by hqq at 8, 4 and 2 bits, within 1%: Fate's p, HOBBIT's thresholds.

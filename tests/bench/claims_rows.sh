@@ -97,7 +97,7 @@ row_F1() {
     gate=$(of_profile '.all.cosine["gate-1"]') here=$(of_profile '.all.cosine.attention') before=$(of_profile '.all.cosine["attention-1"]')
     row "cosine similarity of a gate's input with: the previous gate's input; this layer's attention input; the previous layer's attention input (table 1)" \
         "88.8%; 93.1%; 83.8%" \
-        "$gate; $here; $before: here the previous gate's input is the most similar" \
+        "$gate; $here; $before$(calc %s "${gate%\%} > ${here%\%} ? \": the previous gate's input is the most similar\" : \"\"")" \
         "$(worst "$(holds "${gate%\%}" 88.83)" "$(holds "${here%\%}" 93.1)" "$(holds "${before%\%}" 83.8)")" profile
 }
 row_F2() {
@@ -264,7 +264,7 @@ row_H1() {
     here=$(jq -r '.all.weight_norm_correlation' "$work/profile.json")
     row "correlation of the routing weight with the norm of the weighted output (fig. 5a)" "0.99" \
         "$(calc %.2f "$here") over all, $(jq -r '[.layers[].weight_norm_correlation] | "\(min) to \(max)"' "$work/profile.json" | sed 's/\(0\.[0-9][0-9]\)[0-9]*/\1/g') by layer" \
-        "$(holds "$here" 0.99)" profile
+        "$(holds "$here" 0.99)" profile "" "" "model: no layer of either reaches it: an expert's outputs differ in length by themselves, not by the weight alone"
 }
 row_H2() {
     profile
@@ -295,7 +295,7 @@ row_H4() {
     row "best expert of the next layer predicted; two, three layers ahead (fig. 7)" "96%; about 90%" \
         "$one; $two, $three (chance $(calc %.0f%% "$chance"))" \
         "$(worst "$(holds "${one%\%}" 96 $chance)" "$(holds "${two%\%}" 90 $chance)" "$(holds "${three%\%}" 90 $chance)")" profile \
-        "" "" "model: layers change the state of $(of_profile '1 - .all.cosine["gate-1"]') between gates, theirs of 11% (F1); among the best two it is $(of_profile '.all.predictors["gate-1"].top1_in_2k // .all.predictors["gate-1"].in_2k')"
+        "" "" "model: the best of $(shape experts) is close to the next ones; among twice as many as are active $(of_profile '.all.predictors["gate-1"].in_2k') of the active ones are found"
 }
 # The bundled model at 8 and 2 bits, in this order; loads of 3 layers and 8.6, two and four tokens' demand.
 hobbit_strategies="ondemand,hobbit,hobbit+on-miss=load+skip-below=0,hobbit+predict=none+prefetch=none+protect=off,hobbit+on-miss=load+skip-below=0+predict=none+prefetch=none+protect=off,hobbit+predict=gate-ahead:1,hobbit+predict=gate-ahead:2,moe-offloading,moe-infinity,adapmoe,hobbit+assume-prediction=96%,hobbit+on-miss=load+skip-below=0+assume-prediction=96%"
@@ -555,16 +555,18 @@ row_E4() {
         "$(most "$3 > 1.3 * $2")" "calibrate"
 }
 row_E5() {
-    uniform=$(linear_map 1 | jq -r '.rungs[] | select(.experts == "4" and .dense_bits == 8) | "\(.bytes / 1048576) \(.loss.nll_percent)"')
-    # Of the maps the one that loses least within the bytes of 4 bits.
-    map=$(for p in 0.5 1 2 5 10 below-4; do linear_map $p |
-        jq -r '"\((.choice.expert_bytes + .choice.dense_bytes) / 1048576) \(.choice.loss.nll_percent) \(.choice.check.nll_percent)"'; done |
-        awk -v most="${uniform% *}" '$1 <= most && (!n++ || $2 < least) { least = $2; line = $0 } END { print line }')
-    set -- $uniform ${map:-0 1e9 1e9}
+    below_4_map
+    uniform=$(jq -r '.rungs[] | select(.experts == "4" and .dense_bits == 8) | "\(.bytes / 1048576) \(.loss.nll_percent)"' "$work/estimated.json")
+    # Of the two maps the one that loses least within the bytes of 4 bits; how many experts have which bits.
+    map=$(for m in estimated below-4; do [ ! -e "$work/$m.json" ] ||
+        jq -r '.choice | [.layers[][]] as $v | "\((.expert_bytes + .dense_bytes) / 1048576) \(.loss.nll_percent) \([("8", "4", "2") as $b | "\($v | map(select(. == $b)) | length)"] | join("/"))"' \
+            "$work/$m.json"; done)
+    best=$(echo "$map" | awk -v most="${uniform% *}" '$1 <= most && (!n++ || $2 < least) { least = $2; line = $0 } END { print line }')
+    set -- $uniform ${best:-0 1e9 0}
     row "mixed bits beat uniform 4 bits in bytes and loss (table II)" "0.81 GB, 0.89% against 0.85 GB, 2.04%" \
-        "$(if [ -n "$map" ]; then calc "%.2f MiB, %+.2f%%" "$3, $4"; else echo "no map below the bytes of 4 bits"; fi) against $(calc "%.2f MiB, %+.2f%%" "$1, $2") (linear, calibration texts)" \
+        "$(if [ -n "$best" ]; then calc "%.2f MiB, %+.2f%%" "$3, $4"; else echo "no map below the bytes of 4 bits"; fi) against $(calc "%.2f MiB, %+.2f%%" "$1, $2") (linear, importances estimated, calibration texts)" \
         "$(most "$4 < $2")" calibrate "" "" \
-        "model: within just less than what 4 bits lose, 8, 4 and 2 bits mix to $(linear_map below-4 | jq -r '.choice | [.layers[][]] as $v | "\((.expert_bytes + .dense_bytes) / 1048576 * 100 | round / 100) MiB (\([("8", "4", "2") as $b | "\($v | map(select(. == $b)) | length) at \($b)"] | join(", "))), \(.loss.nll_percent * 100 | round / 100)%"')"
+        "model: within 1%, and within just less than what 4 bits lose, the best maps of 8/4/2 bits are $(echo "$map" | awk '{ printf("%s%.2f MiB, %+.2f%% with %s experts", n++ ? "; " : "", $1, $2, $3) }')"
 }
 # 16 bits on demand, and 4 bits, whose loads are 3.4 times as short; two tokens' demand of 4 bits.
 edgemoe_cells() {

@@ -396,7 +396,8 @@ cat <<'TEXT'
 ## What an executor takes for itself
 
 A process on a GPU takes memory beside its experts: its context, its framework's kernels and workspace. The paper
-does not say how much. Results a second on the NUMA machine where each executor takes so much of the GPU's 12 GiB:
+does not say how much; a machine's costs may (`executor_bytes`, moe-coe(5)), and plans count it. Results a second on the
+NUMA machine where each executor takes so much of the GPU's 12 GiB:
 
 | board, GiB | 1G0C | 2G0C | 3G0C | 4G0C | 5G0C | 6G0C | 3G1C | last window of 3G1C |
 |---|---|---|---|---|---|---|---|---|

@@ -7,7 +7,7 @@
 # the 16-bit pack, and how often the most likely next token is the 16-bit pack's. "Experts alone": the
 # routed experts have the bits named and everything else 16, as in Fate's table 2 and EdgeMoE's figure 6;
 # "dense too": the dense part has the same bits. Groups of 64 (linear: one scale a row); routers stay at
-# 16 bits.
+# 16 bits. METHODS, BITS: hqq rtn linear, 8 4d8 4 3 2 unless set; with ALONE=1 only the rungs of experts alone.
 set -eu
 bin=${BIN:-build/bin}
 checkpoint=${1:-${BUILD:-build}/models/tiny-moe}
@@ -44,10 +44,10 @@ printf '%s predicted tokens of %s texts\n\n' "$(wc -l <"$work/base.log")" "$#"
 echo '| rung                      |      pack | nats   |   loss   | top-1   |'
 echo '| ------------------------- | --------- | ------ | -------- | ------- |'
 rung 16 rtn 16 16
-for method in hqq rtn linear; do
-    for bits in 8 4d8 4 3 2; do
+for method in ${METHODS:-hqq rtn linear}; do
+    for bits in ${BITS:-8 4d8 4 3 2}; do
         rung "$method $bits, experts alone" "$method" "$bits" 16
-        rung "$method $bits, dense too" "$method" "$bits" "${bits%d8}"
+        [ "${ALONE:-}" = 1 ] || rung "$method $bits, dense too" "$method" "$bits" "${bits%d8}"
     done
 done
-rung "hqq 4, dense 8 (default)" hqq 4 8
+[ "${ALONE:-}" = 1 ] || rung "hqq 4, dense 8 (default)" hqq 4 8
