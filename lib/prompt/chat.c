@@ -109,30 +109,12 @@ struct tm moe_chat_today(void)
     return today;
 }
 
-/* Refuses what the template would silently leave out. */
-static int check_forms(const struct moe_chat *chat, const struct moe_chat_input *input,
-                       struct moe_err *err)
-{
-    const json_t *first = json_array_get(input->messages, 0);
-    if (chat->forms.no_system &&
-        (moe_chat_has_role(first, "system") || moe_chat_has_role(first, "developer")))
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: the template has no place for a system text: put it into the question",
-                        chat->name);
-    if (chat->forms.no_tools && json_array_size(input->tools))
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: the template has no place for tools: leave them out", chat->name);
-    return MOE_OK;
-}
-
 int moe_chat_render(const struct moe_chat *chat, const struct moe_chat_input *input,
                     struct moe_buf *out, struct moe_buf *words, struct moe_err *err)
 {
     json_t *adapted = NULL;
     struct moe_chat_input in = *input;
-    int status = check_forms(chat, input, err);
-    if (status == MOE_OK)
-        status = chat_adapt(chat, input->messages, &adapted, err);
+    int status = chat_adapt(chat, input->messages, input->tools, &adapted, err);
     if (adapted)
         in.messages = adapted;
     if (status == MOE_OK)

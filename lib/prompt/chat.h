@@ -66,13 +66,15 @@ struct moe_chat_input {
  * object, and the reverse; a content of null or none where it would write "None" or fail; the
  * role "developer" where it knows only "system"; a thought under the other names of its member;
  * several system texts, or questions, in a row where it takes one, which are joined; a system text
- * behind a question, which becomes one.
+ * behind a question, which becomes one; a system text where it takes none, which begins the
+ * question; calls of tools where it leaves them out, which are written into the content; and where
+ * it has no place for tools, these and how to call them, which are told in the system text, and
+ * what tools said, which is a question.
  *
  * All of the caller's texts are such pieces, also those of variables.
  *
  * MOE_ERR_USAGE: the template refuses the conversation (raise_exception), in its own words with
- * line and column, or would leave out the system text or the tools; MOE_ERR_FORMAT, MOE_ERR_LIMIT:
- * it did something not allowed.
+ * line and column; MOE_ERR_FORMAT, MOE_ERR_LIMIT: it did something not allowed.
  */
 int moe_chat_render(const struct moe_chat *chat, const struct moe_chat_input *input,
                     struct moe_buf *out, struct moe_buf *words, struct moe_err *err);

@@ -279,6 +279,39 @@ static bool at_quote(const struct value_reader *v)
     return n && v->n - v->at >= n && memcmp(v->text + v->at, v->quote, n) == 0;
 }
 
+/* The four digits of an escape, as in \u00e9; UINT32_MAX: there are none. */
+static uint32_t escaped_unit(const struct value_reader *v, uint64_t at)
+{
+    uint32_t unit = 0;
+    if (v->n < at + 6 || v->text[at] != '\\' || v->text[at + 1] != 'u')
+        return UINT32_MAX;
+    for (uint64_t i = at + 2; i < at + 6; i++) {
+        static const char digits[] = "0123456789abcdef";
+        const char *digit = strchr(digits, v->text[i] | (v->text[i] > '9' ? 32 : 0));
+        if (!digit || !*digit)
+            return UINT32_MAX;
+        unit = unit * 16 + (uint32_t)(digit - digits);
+    }
+    return unit;
+}
+
+/* Appends the character of an escape, or of two that are one; false: there is none. */
+static bool take_escaped(struct value_reader *v, struct moe_buf *plain)
+{
+    uint32_t c = escaped_unit(v, v->at), low;
+    uint8_t bytes[4];
+    if (c == UINT32_MAX)
+        return false;
+    v->at += 6;
+    if (c >= 0xD800 && c < 0xDC00 && (low = escaped_unit(v, v->at)) >= 0xDC00 && low < 0xE000) {
+        c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
+        v->at += 6;
+    }
+    moe_buf_append(plain, bytes,
+                   (uint64_t)moe_utf8_encode(c >= 0xD800 && c < 0xE000 ? 0xFFFD : c, bytes));
+    return true;
+}
+
 static enum match read_text(struct value_reader *v)
 {
     bool marked = at_quote(v) && strlen(v->quote) > 1;
@@ -291,6 +324,8 @@ static enum match read_text(struct value_reader *v)
         if (marked ? at_quote(v) : c == end[0]) {
             v->at += marked ? strlen(v->quote) : 1;
             found = YES;
+        } else if (!marked && take_escaped(v, &plain)) {
+            continue;
         } else if (!marked && c == '\\' && v->at + 1 < v->n) {
             char e = v->text[v->at + 1];
             static const char from[] = "nrtbf", to[] = "\n\r\t\b\f";

@@ -152,8 +152,8 @@ static int check_tool(const char *where, const json_t *tools, size_t i, struct m
     if (n == 0 || n > MOE_CHAT_MAX_TOOL_NAME ||
         strcspn(json_string_value(name), "\"\\\b\f\n\r\t<>{}") != n)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: 'tools[%zu].function.name' is no name of a function: letters, digits, "
-                        "- and _, %d at most",
+                        "%s: 'tools[%zu].function.name' is not 1 to %d bytes without quotes, "
+                        "backslashes, tabs, line breaks, < > { and }",
                         where, i, MOE_CHAT_MAX_TOOL_NAME);
     if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -718,17 +718,115 @@ static const struct known_form {
       .end = ""}},
 };
 
+/* The last is also that of models whose template has no place for tools. */
 static void add_known(struct chat_probe *p, const char *source, size_t n)
 {
     struct moe_chat *chat = p->chat;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+    const size_t last = sizeof known / sizeof known[0] - 1;
+    for (size_t i = 0; i <= last; i++)
         if ((chat->n_calls == 0 || known[i].beside) && chat->n_calls < MAX_CALL_FORMS &&
             (memmem(source, n, known[i].mark, strlen(known[i].mark)) ||
              (known[i].other && memmem(source, n, known[i].other, strlen(known[i].other))) ||
-             (!known[i].beside && moe_tokenizer_find(p->tok, known[i].mark) >= 0))) {
+             (!known[i].beside && moe_tokenizer_find(p->tok, known[i].mark) >= 0) ||
+             (i == last && chat->forms.no_tools))) {
             chat->calls[chat->n_calls] = known[i].form;
             chat->calls[chat->n_calls++].borrowed = true;
         }
+}
+
+bool chat_texts_are_json(const struct call_form *form)
+{
+    return form->quote && strcmp(form->quote, "\"") == 0;
+}
+
+/* Appends a piece of a form with its holes filled. */
+static void fill(const char *piece, const char *name, const char *key, struct moe_buf *out)
+{
+    static const char *const fillings[] = {
+        [CALL_ID] = "0", [CALL_NUMBER] = "0", [CALL_ANY] = "", [CALL_WORD] = "string"};
+    for (; *piece; piece++) {
+        if (*piece == CALL_NAME || *piece == CALL_KEY)
+            moe_buf_text(out, *piece == CALL_NAME ? name : key);
+        else if ((uint8_t)*piece <= CALL_WORD)
+            moe_buf_text(out, fillings[(uint8_t)*piece]);
+        else
+            moe_buf_u8(out, (uint8_t)*piece);
+    }
+}
+
+static void fill_value(const json_t *value, bool bare, struct moe_buf *out)
+{
+    char *text = bare ? NULL : moe_json_text(value, JSON_ENCODE_ANY);
+    out->failed |= !bare && !text;
+    moe_buf_text(out, bare ? json_string_value(value) : text ? text : "");
+    free(text);
+}
+
+static void write_parameters(const struct call_form *f, const char *name, const json_t *arguments,
+                             struct moe_buf *out)
+{
+    const char *key, *between = "";
+    json_t *value;
+    json_object_foreach((json_t *)arguments, key, value)
+    {
+        const bool text = json_is_string(value) && !chat_texts_are_json(f);
+        fill(between, name, key, out);
+        fill(f->key_begins, name, key, out);
+        moe_buf_text(out, key);
+        fill(text ? f->text.key_ends : f->other.key_ends, name, key, out);
+        fill_value(value, text, out);
+        fill(text ? f->text.value_ends : f->other.value_ends, name, key, out);
+        between = f->parameter_between;
+    }
+}
+
+static void write_call(const struct call_form *f, const char *name, const json_t *arguments,
+                       struct moe_buf *out)
+{
+    const bool ordered = f->style != CALLS_OBJECT || f->object_begins;
+    fill(f->open, name, "", out);
+    if (!ordered)
+        moe_buf_printf(out, "{\"%s\": \"", f->name_key);
+    else if (f->style == CALLS_OBJECT)
+        fill(f->object_begins, name, "", out);
+    moe_buf_text(out, name);
+    if (!ordered)
+        moe_buf_printf(out, "\", \"%s\": ", f->arguments_key);
+    else
+        fill(f->named, name, "", out);
+    if (f->style == CALLS_PARAMETERS)
+        write_parameters(f, name, arguments, out);
+    else
+        fill_value(arguments, false, out);
+    if (f->style == CALLS_OBJECT)
+        fill(ordered ? f->object_ends : "}", name, "", out);
+    fill(f->close, name, "", out);
+}
+
+void chat_write_calls(const struct call_form *f, const json_t *calls, struct moe_buf *out)
+{
+    size_t i;
+    const json_t *call;
+    fill(f->begin, "", "", out);
+    json_array_foreach(calls, i, call)
+    {
+        const json_t *function = moe_chat_function(call),
+                     *given = json_object_get(function, "arguments");
+        const char *name = json_string_value(json_object_get(function, "name"));
+        json_t *read = NULL;
+        if (json_is_string(given) &&
+            moe_json_parse_repeated(&read, "arguments", json_string_value(given),
+                                    json_string_length(given), MOE_JSON_CONFIG_MEMORY,
+                                    NULL) == MOE_ERR_MEMORY)
+            out->failed = true;
+        json_t *arguments = read                    ? read
+                            : json_is_object(given) ? json_incref((json_t *)given)
+                                                    : json_object();
+        fill(i ? f->between : "", "", "", out);
+        write_call(f, name ? name : "", arguments, out);
+        json_decref(arguments);
+    }
+    fill(f->end, "", "", out);
 }
 
 /* ---- All of it ---- */
@@ -765,7 +863,7 @@ void chat_learn_calls(struct chat_probe *p, const char *source, size_t n)
     struct moe_chat *chat = p->chat;
     struct moe_buf prompt = {0}, answer = {0}, one = {0}, two = {0}, both = {0};
     bool named_ids = false;
-    if (!chat->forms.no_tools && write_calls(p, NULL, NULL, NULL, &answer) &&
+    if (!chat->forms.no_calls && write_calls(p, NULL, NULL, NULL, &answer) &&
         write_prompt(p, &prompt) &&
         write_calls(p, call(chat, false, TEXT_ONLY, false), NULL, NULL, &one)) {
         const char *begin = begin_of_calls((const char *)one.data, (const char *)answer.data,
@@ -792,8 +890,7 @@ void chat_learn_calls(struct chat_probe *p, const char *source, size_t n)
             chat_free_calls(form);
         }
     }
-    if (!chat->forms.no_tools)
-        add_known(p, source, n);
+    add_known(p, source, n);
     moe_buf_release(&prompt);
     moe_buf_release(&answer);
     moe_buf_release(&one);

@@ -204,13 +204,14 @@ struct moe_chat_parameter moe_chat_parameter(const struct moe_chat *chat, const 
                                              const json_t *schema)
 {
     const unsigned values = moe_chat_values(parameters, schema);
-    const bool marked = marks_texts(&chat->calls[0]);
+    const struct call_form *f = &chat->calls[0];
+    const bool marked = marks_texts(f), as_json = chat_texts_are_json(f);
     /* Without marks that only texts have, what may be a text is written as one. */
-    const bool text =
-        values & MOE_VALUE_TEXT && (marked || !(values & (MOE_VALUE_LIST | MOE_VALUE_OBJECT)));
+    const bool text = !as_json && values & MOE_VALUE_TEXT &&
+                      (marked || !(values & (MOE_VALUE_LIST | MOE_VALUE_OBJECT)));
     const bool held = text && limits_texts(parameters, schema, 0);
-    return (struct moe_chat_parameter){text, held,
-                                       values != MOE_VALUE_TEXT && (marked || !text || held)};
+    return (struct moe_chat_parameter){
+        text, held, (values != MOE_VALUE_TEXT || !text) && (marked || !text || held)};
 }
 
 /* Writes rules for the parameters from each on, in the schema's order: the first of a call (f), or

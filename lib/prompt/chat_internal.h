@@ -14,8 +14,10 @@ struct chat_forms {
     bool texts_only;        /* ... a text */
     bool arguments_as_text; /* of tool calls; else as an object */
     bool needs_content;     /* it writes "None" for a null content, or fails */
-    bool no_system;         /* it leaves out a system text */
-    bool no_tools;          /* ... or tools */
+    bool no_system;         /* it refuses or leaves out a system text: it begins the question */
+    bool no_tools;          /* it leaves out tools: they are told in words */
+    bool no_calls;          /* ... or calls in answers: they are written into the content */
+    bool no_results;        /* ... or what tools said: it becomes a question */
     bool no_developer;      /* it does not name the role */
     bool one_system;        /* it takes one system text, not several */
     bool early_system;      /* ... and none behind a question */
@@ -118,6 +120,11 @@ struct json_t *probe_content(const struct chat_probe *p, const char *text);
 /* Finds the forms of calls (chat_calls.c); source: the template. */
 void chat_learn_calls(struct chat_probe *p, const char *source, uint64_t n);
 void chat_free_calls(struct call_form *form);
+/* Whether parameters that are texts are written as in JSON, within ". */
+bool chat_texts_are_json(const struct call_form *form);
+/* Appends an answer's calls, a message's "tool_calls", as the form has them. */
+void chat_write_calls(const struct call_form *form, const struct json_t *calls,
+                      struct moe_buf *out);
 /* What the schema of one of the parameters refers to, or itself; NULL: it is not there. */
 const struct json_t *chat_referenced(const struct json_t *parameters, const struct json_t *schema);
 /* The next mark within a piece, behind its first byte; NULL: there is none. */
@@ -125,8 +132,9 @@ const char *chat_next_mark(const char *piece);
 /* Finds the special tokens in marks. */
 int chat_find_marks(struct moe_chat *chat, const struct moe_tokenizer *tok, struct moe_err *err);
 
-/* *out: the messages in forms that the template accepts; NULL: they already are. */
-int chat_adapt(const struct moe_chat *chat, const struct json_t *messages, struct json_t **out,
-               struct moe_err *err);
+/* *out: the messages in forms that the template accepts, with the tools in words where it has no
+ * place for them; NULL: they already are. */
+int chat_adapt(const struct moe_chat *chat, const struct json_t *messages,
+               const struct json_t *tools, struct json_t **out, struct moe_err *err);
 
 #endif

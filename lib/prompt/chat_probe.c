@@ -138,6 +138,7 @@ static void find_order(struct chat_probe *p)
     const bool takes_system = writes_both(p, json_pack("[O,O]", first, asked), SYSTEM, PROBE_USER);
     const bool takes_turns =
         writes_both(p, answered(p, message(p, "user", USER2)), PROBE_ANSWER, USER2);
+    f->no_system = !takes_system && template_writes(p, question(p), NULL, PROBE_USER);
     if (takes_system && !f->no_developer)
         f->no_developer = !writes_both(
             p, json_pack("[O,o,O]", first, message(p, "developer", USER2), asked), SYSTEM, USER2);
@@ -164,10 +165,6 @@ static void find_forms(struct chat_probe *p)
     bool parts = takes_parts(p), texts = template_writes(p, question(p), NULL, PROBE_USER);
     f->parts_only = parts && !texts;
     f->texts_only = !parts;
-    if (probe_write(
-            p, json_pack("[o,o]", message(p, "system", SYSTEM), message(p, "user", PROBE_USER)),
-            NULL, true, &out))
-        f->no_system = !strstr(text_of(&out), SYSTEM);
     if (probe_write(p, question(p), tools(), true, &out))
         f->no_tools = !strstr(text_of(&out), TOOL);
     f->arguments_as_text =
@@ -176,6 +173,15 @@ static void find_forms(struct chat_probe *p)
     f->needs_content = !probe_write(p, answer_calling(p, f->arguments_as_text, json_null()),
                                     tools(), false, &out) ||
                        strstr(text_of(&out), "None");
+    const bool calls = probe_write(p, answer_calling(p, f->arguments_as_text, probe_content(p, "")),
+                                   tools(), false, &out);
+    f->no_calls = calls ? !strstr(text_of(&out), VALUE) : f->no_tools;
+    json_t *messages = f->no_calls ? answered(p, NULL)
+                                   : answer_calling(p, f->arguments_as_text, probe_content(p, ""));
+    json_array_append_new(messages,
+                          json_pack("{s:s,s:s,s:s,s:o}", "role", "tool", "tool_call_id",
+                                    "abcdefgh1", "name", TOOL, "content", probe_content(p, USER2)));
+    f->no_results = f->no_tools && !template_writes(p, messages, tools(), USER2);
     moe_buf_release(&out);
 }
 
@@ -265,7 +271,7 @@ static void find_end_of_text(struct chat_probe *p, bool heeds)
 static void find_end_of_call(struct chat_probe *p)
 {
     struct moe_buf out = {0};
-    if (!p->chat->forms.no_tools &&
+    if (!p->chat->forms.no_calls &&
         probe_write(p, answer_calling(p, p->chat->forms.arguments_as_text, json_string("")),
                     tools(), false, &out)) {
         const char *end = behind_last(text_of(&out), VALUE);

@@ -91,8 +91,10 @@ printf '%s' '{% for i in range(99999) %}{% for i in range(99999) %}{% endfor %}{
 moe -p x --template-file "$tmp/bomb"
 error_line 4 "moe-run: $tmp/bomb*" "one that does not end"
 printf '{%% for m in messages if m.role == "user" %%}{{ m.content }}{%% endfor %%}' >"$tmp/nosystem"
-moe -p x --system y --template-file "$tmp/nosystem"
-error_line 2 "moe-run: $tmp/nosystem: the template has no place for a system text*" "no system role"
+moe -p x --system y --template-file "$tmp/nosystem" -n 8 --temp 0
+cp "$out" "$tmp/with-system"
+moe -p "$(printf 'y\n\nx')" --template-file "$tmp/nosystem" -n 8 --temp 0
+check "a system text begins the question where the template takes none" cmp "$out" "$tmp/with-system"
 
 moe -p "$story" -n 24 --beams 4 --stats --stats-json "$json"
 expect_exit 0 "--beams answers"
@@ -196,7 +198,7 @@ moe -p x $calling --tool-choice other
 error_line 2 "moe-run: option --tool-choice: 'other' is none of the tools*" "a tool that is none"
 echo '[{"name": 1}]' >"$tmp/tools"
 run "$bin/moe-run" "$tmp/none.moe" -p x $calling # before the model is looked for
-error_line 3 "moe-run: $tmp/tools: 'tools\[0\].function.name' is no name of a function*" "damaged tools"
+error_line 3 "moe-run: $tmp/tools: 'tools\[0\].function.name' is not 1 to 128 bytes without quotes*" "damaged tools"
 moe -p ''  -n 3 --temp 0
 expect_exit 0 "an empty prompt"
 

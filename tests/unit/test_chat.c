@@ -253,26 +253,82 @@ static void messages_take_the_templates_order(void **state)
     }
 }
 
-static void what_would_be_left_out_is_refused(void **state)
+static void system_texts_begin_questions(void **state)
 {
-    char got[512];
     static const char system[] =
         "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"u\"}]";
-    struct moe_chat *chat = open_chat(EACH("{% if m.role == 'user' %}{{ m.content }}{% endif %}"));
-    assert_int_equal(render(chat, system, NULL, got, sizeof got), MOE_ERR_USAGE);
-    assert_string_equal(got,
-                        "t: the template has no place for a system text: put it into the question");
-    assert_int_equal(
-        render(chat, "[{\"role\":\"user\",\"content\":\"u\"}]", "[{}]", got, sizeof got),
-        MOE_ERR_USAGE);
-    assert_non_null(strstr(got, "no place for tools"));
-    moe_chat_free(chat);
-    chat = open_chat("{% if messages[0].role == 'system' %}\n{{ raise_exception('No system') }}"
-                     "{% endif %}");
-    assert_int_equal(render(chat, system, NULL, got, sizeof got), MOE_ERR_USAGE);
+    static const char *const templates[] = {
+        EACH("{% if m.role == 'user' %}{{ m.content }}{% endif %}"),
+        "{% if messages[0].role == 'system' %}{{ raise_exception('No system') }}{% endif %}" EACH(
+            "{{ m.content }}")};
+    for (int i = 0; i < 2; i++) {
+        char got[512];
+        struct moe_chat *chat = open_chat(templates[i]);
+        assert_int_equal(render(chat, system, NULL, got, sizeof got), MOE_OK);
+        assert_string_equal(got, "s\n\nu");
+        moe_chat_free(chat);
+    }
+}
+
+static void what_a_template_refuses_is_said(void **state)
+{
+    char got[512];
+    struct moe_chat *chat =
+        open_chat("{% if messages[0].content == 'x' %}\n{{ raise_exception('No x') }}{% endif %}");
+    assert_int_equal(render(chat, "[{\"role\":\"user\",\"content\":\"x\"}]", NULL, got, sizeof got),
+                     MOE_ERR_USAGE);
     assert_non_null(strstr(got, "t, line 2, column"));
-    assert_non_null(strstr(got, "the template refuses this: No system"));
+    assert_non_null(strstr(got, "the template refuses this: No x"));
     moe_chat_free(chat);
+}
+
+#define TOOLS_TOLD                                                                                 \
+    "# Tools\n\nYou may call these functions, each with arguments by the JSON schema of its "      \
+    "parameters:\n<tools>\n{\"name\": \"f\"}\n</tools>\n\nTo call one, write:\n"
+
+/* Where a template has no place for tools, calls or their results, these are told in words. */
+static void tools_are_told_in_words(void **state)
+{
+#define TOLD(name, key)                                                                            \
+    "<tool_call>\n{\"name\": \"" name "\", \"arguments\": {" key "}}\n</tool_call>"
+#define OWN(name, key) "<calls><call>" name "<sep>{" key "}</call></calls>"
+#define USUAL TOLD("NAME", "\"PARAMETER\": \"VALUE\"")
+    static const char tools[] = "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]";
+    static const char called[] = "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\","
+                                 "\"content\":null,\"tool_calls\":"
+                                 "[{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":"
+                                 "\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]},"
+                                 "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"r\"}]";
+    static const struct {
+        const char *template, *text;
+    } cases[] = {
+        /* Contents of the three roles alone; then no system text either, and turns that alternate.
+         */
+        {EACH("{% if m.role != 'tool' %}[{{ m.role }}]{{ m.content }}{% endif %}"),
+         "[system]" TOOLS_TOLD USUAL
+         "[user]u[assistant]" TOLD("f", "\"a\": 1") "[user]<tool_response>\nr\n</tool_response>"},
+        {EACH("{% if m.role == 'system' or (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+              "{{ raise_exception('No') }}{% endif %}[{{ m.role }}]{{ m.content }}"),
+         "[user]" TOOLS_TOLD USUAL
+         "\n\nu[assistant]" TOLD("f", "\"a\": 1") "[user]<tool_response>\nr\n</tool_response>"},
+        /* Calls and results have a form of their own. */
+        {EACH("[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}<calls>{% for c in m.tool_calls "
+              "%}<call>"
+              "{{ c.function.name }}<sep>{{ c.function.arguments | tojson }}</call>{% endfor "
+              "%}</calls>{% endif %}") PROMPT("[assistant]"),
+         "[system]" TOOLS_TOLD OWN("NAME", "\"PARAMETER\": \"VALUE\"") "[user]u[assistant]" OWN(
+             "f", "\"a\": 1") "[tool]r[assistant]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char got[1024];
+        bool calls, thinks;
+        struct moe_chat *chat = open_chat(cases[i].template);
+        moe_chat_can(chat, &calls, &thinks);
+        assert_true(calls);
+        assert_int_equal(render(chat, called, tools, got, sizeof got), MOE_OK);
+        assert_string_equal(got, cases[i].text);
+        moe_chat_free(chat);
+    }
 }
 
 static void texts_become_utf8(void **state)
@@ -465,7 +521,9 @@ int main(void)
         cmocka_unit_test(thoughts_are_told_from_contents),
         cmocka_unit_test(messages_take_the_templates_form),
         cmocka_unit_test(messages_take_the_templates_order),
-        cmocka_unit_test(what_would_be_left_out_is_refused),
+        cmocka_unit_test(system_texts_begin_questions),
+        cmocka_unit_test(what_a_template_refuses_is_said),
+        cmocka_unit_test(tools_are_told_in_words),
         cmocka_unit_test(texts_become_utf8),
         cmocka_unit_test(lists_have_a_template_for_tools),
         cmocka_unit_test(what_templates_take_for_granted_is_there),
