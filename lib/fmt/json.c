@@ -23,8 +23,10 @@ enum { OBJECT = 240, ARRAY = 144, TEXT = 80, MEMBER = 32, ITEM = 48 };
 
 static uint64_t tree_bytes(const uint8_t *text, uint64_t n)
 {
-    uint64_t bytes = n;
+    uint64_t bytes = 0;
     for (uint64_t i = 0; i < n; i++) {
+        const uint64_t from = i;
+        bytes += !moe_is_blank((char)text[i]);
         bytes += text[i] == '{'   ? OBJECT
                  : text[i] == '[' ? ARRAY
                  : text[i] == '"' ? TEXT
@@ -34,6 +36,7 @@ static uint64_t tree_bytes(const uint8_t *text, uint64_t n)
         if (text[i] == '"')
             while (++i < n && text[i] != '"')
                 i += text[i] == '\\';
+        bytes += i - from;
     }
     return bytes;
 }

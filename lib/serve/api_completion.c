@@ -213,9 +213,10 @@ static bool pick_fields(const struct moe_reply *r, struct moe_buf *whole)
         const char *at = json_string_value(path);
         json_t *value = *at ? all : NULL;
         char key[64];
-        for (int n = 0; value && sscanf(at, "%63[^/]%n", key, &n) == 1; at += n + (at[n] == '/'))
+        for (int n = 0; value && sscanf(at, "%63[^/]%n", key, &n) == 1;
+             at += n + (at[n] == '/' && at[n + 1]))
             value = json_object_get(value, key);
-        if (value)
+        if (value && !*at)
             failed |= json_object_set(picked, json_string_value(path), value) != 0;
     }
     if (json_array_size(fields)) {

@@ -267,6 +267,15 @@ static void trees_are_bounded(void **state)
                              MOE_JSON_TOKENIZER_CONFIG_MEMORY, &err),
               &err);
     moe_json_free(json);
+    /* Blanks become nothing. */
+    char blanks[MANY];
+    memset(blanks, ' ', MANY);
+    assert_fails(moe_json_parse(&json, "x.json", blanks, MANY, 1000, &err), MOE_ERR_FORMAT,
+                 "expected near end of file", &err);
+    blanks[0] = '[';
+    blanks[MANY - 1] = ']';
+    assert_ok(moe_json_parse(&json, "x.json", blanks, MANY, 1000, &err), &err);
+    moe_json_free(json);
     moe_buf_release(&text);
 }
 

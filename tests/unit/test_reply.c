@@ -434,7 +434,8 @@ static void infilled_texts_have_llamas_form(void **state)
                                     "[{\"filename\": \"x.c\", \"text\": \"int\"}, {\"text\": "
                                     "\"y\"}], \"cache_prompt\": true, \"top_k\": 40, "
                                     "\"samplers\": [\"top_k\"], \"response_fields\": [\"content\", "
-                                    "\"stop_type\", \"timings/prompt_n\"]}");
+                                    "\"stop_type\", \"timings/prompt_n\", \"/\", \"timings/\", "
+                                    "\"timings//prompt_n\", \"/content\"]}");
     assert_string_equal(q->inputs[0].text, "ab");
     assert_string_equal(q->suffix, ""); /* nothing, but the middle is wanted */
     assert_int_equal(q->n_files, 2);
