@@ -117,6 +117,10 @@ expect_stdout "$expected" "... and a run of it takes the same map"
 tokens "$tmp/several.moe" --tolerance 1% --expert-memory 2M
 expect_stdout "$best" "a tolerance below all maps'"
 expect_stderr_like "*the pack's first map is for 2%*" "... says so"
+printf '{"custom_id":"a","url":"/v1/completions","body":{"prompt":"Once","max_tokens":4,"temperature":0,"logprobs":1}}\n' >"$tmp/r.jsonl"
+probabilities() { "$bin/moe-serve" -q "$@" --memory 64M --requests "$tmp/r.jsonl" -o - | sed 's/.*"token_logprobs":\([^]]*\).*/\1/'; }
+check "moe-serve takes it too" [ "$(probabilities "$tmp/several.moe" --tolerance 2%)" = "$(probabilities "$tmp/mixed.moe")" ]
+check "... and another one" [ "$(probabilities "$tmp/several.moe" --tolerance 5%)" = "$(probabilities "$tmp/four.moe")" ]
 tokens "$tmp/all.moe" --tolerance 1%
 error_line 2 "moe-run: $tmp/all.moe: has no maps for tolerances*" "a tolerance without maps"
 
