@@ -8,7 +8,7 @@
 # again. Remove a file to measure it anew. TEXTS: a directory of {stories,math,code}.{calib,valid}.txt
 # (tests/data). SECONDS_PER_STRATEGY, ROUNDS: of each rehearsed cell (3 seconds, 1). Needs jq, 8 GB of disk
 # and 4 GB of memory. SECOND: the second model, a directory (build/models/second), which `make second-model` trains;
-# where it is not there, its column says so. The rows themselves stand in claims_rows.sh; those of EdgeMoE on a model
+# where it is not there, its column says so; SECOND_DOCUMENTS: of each text, that its maps are of (12). The rows themselves stand in claims_rows.sh; those of EdgeMoE on a model
 # with an encoder (E1s and on) in claims_switch.sh, which need no quiet machine: no time is measured for them.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -21,6 +21,7 @@ judging=first # or second
 switch="EdgeMoE on Switch Transformers"
 machines="On the papers' own machines"
 texts=${TEXTS:-tests/data}
+map_texts=$texts
 domains="stories math code"
 wide=$BUILD/bench/strategies # widened packs, of strategies.sh
 mkdir -p "$work"
@@ -49,7 +50,11 @@ of_texts() { # OPTION KIND: the option before each domain's text
     for d in $domains; do printf '%s %s ' "$1" "$texts/$d.$2.txt"; done
 }
 
-quantize() { # NAME OPTION...: a pack of the bundled model
+of_maps() { # OPTION KIND: of the texts that maps are chosen on and checked by
+    for d in $domains; do printf '%s %s ' "$1" "$map_texts/$d.$2.txt"; done
+}
+
+quantize() { # NAME OPTION...: a pack of the model at work
     pack=$work/$1.moe
     shift
     [ -e "$pack" ] || "$bin/moe-quantize" -q -o "$pack" "$@" "$model"
@@ -76,7 +81,7 @@ ladder() {
 
 # Maps by calibrate.sh of experts with one scale a row, as EdgeMoE rounds them: in WORK/linear.
 linear_maps() {
-    once linear.txt env METHOD=linear SHUFFLES=0 TOLERANCES= CURVES=0 TEXTS="$texts" BUILD="$BUILD" MODEL="$model" DOCUMENTS="${DOCUMENTS:-}" \
+    once linear.txt env METHOD=linear SHUFFLES=0 TOLERANCES= CURVES=0 TEXTS="$map_texts" BUILD="$BUILD" MODEL="$model" DOCUMENTS="${DOCUMENTS:-}" \
         sh tests/bench/calibrate.sh "$work/linear"
 }
 
@@ -86,13 +91,13 @@ below_4_map() {
     linear_pack=$work/linear-all.moe
     [ -e "$linear_pack" ] || "$bin/moe-quantize" -q --method linear --experts 8,4,2 --dense 8 -o "$linear_pack" "$model"
     # shellcheck disable=SC2046
-    [ -e "$work/estimated.yaml" ] || "$bin/moe-calibrate" -q "$linear_pack" $(of_texts --text calib) $(of_texts --check valid) \
+    [ -e "$work/estimated.yaml" ] || "$bin/moe-calibrate" -q "$linear_pack" $(of_maps --text calib) $(of_maps --check valid) \
         --importance proxy --tolerance 1% --without fate --without hobbit -o "$work/estimated.yaml" || [ -s "$work/estimated.yaml" ]
     once estimated.json "$bin/moe-calibrate" --show "$work/estimated.yaml" --json
     below=$(jq -r '.rungs | map(select(.experts == "4").loss.nll_percent)[0] | . * 990 | floor / 1000' "$work/estimated.json")
     # shellcheck disable=SC2046
-    [ -e "$work/below-4.yaml" ] || [ "${below#-}" != "$below" ] || "$bin/moe-calibrate" -q "$linear_pack" $(of_texts --text calib) \
-        $(of_texts --check valid) --from "$work/estimated.yaml" --importance proxy --tolerance "$below%" --without fate \
+    [ -e "$work/below-4.yaml" ] || [ "${below#-}" != "$below" ] || "$bin/moe-calibrate" -q "$linear_pack" $(of_maps --text calib) \
+        $(of_maps --check valid) --from "$work/estimated.yaml" --importance proxy --tolerance "$below%" --without fate \
         --without hobbit -o "$work/below-4.yaml" || [ -s "$work/below-4.yaml" ]
     [ ! -e "$work/below-4.yaml" ] || once below-4.json "$bin/moe-calibrate" --show "$work/below-4.yaml" --json
 }
@@ -101,8 +106,8 @@ below_4_map() {
 hqq_map() {
     quantize 842 --experts 8,4,2
     # shellcheck disable=SC2046
-    [ -e "$work/hqq.yaml" ] || "$bin/moe-calibrate" -q "$work/842.moe" $(of_texts --text calib) \
-        $(of_texts --check valid) --tolerance 1% --importance proxy -o "$work/hqq.yaml"
+    [ -e "$work/hqq.yaml" ] || "$bin/moe-calibrate" -q "$work/842.moe" $(of_maps --text calib) \
+        $(of_maps --check valid) --tolerance 1% --importance proxy -o "$work/hqq.yaml"
     once hqq.json "$bin/moe-calibrate" --show "$work/hqq.yaml" --json
 }
 
@@ -254,7 +259,11 @@ on_second() {
     [ -e "$second/model.safetensors" ] || { printf 'not there: \140make second-model\140\t' && return; }
     (
         judging=second model=$second work=$work/second
-        mkdir -p "$work"
+        map_texts=$work/texts
+        mkdir -p "$map_texts"
+        for text in "$texts"/*.calib.txt "$texts"/*.valid.txt; do
+            awk -v n="${SECOND_DOCUMENTS:-12}" '/^<\|endoftext\|>$/ { k++ } k < n' "$text" >"$map_texts/${text##*/}"
+        done
         "row_$id"
     ) || fail "row $id fails on $second"
 }

@@ -41,7 +41,7 @@ row_E1s() {
     row "share of tokens on the 20% most frequent paths (fig. 4)" "99%" \
         "$here%: $(jq -r .paths.whole "$work/switch-profile.json") different paths through the decoder; counts over ranks fall with a slope of $(jq -r .paths.slope "$work/switch-profile.json" | awk '{ printf "%.2f", $1 }') in logarithms, no power law of a few paths" \
         "$(holds "$here" 99 20)" "edgemoe" "" "" \
-        "model: one task at a time, as the paper's texts are, it is $(of_tasks .paths.top_fifth): six tasks were learnt by 16 experts a layer, which use all of them for each"
+        "model: not the mixture of tasks, for one at a time, as in the paper, it is $(of_tasks .paths.top_fifth)"
 }
 row_E2s() {
     switch_profile
@@ -49,7 +49,7 @@ row_E2s() {
     row "best expert predicted from those of two layers (fig. 8)" "87.1% for one path" \
         "$here% over all (each token left out of its own statistics), $(of_switch '.all.predictors["path-rank1"].top1')% from other pairs; chance is 6.2%" \
         "$(holds "$here" 87.1 6.2)" "edgemoe" "" "" \
-        "model: one task at a time, as the paper's texts are, it is $(of_tasks '.all.predictors["path-rank1"].top1')"
+        "model: not the mixture of tasks, for one at a time, as in the paper, it is $(of_tasks '.all.predictors["path-rank1"].top1')"
 }
 
 # ---- Maps ----
@@ -169,7 +169,7 @@ row_E8s() {
         "$(worst "$(holds "$(calc %f "$1 / $2")" 2.01 1)" "$(holds "$(calc %f "$2 / $3")" 1.29 1)" "$(holds "$(calc %f "$3 / $4")" 1.24 1)")" "edgemoe" \
         "$1, $2, $5, $6" \
         "$(worst "$(holds "$(calc %f "$1 / $2")" 2.01 1)" "$(holds "$(calc %f "$2 / $5")" 1.29 1)" "$(holds "$(calc %f "$5 / $6")" 1.24 1)")" \
-        "predictor: paths say a third of the experts here (E2s)"
+        "predictor: preloading alone is $(calc %.2fx "$2 / $3"), at their accuracy $(calc %.2fx "$2 / $5"), which leaves the buffer $(calc %.2fx "$5 / $6")"
 }
 row_E9s() {
     switch_importances >/dev/null
