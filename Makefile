@@ -24,7 +24,7 @@
 #                        check-deb tries them on a bare Debian (root, debootstrap)
 #   make second-model    another trained model, for figures that shall not rest on one (tests/models/second; needs PyTorch)
 #   make check-mpi       several ranks of Open MPI on this machine: their tokens, what they refuse, 50 kills
-#   make check-slurm     moe-pipeline on a Slurm of two nodes on this machine (root), one of which dies
+#   make check-slurm     moe-pipeline and ranks on a Slurm of two nodes on this machine (root), one of which dies
 #   make format          clang-format over all sources; format-check only looks
 #   make clean           remove the build directory
 #   make help            this text

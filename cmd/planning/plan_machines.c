@@ -467,7 +467,8 @@ static int choose_strategies(struct cluster *c, const struct plan_options *o, st
     return MOE_OK;
 }
 
-int plan_machines(const struct plan_options *o, const char *path, bool json, struct moe_err *err)
+int plan_machines(const struct plan_options *o, const char *path, bool outlook, bool json,
+                  struct moe_err *err)
 {
     static struct cluster c; /* too large for the stack */
     static struct outcome out;
@@ -496,7 +497,8 @@ int plan_machines(const struct plan_options *o, const char *path, bool json, str
     c.owners = moe_alloc(moe_inventory_n_keys(in.inventory), 1, err);
     MOE_STEP(c.owners ? MOE_OK : MOE_ERR_MEMORY);
     MOE_STEP(try_cluster(&c, &out, err));
-    MOE_STEP(try_changes(&c, changes, &n_changes, err));
+    if (outlook)
+        MOE_STEP(try_changes(&c, changes, &n_changes, err));
     cli_progress_done();
     if (json)
         MOE_STEP(say_json(&c, &out, changes, n_changes, err));

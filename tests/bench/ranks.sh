@@ -7,6 +7,8 @@
 # that is slow beside them (LINK_RATE) shows what ranks are for all the same: what one process waits for, several hold.
 # With PLANNED=1 machines and network are measured, too (moe-profile --device in the namespaces, a minute for each
 # network), and what moe-plan --machines expects of them is printed beside what was run.
+# With LLAMA=DIR, which holds llama-bench and rpc-server of a llama.cpp built with GGML_RPC, and GGUF=FILE, the same model,
+# it runs in the same namespaces: one server in each but the first.
 # Each rank is in a control group of its own, of MEMORY and a tenth (mpirun is in there, too).
 #
 #   [RANKS=4] [MEMORY=120M] [LINK_RATE=50M] [TOKENS=64] [PACK=FILE] [NETWORKS='MICROSECONDS:BITS_PER_SECOND ...'] tests/bench/ranks.sh
@@ -113,6 +115,22 @@ planned() {
         "$(sed -n 's/^  "decode_tokens_per_s": \([0-9.]*\).*/\1/p' "$dir/planned")" \
         "$(sed -n 's/ *latency_seconds: //p' "$dir/hosts.yaml" | tr '\n' ' ')"
 }
+# Layers one machine after the other, as llama.cpp shares them out.
+llama() {
+    [ -n "${LLAMA:-}" ] || return 0
+    servers= pids=
+    for i in $(seq 2 "$ranks"); do
+        ip netns exec "moe$i" "$LLAMA/rpc-server" -H "10.77.0.$i" -p 50052 -t 1 >/dev/null 2>&1 &
+        pids="$pids $!"
+        servers="$servers${servers:+,}10.77.0.$i:50052"
+    done
+    sleep 2
+    ip netns exec moe1 "$LLAMA/llama-bench" -m "$GGUF" --rpc "$servers" -ngl 99 -t 1 -p 64 -n "$tokens" -r 1 -o jsonl \
+        2>"$dir/err" | sed -n 's/.*"avg_ts": *\([0-9.]*\).*/\1/p' |
+        awk '{ s[NR] = $1 } END { printf "| %-34s | %8.1f | %8.2f |\n", "  llama.cpp, RPC", s[1], s[2] }'
+    # shellcheck disable=SC2086 # several
+    kill $pids 2>/dev/null
+}
 if [ -n "${PLANNED:-}" ]; then
     head -c 6000 tests/data/stories.valid.txt >"$dir/text.txt"
     "$bin/moe-profile" -q "$pack" --text "$dir/text.txt" --trace "$dir/trace" -o "$dir/statistics.yaml"
@@ -134,5 +152,6 @@ for network in $networks; do
     same "$ranks ranks, $network"
     row "$ranks ranks, ${network%:*} us, $(echo "${network#*:}" | awk '{ print $1 / 1e9 }') Gbit/s"
     planned
+    llama
     end_net
 done

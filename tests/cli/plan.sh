@@ -100,7 +100,7 @@ check "... have all experts, each once" [ "$(of_machines experts)" = 384 ]
 check "... and less without the network's delay" awk -v a="$(of_machines decode_s)" -v tokens="$(of_machines decode_tokens)" \
     -v b="$(sed -n 's/.*without delay", "decode_tokens_per_s": \([0-9.e+]*\).*/\1/p' "$out")" 'BEGIN { exit !(tokens / b < a) }'
 sed '/^network/d' "$tmp/hosts.yaml" >"$tmp/alone.yaml"
-run "$plan" -q "$tiny" --machines "$tmp/alone.yaml"
+run "$plan" -q "$tiny" --machines "$tmp/alone.yaml" --no-outlook
 error_line 3 "moe-plan: $tmp/alone.yaml: line *'b' has no 'link', and there is no 'network'" "... without a network"
 
 # Whose loads: a pack's come from storage, whatever accelerator the machine's profile has.

@@ -12,7 +12,7 @@ done
 slurm=$tmp/slurm
 host=$(hostname -s)
 port=$((20000 + $$ % 20000))
-mkdir -p "$slurm/state" "$slurm/munge"
+mkdir -p "$slurm/state" "$slurm/munge" "$slurm/tmp-one" "$slurm/tmp-two"
 chmod 755 "$tmp"
 head -c 1024 /dev/urandom >"$slurm/munge/key"
 chmod 600 "$slurm/munge/key"
@@ -64,6 +64,7 @@ SlurmctldLogFile=$slurm/slurmctld.log
 SlurmdLogFile=$slurm/slurmd-%n.log
 StateSaveLocation=$slurm/state
 SlurmdSpoolDir=$slurm/spool-%n
+TmpFS=$slurm/tmp-%n
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -91,6 +92,33 @@ check "two nodes wait for work" [ "$(sinfo -h -N -t idle | wc -l)" = 2 ]
 
 head -c 1600 tests/data/math.calib.txt >"$tmp/calib.txt"
 "$bin/moe-quantize" -q -o "$tmp/tiny.moe" "$checkpoint"
+
+# Ranks that srun starts, one on each node: the tokens of one process; one of them is killed.
+if [ -f "$BUILD/lib/moe-toolkit/libmoe-mpi.so" ] && srun --mpi=list 2>&1 | grep -q pmix; then
+    run "$bin/moe-run" "$tmp/tiny.moe" -p 'Once upon a time' -n 40 --temp 0 --strategy resident
+    want=$(cat "$out")
+    run timeout 120 srun -N 2 -n 2 --mpi=pmix "$bin/moe-run" "$tmp/tiny.moe" -p 'Once upon a time' -n 40 --temp 0 -t 1 \
+        --stats-json "$tmp/ranks.json"
+    expect_stdout "$want" "two ranks by srun: the tokens of one process"
+    check "... of which one computed" grep -q '"rank": 1, .*"expert_activations": [1-9]' "$tmp/ranks.json"
+    timeout 120 srun -N 2 -n 2 --mpi=pmix --kill-on-bad-exit "$bin/moe-run" "$tmp/tiny.moe" -p Once -n 3900 --temp 0 -t 1 \
+        --ignore-eos >"$out" 2>"$err" </dev/null &
+    job=$!
+    victim=
+    while [ -z "$victim" ] && kill -0 $job 2>/dev/null; do
+        victim=$(for pid in $(processes_of two); do grep -lsx moe-run "/proc/$pid/comm"; done | cut -d/ -f3 | head -n 1)
+    done
+    sleep 1
+    kill -9 "$victim"
+    code=0
+    wait $job || code=$?
+    [ "$code" = 124 ] && code=0
+    check "one is killed: all end, not well" [ "$code" != 0 ]
+    check "... and nothing is left" [ -z "$(for node in one two; do for pid in $(processes_of $node); do
+        grep -lsx moe-run "/proc/$pid/comm"; done; done)" ]
+else
+    echo "# no ranks by srun: built without MPI, or a Slurm without pmix"
+fi
 begin() { # DIR OPTION...
     dir=$1
     shift
