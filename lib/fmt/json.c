@@ -393,6 +393,31 @@ int moe_json_get_between(const char *name, const struct json_t *object, const ch
     return MOE_OK;
 }
 
+int moe_json_check_type(const char *name, const struct json_t *object, const char *key,
+                        unsigned types, struct moe_err *err)
+{
+    static const char *const words[] = {"a list", "an object", "a text", "a number",
+                                        "true or false"};
+    const json_t *value = json_object_get(object, key);
+    unsigned type = json_is_array(value)     ? MOE_JSON_IS_LIST
+                    : json_is_object(value)  ? MOE_JSON_IS_OBJECT
+                    : json_is_string(value)  ? MOE_JSON_IS_TEXT
+                    : json_is_number(value)  ? MOE_JSON_IS_NUMBER
+                    : json_is_boolean(value) ? MOE_JSON_IS_SWITCH
+                                             : 0;
+    if (type == 0 || (type & types))
+        return MOE_OK;
+    struct moe_buf expected = {0};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (types & 1U << i)
+            moe_buf_printf(&expected, "%s%s", expected.size ? " or " : "", words[i]);
+    int status =
+        moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %s, %s was expected", name, key,
+                 type_name(value), expected.data ? (const char *)expected.data : "another");
+    moe_buf_release(&expected);
+    return status;
+}
+
 int moe_json_get_double(const char *name, const struct json_t *object, const char *key,
                         bool required, double *out, struct moe_err *err)
 {

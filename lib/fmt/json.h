@@ -69,6 +69,16 @@ int moe_json_get_double(const char *name, const struct json_t *object, const cha
                         bool required, double *out, struct moe_err *err);
 int moe_json_get_bool(const char *name, const struct json_t *object, const char *key, bool required,
                       bool *out, struct moe_err *err);
+/* Whether a member that is there and not null is of one of these types. */
+enum moe_json_type {
+    MOE_JSON_IS_LIST = 1,
+    MOE_JSON_IS_OBJECT = 2,
+    MOE_JSON_IS_TEXT = 4,
+    MOE_JSON_IS_NUMBER = 8,
+    MOE_JSON_IS_SWITCH = 16
+};
+int moe_json_check_type(const char *name, const struct json_t *object, const char *key,
+                        unsigned types, struct moe_err *err);
 /* *out borrows from the object. Texts with an embedded NUL are refused. */
 int moe_json_get_text(const char *name, const struct json_t *object, const char *key, bool required,
                       const char **out, struct moe_err *err);

@@ -156,6 +156,8 @@ static void norm_q_down_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct cpu_attention *w = p->w;
     for (int64_t i = begin; i < end; i++) {
         float *x = w->q_down + (uint64_t)i * w->stride.q_down;
+        if (c->q_twice)
+            memcpy(x + c->q_rank, x, c->q_rank * sizeof *x);
         moe_kern.rms_norm(x, p->layer->q_down_norm, c->q_rank, moe_config_latent_eps(c), x);
     }
 }
@@ -216,16 +218,18 @@ static void project_latent(struct project *p, uint32_t n_rows)
     struct moe_inputs *from = &p->s->states.inputs;
     struct moe_mm mm[3] = {moe_inputs_mm(from, l->kv_down, w->v, w->stride.v)};
     int n = 2;
-    if (l->attn_gate.data)
+    if (l->attn_gate.data && !c->q_twice)
         mm[n++] = moe_inputs_mm(from, l->attn_gate, w->gate, w->stride.out);
     if (c->q_rank) {
         mm[1] = moe_inputs_mm(from, l->q_down, w->q_down, w->stride.q_down);
         moe_matmul(mm, n);
         moe_par_for(n_rows, 16, norm_q_down_rows, p);
         from = &w->from_q_down;
-        moe_inputs_set(from, w->q_down, w->stride.q_down, NULL, n_rows, c->q_rank);
+        moe_inputs_set(from, w->q_down, w->stride.q_down, NULL, n_rows, l->q.cols);
         mm[0] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
-        moe_matmul(mm, 1);
+        if (c->q_twice)
+            mm[1] = moe_inputs_mm(from, l->attn_gate, w->gate, w->stride.out);
+        moe_matmul(mm, c->q_twice ? 2 : 1);
     } else {
         mm[1] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
         moe_matmul(mm, n);

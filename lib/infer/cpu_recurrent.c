@@ -21,7 +21,8 @@ static void project_in(struct moe_session *s, const struct cpu_state_pass *p)
     struct moe_inputs *from = &s->states.inputs;
     const struct moe_layer *l = p->layer;
     struct cpu_recurrent *w = p->w;
-    bool low = l->state_z_down.data != NULL, select = p->c->state_kind == MOE_STATE_SELECT;
+    bool select = p->c->state_kind == MOE_STATE_SELECT;
+    const bool low[2] = {l->state_z_down.data != NULL, l->state_decay_down.data != NULL && !select};
     const struct {
         const struct moe_mat *mat;
         float *to;
@@ -31,12 +32,12 @@ static void project_in(struct moe_session *s, const struct cpu_state_pass *p)
         {&l->state_q, w->mixed, p->r->stride, true},
         {&l->state_k, w->mixed + p->r->keys_at, p->r->stride, true},
         {&l->state_v, w->mixed + p->r->values_at, p->r->stride, false},
-        {low ? &l->state_z_down : &l->state_z, low ? w->low[0] : w->gate,
-         low ? w->low_stride : w->values_stride, false},
+        {low[0] ? &l->state_z_down : &l->state_z, low[0] ? w->low[0] : w->gate,
+         low[0] ? w->low_stride : w->values_stride, false},
         {&l->state_scale, w->out, w->values_stride, false},
         {&l->state_beta, w->beta, w->heads_stride, false},
-        {low ? &l->state_decay_down : &l->state_decay, low ? w->low[1] : w->decay,
-         low ? w->low_stride : w->decay_stride, true},
+        {low[1] ? &l->state_decay_down : &l->state_decay, low[1] ? w->low[1] : w->decay,
+         low[1] ? w->low_stride : w->decay_stride, true},
     };
     struct moe_mm in[sizeof all / sizeof all[0]];
     int n = 0;
@@ -45,14 +46,16 @@ static void project_in(struct moe_session *s, const struct cpu_state_pass *p)
         if (all[i].mat->data && !(select && all[i].of_values))
             in[n++] = moe_inputs_mm(from, *all[i].mat, all[i].to, all[i].stride);
     moe_matmul(in, n);
-    for (int i = 0; i < 2 && low; i++) {
+    n = 0;
+    for (int i = 0; i < 2; i++) {
+        if (!low[i])
+            continue;
         const struct moe_mat *mat = i == 0 ? &l->state_z : &l->state_decay;
         moe_inputs_set(&w->from_low[i], w->low[i], w->low_stride, NULL, p->n_rows, mat->cols);
-        in[i] = moe_inputs_mm(&w->from_low[i], *mat, i == 0 ? w->gate : w->decay,
-                              i == 0 ? w->values_stride : w->decay_stride);
+        in[n++] = moe_inputs_mm(&w->from_low[i], *mat, i == 0 ? w->gate : w->decay,
+                                i == 0 ? w->values_stride : w->decay_stride);
     }
-    if (low)
-        moe_matmul(in, 2);
+    moe_matmul(in, n);
 }
 
 void stages_cpu_recurrent(struct moe_session *s, uint32_t layer, const struct moe_row *rows,

@@ -90,6 +90,10 @@ void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_ro
         any |= is_limited(x, &rows[i]);
     struct moe_mm mm[3] = {moe_inputs_mm(from, sp.l->index_k, x->k, x->k_stride)};
     if (any) {
+        struct cpu_attention *a = &w->attention;
+        if (s->model->config.q_twice) /* of which queries take more */
+            moe_inputs_set(&a->from_q_down, a->q_down, a->stride.q_down, NULL, n_rows,
+                           sp.l->index_q.cols);
         mm[1] = moe_inputs_mm(from, sp.l->index_weights, x->weights, x->weights_stride);
         mm[2] = moe_inputs_mm(&w->attention.from_q_down, sp.l->index_q, x->q, x->q_stride);
     }

@@ -197,6 +197,44 @@ static void block_input(struct moe_session *s, const float *weights, const float
     moe_par_for(n, 16, input_rows, &st);
 }
 
+static void silu_gate_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct moe_session *s = ctx;
+    const struct cpu_work *w = s->device;
+    for (int64_t i = begin; i < end; i++) {
+        float *gate = w->ff.gate + (uint64_t)i * w->ff.stride;
+        moe_kern.silu(gate, s->model->config.norm_gate_rank, gate);
+    }
+}
+
+static void gate_norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct moe_session *s = ctx;
+    const struct cpu_work *w = s->device;
+    for (int64_t i = begin; i < end; i++) {
+        float *xn = s->states.xn + (uint64_t)i * s->states.stride;
+        const float *gate = w->sum + (uint64_t)i * s->states.stride;
+        for (uint32_t d = 0; d < s->model->config.hidden; d++)
+            xn[d] *= moe_math_sigmoid(gate[d]);
+    }
+}
+
+/* xn of the first n rows, multiplied by what two matrices make of it. */
+static void gate_norm(struct moe_session *s, const struct moe_mat *down, const struct moe_mat *up,
+                      uint32_t n)
+{
+    struct cpu_work *w = s->device;
+    struct moe_states *states = &s->states;
+    moe_inputs_set(&states->inputs, states->xn, states->stride, NULL, n, down->cols);
+    struct moe_mm mm = moe_inputs_mm(&states->inputs, *down, w->ff.gate, w->ff.stride);
+    moe_matmul(&mm, 1);
+    moe_par_for(n, 16, silu_gate_rows, s);
+    moe_inputs_set(&w->ff.from_gate, w->ff.gate, w->ff.stride, NULL, n, up->cols);
+    mm = moe_inputs_mm(&w->ff.from_gate, *up, w->sum, states->stride);
+    moe_matmul(&mm, 1);
+    moe_par_for(n, 16, gate_norm_rows, s);
+}
+
 void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                       uint32_t n_rows)
 {
@@ -233,8 +271,10 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     bool recurrent = c->layers[layer].recurrent;
     const float *norm = mixes ? l->attn_norm : l->ffn_norm;
     if (c->n_streams)
-        stages_cpu_streams_in(s, &l->attn_mix, 0, n_rows);
+        stages_cpu_streams_in(s, 2 * layer, 0, n_rows);
     block_input(s, norm, mixes ? l->attn_norm_bias : l->ffn_norm_bias, n_rows);
+    if (l->attn_norm_down.data)
+        gate_norm(s, &l->attn_norm_down, &l->attn_norm_up, n_rows);
     if (s->observer.attending)
         s->observer.attending(s->observer.ctx, layer, n_rows, s->states.xn, s->states.stride);
     int status = moe_pass_poll(&s->pass, err);
@@ -274,9 +314,11 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     if (status != MOE_OK)
         return status;
     if (c->n_streams)
-        stages_cpu_streams_in(s, &l->ffn_mix, 0, n_rows);
+        stages_cpu_streams_in(s, 2 * layer + 1, 0, n_rows);
     if (mixes && feeds && !c->parallel_blocks)
         block_input(s, l->ffn_norm, l->ffn_norm_bias, n_rows);
+    if (l->ffn_norm_down.data)
+        gate_norm(s, &l->ffn_norm_down, &l->ffn_norm_up, n_rows);
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows,
                    s->model->config.hidden);
     if (s->observer.attended)
@@ -329,7 +371,7 @@ static void last_inputs(struct moe_session *s, uint32_t first, uint32_t n)
     if (s->drafts)
         st.weights = m->layers[m->config.n_layers].ahead_norm;
     if (m->config.n_streams)
-        stages_cpu_streams_in(s, &m->last_mix, first, n);
+        stages_cpu_streams_in(s, 2 * m->config.n_layers, first, n);
     if (!m->last_projection.data) {
         moe_par_for(n, 16, norm_rows, &st);
     } else {
@@ -956,9 +998,13 @@ static void add_narrow_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct combine *m = ctx;
     const struct moe_states *states = &m->s->states;
-    for (int64_t i = begin; i < end; i++)
-        add_experts(m, (uint64_t)i, m->s->model->config.expert_dim,
-                    states->expert_in + (uint64_t)i * states->stride);
+    const struct moe_config *c = &m->s->model->config;
+    for (int64_t i = begin; i < end; i++) {
+        float *sum = states->expert_in + (uint64_t)i * states->stride;
+        add_experts(m, (uint64_t)i, c->expert_dim, sum);
+        if (m->layer->experts_norm)
+            moe_kern.rms_norm(sum, m->layer->experts_norm, c->expert_dim, c->norm_eps, sum);
+    }
 }
 
 /* Their sum in their own space, and of it what is added to the stream, into xn. */

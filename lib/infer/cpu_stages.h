@@ -24,7 +24,7 @@ struct moe_attn_tile {
 /* What attention computes, from its inputs to its output. */
 struct cpu_attention {
     struct moe_attention_strides stride;
-    float *q_down;   /* [batch][q_rank] */
+    float *q_down;   /* [batch][q_rank], or twice that */
     float *q;        /* [batch][heads * head_dim] */
     float *k, *v;    /* [batch][cache heads * key or value width]; latent attention also puts
                         kv_down's output into v, so rows of v are wider there */
@@ -103,10 +103,11 @@ struct cpu_entries {
 
 /* Of several streams. */
 struct cpu_streams {
-    uint64_t stride, mix_stride;
+    uint64_t stride, normed_stride, mix_stride;
     float *streams;             /* [batch][n_streams][hidden], rows stride apart */
-    float *normed;              /* the same under a norm */
+    float *normed;              /* the same under a norm, or one of them */
     float *mix;                 /* [batch][mix_stride] in, out, each into each */
+    uint32_t block;             /* that has taken them in (moe_config_streams_before) */
     struct moe_inputs from_all; /* normed */
 };
 
@@ -260,9 +261,9 @@ void stages_cpu_streams_begin(struct moe_session *s, uint32_t n_rows);
 /* The same from the states of a pass, [n_rows][n_streams * hidden], and back. */
 void stages_cpu_streams_set(struct moe_session *s, uint32_t n_rows, const float *states);
 void stages_cpu_streams_get(const struct moe_session *s, uint32_t n_rows, float *states);
-/* h = what a block takes in of them; of rows [first, first + n). */
-void stages_cpu_streams_in(struct moe_session *s, const struct moe_streams_mix *mix, uint32_t first,
-                           uint32_t n);
+/* h = what a block takes in of them; of rows [first, first + n). The head counts as the block
+ * behind the last. */
+void stages_cpu_streams_in(struct moe_session *s, uint32_t block, uint32_t first, uint32_t n);
 /* The streams of a row become what they are behind the block, whose output is `out`. */
 void stages_cpu_streams_out(struct moe_session *s, uint32_t row, const float *out);
 

@@ -11,6 +11,11 @@
  *
  * With 0 rounds out[i] is that + e, and each[i][k] is 1 where i is k, else 0.
  *
+ * Residual attention (Kimi-K3): streams are those that were kept, and the present one, which is the
+ * last and alone changes; the block's output is added to it or begins the next one.
+ *
+ *   in[i]  = softmax over i of the sum of scores * norm(x[i])
+ *
  * Sums go by rising i, or by rising k, each product and sum rounded. Behind the last layer the head
  * takes the sum of in[i] * x[i].
  */
@@ -26,7 +31,7 @@
 struct mix {
     const struct moe_session *s;
     const struct moe_streams_mix *by;
-    uint32_t first;
+    uint32_t first, n_streams;
 };
 
 static float *streams_of(const struct moe_session *s, uint64_t row)
@@ -38,10 +43,13 @@ static float *streams_of(const struct moe_session *s, uint64_t row)
 void stages_cpu_streams_begin(struct moe_session *s, uint32_t n_rows)
 {
     const struct moe_config *c = &s->model->config;
-    for (uint32_t i = 0; i < n_rows; i++)
-        for (uint32_t k = 0; k < c->n_streams; k++)
+    uint32_t n = moe_config_streams_before(c, 0);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        memset(streams_of(s, i), 0, moe_config_state_width(c) * sizeof(float));
+        for (uint32_t k = 0; k < n; k++)
             memcpy(streams_of(s, i) + (uint64_t)k * c->hidden, s->states.h + i * s->states.stride,
                    c->hidden * sizeof(float));
+    }
 }
 
 void stages_cpu_streams_set(struct moe_session *s, uint32_t n_rows, const float *states)
@@ -66,7 +74,7 @@ static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
     uint32_t width = c->n_streams * c->hidden;
     for (int64_t i = begin; i < end; i++) {
         const float *x = streams_of(m->s, m->first + (uint64_t)i);
-        float *to = st->normed + (uint64_t)i * st->stride, lane[MOE_LANES] = {0};
+        float *to = st->normed + (uint64_t)i * st->normed_stride, lane[MOE_LANES] = {0};
         for (uint32_t d = 0; d < width; d++)
             lane[d % MOE_LANES] = fmaf(x[d], x[d], lane[d % MOE_LANES]);
         memcpy(to, x, width * sizeof *to);
@@ -123,6 +131,28 @@ static void finish_mix(const struct moe_config *c, const struct moe_streams_mix 
     }
 }
 
+/* in of residual attention. */
+static void score_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct mix *m = ctx;
+    const struct moe_config *c = &m->s->model->config;
+    const struct cpu_streams *st = &((struct cpu_work *)m->s->device)->streams;
+    for (int64_t i = begin; i < end; i++) {
+        const float *x = streams_of(m->s, m->first + (uint64_t)i);
+        float *normed = st->normed + (uint64_t)i * st->normed_stride;
+        float *mix = st->mix + (uint64_t)i * st->mix_stride;
+        for (uint32_t k = 0; k < m->n_streams; k++) {
+            float lane[MOE_LANES] = {0};
+            moe_kern.rms_norm(x + (uint64_t)k * c->hidden, m->by->scores, c->hidden, c->norm_eps,
+                              normed);
+            for (uint32_t d = 0; d < c->hidden; d++)
+                lane[d % MOE_LANES] += normed[d];
+            mix[k] = moe_math_join(lane);
+        }
+        moe_kern.softmax(mix, m->n_streams);
+    }
+}
+
 static void take_in_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct mix *m = ctx;
@@ -133,24 +163,37 @@ static void take_in_rows(void *ctx, int64_t begin, int64_t end, int thread)
         const float *x = streams_of(m->s, row);
         float *mix = st->mix + (uint64_t)i * st->mix_stride;
         float *h = m->s->states.h + row * m->s->states.stride;
-        finish_mix(c, m->by, mix);
+        if (!m->by->scores)
+            finish_mix(c, m->by, mix);
         memset(h, 0, c->hidden * sizeof *h);
-        for (uint32_t k = 0; k < c->n_streams; k++)
+        for (uint32_t k = 0; k < m->n_streams; k++)
             for (uint32_t d = 0; d < c->hidden; d++)
                 h[d] += mix[k] * x[(uint64_t)k * c->hidden + d];
     }
 }
 
-void stages_cpu_streams_in(struct moe_session *s, const struct moe_streams_mix *by, uint32_t first,
-                           uint32_t n)
+void stages_cpu_streams_in(struct moe_session *s, uint32_t block, uint32_t first, uint32_t n)
 {
     const struct moe_config *c = &s->model->config;
+    const struct moe_layer *l = &s->model->layers[block / 2];
     struct cpu_streams *st = &((struct cpu_work *)s->device)->streams;
-    struct mix m = {s, by, first};
-    moe_par_for(n, 8, norm_rows, &m);
-    moe_inputs_set(&st->from_all, st->normed, st->stride, NULL, n, c->n_streams * c->hidden);
-    struct moe_mm mm = moe_inputs_mm(&st->from_all, by->of, st->mix, st->mix_stride);
-    moe_matmul(&mm, 1);
+    bool last = block == 2 * c->n_layers;
+    struct mix m = {.s = s,
+                    .by = last        ? &s->model->last_mix
+                          : block % 2 ? &l->ffn_mix
+                                      : &l->attn_mix};
+    m.first = first;
+    m.n_streams = last && c->stream_layers ? c->n_streams : moe_config_streams_before(c, block);
+    st->block = block;
+    if (m.by->scores) {
+        moe_par_for(n, 8, score_rows, &m);
+    } else {
+        moe_par_for(n, 8, norm_rows, &m);
+        moe_inputs_set(&st->from_all, st->normed, st->normed_stride, NULL, n,
+                       c->n_streams * c->hidden);
+        struct moe_mm mm = moe_inputs_mm(&st->from_all, m.by->of, st->mix, st->mix_stride);
+        moe_matmul(&mm, 1);
+    }
     moe_par_for(n, 8, take_in_rows, &m);
 }
 
@@ -161,6 +204,12 @@ void stages_cpu_streams_out(struct moe_session *s, uint32_t row, const float *ou
     const float *mix = st->mix + row * st->mix_stride, *each = mix + 2 * (uint64_t)c->n_streams;
     float *x = streams_of(s, row), before[MOE_MAX_STREAMS];
     uint32_t n = c->n_streams;
+    if (c->stream_layers) {
+        bool begins = moe_config_begins_stream(c, st->block);
+        x += (uint64_t)(moe_config_streams_before(c, st->block) - !begins) * c->hidden;
+        moe_kern.add(out, c->hidden, x);
+        return;
+    }
     for (uint32_t d = 0; d < c->hidden; d++) {
         for (uint32_t i = 0; i < n; i++)
             before[i] = x[(uint64_t)i * c->hidden + d];

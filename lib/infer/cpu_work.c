@@ -37,7 +37,7 @@ static void carve_latent(struct cpu_attention *a, struct carving *to, const stru
     a->q_down = moe_arena_take(&to->rows, batch * a->stride.q_down, sizeof(float));
     a->queries = moe_arena_take(&to->rows, batch * a->stride.queries, sizeof(float));
     a->attended = moe_arena_take(&to->rows, batch * a->stride.attended, sizeof(float));
-    moe_inputs_carve(&a->from_q_down, &to->rows, batch, c->q_rank);
+    moe_inputs_carve(&a->from_q_down, &to->rows, batch, c->q_rank << c->q_twice);
     carve_heads(a, to, c->n_heads, batch, moe_larger(nope, c->kv_rank));
 }
 
@@ -188,13 +188,15 @@ static void carve_entries(struct cpu_entries *e, struct carving *to, const struc
 static void carve_streams(struct cpu_streams *st, struct carving *to, const struct moe_config *c,
                           uint32_t batch)
 {
-    uint32_t width = c->n_streams * c->hidden;
+    uint32_t width = c->n_streams * c->hidden, normed = c->stream_layers ? c->hidden : width;
     st->stride = moe_padded(width);
+    st->normed_stride = moe_padded(normed);
     st->mix_stride = moe_padded((2 + c->n_streams) * c->n_streams);
     st->streams = moe_arena_take(&to->rows, batch * st->stride, sizeof *st->streams);
-    st->normed = moe_arena_take(&to->rows, batch * st->stride, sizeof *st->normed);
+    st->normed = moe_arena_take(&to->rows, batch * st->normed_stride, sizeof *st->normed);
     st->mix = moe_arena_take(&to->rows, batch * st->mix_stride, sizeof *st->mix);
-    moe_inputs_carve(&st->from_all, &to->rows, batch, width);
+    if (!c->stream_layers)
+        moe_inputs_carve(&st->from_all, &to->rows, batch, width);
 }
 
 static void carve_joined(struct cpu_work *w, struct carving *to, const struct moe_config *c,

@@ -42,6 +42,27 @@ static void swiglu_clipped(float limit, uint32_t width, float *gate, float *up)
         gate[i] = moe_math_at_most(gate[i], limit) * up[i];
 }
 
+/* gate[i] = alpha * tanh(gate[i] / alpha) * sigmoid(gate[i]) * limit * tanh(up[i] / limit). */
+static void situ(float alpha, float limit, uint32_t width, float *gate, float *up)
+{
+    enum { PIECE = 64 };
+    float t[PIECE];
+    for (uint32_t at = 0; at < width; at += PIECE) {
+        uint32_t n = width - at < PIECE ? width - at : PIECE;
+        for (uint32_t i = 0; i < n; i++)
+            t[i] = gate[at + i] / alpha;
+        moe_kern.tanh(t, n, t);
+        for (uint32_t i = 0; i < n; i++)
+            gate[at + i] = alpha * t[i] * moe_math_sigmoid(gate[at + i]);
+        for (uint32_t i = 0; i < n; i++)
+            t[i] = limit > 0 ? up[at + i] / limit : up[at + i];
+        if (limit > 0)
+            moe_kern.tanh(t, n, t);
+        for (uint32_t i = 0; i < n; i++)
+            gate[at + i] *= limit > 0 ? limit * t[i] : t[i];
+    }
+}
+
 void moe_activate_row(const struct moe_config *config, uint32_t layer,
                       const struct moe_expert_view *view, uint32_t width, const float *scale,
                       float *gate, float *up)
@@ -82,6 +103,9 @@ void moe_activate_row(const struct moe_config *config, uint32_t layer,
             swiglu_clipped(limit, width, gate, up);
         else
             moe_kern.swiglu(gate, up, width, gate);
+        break;
+    case MOE_ACT_SITU:
+        situ(config->act_alpha, config->act_limit, width, gate, up);
         break;
     case MOE_ACT_RELU:
         moe_kern.relu(up, width, gate);

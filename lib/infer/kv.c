@@ -445,7 +445,7 @@ struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
     uint32_t global_values = c->global_kv_heads * moe_config_global_value(c);
     return (struct moe_attention_strides){
         .q = moe_padded(moe_larger(c->n_heads * c->head_dim, queries)),
-        .q_down = moe_padded(c->q_rank),
+        .q_down = moe_padded((uint64_t)c->q_rank << c->q_twice),
         .k = moe_padded(moe_larger(keys, global_keys)),
         /* kv_down's output goes there, too */
         .v = moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : moe_larger(values, global_values)),

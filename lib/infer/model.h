@@ -22,6 +22,7 @@
 struct moe_streams_mix {
     struct moe_mat of;         /* ... by all of them */
     const float *bias, *scale; /* [of.rows]; [3], behind the last layer [1] */
+    const float *scores;       /* [hidden], of residual attention, in place of these */
 };
 
 /* The dense weights of one layer; shapes in model/tensor_roles.c. Vectors are plain f32 arrays.
@@ -29,13 +30,15 @@ struct moe_streams_mix {
 struct moe_layer {
     bool is_moe;
     const float *attn_norm, *attn_norm_bias, *ffn_norm, *ffn_norm_bias;
+    struct moe_mat attn_norm_down, attn_norm_up, ffn_norm_down, ffn_norm_up; /* gates of norms */
     const float *attn_end_norm, *ffn_end_norm; /* where norms stand on both sides of blocks */
     const float *router_norm, *shared_norm, *shared_end_norm, *experts_end_norm; /* own_norms */
     const float *scale;                   /* of the stream behind the layer, [1] */
     struct moe_mat embed_gate, embed_out; /* of its own embedding of a token (layer_embed) */
     const float *embed_norm;
     struct moe_mat experts_in, experts_out; /* with expert_dim */
-    const float *expert_scale;              /* [n_experts] */
+    const float *experts_norm;
+    const float *expert_scale; /* [n_experts] */
     struct moe_mat q_down, q, k, v, kv_down, k_up, v_up, o;
     struct moe_mat index_q, index_k, index_weights; /* of a layer that chooses positions */
     const float *index_k_norm, *index_k_norm_bias;

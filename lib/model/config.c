@@ -198,7 +198,13 @@ static int check_shared_keys(const struct moe_config *c, const char *name, struc
 static int check_attention(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     bool windowed = moe_config_count_layers(c, MOE_LAYER(windowed)) > 0;
+    uint32_t widest = c->dense_ff > c->expert_ff ? c->dense_ff : c->expert_ff;
     const struct rule rules[] = {
+        {c->norm_gate_rank > widest || (c->norm_gate_rank && moe_config_has_halves(c)),
+         MOE_ERR_UNSUPPORTED,
+         "gates of norms are implemented for whole layers, no wider than feed-forwards"},
+        {c->q_twice && !(c->q_rank && c->kv_rank && c->attn_gate), MOE_ERR_UNSUPPORTED,
+         "queries of two vectors are implemented for latent attention with gates"},
         {windowed && c->window == 0, MOE_ERR_FORMAT, "windowed layers need a window"},
         {c->window_chunks && (!windowed || c->n_encoder || c->prefix_lm), MOE_ERR_UNSUPPORTED,
          "chunked attention is implemented for decoders with windows"},
@@ -389,7 +395,7 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
         {"the width of a convolution", c->conv_width, 1, MAX_CONV_WIDTH},
     };
     MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
-    if ((c->state_direct || c->decay_floor != 0) &&
+    if ((c->state_direct || c->gate_direct || c->decay_floor != 0) &&
         (c->state_kind != MOE_STATE_KDA || !(c->decay_floor <= 0 && c->decay_floor > -1e6f)))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: gates without a vector between, or a floor of decays of %g, expected "
@@ -531,6 +537,8 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
          MOE_ERR_FORMAT, "a clamped activation needs limit and alpha"},
         {c->expert_act == MOE_ACT_SWIGLU_LIMITED && !(c->act_limit > 0), MOE_ERR_FORMAT,
          "a limited activation needs a limit"},
+        {(c->expert_act == MOE_ACT_SITU || c->dense_act == MOE_ACT_SITU) && !(c->act_alpha > 0),
+         MOE_ERR_FORMAT, "a SiTU activation needs its beta"},
     };
     return check_rules(name, rules, sizeof rules / sizeof rules[0], err);
 }
@@ -538,9 +546,15 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
 /* Hyper-connections. */
 static int check_streams(const struct moe_config *c, const char *name, struct moe_err *err)
 {
-    if (c->n_streams == 0)
+    if (c->n_streams == 0 && c->stream_layers == 0)
         return MOE_OK;
-    if (c->n_streams < 2 || !(c->stream_eps > 0 && c->stream_eps < 1))
+    if (c->stream_layers && c->n_streams != moe_config_streams_before(c, 2 * c->n_layers - 1))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " streams, expected %" PRIu32 " where one is kept every "
+                        "%" PRIu32 " layers",
+                        name, c->n_streams, moe_config_streams_before(c, 2 * c->n_layers - 1),
+                        c->stream_layers);
+    if (c->n_streams < 2 || (!c->stream_layers && !(c->stream_eps > 0 && c->stream_eps < 1)))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " streams with an epsilon of %g, expected at least 2 "
                         "streams and an epsilon between 0 and 1",
@@ -548,11 +562,12 @@ static int check_streams(const struct moe_config *c, const char *name, struct mo
     if ((uint64_t)c->n_streams * c->hidden > MOE_MAX_DIM || c->n_encoder || c->prefix_lm ||
         c->norm_place != MOE_NORM_BEFORE || c->norm_kind != MOE_NORM_RMS || c->parallel_blocks ||
         c->router_early || c->own_norms || c->layer_scale || c->soft_bypass || c->n_ahead ||
-        c->last_projection || c->residual_scale != 1 || c->positions != MOE_POSITIONS_ROTARY ||
+        c->last_projection || c->residual_scale != 1 ||
+        (c->positions != MOE_POSITIONS_ROTARY && c->positions != MOE_POSITIONS_NONE) ||
         moe_config_has_halves(c))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: hyper-connections are implemented for decoders with RMS norms before "
-                        "blocks and rotary positions, without layers that draft",
+                        "%s: several streams are implemented for decoders with RMS norms before "
+                        "blocks and rotary positions or none, without layers that draft",
                         name);
     return MOE_OK;
 }
@@ -602,7 +617,7 @@ static int check_halves(const struct moe_config *c, const char *name, struct moe
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct moe_layer_desc *l = &c->layers[i];
         n_attend += moe_config_attends(c, i);
-        late_fits &= i == 0 || !(l->moe && c->layers[i - 1].moe);
+        late_fits &= i == 0 || !(c->layers[i - 1].moe && (l->moe || l->no_ffn));
         if ((l->no_attention && (l->no_ffn || l->recurrent)) || (l->no_ffn && l->moe))
             return moe_fail(err, MOE_ERR_FORMAT, "%s: layer %" PRIu32 " both has and lacks a half",
                             name, i);
@@ -636,6 +651,8 @@ static int check_halves(const struct moe_config *c, const char *name, struct moe
                          c->soft_bypass || c->parallel_blocks),
          MOE_ERR_UNSUPPORTED,
          "a norm behind experts is implemented for decoders with RMS norms before blocks"},
+        {c->narrow_norm && !c->expert_dim, MOE_ERR_FORMAT,
+         "a norm in experts' own space, which there is not"},
         {c->expert_dim &&
              (c->expert_dim > c->hidden || c->n_experts == 0 || c->own_norms || c->router_early ||
               c->expert_capacity || c->expert_bias || c->weigh_inputs || c->n_encoder),
@@ -643,10 +660,11 @@ static int check_halves(const struct moe_config *c, const char *name, struct moe
          "experts in a space of their own are implemented for one no wider than the stream, "
          "without biases, norms and capacities of experts"},
         {c->late_experts &&
-             !(plain && late_fits && c->norm_place == MOE_NORM_BEFORE &&
-               c->norm_kind == MOE_NORM_RMS && c->n_streams == 0 && c->n_ahead == 0 &&
-               !c->router_early && !c->parallel_blocks && !c->own_norms && !c->moe_norm &&
-               !c->layer_scale && !c->soft_bypass && c->moe_scale == 1 && c->residual_scale == 1),
+             !(c->n_encoder == 0 && !c->prefix_lm && late_fits &&
+               c->norm_place == MOE_NORM_BEFORE && c->norm_kind == MOE_NORM_RMS &&
+               c->n_streams == 0 && c->n_ahead == 0 && !c->router_early && !c->parallel_blocks &&
+               !c->own_norms && !c->moe_norm && !c->layer_scale && !c->soft_bypass &&
+               c->moe_scale == 1 && c->residual_scale == 1),
          MOE_ERR_UNSUPPORTED,
          "late experts are implemented for decoders with RMS norms before blocks whose layers with "
          "experts are each followed by one without"},
@@ -754,12 +772,12 @@ int moe_config_check_gpu(const struct moe_config *c, const char *name, struct mo
         !c->gate_by_head && !c->gate_softplus && !(c->attn_gate && c->kv_rank) &&
         c->decay_floor == 0 && (c->kv_rank || c->value_dim == c->head_dim) && !c->own_norms &&
         !c->moe_norm && !c->expert_dim && !c->n_zero && !c->choice_of_scores && !c->late_experts &&
-        c->latent_scale == 1 && !c->layer_embed &&
-        !moe_config_count_layers(c, MOE_LAYER(shares_keys)) && c->state_kind != MOE_STATE_FADE &&
-        !c->router_early && !c->parallel_blocks && c->norm_kind != MOE_NORM_CENTRED &&
-        c->moe_scale == 1 && !c->expert_scale && !c->layer_scale && !c->dense_bias &&
-        !moe_config_has_static(c, 0, c->n_layers) && !c->out_groups && !c->n_streams &&
-        c->router_kind <= MOE_ROUTER_SIGMOID;
+        c->latent_scale == 1 && !c->layer_embed && !c->norm_gate_rank && !c->narrow_norm &&
+        !c->gate_direct && !moe_config_count_layers(c, MOE_LAYER(shares_keys)) &&
+        c->state_kind != MOE_STATE_FADE && !c->router_early && !c->parallel_blocks &&
+        c->norm_kind != MOE_NORM_CENTRED && c->moe_scale == 1 && !c->expert_scale &&
+        !c->layer_scale && !c->dense_bias && !moe_config_has_static(c, 0, c->n_layers) &&
+        !c->out_groups && !c->n_streams && c->router_kind <= MOE_ROUTER_SIGMOID;
     if (computed)
         return MOE_OK;
     return moe_fail(

@@ -84,6 +84,9 @@ struct moe_config {
                              stream; routers are early (Command-A) */
     bool last_projection; /* a matrix with biases and silu in place of the final norm (GPTSAN) */
     float norm_eps;
+    /* What attention, and what a layer's experts take in, is multiplied by the sigmoid of what two
+     * matrices make of it, with silu between, through a vector of this width (A.X-K2). 0: not. */
+    uint32_t norm_gate_rank;
     float embed_scale;    /* of an embedded token */
     float residual_scale; /* of the outputs of attention and feed-forward */
     float stream_scale;   /* of MOE_NORM_STREAM */
@@ -96,6 +99,11 @@ struct moe_config {
      * stream_rounds rounds mixes them, or with 0 rounds nothing does (Hy4). 0: one plain stream. */
     uint32_t n_streams, stream_rounds;
     float stream_eps, stream_magnitude;
+    /* Residual attention (Kimi-K3): every stream_layers layers the stream is kept, and a new one
+     * begins with what attention gives. A block takes in a mixture of the kept ones and the present
+     * one, by a softmax of what its vector of scores makes of each under a norm. n_streams is what
+     * the last layer has of them. 0: not this. */
+    uint32_t stream_layers;
     uint32_t layer_embed; /* width of the embedding of a token that each layer has for itself
                              (Gemma-4 E2B); 0: none */
     bool layer_scale;     /* the stream is multiplied by a number after each layer */
@@ -146,6 +154,8 @@ struct moe_config {
      * rope_dim plus the part that does not rotate. kv_rank and value_dim are multiples of 16. */
     uint32_t kv_rank; /* 0: ordinary attention */
     uint32_t q_rank; /* queries are projected from a normalized vector of this width; 0: directly */
+    bool q_twice;    /* queries, and gates of outputs, are projected from that vector beside what it
+                        was    before its norm (A.X-K2) */
     float latent_eps;   /* of both vectors' norms; 0: norm_eps */
     float latent_scale; /* of the normalized vector of kv_rank */
     /* Sparse attention (DeepSeek-V3.2): a row sees the index_top positions that its layer's indexer
@@ -174,20 +184,19 @@ struct moe_config {
      * heads take these in turn. Queries, keys and values pass a causal convolution over conv_width
      * tokens.
      *
-     * MOE_STATE_KDA: decays and output gates pass a vector of state_key_dim, unless state_direct.
-     * MOE_STATE_SCAN: Mamba-2's x are the values, B the keys, C the queries; outputs are gated
-     * before a norm over the heads that share keys.
-     * MOE_STATE_SELECT: one head; only values are convolved, and keys, queries and the step of each
-     * value (through a vector of state_step_rank) are projected from them.
-     * MOE_STATE_CONV: one head of hidden values, no keys: the product of two projections is
-     * convolved and multiplied by a third.
+     * MOE_STATE_KDA: decays and output gates pass a vector of state_key_dim, unless state_direct,
+     * or of gates gate_direct. MOE_STATE_SCAN: Mamba-2's x are the values, B the keys, C the
+     * queries; outputs are gated before a norm over the heads that share keys. MOE_STATE_SELECT:
+     * one head; only values are convolved, and keys, queries and the step of each value (through a
+     * vector of state_step_rank) are projected from them. MOE_STATE_CONV: one head of hidden
+     * values, no keys: the product of two projections is convolved and multiplied by a third.
      * MOE_STATE_FADE: no convolution; queries, keys and values are silu of their products, outputs
      * have a norm over all heads (its epsilon latent_eps), then gates. */
     enum moe_state_kind state_kind;
     uint32_t state_heads, state_key_heads, state_key_dim, state_value_dim, conv_width;
     uint32_t state_step_rank;
     bool state_keys_in_turn;
-    bool state_direct;
+    bool state_direct, gate_direct;
     float decay_floor; /* MOE_STATE_KDA: logarithms of decays are this, below 0, times a sigmoid
                           (Ling-3); 0: as in Kimi-Linear */
     bool conv_bias;
@@ -230,12 +239,13 @@ struct moe_config {
     /* What routed experts take in and put out (Nemotron-3-Super): a product of their input, and a
      * product of their sum is added to the stream. 0: both are the stream's. */
     uint32_t expert_dim;
+    bool narrow_norm; /* their sum has a norm in that space (Kimi-K3) */
     /* Experts behind the n_experts that give back what they take in (LongCat-Flash). What routed
      * experts put out may be late: it is added to the stream behind the next layer. */
     uint32_t n_zero;
     bool late_experts;
     enum moe_act_kind expert_act;
-    float act_alpha, act_limit; /* of MOE_ACT_SWIGLU_CLAMPED; _LIMITED has a limit only */
+    float act_alpha, act_limit; /* of MOE_ACT_SWIGLU_CLAMPED and _SITU; _LIMITED has a limit only */
     bool expert_bias;           /* gate, up and down have biases */
     uint32_t shared_ff;         /* width of all shared experts together; 0: none */
     bool shared_gate;           /* their output is multiplied by sigmoid(shared_gate . x) */
@@ -489,6 +499,21 @@ static inline uint32_t moe_config_state_channels(const struct moe_config *c)
 static inline uint32_t moe_config_state_width(const struct moe_config *c)
 {
     return c->hidden * (c->n_streams ? c->n_streams : c->late_experts ? 2 : 1);
+}
+
+/* Streams that are there before a block: of layer i attention's is the 2i-th, its feed-forward's
+ * the next, and the last one + 1 is what the head takes in. */
+static inline uint32_t moe_config_streams_before(const struct moe_config *c, uint32_t block)
+{
+    uint32_t layer = block / 2, every = c->stream_layers;
+    if (every == 0)
+        return c->n_streams;
+    return block % 2 ? layer / every + 2 : (layer + every - 1) / every + 1;
+}
+/* Whether what the block gives begins a stream. */
+static inline bool moe_config_begins_stream(const struct moe_config *c, uint32_t block)
+{
+    return c->stream_layers && block % 2 == 0 && block / 2 % c->stream_layers == 0;
 }
 
 /* Whether the token ends an answer. */

@@ -18,9 +18,9 @@ static const char *const norm_names[] = {"rms", "layer", "centred", NULL};
 static const char *const qk_norm_names[] = {"none", "head", "full", "rotated", "bare", NULL};
 static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer",
                                            "sigmoid", "softplus",     NULL};
-static const char *const act_names[] = {
-    "swiglu",         "swiglu-clamped", "geglu", "reglu", "swiglu-limited",
-    "swiglu-clipped", "relu",           "silu",  "relu2", NULL};
+static const char *const act_names[] = {"swiglu",         "swiglu-clamped", "geglu", "reglu",
+                                        "swiglu-limited", "swiglu-clipped", "situ",  "relu",
+                                        "silu",           "relu2",          NULL};
 static const char *const norm_places[] = {"before", "after", "both", "stream", NULL};
 static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
 static const char *const state_names[] = {"delta",  "convolution", "kda", "scan",
@@ -49,6 +49,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(parallel_blocks, MOE_FIELD_BOOL),
     OPTIONAL(last_projection, MOE_FIELD_BOOL),
     NEEDED(norm_eps, MOE_FIELD_FLOAT),
+    OPTIONAL_U32(norm_gate_rank, MOE_MAX_DIM),
     OPTIONAL(embed_scale, MOE_FIELD_FLOAT),
     OPTIONAL(residual_scale, MOE_FIELD_FLOAT),
     OPTIONAL(stream_scale, MOE_FIELD_FLOAT),
@@ -74,6 +75,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(n_streams, MOE_MAX_STREAMS),
     OPTIONAL_U32(stream_rounds, MOE_MAX_DIM),
     OPTIONAL(stream_eps, MOE_FIELD_FLOAT),
+    OPTIONAL_U32(stream_layers, MOE_MAX_LAYERS),
     OPTIONAL(sinks_in_windows, MOE_FIELD_BOOL),
     OPTIONAL(stream_magnitude, MOE_FIELD_FLOAT),
     OPTIONAL(attn_gate, MOE_FIELD_BOOL),
@@ -88,6 +90,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(state_step_rank, MOE_MAX_DIM),
     OPTIONAL(state_keys_in_turn, MOE_FIELD_BOOL),
     OPTIONAL(state_direct, MOE_FIELD_BOOL),
+    OPTIONAL(gate_direct, MOE_FIELD_BOOL),
     OPTIONAL(decay_floor, MOE_FIELD_FLOAT),
     OPTIONAL(conv_bias, MOE_FIELD_BOOL),
     OPTIONAL_U32(window, MOE_MAX_CONTEXT),
@@ -106,6 +109,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(value_scale, MOE_FIELD_FLOAT),
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
     OPTIONAL_U32(q_rank, MOE_MAX_DIM),
+    OPTIONAL(q_twice, MOE_FIELD_BOOL),
     OPTIONAL(latent_eps, MOE_FIELD_FLOAT),
     OPTIONAL(latent_scale, MOE_FIELD_FLOAT),
     OPTIONAL_U32(index_top, MOE_MAX_CONTEXT),
@@ -128,6 +132,7 @@ static const struct moe_config_field fields[] = {
     NEEDED_U32(top_k, MOE_MAX_TOP_K),
     NEEDED_U32(expert_ff, MOE_MAX_DIM),
     OPTIONAL_U32(expert_dim, MOE_MAX_DIM),
+    OPTIONAL(narrow_norm, MOE_FIELD_BOOL),
     OPTIONAL_U32(n_zero, MOE_MAX_EXPERTS),
     OPTIONAL(late_experts, MOE_FIELD_BOOL),
     CHOICE(expert_act, act_names),

@@ -97,6 +97,17 @@
 
 #define L "model.layers.%u."
 #define B "blk.%u."
+/* A tensor of a layer, or a part of one: its role, and its name without what all of them have in
+ * common, in Hugging Face's files and (G) in GGUF. */
+#define W(role, name) [MOE_T_##role] = MOE_ALL(L name ".weight")
+#define WP(role, name, what) [MOE_T_##role] = MOE_PART(L name ".weight", what)
+#define W_LESS_ONE(role, name) [MOE_T_##role] = MOE_PLUS_ONE(L name ".weight")
+#define GW(role, name) [MOE_T_##role] = MOE_ALL(B name ".weight")
+#define GWP(role, name, what) [MOE_T_##role] = MOE_PART(B name ".weight", what)
+/* An expert's part: a tensor of its own, or in one that holds all experts (transposed: EC). */
+#define EW(part, name) [MOE_E_##part] = MOE_ALL(L name ".weight")
+#define EP(part, name, what) [MOE_E_##part] = MOE_PART(L name, what)
+#define EC(part, name, what) [MOE_E_##part] = PART_COLUMNS(L name, what)
 
 /* Tensors of a Mamba-2 layer. */
 #define MAMBA(path)                                                                                \
@@ -120,19 +131,16 @@ static const struct moe_source_names placed_norm_names = {
 };
 
 static const struct moe_source_names mamba_gguf_names = {
-    .dense = {[MOE_T_STATE_Z] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
-              [MOE_T_STATE_V] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
-              [MOE_T_STATE_K] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
-              [MOE_T_STATE_Q] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
-              [MOE_T_STATE_DECAY] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
-              [MOE_T_STATE_NORM] = MOE_PART(B "ssm_norm.weight", GROUPS)},
+    .dense = {GWP(STATE_Z, "ssm_in", STATE_ROWS), GWP(STATE_V, "ssm_in", STATE_ROWS),
+              GWP(STATE_K, "ssm_in", STATE_ROWS), GWP(STATE_Q, "ssm_in", STATE_ROWS),
+              GWP(STATE_DECAY, "ssm_in", STATE_ROWS), GWP(STATE_NORM, "ssm_norm", GROUPS)},
 };
 
 /* One shared expert. */
 static const struct moe_source_names qwen2_moe_names = {
-    .dense = {[MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_expert.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_expert.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_expert.down_proj.weight")},
+    .dense = {W(SHARED_GATE_PROJ, "mlp.shared_expert.gate_proj"),
+              W(SHARED_UP, "mlp.shared_expert.up_proj"),
+              W(SHARED_DOWN, "mlp.shared_expert.down_proj")},
 };
 
 /*
@@ -142,20 +150,43 @@ static const struct moe_source_names qwen2_moe_names = {
 
 /* Also Phi-3.5-MoE's. */
 static const struct moe_source_names mixtral_names = {
-    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight")},
-    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.w1.weight"),
-               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
-               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
+    .dense = {W(ROUTER, "block_sparse_moe.gate")},
+    .expert = {EW(GATE, "block_sparse_moe.experts.%u.w1"), EW(UP, "block_sparse_moe.experts.%u.w3"),
+               EW(DOWN, "block_sparse_moe.experts.%u.w2")},
+};
+/* Arctic: of a layer's second half, attention with a dense feed-forward. */
+static const struct moe_source_names arctic_other_names = {
+    .dense = {W(FFN_NORM, "residual_layernorm"), W(GATE, "residual_mlp.w1"),
+              W(UP, "residual_mlp.w3"), W(DOWN, "residual_mlp.w2")},
+};
+static const struct moe_source_names arctic_gguf_names = {
+    .dense = {GW(FFN_NORM, "ffn_norm_exps")},
+};
+static const struct moe_source_names arctic_other_gguf_names = {
+    .dense = {GW(FFN_NORM, "ffn_norm")},
+};
+static const struct moe_source_names grok_names = {
+    .dense = {W(ATTN_NORM, "pre_attn_norm"), W(ATTN_END_NORM, "post_attn_norm"),
+              W(FFN_NORM, "pre_moe_norm"), W(FFN_END_NORM, "post_moe_norm"),
+              W(SHARED_GATE_PROJ, "mlp.gate_proj"), W(SHARED_UP, "mlp.up_proj"),
+              W(SHARED_DOWN, "mlp.down_proj")},
+};
+static const struct moe_source_names grok_gguf_names = {
+    .dense = {GW(ATTN_END_NORM, "attn_output_norm"), GW(FFN_END_NORM, "layer_output_norm"),
+              GW(SHARED_GATE_PROJ, "ffn_gate"), GW(SHARED_UP, "ffn_up"),
+              GW(SHARED_DOWN, "ffn_down")},
+};
+/* Grok-2's norm behind experts. */
+static const struct moe_source_names grok2_gguf_names = {
+    .dense = {GW(FFN_END_NORM, "post_ffw_norm")},
 };
 static const struct moe_source_names minicpm_names = {
-    .expert = {[MOE_E_GATE] = MOE_ALL(L "mlp.experts.%u.w1.weight"),
-               [MOE_E_UP] = MOE_ALL(L "mlp.experts.%u.w3.weight"),
-               [MOE_E_DOWN] = MOE_ALL(L "mlp.experts.%u.w2.weight")},
+    .expert = {EW(GATE, "mlp.experts.%u.w1"), EW(UP, "mlp.experts.%u.w3"),
+               EW(DOWN, "mlp.experts.%u.w2")},
 };
 /* FlexOlmo: norms after blocks. */
 static const struct moe_source_names flex_olmo_names = {
-    .dense = {[MOE_T_ATTN_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
-              [MOE_T_FFN_NORM] = MOE_ALL(L "post_feedforward_layernorm.weight")},
+    .dense = {W(ATTN_NORM, "post_attention_layernorm"), W(FFN_NORM, "post_feedforward_layernorm")},
 };
 /* All experts of a layer in one tensor: transposed as published, and not as transformers saves
  * them. */
@@ -173,33 +204,28 @@ static const struct moe_source_names ernie_newer_names = {
                   MOE_PART(L "mlp.gate.moe_statics.e_score_correction_bias", ROW)},
 };
 static const struct moe_source_names hunyuan_names = {
-    .dense = {[MOE_T_Q_NORM] = MOE_ALL(L "self_attn.query_layernorm.weight"),
-              [MOE_T_K_NORM] = MOE_ALL(L "self_attn.key_layernorm.weight"),
-              [MOE_T_ROUTER] = MOE_ALL(L "mlp.gate.wg.weight"),
-              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_mlp.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_mlp.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_mlp.down_proj.weight")},
+    .dense = {W(Q_NORM, "self_attn.query_layernorm"), W(K_NORM, "self_attn.key_layernorm"),
+              W(ROUTER, "mlp.gate.wg"), W(SHARED_GATE_PROJ, "mlp.shared_mlp.gate_proj"),
+              W(SHARED_UP, "mlp.shared_mlp.up_proj"), W(SHARED_DOWN, "mlp.shared_mlp.down_proj")},
 };
 /* Phi-3.5-MoE as newer versions of transformers save it. */
 static const struct moe_source_names phimoe_newer_names = {
-    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight")},
+    .dense = {W(ROUTER, "mlp.router")},
 };
 /* Gate and up rows of all experts interleaved in one tensor, transposed unless it is quantized. */
 static const struct moe_source_names gpt_oss_names = {
-    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight"),
-              [MOE_T_ROUTER_BIAS] = MOE_ALL(L "mlp.router.bias")},
-    .expert = {[MOE_E_GATE] = PART_COLUMNS(L "mlp.experts.gate_up_proj", EVEN),
-               [MOE_E_UP] = PART_COLUMNS(L "mlp.experts.gate_up_proj", ODD),
-               [MOE_E_DOWN] = PART_COLUMNS(L "mlp.experts.down_proj", EXPERT),
-               [MOE_E_GATE_BIAS] = MOE_PART(L "mlp.experts.gate_up_proj_bias", EVEN),
-               [MOE_E_UP_BIAS] = MOE_PART(L "mlp.experts.gate_up_proj_bias", ODD),
-               [MOE_E_DOWN_BIAS] = MOE_PART(L "mlp.experts.down_proj_bias", EXPERT)},
+    .dense = {W(ROUTER, "mlp.router"), [MOE_T_ROUTER_BIAS] = MOE_ALL(L "mlp.router.bias")},
+    .expert = {EC(GATE, "mlp.experts.gate_up_proj", EVEN), EC(UP, "mlp.experts.gate_up_proj", ODD),
+               EC(DOWN, "mlp.experts.down_proj", EXPERT),
+               EP(GATE_BIAS, "mlp.experts.gate_up_proj_bias", EVEN),
+               EP(UP_BIAS, "mlp.experts.gate_up_proj_bias", ODD),
+               EP(DOWN_BIAS, "mlp.experts.down_proj_bias", EXPERT)},
 };
 static const struct moe_source_names flint_names = {
     .dense = {[MOE_T_SINKS] = MOE_ALL(L "self_attn.softmax_offset"),
-              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_expert.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_expert.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_expert.down_proj.weight")},
+              W(SHARED_GATE_PROJ, "mlp.shared_expert.gate_proj"),
+              W(SHARED_UP, "mlp.shared_expert.up_proj"),
+              W(SHARED_DOWN, "mlp.shared_expert.down_proj")},
 };
 #define BLOCK "transformer.blocks.%u."
 static const struct moe_source_names dbrx_names = {
@@ -218,22 +244,20 @@ static const struct moe_source_names dbrx_names = {
 };
 #undef BLOCK
 static const struct moe_source_names dbrx_gguf_names = {
-    .dense = {[MOE_T_Q] = MOE_PART(B "attn_qkv.weight", ATTENTION),
-              [MOE_T_K] = MOE_PART(B "attn_qkv.weight", ATTENTION),
-              [MOE_T_V] = MOE_PART(B "attn_qkv.weight", ATTENTION),
-              [MOE_T_FFN_NORM] = MOE_ALL(B "attn_output_norm.weight")},
+    .dense = {GWP(Q, "attn_qkv", ATTENTION), GWP(K, "attn_qkv", ATTENTION),
+              GWP(V, "attn_qkv", ATTENTION), GW(FFN_NORM, "attn_output_norm")},
 };
 /* All experts of a layer in two tensors, transposed. */
 static const struct moe_source_names aria_names = {
-    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight")},
-    .expert = {[MOE_E_GATE] = PART_COLUMNS(L "mlp.experts.fc1.weight", FIRST_HALF),
-               [MOE_E_UP] = PART_COLUMNS(L "mlp.experts.fc1.weight", SECOND_HALF),
-               [MOE_E_DOWN] = PART_COLUMNS(L "mlp.experts.fc2.weight", EXPERT)},
+    .dense = {W(ROUTER, "mlp.router")},
+    .expert = {EC(GATE, "mlp.experts.fc1.weight", FIRST_HALF),
+               EC(UP, "mlp.experts.fc1.weight", SECOND_HALF),
+               EC(DOWN, "mlp.experts.fc2.weight", EXPERT)},
 };
 static const struct moe_source_names aria_newer_names = {
-    .expert = {[MOE_E_GATE] = PART_COLUMNS(L "mlp.experts.gate_up_proj", FIRST_HALF),
-               [MOE_E_UP] = PART_COLUMNS(L "mlp.experts.gate_up_proj", SECOND_HALF),
-               [MOE_E_DOWN] = PART_COLUMNS(L "mlp.experts.down_proj", EXPERT)},
+    .expert = {EC(GATE, "mlp.experts.gate_up_proj", FIRST_HALF),
+               EC(UP, "mlp.experts.gate_up_proj", SECOND_HALF),
+               EC(DOWN, "mlp.experts.down_proj", EXPERT)},
 };
 
 static const struct moe_family softmax_families[] = {
@@ -362,6 +386,57 @@ static const struct moe_family softmax_families[] = {
         .tensors =
             {[MOE_NAMING_HF] = {.names = {&mixtral_names}}, [MOE_NAMING_GGUF] = {.paired = true}},
     },
+    /* Snowflake Arctic: experts that read the stream before attention, beside attention and a dense
+     * feed-forward. A layer is two: half a layer with experts, whose outputs are added behind the
+     * next one, and one with attention. */
+    {
+        .name = "arctic",
+        .constants = SETTINGS(SET(norm_topk, true), SET(late_experts, true)),
+        .hf = {.only = ONLY({"parallel_attn_mlp_res", "true"}, {"moe_layer_frequency", "1"}),
+               .settings = SETTINGS(CONTEXT(4096), SET(norm_eps, 1e-5), EXPERT_FF, LOCAL_EXPERTS(8),
+                                    TOP_K(1), ATTENTION_BIAS(false)),
+               .rope_theta = 1e6,
+               .own = family_arctic_hf},
+        .gguf = {.arch = "arctic", .own = family_arctic_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&mixtral_names},
+                                       .others = &arctic_other_names,
+                                       .in_halves = true},
+                    [MOE_NAMING_GGUF] = {.names = {&arctic_gguf_names},
+                                         .others = &arctic_other_gguf_names,
+                                         .paired = true,
+                                         .in_halves = true}},
+    },
+    /* Grok-1, Grok-2: capped scores of attention, norms before and after blocks, a dense
+     * feed-forward beside experts (Grok-2). As llama.cpp computes it: weights are divided by their
+     * sum, scores of the router have no cap. */
+    {
+        .name = "grok",
+        .constants = SETTINGS(SET(norm_topk, true), SET(norm_place, MOE_NORM_BOTH),
+                              SET(expert_act, MOE_ACT_GEGLU), SET(dense_act, MOE_ACT_GEGLU)),
+        .hf = {.architecture = "Grok1ForCausalLM",
+               .only = ONLY({"sliding_window_size", "-1"}, {"global_attn_every_n", "1"}),
+               .settings =
+                   SETTINGS(CONTEXT(8192), SET(norm_eps, 1e-5), LOCAL_EXPERTS(8), TOP_K(2),
+                            EXPERT_FF, USE("moe_intermediate_size", expert_ff, 0, MOE_UNLESS_ZERO),
+                            KEY("attn_output_multiplier", attn_scale, 0),
+                            KEY("attn_logit_softcapping", attn_cap, 30),
+                            KEY("final_logit_softcapping", logit_cap, 0),
+                            NEED("embedding_multiplier_scale", embed_scale),
+                            NEED("output_multiplier_scale", logit_scale)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_grok_hf},
+        .gguf = {.arch = "grok",
+                 .settings =
+                     SETTINGS(KEY("attention.output_scale", attn_scale, 0.08838834764831845),
+                              KEY("attn_logit_softcapping", attn_cap, 30),
+                              KEY("final_logit_softcapping", logit_cap, 0),
+                              KEY("embedding_scale", embed_scale, 78.38367176906169),
+                              KEY("logit_scale", logit_scale, 0.5773502691896257)),
+                 .own = family_grok_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&grok_names, &mixtral_names},
+                    [MOE_NAMING_GGUF].names = {&grok_gguf_names, &grok2_gguf_names}},
+    },
     /* Hunyuan-A13B. A shared expert, norms of queries and keys after their rotation, whose base is
      * multiplied by a fixed factor; GGUF files have the base with the factor applied. */
     {
@@ -486,22 +561,21 @@ static const struct moe_family softmax_families[] = {
 /* DeepSeek's families, and others with its router or its attention. */
 
 static const struct moe_source_names minimax_names = {
-    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight"),
-              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "block_sparse_moe.e_score_correction_bias")},
-    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.w1.weight"),
-               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
-               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
+    .dense = {W(ROUTER, "block_sparse_moe.gate"), [MOE_T_CHOICE_BIAS] = MOE_ALL(
+                                                      L
+                                                      "block_sparse_moe.e_score_correction_bias")},
+    .expert = {EW(GATE, "block_sparse_moe.experts.%u.w1"), EW(UP, "block_sparse_moe.experts.%u.w3"),
+               EW(DOWN, "block_sparse_moe.experts.%u.w2")},
 };
 static const struct moe_source_names minimax_m3_names = {
     .dense = {[MOE_T_FINAL_NORM] = MOE_PLUS_ONE("model.norm.weight"),
-              [MOE_T_ATTN_NORM] = MOE_PLUS_ONE(L "input_layernorm.weight"),
-              [MOE_T_FFN_NORM] = MOE_PLUS_ONE(L "post_attention_layernorm.weight"),
-              [MOE_T_Q_NORM] = MOE_PLUS_ONE(L "self_attn.q_norm.weight"),
-              [MOE_T_K_NORM] = MOE_PLUS_ONE(L "self_attn.k_norm.weight"),
-              [MOE_T_SHARED_GATE_PROJ] =
-                  MOE_ALL(L "block_sparse_moe.shared_experts.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(L "block_sparse_moe.shared_experts.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "block_sparse_moe.shared_experts.down_proj.weight")},
+              W_LESS_ONE(ATTN_NORM, "input_layernorm"),
+              W_LESS_ONE(FFN_NORM, "post_attention_layernorm"),
+              W_LESS_ONE(Q_NORM, "self_attn.q_norm"),
+              W_LESS_ONE(K_NORM, "self_attn.k_norm"),
+              W(SHARED_GATE_PROJ, "block_sparse_moe.shared_experts.gate_proj"),
+              W(SHARED_UP, "block_sparse_moe.shared_experts.up_proj"),
+              W(SHARED_DOWN, "block_sparse_moe.shared_experts.down_proj")},
 };
 /* Names in memory, under which newer versions of transformers may save. */
 static const struct moe_source_names minimax_newer_names = {
@@ -510,27 +584,24 @@ static const struct moe_source_names minimax_newer_names = {
 
 static const struct moe_source_names bailing_names = {
     .dense = {[MOE_T_EMBED] = MOE_ALL("model.word_embeddings.weight"),
-              [MOE_T_Q] = MOE_PART(L "attention.query_key_value.weight", ATTENTION),
-              [MOE_T_K] = MOE_PART(L "attention.query_key_value.weight", ATTENTION),
-              [MOE_T_V] = MOE_PART(L "attention.query_key_value.weight", ATTENTION),
-              [MOE_T_Q_NORM] = MOE_ALL(L "attention.query_layernorm.weight"),
-              [MOE_T_K_NORM] = MOE_ALL(L "attention.key_layernorm.weight"),
-              [MOE_T_O] = MOE_ALL(L "attention.dense.weight"),
+              WP(Q, "attention.query_key_value", ATTENTION),
+              WP(K, "attention.query_key_value", ATTENTION),
+              WP(V, "attention.query_key_value", ATTENTION),
+              W(Q_NORM, "attention.query_layernorm"),
+              W(K_NORM, "attention.key_layernorm"),
+              W(O, "attention.dense"),
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.gate.expert_bias")},
 };
 
 static const struct moe_source_names bailing_gguf_names = {
-    .dense = {[MOE_T_Q] = MOE_PART(B "attn_qkv.weight", ATTENTION),
-              [MOE_T_K] = MOE_PART(B "attn_qkv.weight", ATTENTION),
-              [MOE_T_V] = MOE_PART(B "attn_qkv.weight", ATTENTION)},
+    .dense = {GWP(Q, "attn_qkv", ATTENTION), GWP(K, "attn_qkv", ATTENTION),
+              GWP(V, "attn_qkv", ATTENTION)},
 };
 
 static const struct moe_source_names hy_v3_names = {
-    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.gate.weight"),
-              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias"),
-              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_mlp.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_mlp.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_mlp.down_proj.weight")},
+    .dense = {W(ROUTER, "mlp.router.gate"), [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias"),
+              W(SHARED_GATE_PROJ, "mlp.shared_mlp.gate_proj"),
+              W(SHARED_UP, "mlp.shared_mlp.up_proj"), W(SHARED_DOWN, "mlp.shared_mlp.down_proj")},
 };
 
 static const struct moe_source_names hy_v3_gguf_names = {
@@ -595,22 +666,18 @@ static const struct moe_source_names v4_saved_names = {
 };
 /* Names in memory where they are not the usual ones. */
 static const struct moe_source_names v4_newer_names = {
-    .dense = {[MOE_T_Q_DOWN_NORM] = MOE_ALL(L "self_attn.q_a_norm.weight"),
-              [MOE_T_K] = MOE_ALL(L "self_attn.kv_proj.weight"),
-              [MOE_T_K_NORM] = MOE_ALL(L "self_attn.kv_norm.weight"),
-              [MOE_T_O] = MOE_ALL(L "self_attn.o_b_proj.weight"),
-              [MOE_T_ROUTES] = MOE_PART(L "mlp.gate.tid2eid", ROUTES)},
+    .dense = {W(Q_DOWN_NORM, "self_attn.q_a_norm"), W(K, "self_attn.kv_proj"),
+              W(K_NORM, "self_attn.kv_norm"),
+              W(O, "self_attn.o_b_proj"), [MOE_T_ROUTES] = MOE_PART(L "mlp.gate.tid2eid", ROUTES)},
 };
 static const struct moe_source_names v4_gguf_names = {
-    .dense = {[MOE_T_K] = MOE_ALL(B "attn_kv.weight"),
-              [MOE_T_K_NORM] = MOE_ALL(B "attn_kv_a_norm.weight"),
-              [MOE_T_O] = MOE_ALL(B "attn_output_b.weight")},
+    .dense = {GW(K, "attn_kv"), GW(K_NORM, "attn_kv_a_norm"), GW(O, "attn_output_b")},
 };
 
 /* Names as published; others, in memory, are the usual ones. */
 static const struct moe_source_names hy_v4_names = {
     .dense = {[MOE_T_SINKS] = MOE_ALL(L "self_attn.learnable_sink_param"),
-              [MOE_T_ATTN_GATE] = MOE_ALL(L "self_attn.linear_gate.weight"),
+              W(ATTN_GATE, "self_attn.linear_gate"),
               [MOE_T_ATTN_MIX] = MOE_ALL(L "hc_attn_layer.hc_pre.hc_fn"),
               [MOE_T_ATTN_MIX_BIAS] = MOE_ALL(L "hc_attn_layer.hc_pre.hc_base"),
               [MOE_T_ATTN_MIX_SCALE] = MOE_ALL(L "hc_attn_layer.hc_pre.hc_scale"),
@@ -620,41 +687,39 @@ static const struct moe_source_names hy_v4_names = {
               [MOE_T_LAST_MIX] = MOE_ALL("model.hc_head.hc_head_fn"),
               [MOE_T_LAST_MIX_BIAS] = MOE_ALL("model.hc_head.hc_head_base"),
               [MOE_T_LAST_MIX_SCALE] = MOE_ALL("model.hc_head.hc_head_scale")},
-    .expert = {[MOE_E_GATE] = MOE_PART(L "mlp.experts.gate_up_proj", FIRST_HALF),
-               [MOE_E_UP] = MOE_PART(L "mlp.experts.gate_up_proj", SECOND_HALF),
-               [MOE_E_DOWN] = MOE_PART(L "mlp.experts.down_proj", EXPERT)},
+    .expert = {EP(GATE, "mlp.experts.gate_up_proj", FIRST_HALF),
+               EP(UP, "mlp.experts.gate_up_proj", SECOND_HALF),
+               EP(DOWN, "mlp.experts.down_proj", EXPERT)},
 };
 static const struct moe_source_names hy_v4_newer_names = {
-    .dense = {[MOE_T_ATTN_GATE] = MOE_ALL(L "self_attn.gate_proj.weight")},
+    .dense = {W(ATTN_GATE, "self_attn.gate_proj")},
 };
 static const struct moe_source_names hy_v4_gguf_names = {
-    .dense = {[MOE_T_ATTN_GATE] = MOE_ALL(B "attn_gate.weight")},
+    .dense = {GW(ATTN_GATE, "attn_gate")},
 };
 
 /* Two layers in one: attention and feed-forward of each by number, experts once. */
 static const struct moe_source_names longcat_names = {
-    .dense = {[MOE_T_ATTN_NORM] = MOE_ALL(L "input_layernorm.%u.weight"),
-              [MOE_T_FFN_NORM] = MOE_ALL(L "post_attention_layernorm.%u.weight"),
-              [MOE_T_Q_DOWN] = MOE_ALL(L "self_attn.%u.q_a_proj.weight"),
-              [MOE_T_Q_DOWN_NORM] = MOE_ALL(L "self_attn.%u.q_a_layernorm.weight"),
-              [MOE_T_Q] = MOE_ALL(L "self_attn.%u.q_b_proj.weight"),
-              [MOE_T_KV_DOWN] = MOE_ALL(L "self_attn.%u.kv_a_proj_with_mqa.weight"),
-              [MOE_T_KV_DOWN_NORM] = MOE_ALL(L "self_attn.%u.kv_a_layernorm.weight"),
-              [MOE_T_K_UP] = MOE_PART(L "self_attn.%u.kv_b_proj.weight", KEYS),
-              [MOE_T_V_UP] = MOE_PART(L "self_attn.%u.kv_b_proj.weight", VALUES),
-              [MOE_T_O] = MOE_ALL(L "self_attn.%u.o_proj.weight"),
-              [MOE_T_GATE] = MOE_ALL(L "mlps.%u.gate_proj.weight"),
-              [MOE_T_UP] = MOE_ALL(L "mlps.%u.up_proj.weight"),
-              [MOE_T_DOWN] = MOE_ALL(L "mlps.%u.down_proj.weight"),
-              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlps.%u.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(L "mlps.%u.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlps.%u.down_proj.weight"),
-              [MOE_T_ROUTER] = MOE_ALL(L "mlp.router.classifier.weight"),
+    .dense = {W(ATTN_NORM, "input_layernorm.%u"), W(FFN_NORM, "post_attention_layernorm.%u"),
+              W(Q_DOWN, "self_attn.%u.q_a_proj"), W(Q_DOWN_NORM, "self_attn.%u.q_a_layernorm"),
+              W(Q, "self_attn.%u.q_b_proj"), W(KV_DOWN, "self_attn.%u.kv_a_proj_with_mqa"),
+              W(KV_DOWN_NORM, "self_attn.%u.kv_a_layernorm"),
+              WP(K_UP, "self_attn.%u.kv_b_proj", KEYS), WP(V_UP, "self_attn.%u.kv_b_proj", VALUES),
+              W(O, "self_attn.%u.o_proj"), W(GATE, "mlps.%u.gate_proj"), W(UP, "mlps.%u.up_proj"),
+              W(DOWN, "mlps.%u.down_proj"), W(SHARED_GATE_PROJ, "mlps.%u.gate_proj"),
+              W(SHARED_UP, "mlps.%u.up_proj"), W(SHARED_DOWN, "mlps.%u.down_proj"),
+              W(ROUTER, "mlp.router.classifier"),
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.router.e_score_correction_bias")},
 };
 
 static const struct moe_source_names axk1_names = {
-    .dense = {[MOE_T_FFN_END_NORM] = MOE_ALL(L "post_mlp_layernorm.weight")},
+    .dense = {W(FFN_END_NORM, "post_mlp_layernorm")},
+};
+
+static const struct moe_source_names axk2_names = {
+    .dense = {W(ATTN_NORM, "input_layernorm.norm"), W(FFN_NORM, "post_attention_layernorm.norm"),
+              WP(Q, "self_attn.q_b_proj", HEAD_QUERY),
+              WP(ATTN_GATE, "self_attn.q_b_proj", HEAD_GATE)},
 };
 
 static const struct moe_family deepseek_families[] = {
@@ -785,6 +850,23 @@ static const struct moe_family deepseek_families[] = {
                  .settings = SETTINGS(LATENT_GGUF, INDEXER_GGUF),
                  .own = family_deepseek_v3_gguf},
         .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* A.X-K2: DeepSeek-V3.2 with gates of outputs and of norms, queries and gates projected from a
+     * vector under a norm and as it was. */
+    {
+        .name = "axk2",
+        .constants = SETTINGS(LATENT_SIGMOIDS, SET(q_twice, true), SET(attn_gate, true)),
+        .hf = {.only = ONLY({"attention_bias", "false"}),
+               .settings =
+                   SETTINGS(CONTEXT(131072), DENSE_FF, ROUTED_EXPERTS(128, 8, 512, true, 2.5),
+                            LATENT(384, 128, 64, 32, 64), GROUPS(0, 0), INDEXER(16),
+                            KEY("gated_norm_rank", norm_gate_rank, 16)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .own = family_deepseek_v32_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&axk2_names}, .paired = true},
     },
     /* GLM-5: DeepSeek-V3.2 with other widths, an indexer that rotates pairs, and layers that share
      * an earlier layer's choice. */
@@ -1180,34 +1262,32 @@ static const struct moe_family deepseek_families[] = {
 /* Granite: four multipliers, gate and up projections of all experts in one tensor. */
 
 static const struct moe_source_names granite_names = {
-    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.router.layer.weight"),
-              [MOE_T_SHARED_GATE_PROJ] = MOE_PART(L "shared_mlp.input_linear.weight", FIRST_HALF),
-              [MOE_T_SHARED_UP] = MOE_PART(L "shared_mlp.input_linear.weight", SECOND_HALF),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "shared_mlp.output_linear.weight")},
-    .expert = {[MOE_E_GATE] = MOE_PART(L "block_sparse_moe.input_linear.weight", FIRST_HALF),
-               [MOE_E_UP] = MOE_PART(L "block_sparse_moe.input_linear.weight", SECOND_HALF),
-               [MOE_E_DOWN] = MOE_PART(L "block_sparse_moe.output_linear.weight", EXPERT)},
+    .dense = {W(ROUTER, "block_sparse_moe.router.layer"),
+              WP(SHARED_GATE_PROJ, "shared_mlp.input_linear", FIRST_HALF),
+              WP(SHARED_UP, "shared_mlp.input_linear", SECOND_HALF),
+              W(SHARED_DOWN, "shared_mlp.output_linear")},
+    .expert = {EP(GATE, "block_sparse_moe.input_linear.weight", FIRST_HALF),
+               EP(UP, "block_sparse_moe.input_linear.weight", SECOND_HALF),
+               EP(DOWN, "block_sparse_moe.output_linear.weight", EXPERT)},
 };
 /* Granite as newer versions of transformers save it. */
 static const struct moe_source_names granite_newer_names = {
-    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.router.weight")},
-    .expert = {[MOE_E_GATE] = MOE_PART(L "block_sparse_moe.experts.gate_up_proj", FIRST_HALF),
-               [MOE_E_UP] = MOE_PART(L "block_sparse_moe.experts.gate_up_proj", SECOND_HALF),
-               [MOE_E_DOWN] = MOE_PART(L "block_sparse_moe.experts.down_proj", EXPERT)},
+    .dense = {W(ROUTER, "block_sparse_moe.router")},
+    .expert = {EP(GATE, "block_sparse_moe.experts.gate_up_proj", FIRST_HALF),
+               EP(UP, "block_sparse_moe.experts.gate_up_proj", SECOND_HALF),
+               EP(DOWN, "block_sparse_moe.experts.down_proj", EXPERT)},
 };
 
 /* Hybrids without experts have only the shared one. */
 static const struct moe_source_names granite_hybrid_names = {
-    .dense =
-        {MAMBA(L "mamba."), [MOE_T_GATE] = MOE_PART(L "shared_mlp.input_linear.weight", FIRST_HALF),
-         [MOE_T_UP] = MOE_PART(L "shared_mlp.input_linear.weight", SECOND_HALF),
-         [MOE_T_DOWN] = MOE_ALL(L "shared_mlp.output_linear.weight")},
+    .dense = {MAMBA(L "mamba."), WP(GATE, "shared_mlp.input_linear", FIRST_HALF),
+              WP(UP, "shared_mlp.input_linear", SECOND_HALF), W(DOWN, "shared_mlp.output_linear")},
 };
 
 /* Shared experts' gate and up projections in one tensor. */
 static const struct moe_source_names granite_swa_gguf_names = {
-    .dense = {[MOE_T_SHARED_GATE_PROJ] = MOE_PART(B "ffn_up_shexp.weight", FIRST_HALF),
-              [MOE_T_SHARED_UP] = MOE_PART(B "ffn_up_shexp.weight", SECOND_HALF)},
+    .dense = {GWP(SHARED_GATE_PROJ, "ffn_up_shexp", FIRST_HALF),
+              GWP(SHARED_UP, "ffn_up_shexp", SECOND_HALF)},
 };
 
 /* Granite with a shared expert reads one key more. */
@@ -1303,88 +1383,71 @@ static const struct moe_family granite_families[] = {
 
 /* With experts, the norm before feed-forwards is the shared expert's; without, the only one. */
 static const struct moe_source_names gemma4_names = {
-    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
-              [MOE_T_FFN_NORM] = MOE_ALL(L "pre_feedforward_layernorm_2.weight"),
-              [MOE_T_FFN_END_NORM] = MOE_ALL(L "post_feedforward_layernorm.weight"),
+    .dense = {W(ATTN_END_NORM, "post_attention_layernorm"),
+              W(FFN_NORM, "pre_feedforward_layernorm_2"),
+              W(FFN_END_NORM, "post_feedforward_layernorm"),
               [MOE_T_LAYER_SCALE] = MOE_ALL(L "layer_scalar"),
-              [MOE_T_ROUTER] = MOE_ALL(L "router.proj.weight"),
-              [MOE_T_ROUTER_NORM] = MOE_ALL(L "router.scale"),
+              W(ROUTER, "router.proj"), [MOE_T_ROUTER_NORM] = MOE_ALL(L "router.scale"),
               [MOE_T_EXPERT_SCALE] = MOE_ALL(L "router.per_expert_scale"),
-              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.down_proj.weight"),
-              [MOE_T_SHARED_NORM] = MOE_ALL(L "pre_feedforward_layernorm.weight"),
-              [MOE_T_SHARED_END_NORM] = MOE_ALL(L "post_feedforward_layernorm_1.weight"),
-              [MOE_T_EXPERTS_END_NORM] = MOE_ALL(L "post_feedforward_layernorm_2.weight")},
-    .expert = {[MOE_E_GATE] = MOE_PART(L "experts.gate_up_proj", FIRST_HALF),
-               [MOE_E_UP] = MOE_PART(L "experts.gate_up_proj", SECOND_HALF),
-               [MOE_E_DOWN] = MOE_PART(L "experts.down_proj", EXPERT)},
+              W(SHARED_GATE_PROJ, "mlp.gate_proj"), W(SHARED_UP, "mlp.up_proj"),
+              W(SHARED_DOWN, "mlp.down_proj"), W(SHARED_NORM, "pre_feedforward_layernorm"),
+              W(SHARED_END_NORM, "post_feedforward_layernorm_1"),
+              W(EXPERTS_END_NORM, "post_feedforward_layernorm_2")},
+    .expert = {EP(GATE, "experts.gate_up_proj", FIRST_HALF),
+               EP(UP, "experts.gate_up_proj", SECOND_HALF), EP(DOWN, "experts.down_proj", EXPERT)},
 };
 static const struct moe_source_names gemma4_dense_names = {
-    .dense = {[MOE_T_FFN_NORM] = MOE_ALL(L "pre_feedforward_layernorm.weight")},
+    .dense = {W(FFN_NORM, "pre_feedforward_layernorm")},
 };
 
 /* In a MoE layer "ffn_norm", "ffn_gate" and so on are the shared expert's. */
 static const struct moe_source_names gemma4_gguf_names = {
-    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(B "post_attention_norm.weight"),
-              [MOE_T_FFN_NORM] = MOE_ALL(B "pre_ffw_norm_2.weight"),
-              [MOE_T_FFN_END_NORM] = MOE_ALL(B "post_ffw_norm.weight"),
-              [MOE_T_LAYER_SCALE] = MOE_ALL(B "layer_output_scale.weight"),
+    .dense = {GW(ATTN_END_NORM, "post_attention_norm"), GW(FFN_NORM, "pre_ffw_norm_2"),
+              GW(FFN_END_NORM, "post_ffw_norm"), GW(LAYER_SCALE, "layer_output_scale"),
               [MOE_T_ROUTER_NORM] = MOE_ALL(B "ffn_gate_inp.scale"),
               [MOE_T_EXPERT_SCALE] = MOE_ALL(B "ffn_down_exps.scale"),
-              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(B "ffn_gate.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(B "ffn_up.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(B "ffn_down.weight"),
-              [MOE_T_SHARED_NORM] = MOE_ALL(B "ffn_norm.weight"),
-              [MOE_T_SHARED_END_NORM] = MOE_ALL(B "post_ffw_norm_1.weight"),
-              [MOE_T_EXPERTS_END_NORM] = MOE_ALL(B "post_ffw_norm_2.weight")},
+              GW(SHARED_GATE_PROJ, "ffn_gate"), GW(SHARED_UP, "ffn_up"),
+              GW(SHARED_DOWN, "ffn_down"), GW(SHARED_NORM, "ffn_norm"),
+              GW(SHARED_END_NORM, "post_ffw_norm_1"), GW(EXPERTS_END_NORM, "post_ffw_norm_2")},
 };
 
 static const struct moe_source_names afmoe_names = {
-    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
-              [MOE_T_FFN_NORM] = MOE_ALL(L "pre_mlp_layernorm.weight"),
-              [MOE_T_FFN_END_NORM] = MOE_ALL(L "post_mlp_layernorm.weight"),
-              [MOE_T_ATTN_GATE] = MOE_ALL(L "self_attn.gate_proj.weight"),
-              [MOE_T_ROUTER] = MOE_ALL(L "mlp.router.gate.weight"),
-              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias")},
+    .dense = {W(ATTN_END_NORM, "post_attention_layernorm"), W(FFN_NORM, "pre_mlp_layernorm"),
+              W(FFN_END_NORM, "post_mlp_layernorm"), W(ATTN_GATE, "self_attn.gate_proj"),
+              W(ROUTER, "mlp.router.gate"), [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias")},
 };
 
 static const struct moe_source_names kolibri_names = {
-    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_attn_norm.weight"),
-              [MOE_T_FFN_END_NORM] = MOE_ALL(L "post_ffn_norm.weight"),
+    .dense = {W(ATTN_END_NORM, "post_attn_norm"), W(FFN_END_NORM, "post_ffn_norm"),
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "moe.router.expert_bias")},
 };
 /* In memory. */
 static const struct moe_source_names kolibri_newer_names = {
-    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_self_attn_layernorm.weight"),
-              [MOE_T_FFN_END_NORM] = MOE_ALL(L "post_mlp_layernorm.weight")},
+    .dense = {W(ATTN_END_NORM, "post_self_attn_layernorm"), W(FFN_END_NORM, "post_mlp_layernorm")},
 };
 
 static const struct moe_source_names afmoe_gguf_names = {
-    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(B "post_attention_norm.weight"),
-              [MOE_T_FFN_END_NORM] = MOE_ALL(B "post_ffw_norm.weight"),
-              [MOE_T_ATTN_GATE] = MOE_ALL(B "attn_gate.weight")},
+    .dense = {GW(ATTN_END_NORM, "post_attention_norm"), GW(FFN_END_NORM, "post_ffw_norm"),
+              GW(ATTN_GATE, "attn_gate")},
 };
 
 /* All experts of a layer in one tensor, transposed. */
 static const struct moe_source_names llama4_names = {
-    .dense = {[MOE_T_GATE] = MOE_ALL(L "feed_forward.gate_proj.weight"),
-              [MOE_T_UP] = MOE_ALL(L "feed_forward.up_proj.weight"),
-              [MOE_T_DOWN] = MOE_ALL(L "feed_forward.down_proj.weight"),
-              [MOE_T_ROUTER] = MOE_ALL(L "feed_forward.router.weight"),
-              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "feed_forward.shared_expert.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(L "feed_forward.shared_expert.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "feed_forward.shared_expert.down_proj.weight")},
-    .expert = {[MOE_E_GATE] = PART_COLUMNS(L "feed_forward.experts.gate_up_proj", FIRST_HALF),
-               [MOE_E_UP] = PART_COLUMNS(L "feed_forward.experts.gate_up_proj", SECOND_HALF),
-               [MOE_E_DOWN] = PART_COLUMNS(L "feed_forward.experts.down_proj", EXPERT)},
+    .dense = {W(GATE, "feed_forward.gate_proj"), W(UP, "feed_forward.up_proj"),
+              W(DOWN, "feed_forward.down_proj"), W(ROUTER, "feed_forward.router"),
+              W(SHARED_GATE_PROJ, "feed_forward.shared_expert.gate_proj"),
+              W(SHARED_UP, "feed_forward.shared_expert.up_proj"),
+              W(SHARED_DOWN, "feed_forward.shared_expert.down_proj")},
+    .expert = {EC(GATE, "feed_forward.experts.gate_up_proj", FIRST_HALF),
+               EC(UP, "feed_forward.experts.gate_up_proj", SECOND_HALF),
+               EC(DOWN, "feed_forward.experts.down_proj", EXPERT)},
 };
 
 static const struct moe_source_names smallthinker_names = {
-    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.primary_router.weight")},
-    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.gate.weight"),
-               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.up.weight"),
-               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.down.weight")},
+    .dense = {W(ROUTER, "block_sparse_moe.primary_router")},
+    .expert = {EW(GATE, "block_sparse_moe.experts.%u.gate"),
+               EW(UP, "block_sparse_moe.experts.%u.up"),
+               EW(DOWN, "block_sparse_moe.experts.%u.down")},
 };
 
 static const struct moe_source_names exaone_moe_names = {
@@ -1393,8 +1456,8 @@ static const struct moe_source_names exaone_moe_names = {
 
 /* Also Laguna's. */
 static const struct moe_source_names head_gate_names = {
-    .dense = {[MOE_T_ATTN_GATE] = MOE_ALL(L "self_attn.g_proj.weight"),
-              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.experts.e_score_correction_bias")},
+    .dense = {W(ATTN_GATE, "self_attn.g_proj"), [MOE_T_CHOICE_BIAS] = MOE_ALL(
+                                                    L "mlp.experts.e_score_correction_bias")},
 };
 
 static const struct moe_source_names mimo_v2_names = {
@@ -1404,18 +1467,17 @@ static const struct moe_source_names mimo_v2_names = {
 /* Norms are stored minus 1; experts of a layer in three tensors. */
 static const struct moe_source_names step3p5_names = {
     .dense = {[MOE_T_FINAL_NORM] = MOE_PLUS_ONE("model.norm.weight"),
-              [MOE_T_ATTN_NORM] = MOE_PLUS_ONE(L "input_layernorm.weight"),
-              [MOE_T_FFN_NORM] = MOE_PLUS_ONE(L "post_attention_layernorm.weight"),
-              [MOE_T_Q_NORM] = MOE_PLUS_ONE(L "self_attn.q_norm.weight"),
-              [MOE_T_K_NORM] = MOE_PLUS_ONE(L "self_attn.k_norm.weight"),
-              [MOE_T_ROUTER] = MOE_ALL(L "moe.gate.weight"),
+              W_LESS_ONE(ATTN_NORM, "input_layernorm"),
+              W_LESS_ONE(FFN_NORM, "post_attention_layernorm"),
+              W_LESS_ONE(Q_NORM, "self_attn.q_norm"),
+              W_LESS_ONE(K_NORM, "self_attn.k_norm"),
+              W(ROUTER, "moe.gate"),
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "moe.router_bias"),
-              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "share_expert.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(L "share_expert.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "share_expert.down_proj.weight")},
-    .expert = {[MOE_E_GATE] = MOE_PART(L "moe.gate_proj.weight", EXPERT),
-               [MOE_E_UP] = MOE_PART(L "moe.up_proj.weight", EXPERT),
-               [MOE_E_DOWN] = MOE_PART(L "moe.down_proj.weight", EXPERT)},
+              W(SHARED_GATE_PROJ, "share_expert.gate_proj"),
+              W(SHARED_UP, "share_expert.up_proj"),
+              W(SHARED_DOWN, "share_expert.down_proj")},
+    .expert = {EP(GATE, "moe.gate_proj.weight", EXPERT), EP(UP, "moe.up_proj.weight", EXPERT),
+               EP(DOWN, "moe.down_proj.weight", EXPERT)},
 };
 
 static const struct moe_family local_families[] = {
@@ -1472,6 +1534,26 @@ static const struct moe_family local_families[] = {
                  .settings =
                      SETTINGS(KEY("attention.sliding_window", window, 0), GGUF_NORM_TOPK(true)),
                  .own = family_two_kinds_gguf},
+    },
+    /* Maple: Qwen3-MoE with limits of activations, whose local layers alone rotate. The limit is
+     * that of the code published with the model, which config.json does not repeat. */
+    {
+        .name = "maple",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD), SET(norm_topk, true),
+                              SET(rope_in_windows, true), SET(act_limit, 7),
+                              SET(expert_act, MOE_ACT_SWIGLU_LIMITED)),
+        .hf = {.only = ONLY({"hidden_act", "silu"}, {"num_shared_experts", "0"},
+                            {"norm_topk_prob", "true"}, {"nope_on_global_attention", "true"}),
+               .settings =
+                   SETTINGS(NEED("num_experts", n_experts), NEED("num_experts_per_tok", top_k),
+                            NEED("moe_intermediate_size", expert_ff)),
+               .rope_theta = 1e4,
+               .partial_rotary = 1,
+               .expert_layers = MOE_LAYERS_ALL,
+               .windows = {MOE_WINDOW_ALL, 0, .listed = true}},
+        .gguf = {.arch = "maple",
+                 .settings = SETTINGS(NEED("attention.sliding_window", window)),
+                 .own = family_maple_gguf},
     },
     /* Laguna: local and global layers with heads of different numbers and rotations, outputs gated
      * by softplus, DeepSeek-V3's router without groups. */
@@ -1804,7 +1886,7 @@ static const struct moe_family stacks_families[] = {
                    KEY("tie_word_embeddings", tied_head, true)),
                .own = family_switch_hf},
         .tensors[MOE_NAMING_HF] = {.names = {&switch_names},
-                                   .encoder = &switch_encoder_names,
+                                   .others = &switch_encoder_names,
                                    .copies = {"encoder.embed_tokens.weight",
                                               "decoder.embed_tokens.weight"}},
     },
@@ -1844,11 +1926,11 @@ static const struct moe_family stacks_families[] = {
 /* Norms of the stream, of queries and of keys are stored minus 1. */
 static const struct moe_source_names qwen3_next_names = {
     .dense = {[MOE_T_FINAL_NORM] = MOE_PLUS_ONE("model.norm.weight"),
-              [MOE_T_ATTN_NORM] = MOE_PLUS_ONE(L "input_layernorm.weight"),
-              [MOE_T_FFN_NORM] = MOE_PLUS_ONE(L "post_attention_layernorm.weight"),
-              [MOE_T_Q] = MOE_PART(L "self_attn.q_proj.weight", HEAD_QUERY),
-              [MOE_T_Q_NORM] = MOE_PLUS_ONE(L "self_attn.q_norm.weight"),
-              [MOE_T_K_NORM] = MOE_PLUS_ONE(L "self_attn.k_norm.weight"),
+              W_LESS_ONE(ATTN_NORM, "input_layernorm"),
+              W_LESS_ONE(FFN_NORM, "post_attention_layernorm"),
+              WP(Q, "self_attn.q_proj", HEAD_QUERY),
+              W_LESS_ONE(Q_NORM, "self_attn.q_norm"),
+              W_LESS_ONE(K_NORM, "self_attn.k_norm"),
               [MOE_T_AHEAD_TOKEN_NORM] = MOE_PLUS_ONE("mtp.pre_fc_norm_embedding.weight"),
               [MOE_T_AHEAD_STATE_NORM] = MOE_PLUS_ONE("mtp.pre_fc_norm_hidden.weight"),
               [MOE_T_AHEAD_JOIN] = MOE_ALL("mtp.fc.weight"),
@@ -1858,8 +1940,7 @@ static const struct moe_source_names qwen3_next_names = {
 /* llama.cpp stores norms plus 1, and tensors with several parts reordered, except queries with
  * their output gates. */
 static const struct moe_source_names qwen3_next_gguf_names = {
-    .dense = {[MOE_T_Q] = MOE_PART(B "attn_q.weight", HEAD_QUERY),
-              [MOE_T_ATTN_GATE] = MOE_PART(B "attn_q.weight", HEAD_GATE)},
+    .dense = {GWP(Q, "attn_q", HEAD_QUERY), GWP(ATTN_GATE, "attn_q", HEAD_GATE)},
 };
 
 /* Experts and recurrent states of Qwen3-Next and its successors. */
@@ -1874,105 +1955,108 @@ static const struct moe_source_names qwen3_next_gguf_names = {
 
 static const struct moe_source_names lfm2_moe_names = {
     .dense = {[MOE_T_FINAL_NORM] = MOE_ALL("model.embedding_norm.weight"),
-              [MOE_T_ATTN_NORM] = MOE_ALL(L "operator_norm.weight"),
-              [MOE_T_FFN_NORM] = MOE_ALL(L "ffn_norm.weight"),
-              [MOE_T_Q_NORM] = MOE_ALL(L "self_attn.q_layernorm.weight"),
-              [MOE_T_K_NORM] = MOE_ALL(L "self_attn.k_layernorm.weight"),
-              [MOE_T_O] = MOE_ALL(L "self_attn.out_proj.weight"),
-              [MOE_T_STATE_SCALE] = MOE_PART(L "conv.in_proj.weight", THIRD),
-              [MOE_T_STATE_Z] = MOE_PART(L "conv.in_proj.weight", THIRD),
-              [MOE_T_STATE_V] = MOE_PART(L "conv.in_proj.weight", THIRD),
-              [MOE_T_STATE_CONV] = MOE_PART(L "conv.conv.weight", CONV),
-              [MOE_T_STATE_O] = MOE_ALL(L "conv.out_proj.weight"),
-              [MOE_T_GATE] = MOE_ALL(L "feed_forward.w1.weight"),
-              [MOE_T_UP] = MOE_ALL(L "feed_forward.w3.weight"),
-              [MOE_T_DOWN] = MOE_ALL(L "feed_forward.w2.weight"),
-              [MOE_T_ROUTER] = MOE_ALL(L "feed_forward.gate.weight"),
+              W(ATTN_NORM, "operator_norm"),
+              W(FFN_NORM, "ffn_norm"),
+              W(Q_NORM, "self_attn.q_layernorm"),
+              W(K_NORM, "self_attn.k_layernorm"),
+              W(O, "self_attn.out_proj"),
+              WP(STATE_SCALE, "conv.in_proj", THIRD),
+              WP(STATE_Z, "conv.in_proj", THIRD),
+              WP(STATE_V, "conv.in_proj", THIRD),
+              WP(STATE_CONV, "conv.conv", CONV),
+              W(STATE_O, "conv.out_proj"),
+              W(GATE, "feed_forward.w1"),
+              W(UP, "feed_forward.w3"),
+              W(DOWN, "feed_forward.w2"),
+              W(ROUTER, "feed_forward.gate"),
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "feed_forward.expert_bias")},
-    .expert = {[MOE_E_GATE] = MOE_ALL(L "feed_forward.experts.%u.w1.weight"),
-               [MOE_E_UP] = MOE_ALL(L "feed_forward.experts.%u.w3.weight"),
-               [MOE_E_DOWN] = MOE_ALL(L "feed_forward.experts.%u.w2.weight")},
+    .expert = {EW(GATE, "feed_forward.experts.%u.w1"), EW(UP, "feed_forward.experts.%u.w3"),
+               EW(DOWN, "feed_forward.experts.%u.w2")},
 };
 
 static const struct moe_source_names kimi_linear_names = {
-    .dense = {[MOE_T_STATE_Q] = MOE_ALL(L "self_attn.q_proj.weight"),
-              [MOE_T_STATE_K] = MOE_ALL(L "self_attn.k_proj.weight"),
-              [MOE_T_STATE_V] = MOE_ALL(L "self_attn.v_proj.weight"),
-              [MOE_T_STATE_CONV_Q] = MOE_PART(L "self_attn.q_conv1d.weight", CONV),
-              [MOE_T_STATE_CONV_K] = MOE_PART(L "self_attn.k_conv1d.weight", CONV),
-              [MOE_T_STATE_CONV] = MOE_PART(L "self_attn.v_conv1d.weight", CONV),
-              [MOE_T_STATE_BETA] = MOE_ALL(L "self_attn.b_proj.weight"),
-              [MOE_T_STATE_DECAY_DOWN] = MOE_ALL(L "self_attn.f_a_proj.weight"),
-              [MOE_T_STATE_DECAY] = MOE_ALL(L "self_attn.f_b_proj.weight"),
+    .dense = {W(STATE_Q, "self_attn.q_proj"),
+              W(STATE_K, "self_attn.k_proj"),
+              W(STATE_V, "self_attn.v_proj"),
+              WP(STATE_CONV_Q, "self_attn.q_conv1d", CONV),
+              WP(STATE_CONV_K, "self_attn.k_conv1d", CONV),
+              WP(STATE_CONV, "self_attn.v_conv1d", CONV),
+              W(STATE_BETA, "self_attn.b_proj"),
+              W(STATE_DECAY_DOWN, "self_attn.f_a_proj"),
+              W(STATE_DECAY, "self_attn.f_b_proj"),
               [MOE_T_STATE_STEP] = MOE_ALL(L "self_attn.dt_bias"),
               [MOE_T_STATE_RATE] = MOE_ALL(L "self_attn.A_log"),
-              [MOE_T_STATE_Z_DOWN] = MOE_ALL(L "self_attn.g_a_proj.weight"),
-              [MOE_T_STATE_Z] = MOE_ALL(L "self_attn.g_b_proj.weight"),
-              [MOE_T_STATE_NORM] = MOE_ALL(L "self_attn.o_norm.weight"),
-              [MOE_T_STATE_O] = MOE_ALL(L "self_attn.o_proj.weight"),
-              [MOE_T_GATE] = MOE_ALL(L "mlp.gate_proj.weight"),
-              [MOE_T_UP] = MOE_ALL(L "mlp.up_proj.weight"),
-              [MOE_T_DOWN] = MOE_ALL(L "mlp.down_proj.weight"),
-              [MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight"),
+              W(STATE_Z_DOWN, "self_attn.g_a_proj"),
+              W(STATE_Z, "self_attn.g_b_proj"),
+              W(STATE_NORM, "self_attn.o_norm"),
+              W(STATE_O, "self_attn.o_proj"),
+              W(GATE, "mlp.gate_proj"),
+              W(UP, "mlp.up_proj"),
+              W(DOWN, "mlp.down_proj"),
+              W(ROUTER, "block_sparse_moe.gate"),
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "block_sparse_moe.gate.e_score_correction_bias"),
-              [MOE_T_SHARED_GATE_PROJ] =
-                  MOE_ALL(L "block_sparse_moe.shared_experts.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(L "block_sparse_moe.shared_experts.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "block_sparse_moe.shared_experts.down_proj.weight")},
-    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.w1.weight"),
-               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
-               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
+              W(SHARED_GATE_PROJ, "block_sparse_moe.shared_experts.gate_proj"),
+              W(SHARED_UP, "block_sparse_moe.shared_experts.up_proj"),
+              W(SHARED_DOWN, "block_sparse_moe.shared_experts.down_proj")},
+    .expert = {EW(GATE, "block_sparse_moe.experts.%u.w1"), EW(UP, "block_sparse_moe.experts.%u.w3"),
+               EW(DOWN, "block_sparse_moe.experts.%u.w2")},
+};
+
+/* Kimi-K3's beside Kimi-Linear's. */
+static const struct moe_source_names kimi_k3_names = {
+    .dense = {W(ATTN_GATE, "self_attn.g_proj"), W(STATE_Z, "self_attn.g_proj"),
+              W(EXPERTS_IN, "block_sparse_moe.routed_expert_down_proj"),
+              W(EXPERTS_NORM, "block_sparse_moe.routed_expert_norm"),
+              W(EXPERTS_OUT, "block_sparse_moe.routed_expert_up_proj")},
+};
+static const struct moe_source_names kimi_k3_gguf_names = {
+    .dense = {GW(ATTN_GATE, "attn_gate"), GW(STATE_Z, "ssm_g")},
 };
 
 /* As transformers saves dense layers: under the names of layers with experts. */
 static const struct moe_source_names kimi_linear_saved_names = {
-    .dense = {[MOE_T_GATE] = MOE_ALL(L "block_sparse_moe.gate_proj.weight"),
-              [MOE_T_UP] = MOE_ALL(L "block_sparse_moe.up_proj.weight"),
-              [MOE_T_DOWN] = MOE_ALL(L "block_sparse_moe.down_proj.weight")},
+    .dense = {W(GATE, "block_sparse_moe.gate_proj"), W(UP, "block_sparse_moe.up_proj"),
+              W(DOWN, "block_sparse_moe.down_proj")},
 };
 
 static const struct moe_source_names jamba_names = {
     .dense = {[MOE_T_FINAL_NORM] = MOE_ALL("model.final_layernorm.weight"),
-              [MOE_T_FFN_NORM] = MOE_ALL(L "pre_ff_layernorm.weight"),
-              [MOE_T_STATE_V] = MOE_PART(L "mamba.in_proj.weight", FIRST_HALF),
-              [MOE_T_STATE_Z] = MOE_PART(L "mamba.in_proj.weight", SECOND_HALF),
-              [MOE_T_STATE_DECAY_DOWN] = MOE_PART(L "mamba.x_proj.weight", STATE_ROWS),
-              [MOE_T_STATE_K] = MOE_PART(L "mamba.x_proj.weight", STATE_ROWS),
-              [MOE_T_STATE_Q] = MOE_PART(L "mamba.x_proj.weight", STATE_ROWS),
-              [MOE_T_STATE_DECAY_NORM] = MOE_ALL(L "mamba.dt_layernorm.weight"),
-              [MOE_T_STATE_K_NORM] = MOE_ALL(L "mamba.b_layernorm.weight"),
-              [MOE_T_STATE_Q_NORM] = MOE_ALL(L "mamba.c_layernorm.weight"),
-              [MOE_T_STATE_DECAY] = MOE_ALL(L "mamba.dt_proj.weight"),
+              W(FFN_NORM, "pre_ff_layernorm"),
+              WP(STATE_V, "mamba.in_proj", FIRST_HALF),
+              WP(STATE_Z, "mamba.in_proj", SECOND_HALF),
+              WP(STATE_DECAY_DOWN, "mamba.x_proj", STATE_ROWS),
+              WP(STATE_K, "mamba.x_proj", STATE_ROWS),
+              WP(STATE_Q, "mamba.x_proj", STATE_ROWS),
+              W(STATE_DECAY_NORM, "mamba.dt_layernorm"),
+              W(STATE_K_NORM, "mamba.b_layernorm"),
+              W(STATE_Q_NORM, "mamba.c_layernorm"),
+              W(STATE_DECAY, "mamba.dt_proj"),
               [MOE_T_STATE_STEP] = MOE_ALL(L "mamba.dt_proj.bias"),
               [MOE_T_STATE_RATE] = MOE_PART(L "mamba.A_log", TURNED),
               [MOE_T_STATE_SKIP] = MOE_ALL(L "mamba.D"),
-              [MOE_T_STATE_CONV] = MOE_PART(L "mamba.conv1d.weight", CONV),
+              WP(STATE_CONV, "mamba.conv1d", CONV),
               [MOE_T_STATE_CONV_BIAS] = MOE_ALL(L "mamba.conv1d.bias"),
-              [MOE_T_STATE_O] = MOE_ALL(L "mamba.out_proj.weight"),
-              [MOE_T_GATE] = MOE_ALL(L "feed_forward.gate_proj.weight"),
-              [MOE_T_UP] = MOE_ALL(L "feed_forward.up_proj.weight"),
-              [MOE_T_DOWN] = MOE_ALL(L "feed_forward.down_proj.weight"),
-              [MOE_T_ROUTER] = MOE_ALL(L "feed_forward.router.weight")},
-    .expert = {[MOE_E_GATE] = MOE_ALL(L "feed_forward.experts.%u.gate_proj.weight"),
-               [MOE_E_UP] = MOE_ALL(L "feed_forward.experts.%u.up_proj.weight"),
-               [MOE_E_DOWN] = MOE_ALL(L "feed_forward.experts.%u.down_proj.weight")},
+              W(STATE_O, "mamba.out_proj"),
+              W(GATE, "feed_forward.gate_proj"),
+              W(UP, "feed_forward.up_proj"),
+              W(DOWN, "feed_forward.down_proj"),
+              W(ROUTER, "feed_forward.router")},
+    .expert = {EW(GATE, "feed_forward.experts.%u.gate_proj"),
+               EW(UP, "feed_forward.experts.%u.up_proj"),
+               EW(DOWN, "feed_forward.experts.%u.down_proj")},
 };
 
 /* Of a head, queries, keys and values. */
 static const struct moe_source_names minimax_01_names = {
-    .dense = {[MOE_T_STATE_Q] = MOE_PART(L "self_attn.qkv_proj.weight", STATE_HEADS),
-              [MOE_T_STATE_K] = MOE_PART(L "self_attn.qkv_proj.weight", STATE_HEADS),
-              [MOE_T_STATE_V] = MOE_PART(L "self_attn.qkv_proj.weight", STATE_HEADS),
-              [MOE_T_STATE_Z] = MOE_ALL(L "self_attn.output_gate.weight"),
-              [MOE_T_STATE_NORM] = MOE_ALL(L "self_attn.norm.weight"),
-              [MOE_T_STATE_O] = MOE_ALL(L "self_attn.out_proj.weight")},
+    .dense = {WP(STATE_Q, "self_attn.qkv_proj", STATE_HEADS),
+              WP(STATE_K, "self_attn.qkv_proj", STATE_HEADS),
+              WP(STATE_V, "self_attn.qkv_proj", STATE_HEADS), W(STATE_Z, "self_attn.output_gate"),
+              W(STATE_NORM, "self_attn.norm"), W(STATE_O, "self_attn.out_proj")},
 };
 static const struct moe_source_names minimax_01_gguf_names = {
-    .dense = {[MOE_T_STATE_Q] = MOE_PART(B "attn_qkv.weight", STATE_HEADS),
-              [MOE_T_STATE_K] = MOE_PART(B "attn_qkv.weight", STATE_HEADS),
-              [MOE_T_STATE_V] = MOE_PART(B "attn_qkv.weight", STATE_HEADS),
-              [MOE_T_STATE_NORM] = MOE_ALL(B "attn_norm_2.weight"),
-              [MOE_T_STATE_O] = MOE_ALL(B "attn_output.weight")},
+    .dense = {GWP(STATE_Q, "attn_qkv", STATE_HEADS), GWP(STATE_K, "attn_qkv", STATE_HEADS),
+              GWP(STATE_V, "attn_qkv", STATE_HEADS), GW(STATE_NORM, "attn_norm_2"),
+              GW(STATE_O, "attn_output")},
 };
 
 #define N "backbone.layers.%u."
@@ -2005,92 +2089,78 @@ static const struct moe_source_names lara_names = {
               [MOE_T_STATE_Z] = LARA_STATE,
               [MOE_T_STATE_BETA] = LARA_STATE,
               [MOE_T_STATE_DECAY] = LARA_STATE,
-              [MOE_T_STATE_NORM] = MOE_ALL(L "linear_attn.out_norm.weight"),
-              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_expert.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_expert.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_expert.down_proj.weight")},
+              W(STATE_NORM, "linear_attn.out_norm"),
+              W(SHARED_GATE_PROJ, "mlp.shared_expert.gate_proj"),
+              W(SHARED_UP, "mlp.shared_expert.up_proj"),
+              W(SHARED_DOWN, "mlp.shared_expert.down_proj")},
 };
 
 /* GGUF names; the rest have the usual ones (tensor_roles.c). */
 static const struct moe_source_names lfm2_moe_gguf_names = {
     .dense = {[MOE_T_FINAL_NORM] = MOE_ALL("token_embd_norm.weight"),
-              [MOE_T_STATE_SCALE] = MOE_PART(B "shortconv.in_proj.weight", THIRD),
-              [MOE_T_STATE_Z] = MOE_PART(B "shortconv.in_proj.weight", THIRD),
-              [MOE_T_STATE_V] = MOE_PART(B "shortconv.in_proj.weight", THIRD),
-              [MOE_T_STATE_CONV] = MOE_PART(B "shortconv.conv.weight", CONV),
-              [MOE_T_STATE_O] = MOE_ALL(B "shortconv.out_proj.weight")},
+              GWP(STATE_SCALE, "shortconv.in_proj", THIRD),
+              GWP(STATE_Z, "shortconv.in_proj", THIRD),
+              GWP(STATE_V, "shortconv.in_proj", THIRD),
+              GWP(STATE_CONV, "shortconv.conv", CONV),
+              GW(STATE_O, "shortconv.out_proj")},
 };
 
 /* KDA layers; attention layers share some of these names. */
 static const struct moe_source_names kimi_linear_gguf_names = {
-    .dense = {[MOE_T_STATE_Q] = MOE_ALL(B "attn_q.weight"),
-              [MOE_T_STATE_K] = MOE_ALL(B "attn_k.weight"),
-              [MOE_T_STATE_V] = MOE_ALL(B "attn_v.weight"),
-              [MOE_T_STATE_CONV_Q] = MOE_PART(B "ssm_conv1d_q.weight", CONV),
-              [MOE_T_STATE_CONV_K] = MOE_PART(B "ssm_conv1d_k.weight", CONV),
-              [MOE_T_STATE_CONV] = MOE_PART(B "ssm_conv1d_v.weight", CONV),
-              [MOE_T_STATE_DECAY_DOWN] = MOE_ALL(B "ssm_f_a.weight"),
-              [MOE_T_STATE_DECAY] = MOE_ALL(B "ssm_f_b.weight"),
-              [MOE_T_STATE_Z_DOWN] = MOE_ALL(B "ssm_g_a.weight"),
-              [MOE_T_STATE_Z] = MOE_ALL(B "ssm_g_b.weight"),
-              [MOE_T_STATE_O] = MOE_ALL(B "attn_output.weight")},
+    .dense = {GW(STATE_Q, "attn_q"), GW(STATE_K, "attn_k"), GW(STATE_V, "attn_v"),
+              GWP(STATE_CONV_Q, "ssm_conv1d_q", CONV), GWP(STATE_CONV_K, "ssm_conv1d_k", CONV),
+              GWP(STATE_CONV, "ssm_conv1d_v", CONV), GW(STATE_DECAY_DOWN, "ssm_f_a"),
+              GW(STATE_DECAY, "ssm_f_b"), GW(STATE_Z_DOWN, "ssm_g_a"), GW(STATE_Z, "ssm_g_b"),
+              GW(STATE_O, "attn_output")},
 };
 
 /* Ling-3's: everything of attention and of states is "attention". */
 static const struct moe_source_names ling3_names = {
     .dense = {[MOE_T_EMBED] = MOE_ALL("model.word_embeddings.weight"),
-              [MOE_T_Q] = MOE_ALL(L "attention.q_proj.weight"),
-              [MOE_T_Q_DOWN] = MOE_ALL(L "attention.q_a_proj.weight"),
-              [MOE_T_Q_DOWN_NORM] = MOE_ALL(L "attention.q_a_layernorm.weight"),
-              [MOE_T_KV_DOWN] = MOE_ALL(L "attention.kv_a_proj_with_mqa.weight"),
-              [MOE_T_KV_DOWN_NORM] = MOE_ALL(L "attention.kv_a_layernorm.weight"),
-              [MOE_T_K_UP] = MOE_PART(L "attention.kv_b_proj.weight", KEYS),
-              [MOE_T_V_UP] = MOE_PART(L "attention.kv_b_proj.weight", VALUES),
-              [MOE_T_ATTN_GATE] = MOE_ALL(L "attention.g_proj.weight"),
-              [MOE_T_O] = MOE_ALL(L "attention.dense.weight"),
-              [MOE_T_STATE_Q] = MOE_ALL(L "attention.q_proj.weight"),
-              [MOE_T_STATE_K] = MOE_ALL(L "attention.k_proj.weight"),
-              [MOE_T_STATE_V] = MOE_ALL(L "attention.v_proj.weight"),
-              [MOE_T_STATE_CONV_Q] = MOE_PART(L "attention.q_conv1d.weight", CONV),
-              [MOE_T_STATE_CONV_K] = MOE_PART(L "attention.k_conv1d.weight", CONV),
-              [MOE_T_STATE_CONV] = MOE_PART(L "attention.v_conv1d.weight", CONV),
-              [MOE_T_STATE_BETA] = MOE_ALL(L "attention.b_proj.weight"),
-              [MOE_T_STATE_DECAY] = MOE_ALL(L "attention.f_proj.weight"),
+              W(Q, "attention.q_proj"),
+              W(Q_DOWN, "attention.q_a_proj"),
+              W(Q_DOWN_NORM, "attention.q_a_layernorm"),
+              W(KV_DOWN, "attention.kv_a_proj_with_mqa"),
+              W(KV_DOWN_NORM, "attention.kv_a_layernorm"),
+              WP(K_UP, "attention.kv_b_proj", KEYS),
+              WP(V_UP, "attention.kv_b_proj", VALUES),
+              W(ATTN_GATE, "attention.g_proj"),
+              W(O, "attention.dense"),
+              W(STATE_Q, "attention.q_proj"),
+              W(STATE_K, "attention.k_proj"),
+              W(STATE_V, "attention.v_proj"),
+              WP(STATE_CONV_Q, "attention.q_conv1d", CONV),
+              WP(STATE_CONV_K, "attention.k_conv1d", CONV),
+              WP(STATE_CONV, "attention.v_conv1d", CONV),
+              W(STATE_BETA, "attention.b_proj"),
+              W(STATE_DECAY, "attention.f_proj"),
               [MOE_T_STATE_STEP] = MOE_ALL(L "attention.dt_bias"),
               [MOE_T_STATE_RATE] = MOE_ALL(L "attention.A_log"),
-              [MOE_T_STATE_Z] = MOE_ALL(L "attention.g_proj.weight"),
-              [MOE_T_STATE_NORM] = MOE_ALL(L "attention.o_norm.weight"),
-              [MOE_T_STATE_O] = MOE_ALL(L "attention.dense.weight"),
+              W(STATE_Z, "attention.g_proj"),
+              W(STATE_NORM, "attention.o_norm"),
+              W(STATE_O, "attention.dense"),
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.gate.expert_bias")},
 };
 static const struct moe_source_names ling3_low_names = {
-    .dense = {[MOE_T_Q] = MOE_ALL(L "attention.q_b_proj.weight"),
-              [MOE_T_O] = MOE_ALL(L "attention.o_proj.weight"),
-              [MOE_T_STATE_O] = MOE_ALL(L "attention.o_proj.weight")},
+    .dense = {W(Q, "attention.q_b_proj"), W(O, "attention.o_proj"), W(STATE_O, "attention.o_proj")},
 };
 static const struct moe_source_names ling3_gguf_names = {
-    .dense = {[MOE_T_ATTN_GATE] = MOE_ALL(B "attn_gate.weight"),
-              [MOE_T_STATE_DECAY] = MOE_ALL(B "ssm_f_a.weight"),
-              [MOE_T_STATE_RATE] = MOE_EXP(B "ssm_a"),
-              [MOE_T_STATE_Z] = MOE_ALL(B "ssm_g_a.weight")},
+    .dense = {GW(ATTN_GATE, "attn_gate"),
+              GW(STATE_DECAY, "ssm_f_a"), [MOE_T_STATE_RATE] = MOE_EXP(B "ssm_a"),
+              GW(STATE_Z, "ssm_g_a")},
 };
 
 /* Rates of the one head, by value. */
 static const struct moe_source_names jamba_gguf_names = {
-    .dense = {[MOE_T_STATE_V] = MOE_PART(B "ssm_in.weight", FIRST_HALF),
-              [MOE_T_STATE_Z] = MOE_PART(B "ssm_in.weight", SECOND_HALF),
-              [MOE_T_STATE_DECAY_DOWN] = MOE_PART(B "ssm_x.weight", STATE_ROWS),
-              [MOE_T_STATE_K] = MOE_PART(B "ssm_x.weight", STATE_ROWS),
-              [MOE_T_STATE_Q] = MOE_PART(B "ssm_x.weight", STATE_ROWS),
-              [MOE_T_STATE_DECAY_NORM] = MOE_ALL(B "ssm_dt_norm.weight"),
-              [MOE_T_STATE_K_NORM] = MOE_ALL(B "ssm_b_norm.weight"),
-              [MOE_T_STATE_Q_NORM] = MOE_ALL(B "ssm_c_norm.weight"),
-              [MOE_T_STATE_DECAY] = MOE_ALL(B "ssm_dt.weight"),
-              [MOE_T_STATE_RATE] = MOE_NEGATIVE_EXP(B "ssm_a", TURNED)},
+    .dense = {GWP(STATE_V, "ssm_in", FIRST_HALF), GWP(STATE_Z, "ssm_in", SECOND_HALF),
+              GWP(STATE_DECAY_DOWN, "ssm_x", STATE_ROWS), GWP(STATE_K, "ssm_x", STATE_ROWS),
+              GWP(STATE_Q, "ssm_x", STATE_ROWS), GW(STATE_DECAY_NORM, "ssm_dt_norm"),
+              GW(STATE_K_NORM, "ssm_b_norm"), GW(STATE_Q_NORM, "ssm_c_norm"),
+              GW(STATE_DECAY, "ssm_dt"), [MOE_T_STATE_RATE] = MOE_NEGATIVE_EXP(B "ssm_a", TURNED)},
 };
 
 static const struct moe_source_names nemotron_h_gguf_names = {
-    .dense = {[MOE_T_FFN_NORM] = MOE_ALL(B "attn_norm.weight")},
+    .dense = {GW(FFN_NORM, "attn_norm")},
 };
 
 static const struct moe_family states_families[] = {
@@ -2258,6 +2328,47 @@ static const struct moe_family states_families[] = {
         .tensors = {[MOE_NAMING_HF].names = {&kimi_linear_names, &kimi_linear_saved_names},
                     [MOE_NAMING_GGUF].names = {&kimi_linear_gguf_names}},
     },
+    /* Kimi-K3: Kimi-Linear with residual attention among what layers give, experts in a space of
+     * their own, gates of attention, and SiTU for SwiGLU; its part that reads text. */
+    {
+        .name = "kimi_k3",
+        .constants =
+            SETTINGS(LATENT_SIGMOIDS, SET(positions, MOE_POSITIONS_NONE),
+                     SET(state_kind, MOE_STATE_KDA), SET(gate_direct, true), SET(attn_gate, true),
+                     SET(expert_act, MOE_ACT_SITU), SET(dense_act, MOE_ACT_SITU)),
+        .hf = {.architecture = "KimiK3ForConditionalGeneration",
+               .only = ONLY({"moe_router_activation_func", "sigmoid"}, {"mla_use_nope", "true"},
+                            {"attention_bias", "false"}, {"hidden_act", "situ"}),
+               .settings = SETTINGS(
+                   CONTEXT(1048576), SET(norm_eps, 1e-5), SET(state_heads, 96), SET(conv_width, 4),
+                   KEY("model_max_length", context_max, 0), DENSE_FF,
+                   LATENT(1536, 512, 128, 64, 128), EXPERTS(0), TOP_K(0),
+                   KEY("num_experts_per_token", top_k, 0), NEED("moe_intermediate_size", expert_ff),
+                   KEY("num_expert_group", n_groups, 0), KEY("topk_group", top_groups, 0),
+                   KEY("moe_renormalize", norm_topk, true),
+                   KEY("routed_scaling_factor", routed_scale, 0),
+                   KEY("routed_expert_hidden_size", expert_dim, 0),
+                   NEED("activation_situ_beta", act_alpha),
+                   NEED("activation_situ_linear_beta", act_limit),
+                   NEED("attn_res_block_size", stream_layers)),
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 1,
+               .in_text_config = true,
+               .own = family_kimi_k3_hf},
+        .gguf = {.arch = "kimi-k3",
+                 .sigmoid = true,
+                 .settings = SETTINGS(LATENT_GGUF, KEY("ssm.conv_kernel", conv_width, 0),
+                                      NEED("kda.head_dim", state_key_dim),
+                                      KEY("kda.gate_lower_bound", decay_floor, 0),
+                                      KEY("expert_latent_length", expert_dim, 0),
+                                      NEED("activation.situ_beta", act_alpha),
+                                      NEED("activation.situ_linear_beta", act_limit),
+                                      NEED("attn_res.block_size", stream_layers)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_kimi_k3_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&kimi_k3_names, &kimi_linear_names},
+                    [MOE_NAMING_GGUF].names = {&kimi_k3_gguf_names, &kimi_linear_gguf_names}},
+    },
     /* Ling-3 (BailingMoeV3): KDA in most layers, whose gates are made of the stream itself, and MLA
      * with gates by head in the others; DeepSeek-V3's router. A function, because layers are
      * counted by groups and widths have two names. */
@@ -2357,37 +2468,31 @@ static const struct moe_family states_families[] = {
 
 /* Queries, keys and values in one tensor, and both inputs of the activation (also GLM-4's). */
 static const struct moe_source_names joined_ffn_names = {
-    .dense = {[MOE_T_Q] = MOE_PART(L "self_attn.qkv_proj.weight", ATTENTION),
-              [MOE_T_K] = MOE_PART(L "self_attn.qkv_proj.weight", ATTENTION),
-              [MOE_T_V] = MOE_PART(L "self_attn.qkv_proj.weight", ATTENTION),
-              [MOE_T_GATE] = MOE_PART(L "mlp.gate_up_proj.weight", FIRST_HALF),
-              [MOE_T_UP] = MOE_PART(L "mlp.gate_up_proj.weight", SECOND_HALF)},
+    .dense = {WP(Q, "self_attn.qkv_proj", ATTENTION), WP(K, "self_attn.qkv_proj", ATTENTION),
+              WP(V, "self_attn.qkv_proj", ATTENTION), WP(GATE, "mlp.gate_up_proj", FIRST_HALF),
+              WP(UP, "mlp.gate_up_proj", SECOND_HALF)},
 };
 static const struct moe_source_names joined_ffn_gguf_names = {
-    .dense = {[MOE_T_Q] = MOE_PART(B "attn_qkv.weight", ATTENTION),
-              [MOE_T_K] = MOE_PART(B "attn_qkv.weight", ATTENTION),
-              [MOE_T_V] = MOE_PART(B "attn_qkv.weight", ATTENTION),
-              [MOE_T_GATE] = MOE_PART(B "ffn_up.weight", FIRST_HALF),
-              [MOE_T_UP] = MOE_PART(B "ffn_up.weight", SECOND_HALF)},
+    .dense = {GWP(Q, "attn_qkv", ATTENTION), GWP(K, "attn_qkv", ATTENTION),
+              GWP(V, "attn_qkv", ATTENTION), GWP(GATE, "ffn_up", FIRST_HALF),
+              GWP(UP, "ffn_up", SECOND_HALF)},
 };
 static const struct moe_source_names glm4_names = {
-    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_self_attn_layernorm.weight"),
-              [MOE_T_FFN_END_NORM] = MOE_ALL(L "post_mlp_layernorm.weight")},
+    .dense = {W(ATTN_END_NORM, "post_self_attn_layernorm"), W(FFN_END_NORM, "post_mlp_layernorm")},
 };
 /* Norms after blocks: OLMo-2, EXAONE-4. */
 static const struct moe_source_names after_gguf_names = {
-    .dense = {[MOE_T_ATTN_NORM] = MOE_ALL(B "post_attention_norm.weight"),
-              [MOE_T_FFN_NORM] = MOE_ALL(B "post_ffw_norm.weight")},
+    .dense = {GW(ATTN_NORM, "post_attention_norm"), GW(FFN_NORM, "post_ffw_norm")},
 };
 /* Norms are stored minus 1. */
 static const struct moe_source_names gemma3_names = {
     .dense = {[MOE_T_FINAL_NORM] = MOE_PLUS_ONE("model.norm.weight"),
-              [MOE_T_ATTN_NORM] = MOE_PLUS_ONE(L "input_layernorm.weight"),
-              [MOE_T_ATTN_END_NORM] = MOE_PLUS_ONE(L "post_attention_layernorm.weight"),
-              [MOE_T_Q_NORM] = MOE_PLUS_ONE(L "self_attn.q_norm.weight"),
-              [MOE_T_K_NORM] = MOE_PLUS_ONE(L "self_attn.k_norm.weight"),
-              [MOE_T_FFN_NORM] = MOE_PLUS_ONE(L "pre_feedforward_layernorm.weight"),
-              [MOE_T_FFN_END_NORM] = MOE_PLUS_ONE(L "post_feedforward_layernorm.weight")},
+              W_LESS_ONE(ATTN_NORM, "input_layernorm"),
+              W_LESS_ONE(ATTN_END_NORM, "post_attention_layernorm"),
+              W_LESS_ONE(Q_NORM, "self_attn.q_norm"),
+              W_LESS_ONE(K_NORM, "self_attn.k_norm"),
+              W_LESS_ONE(FFN_NORM, "pre_feedforward_layernorm"),
+              W_LESS_ONE(FFN_END_NORM, "post_feedforward_layernorm")},
 };
 
 /* Gemma's settings have defaults that files leave out. */
@@ -2618,16 +2723,30 @@ static const struct {
     {"dflash", "it only drafts for another model"},
     {"jetmoe", "attention made of experts"},
     {"doge", "experts that are single columns, chosen by two keys"},
-    {"arctic", "experts whose input is the stream before attention"},
-    {"grovemoe", "smaller experts that groups of experts share"},
+    {"grovemoe", "smaller experts, shared by groups, that take in what the others put out"},
     {"nllb-moe", "its encoder's learnt positions and biases"},
     {"unlimited_ocr|unlimited_ocr_text", "attention that sees all of a prompt and a window of the "
                                          "answer"},
     {"beam", "residuals that are scaled by depth, gates with biases"},
     {"hy_v4_vl|hy_v4_vl_text", "the text part of Hy4-VL, whose positions have three numbers"},
-    {"grok", "scores of attention and routers under a cap"},
-    {"axk2", "norms with gates, and one projection of two vectors for queries and gates"},
     {"ernie4_5_vl_moe|ernie4_5_vl_moe_text", "experts for images beside those for text"},
+    {"mistral_large4|mistral_large4_text", "indexers without low-rank queries, latent vectors that "
+                                           "layers share or do not rotate, queries "
+                                           "scaled by head, learnt rotary factors"},
+    {"glm5_next|glm5_next_text|glm5-next",
+     "indexers that choose groups of positions, beside recurrent states and several streams"},
+    {"qwen4_exp|qwen4_exp_text|qwen4exp",
+     "embeddings of n-grams, indexers that choose blocks, streams mixed through a low rank"},
+    {"dots3_note|dots3_note_text|dots3note",
+     "latent attention of two shapes, local and with an indexer, heads by layer"},
+    {"zaya",
+     "queries and keys that are convolved, values of the token before, routers that see what "
+     "earlier ones saw"},
+    {"inkling|inkling_text|inkling2|inkling2_text|inkling2_loop|inkling2_loop_text",
+     "biases of scores by distance that queries make, convolutions of keys, values and blocks"},
+    {"muse_spark|muse_spark_text",
+     "streams that are weighed value by value, norms of what single experts put out"},
+    {"deci", "layers of several shapes"},
 };
 
 const char *moe_family_left_out(const char *name)

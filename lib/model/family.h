@@ -102,9 +102,9 @@ struct moe_family_tensors {
     bool index_paired; /* the same for an indexer's queries and keys */
     bool in_halves;    /* names count two layers as one, and say which of them it is */
     bool index_last;   /* whose last values rotate, not their first */
-    /* Names of the encoder's layers, tried in place of names[0], where there is an encoder. Layers
-     * of both stacks then count from 0. */
-    const struct moe_source_names *encoder;
+    /* Names that are tried in place of names[0] in an encoder's layers, where there is an encoder
+     * (layers of both stacks then count from 0), and in second halves. */
+    const struct moe_source_names *others;
     /* Further copies of the embedding that may be there; NULL ends them. */
     const char *copies[4];
     /* Tensors of what is not implemented, with '*' for any ending; NULL ends them. */

@@ -528,6 +528,19 @@ int family_kimi_linear_gguf(struct moe_config *c, const struct moe_checkpoint *c
     return family_deepseek_v3_gguf(c, ck, rope, err);
 }
 
+int family_kimi_k3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    bool gates = false;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        gates |= family_gguf_tensor(ck, "blk.%u.attn_gate.weight", i) != NULL;
+        c->narrow_norm |= family_gguf_tensor(ck, "blk.%u.ffn_routed_norm.weight", i) != NULL;
+    }
+    c->attn_gate = gates;
+    family_keep_streams(c);
+    return family_kimi_linear_gguf(c, ck, rope, err);
+}
+
 int family_bailing_hybrid_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                                struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -992,6 +1005,33 @@ int family_hy_v4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     if (c->act_limit == 0)
         c->expert_act = MOE_ACT_SWIGLU;
     return family_glm_dsa_gguf(c, ck, rope, err);
+}
+
+/* ---- Maple, Arctic, Grok ---- */
+
+int family_maple_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->act_limit = 0;
+    MOE_TRY(read_limit(c, moe_checkpoint_gguf(ck), "swiglu_clamp_exp", true, err));
+    return family_gguf_windows(c, moe_checkpoint_gguf(ck), 0, err);
+}
+
+int family_arctic_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    return family_arctic_halves(c, moe_checkpoint_dir(ck), err);
+}
+
+int family_grok_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_tensor *beside = family_gguf_tensor(ck, "blk.%u.ffn_up.weight", 0);
+    if (beside && beside->dims[0] <= MOE_MAX_DIM) {
+        c->shared_ff = (uint32_t)beside->dims[0];
+        c->moe_scale = sqrtf(0.5f);
+    }
+    return MOE_OK;
 }
 
 /* ---- Granite with windows ---- */

@@ -16,6 +16,63 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
+/* ---- Types ---- */
+
+/* What families take from config.json by hand, and of which type it may be. Numbers, switches and
+ * texts that are read one by one are checked there (fmt/json.h). */
+static const struct {
+    const char *key;
+    unsigned types;
+} parts[] = {
+    {"architectures", MOE_JSON_IS_LIST},
+    {"model_type", MOE_JSON_IS_TEXT},
+    {"text_config", MOE_JSON_IS_OBJECT},
+    {"thinker_config", MOE_JSON_IS_OBJECT},
+    {"quantization_config", MOE_JSON_IS_OBJECT},
+    {"quantization", MOE_JSON_IS_OBJECT},
+    {"rope_parameters", MOE_JSON_IS_OBJECT},
+    {"rope_scaling", MOE_JSON_IS_OBJECT},
+    {"rope_theta", MOE_JSON_IS_NUMBER | MOE_JSON_IS_LIST},
+    {"layer_types", MOE_JSON_IS_LIST},
+    {"mlp_layer_types", MOE_JSON_IS_LIST},
+    {"mlp_only_layers", MOE_JSON_IS_LIST},
+    {"indexer_types", MOE_JSON_IS_LIST},
+    {"linear_attn_config", MOE_JSON_IS_OBJECT},
+    {"sparse_attention_config", MOE_JSON_IS_OBJECT},
+    {"attn_config", MOE_JSON_IS_OBJECT},
+    {"ffn_config", MOE_JSON_IS_OBJECT},
+    {"per_layer_config", MOE_JSON_IS_OBJECT},
+    {"attention_other_setting", MOE_JSON_IS_OBJECT},
+    {"compress_rates", MOE_JSON_IS_OBJECT},
+    {"attn_temperature_tuning", MOE_JSON_IS_NUMBER | MOE_JSON_IS_SWITCH},
+    {"gating", MOE_JSON_IS_TEXT | MOE_JSON_IS_SWITCH},
+    {"moe_layers", MOE_JSON_IS_LIST},
+    {"moe_layers_enum", MOE_JSON_IS_TEXT},
+    {"partial_rotary_factors", MOE_JSON_IS_LIST},
+    /* Within others. */
+    {"quant_method", MOE_JSON_IS_TEXT},
+    {"full_attention", MOE_JSON_IS_OBJECT},
+    {"sliding_attention", MOE_JSON_IS_OBJECT},
+    {"compress", MOE_JSON_IS_OBJECT},
+    {"main", MOE_JSON_IS_OBJECT},
+};
+
+static int check_types(const char *path, const json_t *json, struct moe_err *err)
+{
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        MOE_TRY(moe_json_check_type(path, json, parts[i].key, parts[i].types, err));
+    return MOE_OK;
+}
+
+static int check_all_types(const char *path, const json_t *json, struct moe_err *err)
+{
+    static const char *const within[] = {"rope_parameters", "rope_scaling", "quantization_config"};
+    MOE_TRY(check_types(path, json, err));
+    for (size_t i = 0; i < sizeof within / sizeof within[0]; i++)
+        MOE_TRY(check_types(path, json_object_get(json, within[i]), err));
+    return MOE_OK;
+}
+
 /* ---- What Llama's descendants share ---- */
 
 static const struct moe_setting shared[] = {
@@ -42,8 +99,12 @@ static int read_settings(struct moe_config *c, const struct moe_family *family, 
     family_set_constants(c, family->constants);
     family_set_constants(c, family->hf.settings);
     MOE_TRY(family_check_only(family->hf.only, path, json, err));
+    const struct moe_only *own = family->hf.only;
+    while (own && own->key && strcmp(own->key, shared_only->key) != 0)
+        own++;
     if (shares) {
-        MOE_TRY(family_check_only(shared_only, path, json, err));
+        if (!own || !own->key)
+            MOE_TRY(family_check_only(shared_only, path, json, err));
         MOE_TRY(family_read_json(c, shared, path, json, err));
     }
     return family_read_json(c, family->hf.settings, path, json, err);
@@ -272,9 +333,11 @@ static int read_config(struct moe_config *config, const char *path, const char *
 {
     const struct moe_family *family;
     moe_config_init(config);
+    MOE_TRY(check_all_types(path, json, err));
+    const json_t *outer = family_given(json, "thinker_config");
+    const json_t *text = family_given(outer ? outer : json, "text_config");
+    MOE_TRY(check_all_types(path, text, err));
     MOE_TRY(find_family(&family, path, json, err));
-    const json_t *outer = json_object_get(json, "thinker_config");
-    const json_t *text = json_object_get(outer ? outer : json, "text_config");
     bool nested = family->hf.in_text_config && json_is_object(text);
     MOE_TRY(family_check_quantization(path, json, family, err));
     if (nested)

@@ -27,7 +27,8 @@ family_own_hf family_minimax_hf, family_topk_method_hf, family_flint_hf, family_
     family_llama4_hf, family_exaone_moe_hf, family_afmoe_hf, family_gemma4_hf,
     family_smallthinker_hf, family_cohere2_moe_hf, family_gptsan_hf, family_two_rotations_hf,
     family_laguna_hf, family_mimo_v2_hf, family_mistral4_hf, family_bailing_hybrid_hf,
-    family_smollm3_hf, family_gemma2_hf, family_gemma3_hf, family_step3p5_hf, family_minimax_m3_hf;
+    family_smollm3_hf, family_gemma2_hf, family_gemma3_hf, family_step3p5_hf, family_minimax_m3_hf,
+    family_arctic_hf, family_grok_hf, family_kimi_k3_hf;
 family_own_gguf family_minimax_gguf, family_granite_swa_gguf, family_deepseek_ocr_gguf,
     family_deepseek_v2_gguf, family_glm_dsa_gguf, family_hy_v4_gguf, family_deepseek_v4_gguf,
     family_deepseek_v3_gguf, family_minicpm_gguf, family_gpt_oss_gguf, family_qwen3_next_gguf,
@@ -36,7 +37,8 @@ family_own_gguf family_minimax_gguf, family_granite_swa_gguf, family_deepseek_oc
     family_exaone_moe_gguf, family_afmoe_gguf, family_gemma4_gguf, family_smallthinker_gguf,
     family_cohere2_moe_gguf, family_two_kinds_gguf, family_laguna_gguf, family_mimo_v2_gguf,
     family_mistral4_gguf, family_smollm3_gguf, family_exaone4_gguf, family_gemma2_gguf,
-    family_gemma3_gguf, family_step3p5_gguf, family_bailing_hybrid_gguf, family_minimax_m3_gguf;
+    family_gemma3_gguf, family_step3p5_gguf, family_bailing_hybrid_gguf, family_minimax_m3_gguf,
+    family_maple_gguf, family_arctic_gguf, family_grok_gguf, family_kimi_k3_gguf;
 
 /* DeepSeek-V4, of both: clears the settings of kinds of layers that the model has none of; puts the
  * rotation of compressing layers, *rope, into config, and leaves the other layers', with base
@@ -50,6 +52,14 @@ int family_deepseek_v4_rotary(struct moe_config *config, struct moe_rope_setting
 
 /* Sets the width of n shared experts, each as wide as a routed one. MOE_ERR_FORMAT: too wide. */
 int family_set_shared(struct moe_config *config, uint32_t n, const char *path, struct moe_err *err);
+
+/* Sets the streams of residual attention, none without layers to keep them after. */
+void family_keep_streams(struct moe_config *config);
+
+/* Makes two layers of each: the first of them has experts. MOE_ERR_FORMAT: too many. */
+int family_halve_layers(struct moe_config *config, const char *path, struct moe_err *err);
+/* The same of Arctic, whose first halves are nothing but experts. */
+int family_arctic_halves(struct moe_config *config, const char *path, struct moe_err *err);
 
 /* Numbers of config.json that may be absent. */
 struct family_number {

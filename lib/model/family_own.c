@@ -1048,17 +1048,57 @@ int family_kolibri_hf(struct moe_config *c, const char *path, const json_t *json
     return MOE_OK;
 }
 
-/* ---- LongCat-Flash: two layers in one ---- */
+/* ---- Grok ---- */
+
+/* Scores are scaled as usual unless "attn_output_multiplier" says otherwise. */
+int family_grok_hf(struct moe_config *c, const char *path, const json_t *json,
+                   struct moe_rope_settings *rope, struct moe_err *err)
+{
+    bool beside = false;
+    MOE_TRY(moe_json_get_bool(path, json, "residual_moe", false, &beside, err));
+    if (beside) {
+        MOE_TRY(moe_json_get_u32(path, json, "intermediate_size", MOE_MAX_DIM, true, &c->shared_ff,
+                                 err));
+        c->moe_scale = sqrtf(0.5f);
+    }
+    return MOE_OK;
+}
+
+/* ---- Arctic and LongCat-Flash: two layers in one ---- */
+
+int family_halve_layers(struct moe_config *c, const char *path, struct moe_err *err)
+{
+    if (c->n_layers > MOE_MAX_LAYERS / 2)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " layers of two parts, expected at "
+                        "most %d",
+                        path, c->n_layers, MOE_MAX_LAYERS / 2);
+    c->n_layers *= 2;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].moe = i % 2 == 0;
+    return MOE_OK;
+}
+
+/* Dense feed-forwards are as wide as the stream. */
+int family_arctic_halves(struct moe_config *c, const char *path, struct moe_err *err)
+{
+    MOE_TRY(family_halve_layers(c, path, err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].no_attention = i % 2 == 0;
+    c->dense_ff = c->hidden;
+    return MOE_OK;
+}
+
+int family_arctic_hf(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    return family_arctic_halves(c, path, err);
+}
 
 int family_longcat_hf(struct moe_config *c, const char *path, const json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err)
 {
-    if (c->n_layers > MOE_MAX_LAYERS / 2)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'num_layers' %" PRIu32 " is above %d", path,
-                        c->n_layers, MOE_MAX_LAYERS / 2);
-    c->n_layers *= 2;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layers[i].moe = i % 2 == 0;
+    MOE_TRY(family_halve_layers(c, path, err));
     MOE_TRY(family_deepseek_v3_hf(c, path, json, rope, err));
     if (c->q_rank == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'q_lora_rank' must be at least 1", path);
@@ -1412,6 +1452,26 @@ int family_kimi_linear_hf(struct moe_config *c, const char *path, const json_t *
     return MOE_OK;
 }
 
+/* ---- Kimi-K3 ---- */
+
+void family_keep_streams(struct moe_config *c)
+{
+    c->n_streams = c->stream_layers ? moe_config_streams_before(c, 2 * c->n_layers - 1) : 0;
+}
+
+int family_kimi_k3_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    double floor = 0;
+    MOE_TRY(family_kimi_linear_hf(c, path, json, rope, err));
+    MOE_TRY(moe_json_get_double(path, json_object_get(json, "linear_attn_config"),
+                                "gate_lower_bound", false, &floor, err));
+    c->decay_floor = (float)floor;
+    c->narrow_norm = c->expert_dim > 0;
+    family_keep_streams(c);
+    return MOE_OK;
+}
+
 /* ---- Ling-3: KDA beside latent attention with gates ---- */
 
 /* "layer_types", or every "layer_group_size"-th layer attends. Files that transformers saves have
@@ -1717,7 +1777,8 @@ static int gemma4_by_layer(struct moe_config *c, const char *path, const json_t 
     for (uint32_t i = 0; i < c->n_layers && json_is_object(by_layer); i++) {
         char key[16];
         snprintf(key, sizeof key, "%" PRIu32, i);
-        const json_t *own = json_object_get(by_layer, key);
+        MOE_TRY(moe_json_check_type(path, by_layer, key, MOE_JSON_IS_OBJECT, err));
+        const json_t *own = family_given(by_layer, key);
         uint32_t head_dim = c->head_dim, kv_heads = c->n_kv_heads;
         const struct family_number numbers[] = {
             {"head_dim", &head_dim, MOE_MAX_HEAD_DIM},

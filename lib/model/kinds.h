@@ -76,6 +76,8 @@ enum moe_act_kind {
     MOE_ACT_SWIGLU_LIMITED, /* silu(min(gate, limit)) * clamp(up, -limit, limit) (DeepSeek-V4) */
     MOE_ACT_SWIGLU_CLIPPED, /* min(silu(gate), limit) * clamp(up, -limit, limit), in layers that
                                have a limit, else SWIGLU (Step-3.5) */
+    MOE_ACT_SITU, /* alpha * tanh(gate / alpha) * sigmoid(gate) * limit * tanh(up / limit); without
+                     a limit * up (Kimi-K3) */
     /* Two matrices, up and down, without a gate. */
     MOE_ACT_RELU,  /* max(up, 0) */
     MOE_ACT_SILU,  /* silu(up) */
@@ -85,7 +87,7 @@ enum moe_act_kind {
 /* Whether there is a gate beside up and down. */
 static inline int moe_act_is_gated(enum moe_act_kind kind)
 {
-    return kind <= MOE_ACT_SWIGLU_CLIPPED;
+    return kind <= MOE_ACT_SITU;
 }
 
 #endif

@@ -22,16 +22,18 @@ enum width {
     KEY_VALUES,  /* ... values, of ordinary attention */
     VALUES,      /* all heads' outputs */
     GATES,       /* ... and what gates them */
-    QUERY_INPUT, /* the input of queries: the stream, or the vector of q_rank */
-    QUERY_NORM,  /* a norm over a head, or over all heads */
-    KEY_NORM,    /* the same for keys */
-    Q_RANK,      /* MLA, here and below */
-    OUTPUTS,     /* the input of the output matrix: VALUES, or with compressed attention */
-    OUT_DOWN,    /* this, computed from */
-    OUT_GROUP,   /* these values of a group of heads */
-    ENTRIES,     /* the input of entries: twice as wide where groups overlap */
-    ENTRY,       /* one entry, */
-    ENTRY_BIAS,  /* and its biases; the same three for the indexer */
+    QUERY_INPUT, /* the input of queries: the stream, or the vector of q_rank, or two */
+    GATE_INPUT,
+    NORM_GATE,
+    QUERY_NORM, /* a norm over a head, or over all heads */
+    KEY_NORM,   /* the same for keys */
+    Q_RANK,     /* MLA, here and below */
+    OUTPUTS,    /* the input of the output matrix: VALUES, or with compressed attention */
+    OUT_DOWN,   /* this, computed from */
+    OUT_GROUP,  /* these values of a group of heads */
+    ENTRIES,    /* the input of entries: twice as wide where groups overlap */
+    ENTRY,      /* one entry, */
+    ENTRY_BIAS, /* and its biases; the same three for the indexer */
     INDEX_ENTRIES,
     INDEX_ENTRY,
     INDEX_BIAS,
@@ -80,7 +82,9 @@ enum condition {
     UNTIED,
     HEAD_BIAS,
     LAYER_NORM,
-    MIXES_BOTH, /* with norms before and after */
+    MIXES_BOTH,  /* with norms before and after */
+    MIXES_GATED, /* with a gate of the norm */
+    EXPERTS_GATED,
     FEEDS_BOTH,
     LAYER_SCALE,
     LAYER_EMBED,
@@ -93,6 +97,7 @@ enum condition {
     COMPRESSES, /* ... with entries, */
     CHOOSES,    /* and chooses among them */
     MANY_STREAMS,
+    KEEPS_STREAMS, /* residual attention */
     ATTN_GATE,
     RECURRENT, /* a layer with a recurrent state */
     STATE,     /* with a matrix per head, */
@@ -134,8 +139,9 @@ enum condition {
     OWN_NORMS,
     EXPERT_SCALE,
     CHOICE_BIAS,
-    NARROW, /* with experts in a space of their own */
-    STATIC, /* ... and a table in its place */
+    NARROW,      /* with experts in a space of their own, */
+    NARROW_NORM, /* with a norm there */
+    STATIC,      /* ... and a table in its place */
     SHARED,
     SHARED_HAS_GATE, /* a matrix, of its feed-forward */
     SHARED_GATE,
@@ -197,6 +203,10 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                              NAMES("model.hc_head.hc_base", "output_hc_base.weight")},
     [MOE_T_LAST_MIX_SCALE] = {MODEL("streams.last.scale", VECTOR), MANY_STREAMS, ONE, ONE,
                               NAMES("model.hc_head.hc_scale", "output_hc_scale.weight")},
+    [MOE_T_LAST_SCORES] = {MODEL("streams.last.scores", VECTOR), KEEPS_STREAMS, HIDDEN, ONE,
+                           HF(MOE_TIMES("model.output_attn_res_proj.weight",
+                                        "model.output_attn_res_norm.weight")),
+                           GGUF(MOE_ALL("output_res_score.weight"))},
     [MOE_T_HEAD] = {MODEL("head", DENSE), UNTIED, VOCAB, HIDDEN,
                     NAMES("lm_head.weight", "output.weight")},
     [MOE_T_HEAD_BIAS] = {MODEL("head.bias", VECTOR), HEAD_BIAS, VOCAB, ONE,
@@ -205,6 +215,10 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                          NAMES(L "input_layernorm.weight", B "attn_norm.weight")},
     [MOE_T_ATTN_NORM_BIAS] = {LAYER("attn.norm.bias", VECTOR), LAYER_NORM, HIDDEN, ONE,
                               NAMES(L "input_layernorm.bias", B "attn_norm.bias")},
+    [MOE_T_ATTN_NORM_DOWN] = {LAYER("attn.norm.down", DENSE), MIXES_GATED, NORM_GATE, HIDDEN,
+                              HF(MOE_ALL(L "input_layernorm.W_down.weight"))},
+    [MOE_T_ATTN_NORM_UP] = {LAYER("attn.norm.up", DENSE), MIXES_GATED, HIDDEN, NORM_GATE,
+                            HF(MOE_ALL(L "input_layernorm.W_up.weight"))},
     [MOE_T_ATTN_END_NORM] = {LAYER("attn.end_norm", VECTOR), MIXES_BOTH, HIDDEN, ONE},
     [MOE_T_Q_DOWN] = {LAYER("attn.q_down", DENSE), LATENT_Q, Q_RANK, HIDDEN,
                       NAMES(L "self_attn.q_a_proj.weight", B "attn_q_a.weight")},
@@ -259,7 +273,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_O_BIAS] = {LAYER("attn.o.bias", VECTOR), O_BIAS, HIDDEN, ONE,
                       NAMES(L "self_attn.o_proj.bias", B "attn_output.bias")},
     /* Qwen3-Next's. */
-    [MOE_T_ATTN_GATE] = {LAYER("attn.gate", DENSE), ATTN_GATE, GATES, HIDDEN,
+    [MOE_T_ATTN_GATE] = {LAYER("attn.gate", DENSE), ATTN_GATE, GATES, GATE_INPUT,
                          HF(MOE_PART(L "self_attn.q_proj.weight", HEAD_GATE))},
     /* DeepSeek-V4's. */
     [MOE_T_OUT_DOWN] = {LAYER("attn.o_down", DENSE), SHARED_KEYS, OUT_DOWN, OUT_GROUP,
@@ -294,6 +308,14 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                             NAMES(L "ffn_hc.base", B "hc_ffn_base.weight")},
     [MOE_T_FFN_MIX_SCALE] = {LAYER("streams.ffn.scale", VECTOR), MANY_STREAMS, STREAM_SCALES, ONE,
                              NAMES(L "ffn_hc.scale", B "hc_ffn_scale.weight")},
+    /* Kimi-K3's. */
+    [MOE_T_ATTN_SCORES] = {LAYER("streams.attn.scores", VECTOR), KEEPS_STREAMS, HIDDEN, ONE,
+                           HF(MOE_TIMES(L "self_attention_res_proj.weight",
+                                        L "self_attention_res_norm.weight")),
+                           GGUF(MOE_ALL(B "attn_res_score.weight"))},
+    [MOE_T_FFN_SCORES] = {LAYER("streams.ffn.scores", VECTOR), KEEPS_STREAMS, HIDDEN, ONE,
+                          HF(MOE_TIMES(L "mlp_res_proj.weight", L "mlp_res_norm.weight")),
+                          GGUF(MOE_ALL(B "ffn_res_score.weight"))},
     [MOE_T_STATE_Q] = {LAYER("state.q", DENSE), STATE, STATE_KEYS, STATE_KEY_INPUT, STATE_PART},
     [MOE_T_STATE_K] = {LAYER("state.k", DENSE), STATE, STATE_KEYS, STATE_KEY_INPUT, STATE_PART},
     [MOE_T_STATE_V] = {LAYER("state.v", DENSE), RECURRENT, STATE_VALUES, HIDDEN, STATE_PART},
@@ -348,6 +370,10 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                         NAMES(L "post_attention_layernorm.weight", B "ffn_norm.weight")},
     [MOE_T_FFN_NORM_BIAS] = {LAYER("ffn.norm.bias", VECTOR), FFN_LAYER_NORM, HIDDEN, ONE,
                              NAMES(L "post_attention_layernorm.bias", B "ffn_norm.bias")},
+    [MOE_T_FFN_NORM_DOWN] = {LAYER("ffn.norm.down", DENSE), EXPERTS_GATED, NORM_GATE, HIDDEN,
+                             HF(MOE_ALL(L "post_attention_layernorm.W_down.weight"))},
+    [MOE_T_FFN_NORM_UP] = {LAYER("ffn.norm.up", DENSE), EXPERTS_GATED, HIDDEN, NORM_GATE,
+                           HF(MOE_ALL(L "post_attention_layernorm.W_up.weight"))},
     [MOE_T_FFN_END_NORM] = {LAYER("ffn.end_norm", VECTOR), FEEDS_BOTH, HIDDEN, ONE},
     [MOE_T_LAYER_SCALE] = {LAYER("scale", VECTOR), LAYER_SCALE, ONE, ONE},
     [MOE_T_EMBED_GATE] = {LAYER("embed.gate", DENSE), LAYER_EMBED, ONE_EMBED, HIDDEN,
@@ -373,9 +399,13 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_CHOICE_BIAS] = {LAYER("router.choice", VECTOR), CHOICE_BIAS, CHOICES, ONE,
                            NAMES(L "mlp.gate.e_score_correction_bias", B "exp_probs_b.bias")},
     [MOE_T_EXPERTS_IN] = {LAYER("experts.in", DENSE), NARROW, EXPERT_DIM, HIDDEN,
-                          GGUF(MOE_ALL(B "ffn_latent_down.weight"))},
+                          GGUF(MOE_ALL(B "ffn_latent_down.weight"),
+                               MOE_ALL(B "ffn_routed_down.weight"))},
+    [MOE_T_EXPERTS_NORM] = {LAYER("experts.norm", VECTOR), NARROW_NORM, EXPERT_DIM, ONE,
+                            GGUF(MOE_ALL(B "ffn_routed_norm.weight"))},
     [MOE_T_EXPERTS_OUT] = {LAYER("experts.out", DENSE), NARROW, HIDDEN, EXPERT_DIM,
-                           GGUF(MOE_ALL(B "ffn_latent_up.weight"))},
+                           GGUF(MOE_ALL(B "ffn_latent_up.weight"),
+                                MOE_ALL(B "ffn_routed_up.weight"))},
     [MOE_T_ROUTES] = {LAYER("routes", VECTOR), STATIC, ROUTES, ONE,
                       HF(MOE_PART(L "mlp.routes", ROUTES)),
                       GGUF(MOE_PART(B "ffn_gate_tid2eid.weight", ROUTES))},
@@ -508,7 +538,9 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [KEY_VALUES] = moe_config_kv_heads(c, layer) * value,
         [VALUES] = heads * value,
         [GATES] = heads * (c->gate_by_head ? 1 : value),
-        [QUERY_INPUT] = c->q_rank ? c->q_rank : c->hidden,
+        [QUERY_INPUT] = c->q_rank ? c->q_rank << c->q_twice : c->hidden,
+        [GATE_INPUT] = c->q_twice ? 2 * c->q_rank : c->hidden,
+        [NORM_GATE] = c->norm_gate_rank,
         [QUERY_NORM] = all_heads ? queries : head,
         [KEY_NORM] = all_heads ? keys : head,
         [Q_RANK] = c->q_rank,
@@ -548,7 +580,7 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [STATE_HEADS] = c->state_heads,
         [STATE_CONV] = (kda ? values : moe_config_state_channels(c)) * c->conv_width,
         [STATE_CONV_KEYS] = state_keys * c->conv_width,
-        [STATE_GATE_INPUT] = low ? c->state_key_dim : c->hidden,
+        [STATE_GATE_INPUT] = low && !c->gate_direct ? c->state_key_dim : c->hidden,
         [STATE_LOW] = select ? c->state_step_rank : c->state_key_dim,
         [STATE_KEY] = c->state_key_dim,
         [STATE_DECAYS] = kda      ? state_keys
@@ -596,6 +628,8 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [FFN_LAYER_NORM] = c->norm_kind == MOE_NORM_LAYER && !c->parallel_blocks,
         [MIXES] = mixes,
         [MIXES_BOTH] = mixes && both,
+        [MIXES_GATED] = mixes && c->norm_gate_rank,
+        [EXPERTS_GATED] = moe_layer && c->norm_gate_rank,
         [FEEDS_BOTH] = ((moe_layer || plain) && both) || (moe_layer && c->moe_norm),
         [LAYER_SCALE] = c->layer_scale,
         [LAYER_EMBED] = c->layer_embed > 0,
@@ -605,7 +639,8 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [KEY_NORMED] = keys && (c->out_groups || normed),
         [COMPRESSES] = compression != MOE_COMPRESS_NOT,
         [CHOOSES] = compression == MOE_COMPRESS_CHOSEN,
-        [MANY_STREAMS] = c->n_streams > 0,
+        [MANY_STREAMS] = c->n_streams > 0 && !c->stream_layers,
+        [KEEPS_STREAMS] = c->stream_layers > 0,
         [ATTN_GATE] = attends && c->attn_gate,
         [RECURRENT] = recurrent,
         [STATE] = recurrent && c->state_kind != MOE_STATE_CONV,
@@ -613,7 +648,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [CONVOLVED] = recurrent && c->state_kind != MOE_STATE_FADE,
         [BETA] = recurrent && (c->state_kind == MOE_STATE_DELTA || kda),
         [KDA] = recurrent && kda,
-        [KDA_LOW] = recurrent && kda && !c->state_direct,
+        [KDA_LOW] = recurrent && kda && !c->state_direct && !c->gate_direct,
         [SELECT] = recurrent && select,
         [SKIPS] = recurrent && (select || c->state_kind == MOE_STATE_SCAN),
         [DECAY_DOWN] = recurrent && (select || (kda && !c->state_direct)),
@@ -648,6 +683,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [EXPERT_SCALE] = routed && c->expert_scale,
         [CHOICE_BIAS] = moe_layer && !is_static && c->choice_bias,
         [NARROW] = moe_layer && c->expert_dim,
+        [NARROW_NORM] = moe_layer && c->narrow_norm,
         [STATIC] = is_static,
         [SHARED] = shared,
         [SHARED_HAS_GATE] = shared && dense_gate,

@@ -29,10 +29,13 @@ enum moe_tensor_role {
     MOE_T_LAST_MIX,     /* of hyper-connections, after the last layer */
     MOE_T_LAST_MIX_BIAS,
     MOE_T_LAST_MIX_SCALE,
-    MOE_T_HEAD, /* absent if tied */
+    MOE_T_LAST_SCORES, /* of residual attention */
+    MOE_T_HEAD,        /* absent if tied */
     MOE_T_HEAD_BIAS,
     MOE_T_ATTN_NORM,
     MOE_T_ATTN_NORM_BIAS,
+    MOE_T_ATTN_NORM_DOWN, /* gates of norms (config.h), here and below */
+    MOE_T_ATTN_NORM_UP,
     MOE_T_ATTN_END_NORM, /* where norms are before and after blocks */
     MOE_T_Q_DOWN,
     MOE_T_Q_DOWN_NORM,
@@ -82,6 +85,8 @@ enum moe_tensor_role {
     MOE_T_FFN_MIX,
     MOE_T_FFN_MIX_BIAS,
     MOE_T_FFN_MIX_SCALE,
+    MOE_T_ATTN_SCORES, /* residual attention's, in their place */
+    MOE_T_FFN_SCORES,
     /* Recurrent layers, instead of all above but the norm. */
     MOE_T_STATE_Q,
     MOE_T_STATE_K,
@@ -113,6 +118,8 @@ enum moe_tensor_role {
     MOE_T_CROSS_V,
     MOE_T_CROSS_O,
     MOE_T_FFN_NORM, /* with own_norms: of the routed experts' input */
+    MOE_T_FFN_NORM_DOWN,
+    MOE_T_FFN_NORM_UP,
     MOE_T_FFN_END_NORM,
     MOE_T_LAYER_SCALE, /* [1] */
     MOE_T_EMBED_GATE,  /* of the layer's embedding, by the stream; what is added to the stream, and
@@ -131,7 +138,8 @@ enum moe_tensor_role {
     MOE_T_EXPERT_SCALE, /* a factor of weights, per expert */
     MOE_T_CHOICE_BIAS,  /* used only to choose */
     MOE_T_EXPERTS_IN,   /* expert_dim: of what routed experts take in */
-    MOE_T_EXPERTS_OUT,  /* ... and of their sum */
+    MOE_T_EXPERTS_NORM, /* ... a norm of their sum, */
+    MOE_T_EXPERTS_OUT,  /* ... and what it becomes */
     MOE_T_ROUTES,       /* static routing (model/routes.h): [vocab][top_k] experts per token */
     MOE_T_SHARED_GATE_PROJ,
     MOE_T_SHARED_UP,
@@ -184,7 +192,7 @@ enum moe_take {
     MOE_TAKE_ODD,         /* ... rows 1, 3, 5, ... */
     MOE_TAKE_KEYS,   /* [heads * (nope + value_dim)][kv_rank]: each head's key rows, transposed */
     MOE_TAKE_VALUES, /* ... each head's value rows */
-    /* [2 * rows][cols]: each head's query rows, then those of the output gate */
+    /* Each head's query rows, then those of the output gate */
     MOE_TAKE_HEAD_QUERY,
     MOE_TAKE_HEAD_GATE,
     /* A recurrent state, per key head: rows of queries, keys, values and gates; or of what is
@@ -223,6 +231,7 @@ struct moe_source {
     bool transposed;
     bool either; /* transposed only if its shape is not that of an untransposed tensor */
     enum moe_stored stored;
+    const char *times; /* a vector: another one, whose values multiply it; NULL: none */
 };
 
 /* Sources in tables: a whole tensor, or part of one. */
@@ -233,6 +242,12 @@ struct moe_source {
 #define MOE_PART(path, what)                                                                       \
     {                                                                                              \
         .name = (path), .take = MOE_TAKE_##what                                                    \
+    }
+
+/* A vector times another one. */
+#define MOE_TIMES(path, other)                                                                     \
+    {                                                                                              \
+        .name = (path), .times = (other)                                                           \
     }
 
 #define MOE_PLUS_ONE(path)                                                                         \

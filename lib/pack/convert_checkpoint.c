@@ -44,6 +44,8 @@ static void mark_used(struct converter *c, struct checkpoint_source *s,
                       const struct row_source *source)
 {
     s->used[moe_checkpoint_index(s->checkpoint, source->tensor)] = true;
+    if (source->times)
+        s->used[moe_checkpoint_index(s->checkpoint, source->times)] = true;
     c->total += source->bytes;
 }
 
@@ -286,6 +288,20 @@ out:
                             : status;
 }
 
+/* Multiplies values by those of another tensor. */
+static int multiply_values(const struct row_source *source, float *values, struct moe_err *err)
+{
+    float *factors = moe_alloc(source->rows, sizeof *factors, err);
+    if (!factors)
+        return MOE_ERR_MEMORY;
+    int status =
+        moe_checkpoint_read(source->checkpoint, source->times, 0, source->rows, factors, err);
+    for (uint32_t i = 0; status == MOE_OK && i < source->rows; i++)
+        values[i] *= factors[i];
+    free(factors);
+    return status;
+}
+
 /* Values as the model computes with them. */
 static int change_values(const struct converter *c, const struct row_source *source, float *values,
                          struct moe_err *err)
@@ -312,6 +328,8 @@ static int read_vector(struct converter *c, const struct row_source *source,
 {
     MOE_TRY(routes ? read_routes(routes, source, out, err)
                    : convert_read_rows(source, 0, source->rows, out, err));
+    if (source->times)
+        MOE_TRY(multiply_values(source, out, err));
     MOE_TRY(check_finite(c, source, out, err));
     MOE_TRY(change_values(c, source, out, err));
     if (!c->ahead)

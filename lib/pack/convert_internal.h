@@ -76,7 +76,8 @@ struct row_source {
     uint32_t step, block_rows, stride;
     uint32_t rotated_to, rotated_from, n_rotated;
     bool paired;
-    enum moe_stored stored; /* of a vector */
+    enum moe_stored stored;         /* of a vector */
+    const struct moe_tensor *times; /* ... and what multiplies it; NULL: nothing */
 };
 
 /* Where the encoded rows go. */

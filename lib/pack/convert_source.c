@@ -54,9 +54,10 @@ static bool matches_format(const char *format, const char *name)
 }
 
 /* Name number i of a tensor of the model: the family's own first, then the usual ones. NULL past
- * the last; an entry without a name is skipped. in_encoder: of one of its layers. */
+ * the last; an entry without a name is skipped. other: of a layer that has names of its own in
+ * place of the first ones. */
 static const struct moe_source *name_at(const struct convert_source *s, bool is_expert, int index,
-                                        bool in_encoder, int i)
+                                        bool other, int i)
 {
     const struct moe_family_tensors *names = &s->family->tensors[s->naming];
     const struct moe_tensor_spec *spec =
@@ -64,7 +65,7 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
     if (i < MOE_MAX_OWN_NAMES) {
         static const struct moe_source none = {0};
         const struct moe_source_names *own =
-            i == 0 && in_encoder ? names->encoder : names->names[i];
+            i == 0 && other && names->others ? names->others : names->names[i];
         if (!own)
             return &none;
         return is_expert ? &own->expert[index] : &own->dense[index];
@@ -271,32 +272,42 @@ static bool is_ahead(const struct convert_source *s, uint32_t layer, const char 
     return true;
 }
 
+/* The checkpoint's tensor of a name in a table, or NULL; `out` becomes the name in full, that of
+ * the text part where it is there. */
+static const struct moe_tensor *find_named(const struct convert_source *s, const struct wanted *w,
+                                           const char *format, char out[NAME_BYTES])
+{
+    bool in_encoder = w->spec->per_layer && moe_config_in_encoder(s->config, w->layer);
+    uint32_t first = w->spec->per_layer && !in_encoder ? s->config->n_encoder : 0;
+    if (s->family->tensors[s->naming].in_halves)
+        expand_name(format, w->layer / 2, w->is_expert ? w->expert : w->layer % 2, out);
+    else
+        expand_name(format, w->layer - first, w->expert, out);
+    const struct moe_tensor *t = moe_checkpoint_find(s->checkpoint, out);
+    for (int way = 0; !t && way <= TEXT_PARTS; way++) {
+        char other[NAME_BYTES];
+        bool named = way == 0 ? is_ahead(s, w->spec->per_layer ? w->layer : 0, out, other)
+                              : is_text_part(s, way - 1, out, other);
+        t = named ? moe_checkpoint_find(s->checkpoint, other) : NULL;
+        if (t)
+            memcpy(out, other, NAME_BYTES);
+    }
+    return t;
+}
+
 /* Finds the first name that the checkpoint has a tensor for; *name is that name in full. */
 static int find_source(const struct convert_source *s, const struct wanted *w,
                        const struct moe_source **from, char name[NAME_BYTES], struct moe_err *err)
 {
     const struct moe_source *entry;
     bool in_encoder = w->spec->per_layer && moe_config_in_encoder(s->config, w->layer);
-    uint32_t first = w->spec->per_layer && !in_encoder ? s->config->n_encoder : 0;
+    bool other = in_encoder || (s->family->tensors[s->naming].in_halves && w->layer % 2 != 0);
     *from = NULL;
-    for (int i = 0; (entry = name_at(s, w->is_expert, w->index, in_encoder, i)) != NULL; i++) {
+    for (int i = 0; (entry = name_at(s, w->is_expert, w->index, other, i)) != NULL; i++) {
         if (!entry->name)
             continue;
         char candidate[NAME_BYTES];
-        if (s->family->tensors[s->naming].in_halves)
-            expand_name(entry->name, w->layer / 2, w->is_expert ? w->expert : w->layer % 2,
-                        candidate);
-        else
-            expand_name(entry->name, w->layer - first, w->expert, candidate);
-        bool there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
-        for (int way = 0; !there && way <= TEXT_PARTS; way++) {
-            char other[NAME_BYTES];
-            bool named = way == 0 ? is_ahead(s, w->spec->per_layer ? w->layer : 0, candidate, other)
-                                  : is_text_part(s, way - 1, candidate, other);
-            there = named && moe_checkpoint_find(s->checkpoint, other) != NULL;
-            if (there)
-                memcpy(candidate, other, NAME_BYTES);
-        }
+        bool there = find_named(s, w, entry->name, candidate) != NULL;
         if (there || !*from) { /* a missing tensor is reported under its first name */
             *from = entry;
             memcpy(name, candidate, NAME_BYTES);
@@ -408,9 +419,11 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_SECOND_HALF:
     case MOE_TAKE_EVEN:
     case MOE_TAKE_ODD:
+        rows *= 2;
+        break;
     case MOE_TAKE_HEAD_QUERY:
     case MOE_TAKE_HEAD_GATE:
-        rows *= 2;
+        rows = (uint64_t)s->config->n_heads * (s->config->head_dim + s->config->value_dim);
         break;
     case MOE_TAKE_ATTENTION:
         rows = attention_rows(s->config, w->index, &before);
@@ -530,8 +543,8 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_HEAD_QUERY:
     case MOE_TAKE_HEAD_GATE:
         first = from->take == MOE_TAKE_HEAD_GATE ? s->config->head_dim : 0;
-        v->block_rows = s->config->head_dim;
-        v->stride = 2 * s->config->head_dim;
+        v->block_rows = first ? s->config->value_dim : s->config->head_dim;
+        v->stride = s->config->head_dim + s->config->value_dim;
         break;
     case MOE_TAKE_STATE_HEADS:
     case MOE_TAKE_STATE_ROWS:
@@ -592,8 +605,8 @@ static void place_rotation(const struct convert_source *s, int role, struct row_
     case MOE_T_K:
     case MOE_T_Q_BIAS:
     case MOE_T_K_BIAS:
-        v->stride =
-            v->stride == 2 * v->block_rows ? 2 * c->head_dim : c->head_dim; /* beside gates */
+        if (v->stride == v->rows) /* not beside gates */
+            v->stride = c->head_dim;
         v->block_rows = c->head_dim;
         v->rotated_from = c->kv_rank ? c->head_dim - c->rope_dim : 0;
         break;
@@ -668,6 +681,14 @@ static int make_source(const struct convert_source *s, const struct wanted *w,
     out->block = is_plain(t) || out->transposed ? NULL : type;
     out->width = w->is_vector ? 1 : t->dims[t->n_dims - 1];
     out->stored = from->stored;
+    if (from->times) {
+        out->times = find_named(s, w, from->times, name);
+        if (!out->times || !same_items(out->times, w->rows))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: tensor '%s' is %s, %" PRIu32 " values multiply '%s'",
+                            moe_checkpoint_dir(s->checkpoint), name,
+                            out->times ? "of another length" : "missing", w->rows, t->name);
+    }
     place_part(s, from, w->is_expert ? -1 : w->index, out);
     if (out->transposed)
         out->block = NULL;

@@ -3,6 +3,8 @@
  * refusal of what is not implemented.
  */
 #define _POSIX_C_SOURCE 200809L /* mkdtemp */
+#include <dirent.h>
+#include <jansson.h>
 #include <math.h>
 #include <unistd.h>
 
@@ -1085,7 +1087,7 @@ static void directories_of_others_are_refused(void **state)
         {QUANTIZED("compressed-tensors", ", \"format\": \"marlin-24\""), "compressed-tensors"},
         {MODEL("qwen3_moe", ", \"quantization\": {\"group_size\": 64, \"bits\": 4}"), "MLX"},
         {QUANTIZED("fbgemm_fp8", ""), "fbgemm_fp8"},
-        {MODEL("gpt_oss", ", \"quantization_config\": 4"), "unnamed"},
+        {MODEL("gpt_oss", ", \"quantization_config\": {}"), "unnamed"},
     };
     static const char mxfp4[] = MODEL("gpt_oss", ", \"num_key_value_heads\": 2, "
                                                  "\"quantization_config\": "
@@ -1140,6 +1142,102 @@ static void the_manual_page_has_every_name(void **state)
     moe_buf_release(&page);
 }
 
+/* ---- Types ---- */
+
+/* The description as text, or NULL and the error. */
+static char *described(const json_t *json, struct moe_err *err)
+{
+    struct moe_buf out = {0};
+    if (moe_config_read_hf_json(&config, "config.json", json, err) != MOE_OK)
+        return NULL;
+    moe_config_write(&config, &out);
+    moe_buf_append(&out, "", 1);
+    return (char *)out.data;
+}
+
+/* Members that may be of the other type as well. */
+static bool may_be(const char *key, const json_t *value)
+{
+    static const struct {
+        const char *key;
+        json_type type;
+    } both[] = {
+        {"eos_token_id", JSON_ARRAY},
+        {"rope_theta", JSON_INTEGER},
+        {"num_shared_expert", JSON_INTEGER},
+        {"moe_intermediate_size", JSON_INTEGER},
+        {"attn_temperature_tuning", JSON_INTEGER},
+        {"gating", JSON_TRUE},
+    };
+    for (size_t i = 0; i < sizeof both / sizeof both[0]; i++)
+        if (strcmp(both[i].key, key) == 0 && both[i].type == json_typeof(value))
+            return true;
+    return false;
+}
+
+/* Puts values of other types into each member of an object within `whole`: what is read of them
+ * must be refused by the member's name. */
+static void try_types(const char *file, json_t *whole, json_t *object, int *n)
+{
+    static const char *const wrong[] = {"3", "\"x\"", "true", "[]", "{}", "[[]]"};
+    const char *key;
+    json_t *value;
+    void *next;
+    struct moe_err err = {0};
+    char *want = described(whole, &err);
+    assert_non_null(want);
+    json_object_foreach_safe(object, next, key, value)
+    {
+        if (json_is_null(value))
+            continue;
+        if (json_is_object(value))
+            try_types(file, whole, value, n);
+        json_t *kept = json_incref(value);
+        for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+            json_t *other = json_loads(wrong[i], JSON_DECODE_ANY, NULL);
+            bool same = json_typeof(other) == json_typeof(kept) ||
+                        (json_is_number(other) && json_is_number(kept)) ||
+                        (json_is_boolean(other) && json_is_boolean(kept));
+            if (same || may_be(key, other)) {
+                json_decref(other);
+                continue;
+            }
+            json_object_set_new(object, key, other);
+            char *got = described(whole, &err);
+            (*n)++;
+            if (got && strcmp(got, want) != 0)
+                fail_msg("%s: '%s': %s is taken", file, key, wrong[i]);
+            if (!got && !strstr(err.text, key))
+                fail_msg("%s: '%s': %s: %s", file, key, wrong[i], err.text);
+            free(got);
+        }
+        json_object_set_new(object, key, kept);
+    }
+    free(want);
+}
+
+static void values_of_other_types_are_refused_by_their_name(void **state)
+{
+    (void)state;
+    DIR *dir = opendir("tests/fixtures");
+    struct dirent *entry;
+    int n = 0, at = 0;
+    assert_non_null(dir);
+    while ((entry = readdir(dir)) != NULL) {
+        char file[512];
+        snprintf(file, sizeof file, "tests/fixtures/%.200s/config.json", entry->d_name);
+        if ((SANITIZED && at++ % 8) || access(file, R_OK) != 0)
+            continue;
+        json_t *json = json_load_file(file, 0, NULL);
+        assert_non_null(json);
+        try_types(file, json, json, &n);
+        json_decref(json);
+    }
+    closedir(dir);
+    print_message("# %d values of other types\n", n);
+    assert_true(n > 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1156,6 +1254,7 @@ int main(void)
         cmocka_unit_test(the_manual_page_has_every_name),
         cmocka_unit_test(contexts_are_the_families_own_where_none_is_said),
         cmocka_unit_test(what_is_not_computed_is_refused),
+        cmocka_unit_test(values_of_other_types_are_refused_by_their_name),
         cmocka_unit_test(directories_of_others_are_refused),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);
