@@ -114,3 +114,10 @@ void moe_buf_f32(struct moe_buf *b, float v)
     memcpy(&bits, &v, sizeof bits);
     moe_buf_u32(b, bits);
 }
+
+void moe_buf_f64(struct moe_buf *b, double v)
+{
+    uint8_t bytes[8];
+    moe_put_f64(bytes, v);
+    moe_buf_append(b, bytes, sizeof bytes);
+}

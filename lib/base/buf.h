@@ -39,5 +39,6 @@ void moe_buf_u16(struct moe_buf *b, uint16_t v); /* little-endian, as all below 
 void moe_buf_u32(struct moe_buf *b, uint32_t v);
 void moe_buf_u64(struct moe_buf *b, uint64_t v);
 void moe_buf_f32(struct moe_buf *b, float v);
+void moe_buf_f64(struct moe_buf *b, double v);
 
 #endif

@@ -27,6 +27,14 @@ static inline uint64_t moe_get_u64(const uint8_t *p)
     return moe_get_u32(p) | (uint64_t)moe_get_u32(p + 4) << 32;
 }
 
+static inline double moe_get_f64(const uint8_t *p)
+{
+    uint64_t bits = moe_get_u64(p);
+    double v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
 static inline void moe_put_u16(uint8_t *p, uint16_t v)
 {
     p[0] = (uint8_t)v;
@@ -43,6 +51,13 @@ static inline void moe_put_u64(uint8_t *p, uint64_t v)
 {
     for (int i = 0; i < 8; i++)
         p[i] = (uint8_t)(v >> 8 * i);
+}
+
+static inline void moe_put_f64(uint8_t *p, double v)
+{
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    moe_put_u64(p, bits);
 }
 
 struct moe_cursor {
@@ -96,6 +111,12 @@ static inline uint64_t moe_cursor_u64(struct moe_cursor *c)
 {
     const uint8_t *p = moe_cursor_take(c, 8);
     return p ? moe_get_u64(p) : 0;
+}
+
+static inline double moe_cursor_f64(struct moe_cursor *c)
+{
+    const uint8_t *p = moe_cursor_take(c, 8);
+    return p ? moe_get_f64(p) : 0;
 }
 
 #endif

@@ -56,21 +56,6 @@ static struct place *place_of(const struct convert_kept *k, uint32_t layer, uint
 
 /* ---- Reading ---- */
 
-static double get_f64(const uint8_t *p)
-{
-    uint64_t bits = moe_get_u64(p);
-    double v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
-
-static void put_f64(uint8_t *p, double v)
-{
-    uint64_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    moe_put_u64(p, bits);
-}
-
 /* Reads the record at `at` and notes where it is; false: it is not whole. */
 static bool read_record(struct convert_kept *k, int fd, const char *path, uint64_t at,
                         uint64_t size, struct moe_buf *data, uint64_t *bytes)
@@ -86,10 +71,10 @@ static bool read_record(struct convert_kept *k, int fd, const char *path, uint64
                           .at = at + RECORD_BYTES,
                           .bytes = moe_get_u64(head + 48),
                           .rare = moe_get_u32(head + 12),
-                          .error = {.sum_squared_error = get_f64(head + 16),
-                                    .sum_squared_weight = get_f64(head + 24),
-                                    .output_plain = get_f64(head + 32),
-                                    .output_improved = get_f64(head + 40)}};
+                          .error = {.sum_squared_error = moe_get_f64(head + 16),
+                                    .sum_squared_weight = moe_get_f64(head + 24),
+                                    .output_plain = moe_get_f64(head + 32),
+                                    .output_improved = moe_get_f64(head + 40)}};
     const bool shared = layer == (uint32_t)SHARED;
     if (found.bytes > size - at - RECORD_BYTES ||
         (!shared && (expert >= k->n_experts || variant >= k->n_variants ||
@@ -283,10 +268,10 @@ static int put_record(struct convert_kept *k, const uint32_t what[3],
     for (int i = 0; i < 3; i++)
         moe_put_u32(head + 4 * i, what[i]);
     moe_put_u32(head + 12, e->rare);
-    put_f64(head + 16, e->error.sum_squared_error);
-    put_f64(head + 24, e->error.sum_squared_weight);
-    put_f64(head + 32, e->error.output_plain);
-    put_f64(head + 40, e->error.output_improved);
+    moe_put_f64(head + 16, e->error.sum_squared_error);
+    moe_put_f64(head + 24, e->error.sum_squared_weight);
+    moe_put_f64(head + 32, e->error.output_plain);
+    moe_put_f64(head + 40, e->error.output_improved);
     moe_put_u64(head + 48, data->size);
     moe_put_u64(head + 56, moe_hash64(data->data, data->size));
     return append(k, head, data, err);

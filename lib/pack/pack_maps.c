@@ -21,31 +21,16 @@ uint32_t moe_pack_n_maps(const struct moe_pack *pack)
     return n ? moe_get_u32(section) : 0;
 }
 
-static double get_f64(const uint8_t *p)
-{
-    uint64_t bits = moe_get_u64(p);
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 struct moe_pack_map moe_pack_map_at(const struct moe_pack *pack, uint32_t i)
 {
     uint64_t n;
     const uint8_t *p =
         moe_pack_section(pack, MOE_PACK_MAPS, &n) + HEAD_BYTES + i * (MAP_BYTES + n_experts(pack));
-    return (struct moe_pack_map){.tolerance = get_f64(p),
-                                 .loss = get_f64(p + 8),
-                                 .check = get_f64(p + 16),
+    return (struct moe_pack_map){.tolerance = moe_get_f64(p),
+                                 .loss = moe_get_f64(p + 8),
+                                 .check = moe_get_f64(p + 16),
                                  .checked = moe_get_u32(p + 24) == CHECKED,
                                  .variants = p + MAP_BYTES};
-}
-
-static void put_f64(struct moe_buf *out, double value)
-{
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    moe_buf_u64(out, bits);
 }
 
 void moe_pack_put_maps(struct moe_buf *out, const struct moe_pack_map *maps, uint32_t n,
@@ -56,9 +41,9 @@ void moe_pack_put_maps(struct moe_buf *out, const struct moe_pack_map *maps, uin
     moe_buf_u32(out, n_layers);
     moe_buf_u32(out, n_experts);
     for (uint32_t i = 0; i < n; i++) {
-        put_f64(out, maps[i].tolerance);
-        put_f64(out, maps[i].loss);
-        put_f64(out, maps[i].checked ? maps[i].check : 0);
+        moe_buf_f64(out, maps[i].tolerance);
+        moe_buf_f64(out, maps[i].loss);
+        moe_buf_f64(out, maps[i].checked ? maps[i].check : 0);
         moe_buf_u32(out, maps[i].checked ? CHECKED : 0);
         moe_buf_u32(out, 0);
         moe_buf_append(out, maps[i].variants, (uint64_t)n_layers * n_experts);

@@ -85,13 +85,6 @@ static uint32_t score_bytes(const struct moe_tokenizer *tok)
     return 4;
 }
 
-static void put_double(struct moe_buf *out, double value)
-{
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    moe_buf_u64(out, bits);
-}
-
 static uint32_t id_plus_1(uint32_t id)
 {
     return id == MOE_NO_TOKEN ? 0 : id + 1;
@@ -116,7 +109,7 @@ void moe_tokenizer_write(const struct moe_tokenizer *tok, struct moe_buf *out)
     moe_buf_u32(out, (uint32_t)tok->text.size);
     moe_buf_u32(out, id_plus_1(tok->tail));
     moe_buf_u32(out, id_plus_1(tok->pad));
-    put_double(out, size ? tok->unigram.unknown : 0);
+    moe_buf_f64(out, size ? tok->unigram.unknown : 0);
     for (uint32_t i = 0; i < tok->n_tokens; i++)
         moe_buf_u16(out, (uint16_t)(tok->offsets[i + 1] - tok->offsets[i]));
     moe_buf_append(out, tok->token_flags, tok->n_tokens);
@@ -130,7 +123,7 @@ void moe_tokenizer_write(const struct moe_tokenizer *tok, struct moe_buf *out)
         if (size == 4)
             moe_buf_f32(out, (float)tok->unigram.scores[i]);
         else
-            put_double(out, tok->unigram.scores[i]);
+            moe_buf_f64(out, tok->unigram.scores[i]);
     }
     write_steps(&tok->normalizer, out);
     write_steps(&tok->pre_tokenizer, out);
@@ -141,13 +134,6 @@ void moe_tokenizer_write(const struct moe_tokenizer *tok, struct moe_buf *out)
 struct header {
     uint32_t n_tokens, n_merges, n_normalizer, n_pre, score_bytes, text_bytes;
 };
-
-static double as_double(uint64_t bits)
-{
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 static float as_float(uint32_t bits)
 {
@@ -180,12 +166,11 @@ static int read_header(struct moe_cursor *c, struct moe_tokenizer *tok, struct h
     h->text_bytes = moe_cursor_u32(c);
     tok->tail = moe_cursor_u32(c) - 1; /* 0 becomes MOE_NO_TOKEN */
     tok->pad = moe_cursor_u32(c) - 1;
-    uint64_t unknown = moe_cursor_u64(c);
-    tok->unigram.unknown = as_double(unknown);
+    tok->unigram.unknown = moe_cursor_f64(c);
     bool unigram = tok->model == MOE_TOKENIZER_UNIGRAM, sized = h->score_bytes != 0;
     if (!c->failed &&
         (zero || unigram != sized || (sized && h->score_bytes != 4 && h->score_bytes != 8) ||
-         (!unigram && unknown)))
+         (!unigram && tok->unigram.unknown != 0)))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "the tokenizer has scores or fields that this program does not know");
     /* Checked before these counts are used to allocate. */
@@ -239,8 +224,7 @@ static int read_scores(struct moe_cursor *c, const struct header *h, struct moe_
     double *scores = moe_alloc(h->n_tokens, sizeof *scores, err);
     tok->unigram.scores = scores;
     for (uint32_t i = 0; scores && i < h->n_tokens; i++)
-        scores[i] = h->score_bytes == 4 ? (double)as_float(moe_cursor_u32(c))
-                                        : as_double(moe_cursor_u64(c));
+        scores[i] = h->score_bytes == 4 ? (double)as_float(moe_cursor_u32(c)) : moe_cursor_f64(c);
     return scores ? MOE_OK : MOE_ERR_MEMORY;
 }
 
