@@ -13,7 +13,7 @@
 #include "base/mem.h"
 
 #define MAGIC "MOEL"
-enum { VERSION = 1, HEADER = 48, PIECE = 64 << 10, MAX_TOKENS = 1 << 20 };
+enum { VERSION = 2, HEADER = 48, PIECE = 64 << 10, MAX_TOKENS = 1 << 20 };
 
 /* The arrays on their way, as they lie in memory. */
 struct arrays {

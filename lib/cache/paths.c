@@ -12,8 +12,9 @@ enum {
     AT_ONCE = 2,   /* blocks that are compared at once */
     LEAST = 64,    /* tokens that are worth remembering */
     SHARE = 64,    /* of the memory beside which it is kept */
-    GAINS = 3276,  /* what a layer adds to a likeness where everything is the same */
-    WHOLE = 64512, /* ... and what that is in the end, since 1/32, 1/64 and 1/256 fade */
+    GAINS = 8064,  /* what a layer adds to a likeness where everything is the same */
+    FADES = 3,     /* 1 / 2^3 of a likeness with each layer */
+    WHOLE = 64512, /* so what it is in the end */
     UNKNOWN = 0xffff,
 };
 
@@ -162,7 +163,7 @@ static MOE_CLONES void compare(struct moe_paths *p, uint32_t layer, const uint32
             half_aside add;
             memcpy(&l, likeness + i, sizeof l);
             memcpy(&add, same + i, sizeof add);
-            l += __builtin_convertvector(add, words_aside) * gains - (l >> 5) - (l >> 6) - (l >> 8);
+            l += __builtin_convertvector(add, words_aside) * gains - (l >> FADES);
             memcpy(likeness + i, &l, sizeof l);
         }
     }
@@ -278,13 +279,15 @@ bool moe_paths_add(struct moe_paths *p, const struct moe_choices *c,
     return p->near.n > 0;
 }
 
-uint32_t moe_paths_votes(const struct moe_paths *p, uint32_t layer, float *votes, uint16_t *voted)
+uint32_t moe_paths_votes(const struct moe_paths *p, uint32_t layer, uint32_t later, float *votes,
+                         uint16_t *voted)
 {
-    uint32_t n = 0, then = layer <= p->layer;
+    uint32_t n = 0, then = later + (layer <= p->layer);
     for (uint32_t i = 0; i < p->near.n; i++) {
+        uint32_t before = (p->now + p->room - p->near.tokens[i]) % p->room;
         uint32_t token = (p->near.tokens[i] + then) % p->room;
         const uint8_t *block = block_of(p, layer, token);
-        if (chosen_at(p, block, token, 0) == UNKNOWN)
+        if (then > before || chosen_at(p, block, token, 0) == UNKNOWN)
             continue;
         for (uint32_t k = 0; k < p->top_k; k++) {
             uint32_t expert =

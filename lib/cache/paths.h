@@ -3,10 +3,10 @@
  *
  * A path is what a token chose, layer by layer. The current token, and before it those that led to
  * it, lie beside earlier ones at every distance: at distance d each token beside the one d before.
- * For each distance the shares of experts that were the same add up, fading by 5% a layer; the
- * MOE_PATHS_NEAREST distances with the largest sums vote for what their tokens chose in the layers
- * to come, and the tokens after them in the layers up to the current one. A vote weighs e^(8 s), s
- * the faded mean share. Sums are whole numbers, the same on every machine.
+ * For each distance the shares of experts that were the same add up, fading by an eighth a layer;
+ * the MOE_PATHS_NEAREST distances with the largest sums vote for what their tokens chose in the
+ * layers to come, and the tokens after them in the layers up to the current one. A vote weighs e^(8
+ * s), s the faded mean share. Sums are whole numbers, the same on every machine.
  *
  * One text at a time: passes over several texts neither remember nor vote. The last tokens are
  * remembered, over all texts.
@@ -20,7 +20,7 @@
 #include "base/mem.h"
 #include "cache/usage.h"
 
-enum { MOE_PATHS_NEAREST = 16, MOE_PATHS_TOKENS = 2048 };
+enum { MOE_PATHS_NEAREST = 8, MOE_PATHS_TOKENS = 2048 };
 
 struct moe_paths_nearest {
     uint32_t n, tokens[MOE_PATHS_NEAREST]; /* modulo `room` */
@@ -57,9 +57,11 @@ void moe_paths_begin_sequence(struct moe_paths *p);
  * that was given the same has found it out, from the beginning on; else NULL. */
 bool moe_paths_add(struct moe_paths *p, const struct moe_choices *c,
                    const struct moe_paths_nearest *known);
-/* Adds the votes for a layer's next choice to votes [n_experts], zero before, and lists the experts
- * that have some: voted [MOE_PATHS_NEAREST * top_k]. Returns their number. */
-uint32_t moe_paths_votes(const struct moe_paths *p, uint32_t layer, float *votes, uint16_t *voted);
+/* Adds the votes for a layer's next choice, or that `later` tokens after it, to votes [n_experts],
+ * zero before, and lists the experts that have some: voted [MOE_PATHS_NEAREST * top_k]. Returns
+ * their number. */
+uint32_t moe_paths_votes(const struct moe_paths *p, uint32_t layer, uint32_t later, float *votes,
+                         uint16_t *voted);
 /* Visits what the last n_tokens tokens chose in each layer, the newest first; reads: as far as
  * there is room, that is what they chose from now on. */
 bool moe_paths_visit(struct moe_paths *p, uint32_t n_tokens, bool reads, moe_part_fn visit,

@@ -1,7 +1,7 @@
 /*
- * learned: evicts the expert least likely to be used within the next two tokens. The likelihood
- * comes from one logistic regression for all layers, which learns from the choices as they come and
- * knows no other text or model: the lowest
+ * learned: evicts the expert least likely to be used within the next four tokens, where later uses
+ * count less. The likelihood comes from one logistic regression for all layers, which learns from
+ * the choices as they come and knows no other text or model: the lowest
  *
  *     z(e) - w/2
  *
@@ -12,28 +12,31 @@
  *     uses and n the faded tokens
  *   - whether it has just been chosen
  *   - ln of how much oftener than on average it is used next, by what followed what (habits.h)
- *   - ln(1 + v/256b): v are the votes that it has of past tokens whose paths are like this one's
- *     (paths.h), b is the share of tokens that used it, (count + k/2E) / (runs + 1/2)
+ *   - ln(1 + v/1024b): v are the votes for its layer's next choice that it has of past tokens whose
+ *     paths are like this one's (paths.h), b is the share of tokens that used it,
+ *     (count + k/2E) / (runs + 1/2)
+ *   - the same of the votes for the choice after that, and for the third
  *   - 1
  *
  * w is the wait until its layer runs again, in tokens. The weights begin such that z is the second
- * of these terms and half of the votes' less 2, which orders nearly as lrfu does. Votes change with
+ * of these terms, the first votes' and half and 0.4 of the later ones', less 2. Votes change with
  * every layer of a token: refreshed are those of the next layer, of the one at work, and of those a
- * quarter, a half and three quarters of the layers ahead. Every third token of a layer is an
- * example: one for each expert that was used before; its label is known two tokens later. Of a
- * token that is a pass, the example begins before a layer or after it, at random, so that votes
- * from near and far count. The next pass takes one Newton step: the sums of gradients and
- * curvatures of past examples fade by 1% a pass and never fall below a prior of 300, so that early
- * and single examples move little.
+ * quarter, a half and three quarters of the layers ahead; later ones only of the one at work. Every
+ * fifth token of a layer is an example: one for each expert that was used before. Its label is what
+ * its first use within four tokens is worth: 1 in the next, then 0.9, 0.8, 0.7. Of a token that is
+ * a pass, the example begins before a layer or after it, at random, so that votes from near and far
+ * count. The next pass takes one Newton step: the sums of gradients and curvatures of past examples
+ * fade by 1% a pass and never fall below a prior of 300, so that early and single examples move
+ * little.
  *
- * With texts side by side, each has its own examples: the next two tokens are its own, and "just
+ * With texts side by side, each has its own examples: the next tokens are its own, and "just
  * chosen" refers to its row. An expert's score is z at the mean of these terms over the texts in
  * the pass. Uses fade by tokens of all texts together, since they share the cache. The end of one
  * text beside others is not visible: an example is then labelled by the text that takes its number,
  * or given up after 256 tokens of others.
  *
  * What is predicted of a layer is raised by its votes: a score is multiplied by the root of
- * 1 + v/256b.
+ * 1 + v/1024b.
  *
  * More half-lives (1, 4, 16, 64), the time since the last use and the number of tokens seen were
  * tried as further terms, and every token of every layer as examples; none was worth its cost.
@@ -50,10 +53,11 @@ enum {
     CHOSEN = N_MEANS, /* terms, in order */
     RATIO,
     VOTES,
-    ONE,
+    ONE = VOTES + 3,
     N_TERMS,
-    HORIZON = 2, /* tokens */
-    STRIDE = 3,  /* tokens from example to example, above HORIZON: one waits at a time */
+    N_VOTES = ONE - VOTES,
+    HORIZON = 4, /* tokens */
+    STRIDE = 5,  /* tokens from example to example, above HORIZON: one waits at a time */
     TURNS = 4,   /* parts of the layers ahead: votes of the first of each are refreshed */
     LANES = 8,   /* experts that are computed side by side: sums are of every LANES-th */
     PATIENCE = 4 * MOE_HABITS_SEQUENCES, /* tokens after which an example's text counts as ended */
@@ -64,7 +68,8 @@ static const float KEEPS[N_MEANS] = {0.707106781f, 0.917004043f, 0.978572062f, 1
 static const float LEAST = 0x1p-100f; /* keeps everything a normal number */
 static const float LN_2 = 0.693147181f, LOG2_E = 1.44269504f;
 static const float NEVER = -1000; /* below every logit: experts never used leave first */
-static const float DOUBT = 256;   /* votes that count as much as the mean frequency */
+static const float DOUBT = 1024;  /* votes that count as much as the mean frequency */
+static const float WORTH[HORIZON] = {1, 0.9f, 0.8f, 0.7f}; /* of a use, tokens later */
 static const double PRIOR = 300, REMEMBERS = 0.99;
 static const double IMPATIENCE = 0.5; /* of a logit, for each token of waiting */
 
@@ -77,19 +82,19 @@ struct learned {
     float *tokens; /* [layer][N_MEANS] n */
     /* [layer] the example that waits for its label: [N_TERMS][stride] */
     float *example;
-    uint8_t *label; /* [layer][n_experts] its labels */
+    float *label;   /* [layer][n_experts] its labels */
     uint8_t *known; /* [layer][n_experts] whether the expert had been used before */
     uint8_t *waits; /* [n_layers] tokens of its text that the example has waited, from 1 on; 0: none
                        waits */
     uint32_t *text; /* [n_layers] its sequence */
-    uint32_t *began; /* [n_layers] habits.runs when the last example began */
-    uint8_t *used;   /* [layer][n_experts] ever */
-    float *terms;    /* [layer][N_TERMS][stride] as last scored; 0 behind n_experts */
-    float *bases;    /* [layer][n_experts] logits without votes, or NEVER */
-    uint16_t *voted; /* [layer][n_voices] experts that have votes */
-    uint32_t *n_voted, n_voices;
-    float *votes;  /* [n_experts] scratch, zero */
-    float *ratios; /* [n_voices] scratch */
+    uint32_t *began;             /* [n_layers] habits.runs when the last example began */
+    uint8_t *used;               /* [layer][n_experts] ever */
+    float *terms;                /* [layer][N_TERMS][stride] as last scored; 0 behind n_experts */
+    float *bases;                /* [layer][n_experts] logits without votes, or NEVER */
+    uint16_t *voted;             /* [layer][N_VOTES][n_voices] experts that have votes */
+    uint32_t *n_voted, n_voices; /* [layer][N_VOTES] */
+    float *votes;                /* [n_experts] scratch, zero */
+    float *ratios;               /* [n_voices] scratch */
     uint32_t random;
     float *logits, *errors, *slopes, *sloped; /* [stride] scratch */
     float weights[N_TERMS];
@@ -176,12 +181,13 @@ static void learn_example(struct learned *t, uint32_t layer)
 {
     uint32_t n = t->habits.n_experts, stride = t->stride;
     const float *terms = t->example + (uint64_t)layer * N_TERMS * stride;
-    const uint8_t *label = t->label + layer * n, *known = t->known + layer * n;
+    const uint8_t *known = t->known + layer * n;
+    const float *label = t->label + layer * n;
     float *errors = t->errors, *slopes = t->slopes, *sloped = t->sloped;
     weigh(t, terms, t->logits);
     for (uint32_t e = 0; e < n; e++) {
         float p = 1 / (1 + moe_exact_exp2(-t->logits[e] * LOG2_E)), counts = known[e];
-        errors[e] = counts * ((float)label[e] - p);
+        errors[e] = counts * (label[e] - p);
         slopes[e] = counts * (p * (1 - p));
     }
     for (int i = 0; i < N_TERMS; i++) {
@@ -238,7 +244,8 @@ static void take_row(struct learned *t, uint32_t layer, uint32_t sequence, const
     if (!t->waits[layer] || t->text[layer] != sequence)
         return;
     for (uint32_t k = 0; k < top_k; k++)
-        t->label[layer * n + chosen[k]] = 1;
+        t->label[layer * n + chosen[k]] =
+            fmaxf(t->label[layer * n + chosen[k]], WORTH[t->waits[layer] - 1]);
     if (t->waits[layer]++ == HORIZON)
         learn_example(t, layer);
 }
@@ -261,7 +268,7 @@ static void begin_example(struct learned *t, uint32_t layer, uint32_t sequence)
 {
     uint64_t n = t->habits.n_experts, first = layer * n, n_terms = (uint64_t)N_TERMS * t->stride;
     memcpy(t->example + layer * n_terms, terms_of(t, layer), n_terms * sizeof *t->example);
-    memset(t->label + first, 0, n);
+    memset(t->label + first, 0, n * sizeof *t->label);
     memcpy(t->known + first, t->used + first, n);
     t->waits[layer] = 1;
     t->text[layer] = sequence;
@@ -270,28 +277,51 @@ static void begin_example(struct learned *t, uint32_t layer, uint32_t sequence)
 
 /* ---- Votes ---- */
 
-static void drop_votes(struct learned *t, uint32_t layer)
+static uint16_t *voted_of(const struct learned *t, uint32_t layer, uint32_t later)
 {
-    uint32_t first = layer * t->habits.n_experts;
-    const uint16_t *voted = t->voted + (uint64_t)layer * t->n_voices;
-    float *terms = terms_of(t, layer) + VOTES * t->stride;
-    for (uint32_t i = 0; i < t->n_voted[layer]; i++) {
-        terms[voted[i]] = 0;
-        t->base.scores[first + voted[i]] = t->bases[first + voted[i]];
-    }
-    t->n_voted[layer] = 0;
+    return t->voted + ((uint64_t)layer * N_VOTES + later) * t->n_voices;
 }
 
-static void take_votes(struct learned *t, uint32_t layer)
+/* An expert's score, with the votes that it has now. */
+static void rescore(struct learned *t, uint32_t layer, uint32_t e)
+{
+    const float *terms = terms_of(t, layer) + VOTES * t->stride;
+    float score = t->bases[layer * t->habits.n_experts + e];
+    for (uint32_t later = 0; later < N_VOTES; later++)
+        score += t->weights[VOTES + later] * terms[later * t->stride + e];
+    t->base.scores[layer * t->habits.n_experts + e] = score;
+}
+
+static void drop_votes(struct learned *t, uint32_t layer, uint32_t later)
+{
+    const uint16_t *voted = voted_of(t, layer, later);
+    uint32_t *n_voted = t->n_voted + layer * N_VOTES + later, n = *n_voted;
+    float *terms = terms_of(t, layer) + (VOTES + later) * t->stride;
+    *n_voted = 0;
+    for (uint32_t i = 0; i < n; i++)
+        terms[voted[i]] = 0;
+    for (uint32_t i = 0; i < n; i++)
+        rescore(t, layer, voted[i]);
+}
+
+static void drop_all_votes(struct learned *t, uint32_t layer)
+{
+    for (uint32_t later = 0; later < N_VOTES; later++)
+        drop_votes(t, layer, later);
+}
+
+/* Those for the layer's next choice, or that `later` tokens after it. */
+static void take_votes(struct learned *t, uint32_t layer, uint32_t later)
 {
     uint32_t first = layer * t->habits.n_experts;
-    uint16_t *voted = t->voted + (uint64_t)layer * t->n_voices;
+    uint16_t *voted = voted_of(t, layer, later);
     const uint32_t *count = t->habits.count + first;
     float half = 0.5f * (float)t->habits.top_k / (float)t->habits.n_experts;
-    float per = ((float)t->habits.runs[layer] + 0.5f) / DOUBT;
-    float *terms = terms_of(t, layer) + VOTES * t->stride, *ratios = t->ratios;
-    drop_votes(t, layer);
-    uint32_t n = t->n_voted[layer] = moe_paths_votes(&t->paths, layer, t->votes, voted);
+    float per = ((float)t->habits.runs[layer] + 0.5f) / DOUBT, weight = t->weights[VOTES + later];
+    float *terms = terms_of(t, layer) + (VOTES + later) * t->stride, *ratios = t->ratios;
+    drop_votes(t, layer, later);
+    uint32_t n = moe_paths_votes(&t->paths, layer, later, t->votes, voted);
+    t->n_voted[layer * N_VOTES + later] = n;
     for (uint32_t i = 0; i < n; i++) {
         ratios[i] = 1 + t->votes[voted[i]] * per / ((float)(int32_t)count[voted[i]] + half);
         t->votes[voted[i]] = 0;
@@ -300,7 +330,7 @@ static void take_votes(struct learned *t, uint32_t layer)
         ratios[i] = moe_exact_log2(ratios[i]) * LN_2;
     for (uint32_t i = 0; i < n; i++) {
         terms[voted[i]] = ratios[i];
-        t->base.scores[first + voted[i]] += t->weights[VOTES] * ratios[i];
+        t->base.scores[first + voted[i]] += weight * ratios[i];
     }
     t->base.version[layer]++;
 }
@@ -314,7 +344,9 @@ static void refresh(struct learned *t, const struct moe_choices *c)
         uint32_t layer = (c->layer + ahead) % n_layers;
         if (ahead > 1 && ahead % quarter != 0 && ahead < n_layers)
             continue;
-        take_votes(t, layer);
+        take_votes(t, layer, 0);
+        for (uint32_t later = 1; later < N_VOTES && ahead == n_layers; later++)
+            take_votes(t, layer, later);
         if (!often || (t->tape && t->reads) || !is_due(t, layer))
             continue;
         t->random = t->random * 1664525 + 1013904223;
@@ -327,23 +359,24 @@ static void refresh(struct learned *t, const struct moe_choices *c)
 static void expect(struct moe_follower *f, uint32_t layer, float *scores)
 {
     struct learned *t = (struct learned *)f;
-    take_votes(t, layer);
-    const uint16_t *voted = t->voted + (uint64_t)layer * t->n_voices;
+    take_votes(t, layer, 0);
+    const uint16_t *voted = voted_of(t, layer, 0);
     const float *terms = terms_of(t, layer) + VOTES * t->stride;
-    for (uint32_t i = 0; i < t->n_voted[layer]; i++)
+    for (uint32_t i = 0; i < t->n_voted[layer * N_VOTES]; i++)
         scores[voted[i]] *= moe_exact_exp2(0.5f * LOG2_E * terms[voted[i]]);
 }
 
 /* What a choice came to, for those who follow the same choices. */
 struct tape_step {
-    float votes_weight;
+    float weights[N_VOTES]; /* of votes */
     struct moe_paths_nearest near;
 };
 
 static void write_step(struct learned *t, uint32_t layer)
 {
     const uint32_t n = t->habits.n_experts;
-    const struct tape_step step = {t->weights[VOTES], t->paths.near};
+    struct tape_step step = {.near = t->paths.near};
+    memcpy(step.weights, t->weights + VOTES, sizeof step.weights);
     moe_buf_append(t->tape, &step, sizeof step);
     moe_buf_append(t->tape, t->bases + layer * n, n * sizeof *t->bases);
 }
@@ -359,8 +392,8 @@ static void read_step(struct learned *t, const struct moe_choices *c)
     for (uint64_t i = 0; i < (uint64_t)c->n_rows * t->habits.top_k; i++)
         t->habits.count[first + c->chosen[i]]++;
     t->habits.runs[c->layer] += c->n_rows;
-    drop_votes(t, c->layer);
-    t->weights[VOTES] = step.votes_weight;
+    drop_all_votes(t, c->layer);
+    memcpy(t->weights + VOTES, step.weights, sizeof step.weights);
     memcpy(t->bases + first, at + sizeof step, n * sizeof *t->bases);
     memcpy(t->base.scores + first, t->bases + first, n * sizeof *t->bases);
     t->base.version[c->layer]++;
@@ -392,12 +425,12 @@ static void chosen(struct moe_follower *f, const struct moe_choices *c)
                                         c->sequences ? c->sequences + i : NULL};
         take_row(t, layer, row.sequences ? *row.sequences : 0, row.chosen);
         if (c->n_rows > 1 && is_due(t, layer)) {
-            drop_votes(t, layer);
+            drop_all_votes(t, layer);
             make_terms(t, &row, terms);
             begin_example(t, layer, row.sequences ? *row.sequences : 0);
         }
     }
-    drop_votes(t, layer);
+    drop_all_votes(t, layer);
     make_terms(t, c, terms);
     weigh(t, terms, t->logits);
     for (uint32_t e = 0; e < n; e++)
@@ -432,7 +465,9 @@ static void begin(struct learned *t)
     for (uint32_t layer = 0; layer < n_layers; layer++)
         t->began[layer] = 0 - layer % STRIDE;
     t->exact[1] = 1;
-    t->exact[VOTES] = 0.5;
+    t->exact[VOTES] = 1;
+    t->exact[VOTES + 1] = 0.5;
+    t->exact[VOTES + 2] = 0.4;
     t->exact[ONE] = -2;
     for (int i = 0; i < N_TERMS; i++) {
         t->curvature[i][i] = PRIOR;
@@ -516,7 +551,7 @@ static bool learnt(struct moe_follower *f, uint32_t n_tokens, bool reads, moe_pa
     for (uint32_t layer = 0; layer < h->n_layers; layer++) {
         t->began[layer] =
             h->runs[layer] - layer % STRIDE; /* after its next choice at the soonest */
-        t->n_voted[layer] = 0;
+        memset(t->n_voted + layer * N_VOTES, 0, N_VOTES * sizeof *t->n_voted);
         f->version[layer]++;
     }
     begin_sequence(f);
@@ -542,7 +577,7 @@ static struct moe_follower *follow(struct moe_arena *a, const struct moe_followe
     t.tokens = moe_arena_take(a, n_layers * N_MEANS, sizeof *t.tokens);
     t.stride = (p->n_experts + LANES - 1) / LANES * LANES;
     t.example = moe_arena_take(a, n_layers * t.stride * N_TERMS, sizeof *t.example);
-    t.label = moe_arena_take(a, n_keys, 1);
+    t.label = moe_arena_take(a, n_keys, sizeof *t.label);
     t.known = moe_arena_take(a, n_keys, 1);
     t.waits = moe_arena_take(a, n_layers, 1);
     t.text = moe_arena_take(a, n_layers, sizeof *t.text);
@@ -551,8 +586,8 @@ static struct moe_follower *follow(struct moe_arena *a, const struct moe_followe
     t.terms = moe_arena_take(a, n_layers * t.stride * N_TERMS, sizeof *t.terms);
     t.bases = moe_arena_take(a, n_keys, sizeof *t.bases);
     t.n_voices = MOE_PATHS_NEAREST * p->top_k;
-    t.voted = moe_arena_take(a, n_layers * t.n_voices, sizeof *t.voted);
-    t.n_voted = moe_arena_take(a, n_layers, sizeof *t.n_voted);
+    t.voted = moe_arena_take(a, n_layers * N_VOTES * t.n_voices, sizeof *t.voted);
+    t.n_voted = moe_arena_take(a, n_layers * N_VOTES, sizeof *t.n_voted);
     t.votes = moe_arena_take(a, n, sizeof *t.votes);
     t.ratios = moe_arena_take(a, t.n_voices, sizeof *t.ratios);
     t.logits = moe_arena_take(a, t.stride, sizeof *t.logits);

@@ -26,7 +26,7 @@
  * --predict prints instead how many of a decoded token's experts are among as many that are
  * predicted 1, 2 and 3 layers before, by the layer's own router (the trace's scores), by the votes
  * of past tokens (cache/paths.h), and by both: the router's probability times the root of 1 +
- * v/256b, as cache/policy_learned.c has it; and at the end of the token before, by the votes, and
+ * v/1024b, as cache/policy_learned.c has it; and at the end of the token before, by the votes, and
  * by its own.
  *
  * The last row is the optimum (plan/optimal.h), of one cache for all layers also with --per-layer:
@@ -444,7 +444,7 @@ static void score_layer(struct predictions *p, uint32_t layer, const struct moe_
 {
     const struct moe_trace_shape *s = p->shape;
     const float half = 0.5f * (float)s->top_k / (float)s->n_experts;
-    uint32_t n = moe_paths_votes(&p->paths, layer, p->votes, p->voted);
+    uint32_t n = moe_paths_votes(&p->paths, layer, 0, p->votes, p->voted);
     for (uint32_t i = 0; way != BY_VOTES && i < s->keep; i++)
         p->scores[step->predicted[gate].experts[i]] = step->predicted[gate].scores[i];
     for (uint32_t i = 0; i < n; i++) {
@@ -453,7 +453,7 @@ static void score_layer(struct predictions *p, uint32_t layer, const struct moe_
         if (way == BY_VOTES)
             p->scores[e] = p->votes[e];
         else if (way == BY_BOTH)
-            p->scores[e] *= sqrtf(1 + p->votes[e] / (256 * b));
+            p->scores[e] *= sqrtf(1 + p->votes[e] / (1024 * b));
         p->votes[e] = 0;
     }
 }

@@ -183,7 +183,7 @@ static void what_waits_longest_leaves(void **state)
 
 /* ---- Learned ---- */
 
-enum { TERMS = 8 };
+enum { TERMS = 10 };
 
 /* All but votes and 1. */
 static void naive_terms(uint32_t layer, uint32_t t, uint32_t e, double *x)
@@ -219,6 +219,7 @@ static void naive_step(double a[TERMS][TERMS], const double *g, double *w)
 /* Sums of shares by distance, in the same arithmetic, since equal ones decide who votes. */
 struct naive_paths {
     uint32_t likeness[N_TOKENS];
+    double later[N_LAYERS][2][N_EXPERTS]; /* votes */
 };
 
 static bool has(uint32_t t, uint32_t layer, uint32_t e)
@@ -231,17 +232,19 @@ static void naive_compare(struct naive_paths *p, uint32_t t, uint32_t layer)
     for (uint32_t d = 1; d <= t; d++) {
         uint32_t l = p->likeness[d];
         int same = has(t - d, layer, tokens[t][layer][0]) + has(t - d, layer, tokens[t][layer][1]);
-        p->likeness[d] = l - l / 32 - l / 64 - l / 256 + (uint32_t)same * (3276 / TOP_K);
+        p->likeness[d] = l - l / 8 + (uint32_t)same * (8064 / TOP_K);
     }
 }
 
-/* The votes for each expert of layer `of`, after `layer` of token t. false: nothing votes. */
+/* The votes for what layer `of` chooses next, or `later` tokens after that, of each expert, after
+ * `layer` of token t. false: nothing votes. */
 static bool naive_votes(const struct naive_paths *p, uint32_t t, uint32_t layer, uint32_t of,
-                        double *votes)
+                        uint32_t later, double *votes)
 {
+    uint32_t then = later + (of <= layer);
     bool taken[N_TOKENS] = {0};
     memset(votes, 0, N_EXPERTS * sizeof *votes);
-    for (int n = 0; n < 16; n++) {
+    for (int n = 0; n < 8; n++) {
         uint32_t best = 0;
         for (uint32_t d = 1; d <= t; d++)
             if (!taken[d] && p->likeness[d] > (best ? p->likeness[best] : 0))
@@ -250,35 +253,41 @@ static bool naive_votes(const struct naive_paths *p, uint32_t t, uint32_t layer,
             return n > 0;
         taken[best] = true;
         double s = p->likeness[best] / 64512.0;
-        for (int i = 0; i < TOP_K; i++)
-            votes[tokens[t - best + (of <= layer)][of][i]] += exp(8 * s);
+        bool was = then < best || (then == best && of <= layer);
+        for (int i = 0; was && i < TOP_K; i++)
+            votes[tokens[t - best + then][of][i]] += exp(8 * s);
     }
     return true;
 }
 
-/* An example: terms of all experts that were used, and whether one of the next two tokens uses
- * them. */
+/* An example: terms of all experts that were used, and what their first use within the next four
+ * tokens is worth. */
 struct naive_example {
-    double x[N_EXPERTS][TERMS];
-    bool known[N_EXPERTS], label[N_EXPERTS];
+    double x[N_EXPERTS][TERMS], label[N_EXPERTS];
+    bool known[N_EXPERTS];
     int waits;
     uint32_t began;
 };
 
-static void naive_all_terms(const struct naive_paths *p, uint32_t t, uint32_t layer, uint32_t of,
+/* The later votes of a layer are those after its own last choice. */
+static void naive_all_terms(struct naive_paths *p, uint32_t t, uint32_t layer, uint32_t of,
                             struct naive_example *out)
 {
     double votes[N_EXPERTS];
     uint32_t now = of <= layer ? t : t - 1; /* its last choice */
-    naive_votes(p, t, layer, of, votes);
+    naive_votes(p, t, layer, of, 0, votes);
+    for (uint32_t later = 1; of == layer && later < 3; later++)
+        naive_votes(p, t, layer, of, later, p->later[of][later - 1]);
     for (uint32_t e = 0; e < N_EXPERTS; e++) {
         double count = naive_uses(of, now, e, 1e15);
         naive_terms(of, now, e, out->x[e]);
         double b = (count + 0.5 * TOP_K / N_EXPERTS) / (now + 1.5);
-        out->x[e][6] = log(1 + votes[e] / (256 * b));
-        out->x[e][7] = 1;
+        out->x[e][6] = log(1 + votes[e] / (1024 * b));
+        out->x[e][7] = log(1 + p->later[of][0][e] / (1024 * b));
+        out->x[e][8] = log(1 + p->later[of][1][e] / (1024 * b));
+        out->x[e][9] = 1;
         out->known[e] = count > 0;
-        out->label[e] = false;
+        out->label[e] = 0;
     }
 }
 
@@ -303,18 +312,18 @@ static void naive_learn(const struct naive_example *x, const double *w, double a
     }
 }
 
-/* Before the first example z is the term of half-life 8, and half of the votes', less 2. */
+/* Before the first example z is the term of half-life 8 and the votes' less 2. */
 static void learned_equals_its_definition(void **state)
 {
-    double a[TERMS][TERMS] = {{0}}, g[TERMS] = {0}, w[TERMS] = {0, 1, 0, 0, 0, 0, 0.5, -2};
+    double a[TERMS][TERMS] = {{0}}, g[TERMS] = {0}, w[TERMS] = {0, 1, 0, 0, 0, 0, 1, 0.5, 0.4, -2};
     struct naive_example examples[N_LAYERS] = {0}, now;
-    struct naive_paths paths = {{0}};
+    struct naive_paths paths = {0};
     struct moe_usage u;
     uint32_t random = 0;
     bool learns = false;
     open_usage(&u, "learned");
     for (uint32_t l = 0; l < N_LAYERS; l++)
-        examples[l].began = 0 - l % 3;
+        examples[l].began = 0 - l % 5;
     for (int i = 0; i < TERMS; i++)
         a[i][i] = 300;
     for (uint32_t t = 0; t < 100; t++) {
@@ -332,18 +341,20 @@ static void learned_equals_its_definition(void **state)
             struct naive_example *of = &examples[l];
             choose(&u, l, tokens[t][l], 1);
             for (int i = 0; of->waits && i < TOP_K; i++)
-                of->label[tokens[t][l][i]] = true;
-            if (of->waits && of->waits++ == 2) {
+                of->label[tokens[t][l][i]] =
+                    fmax(of->label[tokens[t][l][i]], 1.1 - 0.1 * of->waits);
+            if (of->waits && of->waits++ == 4) {
                 naive_learn(of, w, a, g);
                 of->waits = 0;
                 learns = true;
             }
             double votes[N_EXPERTS];
             naive_compare(&paths, t, l);
-            bool any = naive_votes(&paths, t, l, l, votes);
+            bool any = naive_votes(&paths, t, l, l, 0, votes);
+            naive_all_terms(&paths, t, l, l, &now);
             for (uint32_t ahead = 1; any && ahead <= N_LAYERS; ahead++) { /* a quarter: 1 layer */
                 uint32_t m = (l + ahead) % N_LAYERS, runs = m <= l ? t + 1 : t;
-                if (!runs || runs - examples[m].began < 3 || examples[m].waits)
+                if (!runs || runs - examples[m].began < 5 || examples[m].waits)
                     continue;
                 random = random * 1664525 + 1013904223;
                 if ((random >> 8) % 4 == 0) {
@@ -373,7 +384,7 @@ static void learned_equals_its_definition(void **state)
             }
         }
     }
-    assert_true(fabs(w[7] + 2) > 0.05 && fabs(w[6] - 0.5) > 0.001); /* it has learnt something */
+    assert_true(fabs(w[9] + 2) > 0.05 && fabs(w[6] - 1) > 0.001); /* it has learnt something */
     moe_usage_release(&u);
 }
 
@@ -426,7 +437,7 @@ static bool poison(void *ctx, void *numbers, uint64_t n, uint32_t bytes)
     return true;
 }
 
-/* All zero but the curvature of 8 terms; *beside: a number off its diagonal. */
+/* All zero but the curvature of 10 terms; *beside: a number off its diagonal. */
 struct curved {
     int n_arrays;
     double beside;
@@ -437,9 +448,9 @@ static bool curve(void *ctx, void *numbers, uint64_t n, uint32_t bytes)
     double *curvature = numbers;
     memset(numbers, 0, n * bytes);
     if (c->n_arrays++ == 1) {
-        for (int i = 0; i < 8; i++)
-            curvature[9 * i] = 300;
-        curvature[8] = c->beside;
+        for (int i = 0; i < 10; i++)
+            curvature[11 * i] = 300;
+        curvature[10] = c->beside;
     }
     return true;
 }
@@ -515,7 +526,7 @@ static void *hash_scores(void *name)
 /* The same bits on any thread, and on any machine: those written here. */
 static void scores_are_the_same_everywhere(void **state)
 {
-    static const uint64_t wants[] = {0x62de64921eef0c88, 0x852a62500e211116};
+    static const uint64_t wants[] = {0x62de64921eef0c88, 0xf446f5943095e089};
     for (int i = 0; i < 2; i++) {
         pthread_t threads[4];
         for (int k = 0; k < 4; k++)
@@ -599,18 +610,18 @@ static void texts_do_not_label_one_another(void **state)
         for (uint32_t l = 0; l < N_LAYERS; l++)
             choose(&u, l, tokens[t][l], 1);
     }
-    double votes[N_EXPERTS];
-    struct naive_paths paths = {{0}}; /* a text's token follows none here, either */
-    for (uint32_t l = 0; l < N_LAYERS; l++)
+    struct naive_example now;
+    struct naive_paths paths = {0}; /* a text's token follows none here, either */
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
         naive_compare(&paths, 59, l);
-    assert_true(naive_votes(&paths, 59, N_LAYERS - 1, 0, votes));
+        naive_all_terms(&paths, 59, l, 0, &now);
+    }
     for (uint32_t e = 0; e < N_EXPERTS; e++) { /* still as at first */
         double uses = naive_uses(0, 59, e, 8), n = 0;
         for (uint32_t t = 0; t < 60; t++)
             n += exp2(-(double)t / 8);
         double share = log((uses + 0.5 * TOP_K / N_EXPERTS) / (n + 0.5) * N_EXPERTS / TOP_K);
-        double b = (naive_uses(0, 59, e, 1e15) + 0.5 * TOP_K / N_EXPERTS) / 60.5;
-        double z = share + 0.5 * log(1 + votes[e] / (256 * b)) - 2;
+        double z = share + now.x[e][6] + 0.5 * now.x[e][7] + 0.4 * now.x[e][8] - 2;
         assert_true(uses == 0 || fabs((double)score(&u, 0, e) - z) < 1e-4);
     }
     moe_usage_release(&u);
