@@ -287,7 +287,7 @@ row_H3() {
     low=$(calc %+.2f "$1 - $base") out=$(calc %+.2f "$3 - $base")
     row "20% at low precision cost below 1%, 10% left out above (fig. 3b)" "" \
         "$(calc %.0f "$2")% low $low%, $(calc %.0f "$4")% left out $out%" \
-        "$(most "$low < 1" "$out > 1")" calibrate "" "" "model: of four experts and a shared one the rest remain where one is left out"
+        "$(most "$low < 1" "$out > 1")" calibrate "" "" "model: not the shared expert, for the second model has none and loses no more"
 }
 row_H4() {
     profile
