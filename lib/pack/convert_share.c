@@ -19,6 +19,10 @@ static const struct {
 } rungs[CONVERT_RUNGS] = {{1, 0.133},  {2, 0.0787}, {3, 0.0224},
                           {4, 0.0054}, {5, 0.0014}, {8, 0.00005}};
 
+enum {
+    SEEN_ROWS = 128 /* of a matrix, at most, stand for all: each costs the square of its columns */
+};
+
 int convert_sharer_bits(const struct convert_sharer *s)
 {
     return rungs[s->rung].bits;
@@ -28,8 +32,9 @@ void convert_see_matrix(const struct moe_mat *mat, const double *factor, float *
                         const struct moe_convert_options *options, struct convert_sharer *to)
 {
     const int has = moe_layout_bits(mat->layout.kind);
+    const uint32_t step = (mat->rows + SEEN_ROWS - 1) / SEEN_ROWS;
     double energy = 0, weight = 0;
-    for (uint32_t r = 0; factor && r < mat->rows; r++) {
+    for (uint32_t r = 0; factor && r < mat->rows; r += step) {
         moe_layout_load_row(mat, r, row);
         moe_factor_see(factor, mat->cols, row, seen);
         for (uint32_t k = 0; k < mat->cols; k++) {
@@ -43,7 +48,7 @@ void convert_see_matrix(const struct moe_mat *mat, const double *factor, float *
         to->n_rungs--;
     to->there = true;
     to->known = factor != NULL;
-    to->energy = energy;
+    to->energy = energy * step;
     to->weight += energy > 0 ? weight / energy : 0;
     to->n_weights += (uint64_t)mat->rows * mat->cols;
     for (int i = 0; i < CONVERT_RUNGS; i++)
