@@ -237,6 +237,17 @@ def renders_markdown():
         assert got == html, (text, got)
 
 
+def copies():
+    """Also where the browser has no clipboard, as for plain http from another machine."""
+    b.run("""{ const d = document.createElement('div'); d.className = 'copied'; document.body.append(d); markdown(d, '```\\n1 < 2\\n```');
+        document.addEventListener('copy', () => { window.copied = 'by hand: ' + document.activeElement.value; }); }""")
+    for clipboard, copied in (("{ writeText: (text) => { window.copied = text; } }", "1 < 2"), ("undefined", "by hand: 1 < 2")):
+        b.call("Runtime.evaluate", userGesture=True, expression="Object.defineProperty(navigator, 'clipboard', "
+               "{ value: %s, configurable: true }); document.querySelector('.copied button').click()" % clipboard)
+        assert b.run("window.copied") == copied, b.run("window.copied")
+    b.run("document.querySelector('.copied').remove()")
+
+
 def hostile_markdown_is_text():
     allowed = set("P H3 H4 H5 H6 UL OL LI EM STRONG DEL CODE PRE DIV BUTTON BLOCKQUOTE TABLE TR TH TD A HR".split())
     bad = ["<img src=x onerror=alert(1)>", "[x](javascript:alert(1))", "[x](JaVaScRiPt:alert(1))", "[x](data:text/html,<script>)",
@@ -331,7 +342,7 @@ def keeps_the_policy():
 
 tests = {
     "chat": (opens, shows_figures, settings, streams, is_text_only, matches_the_api, stops, keeps_the_conversation,
-             keeps_conversations, edits_and_retries, renders_markdown, hostile_markdown_is_text,
+             keeps_conversations, edits_and_retries, renders_markdown, copies, hostile_markdown_is_text,
              folds_thoughts_and_shows_calls, takes_files, needs_no_mouse, tells_errors, fits_phones_and_desks, keeps_the_policy),
     "text": (opens, settings, continues_a_text),
 }
