@@ -5,7 +5,7 @@
 #   make check           install what is missing, build and run every test that needs no GPU
 #   make quick           a part of the tests, three minutes on 2 cores, for the edit loop
 #   make check-rooms check-headers check-man check-format   single checks of make check
-#   make check-clients   the server with clients of others (openai, anthropic, litellm, mcp, lm-eval, ...), installed by pip
+#   make check-clients   the server with clients of others (openai, anthropic, litellm, mcp, lm-eval, ...), from PyPI
 #   make asan tsan       builds under sanitizers, in their own directories, and their tests
 #   make fuzz            the fuzzers, FUZZ_SECONDS each, FUZZ_SEED draws (needs clang); fuzz-X: one of them
 #   make fuzz-coverage   which lines of each reader the fuzzers' inputs run (needs llvm)

@@ -36,38 +36,44 @@ second-model:
 	@$(PYTHON) tests/models/second/train.py $(SECOND) $(BUILD)/models/tiny-moe $(SECOND)/texts.jsonl \
 	    tests/data/stories.calib.txt tests/data/math.calib.txt tests/data/code.calib.txt
 
-# Clients of others against a real server, in a virtual environment of their own. litellm is installed by itself: with
-# others pip searches long for versions that suit its bounds. CLIENTS_VENV=DIR: an environment that is there, taken as
-# it is.
+# Clients of others against a real server, in environments of their own. uv, from PyPI too, fills them: where the newest
+# versions exclude each other, pip takes old ones after a long search. frameworks: those that want others than the rest.
+# CLIENTS_VENV=DIR: an environment that is there, taken as it is.
 CLIENTS_VENV ?= $(BUILD)/clients
 .PHONY: check-clients
+UV = $(CLIENTS_VENV)/uv/bin/uv
+fill = $(UV) venv -q --allow-existing $(1) && $(UV) pip install -q --python $(1)/bin/python
+$(UV):
+	@python3 -m venv $(CLIENTS_VENV)/uv && $(@D)/pip install -q uv || rm -rf $(CLIENTS_VENV)/uv
 $(CLIENTS_VENV)/bin/python:
 	@echo "Installing clients into $(CLIENTS_VENV)"
-	@{ python3 -m venv $(CLIENTS_VENV) && \
-	    $(@D)/pip install -q litellm && \
-	    $(@D)/pip install -q openai anthropic instructor langchain-openai llm ollama langchain-ollama && \
-	    $(@D)/pip install -q 'pydantic-ai-slim[openai,anthropic]' 'strands-agents[openai,ollama]' \
-	        llama-index-llms-openai-like && \
-	    $(@D)/pip install -q 'lm-eval[api]' transformers mcp; } || rm -rf $(CLIENTS_VENV)
+	@$(MAKE) -s $(UV)
+	@{ $(call fill,$(CLIENTS_VENV)) litellm openai anthropic instructor langchain-openai llm ollama \
+	        langchain-ollama 'pydantic-ai-slim[openai,anthropic]' 'lm-eval[api]' transformers mcp && \
+	    $(call fill,$(CLIENTS_VENV)/frameworks) 'strands-agents[openai,ollama]' llama-index-llms-openai-like; } || \
+	    rm -rf $(CLIENTS_VENV)
 # Coding agents, whose packages want others than these, or than each other: those that can be had here.
 AGENTS := aider:aider-chat cecli:cecli-dev code-puppy:code-puppy gptme:gptme hermes:hermes-agent \
           interpreter:open-interpreter,setuptools vibe:mistral-vibe
 $(CLIENTS_VENV)/agents/bin/python:
 	@echo "Installing coding agents into $(CLIENTS_VENV)/agents"
-	@{ python3 -m venv $(CLIENTS_VENV)/agents && \
-	    $(@D)/pip install -q openai-codex-cli-bin claude-agent-sdk mini-swe-agent; } || rm -rf $(CLIENTS_VENV)/agents
+	@$(MAKE) -s $(UV)
+	@$(call fill,$(CLIENTS_VENV)/agents) openai-codex-cli-bin claude-agent-sdk mini-swe-agent || \
+	    rm -rf $(CLIENTS_VENV)/agents
 	@comma=,; for agent in $(AGENTS); do \
 	    venv=$(CLIENTS_VENV)/agents/$${agent%%:*}; \
-	    { python3 -m venv $$venv && $$venv/bin/pip install -q $$(echo $${agent#*:} | tr $$comma ' ') && \
-	        ln -s ../$${agent%%:*}/bin/$${agent%%:*} $(@D); } || rm -rf $$venv; \
+	    { $(call fill,$$venv) $$(echo $${agent#*:} | tr $$comma ' ') && \
+	        ln -s ../$${agent%%:*}/bin/$${agent%%:*} $(@D); } 2>/dev/null || \
+	        { rm -rf $$venv; echo "check-clients: $${agent%%:*} cannot be had here"; }; \
 	done
 check-clients: all
 	@$(MAKE) -s $(CLIENTS_VENV)/bin/python
 	@if [ -x $(CLIENTS_VENV)/bin/python ]; then \
 	    $(MAKE) -s $(CLIENTS_VENV)/agents/bin/python; \
 	    BUILD=$(BUILD) PYTHON_OPENAI=$(CLIENTS_VENV)/bin/python PYTHON_AGENTS=$(CLIENTS_VENV)/agents/bin/python \
+	    PYTHON_FRAMEWORKS=$(CLIENTS_VENV)/frameworks/bin/python \
 	    sh tests/cli/serve-clients.sh; \
-	else echo "check-clients: skipped: pip cannot install the clients here"; fi
+	else echo "check-clients: skipped: PyPI cannot be reached from here"; fi
 
 check-rooms: all
 	@BUILD=$(BUILD) sh tests/check-rooms.sh

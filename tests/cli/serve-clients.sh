@@ -1,5 +1,6 @@
 # moe-serve as others use it: the official openai client, requests of editors' plugins, coding agents and, in headless Chromium, the chat page.
-# PYTHON_OPENAI: a Python that has the package openai (python3); PYTHON_AGENTS: one that has coding agents beside it (none);
+# PYTHON_OPENAI: a Python that has the package openai (python3); PYTHON_FRAMEWORKS: one that has what does not go with the
+# others' versions (the same); PYTHON_AGENTS: one that has coding agents beside it (none);
 # CHROMIUM: the browser (chromium).
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
@@ -31,7 +32,10 @@ if "$python" -c 'import openai' 2>/dev/null; then
     kill "$server"
     wait "$server"
     serve --template-file tests/data/calls.jinja --strict-names --alias m || exit 1
-    "$python" tests/clients/agents.py "$url" none "$checkpoint" >"$tmp/lines" 2>"$err" </dev/null
+    {
+        "$python" tests/clients/agents.py "$url" none "$checkpoint" openai anthropic litellm instructor langchain pydantic llm mcp lm
+        "${PYTHON_FRAMEWORKS:-$python}" tests/clients/agents.py "$url" none "$checkpoint" strands llama
+    } >"$tmp/lines" 2>"$err" </dev/null
     tell "agents' clients" "$tmp/lines"
     "$python" tests/clients/ollama_client.py "$url" tiny >"$tmp/lines" 2>"$err" </dev/null
     tell "Ollama's clients" "$tmp/lines"

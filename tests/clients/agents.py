@@ -1,6 +1,6 @@
-"""What agents' clients get from a server whose model must call tools: agents.py URL KEY CHECKPOINT
+"""What agents' clients get from a server whose model must call tools: agents.py URL KEY CHECKPOINT [CLIENT]...
 
-Tries each client library that this Python has: openai (chat, parse, Responses), anthropic (Messages), litellm, instructor,
+Tries each client library, or those named by the first word of what is tried, that this Python has: openai (chat, parse, Responses), anthropic (Messages), litellm, instructor,
 langchain, pydantic-ai and strands (through several APIs), llama-index, llm, mcp (a loop with a tool server's tool),
 lm-eval (local-completions; it reads the tokenizer of CHECKPOINT). Prints a line for each thing tried, "ok NAME",
 "not ok NAME: why" or "skip NAME". With the one argument "tool-server" it is that tool server, on its standard input
@@ -25,7 +25,7 @@ if sys.argv[1:] == ["tool-server"]:
     tool_server.run("stdio")
     sys.exit()
 
-url, key, checkpoint = sys.argv[1:]
+url, key, checkpoint, *wanted = sys.argv[1:]
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string", "enum": ["a", "b"]}}, "required": ["path"],
               "additionalProperties": False}
 ASKED = [{"role": "user", "content": "What now?"}]
@@ -276,6 +276,8 @@ for tried in (openai_loop, openai_stream, openai_responses, openai_responses_str
               litellm_calls, instructor_model, langchain_openai_tools, pydantic_ai_models, strands_models,
               llama_index_tools, llm_model, mcp_loop, lm_eval_scores):
     name = tried.__name__.replace("_", " ")
+    if wanted and name.split()[0] not in wanted:
+        continue
     try:
         importlib.import_module({"langchain": "langchain_openai", "llama": "llama_index.llms.openai_like", "lm": "lm_eval",
                                  "pydantic": "pydantic_ai"}.get(name.split()[0], name.split()[0]))
