@@ -37,7 +37,8 @@ second-model:
 	    tests/data/stories.calib.txt tests/data/math.calib.txt tests/data/code.calib.txt
 
 # Clients of others against a real server, in environments of their own. uv, from PyPI too, fills them: where the newest
-# versions exclude each other, pip takes old ones after a long search. frameworks: those that want others than the rest.
+# versions exclude each other, pip takes old ones after a long search. pydantic and
+# frameworks: those that want others than the rest.
 # CLIENTS_VENV=DIR: an environment that is there, taken as it is.
 CLIENTS_VENV ?= $(BUILD)/clients
 .PHONY: check-clients
@@ -49,7 +50,8 @@ $(CLIENTS_VENV)/bin/python:
 	@echo "Installing clients into $(CLIENTS_VENV)"
 	@$(MAKE) -s $(UV)
 	@{ $(call fill,$(CLIENTS_VENV)) litellm openai anthropic instructor langchain-openai llm ollama \
-	        langchain-ollama 'pydantic-ai-slim[openai,anthropic]' 'lm-eval[api]' transformers mcp && \
+	        langchain-ollama 'lm-eval[api]' transformers mcp && \
+	    $(call fill,$(CLIENTS_VENV)/pydantic) 'pydantic-ai-slim[openai,anthropic]' && \
 	    $(call fill,$(CLIENTS_VENV)/frameworks) 'strands-agents[openai,ollama]' llama-index-llms-openai-like; } || \
 	    rm -rf $(CLIENTS_VENV)
 # Coding agents, whose packages want others than these, or than each other: those that can be had here.
@@ -71,7 +73,7 @@ check-clients: all
 	@if [ -x $(CLIENTS_VENV)/bin/python ]; then \
 	    $(MAKE) -s $(CLIENTS_VENV)/agents/bin/python; \
 	    BUILD=$(BUILD) PYTHON_OPENAI=$(CLIENTS_VENV)/bin/python PYTHON_AGENTS=$(CLIENTS_VENV)/agents/bin/python \
-	    PYTHON_FRAMEWORKS=$(CLIENTS_VENV)/frameworks/bin/python \
+	    PYTHON_PYDANTIC=$(CLIENTS_VENV)/pydantic/bin/python PYTHON_FRAMEWORKS=$(CLIENTS_VENV)/frameworks/bin/python \
 	    sh tests/cli/serve-clients.sh; \
 	else echo "check-clients: skipped: PyPI cannot be reached from here"; fi
 

@@ -1,6 +1,6 @@
 # moe-serve as others use it: the official openai client, requests of editors' plugins, coding agents and, in headless Chromium, the chat page.
-# PYTHON_OPENAI: a Python that has the package openai (python3); PYTHON_FRAMEWORKS: one that has what does not go with the
-# others' versions (the same); PYTHON_AGENTS: one that has coding agents beside it (none);
+# PYTHON_OPENAI: a Python that has the package openai (python3); PYTHON_PYDANTIC, PYTHON_FRAMEWORKS: those that
+# have what does not go with the others' versions (the same); PYTHON_AGENTS: one that has coding agents beside it (none);
 # CHROMIUM: the browser (chromium).
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
@@ -33,7 +33,8 @@ if "$python" -c 'import openai' 2>/dev/null; then
     wait "$server"
     serve --template-file tests/data/calls.jinja --strict-names --alias m || exit 1
     {
-        "$python" tests/clients/agents.py "$url" none "$checkpoint" openai anthropic litellm instructor langchain pydantic llm mcp lm
+        "$python" tests/clients/agents.py "$url" none "$checkpoint" openai anthropic litellm instructor langchain llm mcp lm
+        "${PYTHON_PYDANTIC:-$python}" tests/clients/agents.py "$url" none "$checkpoint" pydantic
         "${PYTHON_FRAMEWORKS:-$python}" tests/clients/agents.py "$url" none "$checkpoint" strands llama
     } >"$tmp/lines" 2>"$err" </dev/null
     tell "agents' clients" "$tmp/lines"
