@@ -259,184 +259,11 @@ MOE_TEMPLATE __m256i take_bits(__m256i bytes, int bits, int from, int to)
     return _mm256_and_si256(moved, _mm256_set1_epi8((char)(((1 << bits) - 1) << to)));
 }
 
-/* ---- Kinds with a grid ----
- * An entry is one load of 32 bits: four columns, or eight in two quads. Of a single input each quad
- * is computed as soon as its numbers are there; of several, a block's numbers are kept. */
-
-/* Entries of eight columns: those of a byte are four bits apart. */
-#define MOE_GRID_TABLE(name, n) static const uint32_t __attribute__((unused)) apart_##name[n]
-#define MOE_GRID_ENTRY(x)                                                                          \
-    (MOE_GRID_DIGIT(x, 0) | MOE_GRID_DIGIT(x, 4) << 8 | MOE_GRID_DIGIT(x, 8) << 16 |               \
-     MOE_GRID_DIGIT(x, 12) << 24)
-#define MOE_GRID_DIGIT(x, at) ((0x##x##u >> (at)&3) | (0x##x##u >> (at)&12) << 2)
-#include "quant/grids.h"
-
-/* Numbers of more than 8 bits: of each unit those of groups 0 and 2 of two rows in 64 bits, then of
- * groups 1 and 3. (Sixteen bits each loaded from where a vector has just been stored are slower.)
- */
-struct grid_numbers {
-    uint64_t of[2][2][MOE_PANEL_ROWS / 2];
-};
-
-/* A block of a kind with a grid. */
-struct grid_block {
-    const uint8_t *codes;
-    struct grid_numbers more;
-    /* As they lie, but in IQ1 four bits of each group, and in IQ2 those of quads 0, 2, 4 and 6 in
-     * the low half of a byte, the others in the high one. */
-    __m256i signs[2];
-};
-
-/* moe_group_more of rows 8h.. of block b of a span whose numbers lie at `numbers`. */
-MOE_TEMPLATE __m256i group_more(int kind, const uint8_t *numbers, uint32_t b, int h, __m256i signs)
-{
-    if (kind == MOE_LAYOUT_IQ2_XS)
-        return _mm256_srli_epi32(signs, 25);
-    numbers += 8 * h;
-    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
-        return _mm256_cvtepu8_epi32(
-            eight_bytes(numbers + ((kind == MOE_LAYOUT_IQ2_S ? 8 : 4) + b) * MOE_PANEL_ROWS));
-    numbers += ((kind == MOE_LAYOUT_IQ1_M ? 6 : 0) + 2 * b) * MOE_PANEL_ROWS;
-    __m256i high = _mm256_cvtepu8_epi32(eight_bytes(numbers + MOE_PANEL_ROWS));
-    return _mm256_or_si256(_mm256_cvtepu8_epi32(eight_bytes(numbers)), _mm256_slli_epi32(high, 8));
-}
-
-/* Two numbers of each row: their low 8 bits are bits 0 and 16 of `words` on, the higher ones `bits`
- * bits of `more` each, from bit `first` and bit `second` on. */
-MOE_TEMPLATE __m256i two_numbers(__m256i words, __m256i more, int bits, int first, int second)
-{
-    const __m256i mask = _mm256_set1_epi32(((1 << bits) - 1) << 8);
-    __m256i one =
-        first < 8 ? _mm256_slli_epi32(more, 8 - first) : _mm256_srli_epi32(more, first - 8);
-    __m256i two =
-        second < 8 ? _mm256_slli_epi32(more, 8 - second) : _mm256_srli_epi32(more, second - 8);
-    two = _mm256_slli_epi32(_mm256_and_si256(two, mask), 16);
-    words = _mm256_and_si256(words, _mm256_set1_epi32(0x00ff00ff));
-    return _mm256_or_si256(words, _mm256_or_si256(_mm256_and_si256(one, mask), two));
-}
-
-MOE_TEMPLATE void four_words(__m256i from, uint64_t to[4])
-{
-    const __m128i low = _mm256_castsi256_si128(from), high = _mm256_extracti128_si256(from, 1);
-    to[0] = (uint64_t)_mm_cvtsi128_si64(low);
-    to[1] = (uint64_t)_mm_extract_epi64(low, 1);
-    to[2] = (uint64_t)_mm_cvtsi128_si64(high);
-    to[3] = (uint64_t)_mm_extract_epi64(high, 1);
-}
-
-/* moe_signs_whole of eight rows. */
-MOE_TEMPLATE __m256i whole_signs(int kind, __m256i signs)
-{
-    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
-        return signs;
-    __m256i known = _mm256_and_si256(signs, _mm256_set1_epi32(0x55ffffff));
-    __m256i odd = _mm256_xor_si256(known, _mm256_srli_epi32(known, 8));
-    odd = _mm256_xor_si256(odd, _mm256_srli_epi32(odd, 16));
-    odd = _mm256_xor_si256(odd, _mm256_srli_epi32(odd, 1));
-    odd = _mm256_slli_epi32(_mm256_and_si256(odd, _mm256_set1_epi32(0x55)), 25);
-    return _mm256_or_si256(known, odd);
-}
-
-/* Entries of group `group` of rows 8h..: each is loaded into all lanes and blended into its own. */
-MOE_TEMPLATE __m256i eight_entries(int kind, const struct grid_block *block, int group, int h)
-{
-    const uint32_t *grid = moe_kind_is_iq1(kind)        ? apart_iq1
-                           : kind == MOE_LAYOUT_IQ2_XXS ? apart_iq2_xxs
-                           : kind == MOE_LAYOUT_IQ2_XS  ? apart_iq2_xs
-                           : kind == MOE_LAYOUT_IQ2_S   ? apart_iq2_s
-                                                        : moe_kind_grid(kind);
-    const int unit = group / 4, g = group % 4;
-    __m256i row[8];
-    MOE_UNROLL
-    for (int i = 0; i < 8; i++) {
-        const int r = 8 * h + i;
-        const uint32_t number =
-            moe_group_bits(kind)
-                ? (uint16_t)(block->more.of[unit][g % 2][r / 2] >> (r % 2 * 32 + g / 2 * 16))
-                : block->codes[unit * MOE_UNIT + 4 * r + g];
-        row[i] = _mm256_set1_epi32((int)grid[number]);
-    }
-    MOE_UNROLL
-    for (int i = 0; i < 8; i += 2)
-        row[i] = _mm256_blend_epi32(row[i], row[i + 1], 0xaa);
-    row[0] = _mm256_blend_epi32(row[0], row[2], 0xcc);
-    row[4] = _mm256_blend_epi32(row[4], row[6], 0xcc);
-    return _mm256_blend_epi32(row[0], row[4], 0xf0);
-}
-
-/* Makes what grid_quad() needs of block b of a span whose numbers lie at `numbers`. */
-MOE_TEMPLATE void open_block(int kind, const uint8_t *numbers, const uint8_t *codes, uint32_t b,
-                             struct grid_block *block)
-{
-    const __m256i four = _mm256_set1_epi8(15);
-    const __m256i low =
-        _mm256_setr_epi8(0, 1, 16, 17, 2, 3, 18, 19, 32, 33, 48, 49, 34, 35, 50, 51, 0, 1, 16, 17,
-                         2, 3, 18, 19, 32, 33, 48, 49, 34, 35, 50, 51);
-    const int units = moe_kind_plane(kind), bits = moe_group_bits(kind);
-    const int step = moe_group_stride(kind);
-    block->codes = codes;
-    MOE_UNROLL
-    for (int h = 0; h < 2; h++) {
-        const __m256i *words = (const __m256i *)codes + h;
-        const bool one = moe_kind_is_iq1(kind);
-        __m256i second = one ? _mm256_setzero_si256() : _mm256_loadu_si256(words + 2 * units);
-        __m256i more = bits ? group_more(kind, numbers, b, h, second) : second;
-        block->signs[h] = one ? more : whole_signs(kind, second);
-        if (moe_kind_is_iq2(kind)) {
-            __m256i high = _mm256_and_si256(_mm256_srli_epi16(block->signs[h], 4), four);
-            high = _mm256_slli_epi16(_mm256_shuffle_epi8(low, high), 2);
-            block->signs[h] = _mm256_and_si256(block->signs[h], four);
-            block->signs[h] = _mm256_or_si256(_mm256_shuffle_epi8(low, block->signs[h]), high);
-        }
-        MOE_UNROLL
-        for (int u = 0; bits && u < units; u++) {
-            const int at = 4 * u * step;
-            __m256i word = _mm256_loadu_si256(words + 2 * u);
-            four_words(two_numbers(word, more, bits, at, at + 2 * step),
-                       block->more.of[u][0] + 4 * h);
-            four_words(
-                two_numbers(_mm256_srli_epi16(word, 8), more, bits, at + step, at + 3 * step),
-                block->more.of[u][1] + 4 * h);
-        }
-    }
-}
-
-/* Bytes shifted so that bit `from` becomes bit `to`; only the bits of the mask stay. */
-MOE_TEMPLATE __m256i move_bits(__m256i bytes, int from, int to, int mask)
-{
-    bytes = from < to ? _mm256_slli_epi16(bytes, to - from) : _mm256_srli_epi16(bytes, from - to);
-    return _mm256_and_si256(bytes, _mm256_set1_epi8((char)mask));
-}
-
-/* Numbers of rows 8h.. of quad s of a block, plus their offset: the kind's table has them by code
- * and, a bit above it, whether they are negative, in IQ1 whether 1 is subtracted. */
-MOE_TEMPLATE __m256i grid_quad(int kind, const struct grid_block *block, int s, int h)
-{
-    const bool four = moe_kind_is_iq3(kind); /* columns of a group */
-    const int group = four ? s : s / 2;
-    const __m128i numbers = _mm_add_epi8(sixteen_bytes((const uint8_t *)moe_kind_numbers(kind)),
-                                         _mm_set1_epi8((char)number_offset(kind)));
-    __m256i entries = eight_entries(kind, block, group, h), signs = block->signs[h];
-    if (moe_kind_is_iq1(kind)) {
-        const int bit = kind == MOE_LAYOUT_IQ1_S ? 15 : 4 * group + 3;
-        signs = _mm256_srai_epi32(_mm256_slli_epi32(signs, 31 - bit), 31);
-        signs = _mm256_and_si256(signs, _mm256_set1_epi8(0x44));
-    } else {
-        signs = four ? move_bits(signs, s, 3, 8) : move_bits(signs, group, 2, 0x44);
-    }
-    entries = _mm256_or_si256(entries, signs);
-    if (!four && s % 2)
-        entries = _mm256_srli_epi16(entries, 4);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(numbers), entries);
-}
-
 /* Rows 8h..8h+7 of quad `s` (columns 4s..4s+3) of a step: a byte per code. */
-MOE_TEMPLATE __m256i quad(int kind, const struct grid_block *grid, const uint8_t *step,
-                          const uint8_t *plane, int s, int h)
+MOE_TEMPLATE __m256i quad(int kind, const uint8_t *step, const uint8_t *plane, int s, int h)
 {
-    if (moe_kind_scale_unit(kind) > 0) /* of several inputs they are numbers already */
-        return step ? _mm256_loadu_si256((const __m256i *)step + 2 * s + h)
-                    : grid_quad(kind, grid, s, h);
+    if (moe_kind_scale_unit(kind) > 0) /* grid_panel() has made numbers of them */
+        return _mm256_loadu_si256((const __m256i *)step + 2 * s + h);
     const int bits = moe_code_plane(kind), n = 8 / bits; /* quads in a unit */
     const int more = moe_code_high_plane(kind);
     __m256i codes = _mm256_loadu_si256((const __m256i *)(step + s / n * MOE_UNIT) + h);
@@ -490,9 +317,8 @@ MOE_TEMPLATE void read_rest_ahead(int kind, int nt, uint32_t block, const struct
 }
 
 /* Adds quads [begin, end) of a step of unsigned numbers to sum[t][h]. */
-MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const struct grid_block *grid,
-                              const uint8_t *step, const uint8_t *plane, int begin, int end,
-                              const int8_t *q, __m256i sum[PART][2])
+MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const uint8_t *step, const uint8_t *plane,
+                              int begin, int end, const int8_t *q, __m256i sum[PART][2])
 {
     const int largest = moe_kind_least(kind)
                             ? -2 * moe_kind_least(kind)
@@ -512,8 +338,8 @@ MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const struct grid_block *
         MOE_UNROLL
         for (int s = first; s < first + rounds; s++) {
             read_ahead(kind, nt, step, s);
-            __m256i w0 = quad(kind, grid, step, plane, s, 0);
-            __m256i w1 = quad(kind, grid, step, plane, s, 1);
+            __m256i w0 = quad(kind, step, plane, s, 0);
+            __m256i w1 = quad(kind, step, plane, s, 1);
             MOE_UNROLL
             for (int t = 0; t < n; t++) {
                 __m256i v = four_activations(q + (s * nt + t) * 4);
@@ -539,7 +365,7 @@ MOE_TEMPLATE void step_wide(int kind, int nt, int n, const uint8_t *step, const 
         __m256i w[2], magnitude[2];
         MOE_UNROLL
         for (int h = 0; h < 2; h++) {
-            w[h] = quad(kind, NULL, step, plane, s, h);
+            w[h] = quad(kind, step, plane, s, h);
             magnitude[h] = _mm256_abs_epi8(w[h]);
         }
         MOE_UNROLL
@@ -555,11 +381,10 @@ MOE_TEMPLATE void step_wide(int kind, int nt, int n, const uint8_t *step, const 
 }
 
 /* Sums of the columns of scale number p of a block into sum[t][h]. */
-MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const struct grid_block *grid,
-                             const uint8_t *codes, int p, const struct moe_tile *in,
-                             __m256i sum[PART][2])
+MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const uint8_t *codes, int p,
+                             const struct moe_tile *in, __m256i sum[PART][2])
 {
-    const uint8_t *plane = codes ? codes + block / MOE_STEP * moe_step_bytes(kind) : NULL;
+    const uint8_t *plane = codes + block / MOE_STEP * moe_step_bytes(kind);
     const int quads = moe_scale_quads(kind);
     const int8_t *q = in->q;
     MOE_UNROLL
@@ -572,7 +397,7 @@ MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const stru
         if (is_wide(kind))
             step_wide(kind, nt, n, codes, plane, p * quads, (p + 1) * quads, q, sum);
         else
-            step_narrow(kind, nt, n, grid, codes, plane, p * quads, (p + 1) * quads, q, sum);
+            step_narrow(kind, nt, n, codes, plane, p * quads, (p + 1) * quads, q, sum);
         if (block > MOE_STEP) {
             codes += moe_step_bytes(kind);
             plane += moe_high_step_bytes(kind);
@@ -809,17 +634,49 @@ MOE_TEMPLATE void pairs_units(const uint8_t *head, const uint8_t *codes, uint32_
     }
 }
 
+/* moe_ternary_units: the highest digit of a byte is its product with 3 / 256. */
+MOE_TEMPLATE void ternary_units(const uint8_t *head, const uint8_t *codes, uint32_t b,
+                                struct moe_code_units *units)
+{
+    const __m256i one = _mm256_set1_epi8(1), high_byte = _mm256_set1_epi16((short)0xff00);
+    MOE_UNROLL
+    for (int h = 0; h < 2; h++) {
+        __m256i x = _mm256_loadu_si256((const __m256i *)codes + h), all = x;
+        MOE_UNROLL
+        for (uint32_t s = 0; s < MOE_STEP_QUADS; s++) {
+            if (s >= 5) {
+                const uint32_t i = 3 * b + s - 5;
+                const __m256i power = _mm256_set1_epi16(ternary_power(i % 5));
+                const uint8_t *unit = head + 2 * MOE_PANEL_ROWS + i / 5 * MOE_UNIT;
+                x = _mm256_loadu_si256((const __m256i *)unit + h);
+                x = _mm256_or_si256(_mm256_andnot_si256(high_byte, _mm256_mullo_epi16(x, power)),
+                                    _mm256_mullo_epi16(_mm256_and_si256(high_byte, x), power));
+            }
+            __m256i digit = _mm256_min_epu8(one, _mm256_subs_epu8(x, _mm256_set1_epi8(85)));
+            digit = _mm256_add_epi8(
+                digit, _mm256_min_epu8(one, _mm256_subs_epu8(x, _mm256_set1_epi8((char)170))));
+            digit = _mm256_slli_epi16(digit, s % 4 * 2);
+            all = s % 4 ? _mm256_or_si256(all, digit) : digit;
+            if (s % 4 == 3)
+                _mm256_storeu_si256((__m256i *)units->word[s / 4] + h, all);
+            x = _mm256_add_epi8(x, _mm256_add_epi8(x, x));
+        }
+    }
+}
+
 /* moe_record_codes. */
 MOE_TEMPLATE const uint8_t *record_codes(int kind, const struct moe_record *record, uint32_t b,
-                                         struct moe_code_units units[2])
+                                         struct moe_code_units *units)
 {
     const uint8_t *head = moe_record_scale(kind, record, b, 0).head;
     if (kind == MOE_LAYOUT_IQ2_KL)
         pairs_units(head, record->codes, b % 8, units);
     else if (moe_kind_is_trellis(kind))
         trellis_units(kind, head, record->codes, b % 8, units);
+    else if (kind == MOE_LAYOUT_TQ1_0)
+        ternary_units(head, record->codes, b % 8, units);
     else
-        return moe_record_codes(kind, record, b, units);
+        return record->codes;
     return (const uint8_t *)units->word;
 }
 
@@ -870,7 +727,7 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
     const bool direct = nt == 1 && moe_kind_is_trellis(kind) && kind != MOE_LAYOUT_IQ3_KT;
     struct moe_tile in = *tile;
     __m256 out[PART][2], d[2], m[2];
-    struct moe_code_units units[2];
+    struct moe_code_units units;
     panel += moe_kind_front(layout.kind);
     MOE_UNROLL
     for (int t = 0; t < n; t++)
@@ -878,7 +735,7 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
     for (uint32_t first = 0; first < cols;) {
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
         for (uint32_t b = 0; b < rec.blocks; b++) {
-            const uint8_t *codes = direct ? NULL : record_codes(kind, &rec, b, units);
+            const uint8_t *codes = direct ? NULL : record_codes(kind, &rec, b, &units);
             read_rest_ahead(kind, nt, block, &rec, b);
             MOE_UNROLL
             for (int p = 0; p < moe_kind_scales(kind); p++) {
@@ -886,7 +743,7 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
                 if (direct)
                     trellis_sums(kind, &rec, b, &in, sum[0]);
                 else
-                    scale_sums(kind, nt, n, block, NULL, codes, p, &in, sum);
+                    scale_sums(kind, nt, n, block, codes, p, &in, sum);
                 for (int h = 0; h < 2; h++) {
                     read_scale(kind, moe_record_scale(kind, &rec, b, (uint32_t)p), h, &d[h], &m[h]);
                     if (zeros)
@@ -934,6 +791,250 @@ MOE_PANEL_FLOATS
 MOE_PANEL_FEW
 MOE_PANEL_QUANTS(MOE_PANEL_EACH_CODES)
 
+/* ---- Kinds with a grid ----
+ * An entry is one load: the numbers without signs of a group's eight columns, or four. How many
+ * instructions there are is what limits. */
+
+enum { N_GRIDS = 6, MOST_ENTRIES = 2048, ROWS_AT_ONCE = 4 };
+
+/* What fill_grid_tables() makes of grids.h: a byte for each column, in IQ1 4 c + 1. */
+static union grid_table {
+    uint64_t eight[MOST_ENTRIES];
+    uint32_t four[MOST_ENTRIES / 4];
+} grid_tables[N_GRIDS];
+
+MOE_TEMPLATE union grid_table *table_of(int kind)
+{
+    return &grid_tables[kind > MOE_LAYOUT_IQ1_M ? kind - MOE_LAYOUT_IQ1_M : 0];
+}
+
+static void fill_grid_tables(void)
+{
+    for (int kind = MOE_LAYOUT_IQ1_M; kind <= MOE_LAYOUT_IQ3_S; kind++) {
+        union grid_table *table = table_of(kind);
+        const bool four = moe_kind_is_iq3(kind);
+        for (int i = 0; i < 256 << moe_group_bits(kind); i++) {
+            uint64_t numbers = 0;
+            for (int c = 0; c < (four ? 4 : 8); c++) {
+                uint32_t code = moe_kind_grid(kind)[i] >> 8 * (c % 4) >> c / 4 * 2 & (four ? 7 : 3);
+                code = moe_kind_is_iq1(kind) ? 4 * code + 1 : (uint8_t)moe_kind_numbers(kind)[code];
+                numbers |= (uint64_t)code << 8 * c;
+            }
+            if (four)
+                table->four[i] = (uint32_t)numbers;
+            else
+                table->eight[i] = numbers;
+        }
+    }
+}
+
+/* A block of a kind with a grid. */
+struct grid_block {
+    const uint8_t *codes;
+    uint16_t numbers[2][2][MOE_PANEL_ROWS][2]; /* of more than 8 bits: of group 4 i + 2 k + j of row
+                                                  r at [i][j][r][k] */
+    /* As they lie, of rows 8i..; of eight columns those of group_numbers()' rows, and again moved
+     * down by a bit; in IQ1 four bits of each group, twice. */
+    __m256i signs[4];
+};
+
+/* moe_group_more of rows 8h.. of block b of a span whose numbers lie at `numbers`. */
+MOE_TEMPLATE __m256i group_more(int kind, const uint8_t *numbers, uint32_t b, int h, __m256i signs)
+{
+    if (kind == MOE_LAYOUT_IQ2_XS)
+        return _mm256_srli_epi32(signs, 25);
+    numbers += 8 * h;
+    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
+        return _mm256_cvtepu8_epi32(
+            eight_bytes(numbers + ((kind == MOE_LAYOUT_IQ2_S ? 8 : 4) + b) * MOE_PANEL_ROWS));
+    numbers += ((kind == MOE_LAYOUT_IQ1_M ? 6 : 0) + 2 * b) * MOE_PANEL_ROWS;
+    __m256i high = _mm256_cvtepu8_epi32(eight_bytes(numbers + MOE_PANEL_ROWS));
+    return _mm256_or_si256(_mm256_cvtepu8_epi32(eight_bytes(numbers)), _mm256_slli_epi32(high, 8));
+}
+
+/* Two numbers of each row: their low 8 bits are bits 0 and 16 of `words` on, the higher ones `bits`
+ * bits of `more` each, from bit `first` and bit `second` on. */
+MOE_TEMPLATE __m256i two_numbers(__m256i words, __m256i more, int bits, int first, int second)
+{
+    const __m256i mask = _mm256_set1_epi32(((1 << bits) - 1) << 8);
+    __m256i one =
+        first < 8 ? _mm256_slli_epi32(more, 8 - first) : _mm256_srli_epi32(more, first - 8);
+    __m256i two =
+        second < 8 ? _mm256_slli_epi32(more, 8 - second) : _mm256_srli_epi32(more, second - 8);
+    two = _mm256_slli_epi32(_mm256_and_si256(two, mask), 16);
+    words = _mm256_and_si256(words, _mm256_set1_epi32(0x00ff00ff));
+    return _mm256_or_si256(words, _mm256_or_si256(_mm256_and_si256(one, mask), two));
+}
+
+/* moe_signs_whole of eight rows. */
+MOE_TEMPLATE __m256i whole_signs(int kind, __m256i signs)
+{
+    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
+        return signs;
+    __m256i known = _mm256_and_si256(signs, _mm256_set1_epi32(0x55ffffff));
+    __m256i odd = _mm256_xor_si256(known, _mm256_srli_epi32(known, 8));
+    odd = _mm256_xor_si256(odd, _mm256_srli_epi32(odd, 16));
+    odd = _mm256_xor_si256(odd, _mm256_srli_epi32(odd, 1));
+    odd = _mm256_slli_epi32(_mm256_and_si256(odd, _mm256_set1_epi32(0x55)), 25);
+    return _mm256_or_si256(known, odd);
+}
+
+/* Opens block b of a record, whose codes lie at `codes`. */
+MOE_TEMPLATE void open_block(int kind, const struct moe_record *rec, uint32_t b,
+                             const uint8_t *codes, struct grid_block *block)
+{
+    const uint8_t *numbers = moe_place_numbers(kind, moe_record_scale(kind, rec, b, 0));
+    const int units = moe_kind_plane(kind), bits = moe_group_bits(kind);
+    const int step = moe_group_stride(kind);
+    const bool one = moe_kind_is_iq1(kind);
+    block->codes = codes;
+    MOE_UNROLL
+    for (int h = 0; h < 2; h++) {
+        const __m256i *words = (const __m256i *)codes + h;
+        __m256i signs = one ? _mm256_setzero_si256() : _mm256_loadu_si256(words + 2 * units);
+        __m256i more =
+            bits ? group_more(kind, numbers, b % moe_kind_span_blocks(kind), h, signs) : signs;
+        signs = one ? more : whole_signs(kind, signs);
+        __m256i again = one ? signs : _mm256_srli_epi16(signs, 1);
+        if (moe_kind_is_iq3(kind)) {
+            block->signs[h] = signs;
+        } else {
+            block->signs[2 * h] = _mm256_unpacklo_epi32(signs, again);
+            block->signs[2 * h + 1] = _mm256_unpackhi_epi32(signs, again);
+        }
+        MOE_UNROLL
+        for (int u = 0; bits && u < units; u++) {
+            const int at = 4 * u * step;
+            __m256i word = _mm256_loadu_si256(words + 2 * u);
+            _mm256_storeu_si256((__m256i *)block->numbers[u][0] + h,
+                                two_numbers(word, more, bits, at, at + 2 * step));
+            word = _mm256_srli_epi16(word, 8);
+            _mm256_storeu_si256((__m256i *)block->numbers[u][1] + h,
+                                two_numbers(word, more, bits, at + step, at + 3 * step));
+        }
+    }
+}
+
+MOE_TEMPLATE uint32_t group_number(int kind, const struct grid_block *block, int group, int r)
+{
+    const int unit = group / 4, g = group % 4;
+    return moe_group_bits(kind) ? block->numbers[unit][g % 2][r][g / 2]
+                                : block->codes[unit * MOE_UNIT + 4 * r + g];
+}
+
+/* Numbers without signs of group `group`: four columns of rows 8i.., or eight of rows 0, 1, 4, 5 of
+ * rows 8 (i / 2).., of odd i 2, 3, 6, 7. Each entry is loaded into all lanes and blended into its
+ * own. Of IQ1 the number plus 9, halved. */
+MOE_TEMPLATE __m256i group_numbers(int kind, const struct grid_block *block, int group, int i)
+{
+    const union grid_table *table = table_of(kind);
+    __m256i row[8];
+    if (moe_kind_is_iq3(kind)) {
+        MOE_UNROLL
+        for (int r = 0; r < 8; r++)
+            row[r] =
+                _mm256_set1_epi32((int)table->four[group_number(kind, block, group, 8 * i + r)]);
+        MOE_UNROLL
+        for (int r = 0; r < 8; r += 2)
+            row[r] = _mm256_blend_epi32(row[r], row[r + 1], 0xaa);
+        row[0] = _mm256_blend_epi32(row[0], row[2], 0xcc);
+        row[4] = _mm256_blend_epi32(row[4], row[6], 0xcc);
+        return _mm256_blend_epi32(row[0], row[4], 0xf0);
+    }
+    MOE_UNROLL
+    for (int k = 0; k < ROWS_AT_ONCE; k++) {
+        const int r = i / 2 * 8 + i % 2 * 2 + k / 2 * 4 + k % 2;
+        row[k] = _mm256_set1_epi64x((long long)table->eight[group_number(kind, block, group, r)]);
+    }
+    row[0] = _mm256_blend_epi32(row[0], row[1], 0x0c);
+    row[0] = _mm256_blend_epi32(row[0], _mm256_blend_epi32(row[2], row[3], 0xc0), 0xf0);
+    if (moe_kind_is_iq1(kind)) {
+        const int bit = kind == MOE_LAYOUT_IQ1_S ? 15 : 4 * group + 3;
+        __m256i less = _mm256_srai_epi32(_mm256_slli_epi32(block->signs[i], 31 - bit), 31);
+        row[0] = _mm256_add_epi8(row[0], less);
+    }
+    return row[0];
+}
+
+/* Bytes whose highest bits are the signs of these. */
+MOE_TEMPLATE __m256i group_signs(int kind, const struct grid_block *block, int group, int i)
+{
+    return _mm256_slli_epi16(block->signs[i], 7 - group * (moe_kind_is_iq3(kind) ? 1 : 2));
+}
+
+/* Makes numbers plus their offset of a block: quad s of rows 8h.. at 2 s + h. */
+MOE_TEMPLATE void block_numbers(int kind, const struct grid_block *block,
+                                __m256i bytes[2 * MOE_STEP_QUADS])
+{
+    const int groups = moe_kind_is_iq3(kind) ? 8 : 4, parts = 16 / groups;
+    const __m256i offset = _mm256_set1_epi8((char)number_offset(kind));
+    MOE_UNROLL
+    for (int g = 0; g < groups; g++) {
+        __m256i part[4];
+        MOE_UNROLL
+        for (int i = 0; i < parts; i++) {
+            part[i] = group_numbers(kind, block, g, i);
+            if (moe_kind_is_iq1(kind)) {
+                part[i] = _mm256_add_epi8(part[i], part[i]);
+                continue;
+            }
+            __m256i negative =
+                _mm256_cmpgt_epi8(_mm256_setzero_si256(), group_signs(kind, block, g, i));
+            part[i] = _mm256_sub_epi8(_mm256_xor_si256(part[i], negative),
+                                      _mm256_sub_epi8(negative, offset));
+        }
+        MOE_UNROLL
+        for (int h = 0; h < 2; h++) {
+            if (groups == 8) {
+                bytes[2 * g + h] = part[h];
+                continue;
+            }
+            __m256 one = _mm256_castsi256_ps(part[2 * h]);
+            __m256 two = _mm256_castsi256_ps(part[2 * h + 1]);
+            bytes[4 * g + h] = _mm256_castps_si256(_mm256_shuffle_ps(one, two, 0x88));
+            bytes[4 * g + 2 + h] = _mm256_castps_si256(_mm256_shuffle_ps(one, two, 0xdd));
+        }
+    }
+}
+
+/* Sums of scale number p of a block times a single input, which has the signs here. */
+MOE_TEMPLATE void grid_sums(int kind, const struct grid_block *block, int p,
+                            const struct moe_tile *in, __m256i sum[2])
+{
+    const bool four = moe_kind_is_iq3(kind), one = moe_kind_is_iq1(kind);
+    const int groups = (four ? 8 : 4) / moe_kind_scales(kind), parts = four ? 2 : 4;
+    const int fit = one || kind == MOE_LAYOUT_IQ3_S ? groups : 2; /* of at most 62 into 16 bits */
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i all[4];
+    MOE_UNROLL
+    for (int i = 0; i < parts; i++) {
+        all[i] = _mm256_setzero_si256();
+        MOE_UNROLL
+        for (int first = p * groups; first < (p + 1) * groups; first += fit) {
+            __m256i pairs = _mm256_setzero_si256();
+            MOE_UNROLL
+            for (int g = first; g < first + fit; g++) {
+                int64_t eight = 0;
+                memcpy(&eight, in->q + g * (four ? 4 : 8), four ? 4 : 8);
+                __m256i v = four ? _mm256_set1_epi32((int)eight) : _mm256_set1_epi64x(eight);
+                __m256i w = group_numbers(kind, block, g, i);
+                if (!one)
+                    v = _mm256_sign_epi8(
+                        v, _mm256_or_si256(group_signs(kind, block, g, i), _mm256_set1_epi8(1)));
+                pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(w, v));
+            }
+            all[i] = _mm256_add_epi32(all[i], _mm256_madd_epi16(pairs, ones));
+        }
+    }
+    MOE_UNROLL
+    for (int h = 0; h < 2; h++) {
+        sum[h] = four ? all[h] : _mm256_hadd_epi32(all[2 * h], all[2 * h + 1]);
+        if (one)
+            sum[h] = _mm256_add_epi32(_mm256_add_epi32(sum[h], sum[h]),
+                                      _mm256_set1_epi32(-9 * moe_scale_sum(kind, in->sum, p)));
+    }
+}
+
 /* moe_grid_scale of rows 8h..: scale number p of block b of a span. */
 MOE_TEMPLATE __m256i grid_scale(int kind, const uint8_t *numbers, const uint8_t *signs, uint32_t b,
                                 int p, int h)
@@ -955,24 +1056,27 @@ MOE_TEMPLATE void grid_panel(int kind, int nt, MOE_PANEL_PARAMS)
     const int n = nt < PART ? nt : PART;
     struct moe_tile in = *tile;
     __m256 out[MOE_TILE][2], unit[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    __m256i bytes[2 * MOE_STEP_QUADS]; /* of several inputs: quad s of rows 8h.. at 2 s + h */
-    struct grid_block block;
+    __m256i bytes[2 * MOE_STEP_QUADS]; /* of several inputs */
+    struct grid_block blocks[2]; /* the next one, too: what is stored as vectors is read later */
     for (int t = 0; t < nt; t++)
         out[t][0] = out[t][1] = _mm256_setzero_ps();
     for (uint32_t first = 0; first < cols;) {
         struct moe_record rec = moe_record_next(kind, layout.group, 32, cols, &panel, &first);
+        open_block(kind, &rec, 0, rec.codes, &blocks[0]);
         for (uint32_t i = 0; i < rec.blocks; i++) {
             const struct moe_place at = moe_record_scale(kind, &rec, i, 0);
             const uint8_t *numbers = moe_place_numbers(kind, at);
             const uint8_t *signs = rec.codes + moe_kind_plane(kind) * MOE_UNIT;
             const uint32_t b = i % moe_kind_span_blocks(kind);
+            const struct grid_block *block = &blocks[i % 2];
             for (int h = 0; b == 0 && h < 2; h++)
                 unit[h] = _mm256_mul_ps(half_scales(at.head + 16 * h),
                                         _mm256_set1_ps(moe_kind_scale_unit(kind)));
-            open_block(kind, numbers, rec.codes, b, &block);
-            MOE_UNROLL
-            for (int k = 0; nt > 1 && k < 2 * MOE_STEP_QUADS; k++)
-                bytes[k] = grid_quad(kind, &block, k / 2, k % 2);
+            if (i + 1 < rec.blocks)
+                open_block(kind, &rec, i + 1, rec.codes + moe_kind_block_bytes(kind, 32),
+                           &blocks[(i + 1) % 2]);
+            if (nt > 1)
+                block_numbers(kind, block, bytes);
             read_rest_ahead(kind, nt, 32, &rec, i);
             MOE_UNROLL
             for (int p = 0; p < moe_kind_scales(kind); p++) {
@@ -986,8 +1090,10 @@ MOE_TEMPLATE void grid_panel(int kind, int nt, MOE_PANEL_PARAMS)
                 for (int of = 0; of < nt; of += n) {
                     struct moe_tile part = {NULL, in.q + 4 * of, in.s + of, in.z + of, in.sum + of};
                     __m256i sum[PART][2];
-                    scale_sums(kind, nt, n, 32, &block, nt > 1 ? (const uint8_t *)bytes : NULL, p,
-                               &part, sum);
+                    if (nt == 1)
+                        grid_sums(kind, block, p, &part, sum[0]);
+                    else
+                        scale_sums(kind, nt, n, 32, (const uint8_t *)bytes, p, &part, sum);
                     MOE_UNROLL
                     for (int t = 0; t < n; t++)
                         for (int h = 0; h < 2; h++)
@@ -1439,6 +1545,7 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
     fill_float_panels(kern);
     fill_few_panels(kern);
     fill_quant_panels(kern);
+    fill_grid_tables();
     fill_grid_panels(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;

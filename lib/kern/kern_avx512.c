@@ -229,55 +229,73 @@ MOE_TEMPLATE __m512i four_activations(const int8_t *q)
     return _mm512_set1_epi32(word);
 }
 
+/* What the starts of a block's groups have beside the bits of its units: IQ1_KT's second bytes,
+ * that of group g as byte g. */
+MOE_TEMPLATE __m512i trellis_more(int kind, const uint8_t *head, const uint8_t *codes, uint32_t b)
+{
+    if (kind == MOE_LAYOUT_IQ1_KT) {
+        const uint8_t *h = head + (8 + 2 * b) * MOE_PANEL_ROWS;
+        __m512i last = _mm512_cvtepu8_epi32(sixteen_bytes(head + b * MOE_PANEL_ROWS));
+        __m512i four = _mm512_cvtepu8_epi32(sixteen_bytes(h + MOE_PANEL_ROWS));
+        four = _mm512_slli_epi32(four, 16);
+        four = _mm512_or_si512(four, _mm512_cvtepu8_epi32(sixteen_bytes(h)));
+        last = _mm512_mullo_epi32(_mm512_srli_epi32(last, 4), _mm512_set1_epi32(0x2040810));
+        /* From two nibbles in every other byte, and four bits 7 apart. */
+        four = _mm512_or_si512(
+            _mm512_and_si512(four, _mm512_set1_epi32(0x000f000f)),
+            _mm512_and_si512(_mm512_slli_epi32(four, 4), _mm512_set1_epi32(0x0f000f00)));
+        last = _mm512_and_si512(last, _mm512_set1_epi8(16));
+        return _mm512_add_epi8(_mm512_or_si512(four, last), _mm512_set1_epi8(4096 >> 8));
+    }
+    if (kind == MOE_LAYOUT_IQ4_KT)
+        return _mm512_and_si512(_mm512_srli_epi32(_mm512_loadu_si512(codes), 15),
+                                _mm512_set1_epi32(0x8000));
+    return _mm512_setzero_si512();
+}
+
+/* Starts of group g. */
+MOE_TEMPLATE __m512i trellis_start(int kind, const uint8_t *codes, __m512i more, int g)
+{
+    const int bits = kind == MOE_LAYOUT_IQ4_KT ? 15 : 16;
+    __m512i start = _mm512_loadu_si512(codes + (kind == MOE_LAYOUT_IQ1_KT ? 0 : g / 2) * MOE_UNIT);
+    if (kind == MOE_LAYOUT_IQ1_KT) {
+        const int one = (int)0x80808000 + g, two = (int)0x80800080 + (g << 8);
+        const __m512i first = _mm512_set4_epi32(one + 12, one + 8, one + 4, one);
+        const __m512i second = _mm512_set4_epi32(two + 0xc00, two + 0x800, two + 0x400, two);
+        return _mm512_or_si512(_mm512_shuffle_epi8(start, first),
+                               _mm512_shuffle_epi8(more, second));
+    }
+    start = _mm512_srli_epi32(start, (unsigned)(g % 2 * bits));
+    start = _mm512_and_si512(start, _mm512_set1_epi32((1 << bits) - 1));
+    return _mm512_add_epi32(_mm512_or_si512(start, more), _mm512_set1_epi32(4096));
+}
+
+/* The bytes whose sum is the number of column c of a group. */
+MOE_TEMPLATE __m512i trellis_bytes(__m512i start, int c)
+{
+    static const uint32_t powers[8] = MOE_TRELLIS_POWERS;
+    return _mm512_and_si512(_mm512_mullo_epi32(start, _mm512_set1_epi32((int)powers[c])),
+                            _mm512_set1_epi8(0x3f));
+}
+
 /* moe_trellis_units, with one instruction for the sum of a number's bytes, put below those of the
  * columns after it. */
 MOE_TEMPLATE void trellis_units(int kind, const uint8_t *head, const uint8_t *codes, uint32_t b,
                                 struct moe_code_units *units)
 {
-    static const uint32_t powers[8] = MOE_TRELLIS_POWERS;
     const int quads = (int)moe_trellis_columns(kind) / 4;
-    const __m512i most = _mm512_set1_epi8((char)252);
-    __m512i more = _mm512_setzero_si512(), start = more;
-    if (kind == MOE_LAYOUT_IQ1_KT) {
-        const uint8_t *h = head + (8 + 2 * b) * MOE_PANEL_ROWS;
-        more = _mm512_cvtepu8_epi32(sixteen_bytes(head + b * MOE_PANEL_ROWS));
-        more = _mm512_slli_epi32(_mm512_srli_epi32(more, 4), 16);
-        more = _mm512_or_si512(more, _mm512_cvtepu8_epi32(sixteen_bytes(h)));
-        __m512i second = _mm512_cvtepu8_epi32(sixteen_bytes(h + MOE_PANEL_ROWS));
-        more = _mm512_or_si512(more, _mm512_slli_epi32(second, 8));
-    } else if (kind == MOE_LAYOUT_IQ4_KT) {
-        more = _mm512_and_si512(_mm512_srli_epi32(_mm512_loadu_si512(codes), 15),
-                                _mm512_set1_epi32(0x8000));
-    }
+    const __m512i most = _mm512_set1_epi8((char)252), more = trellis_more(kind, head, codes, b);
+    __m512i start = more;
     MOE_UNROLL
     for (int s = 0; s < MOE_STEP_QUADS; s++) {
-        const int g = s / quads;
         __m512i quad = _mm512_setzero_si512();
-        if (s % quads == 0) {
-            if (kind == MOE_LAYOUT_IQ1_KT) {
-                const __m512i last = _mm512_set1_epi32(1 << 12);
-                __m512i high = _mm512_srli_epi32(_mm512_slli_epi32(more, 28 - 4 * g), 28);
-                start =
-                    _mm512_srli_epi32(_mm512_slli_epi32(_mm512_loadu_si512(codes), 24 - 8 * g), 24);
-                start = _mm512_or_si512(start, _mm512_slli_epi32(high, 8));
-                start = _mm512_or_si512(
-                    start, _mm512_and_si512(_mm512_srli_epi32(more, 4 + (unsigned)g), last));
-            } else {
-                const int bits = kind == MOE_LAYOUT_IQ4_KT ? 15 : 16;
-                start = _mm512_srli_epi32(_mm512_loadu_si512(codes + g / 2 * MOE_UNIT),
-                                          (unsigned)(g % 2 * bits));
-                start = _mm512_and_si512(start, _mm512_set1_epi32((1 << bits) - 1));
-                start = _mm512_or_si512(start, more);
-            }
-            start = _mm512_add_epi32(start, _mm512_set1_epi32(4096));
-        }
+        if (s % quads == 0)
+            start = trellis_start(kind, codes, more, s / quads);
         MOE_UNROLL
-        for (int k = 3; k >= 0; k--) {
-            __m512i power = _mm512_set1_epi32((int)powers[s % quads * 4 + k]);
-            __m512i bytes =
-                _mm512_and_si512(_mm512_mullo_epi32(start, power), _mm512_set1_epi8(0x3f));
-            quad = _mm512_dpbusd_epi32(_mm512_slli_epi32(quad, 8), bytes, _mm512_set1_epi8(1));
-        }
+        for (int k = 3; k >= 0; k--)
+            quad =
+                _mm512_dpbusd_epi32(_mm512_slli_epi32(quad, 8),
+                                    trellis_bytes(start, s % quads * 4 + k), _mm512_set1_epi8(1));
         if (kind == MOE_LAYOUT_IQ3_KT) {
             quad = _mm512_max_epu8(quad, _mm512_sub_epi8(most, quad));
             __mmask64 negative = _mm512_test_epi8_mask(_mm512_loadu_si512(codes + 2 * MOE_UNIT),
@@ -286,6 +304,30 @@ MOE_TEMPLATE void trellis_units(int kind, const uint8_t *head, const uint8_t *co
         }
         _mm512_storeu_si512(units->word[s], quad);
     }
+}
+
+/* Sums of block b of a record times a single input, of trellis kinds without signs of their own: a
+ * number is the sum of four bytes less 126, so all four meet the column's activation. */
+MOE_TEMPLATE __m512i trellis_sum(int kind, const struct moe_record *record, uint32_t b,
+                                 const struct moe_tile *in)
+{
+    const int quads = (int)moe_trellis_columns(kind) / 4;
+    const uint8_t *head = moe_record_scale(kind, record, b, 0).head;
+    const __m512i more = trellis_more(kind, head, record->codes, b % 8);
+    __m512i part[4] = {_mm512_set1_epi32(-126 * in->sum->all)}, start = more;
+    MOE_UNROLL
+    for (int i = 1; i < 4; i++)
+        part[i] = _mm512_setzero_si512();
+    MOE_UNROLL
+    for (int s = 0; s < MOE_STEP_QUADS; s++) {
+        if (s % quads == 0)
+            start = trellis_start(kind, record->codes, more, s / quads);
+        MOE_UNROLL
+        for (int k = 0; k < 4; k++)
+            part[k] = _mm512_dpbusd_epi32(part[k], trellis_bytes(start, s % quads * 4 + k),
+                                          _mm512_set1_epi8(in->q[4 * s + k]));
+    }
+    return _mm512_add_epi32(_mm512_add_epi32(part[0], part[1]), _mm512_add_epi32(part[2], part[3]));
 }
 
 /* moe_pairs_units: first numbers of all rows' four pairs by one table, second ones by another. */
@@ -323,17 +365,45 @@ MOE_TEMPLATE void pairs_units(const uint8_t *head, const uint8_t *codes, uint32_
     }
 }
 
+/* moe_ternary_units: the highest digit of a byte is its product with 3 / 256. */
+MOE_TEMPLATE void ternary_units(const uint8_t *head, const uint8_t *codes, uint32_t b,
+                                struct moe_code_units *units)
+{
+    const __m512i one = _mm512_set1_epi8(1), high_byte = _mm512_set1_epi16((short)0xff00);
+    __m512i x = _mm512_loadu_si512(codes), all = x;
+    MOE_UNROLL
+    for (uint32_t s = 0; s < MOE_STEP_QUADS; s++) {
+        if (s >= 5) {
+            const uint32_t i = 3 * b + s - 5;
+            const __m512i power = _mm512_set1_epi16(ternary_power(i % 5));
+            x = _mm512_loadu_si512(head + 2 * MOE_PANEL_ROWS + i / 5 * MOE_UNIT);
+            x = _mm512_or_si512(_mm512_andnot_si512(high_byte, _mm512_mullo_epi16(x, power)),
+                                _mm512_mullo_epi16(_mm512_and_si512(high_byte, x), power));
+        }
+        __m512i digit = _mm512_min_epu8(one, _mm512_subs_epu8(x, _mm512_set1_epi8(85)));
+        digit = _mm512_add_epi8(
+            digit, _mm512_min_epu8(one, _mm512_subs_epu8(x, _mm512_set1_epi8((char)170))));
+        digit = _mm512_slli_epi16(digit, s % 4 * 2);
+        all = s % 4 ? _mm512_or_si512(all, digit) : digit;
+        if (s % 4 == 3)
+            _mm512_storeu_si512(units->word[s / 4], all);
+        x = _mm512_add_epi8(x, _mm512_add_epi8(x, x));
+    }
+}
+
 /* moe_record_codes. */
 MOE_TEMPLATE const uint8_t *record_codes(int kind, const struct moe_record *record, uint32_t b,
-                                         struct moe_code_units units[2])
+                                         struct moe_code_units *units)
 {
     const uint8_t *head = moe_record_scale(kind, record, b, 0).head;
     if (kind == MOE_LAYOUT_IQ2_KL)
         pairs_units(head, record->codes, b % 8, units);
     else if (moe_kind_is_trellis(kind))
         trellis_units(kind, head, record->codes, b % 8, units);
+    else if (kind == MOE_LAYOUT_TQ1_0)
+        ternary_units(head, record->codes, b % 8, units);
     else
-        return moe_record_codes(kind, record, b, units);
+        return record->codes;
     return (const uint8_t *)units->word;
 }
 
@@ -504,8 +574,9 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
 {
     struct moe_tile in = *tile;
     const uint8_t *front = panel;
+    const bool direct = nt == 1 && moe_kind_is_trellis(kind) && kind != MOE_LAYOUT_IQ3_KT;
     __m512 d = _mm512_setzero_ps(), m = d, out[MOE_TILE];
-    struct moe_code_units units[2];
+    struct moe_code_units units;
     panel += moe_kind_front(layout.kind);
     MOE_UNROLL
     for (int t = 0; t < nt; t++)
@@ -517,14 +588,17 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
         if (!moe_kind_span(kind) && moe_kind_has_zeros(layout.kind))
             read_zeros(rec.head, &d, &m);
         for (uint32_t b = 0; b < rec.blocks; b++) {
-            const uint8_t *codes = record_codes(kind, &rec, b, units);
+            const uint8_t *codes = direct ? NULL : record_codes(kind, &rec, b, &units);
             read_ahead(kind, nt, &rec, b);
             MOE_UNROLL
             for (int p = 0; p < moe_kind_scales(kind); p++) {
                 __m512i sum[MOE_TILE];
                 if (moe_kind_span(kind))
                     read_scale(kind, moe_record_scale(kind, &rec, b, (uint32_t)p), &d, &m);
-                scale_sums(kind, nt, block, codes, p, &in, sum);
+                if (direct)
+                    sum[0] = trellis_sum(kind, &rec, b, &in);
+                else
+                    scale_sums(kind, nt, block, codes, p, &in, sum);
                 MOE_UNROLL
                 for (int t = 0; t < nt; t++) {
                     __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(in.s[t]));
@@ -553,17 +627,71 @@ MOE_PANEL_QUANTS(MOE_PANEL_EACH_CODES)
 
 /* ---- Kinds with a grid, where the processor has VBMI; else AVX2 computes them ----
  * Two registers hold 128 entries' bytes, and one instruction looks 64 up: all numbers of a unit. An
- * entry has four digits of 4 bits, in two tables of bytes. What limits is how often that
- * instruction can begin: two blocks together, which read the tables once, were no faster. */
+ * entry is two bytes: the codes of the first half of its columns and those of the other half.
+ * Reading the tables is what limits. */
 
 #define VBMI __attribute__((target("avx512vbmi")))
 
-#define MOE_GRID_TABLE(name, n) static const uint8_t low_##name[n] __attribute__((aligned(64)))
-#define MOE_GRID_ENTRY(x) (0x##x & 0xff)
-#include "quant/grids.h"
-#define MOE_GRID_TABLE(name, n) static const uint8_t high_##name[n] __attribute__((aligned(64)))
-#define MOE_GRID_ENTRY(x) (0x##x >> 8)
-#include "quant/grids.h"
+enum { N_GRIDS = 6, MOST_ENTRIES = 2048, IQ1_BIN = 16 };
+
+/* What fill_grid_tables() makes of grids.h: an entry's two bytes; of kinds with signs the numbers
+ * of codes that begin at bit p + 1 of six, with the sign at bit p, plus their offset. */
+static struct grid_tables {
+    uint8_t half[2][MOST_ENTRIES], numbers[3][64];
+} grid_tables[N_GRIDS] __attribute__((aligned(64)));
+
+/* The grid of IQ1 is sorted by the codes of the columns behind: of 16 entries only the first ones
+ * and, from a number of them on, the others can differ. Both of each 16, and that number. */
+static uint8_t iq1_behind[3][MOST_ENTRIES / IQ1_BIN] __attribute__((aligned(64)));
+
+MOE_TEMPLATE struct grid_tables *tables_of(int kind)
+{
+    return &grid_tables[kind > MOE_LAYOUT_IQ1_M ? kind - MOE_LAYOUT_IQ1_M : 0];
+}
+
+/* Bits of a code in an entry's bytes. */
+MOE_TEMPLATE int grid_code_bits(int kind)
+{
+    return moe_kind_is_iq3(kind) ? 4 : 2;
+}
+
+static void fill_grid_tables(void)
+{
+    for (int kind = MOE_LAYOUT_IQ1_M; kind <= MOE_LAYOUT_IQ3_S; kind++) {
+        struct grid_tables *of = tables_of(kind);
+        const int bits = grid_code_bits(kind), n = 256 << moe_group_bits(kind);
+        const int sign = bits == 4 ? 8 : 4; /* of an index of the kind's numbers */
+        for (int i = 0; i < 2 * n; i++) {
+            const uint32_t entry = moe_kind_grid(kind)[i / 2] >> (bits == 4 ? 16 : 2) * (i % 2);
+            uint32_t half = 0;
+            for (int c = 0; c < 8 / bits; c++)
+                half |= (entry >> 8 * c & ((1u << bits) - 1)) << bits * c;
+            of->half[i % 2][i / 2] = (uint8_t)half;
+        }
+        for (int i = 0; i < 3 * 64; i++) {
+            const int index = i % 64 >> i / 64;
+            const int code = (index >> 1 & (sign - 1)) | (index & 1 ? sign : 0);
+            of->numbers[i / 64][i % 64] =
+                (uint8_t)(moe_kind_numbers(kind)[code] - moe_kind_least(kind));
+        }
+    }
+    for (int i = 0; i < MOST_ENTRIES / IQ1_BIN; i++) {
+        const uint8_t *behind = grid_tables[0].half[1] + IQ1_BIN * i;
+        uint8_t same = 0;
+        while (same < IQ1_BIN && behind[same] == behind[0])
+            same++;
+        iq1_behind[0][i] = behind[0];
+        iq1_behind[1][i] = behind[IQ1_BIN - 1];
+        iq1_behind[2][i] = same;
+    }
+}
+
+/* 64 of 128 bytes. */
+VBMI MOE_TEMPLATE __m512i look_128_up(const uint8_t *table, __m512i numbers)
+{
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), numbers,
+                                    _mm512_load_si512(table + 64));
+}
 
 /* 64 entries of a table of n bytes: the numbers' low 8 bits, and where each higher one is 1. */
 VBMI MOE_TEMPLATE __m512i look_up(const uint8_t *table, int n, __m512i numbers,
@@ -572,19 +700,26 @@ VBMI MOE_TEMPLATE __m512i look_up(const uint8_t *table, int n, __m512i numbers,
     const __mmask64 seventh = _mm512_movepi8_mask(numbers);
     __m512i found[8];
     MOE_UNROLL
-    for (int i = 0; i < n / 256; i++) {
-        const uint8_t *part = table + 256 * i;
-        __m512i first = _mm512_permutex2var_epi8(_mm512_load_si512(part), numbers,
-                                                 _mm512_load_si512(part + 64));
-        __m512i second = _mm512_permutex2var_epi8(_mm512_load_si512(part + 128), numbers,
-                                                  _mm512_load_si512(part + 192));
-        found[i] = _mm512_mask_mov_epi8(first, seventh, second);
-    }
+    for (int i = 0; i < n / 256; i++)
+        found[i] = _mm512_mask_mov_epi8(look_128_up(table + 256 * i, numbers), seventh,
+                                        look_128_up(table + 256 * i + 128, numbers));
     MOE_UNROLL
     for (int i = 0; 256 << i < n; i++)
         for (int k = 0; k < n / 512 >> i; k++)
             found[k] = _mm512_mask_mov_epi8(found[2 * k], higher[i], found[2 * k + 1]);
     return found[0];
+}
+
+/* The second halves of 64 entries of IQ1: the numbers' low 8 bits, and the higher ones. */
+VBMI MOE_TEMPLATE __m512i look_iq1_behind(__m512i numbers, __m512i higher)
+{
+    const __m512i four = _mm512_set1_epi8(IQ1_BIN - 1);
+    __m512i bins = _mm512_or_si512(_mm512_and_si512(four, _mm512_srli_epi16(numbers, 4)),
+                                   _mm512_andnot_si512(four, _mm512_slli_epi16(higher, 4)));
+    __mmask64 others =
+        _mm512_cmpge_epu8_mask(_mm512_and_si512(numbers, four), look_128_up(iq1_behind[2], bins));
+    return _mm512_mask_mov_epi8(look_128_up(iq1_behind[0], bins), others,
+                                look_128_up(iq1_behind[1], bins));
 }
 
 /* Eight bits from each of eight places in both words of a quarter of a register: `from` and, for
@@ -598,9 +733,10 @@ VBMI MOE_TEMPLATE __m512i bytes_from(__m512i words, int from, int step)
 }
 
 /* A block of a kind with a grid: a row's word has the entries of two groups, 16 bits each; its
- * signs, or in IQ1 four bits for each group: bit 3 says what is subtracted. */
+ * signs, also three and six bits further down, or in IQ1 four bits for each group: bit 3 says what
+ * is subtracted. */
 struct grid_block {
-    __m512i entries[4], signs;
+    __m512i entries[4], signs[3];
 };
 
 /* moe_signs_whole of all rows. */
@@ -640,13 +776,14 @@ VBMI MOE_TEMPLATE __m512i higher_bits(int kind, const uint8_t *numbers, uint32_t
 }
 
 /* Block b of a span whose numbers lie at `numbers`. */
-VBMI MOE_TEMPLATE void look_block_up(int kind, const uint8_t *low, const uint8_t *high, int n,
-                                     const uint8_t *numbers, const uint8_t *codes, uint32_t b,
-                                     struct grid_block *block)
+VBMI MOE_TEMPLATE void read_block(int kind, const uint8_t *numbers, const uint8_t *codes,
+                                  uint32_t b, struct grid_block *block)
 {
-    const int units = moe_kind_plane(kind);
-    __m512i signs = moe_kind_is_iq1(kind) ? four_bits(kind, numbers, b)
-                                          : _mm512_loadu_si512(codes + units * MOE_UNIT);
+    const struct grid_tables *tables = tables_of(kind);
+    const int units = moe_kind_plane(kind), n = 256 << moe_group_bits(kind);
+    const bool one = moe_kind_is_iq1(kind);
+    __m512i signs =
+        one ? four_bits(kind, numbers, b) : _mm512_loadu_si512(codes + units * MOE_UNIT);
     MOE_UNROLL
     for (int unit = 0; unit < units; unit++) {
         __mmask64 bits[3] = {0, 0, 0};
@@ -656,71 +793,40 @@ VBMI MOE_TEMPLATE void look_block_up(int kind, const uint8_t *low, const uint8_t
         MOE_UNROLL
         for (int i = 0; 256 << i < n; i++)
             bits[i] = _mm512_test_epi8_mask(higher, _mm512_set1_epi8((char)(1 << i)));
-        __m512i lows = look_up(low, n, of, bits), highs = look_up(high, n, of, bits);
+        __m512i lows = look_up(tables->half[0], n, of, bits);
+        __m512i highs = one ? look_iq1_behind(of, higher) : look_up(tables->half[1], n, of, bits);
         /* Rows 0, 1, 4, 5, ... and 2, 3, 6, 7, ..., all groups of a row side by side. */
         __m512 first = _mm512_castsi512_ps(_mm512_unpacklo_epi8(lows, highs));
         __m512 second = _mm512_castsi512_ps(_mm512_unpackhi_epi8(lows, highs));
         block->entries[2 * unit] = _mm512_castps_si512(_mm512_shuffle_ps(first, second, 0x88));
         block->entries[2 * unit + 1] = _mm512_castps_si512(_mm512_shuffle_ps(first, second, 0xdd));
     }
-    block->signs = moe_kind_is_iq1(kind) ? signs : whole_signs(kind, signs);
+    block->signs[0] = one ? signs : whole_signs(kind, signs);
+    block->signs[1] = _mm512_srli_epi16(block->signs[0], 3);
+    block->signs[2] = _mm512_srli_epi16(block->signs[0], 6);
 }
 
-#define LOOK_BLOCK_UP(grid, numbers, codes, b, block)                                              \
-    look_block_up(kind, low_##grid, high_##grid, sizeof low_##grid, numbers, codes, b, block)
-
-VBMI MOE_TEMPLATE void read_block(int kind, const uint8_t *numbers, const uint8_t *codes,
-                                  uint32_t b, struct grid_block *block)
-{
-    if (moe_kind_is_iq1(kind))
-        LOOK_BLOCK_UP(iq1, numbers, codes, b, block);
-    else if (kind == MOE_LAYOUT_IQ2_XXS)
-        LOOK_BLOCK_UP(iq2_xxs, numbers, codes, b, block);
-    else if (kind == MOE_LAYOUT_IQ2_XS)
-        LOOK_BLOCK_UP(iq2_xs, numbers, codes, b, block);
-    else if (kind == MOE_LAYOUT_IQ2_S)
-        LOOK_BLOCK_UP(iq2_s, numbers, codes, b, block);
-    else if (kind == MOE_LAYOUT_IQ3_XXS)
-        LOOK_BLOCK_UP(iq3_xxs, numbers, codes, b, block);
-    else
-        LOOK_BLOCK_UP(iq3_s, numbers, codes, b, block);
-}
-
-/* What grid_quad() adds to numbers. In IQ1 a number is 8 (c - 1) and what the group adds, -1 or 1;
- * in IQ1_S, where a block has one, the sum of the block adds it. */
-MOE_TEMPLATE int grid_offset(int kind)
-{
-    return kind == MOE_LAYOUT_IQ1_S ? 8 : -moe_kind_least(kind);
-}
-
-/* Numbers of quad s of a block, plus their offset. */
+/* Numbers of quad s of a block, plus their offset; of IQ1 4 c and, in IQ1_M, 1 where nothing is
+ * subtracted in the group, of which a number is the double less 9, 7 or 9 in IQ1_S. */
 VBMI MOE_TEMPLATE __m512i grid_quad(int kind, const struct grid_block *block, int s)
 {
-    const bool four = moe_kind_is_iq3(kind); /* columns of a group */
-    const int group = four ? s : s / 2, offset = grid_offset(kind);
+    const int columns = moe_kind_is_iq3(kind) ? 4 : 8, group = s * 4 / columns;
+    const int bits = grid_code_bits(kind);
+    const int at = moe_kind_is_iq1(kind) ? 2 : s % 3 + 1; /* where codes shall begin */
     __m512i codes =
-        bytes_from(block->entries[group / 2], group % 2 * 16 + (four ? 0 : s % 2 * 2), 4);
-    /* 64 entries, of whose numbers only 2 or 3 bits say something. */
-    __m512i numbers;
+        bytes_from(block->entries[group / 2], group % 2 * 16 + s * 4 % columns * 2 - at, bits);
     if (moe_kind_is_iq1(kind)) {
-        const int most = kind == MOE_LAYOUT_IQ1_S ? 0 : 2;
-        numbers = _mm512_set1_epi32((16 + most) << 16 | (8 + most) << 8 | most);
-    } else if (four) {
-        int64_t eight;
-        memcpy(&eight, moe_kind_numbers(kind), 8);
-        numbers = _mm512_add_epi8(_mm512_set1_epi64(eight), _mm512_set1_epi8((char)offset));
-    } else {
-        numbers = _mm512_set1_epi32((offset + 43) << 16 | (offset + 25) << 8 | (offset + 8));
+        __mmask16 more =
+            _mm512_testn_epi32_mask(block->signs[0], _mm512_set1_epi32(8 << 4 * group));
+        codes = _mm512_and_si512(codes, _mm512_set1_epi8(12));
+        return kind == MOE_LAYOUT_IQ1_S
+                   ? codes
+                   : _mm512_or_si512(codes, _mm512_maskz_set1_epi32(more, 0x01010101));
     }
-    codes = _mm512_permutexvar_epi8(codes, numbers);
-    if (kind == MOE_LAYOUT_IQ1_M) {
-        __mmask16 less = _mm512_test_epi32_mask(block->signs, _mm512_set1_epi32(8 << 4 * group));
-        return _mm512_mask_sub_epi32(codes, less, codes, _mm512_set1_epi32(0x02020202));
-    }
-    if (kind == MOE_LAYOUT_IQ1_S)
-        return codes;
-    __mmask64 negative = _mm512_test_epi8_mask(block->signs, _mm512_set1_epi8((char)(1 << s)));
-    return _mm512_mask_sub_epi8(codes, negative, _mm512_set1_epi8((char)(2 * offset)), codes);
+    /* 64 entries, of whose numbers only 3 or 4 bits say something. */
+    const __m512i of_code = _mm512_set1_epi8((char)((bits == 4 ? 7 : 3) << at));
+    codes = _mm512_ternarylogic_epi32(of_code, codes, block->signs[s / 3], 0xca);
+    return _mm512_permutexvar_epi8(codes, _mm512_load_si512(tables_of(kind)->numbers[s % 3]));
 }
 
 /* Sums of the columns of scale number p of a block into sum[t]. */
@@ -728,15 +834,16 @@ VBMI MOE_TEMPLATE void grid_sums(int kind, int nt, const struct grid_block *bloc
                                  const struct moe_tile *in, __m512i sum[MOE_TILE])
 {
     const int quads = moe_scale_quads(kind);
-    const __mmask16 less = _mm512_test_epi32_mask(block->signs, _mm512_set1_epi32(0x8000));
-    __m512i second = _mm512_setzero_si512(); /* of a single input */
+    const bool one = moe_kind_is_iq1(kind);
+    const __mmask16 less = _mm512_test_epi32_mask(block->signs[0], _mm512_set1_epi32(0x8000));
+    __m512i start[MOE_TILE], second = _mm512_setzero_si512(); /* of a single input */
     MOE_UNROLL
     for (int t = 0; t < nt; t++) {
         const int32_t all = moe_scale_sum(kind, &in->sum[t], p);
-        sum[t] = _mm512_set1_epi32(-grid_offset(kind) * all);
+        start[t] = _mm512_set1_epi32(moe_kind_least(kind) * all);
         if (kind == MOE_LAYOUT_IQ1_S)
-            sum[t] = _mm512_mask_mov_epi32(_mm512_set1_epi32(-7 * all), less,
-                                           _mm512_set1_epi32(-9 * all));
+            start[t] = _mm512_mask_mov_epi32(_mm512_set1_epi32(-7 * all), less, start[t]);
+        sum[t] = one ? second : start[t];
     }
     MOE_UNROLL
     for (int s = p * quads; s < (p + 1) * quads; s++) {
@@ -751,6 +858,9 @@ VBMI MOE_TEMPLATE void grid_sums(int kind, int nt, const struct grid_block *bloc
     }
     if (nt == 1)
         sum[0] = _mm512_add_epi32(sum[0], second);
+    MOE_UNROLL
+    for (int t = 0; one && t < nt; t++)
+        sum[t] = _mm512_add_epi32(_mm512_add_epi32(sum[t], sum[t]), start[t]);
 }
 
 /* moe_grid_scale of all rows: scale number p of block b of a span, whose signs lie at `signs`. */
@@ -1111,8 +1221,10 @@ void moe_kern_fill_avx512(struct moe_kern *kern)
     fill_float_panels(kern);
     fill_few_panels(kern);
     fill_quant_panels(kern);
-    if (__builtin_cpu_supports("avx512vbmi"))
+    if (__builtin_cpu_supports("avx512vbmi")) {
+        fill_grid_tables();
         fill_grid_panels(kern);
+    }
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->exp_sum = exp_sum;

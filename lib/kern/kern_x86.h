@@ -1,5 +1,5 @@
-/* What the AVX2 and the AVX-512 variant have in common: prefetching; scales of kinds with a grid,
- * of 16 rows. */
+/* What the AVX2 and the AVX-512 variant have in common: prefetching; powers of TQ1_0; scales of
+ * kinds with a grid, of 16 rows. */
 #ifndef MOE_KERN_KERN_X86_H
 #define MOE_KERN_KERN_X86_H
 
@@ -24,6 +24,12 @@ MOE_TEMPLATE void fetch_lines(const uint8_t *from, uint32_t bytes)
 MOE_TEMPLATE uint32_t full_head_bytes(int kind)
 {
     return moe_kind_head_bytes(kind, moe_kind_record(kind) * moe_kind_span_blocks(kind));
+}
+
+/* What a byte of TQ1_0 is multiplied by to begin with its digit k. */
+MOE_TEMPLATE int16_t ternary_power(uint32_t k)
+{
+    return k == 0 ? 1 : k == 1 ? 3 : k == 2 ? 9 : k == 3 ? 27 : 81;
 }
 
 /* moe_grid_scale of all rows, in kinds that have it in the head: scale number p of block b of a
