@@ -1,16 +1,17 @@
 #!/bin/sh
-# Files of ggml's types beside llama.cpp: bytes of file and pack, nats per token, tokens/s of decoding.
+# Files of ggml's types beside llama.cpp or ik_llama.cpp: bytes of file and pack, nats per token, tokens/s of decoding.
 #
 #   LLAMA=DIR QUANTIZE=PROGRAM tests/bench/gguf_types.sh TEXT [TYPE]...
 #
-# DIR has llama.cpp's shared libraries, and llama.h and its kin in DIR/include; PROGRAM is llama-quantize. The bundled
+# DIR has its shared libraries, and llama.h and its kin in DIR/include; PROGRAM is its llama-quantize. The bundled
 # model is widened to rows of 768 and 256 (write_gguf, f16), then quantized to each TYPE (iq1_s to iq3_s, iq4_xs, q2_k)
-# with an importance of 1 for all columns (PYTHON has the gguf package), which types below 2 bits insist on. TEXT, a text
-# without ends of documents, is cut into windows of WINDOW (500) tokens, WINDOWS (9) of them: all of one text on both
-# sides, so that the nats differ by what llama.cpp rounds activations to, q8_K, where here blocks of 32 columns have a
-# scale; "of f32" are llama.cpp's nats of the same weights made f32, where activations are not rounded. Rates are medians
-# of ROUNDS (3) runs in turn with THREADS (all cores). Other work changes rates, of llama.cpp's with several threads most
-# of all, since these wait for each other busily; bytes and nats stay.
+# with an importance of 1 for all columns (PYTHON has the gguf package), which types below 2 bits insist on. MODEL=FILE
+# is a .gguf file to quantize instead, without importance. TEXT, a text without ends of documents, is cut into windows
+# of WINDOW (500) tokens, WINDOWS (9) of them: all of one text on both sides, so that the nats differ by what the peer
+# rounds activations to, q8_K, where here blocks of 32 columns have a scale; "of f32" are the peer's nats of the same
+# weights made f32, where activations are not rounded. Rates are medians of ROUNDS (3) runs in turn with THREADS (all
+# cores). Other work changes rates, of llama.cpp's with several threads most of all, since these wait for each other
+# busily; bytes and nats stay.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -22,12 +23,11 @@ window=${WINDOW:-500}
 threads=${THREADS:-$(nproc)}
 mkdir -p "$work"
 export LD_LIBRARY_PATH="$LLAMA"
-if [ ! -e "$work/f16.gguf" ]; then
+from=${MODEL:-$work/f16.gguf}
+if [ ! -e "$from" ]; then
     "$BUILD/tests/tools/widen" --hidden 4 --ff 4 --heads 4 "$BUILD/models/tiny-moe" "$work/wide"
-    for type in f16 f32; do
-        "$BUILD/tests/tools/write_gguf" --type $type "$work/wide" "$work/$type.gguf" >/dev/null
-    done
-    "$python" - "$work/f16.gguf" "$work/importance" <<'END'
+    "$BUILD/tests/tools/write_gguf" --type f16 "$work/wide" "$from" >/dev/null
+    "$python" - "$from" "$work/importance" <<'END'
 import struct, sys, gguf
 out = []
 for t in gguf.GGUFReader(sys.argv[1]).tensors:
@@ -46,6 +46,15 @@ cat >"$work/peer.c" <<'END'
 #include <string.h>
 #include <time.h>
 #include "llama.h"
+#ifdef IK /* ik_llama.cpp has the interface of 2024 */
+#define CLEAR(x) llama_kv_cache_clear(x)
+#define TOKENIZER(model) (model)
+#define WITHOUT_FLASH(params) ((params).flash_attn = false, (params).type_v = GGML_TYPE_F16) /* no f32 without it */
+#else
+#define CLEAR(x) llama_memory_clear(llama_get_memory(x), true)
+#define TOKENIZER(model) llama_model_get_vocab(model)
+#define WITHOUT_FLASH(params) ((params).flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED)
+#endif
 static void quiet(enum ggml_log_level level, const char *text, void *user) { (void)level; (void)text; (void)user; }
 static double seconds(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
 static llama_token ids[1 << 20];
@@ -58,7 +67,7 @@ int main(int argc, char **argv)
     struct llama_model *m = llama_model_load_from_file(argv[1], llama_model_default_params());
     struct llama_context_params cp = llama_context_default_params();
     cp.n_ctx = window + 80, cp.n_batch = cp.n_ubatch = window, cp.n_threads = cp.n_threads_batch = threads;
-    cp.type_k = cp.type_v = GGML_TYPE_F32, cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    cp.type_k = cp.type_v = GGML_TYPE_F32, WITHOUT_FLASH(cp);
     struct llama_context *x = m ? llama_init_from_model(m, cp) : NULL;
     FILE *f = fopen(argv[2], "rb");
     if (argc < 6 || !x || !f)
@@ -66,13 +75,13 @@ int main(int argc, char **argv)
     const struct llama_vocab *vocab = llama_model_get_vocab(m);
     int n_vocab = llama_vocab_n_tokens(vocab), n = 0;
     int bytes = (int)fread(text, 1, sizeof text, f);
-    int all = llama_tokenize(vocab, text, bytes, ids, 1 << 20, false, false);
+    int all = llama_tokenize(TOKENIZER(m), text, bytes, ids, 1 << 20, false, false);
     double sum = 0;
     struct llama_batch b = llama_batch_init(window, 0, 1);
     llama_token first = llama_vocab_bos(vocab) < 0 ? llama_vocab_eos(vocab) : llama_vocab_bos(vocab);
     for (int w = 0; w < windows && (w + 1) * (window - 1) <= all; w++) {
         llama_token *of = ids + w * (window - 1) - 1; /* behind the token that windows begin with */
-        llama_memory_clear(llama_get_memory(x), true);
+        CLEAR(x);
         for (b.n_tokens = 0; b.n_tokens < window; b.n_tokens++) {
             int i = b.n_tokens;
             b.token[i] = i ? of[i] : first, b.pos[i] = i, b.n_seq_id[i] = 1, b.seq_id[i][0] = 0, b.logits[i] = 1;
@@ -99,15 +108,24 @@ int main(int argc, char **argv)
     return 0;
 }
 END
-${CC:-cc} -O2 -w -I"$LLAMA/include" "$work/peer.c" -o "$work/peer" -L"$LLAMA" -lllama -lggml -lggml-base -lm
+! grep -q llama_kv_cache_clear "$LLAMA/include/llama.h" || ik=-DIK
+${CC:-cc} -O2 -w ${ik:+"$ik"} -I"$LLAMA/include" "$work/peer.c" -o "$work/peer" -L"$LLAMA" -lllama -lm \
+    -Wl,--unresolved-symbols=ignore-in-shared-libs
+quantize() { # FILE TYPE
+    if [ -n "${MODEL:-}" ]; then
+        set -- --allow-requantize --pure --token-embedding-type q8_0 "$MODEL" "$@"
+    else
+        set -- --imatrix "$work/importance" --pure --token-embedding-type f16 --output-tensor-type f16 "$from" "$@"
+    fi
+    "$QUANTIZE" "$@" "$(nproc)" >"$work/$type.log" 2>&1
+}
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 [ $# -gt 0 ] || set -- iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s iq4_xs q2_k q3_k_s
 windows=${WINDOWS:-9}
-echo "type       file      pack  nats here  llama.cpp  of f32  tokens/s here  llama.cpp"
+echo "type       file      pack  nats here       peer  of f32  tokens/s here       peer"
 for type; do
     file=$work/$type.gguf pack=$work/$type.moe
-    [ -e "$file" ] || "$QUANTIZE" --imatrix "$work/importance" --pure --token-embedding-type f16 --output-tensor-type f16 \
-        "$work/f16.gguf" "$file" "$(echo "$type" | tr '[:lower:]' '[:upper:]')" "$(nproc)" >"$work/$type.log" 2>&1
+    [ -e "$file" ] || quantize "$file" "$(echo "$type" | tr '[:lower:]' '[:upper:]')"
     [ -e "$pack" ] || "$BUILD/bin/moe-quantize" -q "$file" -o "$pack"
     here=$("$BUILD/bin/moe-run" -q "$pack" --perplexity "$text" --max-doc-tokens "$window" --max-windows "$windows" \
         --json 2>/dev/null | sed 's/.*"nll": \([0-9.]*\).*/\1/')
@@ -120,12 +138,7 @@ for type; do
         [ "$round" -gt 1 ] || peer_nats=$(cut -d' ' -f1 "$work/peer.out")
         cut -d' ' -f2 "$work/peer.out" >>"$work/theirs"
     done
-    "$python" - "$file" "$work/f32.gguf" <<'END'
-import sys, gguf, numpy
-to = {t.name: t for t in gguf.GGUFReader(sys.argv[2], "r+").tensors}
-for t in gguf.GGUFReader(sys.argv[1]).tensors:
-    to[t.name].data.reshape(-1)[:] = gguf.quants.dequantize(t.data, t.tensor_type).astype(numpy.float32).reshape(-1)
-END
+    "$QUANTIZE" --allow-requantize --pure "$file" "$work/f32.gguf" F32 >"$work/$type.log" 2>&1
     exact=$("$work/peer" "$work/f32.gguf" "$text" "$window" "$windows" "$threads" | cut -d' ' -f1)
     printf '%-8s %9d %9d %10s %10s %7s %14s %10s\n' "$type" "$(stat -c %s "$file")" "$(stat -c %s "$pack")" "$here" \
         "$peer_nats" "$exact" "$(median <"$work/ours")" "$(median <"$work/theirs")"

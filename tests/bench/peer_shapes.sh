@@ -3,13 +3,14 @@
 #
 #   LLAMA=DIR tests/bench/peer_shapes.sh profiles/shapes/qwen3.6-35b-a3b.json
 #
-# DIR holds llama-bench. A pack by moe-quantize --synthesize and a GGUF file by tests/bench/shape_gguf.py (PYTHON with
-# the gguf package and numpy) are made in WORK ($BUILD/bench/shapes) and used again; both together take 40 GB of disk for
-# 35B. Then in turn, ROUNDS (3) times: answers of TOKENS (32) tokens with everything in memory, and within MEMORY (8G),
-# a control group of as much for either; llama.cpp as it runs by itself, weights mapped, and without rearranging them
-# (--repack 0), which alone can leave pages on disk. The first run of each, which fills the page cache, does not count.
-# Routers are drawn: experts are chosen without habits, so hits and rates within the budget are the least to expect of
-# both. Nothing else should run; making control groups takes the right to do so.
+# DIR holds llama-bench and its libraries. A pack by moe-quantize --synthesize and a GGUF file by
+# tests/bench/shape_gguf.py (PYTHON with the gguf package and numpy) are made in WORK ($BUILD/bench/shapes) and used
+# again; both together take 40 GB of disk for 35B. Then in turn, ROUNDS (3) times: answers of TOKENS (32) tokens with
+# everything in memory, and within MEMORY (8G), a control group of as much for either; llama.cpp as it runs by itself,
+# weights mapped, and without rearranging them (--repack 0), which alone can leave pages on disk. The first run of
+# each, which fills the page cache, does not count. Routers are drawn: experts are chosen without habits, so hits and
+# rates within the budget are the least to expect of both. Nothing else should run; making control groups takes the
+# right to do so.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -20,7 +21,8 @@ tokens=${TOKENS:-32}
 name=$(basename "$shape" .json)
 mkdir -p "$work"
 [ -e "$work/$name.moe" ] || "$BUILD/bin/moe-quantize" -q --synthesize "$shape" --experts 4 -o "$work/$name.moe"
-[ -e "$work/$name.gguf" ] || "${PYTHON:-python3}" tests/bench/shape_gguf.py "$shape" "$work/$name.gguf"
+[ -e "$work/$name.gguf" ] || "${PYTHON:-python3}" tests/bench/shape_gguf.py --ggml "$LLAMA/libggml-base.so" \
+    "$shape" "$work/$name.gguf"
 root=/sys/fs/cgroup/memory
 limit=memory.limit_in_bytes
 [ -d "$root" ] || { root=/sys/fs/cgroup; limit=memory.max; }

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Tokens per second of files of ggml's types, in place, here and in llama.cpp or a relative of it.
+"""Tokens per second of files of ggml's types, here and in llama.cpp or a relative of it.
 
-    tests/bench/peer_types.py --peer NAME='DIR [OPTION...]' [--peer ...] [--shares 25,40] FILE.gguf...
+    tests/bench/peer_types.py --ggml LIB [--ggml LIB] --peer NAME='DIR [OPTION...] [-- OPTION...]' [--peer ...] TYPE...
 
-DIR holds the peer's llama-bench; the options after it go to it. FILE is a qwen2moe model, as gguf_types.sh makes one of
-each type. It is made --hidden times as wide and its feed-forward --ff times by repeating its blocks, in one file at a
-time in --work: the values then mean nothing, the work is that of a model of this size. Measured are a prompt of
---prompt-tokens and decoding of --decode-tokens after it, in alternation, --rounds times, printed is the median; then
-decoding in a control group with as much memory as --shares percent of the file, the page cache without the file at the
-beginning: moe-run gets that memory as --memory, a peer maps the file. There, decoding is of --streamed-tokens, once;
-"none": refused, or killed for its memory.
+A file of each TYPE is made in --work by shape_gguf.py: --shape's layers, as many as take --gb, all of their matrices of
+that type; LIB is the first that knows it. moe-quantize makes a pack of it, code for code. --make does only this; else
+files that are there are used and removed afterwards. Measured are, --rounds times in turn, the file in place, the pack,
+and each peer with the file: a prompt of --prompt-tokens and decoding of --decode-tokens, here after the prompt, by a
+peer's llama-bench in DIR from an empty context; printed are the medians. Then, once, moe-run from its start to the end of one
+token, the file in the page cache, and the memory that it takes; and decoding of --streamed-tokens in a control
+group with as much memory as --shares percent of the file, the page cache without it at the beginning: moe-run gets that
+memory as --memory and draws its tokens evenly, as llama-bench does; a peer maps the file, with the options behind "--"
+where there are some. "none": refused, killed for its memory, or not done in --patience seconds.
+--depths measures decoding behind texts instead, everything in memory, once for each of --kv: moe-run's f16, q8, q4 and
+f32 are a peer's f16, q8_0, q4_0 and f32.
 Needs Python 3 with numpy and gguf, and to be root for control groups (cgroup 2, or the memory controller of 1)."""
 import argparse
 import json
@@ -19,57 +23,9 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 
-import gguf
-import numpy
-
-WIDTHS = {
-    "embedding_length": "hidden", "attention.head_count": "hidden", "attention.head_count_kv": "hidden",
-    "feed_forward_length": "ff", "expert_feed_forward_length": "ff", "expert_shared_feed_forward_length": "ff",
-}
-
-
-def factors(name, hidden, ff):
-    """How often a tensor's columns and rows are repeated."""
-    if "ffn_down" in name:
-        return ff, hidden
-    if "ffn_gate_inp" in name:
-        return hidden, 1
-    if "ffn_gate" in name or "ffn_up" in name:
-        return hidden, ff
-    if "attn_" in name and "norm" not in name and name.endswith(".weight"):
-        return hidden, hidden
-    return hidden, 1
-
-
-def widen(source, target, hidden, ff):
-    reader = gguf.GGUFReader(source)
-    arch = reader.fields["general.architecture"].contents()
-    writer = gguf.GGUFWriter(target, arch)
-    for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name == "general.architecture":
-            continue
-        value, kind = field.contents(), field.types[0]
-        width = WIDTHS.get(name.removeprefix(arch + "."))
-        if width:
-            value *= hidden if width == "hidden" else ff
-        writer.add_key_value(name, value, kind, sub_type=field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
-    for tensor in reader.tensors:
-        columns, rows = factors(tensor.name, hidden, ff)
-        times = [1] * tensor.data.ndim
-        times[-1] = columns
-        if len(times) > 1:
-            times[-2] = rows
-        writer.add_tensor(tensor.name, numpy.tile(tensor.data, times), raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def run(command, **more):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **more)
-    return done.stdout if done.returncode == 0 else None
+import shape_gguf
 
 
 class Group:
@@ -91,90 +47,198 @@ class Group:
 
 
 class Ours:
-    name = "moe-run"
+    def __init__(self, args, name):
+        self.args, self.name = args, name
 
-    def __init__(self, args):
-        self.args = args
+    def run(self, file, *options, enter=None):
+        return output([self.args.build / "bin/moe-run", "-q", "-t", self.args.threads, *options, self.model(file)],
+                      self.args.patience, enter)
 
-    def bench(self, file, prompt, decode, runs, memory=None, enter=None):
-        a = self.args
-        out = run([a.build / "bin/moe-run", "-q", "--bench", "--json", "-t", a.threads, "--prompt-tokens", prompt, "-n",
-                   decode, "--bench-runs", runs, *(["--memory", memory] if memory else []), file], preexec_fn=enter)
-        figures = json.loads(out) if out else None
-        return [figures[f"{what}_tokens_per_s"]["median"] for what in ("prefill", "decode")] if out else [None, None]
+    def model(self, file):
+        return file.with_suffix(".moe") if self.name == "pack" else file
+
+    def bench(self, file, prompt, decode, *options):
+        out = read(self.run(file, "--bench", "--json", "--bench-runs", 1, "--prompt-tokens", prompt, "-n", decode,
+                            *options))
+        return [out[f"{what}_tokens_per_s"]["median"] for what in ("prefill", "decode")] if out else [None, None]
+
+    def behind(self, file, depth, kv):
+        return self.bench(file, depth, self.args.decode_tokens, "--kv", kv)[1]
+
+    def answer(self, file, n, *options, enter=None):
+        """Statistics of n tokens behind a letter, the text, and how long all of it took."""
+        stats = self.args.work / "stats.json"
+        began = time.monotonic()
+        text = self.run(file, "-p", "a", "-n", n, "--ignore-eos", "-c", 64, "--stats-json", stats, *options,
+                        enter=enter)
+        took = time.monotonic() - began
+        return None if text is None else json.loads(stats.read_text()) | {"text": text, "seconds": took}
+
+    def streamed(self, file, size, enter):
+        even = "--temp", 100, "--top-k", 0, "--top-p", 1, "--min-p", 0
+        out = self.answer(file, self.args.streamed_tokens, *even, "--memory", size, enter=enter)
+        return out["decode_tokens_per_s"] if out else None
 
 
 class Peer:
     def __init__(self, args, text):
         self.args, (self.name, rest) = args, text.split("=", 1)
+        rest, _, mapped = rest.partition(" -- ")
         folder, *self.options = shlex.split(rest)
+        self.mapped = shlex.split(mapped) or self.options
         self.program = pathlib.Path(folder) / "llama-bench"
-        self.depth = "--n-depth" in (run([self.program, "--help"]) or "")
+        self.env = os.environ | {"LD_LIBRARY_PATH": folder}
+        self.deep = b"--n-depth" in (output([self.program, "--help"], 10, None, self.env) or b"")
 
-    def run(self, file, runs, test, enter):
-        out = run([self.program, "-m", file, "-t", self.args.threads, "-ngl", 0, "-r", runs, "-o", "json", *test,
-                   *self.options], preexec_fn=enter)
-        return statistics.median(json.loads(out)[-1]["samples_ts"]) if out else None
+    def run(self, file, options, *test, enter=None):
+        out = read(output([self.program, "-m", file, "-t", self.args.threads, "-ngl", 0, "-r", 1, "-o", "json", *test,
+                           *options], self.args.patience, enter, self.env))
+        return [statistics.median(t["samples_ts"]) for t in out] if out else [None, None]
 
-    def bench(self, file, prompt, decode, runs, memory=None, enter=None):
-        decoding = ["-n", decode, "-d", prompt] if self.depth else ["-n", 0, "-gp", f"{prompt},{decode}"]
-        return [None if memory else self.run(file, runs, ["-p", prompt, "-n", 0], enter),
-                self.run(file, runs, ["-p", 0, *decoding], enter)]
+    def bench(self, file, prompt, decode):
+        return self.run(file, self.options, "-p", prompt, "-n", decode)
+
+    def behind(self, file, depth, kv):
+        kind = {"q8": "q8_0", "q4": "q4_0"}.get(kv, kv)
+        n = self.args.decode_tokens
+        test = ["-n", n, "-d", depth] if self.deep else ["-n", 0, "-gp", f"{depth},{n}"]
+        return self.run(file, self.options, "-p", 0, "-ctk", kind, "-ctv", kind, *test)[-1]
+
+    def streamed(self, file, size, enter):
+        return self.run(file, self.mapped, "-p", 0, "-n", self.args.streamed_tokens, enter=enter)[0]
+
+
+def output(command, seconds, enter, env=None):
+    """What a command writes to standard output; None where it fails."""
+    try:
+        done = subprocess.run([str(c) for c in command], capture_output=True, timeout=seconds, preexec_fn=enter,
+                              env=env)
+        return done.stdout if done.returncode == 0 else None
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def read(text):
+    return json.loads(text) if text else None
 
 
 def streamed(program, file, share, args):
+    for path in both(file):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
     size = file.stat().st_size * share // 100
-    descriptor = os.open(file, os.O_RDONLY)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(descriptor)
     group = Group(size)
     try:
-        return program.bench(file, args.streamed_prompt, args.streamed_tokens, 1, size, group.enter)[1]
+        return program.streamed(file, size, group.enter)
     finally:
         group.close()
 
 
-def text(values):
+def both(file):
+    """A file, and its pack where there is one."""
+    return [path for path in (file, file.with_suffix(".moe")) if path.exists()]
+
+
+def median(values):
     known = [v for v in values if v is not None]
-    return f"{statistics.median(known):.4g}" if known else "none"
+    if not known:
+        return "none"
+    value = statistics.median(known)
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def made(args, kind):
+    """The file of a type, and its pack beside it, which gives the same greedy tokens, also within a quarter of it."""
+    file = args.work / f"{kind}-{args.gb}.gguf"
+    pack = file.with_suffix(".moe")
+    if not file.exists():
+        ggml = next((g for g in args.ggml if kind in g.types), None)
+        if not ggml:
+            sys.exit(f"peer_types.py: no --ggml knows {kind}")
+        shape_gguf.write(ggml, args.shape, file.with_suffix(".part"), kind, kind, args.layers, args.gb)
+        file.with_suffix(".part").rename(file)
+    if not args.file_only and not pack.exists():
+        subprocess.run([args.build / "bin/moe-quantize", "-q", file, "-o", pack], check=True)
+        within = "--memory", file.stat().st_size // 4
+        runs = [Ours(args, name).answer(file, 8, "--temp", 0, *memory)
+                for name in ("in place", "pack") for memory in ((), within)]
+        if not runs[0] or len({r["text"] for r in runs if r}) != 1:
+            sys.exit(f"peer_types.py: {kind}: the file, the pack and a quarter of the memory do not give the same text")
+    return file
+
+
+def print_row(names, columns):
+    print("| " + " | ".join([*names, *(", ".join(c) for c in columns)]) + " |", flush=True)
+
+
+def measure_type(file, kind, programs, shares, args):
+    figures = {p: [] for p in programs}
+    for _ in range(args.rounds):
+        for p in programs:
+            figures[p].append(p.bench(file, args.prompt_tokens, args.decode_tokens))
+    sizes = [path.stat().st_size / 1e9 for path in both(file)]
+    columns = [[median(f[i] for f in figures[p]) for p in programs] for i in range(2)]
+    firsts = [p.answer(file, 1) or {"seconds": None, "peak_rss_bytes": None} for p in programs if isinstance(p, Ours)]
+    columns += [[median([f["seconds"]]) for f in firsts], [f"{(f['peak_rss_bytes'] or 0) / 1e9:.2f}" for f in firsts]]
+    columns += [[median([streamed(p, file, s, args)]) for p in programs] for s in shares]
+    print_row([kind.upper(), ", ".join(f"{s:.2f}" for s in sizes)], columns)
+
+
+def measure_depths(file, kind, programs, args):
+    for kv in args.kv.split(","):
+        columns = [[median([p.behind(file, depth, kv)]) for p in programs] for depth in args.depths]
+        print_row([kind.upper(), kv], columns)
 
 
 def main():
     root = pathlib.Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE.gguf")
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME='DIR [OPTION...]'")
-    parser.add_argument("--hidden", type=int, default=2, help="[%(default)s]")
-    parser.add_argument("--ff", type=int, default=4, help="[%(default)s]")
+    parser.add_argument("types", nargs="+", metavar="TYPE")
+    parser.add_argument("--ggml", action="append", required=True, type=shape_gguf.Ggml, metavar="LIB")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME='DIR [OPTION...] [-- OPTION...]'")
+    parser.add_argument("--shape", type=pathlib.Path, default=root / "profiles/shapes/qwen3-30b-a3b.json",
+                        help="[%(default)s]")
+    parser.add_argument("--gb", type=float, default=1, help="[%(default)s]")
+    parser.add_argument("--layers", type=int, help="instead of --gb")
+    parser.add_argument("--make", action="store_true")
+    parser.add_argument("--file-only", action="store_true", help="no pack")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="[%(default)s]")
     parser.add_argument("--rounds", type=int, default=3, help="[%(default)s]")
     parser.add_argument("--shares", default="25,40", help="percent of the file [%(default)s]")
     parser.add_argument("--prompt-tokens", type=int, default=128, help="[%(default)s]")
     parser.add_argument("--decode-tokens", type=int, default=32, help="[%(default)s]")
-    parser.add_argument("--streamed-prompt", type=int, default=4, help="[%(default)s]")
-    parser.add_argument("--streamed-tokens", type=int, default=16, help="[%(default)s]")
+    parser.add_argument("--streamed-tokens", type=int, default=8, help="[%(default)s]")
+    parser.add_argument("--depths", default="", help="positions, as 2048,8192")
+    parser.add_argument("--kv", default="f16,q8,q4,f32", help="[%(default)s]")
+    parser.add_argument("--patience", type=int, default=120, help="[%(default)s]")
     parser.add_argument("--build", type=pathlib.Path, default=root / "build", help="[%(default)s]")
     parser.add_argument("--work", type=pathlib.Path, help="[BUILD/bench/peer]")
     args = parser.parse_args()
-    work = args.work or args.build / "bench/peer"
-    work.mkdir(parents=True, exist_ok=True)
-    programs = [Ours(args)] + [Peer(args, p) for p in args.peer]
+    args.work = args.work or args.build / "bench/peer"
+    args.work.mkdir(parents=True, exist_ok=True)
+    args.gb = None if args.layers else args.gb
+    args.depths = [int(d) for d in args.depths.split(",") if d]
     shares = [int(s) for s in args.shares.split(",") if s]
-    print("| file | GB | program | prompt | decode |" + "".join(f" at {s}% |" for s in shares))
-    print("|---|---|---|---|---|" + "---|" * len(shares), flush=True)
-    for source in args.files:
-        file = work / source.name
-        widen(source, file, args.hidden, args.ff)
-        figures = {p: [] for p in programs}
-        for _ in range(args.rounds):
-            for p in programs:
-                figures[p].append(p.bench(file, args.prompt_tokens, args.decode_tokens, 1))
-        for p in programs:
-            prompt, decode = zip(*figures[p])
-            low = [text([streamed(p, file, s, args)]) for s in shares]
-            print(f"| {source.stem} | {file.stat().st_size / 1e9:.2f} | {p.name} | {text(prompt)} | {text(decode)} | "
-                  + "".join(f"{f} | " for f in low), flush=True)
-        file.unlink()
+    args.file_only = args.file_only or bool(args.depths)
+    programs = [Ours(args, name) for name in (["in place"] if args.file_only else ["in place", "pack"])]
+    programs += [Peer(args, p) for p in args.peer]
+    if not args.make:
+        heads = ["kv", *(f"behind {d}" for d in args.depths)] if args.depths else [
+            "GB: file, pack", "prompt", "decode", "first token, s", "peak, GB", *(f"at {s}%" for s in shares)]
+        print(f"Figures: {', '.join(p.name for p in programs)}\n")
+        print_row(["type", *heads], [])
+        print("|---" * (len(heads) + 1) + "|")
+    for kind in args.types:
+        file = made(args, kind)
+        if args.make:
+            continue
+        if args.depths:
+            measure_depths(file, kind, programs, args)
+        else:
+            measure_type(file, kind, programs, shares, args)
+        for path in both(file):
+            path.unlink()
 
 
 if __name__ == "__main__":
