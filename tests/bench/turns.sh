@@ -39,6 +39,6 @@ for family in "$@"; do
     "$bin/moe-quantize" -q -t 1 --experts 8 --dense 8 --group 32 -o "$tmp/chat.moe" "$tmp/chat" || continue
     set -- $(chat "$bin" "$tmp/chat.moe")
     row="| $family | $1 | $3 | $4 |"
-    [ -z "$OLD" ] || row="$row $(set -- $(chat "$OLD" "$tmp/chat.moe"); echo "$4") |"
+    [ -z "${OLD:-}" ] || row="$row $(set -- $(chat "$OLD" "$tmp/chat.moe"); echo "$4") |"
     echo "$row"
 done
