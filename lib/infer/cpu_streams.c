@@ -17,7 +17,7 @@
  *   in[i]  = softmax over i of the sum of scores * norm(x[i])
  *
  * Sums go by rising i, or by rising k, each product and sum rounded. Behind the last layer the head
- * takes the sum of in[i] * x[i].
+ * takes the sum of in[i] * x[i], or the mean of streams (stream_mean, GLM-5.3).
  */
 #include <math.h>
 #include <string.h>
@@ -163,7 +163,9 @@ static void take_in_rows(void *ctx, int64_t begin, int64_t end, int thread)
         const float *x = streams_of(m->s, row);
         float *mix = st->mix + (uint64_t)i * st->mix_stride;
         float *h = m->s->states.h + row * m->s->states.stride;
-        if (!m->by->scores)
+        for (uint32_t k = 0; !m->by && k < m->n_streams; k++)
+            mix[k] = 1 / (float)m->n_streams;
+        if (m->by && !m->by->scores)
             finish_mix(c, m->by, mix);
         memset(h, 0, c->hidden * sizeof *h);
         for (uint32_t k = 0; k < m->n_streams; k++)
@@ -185,7 +187,9 @@ void stages_cpu_streams_in(struct moe_session *s, uint32_t block, uint32_t first
     m.first = first;
     m.n_streams = last && c->stream_layers ? c->n_streams : moe_config_streams_before(c, block);
     st->block = block;
-    if (m.by->scores) {
+    if (last && c->stream_mean) {
+        m.by = NULL;
+    } else if (m.by->scores) {
         moe_par_for(n, 8, score_rows, &m);
     } else {
         moe_par_for(n, 8, norm_rows, &m);

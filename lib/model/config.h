@@ -104,6 +104,7 @@ struct moe_config {
      * one, by a softmax of what its vector of scores makes of each under a norm. n_streams is what
      * the last layer has of them. 0: not this. */
     uint32_t stream_layers;
+    bool stream_mean;     /* of hyper-connections: the head takes in the streams' mean (GLM-5.3) */
     uint32_t layer_embed; /* width of the embedding of a token that each layer has for itself
                              (Gemma-4 E2B); 0: none */
     bool layer_scale;     /* the stream is multiplied by a number after each layer */

@@ -76,6 +76,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(stream_rounds, MOE_MAX_DIM),
     OPTIONAL(stream_eps, MOE_FIELD_FLOAT),
     OPTIONAL_U32(stream_layers, MOE_MAX_LAYERS),
+    OPTIONAL(stream_mean, MOE_FIELD_BOOL),
     OPTIONAL(sinks_in_windows, MOE_FIELD_BOOL),
     OPTIONAL(stream_magnitude, MOE_FIELD_FLOAT),
     OPTIONAL(attn_gate, MOE_FIELD_BOOL),

@@ -2013,6 +2013,16 @@ static const struct moe_source_names kimi_k3_gguf_names = {
     .dense = {GW(ATTN_GATE, "attn_gate"), GW(STATE_Z, "ssm_g")},
 };
 
+/* GLM-5.3's beside Kimi-Linear's. */
+static const struct moe_source_names glm5_next_names = {
+    .dense = {[MOE_T_ATTN_MIX] = MOE_ALL(L "hc_attn_fn"),
+              [MOE_T_ATTN_MIX_BIAS] = MOE_ALL(L "hc_attn_base"),
+              [MOE_T_ATTN_MIX_SCALE] = MOE_ALL(L "hc_attn_scale"),
+              [MOE_T_FFN_MIX] = MOE_ALL(L "hc_ffn_fn"),
+              [MOE_T_FFN_MIX_BIAS] = MOE_ALL(L "hc_ffn_base"),
+              [MOE_T_FFN_MIX_SCALE] = MOE_ALL(L "hc_ffn_scale")},
+};
+
 /* As transformers saves dense layers: under the names of layers with experts. */
 static const struct moe_source_names kimi_linear_saved_names = {
     .dense = {W(GATE, "block_sparse_moe.gate_proj"), W(UP, "block_sparse_moe.up_proj"),
@@ -2368,6 +2378,34 @@ static const struct moe_family states_families[] = {
                  .own = family_kimi_k3_gguf},
         .tensors = {[MOE_NAMING_HF].names = {&kimi_k3_names, &kimi_linear_names},
                     [MOE_NAMING_GGUF].names = {&kimi_k3_gguf_names, &kimi_linear_gguf_names}},
+    },
+    /* GLM-5.3-Flash: KDA in most layers, latent attention without positions in the others,
+     * DeepSeek-V4's hyper-connections; its part that reads text. Contexts end where its indexers,
+     * which choose groups of positions, no longer choose all. */
+    {
+        .name = "glm5_next_text",
+        .also = "glm5_next",
+        .constants = SETTINGS(SIGMOIDS, SET(positions, MOE_POSITIONS_NONE),
+                              SET(state_kind, MOE_STATE_KDA), SET(stream_mean, true),
+                              SET(stream_magnitude, 2), SET(expert_act, MOE_ACT_SWIGLU_LIMITED),
+                              SET(dense_act, MOE_ACT_SWIGLU_LIMITED)),
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"qk_rope_head_dim", "0"}),
+               .settings =
+                   SETTINGS(CONTEXT(1048576), SET(norm_eps, 1e-5), SET(n_kv_heads, 0), DENSE_FF,
+                            SET(state_heads, 64), SET(conv_width, 4),
+                            ROUTED_EXPERTS(288, 8, 2048, true, 2.5), GROUPS(1, 1),
+                            LATENT(1536, 512, 256, 0, 256), KEY("swiglu_limit", act_limit, 10),
+                            KEY("hc_mult", n_streams, 4), KEY("hc_eps", stream_eps, 1e-6),
+                            KEY("hc_sinkhorn_iters", stream_rounds, 20)),
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 3,
+               .in_text_config = true,
+               .own = family_glm5_next_hf},
+        .tensors[MOE_NAMING_HF] =
+            {.names = {&glm5_next_names, &kimi_linear_names},
+             .ignored = {L "self_attn.indexer.*",
+                         "model.language_model.layers.%u.self_attn.indexer.*"}},
     },
     /* Ling-3 (BailingMoeV3): KDA in most layers, whose gates are made of the stream itself, and MLA
      * with gates by head in the others; DeepSeek-V3's router. A function, because layers are
@@ -2733,8 +2771,7 @@ static const struct {
     {"mistral_large4|mistral_large4_text", "indexers without low-rank queries, latent vectors that "
                                            "layers share or do not rotate, queries "
                                            "scaled by head, learnt rotary factors"},
-    {"glm5_next|glm5_next_text|glm5-next",
-     "indexers that choose groups of positions, beside recurrent states and several streams"},
+    {"glm5-next", "its arrangement of GLM-5.3 in GGUF"},
     {"qwen4_exp|qwen4_exp_text|qwen4exp",
      "embeddings of n-grams, indexers that choose blocks, streams mixed through a low rank"},
     {"dots3_note|dots3_note_text|dots3note",

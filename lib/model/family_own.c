@@ -20,7 +20,8 @@
 int family_deepseek_v3_hf(struct moe_config *c, const char *path, const json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err)
 {
-    if (c->kv_rank == 0 || c->head_dim == 0 || c->rope_dim == 0)
+    bool rotates = c->positions == MOE_POSITIONS_ROTARY;
+    if (c->kv_rank == 0 || c->head_dim == 0 || (rotates && c->rope_dim == 0))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: latent attention with %" PRIu32 " shared, %" PRIu32
                         " plain and %" PRIu32 " rotated values, expected some of each",
@@ -1469,6 +1470,46 @@ int family_kimi_k3_hf(struct moe_config *c, const char *path, const json_t *json
     c->decay_floor = (float)floor;
     c->narrow_norm = c->expert_dim > 0;
     family_keep_streams(c);
+    return MOE_OK;
+}
+
+/* ---- GLM-5.3 ---- */
+
+/* Published files have KDA's numbers in an object of their own. Three of four layers have states
+ * where no list says which. */
+int family_glm5_next_hf(struct moe_config *c, const char *path, const json_t *json,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const struct family_word kinds[] = {
+        {"linear_attention", 1}, {"indexed_attention", 0}, {"full_attention", 0}, {NULL}};
+    const json_t *own = family_given(json, "linear_attn_config");
+    const json_t *types = family_given(json, "layer_types"), *from = own ? own : json;
+    const char *key = own ? "gate_lower_bound" : "linear_lower_bound";
+    uint32_t width = 128, chosen = 2048;
+    double floor = -5;
+    const struct family_number states[] = {
+        {own ? "num_heads" : "linear_num_heads", &c->state_heads, MOE_MAX_HEADS},
+        {own ? "head_dim" : "linear_head_dim", &width, MOE_MAX_HEAD_DIM},
+        {own ? "short_conv_kernel_size" : "linear_conv_kernel_dim", &c->conv_width,
+         MOE_MAX_HEAD_DIM},
+    };
+    MOE_TRY(family_deepseek_v3_hf(c, path, json, rope, err));
+    MOE_TRY(family_read_numbers(path, from, states, sizeof states / sizeof states[0], err));
+    if (!json_is_null(json_object_get(from, key)))
+        MOE_TRY(moe_json_get_double(path, from, key, false, &floor, err));
+    else if (!own)
+        floor = 0;
+    MOE_TRY(moe_json_get_u32(path, json, "index_topk", MOE_MAX_CONTEXT, false, &chosen, err));
+    c->decay_floor = (float)floor;
+    c->state_key_heads = c->state_heads;
+    c->state_key_dim = c->state_value_dim = width;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].recurrent = i % 4 != 3;
+    if (types)
+        MOE_TRY(family_read_words(c, MOE_LAYER(recurrent), path, types, "layer_types", kinds, false,
+                                  err));
+    drop_unused_states(c);
+    family_limit_context(c, chosen, 1);
     return MOE_OK;
 }
 

@@ -97,6 +97,7 @@ enum condition {
     COMPRESSES, /* ... with entries, */
     CHOOSES,    /* and chooses among them */
     MANY_STREAMS,
+    MIXES_LAST,
     KEEPS_STREAMS, /* residual attention */
     ATTN_GATE,
     RECURRENT, /* a layer with a recurrent state */
@@ -197,11 +198,11 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_LAST_PROJECTION] = {MODEL("last", DENSE), LAST_PROJECTION, HIDDEN, HIDDEN},
     [MOE_T_LAST_PROJECTION_BIAS] = {MODEL("last.bias", VECTOR), LAST_PROJECTION, HIDDEN, ONE},
     [MOE_T_ENCODER_NORM] = {MODEL("encoder_norm", VECTOR), ENCODER, HIDDEN, ONE},
-    [MOE_T_LAST_MIX] = {MODEL("streams.last", ROUTER), MANY_STREAMS, STREAM_ENDS, STREAMS,
+    [MOE_T_LAST_MIX] = {MODEL("streams.last", ROUTER), MIXES_LAST, STREAM_ENDS, STREAMS,
                         NAMES("model.hc_head.hc_fn", "output_hc_fn.weight")},
-    [MOE_T_LAST_MIX_BIAS] = {MODEL("streams.last.bias", VECTOR), MANY_STREAMS, STREAM_ENDS, ONE,
+    [MOE_T_LAST_MIX_BIAS] = {MODEL("streams.last.bias", VECTOR), MIXES_LAST, STREAM_ENDS, ONE,
                              NAMES("model.hc_head.hc_base", "output_hc_base.weight")},
-    [MOE_T_LAST_MIX_SCALE] = {MODEL("streams.last.scale", VECTOR), MANY_STREAMS, ONE, ONE,
+    [MOE_T_LAST_MIX_SCALE] = {MODEL("streams.last.scale", VECTOR), MIXES_LAST, ONE, ONE,
                               NAMES("model.hc_head.hc_scale", "output_hc_scale.weight")},
     [MOE_T_LAST_SCORES] = {MODEL("streams.last.scores", VECTOR), KEEPS_STREAMS, HIDDEN, ONE,
                            HF(MOE_TIMES("model.output_attn_res_proj.weight",
@@ -640,6 +641,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [COMPRESSES] = compression != MOE_COMPRESS_NOT,
         [CHOOSES] = compression == MOE_COMPRESS_CHOSEN,
         [MANY_STREAMS] = c->n_streams > 0 && !c->stream_layers,
+        [MIXES_LAST] = c->n_streams > 0 && !c->stream_layers && !c->stream_mean,
         [KEEPS_STREAMS] = c->stream_layers > 0,
         [ATTN_GATE] = attends && c->attn_gate,
         [RECURRENT] = recurrent,

@@ -393,6 +393,7 @@ static struct family_case cases[] = {
     GGUF("grok-b"),
     HF("kimi-k3"),
     GGUF("kimi-k3"),
+    HF("glm5.3"),
     HF("axk2-a"),
     HF("axk2-b"),
     HF("mellum-a"),
