@@ -321,11 +321,11 @@ static void size_slots(struct moe_cache_options *cache, const struct moe_memory_
     if (named)
         return;
     /* The loaders' tables grow with the slots: near the floor they may leave less to prefetch. */
-    while (cache->n_staging > 0 && cache_bytes(in, cache) > available) {
+    while (cache->n_staging > 0 && cache_bytes(in, cache) > available - lent) {
         cache->n_staging--;
         cache->n_working--;
     }
-    if (cache->n_working > in->model->config.top_k && cache_bytes(in, cache) > available)
+    if (cache->n_working > in->model->config.top_k && cache_bytes(in, cache) > available - lent)
         cache->n_working = in->model->config.top_k;
     if (!s->cache)
         return;
@@ -664,46 +664,79 @@ static int size_least(uint64_t *least, struct moe_memory *out, const struct moe_
     return MOE_OK;
 }
 
-/* Slots in what a plan names or the budget leaves; out->budget has everything else sized. */
+/* Slots in what a plan names or in `left` bytes, and in the memory of `blocks` blocks of the KV
+ * cache, which is lent to them; what no slot was made of is the KV cache's own. */
+static int make_slots(struct moe_memory *out, const struct moe_memory_inputs *in, uint64_t left,
+                      uint32_t blocks, struct moe_err *err)
+{
+    struct moe_plan_memory *slots = slots_memory(in, &out->budget);
+    struct moe_loan *loan = &out->pools.pools.loan;
+    const struct moe_kv kv = moe_session_kv(&in->model->config, &out->session);
+    const uint64_t block_bytes = moe_kv_block_bytes(&kv), lent = blocks * block_bytes;
+    if (in->options->plan) {
+        MOE_TRY(take_slots(&out->cache, &out->planned, in, err));
+        if (follows_budget(in))
+            resize_slots(&out->cache, &out->planned, in, left + lent);
+    } else {
+        size_slots(&out->cache, in, left + lent, lent);
+    }
+    moe_expert_pools_size(&out->pools, in->model->pack, &in->inventory, &out->cache);
+    if (blocks) {
+        const uint64_t used = moe_expert_pools_bytes(&out->pools) + beside_experts(slots);
+        const uint64_t all = slots->total + (kv.whole.n_blocks - 1) * block_bytes;
+        loan->n_blocks = kv.whole.n_blocks;
+        loan->block_positions = kv.block_positions;
+        loan->block_bytes = block_bytes;
+        loan->apart = in->options->shares;
+        slots->kv_lent = moe_loan_settle(loan, all > used ? all - used : 0);
+    }
+    return MOE_OK;
+}
+
+static bool can_lend(const struct moe_memory *m, const struct moe_memory_inputs *in)
+{
+    return moe_pools_can_lend(&m->pools.pools, &in->inventory, m->budget.batch);
+}
+
+/* Slots where out->budget has everything else sized, and of the KV cache's blocks as many lent as
+ * slots that keep experts can be made of: all of them, or near the floor fewer. Where there are
+ * none, can_lend() is false. */
 static int choose_slots(struct moe_memory *out, const struct moe_memory_inputs *in, uint64_t most,
                         struct moe_err *err)
 {
     struct moe_budget *b = &out->budget;
     struct moe_plan_memory *slots = slots_memory(in, b);
-    const struct moe_plan *plan = in->options->plan;
-    uint64_t beside = beside_experts(slots);
+    const uint64_t beside = beside_experts(slots);
     uint64_t left = slots->total > beside ? slots->total - beside : 0;
-    const uint64_t there = left;
     left = left < most ? left : most;
     const struct moe_kv kv = moe_session_kv(&in->model->config, &out->session);
-    const uint64_t lent =
-        out->session.kv_grows ? (kv.whole.n_blocks - 1) * moe_kv_block_bytes(&kv) : 0;
-    left += lent;
-    if (plan)
-        MOE_TRY(take_slots(&out->cache, &out->planned, in, err));
-    if (!plan)
-        size_slots(&out->cache, in, left, lent);
-    else if (follows_budget(in))
-        resize_slots(&out->cache, &out->planned, in, left);
-    if (in->gpu)
+    const uint32_t all = out->session.kv_grows ? kv.whole.n_blocks - 1 : 0;
+    MOE_TRY(make_slots(out, in, left, all, err));
+    if (all && !can_lend(out, in)) {
+        uint32_t low = 0, high = all - 1;
+        while (low < high) {
+            const uint32_t middle = low + (high - low + 1) / 2;
+            MOE_TRY(make_slots(out, in, left, middle, err));
+            if (can_lend(out, in))
+                low = middle;
+            else
+                high = middle - 1;
+        }
+        MOE_TRY(make_slots(out, in, left, low ? low : all, err));
+    }
+    if (in->gpu) {
         b->host.floor = beside_experts(&b->host) + size_tier(&out->cache, &b->host, in);
-    moe_expert_pools_size(&out->pools, in->model->pack, &in->inventory, &out->cache);
+        moe_expert_pools_size(&out->pools, in->model->pack, &in->inventory, &out->cache);
+    }
     if (in->options->device.test && out->pools.loader.compressed_bytes)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: compressed experts cannot be computed where they lie: --device "
                         "test needs a pack without zstd (moe-quantize PACK makes one)",
                         moe_pack_path(in->model->pack));
-    if (lent) { /* blocks that no slot was made of are the KV cache's own */
-        struct moe_loan *loan = &out->pools.pools.loan;
-        const uint64_t used = moe_expert_pools_bytes(&out->pools), all = there + lent;
-        loan->n_blocks = kv.whole.n_blocks;
-        loan->block_positions = kv.block_positions;
-        loan->block_bytes = moe_kv_block_bytes(&kv);
-        slots->kv_lent = moe_loan_settle(loan, all > used ? all - used : 0);
+    if (all) {
         slots->kv -= in->options->shares ? 0 : slots->kv_lent;
-        loan->apart = in->options->shares;
         out->session.kv_grows = slots->kv_lent > 0;
-        out->cache.loan = *loan;
+        out->cache.loan = out->pools.pools.loan;
     }
     uint64_t tables = moe_expert_pools_beside_bytes(&out->pools);
     slots->experts = out->pools.pools.bytes;
@@ -786,8 +819,9 @@ static uint64_t growth_bytes(const struct moe_config *c, const struct moe_sessio
     return moe_session_bytes(c, so) - moe_session_bytes(c, &whole);
 }
 
-/* What memory of slots is lent to, where there is room for that. */
-enum lends { TO_NOTHING, TO_ROWS, TO_ROWS_AND_BLOCKS };
+/* What memory of slots is lent to, where there is room for that: near the floor there is none for
+ * rows, too. */
+enum lends { TO_NOTHING, TO_ROWS, TO_BLOCKS, TO_ROWS_AND_BLOCKS };
 
 static int compute_split(struct moe_memory *out, const struct moe_memory_inputs *in,
                          enum lends lends, struct moe_err *err)
@@ -802,15 +836,14 @@ static int compute_split(struct moe_memory *out, const struct moe_memory_inputs 
     if (r->strategy.resident || !r->strategy.cache ||
         r->strategy.cache == &moe_policy_pinned) /* whose experts never leave */
         lends = TO_NOTHING;
-    out->session.kv_grows =
-        lends == TO_ROWS_AND_BLOCKS && can_grow(in, &out->session, &r->strategy);
+    out->session.kv_grows = lends >= TO_BLOCKS && can_grow(in, &out->session, &r->strategy);
     uint64_t least = in->all;
     if (!out->whole)
         MOE_TRY(size_least(&least, out, in, err));
     size_batches(&batches, in, out->session, &r->strategy, least);
     if (in->session.batch != in->options->session.batch) /* the plan's: a run may have a smaller */
         allow_smaller_batches(&batches, in, out->session, &r->strategy, least);
-    if (lends && !in->options->shares)
+    if (lends && lends != TO_BLOCKS && !in->options->shares)
         lend_slots(&batches, in, out->session, &r->strategy, least);
     *b = batches.budget;
     if (!in->options->shares) /* it works without, too */
@@ -852,8 +885,7 @@ static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs
     struct moe_err short_of;
     for (enum lends lends = most; lends > TO_NOTHING; lends--) {
         *out = empty;
-        if (compute_split(out, in, lends, &short_of) == MOE_OK &&
-            moe_pools_can_lend(&out->pools.pools, &in->inventory, out->budget.batch))
+        if (compute_split(out, in, lends, &short_of) == MOE_OK && can_lend(out, in))
             return MOE_OK;
     }
     *out = empty;
