@@ -383,6 +383,10 @@ static int try_outputs(int argc, char **argv)
             if (output_of(j) && strcmp(output_of(j), path) == 0)
                 return cli_misuse("options --%s and --%s name the same file", table[j]->name,
                                   table[i]->name);
+        if (path && !table[i]->in_order && strcmp(path, "-") == 0)
+            return cli_misuse("option --%s: is not written in one go, as standard output is; name "
+                              "a file",
+                              table[i]->name);
         if (path && is_named_again(path, argc, argv))
             return cli_misuse("%s: would be overwritten, but is the input; choose another output",
                               path);

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -182,16 +183,17 @@ void moe_explain_first(const struct moe_plan *p, struct moe_buf *out)
 
 /* ---- Parts of a whole ---- */
 
+MOE_PRINTF(4, 5)
 static void add_part(struct moe_explained_part *out, uint32_t *n, double amount, const char *name,
-                     uint32_t tokens)
+                     ...)
 {
+    va_list args;
     if (!(amount > 0))
         return;
-    out[*n].amount = amount;
-    snprintf(out[*n].name, sizeof out[*n].name, "%s", name);
-    if (tokens)
-        snprintf(out[*n].name, sizeof out[*n].name, "%s %" PRIu32 " tokens", name, tokens);
-    ++*n;
+    va_start(args, name);
+    vsnprintf(out[*n].name, sizeof out[*n].name, name, args);
+    va_end(args);
+    out[(*n)++].amount = amount;
 }
 
 uint32_t moe_explain_memory(const struct moe_plan *p, const struct moe_plan_memory *m,
@@ -199,20 +201,19 @@ uint32_t moe_explain_memory(const struct moe_plan *p, const struct moe_plan_memo
 {
     const uint64_t used = m->program + m->dense + m->kv + m->work + m->experts;
     uint32_t n = 0;
-    add_part(out, &n, (double)m->program, "the program", 0);
-    add_part(out, &n, (double)m->dense, "weights that every token uses", 0);
-    add_part(out, &n, (double)m->kv, "the text: a context of", m->context);
-    if (m->kv && p->kv[0])
-        snprintf(out[n - 1].name, sizeof out[n - 1].name,
-                 "the text: a context of %" PRIu32 " tokens as %s", m->context, p->kv);
+    add_part(out, &n, (double)m->program, "the program");
+    add_part(out, &n, (double)m->dense, "weights that every token uses");
+    add_part(out, &n, (double)m->kv, "the text: a context of %" PRIu32 " tokens%s%s", m->context,
+             p->kv[0] ? " as " : "", p->kv);
     if (m->lent)
-        add_part(out, &n, (double)m->work, "buffers", 0);
+        add_part(out, &n, (double)m->work, "buffers");
     else
-        add_part(out, &n, (double)m->work, "reading prompts by", m->batch);
-    add_part(out, &n, (double)(m->experts - m->lent - m->kv_lent), "experts", 0);
-    add_part(out, &n, (double)m->lent, "experts; lent to prompts by", m->batch);
-    add_part(out, &n, (double)m->kv_lent, "experts, until the text needs it", 0);
-    add_part(out, &n, m->total > used ? (double)(m->total - used) : 0, "unused", 0);
+        add_part(out, &n, (double)m->work, "buffers for %" PRIu32 " prompt tokens", m->batch);
+    add_part(out, &n, (double)(m->experts - m->lent - m->kv_lent), "experts");
+    add_part(out, &n, (double)m->lent, "experts, or buffers for %" PRIu32 " prompt tokens",
+             m->batch);
+    add_part(out, &n, (double)m->kv_lent, "experts, until the text needs it");
+    add_part(out, &n, m->total > used ? (double)(m->total - used) : 0, "unused");
     return n;
 }
 
@@ -228,7 +229,7 @@ uint32_t moe_explain_time(const struct moe_plan *p,
     uint32_t n = 0;
     for (enum moe_bound i = 0; i < MOE_N_BOUNDS; i++)
         if (b.seconds[i] >= 0.0005 * b.total)
-            add_part(out, &n, b.seconds[i], names[i], 0);
+            add_part(out, &n, b.seconds[i], "%s", names[i]);
     return n;
 }
 
@@ -368,7 +369,7 @@ static void name_alternative(const struct moe_plan *p, const struct moe_plan_alt
         snprintf(out, MOE_TABLE_CELL, "%s the context, %.0f tokens", n, a->amount);
         break;
     default:
-        snprintf(out, MOE_TABLE_CELL, "reading prompts by %.0f tokens", a->amount);
+        snprintf(out, MOE_TABLE_CELL, "%.0f prompt tokens at a time", a->amount);
         break;
     }
 }

@@ -292,9 +292,11 @@ static void put_notes(struct moe_buf *out, const struct moe_phase_stats *all, bo
                        blocks ? "prompts, to compute in, and to the text"
                               : "prompts, to compute in");
     if (n->known)
-        moe_buf_printf(
-            out, "known    %" PRIu64 " activations by their tokens alone, %" PRIu64 " prefetches\n",
-            n->known, n->known_prefetches);
+        moe_buf_printf(out,
+                       "known    %" PRIu64
+                       " activations from their tokens, before the router ran, %" PRIu64
+                       " prefetches\n",
+                       n->known, n->known_prefetches);
     if (n->host_computed + n->precalculated)
         moe_buf_printf(out,
                        "host     %" PRIu64 " activations computed on it, %" PRIu64

@@ -37,7 +37,10 @@ run "$bin/moe-profile" "$tiny" --text "$sample" -o /dev/null
 error_line 1 "moe-profile: /dev/null: is not a regular file*" "a device is no output"
 run "$bin/moe-profile" "$tiny" --text "$sample" -o "$tmp/x" --trace "$tmp/x"
 error_line 2 "moe-profile: options --output and --trace name the same file*" "nor one file two"
+run "$bin/moe-quantize" "$checkpoint" -o -
+error_line 2 "moe-quantize: option --output: is not written in one go, as standard output is; name a file*" "a pack does not go to standard output"
 check "nothing was made" [ ! -e "$tmp/x" ]
+check "... nor a file -" [ ! -e - ]
 
 # Every output where nothing can be written: what was there stays, and nothing beside it.
 disk=$tmp/full

@@ -67,12 +67,12 @@ function expected(key) { return value["expected", key] }
 
 function piece(name, x, all) { if (x > 0) print name, bytes(x), share(x / all) }
 function budget() { return memory("total") ? memory("total") : memory("experts") }
-function put_memory(used, all, names, keys, n, i, prompts, lent) {
+function put_memory(used, all, names, keys, n, i, buffers, lent) {
     n = split("program dense kv work experts lent kv_lent", keys, " ")
-    prompts = "prompts by " value["memory", "batch_tokens"] + 0 " tokens"
+    buffers = "buffers for " value["memory", "batch_tokens"] + 0 " prompt tokens"
     lent = memory("lent")
     split("the program|weights that every token uses|the text: a context of " value["memory", "context_tokens"] + 0 \
-          " tokens|" (lent ? "buffers" : "reading " prompts) "|experts|experts; lent to " prompts \
+          " tokens|" (lent ? "buffers" : buffers) "|experts|experts, or " buffers \
           "|experts, until the text needs it", names, "|")
     for (i = 1; i < n - 1; i++) used += memory(keys[i])
     all = max(memory("total"), used)
