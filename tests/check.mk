@@ -56,7 +56,7 @@ $(CLIENTS_VENV)/bin/python:
 	    rm -rf $(CLIENTS_VENV)
 # Coding agents, whose packages want others than these, or than each other: those that can be had here.
 AGENTS := aider:aider-chat cecli:cecli-dev code-puppy:code-puppy gptme:gptme hermes:hermes-agent \
-          interpreter:open-interpreter,setuptools vibe:mistral-vibe
+          interpreter:open-interpreter,setuptools==80.9.0 vibe:mistral-vibe
 $(CLIENTS_VENV)/agents/bin/python:
 	@echo "Installing coding agents into $(CLIENTS_VENV)/agents"
 	@$(MAKE) -s $(UV)
