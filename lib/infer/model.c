@@ -225,12 +225,26 @@ static int place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t
     return MOE_OK;
 }
 
+/* Has the system read the tensors that lie in the next bytes of the pack; *next is the first that
+ * was not asked for. */
+static void read_ahead(const struct moe_model *m, const struct moe_pack_tensor *t, uint32_t *next)
+{
+    enum { AHEAD_BYTES = 32 << 20 };
+    for (; *next < moe_pack_n_tensors(m->pack); (*next)++) {
+        const struct moe_extent *x = &moe_pack_tensor_at(m->pack, *next)->extent;
+        if (x->offset >= t->extent.offset + AHEAD_BYTES)
+            break;
+        moe_pack_read_ahead(m->pack, x);
+    }
+}
+
 /* Walks over every tensor that the description implies. With arena->base NULL it only checks and
  * measures; with memory it reads. staging: as place_tensor's. */
 static int walk_tensors(struct moe_model *m, struct moe_arena *arena, uint8_t *staging,
                         const struct moe_progress *progress, struct moe_err *err)
 {
     const struct moe_config *c = &m->config;
+    uint32_t next = 0;
     for (uint32_t layer = 0; layer < moe_config_all_layers(c); layer++) {
         struct moe_layer *l = &m->layers[layer];
         l->is_moe = c->layers[layer].moe;
@@ -246,8 +260,10 @@ static int walk_tensors(struct moe_model *m, struct moe_arena *arena, uint8_t *s
             uint8_t *at = moe_arena_take(arena, t->extent.raw_bytes, 1);
             if (t->extent.raw_bytes > m->largest_tensor_bytes)
                 m->largest_tensor_bytes = t->extent.raw_bytes;
-            if (at)
+            if (at) {
+                read_ahead(m, t, &next);
                 status = place_tensor(m, role, layer, t, at, staging, err);
+            }
             if (status != MOE_OK)
                 return status;
         }

@@ -424,20 +424,34 @@ static int find_ranges(const struct in_place *p, const struct stored_segment *s,
                            p->pack->path, p->pack->path);
 }
 
-/* Has the system read the codes that steps will compute with, by way of the page cache. */
+/* Has the system read a source's rows into the page cache. */
+static void read_rows_ahead(const struct row_source *source)
+{
+    const struct moe_tensor *t = source->tensor;
+    struct moe_file_range where[2];
+    uint64_t first, blocks;
+    const char *path;
+    blocks_of(source, &first, &blocks);
+    int parts = moe_checkpoint_locate(source->checkpoint, t, first, blocks, where);
+    if (parts == 0) { /* they are computed out of these bytes, and fewer others */
+        uint64_t line = convert_source_line(source, 0);
+        double begin = (double)line * (double)source->width / (double)t->n_items * (double)t->bytes;
+        where[parts++] =
+            (struct moe_file_range){(uint32_t)t->file, t->offset + (uint64_t)begin, source->bytes};
+    }
+    for (int i = 0; i < parts; i++)
+        posix_fadvise(moe_checkpoint_file(source->checkpoint, (int)where[i].file, &path),
+                      (off_t)where[i].offset, (off_t)where[i].bytes, POSIX_FADV_WILLNEED);
+}
+
+/* ... the codes that steps will compute with. */
 static void read_ahead(const struct in_place *p, const struct stored_segment *s)
 {
     for (uint32_t i = 0; i < s->class_->n_matrices; i++) {
         const struct moe_class_matrix *m = &s->class_->matrices[i];
         struct row_source source = part_of(p, s->stored, convert_part_of(m->role));
-        const struct moe_tensor *t = source.tensor;
-        const char *path;
-        if (m->segment != s->segment || !is_computed(&source))
-            continue;
-        uint64_t line = convert_source_line(&source, 0);
-        double begin = (double)line * (double)source.width / (double)t->n_items * (double)t->bytes;
-        posix_fadvise(moe_checkpoint_file(source.checkpoint, t->file, &path),
-                      (off_t)t->offset + (off_t)begin, (off_t)source.bytes, POSIX_FADV_WILLNEED);
+        if (m->segment == s->segment && is_computed(&source))
+            read_rows_ahead(&source);
     }
 }
 
@@ -594,6 +608,16 @@ static int read_extent(struct pack_in_place *in_place, const struct moe_extent *
                         : read_matrix(&source, t->layout, to, err);
 }
 
+static void read_dense_ahead(const struct pack_in_place *in_place, const struct moe_extent *extent)
+{
+    const struct in_place *p = (const struct in_place *)in_place;
+    const uint32_t i = tensor_at(p->pack, extent->offset);
+    struct row_source source;
+    if (i < p->pack->n_tensors && p->pack->tensors[i].extent.offset == extent->offset &&
+        convert_find_dense(p->from, p->dense[i].role, p->dense[i].layer, &source, NULL) == MOE_OK)
+        read_rows_ahead(&source);
+}
+
 /* ---- Opening ---- */
 
 static void close_in_place(struct pack_in_place *in_place)
@@ -698,6 +722,7 @@ static int open_in_place(struct moe_pack **out, const char *path, const char *ch
     if (!p)
         return MOE_ERR_MEMORY;
     p->base.read = read_extent;
+    p->base.read_ahead = read_dense_ahead;
     p->base.close = close_in_place;
     int status = convert_plan_in_place(&p->source, checkpoint, &fd, &file_bytes, err);
     moe_heap_trim(); /* vocabularies that were read leave much free memory */

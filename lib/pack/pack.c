@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/par.h"
 #include "fmt/json_scan.h"
 #include "pack/pack_internal.h"
 
@@ -362,12 +363,40 @@ static int decode_extent(const struct moe_pack *pack, const struct moe_extent *e
     return MOE_OK;
 }
 
+/* Many bytes of a file, which threads read side by side. */
+struct wide_read {
+    const struct moe_pack *pack;
+    uint8_t *to;
+    uint64_t n, offset;
+    int status;
+    struct moe_err err; /* of the first that failed */
+};
+
+enum { WIDE_PART = 1 << 20 };
+
+static void read_parts(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    struct wide_read *r = ctx;
+    const uint64_t at = (uint64_t)begin * WIDE_PART, wanted = (uint64_t)(end - begin) * WIDE_PART;
+    struct moe_err err;
+    (void)thread;
+    int status = moe_file_pread(r->pack->fd, r->pack->path, r->to + at,
+                                wanted < r->n - at ? wanted : r->n - at, r->offset + at, &err);
+    if (status != MOE_OK && __atomic_exchange_n(&r->status, status, __ATOMIC_ACQ_REL) == MOE_OK)
+        r->err = err;
+}
+
 /* Exactly n bytes of the file, or of its image. */
 static int pack_pread(const struct moe_pack *pack, void *to, uint64_t n, uint64_t offset,
                       struct moe_err *err)
 {
-    if (!pack->image)
-        return moe_file_pread(pack->fd, pack->path, to, n, offset, err);
+    if (!pack->image) {
+        struct wide_read r = {.pack = pack, .to = to, .n = n, .offset = offset};
+        moe_par_for((int64_t)((n + WIDE_PART - 1) / WIDE_PART), 1, read_parts, &r);
+        if (r.status != MOE_OK && err)
+            *err = r.err;
+        return r.status;
+    }
     if (offset > pack->file_bytes || n > pack->file_bytes - offset)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: ends at byte %" PRIu64 ", before what is read",
                         pack->path, pack->file_bytes);
@@ -396,6 +425,18 @@ int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, 
     if (compressed)
         free(stored);
     return status;
+}
+
+void moe_pack_read_ahead(const struct moe_pack *pack, const struct moe_extent *extent)
+{
+    enum { MOST = 64 << 20 }; /* what is read too early may be dropped before it is used */
+    const uint64_t n = extent->stored_bytes < MOST ? extent->stored_bytes : MOST;
+    if (pack->image)
+        return;
+    if (pack->in_place)
+        pack->in_place->read_ahead(pack->in_place, extent);
+    else
+        posix_fadvise(pack->fd, (off_t)extent->offset, (off_t)n, POSIX_FADV_WILLNEED);
 }
 
 static void stage(uint64_t *largest, const struct moe_extent *x)

@@ -235,6 +235,9 @@ int moe_pack_check_meant(const struct moe_pack *pack, struct moe_err *err);
 int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, void *to,
                   const char *what, struct moe_err *err);
 
+/* Has the system read an extent, of a large one the first part, into the page cache. */
+void moe_pack_read_ahead(const struct moe_pack *pack, const struct moe_extent *extent);
+
 /* Reads the whole file: every checksum, every zstd frame, and the zeros between extents. *bytes
  * (may be NULL) gets the number of bytes read. MOE_ERR_FORMAT names the tensor or "layer 3 expert
  * 17 variant 4 segment 1". MOE_ERR_USAGE: a checkpoint in place, which has no checksums. */
