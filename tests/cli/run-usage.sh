@@ -6,7 +6,7 @@ expect_exit 0 "--help exits with 0"
 expect_stdout_like 'Usage: moe-run *--temp X*Examples:*' "--help shows usage, options, examples"
 expect_stderr_lines 0 "--help is silent on stderr"
 check "--help fits 80 columns" sh -c "! grep -q '.\{81\}' '$out'"
-check "--help fits a screen" [ "$(wc -l <"$out")" -le 47 ]
+check "--help fits a screen" [ "$(wc -l <"$out")" -le 48 ]
 cp "$out" "$tmp/help"
 run "$bin/moe-run" -h
 check "-h is --help" cmp -s "$out" "$tmp/help"

@@ -19,7 +19,7 @@ for strategy in lru prefetch fate; do
         check "$strategy with $memory: the same answer" cmp -s "$out" "$tmp/resident"
     done
 done
-expect_stderr_like '*known    * activations by their tokens alone, * prefetches*' "--stats tells what was known"
+expect_stderr_like '*known    * activations from their tokens, before the router ran, * prefetches*' "--stats tells what was known"
 check "... and --stats-json" some known
 check "... of two layers in three" [ $((3 * $(figure known))) -eq $((2 * $(figure expert_activations))) ]
 moe --strategy lru --expert-memory 80K --stats-json "$json"
