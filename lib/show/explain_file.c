@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "fmt/gguf.h"
 #include "fmt/yaml.h"
 #include "show/compare.h"
 #include "show/draw.h"
@@ -103,7 +104,7 @@ int moe_explain_file(const char *path, bool json, struct moe_screen screen, stru
                         "%s: figures of a run are explained beside its plan: --explain PLAN "
                         "--compare FILE",
                         path);
-    if (is_no_pack(path))
+    if (is_no_pack(path) && !moe_gguf_is(path) && !moe_ends_with(path, ".safetensors"))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: neither a plan, statistics, a trace, a bit map, a device profile nor "
                         "a pack",
