@@ -158,6 +158,18 @@ static void find_order(struct chat_probe *p)
     json_decref(first);
 }
 
+/* A call, or an answer where none can be written, and what the tool said. */
+static json_t *with_result(const struct chat_probe *p)
+{
+    const struct chat_forms *f = &p->chat->forms;
+    json_t *messages = f->no_calls ? answered(p, NULL)
+                                   : answer_calling(p, f->arguments_as_text, probe_content(p, ""));
+    json_array_append_new(messages,
+                          json_pack("{s:s,s:s,s:s,s:o}", "role", "tool", "tool_call_id",
+                                    "abcdefgh1", "name", TOOL, "content", probe_content(p, USER2)));
+    return messages;
+}
+
 static void find_forms(struct chat_probe *p)
 {
     struct chat_forms *f = &p->chat->forms;
@@ -176,12 +188,7 @@ static void find_forms(struct chat_probe *p)
     const bool calls = probe_write(p, answer_calling(p, f->arguments_as_text, probe_content(p, "")),
                                    tools(), false, &out);
     f->no_calls = calls ? !strstr(text_of(&out), VALUE) : f->no_tools;
-    json_t *messages = f->no_calls ? answered(p, NULL)
-                                   : answer_calling(p, f->arguments_as_text, probe_content(p, ""));
-    json_array_append_new(messages,
-                          json_pack("{s:s,s:s,s:s,s:o}", "role", "tool", "tool_call_id",
-                                    "abcdefgh1", "name", TOOL, "content", probe_content(p, USER2)));
-    f->no_results = f->no_tools && !template_writes(p, messages, tools(), USER2);
+    f->no_results = f->no_tools && !template_writes(p, with_result(p), tools(), USER2);
     moe_buf_release(&out);
 }
 
