@@ -832,7 +832,7 @@ out:
 }
 
 /* What an expert loses counts by its output among its layer's; one that too few tokens saw counts
- * as little as the least of the others. */
+ * as little as the least of the others; where all are such, they count alike. */
 static void weigh_layer(struct convert_sharer (*experts)[2], uint32_t n)
 {
     double all = 0, least = INFINITY;
@@ -847,7 +847,7 @@ static void weigh_layer(struct convert_sharer (*experts)[2], uint32_t n)
     for (uint32_t e = 0; e < n; e++)
         for (int i = 0; i < 2; i++)
             if (!experts[e][i].known)
-                experts[e][i].weight = isfinite(least) ? least : 0;
+                experts[e][i].weight = isfinite(least) ? least : 1 / (double)n;
 }
 
 /* Bytes of the file that nothing shared out changes, at most: the header, sections, other tensors.
@@ -887,7 +887,7 @@ static int share_among(const struct converter *c, const struct repack *r,
         return moe_fail(err, MOE_ERR_USAGE, "%s: has no experts to share bits among",
                         moe_pack_path(r->pack));
     if ((double)takes > most && o->target_bytes)
-        return moe_fail(err, MOE_ERR_USAGE, "%s: takes %s at least, %s are asked for",
+        return moe_fail(err, MOE_ERR_USAGE, "%s: takes %s at least, more than the %s of --target",
                         moe_pack_path(r->pack), moe_format_bytes(takes + fixed, least),
                         moe_format_bytes(o->target_bytes, wanted));
     if ((double)takes > most)

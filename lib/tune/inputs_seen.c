@@ -110,7 +110,8 @@ struct moe_inputs_seen {
     uint32_t *chosen;        /* [n_predicted][top_k] */
     uint32_t *rows;          /* [n_predicted] those of one expert */
     struct slot slots[2];    /* of matrices into a feed-forward or attention, and out of them */
-    struct moe_convert_rare *rare;
+    struct moe_convert_rare *rare; /* [n_rare] */
+    bool *is_rare;                 /* [layer][expert] whether it is there */
     struct moe_activations activations;
 };
 
@@ -246,18 +247,21 @@ static uint32_t find_rows(struct moe_inputs_seen *seen, uint32_t expert)
     return n;
 }
 
-/* Factors are asked for matrix by matrix: an expert that is noted already was noted last. */
+/* Notes an expert once: factors are asked for matrix by matrix, and again where bits are shared out
+ * before experts are rounded. */
 static void note_rare(struct moe_inputs_seen *seen, uint32_t layer, uint32_t expert, uint32_t n)
 {
-    uint32_t *count = &seen->for_convert.n_rare;
-    const struct moe_convert_rare *last = *count ? &seen->rare[*count - 1] : NULL;
-    if (!last || last->layer != layer || last->expert != expert)
-        seen->rare[(*count)++] = (struct moe_convert_rare){layer, expert, n};
+    bool *noted = &seen->is_rare[(uint64_t)layer * seen->model->config.n_experts + expert];
+    if (!*noted)
+        seen->rare[seen->for_convert.n_rare++] = (struct moe_convert_rare){layer, expert, n};
+    *noted = true;
 }
 
 static void forget_rare(void *ctx)
 {
     struct moe_inputs_seen *seen = ctx;
+    const struct moe_config *c = &seen->model->config;
+    memset(seen->is_rare, 0, (uint64_t)c->n_layers * c->n_experts * sizeof *seen->is_rare);
     seen->for_convert.n_rare = 0;
 }
 
@@ -352,7 +356,8 @@ static int open_buffers(struct moe_inputs_seen *seen, struct moe_err *err)
     there = there && (seen->chosen = moe_alloc(n * c->top_k, sizeof *seen->chosen, err)) &&
             (seen->rows = moe_alloc(n, sizeof *seen->rows, err)) &&
             (seen->table = moe_alloc(n_experts, 1, err)) &&
-            (seen->rare = moe_alloc(n_experts, sizeof *seen->rare, err));
+            (seen->rare = moe_alloc(n_experts, sizeof *seen->rare, err)) &&
+            (seen->is_rare = moe_alloc(n_experts, sizeof *seen->is_rare, err));
     seen->best = (struct moe_rule_table){seen->table, c->n_experts, c->top_k};
     return there ? activations_open(&seen->activations, c, err) : MOE_ERR_MEMORY;
 }
@@ -468,6 +473,7 @@ void moe_inputs_seen_close(struct moe_inputs_seen *seen)
     free(seen->rows);
     free(seen->table);
     free(seen->rare);
+    free(seen->is_rare);
     activations_close(&seen->activations);
     free(seen);
 }

@@ -85,9 +85,12 @@ run "$bin/moe-quantize" -q -t 2 -o "$tmp/x.moe" --method best --target 1M $few "
 expect_exit 0 "--target"
 check "... is met from below" [ "$(wc -c <"$tmp/x.moe")" -le 1048576 ]
 rm -f "$tmp/x.moe"
+echo 'Once upon a time' >"$tmp/line" # all experts are seen too rarely, and are looked at twice
+run "$bin/moe-quantize" -t 2 -o "$tmp/x.moe" --method best --target 1G --text "$tmp/line" "$small"
+expect_stderr_like '*; 14 experts were seen in fewer than 32 *' "--target by a text of a line notes each expert once"
 # shellcheck disable=SC2086
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --target 10K $few "$small"
-error_line 2 'moe-quantize: *: takes * at least, 10.00 KiB are asked for' "--target that is too small"
+error_line 2 'moe-quantize: *: takes * at least, more than the 10.00 KiB of --target' "--target that is too small"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method hqq --target 1M --text $calib "$small"
 error_line 2 'moe-quantize: --target goes with --method best*' "--target with another method"
 
