@@ -407,8 +407,6 @@ static int convert(const char *source)
     if (status == MOE_OK)
         offline_note_left_out(&left_out, "at most 32768 are taken, evenly from all windows, and "
                                          "--max-windows of each document");
-    if (status == MOE_ERR_INTERRUPTED && (o.convert.keeps || o.convert.n_shards))
-        cli_note("stopped; what is done is kept, the same command goes on from there");
     status = status != MOE_OK         ? cli_error(&err)
              : o.convert.n_shards > 0 ? say_shard(&report, moe_seconds() - began)
                                       : say_result(o.out, &report, &note, moe_seconds() - began);

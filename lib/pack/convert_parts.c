@@ -178,9 +178,12 @@ int convert_check_output(const struct converter *c, struct moe_err *err)
 
 int convert_check_stop(const struct converter *c, struct moe_err *err)
 {
-    if (moe_progress_stopped(c->options->progress))
-        return moe_fail(err, MOE_ERR_INTERRUPTED, "%s: stopped; nothing was written", c->out_path);
-    return MOE_OK;
+    const bool kept = c->options->keeps || c->options->n_shards > 0;
+    if (!moe_progress_stopped(c->options->progress))
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_INTERRUPTED, "%s: stopped; %s", c->out_path,
+                    kept ? "finished experts are kept, the same command goes on from them"
+                         : "nothing was written");
 }
 
 int convert_commit(struct converter *c, struct moe_err *err)

@@ -112,6 +112,20 @@ static void compare_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* Whether the gaps of a row are finite, none is below 0, and the likeliest token's is 0. */
+static bool is_prediction(const struct predictions *p, const uint8_t *row)
+{
+    enum { F16_LARGEST = 0x7bff };
+    const uint32_t top = moe_get_u32(row + 8);
+    const uint8_t *gaps = row + ROW_HEAD_BYTES;
+    if (top >= p->vocab || moe_get_u16(gaps + 2 * (uint64_t)top) != 0)
+        return false;
+    for (uint32_t i = 0; i < p->vocab; i++)
+        if (moe_get_u16(gaps + 2 * (uint64_t)i) > F16_LARGEST)
+            return false;
+    return true;
+}
+
 /* Reads the rows that the file has for these targets. */
 static int read_predicted(struct predictions *p, uint32_t n, struct moe_err *err)
 {
@@ -119,12 +133,16 @@ static int read_predicted(struct predictions *p, uint32_t n, struct moe_err *err
         return moe_fail(err, MOE_ERR_USAGE, "%s: has predictions of fewer tokens than these texts",
                         p->path);
     MOE_TRY(moe_file_pread(p->fd, p->path, p->rows, n * p->row_bytes, p->at, err));
-    for (uint32_t r = 0; r < n; r++)
-        if (moe_get_u32(p->rows + r * p->row_bytes) != p->targets[r] ||
-            moe_get_u32(p->rows + r * p->row_bytes + 4) != p->place + r)
+    for (uint32_t r = 0; r < n; r++) {
+        const uint8_t *row = p->rows + r * p->row_bytes;
+        if (moe_get_u32(row) != p->targets[r] || moe_get_u32(row + 4) != p->place + r)
             return moe_fail(err, MOE_ERR_USAGE,
                             "%s: has predictions of other texts, or of other windows of them",
                             p->path);
+        if (!is_prediction(p, row))
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: is damaged: make it again with --logits",
+                            p->path);
+    }
     return MOE_OK;
 }
 

@@ -42,6 +42,9 @@ for against in short text none; do
         none) error_line 1 "moe-run: */none: *" "no such file" ;;
     esac
 done
+{ head -c 42 "$tmp/logits"; printf '\377\377'; tail -c +45 "$tmp/logits"; } >"$tmp/damaged"
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --against "$tmp/damaged"
+error_line 3 "moe-run: */damaged: is damaged: make it again with --logits" "a prediction that is none"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --max-doc-tokens 9 --against "$tmp/logits"
 error_line 2 "moe-run: */logits: has predictions of other texts, or of other windows of them" "other windows"
 run "$bin/moe-run" "$full" --perplexity "$tmp/text" --against "$tmp/logits" --logits "$tmp/x"
