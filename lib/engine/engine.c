@@ -140,6 +140,8 @@ int moe_engine_open_session(struct moe_engine *e, const struct moe_session_optio
 
 void moe_engine_close_session(struct moe_engine *e)
 {
+    if (e->session && e->experts && e->experts->scheduler)
+        moe_scheduler_leave_counts(e->experts->scheduler);
     moe_session_close(e->session);
     e->session = NULL;
     if (e->apart && e->experts) /* its memory is another's now */

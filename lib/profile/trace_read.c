@@ -576,17 +576,17 @@ static bool is_wanted(const struct moe_trace *t, uint64_t sequence)
            (sequence >= t->wanted_first && (sequence - t->wanted_first) % t->wanted_every == 0);
 }
 
-/* The next frame of tokens, from memory where it is kept: as much of it as is wanted. */
-static int next_frame(struct moe_trace *t, struct moe_cursor *raw, uint64_t *stored,
-                      struct moe_err *err)
+/* The next frame of tokens, from memory where it is kept: as much of it as is wanted. *raw may lie
+ * in *f. */
+static int next_frame(struct moe_trace *t, struct trace_frame *f, struct moe_cursor *raw,
+                      uint64_t *stored, struct moe_err *err)
 {
     const struct trace_layout *l = &t->layout;
-    struct trace_frame f = {0};
     if (t->kept)
-        f = kept_frame(t->kept, t->frame);
-    *stored = f.stored;
-    if (f.stored && (f.raw || !is_wanted(t, moe_get_u32(f.head)))) {
-        *raw = moe_cursor_over(f.raw ? f.raw : f.head, f.raw_bytes);
+        *f = kept_frame(t->kept, t->frame);
+    *stored = f->stored;
+    if (f->stored && (f->raw || !is_wanted(t, moe_get_u32(f->head)))) {
+        *raw = moe_cursor_over(f->raw ? f->raw : f->head, f->raw_bytes);
         return MOE_OK;
     }
     MOE_TRY(trace_read_frame(t, TRACE_TOKENS_HEAD_BYTES + l->frame_tokens * l->token_bytes, stored,
@@ -600,9 +600,10 @@ static int next_frame(struct moe_trace *t, struct moe_cursor *raw, uint64_t *sto
 int trace_read_tokens(struct moe_trace *t, struct moe_err *err)
 {
     const struct trace_layout *f = &t->layout;
+    struct trace_frame kept = {0};
     uint64_t stored, layers = t->shape.n_layers;
     struct moe_cursor c;
-    MOE_TRY(next_frame(t, &c, &stored, err));
+    MOE_TRY(next_frame(t, &kept, &c, &stored, err));
     const uint64_t raw_bytes = c.size;
     uint64_t sequence = moe_cursor_u32(&c);
     uint32_t first = moe_cursor_u32(&c), n = moe_cursor_u32(&c), n_prompt = moe_cursor_u32(&c);

@@ -1045,6 +1045,12 @@ void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefil
         lend(s);
 }
 
+void moe_scheduler_leave_counts(struct moe_scheduler *s)
+{
+    account(s);
+    s->counts = &s->before;
+}
+
 void moe_scheduler_set_blocks(struct moe_scheduler *s, uint32_t n, bool now)
 {
     s->loan_blocks = n < s->loan.n_blocks ? n : s->loan.n_blocks;

@@ -140,6 +140,9 @@ void moe_scheduler_end_sequence(struct moe_scheduler *s, uint32_t n);
  * before is over, and what it borrowed is given back, but for what this one borrows too. */
 void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefill,
                                 struct moe_counts *counts);
+/* Before the counts of the last tokens go away: what happens until the next ones is theirs no more.
+ */
+void moe_scheduler_leave_counts(struct moe_scheduler *s);
 /* Between passes: n blocks of the KV cache (of more than there are: all) take memory, for which
  * slots are lent as the loan says, from the next pass on, or now. */
 void moe_scheduler_set_blocks(struct moe_scheduler *s, uint32_t n, bool now);
