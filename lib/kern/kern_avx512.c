@@ -807,7 +807,7 @@ VBMI MOE_TEMPLATE void read_block(int kind, const uint8_t *numbers, const uint8_
 }
 
 /* Numbers of quad s of a block, plus their offset; of IQ1 4 c and, in IQ1_M, 1 where nothing is
- * subtracted in the group, of which a number is the double less 9, 7 or 9 in IQ1_S. */
+ * subtracted in the group. A number is twice that less 9, or less 7 in IQ1_S's other groups. */
 VBMI MOE_TEMPLATE __m512i grid_quad(int kind, const struct grid_block *block, int s)
 {
     const int columns = moe_kind_is_iq3(kind) ? 4 : 8, group = s * 4 / columns;

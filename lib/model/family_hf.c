@@ -18,7 +18,7 @@ enum { MAX_CONFIG_BYTES = 16 << 20 };
 
 /* ---- Types ---- */
 
-/* What families take from config.json by hand, and of which type it may be. Numbers, switches and
+/* Members of config.json that families read by hand, with the types allowed. Numbers, switches and
  * texts that are read one by one are checked there (fmt/json.h). */
 static const struct {
     const char *key;

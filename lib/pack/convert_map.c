@@ -1,5 +1,5 @@
 /* The map of a conversion: the bits that each expert gets, and checks that it is for this model;
- * and maps for several tolerances, which leave the choice to whoever opens the pack. */
+ * and maps for several tolerances: the program that opens the pack chooses one. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -52,8 +52,8 @@ extern const struct moe_record_format moe_machines_format;
 int moe_machines_read(struct moe_machines **out, const char *path, struct moe_err *err);
 int moe_machines_write(const struct moe_machines *m, struct moe_buf *out, struct moe_err *err);
 
-/* Sets latency and rate of a link from its messages, of which there is one at least: the least time
- * of a small one, and what the largest takes beside that. */
+/* Sets latency and rate of a link from its messages (at least one): the least time of a small one,
+ * and what the largest takes beside that. */
 void moe_machine_link_fit(struct moe_machine_link *link);
 
 #endif
