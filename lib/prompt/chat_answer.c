@@ -52,7 +52,7 @@ struct moe_answer_reader {
     struct moe_buf pending; /* not handed on yet */
     uint64_t n_before;      /* bytes of it that were there before the last came */
     uint64_t passed;        /* bytes of the answer before it */
-    uint64_t object_at;     /* place in the answer of the object that was last looked for an end */
+    uint64_t looked_at;     /* place in the answer of what was last looked for an end */
     uint64_t done;          /* bytes of it that are */
     const struct call_form *form;
     struct moe_buf call;      /* all that the answer has of the call */
@@ -147,6 +147,18 @@ static const char *rest(const struct moe_answer_reader *r, uint64_t *n)
 {
     *n = r->pending.size - r->done;
     return r->pending.data ? (const char *)r->pending.data + r->done : "";
+}
+
+/* Whether the end of what begins at text is to be looked for: not where it was before, and none of
+ * the bytes with which it ends has come since. */
+static bool may_end(struct moe_answer_reader *r, const char *ends, const char *text, uint64_t n)
+{
+    const char *fresh = (const char *)r->pending.data + r->n_before;
+    const uint64_t place = r->passed + (uint64_t)(text - (const char *)r->pending.data);
+    bool may = place != r->looked_at || fresh <= text;
+    for (r->looked_at = place; *ends && !may; ends++)
+        may = memchr(fresh, *ends, (size_t)(text + n - fresh));
+    return may;
 }
 
 /* ---- Handing on ---- */
@@ -436,11 +448,6 @@ static enum match read_value(struct value_reader *v, uint32_t depth)
 
 /* ---- Where a call begins ---- */
 
-static bool has_closing(const char *from, const char *to)
-{
-    return memchr(from, '}', (size_t)(to - from)) || memchr(from, ']', (size_t)(to - from));
-}
-
 /* Reads a call's object from text as far as its name; *used: the bytes before the arguments' value.
  * Where the arguments come first it must be whole: then *used ends with it, and the arguments are
  * in scratch. */
@@ -483,12 +490,8 @@ static enum match object_begins(struct moe_answer_reader *r, const struct call_f
             return MORE;
         }
     }
-    /* Looked at before, an object ends only with a bracket that has come since. */
-    const char *fresh = (const char *)r->pending.data + r->n_before;
-    uint64_t place = r->passed + (uint64_t)(text + at - (const char *)r->pending.data);
-    if (place == r->object_at && fresh > text && !has_closing(fresh, text + n))
+    if (!may_end(r, "}]", text + at, n - at))
         return n < MAX_OBJECT ? MORE : NO;
-    r->object_at = place;
     for (uint64_t i = at; i < n; i++)
         if (chat_json_walk(&walk, text[i])) {
             *used = i + 1;
@@ -597,8 +600,8 @@ static int take_object(struct moe_answer_reader *r, const struct beginning *b, c
     uint64_t from = b->used;
     const char *open = memchr(text, '{', b->used);
     from = open ? (uint64_t)(open - text) : 0;
-    int status =
-        moe_json_parse(&object, "call", text + from, b->used - from, ARGUMENTS_MEMORY, &err);
+    int status = moe_json_parse_repeated(&object, "call", text + from, b->used - from,
+                                         ARGUMENTS_MEMORY, &err);
     const json_t *name = json_object_get(object, b->form->name_key);
     const json_t *arguments = json_object_get(object, b->form->arguments_key);
     const bool is_object = json_is_object(arguments) && !moe_json_digits(arguments);
@@ -1030,12 +1033,12 @@ static enum match read_elements(struct element_reader *e, const char *within, co
     bool list = false;
     for (uint32_t i = 0; found == YES; i++) {
         char key[MAX_NAME];
-        uint64_t end, used = 0;
+        uint64_t used = 0;
         while (e->at < e->n && moe_is_blank(e->text[e->at]))
             e->at++;
         const enum match closes =
-            i ? value_ends(piece, within, e->text + e->at, e->n - e->at, false, &end, &used) : NO;
-        if (closes != NO && end == 0) {
+            i ? begins_with_key(piece, within, e->text + e->at, e->n - e->at, &used) : NO;
+        if (closes != NO) {
             e->at += used;
             if (closes == YES)
                 moe_buf_u8(out, list ? ']' : '}');
@@ -1069,12 +1072,13 @@ static enum match read_element(struct element_reader *e, const char *key, const 
     const char *text = e->text + e->at;
     const uint64_t n = e->n - e->at;
     struct moe_buf *out = &e->r->scratch;
-    uint64_t used = 0, end, more;
+    uint64_t used = 0, end;
     bool is_json = false;
-    enum match found = value_ends(f->other.value_ends, key, text, n, true, &end, &used);
-    if (parts && depth < MAX_VALUE_DEPTH && !(found != NO && end == 0) &&
-        element_opens(f, text, n, &more) != NO)
+    if (parts && depth < MAX_VALUE_DEPTH &&
+        begins_with_key(f->other.value_ends, key, text, n, &used) == NO &&
+        element_opens(f, text, n, &used) != NO)
         return read_elements(e, key, schema, taken, depth);
+    enum match found = value_ends(f->other.value_ends, key, text, n, true, &end, &used);
     if (found == NO && e->r->final) /* an open quote is no text */
         found = value_ends(f->other.value_ends, key, text, n, false, &end, &used);
     if (found != YES)
@@ -1092,6 +1096,27 @@ static enum match read_element(struct element_reader *e, const char *key, const 
     return e->status == MOE_OK ? YES : NO;
 }
 
+/* The bytes of which one ends the value that is read whole and begins at text; none: any may. */
+static void last_bytes(const struct moe_answer_reader *r, const char *text, uint64_t n,
+                       char ends[6])
+{
+    const struct call_form *f = r->form;
+    const char *const mark = f->quote ? f->quote : f->other.value_ends;
+    size_t i = strlen(mark);
+    while (i && moe_is_blank(mark[i - 1]))
+        i--;
+    const char last = i ? mark[i - 1] : 0;
+    while (n && moe_is_blank(*text))
+        text++, n--;
+    if (f->quote && n && strchr("\"'[{", *text))
+        snprintf(ends, 6, "%c\"'}]", last);
+    else
+        snprintf(ends, 6, "%c",
+                 f->quote           ? 0
+                 : last == CALL_KEY ? r->key[strlen(r->key) - 1]
+                                    : last);
+}
+
 /* A value that is read whole: JSON, or else a text. */
 static int read_later_value(struct moe_answer_reader *r)
 {
@@ -1099,6 +1124,10 @@ static int read_later_value(struct moe_answer_reader *r)
     uint64_t n, end, used = 0;
     const char *text = rest(r, &n);
     enum match found;
+    char ends[6];
+    last_bytes(r, text, n, ends);
+    if (!r->final && *ends && !is_hole(*ends) && !may_end(r, ends, text, n))
+        return MOE_OK;
     moe_buf_clear(&r->scratch);
     if (f->quote) {
         struct value_reader v = {.text = text, .n = n, .quote = f->quote, .out = &r->scratch};
@@ -1259,7 +1288,7 @@ int moe_answer_reader_new(struct moe_answer_reader **out, const struct moe_chat 
     r->on_part = on_part;
     r->ctx = ctx;
     r->state = opened ? THOUGHT : BEGIN;
-    r->object_at = UINT64_MAX;
+    r->looked_at = UINT64_MAX;
     r->split = opened;
     r->first_bytes = true;
     return MOE_OK;
@@ -1288,6 +1317,8 @@ int moe_answer_reader_add(struct moe_answer_reader *r, const char *bytes, uint64
 
 int moe_answer_reader_end(struct moe_answer_reader *r, struct moe_err *err)
 {
+    r->looked_at = UINT64_MAX;
+    MOE_TRY(read_on(r, err)); /* what goes on behind a value that is none */
     r->final = true;
     return read_on(r, err);
 }

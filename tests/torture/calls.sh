@@ -2,7 +2,7 @@
 # parameters, whose arguments parse and validate. A row for tests/data/calls.jinja and for each template in CHAT_TEMPLATES
 # (a directory of published ones: llama.cpp's models/templates): right; cut off within max_tokens, most of them in
 # thoughts before the call; refused (templates that write no calls refuse all); wrong. Wants Python with jsonschema
-# (PYTHON; python3): pip install 'jsonschema[format]'. Ten seconds of a processor a template.
+# (PYTHON; python3): pip install 'jsonschema[format]'. Half a minute of a processor a template.
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
 n=${SCHEMAS:-200}
@@ -12,18 +12,26 @@ if ! "$python" -c 'import jsonschema' 2>/dev/null; then
     echo "1..1"
     exit 0
 fi
-# Random schemas and the words of published templates need more than the model's own context.
-mkdir "$tmp/long"
+# Random schemas and the words of published templates need more than the model's own context, and little of what it has
+# learnt: it has one layer left. The second has the marks that LFM2.5-Instruct's template leaves to its tokenizer.
+mkdir "$tmp/long" "$tmp/marked"
 cp "$checkpoint"/* "$tmp/long"
-sed 's/"max_position_embeddings": *[0-9]*/"max_position_embeddings": 8192/' "$checkpoint/config.json" >"$tmp/long/config.json"
-run "$bin/moe-quantize" -q -o "$tmp/long.moe" "$tmp/long"
-expect_exit 0 "a pack with a longer context is made"
+run "$python" tests/fixtures/make_schemas.py shallow "$checkpoint" "$tmp/long"
+expect_exit 0 "one layer of the model is kept"
+cp "$tmp/long"/* "$tmp/marked"
+sed -i 's/<|endoftext|>/<|tool_call_start|>/g; s/<|im_start|>/<|tool_call_end|>/g' "$tmp/marked"/tokenizer*.json
+for pack in long marked; do
+    run "$bin/moe-quantize" -q -o "$tmp/$pack.moe" "$tmp/$pack"
+    expect_exit 0 "a pack with a longer context is made: $pack"
+done
 "$python" tests/fixtures/make_schemas.py calls "$n" "${SEED:-47}" >"$tmp/requests"
 printf '| %-50s | %6s | %7s | %7s | %6s |\n' template right 'cut off' refused wrong
 for template in tests/data/calls.jinja ${CHAT_TEMPLATES:+"$CHAT_TEMPLATES"/*.jinja}; do
     name=$(basename "$template" .jinja)
+    pack=long
+    case $name in LFM2.5-Instruct*) pack=marked ;; esac
     rm -f "$tmp/results"
-    run "$bin/moe-run" "$tmp/long.moe" -c 8192 --template-file "$template" --requests "$tmp/requests" -o "$tmp/results"
+    run "$bin/moe-run" -t 1 "$tmp/$pack.moe" -c 8192 --template-file "$template" --requests "$tmp/requests" -o "$tmp/results"
     if [ ! -s "$tmp/results" ]; then
         result 1 "$name: the requests are answered"
         continue

@@ -464,6 +464,11 @@ static const struct {
      */
     {LIST, "[{\"name\": \"find_file\", \"arguments\": {}, \"id\": \"123456789\"}]",
      "find_file({})"},
+    /* An object that is read whole, since its name comes late; of a key twice the last counts. */
+    {LIST,
+     "[TOOL_CALLS] [{\"id\": \"123456789\", \"name\": \"find_file\", \"arguments\": "
+     "{\"path\": \"a\", \"path\": \"b\"}}]",
+     "find_file({\"path\": \"b\"})"},
     {LIST, "[{\"name\": \"other\"}, 1]", "C:[{\"name\": \"other\"}, 1]"},
     {LIST, "See [{\"name\": \"find_file\", \"arguments\": {}}]",
      "C:See [{\"name\": \"find_file\", \"arguments\": {}}]"},
