@@ -304,6 +304,7 @@ static bool take_name(const char **names, char name[64])
 static int say_needed(const struct cli_option *o, const char *names)
 {
     char list[256] = "", name[64], last[64] = "";
+    const bool by_name = names != NULL;
     size_t n = 0;
     for (int i = 0; names ? take_name(&names, name) : i < n_options; i++) {
         if (!names && !(table[i]->name && table[i]->mode & modes_of(o)))
@@ -312,7 +313,8 @@ static int say_needed(const struct cli_option *o, const char *names)
             n += (size_t)snprintf(list + n, sizeof list - n, "%s--%s", n ? ", " : "", last);
         snprintf(last, sizeof last, "%s", names ? name : table[i]->name);
     }
-    return cli_misuse("option --%s goes with %s%s--%s", o->name, list, n ? " or " : "", last);
+    return cli_misuse("option --%s %s %s%s--%s", o->name, by_name ? "needs" : "goes with", list,
+                      n ? " or " : "", last);
 }
 
 static int check_names(const struct cli_option *o)

@@ -44,9 +44,10 @@ static bool parse_experts(const char *text, void *to, struct moe_err *why)
         snprintf(word, sizeof word, "%.*s", (int)n, p);
         if (n >= sizeof word || convert->n_experts == room ||
             !moe_parse_variant(word, &convert->experts[convert->n_experts])) {
-            moe_fail(why, MOE_ERR_USAGE,
-                     "is not a list of up to %d of 32, 16, 8, 5, 4, 3, 2, 1, 4d8 (down at 8), map",
-                     room);
+            moe_fail(
+                why, MOE_ERR_USAGE,
+                "is not a list of up to %d of 32, 16, 8, 6, 5, 4, 3, 2, 1, 4d8 (down at 8), map",
+                room);
             return false;
         }
         convert->n_experts++;
@@ -74,7 +75,7 @@ static bool parse_dense(const char *text, void *to, struct moe_err *why)
 {
     struct moe_bits bits;
     if (!moe_parse_bits(text, &bits) || bits.gate_up != bits.down) {
-        moe_fail(why, MOE_ERR_USAGE, "is not one of 32, 16, 8, 5, 4, 3, 2, 1");
+        moe_fail(why, MOE_ERR_USAGE, "is not one of 32, 16, 8, 6, 5, 4, 3, 2, 1");
         return false;
     }
     *(int *)to = bits.down;
@@ -106,8 +107,9 @@ static const struct cli_option options[] = {
      .help = "bits of each expert, by moe-calibrate; several: kept\n"
              "for moe-run --tolerance",
      .modes = CLI_USUAL},
-    {CLI_OPT_CUSTOM(0, "method", "NAME", &o.convert.method, cli_parse_method), .shown = "hqq",
-     .word = cli_method_word, .help = "best, hqq, linear, rtn; gptq, with --text", .modes = MAKES},
+    {CLI_OPT_CUSTOM(0, "method", "NAME", &o.convert.method, cli_parse_method), .shown = "blocks",
+     .word = cli_method_word, .help = "or best, hqq, linear, rtn; gptq, with --text",
+     .modes = MAKES},
     {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "texts for best and gptq; may be repeated",
      .modes = CLI_USUAL},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 20), .shown = "256",
@@ -147,7 +149,7 @@ static const struct cli_program program = {
     .name = "moe-quantize",
     .summary = "Makes an expert pack from a checkpoint (Hugging Face directory or GGUF file) or\n"
                "from another pack.\n"
-               "BITS: 32, 16 (as stored), 8, 4, 3, 2, of --method best 5, 1; 4d8 is 4 with down\n"
+               "BITS: 32, 16 (as stored), 8, 6, 5, 4, 3, 2 (best: 1, too); 4d8 is 4 with down\n"
                "projections at 8.\n"
                "A quantized checkpoint keeps its own bits, matrix by matrix, without BITS.",
     .usage = (const char *const[]){"[-o PACK] [--experts BITS,...] [OPTION]... CHECKPOINT|PACK",
@@ -441,7 +443,7 @@ static int check_synthesize(int n_args)
 {
     if (!o.synthesize)
         return -1;
-    if (o.convert.method->compensates)
+    if (o.convert.method->compensates || o.convert.method->blocks)
         return cli_misuse("option --synthesize: --method %s needs weights that mean something",
                           o.convert.method->name);
     return n_args ? cli_misuse("option --synthesize takes a description, and no checkpoint or pack")
@@ -452,10 +454,13 @@ int main(int argc, char **argv)
 {
     char **args;
     int n_args;
-    o.convert.method = moe_quant_method_find("hqq");
+    o.convert.method = moe_quant_method_find("blocks");
     int status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
+    /* Drawn weights are in groups; so is what a size of groups is asked for. */
+    if (!cli_given("method") && (o.synthesize || cli_given("group")))
+        o.convert.method = moe_quant_method_find("hqq");
     status = check_synthesize(n_args);
     if (status >= 0)
         return status;

@@ -222,7 +222,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_SHARE(0, "prompt-share", "P", &opt.prompt_share, 0, 1), .shown = "100%",
      .modes = PERPLEXITY},
     {CLI_OPT_STREAM(0, "token-log", "FILE", &opt.token_log), .modes = PERPLEXITY},
-    {CLI_OPT_STREAM(0, "logits", "FILE", &opt.logits), .modes = PERPLEXITY,
+    {CLI_OPT_OUTPUT(0, "logits", "FILE", &opt.logits), .modes = PERPLEXITY,
      .excludes = "against judge"},
     {CLI_OPT_TEXT(0, "against", "FILE", &opt.against), .modes = PERPLEXITY, .excludes = "judge"},
     {CLI_OPT_U32(0, "bench-runs", "N", &opt.bench_runs, 1, MOE_BENCH_MAX_RUNS), .shown = "5",

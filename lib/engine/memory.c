@@ -756,10 +756,12 @@ static int refuse_budget(const struct moe_memory_inputs *in, const struct moe_pl
     char have[32], need[32];
     return moe_fail(err, MOE_ERR_LIMIT,
                     "%s: a budget of %s%s is too small: the smallest that works is %s (--%s "
-                    "%" PRIu64 "M; a shorter context -c needs less)",
+                    "%" PRIu64 "M; a shorter context -c needs less%s)",
                     moe_pack_path(in->model->pack), moe_format_bytes(m->total, have),
                     on_gpu ? " on the GPU" : "", moe_format_bytes(m->floor, need),
-                    on_gpu ? "gpu-memory" : "memory", (m->floor + (1 << 20) - 1) >> 20);
+                    on_gpu ? "gpu-memory" : "memory", (m->floor + (1 << 20) - 1) >> 20,
+                    in->model->config.n_experts ? ""
+                                                : "; a dense model stays in memory as a whole");
 }
 
 /* Where no strategy is named, makes it resident if the budget has room for all experts and for a

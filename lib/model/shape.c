@@ -8,7 +8,7 @@
 #include "model/tensor_roles.h"
 #include "quant/quantize.h"
 
-/* The layout with groups that moe-quantize uses by default. */
+/* The layout of moe-quantize --method hqq; 8 and 4 bits take as much by default. */
 static struct moe_layout layout_of(int bits, uint32_t group)
 {
     return moe_quant_layout(moe_quant_method_find("hqq"), bits, group, MOE_LAYOUT_BF16);

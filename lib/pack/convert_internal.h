@@ -115,8 +115,9 @@ int convert_choose_float16(struct converter *c, struct row_source *source, bool 
 /* Whether the source's codes are carried over into that layout. */
 bool convert_carries(const struct row_source *source, struct moe_layout layout);
 
-/* Returns the layout that the options give `bits`. */
-struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t float16_kind);
+/* Returns the layout that the options give `bits` of a matrix with so wide rows. */
+struct moe_layout convert_layout(const struct converter *c, int bits, uint32_t cols,
+                                 uint16_t float16_kind);
 
 /* The same for a source: where a layout can carry its codes over, that one. */
 struct moe_layout convert_source_layout(const struct converter *c, const struct row_source *source,

@@ -295,7 +295,7 @@ static int dense_source(struct converter *c, const char *name, const struct moe_
                         struct row_source *source, struct moe_layout *layout, struct moe_err *err)
 {
     MOE_TRY(stored_source(c, name, mat, bits, source, err));
-    *layout = convert_layout(c, bits, source->float16_kind);
+    *layout = convert_layout(c, bits, mat->cols, source->float16_kind);
     return MOE_OK;
 }
 
@@ -715,7 +715,7 @@ static int encode_expert(struct converter *c, const struct repack *r,
             MOE_STEP(refuse_more_bits(c, name, has, bits, err));
         MOE_STEP(stored_source(c, name, &mats[i], bits, &sources[i], err));
         sources[i].part = moe_expert_part_spec(convert_part_of(m->role))->pack_name;
-        new_class.matrices[i].layout = convert_layout(c, bits, sources[i].float16_kind);
+        new_class.matrices[i].layout = convert_layout(c, bits, m->cols, sources[i].float16_kind);
     }
     convert_place_matrices(&new_class);
     MOE_STEP(convert_alloc_segments(&new_class, &new_block, new_segments, err));
@@ -754,7 +754,7 @@ static void count_expert(struct converter *c, const struct repack *r, uint32_t l
  * of all experts, and matrices of the dense part.
  */
 
-/* Adds a matrix of the pack to a sharer. */
+/* Adds a matrix of the pack to a sharer; without data only its size. */
 static int see_stored(const struct moe_mat *mat, const struct moe_matrix_name *name,
                       const struct moe_convert_options *options, struct convert_sharer *to,
                       struct moe_err *err)
@@ -762,7 +762,7 @@ static int see_stored(const struct moe_mat *mat, const struct moe_matrix_name *n
     const double *factor = NULL;
     double *seen = moe_alloc(mat->cols, sizeof(double) + sizeof(float), err);
     int status = seen ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK && options->inputs)
+    if (status == MOE_OK && options->inputs && mat->data)
         status = options->inputs->factor(options->inputs->ctx, name, &factor, err);
     if (status == MOE_OK)
         convert_see_matrix(mat, factor, (float *)(seen + mat->cols), seen, options, to);
@@ -771,19 +771,21 @@ static int see_stored(const struct moe_mat *mat, const struct moe_matrix_name *n
 }
 
 static int see_expert(const struct repack *r, const struct moe_convert_options *options,
-                      uint32_t layer, uint32_t expert, struct convert_sharer two[2],
-                      struct moe_err *err)
+                      bool sizes_only, uint32_t layer, uint32_t expert,
+                      struct convert_sharer two[2], struct moe_err *err)
 {
     const struct moe_expert_extent *e = best_stored(r->pack, layer, expert).extent;
     uint8_t *block = NULL, *segments[MOE_PACK_MAX_SEGMENTS];
-    int status;
+    int status = MOE_OK;
     if (!e)
         return MOE_OK;
     const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, e->class_index);
-    MOE_STEP(read_expert(r, e, layer, expert, &block, segments, err));
+    if (!sizes_only)
+        MOE_STEP(read_expert(r, e, layer, expert, &block, segments, err));
     for (uint32_t i = 0; i < class_->n_matrices; i++) {
         const struct moe_class_matrix *m = &class_->matrices[i];
-        const struct moe_mat mat = {segments[m->segment] + m->offset, m->layout, m->rows, m->cols};
+        const struct moe_mat mat = {sizes_only ? NULL : segments[m->segment] + m->offset, m->layout,
+                                    m->rows, m->cols};
         const struct moe_matrix_name name = {layer, true, convert_part_of(m->role), expert};
         if (!moe_expert_part_is_bias(name.role))
             MOE_STEP(
@@ -809,17 +811,18 @@ static bool has_head(const struct moe_pack *pack)
 /* A dense matrix counts as a layer's experts do together; the head as all that adds to what it
  * sees.
  */
-static int see_tensor(const struct converter *c, const struct repack *r, uint32_t i,
-                      struct convert_sharer *to, struct moe_err *err)
+static int see_tensor(const struct converter *c, const struct repack *r, bool sizes_only,
+                      uint32_t i, struct convert_sharer *to, struct moe_err *err)
 {
     const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, i);
-    const struct moe_mat mat = {moe_alloc(t->extent.raw_bytes, 1, err), t->layout, t->rows,
-                                t->cols};
+    const struct moe_mat mat = {sizes_only ? NULL : moe_alloc(t->extent.raw_bytes, 1, err),
+                                t->layout, t->rows, t->cols};
     struct moe_matrix_name name;
-    int status = mat.data ? MOE_OK : MOE_ERR_MEMORY;
+    int status = mat.data || sizes_only ? MOE_OK : MOE_ERR_MEMORY;
     follows_dense_bits(t, &name);
     MOE_STEP(status);
-    MOE_STEP(moe_pack_read(r->pack, &t->extent, (uint8_t *)mat.data, t->name, err));
+    if (!sizes_only)
+        MOE_STEP(moe_pack_read(r->pack, &t->extent, (uint8_t *)mat.data, t->name, err));
     MOE_STEP(see_stored(&mat, &name, c->options, to, err));
     convert_pad_sharer(to);
     if (!to->known)
@@ -897,8 +900,9 @@ static int share_among(const struct converter *c, const struct repack *r,
     return MOE_OK;
 }
 
-/* Looks at all matrices that get a share: first two for each expert, then the tensors. */
-static int see_all(const struct converter *c, const struct repack *r,
+/* Looks at all matrices that get a share, or only at their sizes: first two for each expert, then
+ * the tensors. */
+static int see_all(const struct converter *c, const struct repack *r, bool sizes_only,
                    struct convert_sharer *sharers, struct moe_err *err)
 {
     const struct moe_convert_options *o = c->options;
@@ -908,17 +912,19 @@ static int see_all(const struct converter *c, const struct repack *r,
     for (uint32_t i = 0; r->dense_bits && i < moe_pack_n_tensors(r->pack); i++) {
         const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, i);
         struct moe_matrix_name name;
-        moe_progress_report(o->progress, "choosing bits of the dense part", i,
-                            moe_pack_n_tensors(r->pack));
+        if (!sizes_only)
+            moe_progress_report(o->progress, "choosing bits of the dense part", i,
+                                moe_pack_n_tensors(r->pack));
         MOE_TRY(convert_check_stop(c, err));
         if (!is_left_out(c, t) && follows_dense_bits(t, &name))
-            MOE_TRY(see_tensor(c, r, i, &sharers[2 * n + i], err));
+            MOE_TRY(see_tensor(c, r, sizes_only, i, &sharers[2 * n + i], err));
     }
     for (uint32_t layer = 0; layer < c->n_layers; layer++) {
         for (uint32_t e = 0; e < n_experts; e++) {
-            moe_progress_report(o->progress, "choosing bits", layer * n_experts + e, n);
+            if (!sizes_only)
+                moe_progress_report(o->progress, "choosing bits", layer * n_experts + e, n);
             MOE_TRY(convert_check_stop(c, err));
-            MOE_TRY(see_expert(r, o, layer, e, experts[layer * n_experts + e], err));
+            MOE_TRY(see_expert(r, o, sizes_only, layer, e, experts[layer * n_experts + e], err));
         }
         weigh_layer(experts + (uint64_t)layer * n_experts, n_experts);
     }
@@ -963,7 +969,11 @@ static int share_bits(struct converter *c, struct repack *r, struct moe_convert_
                                                                             : MOE_ERR_MEMORY);
     MOE_STEP(convert_kept_shared(r->kept, bits, n_all, &kept, err));
     if (!kept) {
-        MOE_STEP(see_all(c, r, sharers, err));
+        /* What even the fewest bits exceed is refused before the texts are run. */
+        MOE_STEP(see_all(c, r, true, sharers, err));
+        MOE_STEP(share_among(c, r, sharers, n_all, 2 * n, err));
+        memset(sharers, 0, n_all * sizeof *sharers);
+        MOE_STEP(see_all(c, r, false, sharers, err));
         MOE_STEP(share_among(c, r, sharers, n_all, 2 * n, err));
         for (uint64_t i = 0; i < n_all; i++)
             bits[i] = sharers[i].there ? convert_sharer_bits(&sharers[i]) : 0;

@@ -62,15 +62,10 @@ static int check_bits(const struct moe_convert_options *options, int bits, bool 
         moe_quant_layout(options->method, bits, options->group, MOE_LAYOUT_BF16).kind !=
             MOE_LAYOUT_NONE)
         return MOE_OK;
-    if (bits == 1 || bits == 5)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "method %s does not round to %d bit%s; method best does",
-                        options->method->name, bits, bits == 1 ? "" : "s");
     if (!rounded)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "%d bits cannot be rounded to; a checkpoint's matrices of that many "
-                        "bits keep them where no bits are asked for",
-                        bits);
+        return moe_fail(err, MOE_ERR_USAGE, "method %s does not round to %d bit%s; method %s does",
+                        options->method->name, bits, bits == 1 ? "" : "s",
+                        bits == 1 ? "best" : "blocks");
     return moe_fail(err, MOE_ERR_USAGE,
                     "%d bits in groups of %" PRIu32 " with method %s cannot be stored (groups "
                     "are 32, 64 or a multiple of 64)",
@@ -293,13 +288,15 @@ enum { CHUNK_ITEMS = 8 << 20 };
 
 /* ---- Layouts ---- */
 
-struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t float16_kind)
+struct moe_layout convert_layout(const struct converter *c, int bits, uint32_t cols,
+                                 uint16_t float16_kind)
 {
     if (bits == 32)
         return (struct moe_layout){.kind = MOE_LAYOUT_F32};
     if (bits == 16)
         return (struct moe_layout){.kind = float16_kind};
-    return moe_quant_layout(c->options->method, bits, c->options->group, float16_kind);
+    return moe_quant_layout(moe_quant_method_for(c->options->method, bits, cols), bits,
+                            c->options->group, float16_kind);
 }
 
 bool convert_carries(const struct row_source *source, struct moe_layout layout)
@@ -316,7 +313,9 @@ struct moe_layout convert_source_layout(const struct converter *c, const struct 
     struct moe_layout own = {0};
     if (source->block)
         own = moe_ggml_layout(source->block, bits);
-    return own.kind != MOE_LAYOUT_NONE ? own : convert_layout(c, bits, source->float16_kind);
+    return own.kind != MOE_LAYOUT_NONE
+               ? own
+               : convert_layout(c, bits, source->cols, source->float16_kind);
 }
 
 /* ---- Rows to matrices ---- */

@@ -8,10 +8,12 @@
 #include "base/float16.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "quant/blocks.h"
 #include "quant/gptq.h"
 #include "quant/trellis.h"
 
 static const struct moe_quant_method methods[] = {
+    {.name = "blocks", .blocks = true, .fit = moe_quant_fit_hqq},
     {.name = "gptq", .compensates = true, .fit = moe_quant_fit_hqq},
     {.name = "hqq", .fit = moe_quant_fit_hqq},
     {.name = "linear", .per_row = true, .fit = moe_quant_fit_linear},
@@ -35,6 +37,13 @@ const struct moe_quant_method *moe_quant_method_at(int i)
     return i >= 0 && i < N_METHODS ? &methods[i] : NULL;
 }
 
+const struct moe_quant_method *moe_quant_method_for(const struct moe_quant_method *method, int bits,
+                                                    uint32_t cols)
+{
+    const bool narrow = method && method->blocks && cols < MOE_MAX_SPAN;
+    return narrow && moe_layout_kind_of_bits(bits) ? moe_quant_method_find("hqq") : method;
+}
+
 struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bits, uint32_t group,
                                    uint16_t float16_kind)
 {
@@ -49,6 +58,11 @@ struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bi
         static const uint16_t kinds[] = {MOE_LAYOUT_IQ1_KT, MOE_LAYOUT_IQ2_KT, MOE_LAYOUT_IQ3_KT,
                                          MOE_LAYOUT_IQ4_KS, MOE_LAYOUT_IQ5_KS};
         return (struct moe_layout){kinds[bits - 1], MOE_TRELLIS_BLOCK};
+    }
+    if (method && method->blocks) {
+        layout.kind = moe_blocks_kind(bits);
+        layout.group = layout.kind ? MOE_BLOCKS_GROUP : 0;
+        return layout;
     }
     layout.kind = moe_layout_kind_of_bits(bits);
     layout.group = method && !method->per_row ? group : MOE_GROUP_ROW;
@@ -153,6 +167,26 @@ static struct moe_quant_error float_error(const float *w, uint32_t n, uint16_t k
     return sum;
 }
 
+static void encode_spans(const struct job *job, uint32_t row, const float *w,
+                         struct panel_result *result)
+{
+    const int kind = job->layout.kind;
+    const uint32_t columns = moe_kind_span(kind);
+    for (uint32_t i = 0, first = 0; first < job->cols; i++, first += columns) {
+        const uint32_t n = job->cols - first < columns ? job->cols - first : columns;
+        struct moe_span_codes span;
+        float stored[MOE_MAX_SPAN];
+        moe_blocks_fit(kind, w + first, n, &span);
+        moe_layout_store_span(job->out, job->layout, job->cols, row, i, &span);
+        moe_layout_span_weights((uint16_t)kind, &span, n, stored);
+        for (uint32_t k = 0; k < n; k++) {
+            const double e = (double)stored[k] - w[first + k];
+            result->error.sum_squared_error += e * e;
+            result->error.sum_squared_weight += (double)w[first + k] * w[first + k];
+        }
+    }
+}
+
 static void encode_row(const struct job *job, uint32_t row, uint8_t *codes,
                        struct panel_result *result)
 {
@@ -161,6 +195,10 @@ static void encode_row(const struct job *job, uint32_t row, uint8_t *codes,
         moe_layout_store_row(job->out, job->layout, job->cols, row, w);
         struct moe_quant_error error = float_error(w, job->cols, job->layout.kind);
         add_error(&result->error, &error);
+        return;
+    }
+    if (moe_blocks_encodes(job->layout.kind)) {
+        encode_spans(job, row, w, result);
         return;
     }
     uint32_t group = job->layout.group ? job->layout.group : job->cols;
@@ -224,13 +262,15 @@ int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout
     uint32_t panels = moe_panels(rows);
     int status = MOE_OK;
     const bool trellis = moe_trellis_encodes(layout.kind);
-    if (moe_layout_valid(layout) && !trellis &&
+    const bool blocks = moe_blocks_encodes(layout.kind);
+    if (moe_layout_valid(layout) && !trellis && !blocks &&
         (moe_kind_span(layout.kind) || moe_kind_has_zeros(layout.kind) ||
          moe_kind_is_scaled(layout.kind)))
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s is only copied from checkpoints; nothing is quantized to it",
                         moe_layout_name(layout.kind));
-    if (!moe_layout_valid(layout) || (!method && !trellis && !moe_layout_is_float(layout.kind)))
+    if (!moe_layout_valid(layout) ||
+        (!method && !trellis && !blocks && !moe_layout_is_float(layout.kind)))
         return moe_fail(err, MOE_ERR_USAGE, "no such weight layout");
     job.codes = moe_alloc((uint64_t)moe_par_threads(), cols, err);
     job.results = moe_alloc(panels, sizeof *job.results, err);

@@ -13,6 +13,8 @@
  *           generalized soft-threshold, beta = 10 growing by 1.01, at most 20 steps, ended where
  *           the mean absolute error no longer falls; never worse than rtn in that error. Errors are
  *           measured in steps of the code, so scaling a group by a power of two keeps its codes.
+ *   blocks  kinds of blocks.h, whose blocks' scales have a few bits of their own; where rows are
+ *           narrower than a span of these, hqq.
  *   gptq    hqq, then improved for the inputs of the matrix, where these are known (gptq.h).
  *   trellis 5 bits and fewer are kinds of trellis.h, their numbers chosen for the matrix's inputs
  *           where these are known; 8 bits are those of gptq.
@@ -29,6 +31,7 @@ struct moe_quant_method {
     const char *name;
     bool per_row;     /* always one group per row, whatever --group says */
     bool compensates; /* codes are chosen for a matrix's inputs where these are known */
+    bool blocks;      /* bits are kinds of blocks.h */
     bool trellis;     /* bits from 5 down are kinds of trellis.h */
     /* Fits n weights (finite, n > 0) with codes of `bits` bits. codes: n bytes, written. */
     void (*fit)(const float *w, uint32_t n, int bits, uint16_t *d, uint16_t *m, uint8_t *codes);
@@ -39,9 +42,14 @@ const struct moe_quant_method *moe_quant_method_find(const char *name);
 /* Entry i of the table, or NULL past its end: for --help and for tests over all methods. */
 const struct moe_quant_method *moe_quant_method_at(int i);
 
-/* The layout for `bits` (32, 16, 8, 4, 3, 2; of trellis also 5, 1), a method and a group size; 16
- * gives float16_kind (MOE_LAYOUT_F16 or MOE_LAYOUT_BF16: as the checkpoint stores it). Kind
- * MOE_LAYOUT_NONE when the combination is not allowed. */
+/* The method that rounds a matrix of rows this wide: of blocks hqq where a span has no room, unless
+ * only blocks have that many bits. */
+const struct moe_quant_method *moe_quant_method_for(const struct moe_quant_method *method, int bits,
+                                                    uint32_t cols);
+
+/* The layout for `bits` (32, 16, 8, 4, 3, 2; of blocks also 6, 5, of trellis 5, 1), a method and a
+ * group size; 16 gives float16_kind (MOE_LAYOUT_F16 or MOE_LAYOUT_BF16: as the checkpoint stores
+ * it). Kind MOE_LAYOUT_NONE when the combination is not allowed. */
 struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bits, uint32_t group,
                                    uint16_t float16_kind);
 
@@ -57,9 +65,9 @@ struct moe_quant_error {
  * Encodes the row-major f32 matrix w[rows][cols] into `out`, zeroed memory of
  * moe_layout_bytes(layout, rows, cols), for inputs with this factor (moe_cholesky), [cols][cols];
  * NULL: they are unknown. Uses all threads (par.h), with the same result for any number. `method`
- * is unused for float layouts and the kinds of trellis.h. `error` may be NULL. MOE_ERR_USAGE for
- * layouts that only checkpoints' types have. MOE_ERR_FORMAT, with row and column, for a weight that
- * is not finite, or too large for f16 where d, m or the layout need it.
+ * is unused for float layouts and the kinds of blocks.h and trellis.h. `error` may be NULL.
+ * MOE_ERR_USAGE for layouts that only checkpoints' types have. MOE_ERR_FORMAT, with row and column,
+ * for a weight that is not finite, or too large for f16 where d, m or the layout need it.
  */
 int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout layout,
                         const double *factor, const float *w, uint32_t rows, uint32_t cols,

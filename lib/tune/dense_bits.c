@@ -107,22 +107,25 @@ uint32_t moe_dense_bits_of_pack(const struct moe_pack *pack)
     return most;
 }
 
-/* The tensor's bytes if its matrix gets the lower layout; both kinds of 16 bits take as many. */
-static uint64_t bytes_at(const struct tensor *t, struct moe_layout lower)
+/* The tensor's bytes if its matrix gets that many bits; both kinds of 16 bits take as many. */
+static uint64_t bytes_at(const struct tensor *t, const struct moe_dense_rounding *how,
+                         uint32_t bits)
 {
     if (!t->mat)
         return t->rows * sizeof(float);
-    bool changes = t->governed && bits_of(t->mat) > (uint32_t)moe_layout_bits(lower.kind);
+    bool changes = t->governed && bits_of(t->mat) > bits;
+    struct moe_layout lower =
+        moe_quant_layout(moe_quant_method_for(how->method, (int)bits, t->cols), (int)bits,
+                         how->group, MOE_LAYOUT_BF16);
     return moe_layout_bytes(changes ? lower : t->mat->layout, t->rows, t->cols);
 }
 
 uint64_t moe_dense_bytes(const struct moe_model *m, const struct moe_dense_rounding *how,
                          uint32_t bits)
 {
-    struct moe_layout lower = moe_quant_layout(how->method, (int)bits, how->group, MOE_LAYOUT_BF16);
     uint64_t sum = 0;
     for (struct tensor t = {0}; next_tensor(m, &t);)
-        sum += bytes_at(&t, lower);
+        sum += bytes_at(&t, how, bits);
     return sum;
 }
 
@@ -132,11 +135,13 @@ uint64_t moe_dense_bytes(const struct moe_model *m, const struct moe_dense_round
 static int derive_matrices(struct moe_model *d, const struct moe_convert_options *options,
                            struct moe_arena *arena, struct moe_err *err)
 {
-    struct moe_layout lower =
-        moe_quant_layout(options->method, options->dense_bits, options->group, MOE_LAYOUT_BF16);
+    const int bits = options->dense_bits;
     for (struct tensor t = {0}; next_tensor(d, &t);) {
-        if (!t.governed || bits_of(t.mat) <= (uint32_t)options->dense_bits)
+        if (!t.governed || bits_of(t.mat) <= (uint32_t)bits)
             continue;
+        const struct moe_layout lower =
+            moe_quant_layout(moe_quant_method_for(options->method, bits, t.cols), bits,
+                             options->group, MOE_LAYOUT_BF16);
         uint8_t *at = moe_arena_take(arena, moe_layout_bytes(lower, t.rows, t.cols), 1);
         struct moe_mat derived = {.data = at, .rows = t.rows, .cols = t.cols};
         const struct moe_matrix_name name = {.layer = t.layer, .role = (int)t.role};

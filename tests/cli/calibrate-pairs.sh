@@ -68,7 +68,7 @@ run "$bin/moe-calibrate" -q "$all" --pairs "$tmp/noisy.jsonl" --judge rouge2 --t
 run "$bin/moe-calibrate" --show "$tmp/noisy.yaml"
 expect_stdout_like "*2: 2 bits, 96 experts*" "the fewest bytes within a noisy tolerance"
 run "$bin/moe-calibrate" -q "$all" --text "$tmp/calib.jsonl" --judge accuracy -o "$tmp/x"
-error_line 2 "moe-calibrate: option --judge goes with --pairs*" "a judge of texts"
+error_line 2 "moe-calibrate: option --judge needs --pairs*" "a judge of texts"
 
 refuse() { # LINES NAME GLOB
     printf '%s\n' "$1" >"$tmp/bad.jsonl"

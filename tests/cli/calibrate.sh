@@ -118,7 +118,7 @@ check "... and costs what the map says ($said)" \
 run "$bin/moe-quantize" -q --map "$tmp/aware.yaml" -o "$tmp/x" "$tmp/aware.moe"
 error_line 2 "moe-quantize: $tmp/aware.yaml: its dense part was rounded by gptq*" "gptq wants its texts"
 run calibrate --method linear -o "$tmp/x"
-error_line 2 "moe-calibrate: option --method goes with --dense*" "a method without bits"
+error_line 2 "moe-calibrate: option --method needs --dense*" "a method without bits"
 
 # So are the losses of Fate's p and HOBBIT's thresholds those of moe-run's own strategies: nothing
 # cached, so that every activation follows them.
@@ -241,7 +241,7 @@ check "no tolerance at all is met or refused" [ "$code" = 0 ] || [ "$code" = 4 ]
 
 # Cache-aware routing: what the map says of its lambda is what moe-run measures with it.
 run calibrate --routing-tolerance 3% -o "$tmp/x"
-error_line 2 'moe-calibrate: option --routing-tolerance goes with --routing-cache*' "a tolerance without a cache"
+error_line 2 'moe-calibrate: option --routing-tolerance needs --routing-cache*' "a tolerance without a cache"
 head_of math.calib 1 >"$tmp/one.txt"
 routing() {
     "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/one.txt" --max-tokens 12 --max-windows 1 --importance proxy \

@@ -8,7 +8,7 @@ expect_exit 0 "a GGUF file becomes a pack"
 expect_stderr_like '*of the source*s quantized weights 123072 carried over, 24576 quantized again*' \
     "... and the closing lines say what became of its codes"
 run "$bin/moe-quantize" --list "$tmp/x.moe"
-expect_stdout_like '*experts 8    carried *experts 4    hqq *' "... --list tells the variants apart"
+expect_stdout_like '*experts 8    carried *experts 4    blocks *' "... --list tells the variants apart"
 run "$bin/moe-quantize" --list -v "$tmp/x.moe"
 expect_stdout_like '*embed * q4 *32 * 259 x 64 *' "... and what has fewer bits keeps them"
 run "$bin/moe-quantize" --verify "$tmp/x.moe"

@@ -64,7 +64,7 @@ error_line 2 "*--html goes with --show*" "--html alone"
 run "$plan" --explain "$full" --html "$tmp/x" --json
 error_line 2 "*--html and --json exclude each other*" "--html with --json"
 run "$plan" --explain "$full" --timeline x
-error_line 2 "*--timeline goes with --html*" "--timeline without --html"
+error_line 2 "*--timeline needs --html*" "--timeline without --html"
 run "$plan" --explain "$full" --html "$tmp/none.html" --timeline "$full"
 error_line 3 "*$full*" "a timeline that is none"
 check "... and no page" [ ! -e "$tmp/none.html" ]

@@ -12,7 +12,7 @@ wrong() { # NAME GLOB ARGUMENTS...
     run "$plan" "$@"
     error_line 2 "moe-plan: $glob" "$name"
 }
-wrong "no costs" "option --coe goes with --costs*" --coe "$tmp/a.yaml"
+wrong "no costs" "option --coe needs --costs*" --coe "$tmp/a.yaml"
 wrong "a pack too" "--coe takes a collection*" --coe "$tmp/a.yaml" --costs $numa x.moe
 wrong "options of packs" "options --coe and --strategy exclude each other*" --coe "$tmp/a.yaml" --costs $numa --strategy lru
 wrong "parts of strategies" "options --coe and --cache exclude each other*" --coe "$tmp/a.yaml" --costs $numa --cache lru
@@ -23,7 +23,7 @@ wrong "no executors at all" "option --executors: 'cpu:0' is not*" --coe "$tmp/a.
 wrong "a schedule that is none" "option --schedule: 'lifo' is not one of fcfs, round-robin, arrange, coserve, home*" --coe "$tmp/a.yaml" --costs $numa --schedule lifo
 wrong "an eviction that is none" "option --evict: 'x' is not one of lru, fifo, two-stage, queue*" --coe "$tmp/a.yaml" --costs $numa --evict x
 wrong "a task that is none" "option --simulate: 'many' is not*" --coe "$tmp/a.yaml" --costs $numa --simulate many
-wrong "--json of a plan" "option --json goes with --explain, --simulate or --machines*" --coe "$tmp/a.yaml" --costs $numa --json
+wrong "--json of a plan" "option --json needs --explain, --simulate or --machines*" --coe "$tmp/a.yaml" --costs $numa --json
 wrong "a schedule beside all of them" "options --schedule and --simulate exclude*" --coe "$tmp/a.yaml" \
     --costs $numa --schedule home --simulate 9
 wrong "two ways to say the memory" "options --casual and --resident*" --coe "$tmp/a.yaml" --costs $numa --casual \

@@ -20,10 +20,10 @@ wrong "no memory" "no budget given*" "$tiny"
 wrong "a size that is none" "option --memory: 'much'*" "$tiny" --memory much
 wrong "two packs" "give either one MODEL or --shape, or several*" "$tiny" "$tiny" --memory 30M
 wrong "a pack and a shape" "give either one MODEL or --shape*" "$tiny" --shape "$tmp/smaller.json" --memory 30M
-wrong "--experts without a shape" "option --experts goes with --shape*" "$tiny" --memory 30M --experts 4
+wrong "--experts without a shape" "option --experts needs --shape*" "$tiny" --memory 30M --experts 4
 wrong "--layer-seconds alone" "option --layer-seconds needs*" "$tiny" --memory 30M --layer-seconds 1
 wrong "two rates" "options --load-seconds and*" "$tiny" --memory 30M --load-seconds 1 --link-rate 1G
-wrong "--json of a plan" "option --json goes with --explain, --simulate or --machines*" "$tiny" --memory 30M --json
+wrong "--json of a plan" "option --json needs --explain, --simulate or --machines*" "$tiny" --memory 30M --json
 wrong "explain and simulate" "options --explain and --simulate exclude each other*" --explain a --simulate b
 wrong "a row that is none" "option --strategy: 'magic'*" "$tiny" --memory 30M --strategy magic
 wrong "a row without its statistics" "strategy eap*" "$tiny" --memory "${memory}M" --strategy eap \

@@ -304,9 +304,9 @@ check "... and no output is made" [ ! -e "$tmp/new" ]
 run "$bin/moe-run" "$tiny" --requests "$requests" -p Once
 error_line 2 "moe-run: options --requests and --prompt exclude each other*" "-p does not go with it"
 run "$bin/moe-run" "$tiny" --requests "$requests" --resume
-error_line 2 "moe-run: option --resume goes with --output*" "--resume needs an output"
+error_line 2 "moe-run: option --resume needs --output*" "--resume needs an output"
 run "$bin/moe-run" "$tiny" -o "$tmp/new"
-error_line 2 "moe-run: option --output goes with --requests*" "-o goes with --requests"
+error_line 2 "moe-run: option --output needs --requests*" "-o goes with --requests"
 run "$bin/moe-run" "$tiny" --sequences 2 -p Once
 error_line 2 "moe-run: option --sequences goes with --requests*" "--sequences, too"
 run sh -c "'$bin/moe-run' '$tiny' --requests '$tmp/many' >/dev/full"

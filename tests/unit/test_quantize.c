@@ -6,6 +6,7 @@
 #include "base/float16.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "quant/blocks.h"
 #include "quant/quantize.h"
 
 enum { MAX_N = 5000 };
@@ -282,6 +283,76 @@ static void test_constant_groups(void **state)
             }
 }
 
+/* ---- Blocks ---- */
+
+static const int block_bits[] = {8, 6, 5, 4, 3, 2};
+
+/* Fits n weights span by span; the squared error of what comes back. */
+static double fit_blocks(int bits, const float *w, uint32_t n)
+{
+    const uint16_t kind = moe_blocks_kind(bits);
+    const uint32_t columns = moe_kind_span(kind);
+    float stored[MOE_MAX_SPAN];
+    double error = 0;
+    for (uint32_t first = 0; first < n; first += columns) {
+        const uint32_t here = n - first < columns ? n - first : columns;
+        struct moe_span_codes span;
+        moe_blocks_fit(kind, w + first, here, &span);
+        moe_layout_span_weights(kind, &span, here, stored);
+        for (uint32_t i = 0; i < here; i++)
+            error += pow((double)stored[i] - w[first + i], 2);
+    }
+    return error;
+}
+
+/* Of the variance of normal weights no more is left than these shares; of hqq's errors less. */
+static void test_blocks_of_normal_weights(void **state)
+{
+    static const double most[] = {2.6e-5, 3.1e-4, 0.00125, 0.0051, 0.0213, 0.071};
+    static float w[4096];
+    static struct fitted f;
+    fill(w, N_ITEMS(w), GAUSS, 21);
+    double weight = 0;
+    for (size_t i = 0; i < N_ITEMS(w); i++)
+        weight += pow(w[i], 2);
+    for (size_t b = 0; b < N_ITEMS(block_bits); b++) {
+        const double error = fit_blocks(block_bits[b], w, N_ITEMS(w));
+        double by_hqq = 0;
+        assert_true(error < most[b] * weight);
+        if (!moe_layout_kind_of_bits(block_bits[b]))
+            continue;
+        for (size_t first = 0; first < N_ITEMS(w); first += 64) {
+            fit(&f, "hqq", w + first, 64, block_bits[b]);
+            for (size_t i = 0; i < 64; i++)
+                by_hqq += pow((double)f.decoded[i] - w[first + i], 2);
+        }
+        assert_true(error < by_hqq);
+    }
+}
+
+/* Spans of any length and weights: never worse than zeros, and exact to f16's digits where all are
+ * the same. */
+static void test_blocks_of_all_sorts(void **state)
+{
+    static const uint32_t columns[] = {256, 200, 40, 1};
+    static float w[256];
+    for (size_t b = 0; b < N_ITEMS(block_bits); b++) {
+        for (int sort = 0; sort < N_SORTS; sort++)
+            for (size_t l = 0; l < N_ITEMS(columns); l++) {
+                double weight = 0;
+                fill(w, 256, (enum sort)sort, 31);
+                for (uint32_t i = 0; i < columns[l]; i++)
+                    weight += pow(w[i], 2);
+                assert_true(fit_blocks(block_bits[b], w, columns[l]) <= weight);
+            }
+        for (int sign = -1; sign <= 1; sign += 2) {
+            for (uint32_t i = 0; i < 256; i++)
+                w[i] = (float)sign * 0.371f;
+            assert_true(fit_blocks(block_bits[b], w, 256) <= 256 * pow(0.371 * 0x1p-10, 2));
+        }
+    }
+}
+
 /* ---- Layouts of methods ---- */
 
 static void test_layout_of_method(void **state)
@@ -291,7 +362,14 @@ static void test_layout_of_method(void **state)
     assert_null(moe_quant_method_find("awq"));
     assert_null(moe_quant_method_find(""));
     assert_null(moe_quant_method_at(-1));
-    assert_ptr_equal(moe_quant_method_at(1), hqq);
+    assert_ptr_equal(moe_quant_method_at(2), hqq);
+    const struct moe_quant_method *blocks = moe_quant_method_find("blocks");
+    assert_ptr_equal(moe_quant_method_for(blocks, 4, 255), hqq);
+    assert_ptr_equal(moe_quant_method_for(blocks, 4, 256), blocks);
+    assert_ptr_equal(moe_quant_method_for(blocks, 5, 64), blocks);
+    assert_ptr_equal(moe_quant_method_for(linear, 4, 64), linear);
+    assert_int_equal(moe_quant_layout(blocks, 6, 64, MOE_LAYOUT_BF16).kind, MOE_LAYOUT_Q6_K);
+    assert_int_equal(moe_quant_layout(blocks, 1, 64, MOE_LAYOUT_BF16).kind, MOE_LAYOUT_NONE);
     static const struct {
         int bits;
         uint32_t group;
@@ -392,6 +470,9 @@ static void test_refusals(void **state)
         {"hqq", 16, NAN, "row 37, column 150 is not a number"},
         {"hqq", 4, 65505, "row 37, column 150 is 65505, too large to be stored as q4"},
         {"hqq", 4, -65504, NULL},
+        {"blocks", 4, 65505, "row 37, column 150 is 65505, too large to be stored as q4_k"},
+        {"blocks", 3, 65504, NULL},
+        {"blocks", 8, -65504, NULL},
         {"rtn", 2, 65504, NULL},
         {"linear", 2, 40000, "row 37, column 150 is 40000, too large to be stored as q2"},
         {"linear", 8, -65504, "row 37, column 150 is -65504, too large"},
@@ -441,6 +522,8 @@ int main(void)
         cmocka_unit_test(test_scaling_by_powers_of_two_keeps_codes),
         cmocka_unit_test(test_own_levels_are_kept),
         cmocka_unit_test(test_constant_groups),
+        cmocka_unit_test(test_blocks_of_normal_weights),
+        cmocka_unit_test(test_blocks_of_all_sorts),
         cmocka_unit_test(test_layout_of_method),
         cmocka_unit_test(test_matrix),
         cmocka_unit_test(test_refusals),
