@@ -3,7 +3,7 @@
 #
 #   tests/bench/expert_bytes.sh [CHECKPOINT [FILE.gguf...]]
 #
-# METHODS (hqq gptq best) round the checkpoint's experts to BITS (4 3 2; best to 5 and 1, too), and best to MEANS of bits
+# METHODS (blocks hqq gptq best) round the checkpoint's experts to BITS (4 3 2; blocks to 5 and 6, too, best to 5 and 1), and best to MEANS of bits
 # (moe-quantize --bits); gptq and best see CALIB, texts to choose on. Peers are folders with llama-quantize: LLAMA and IK
 # round a GGUF file of the checkpoint (write_gguf; the bundled model, the second one) to LLAMA_TYPES and IK_TYPES, with an
 # importance matrix of CALIB by IMATRIX, a llama-imatrix; NO_MATRIX=1: without. FILE.gguf are files made otherwise. All
@@ -101,10 +101,17 @@ fi
 echo '| weights        |  bits |       MB | nats   |  loss % |    +- | diverg. |      +- | top-1  |'
 echo '| -------------- | ----- | -------- | ------ | ------- | ----- | ------- | ------- | ------ |'
 measure 16 "$pack"
-for method in ${METHODS-hqq gptq best}; do
-    for bits in ${BITS:-4 3 2} $([ "$method" != best ] || echo 5 1); do
+for method in ${METHODS-blocks hqq gptq best}; do
+    texts_of=$with_texts
+    more=
+    case $method in
+    blocks) texts_of= && more='6 5' ;;
+    hqq) texts_of= ;;
+    best) more='5 1' ;;
+    esac
+    for bits in ${BITS:-4 3 2} $more; do
         # shellcheck disable=SC2086
-        pack "$method-$bits" --method "$method" --experts "$bits" $([ "$method" = hqq ] || echo $with_texts)
+        pack "$method-$bits" --method "$method" --experts "$bits" $texts_of
         measure "$method-$bits" "$pack"
     done
 done
@@ -129,7 +136,7 @@ done
 # The figure: a logarithm of the divergence, 1 to 7 bits. A letter for each method, of peers p (llama.cpp) and i (ik).
 awk -v height=28 -v width=96 '
     { y[NR] = log($3) / log(10); x[NR] = $2
-      mark[NR] = $1 ~ /^hqq/ ? "h" : $1 ~ /^gptq/ ? "g" : $1 ~ /^best/ ? "B" : $1 ~ /^ik-/ ? "i" : "p"
+      mark[NR] = $1 ~ /^blocks/ ? "b" : $1 ~ /^hqq/ ? "h" : $1 ~ /^gptq/ ? "g" : $1 ~ /^best/ ? "B" : $1 ~ /^ik-/ ? "i" : "p"
       if (NR == 1 || y[NR] < low) low = y[NR]
       if (NR == 1 || y[NR] > high) high = y[NR] }
     END {
@@ -149,5 +156,5 @@ awk -v height=28 -v width=96 '
         for (col = 0; col < width; col++) printf col % 16 ? "-" : "+"
         printf "\n          "
         for (bits = 1; bits < 7; bits++) printf "%-16d", bits
-        print "bits a weight\n          divergence, nats: B best, g gptq, h hqq, p llama.cpp, i ik_llama.cpp"
+        print "bits a weight\n          divergence, nats: B best, b blocks, g gptq, h hqq, p llama.cpp, i ik_llama.cpp"
     }' "$work/points"
