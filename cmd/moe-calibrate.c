@@ -245,8 +245,7 @@ static int calibrate(const char *pack)
     struct moe_left_out left_out = {0};
     struct moe_calibrate_advice advice = {0};
     struct moe_calibrate_options *c = &o.calibrate;
-    char *partial;
-    int held = CLI_DONE, status = offline_partial_name(&partial, o.out, &err);
+    char *partial = o.out ? offline_partial_name(o.out, &err) : NULL;
     const struct cli_texts *texts = o.pairs.n ? &o.pairs : &o.texts;
     c->texts = texts->items;
     c->n_texts = (uint32_t)texts->n;
@@ -268,7 +267,8 @@ static int calibrate(const char *pack)
     c->left_out = &left_out;
     c->advice = &advice;
     cli_catch_termination();
-    MOE_STEP(status);
+    int held = CLI_DONE, status;
+    MOE_STEP(partial || !o.out ? MOE_OK : MOE_ERR_MEMORY);
     if (o.from)
         MOE_STEP(moe_map_read(&from, o.from, &err));
     if (o.stats)

@@ -262,8 +262,7 @@ static int profile(const char *pack)
     struct moe_engine *engine = NULL;
     struct moe_statistics *prior = NULL, *statistics = NULL;
     struct moe_left_out left_out = {0};
-    char *partial;
-    int status = offline_partial_name(&partial, o.out, &err);
+    char *partial = offline_partial_name(o.out, &err);
     struct moe_profile_options p = {
         .texts = o.pairs.n ? o.pairs.items : o.texts.items,
         .n_texts = (uint32_t)(o.pairs.n ? o.pairs.n : o.texts.n),
@@ -288,7 +287,8 @@ static int profile(const char *pack)
         .beside_ctx = &p,
     };
     cli_catch_termination();
-    MOE_STEP(status);
+    int status;
+    MOE_STEP(partial ? MOE_OK : MOE_ERR_MEMORY);
     if (o.path_stats)
         MOE_STEP(moe_statistics_read(&prior, o.path_stats, &err));
     p.prior = prior;

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -56,25 +55,20 @@ bool offline_parse_shard(const char *text, void *to, struct moe_err *why)
     return false;
 }
 
-int offline_partial_name(char **name, const char *out, struct moe_err *err)
+char *offline_partial_name(const char *out, struct moe_err *err)
 {
-    struct moe_buf text = {0};
-    *name = NULL;
-    if (!out || strcmp(out, "-") == 0)
-        return MOE_OK;
-    moe_buf_printf(&text, "%s.part", out);
-    *name = text.failed ? NULL : moe_strndup((const char *)text.data, text.size, err);
-    int status = text.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
-                 : *name     ? MOE_OK
-                             : MOE_ERR_MEMORY;
-    moe_buf_release(&text);
-    return status;
+    struct moe_buf name = {0};
+    moe_buf_printf(&name, "%s.part", out);
+    char *copy = name.failed ? NULL : moe_strndup((const char *)name.data, name.size, err);
+    if (name.failed)
+        moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    moe_buf_release(&name);
+    return copy;
 }
 
 void offline_remove_partial(const char *partial)
 {
-    if (partial)
-        unlink(partial);
+    unlink(partial);
 }
 
 void offline_note_left_out(const struct moe_left_out *l, const char *but)

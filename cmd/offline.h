@@ -19,8 +19,8 @@ struct offline_shard {
  * (SLURM_ARRAY_TASK_ID, _COUNT, _MIN and _MAX). */
 bool offline_parse_shard(const char *text, void *to, struct moe_err *why);
 
-/* *name: "OUT.part", free() it; NULL where there is no OUT or it is standard output. */
-int offline_partial_name(char **name, const char *out, struct moe_err *err);
+/* "OUT.part"; free() it. NULL: out of memory. */
+char *offline_partial_name(const char *out, struct moe_err *err);
 /* Once the output is in its place, and not before: until then it is all there is. */
 void offline_remove_partial(const char *partial);
 
