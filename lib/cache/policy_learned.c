@@ -101,7 +101,8 @@ struct learned {
     double curvature[N_TERMS][N_TERMS], gradient[N_TERMS]; /* of examples */
     double exact[N_TERMS];                                 /* the weights */
     uint32_t layer;                                        /* the layer whose router chose last */
-    struct moe_buf *tape; /* NULL: none; of each choice a tape_step, and the layer's bases */
+    struct moe_buf *tape; /* NULL: none; of each choice a tape_step, the layer's bases, and
+                             votes as they are taken */
     bool reads;           /* it, from tape_at on; else writes */
     uint64_t tape_at;
     bool learns; /* an example came since the last step */
@@ -292,42 +293,75 @@ static void rescore(struct learned *t, uint32_t layer, uint32_t e)
     t->base.scores[layer * t->habits.n_experts + e] = score;
 }
 
-static void drop_votes(struct learned *t, uint32_t layer, uint32_t later)
+/* Its experts; their number goes to *n. */
+static const uint16_t *forget_votes(struct learned *t, uint32_t layer, uint32_t later, uint32_t *n)
 {
     const uint16_t *voted = voted_of(t, layer, later);
-    uint32_t *n_voted = t->n_voted + layer * N_VOTES + later, n = *n_voted;
     float *terms = terms_of(t, layer) + (VOTES + later) * t->stride;
-    *n_voted = 0;
-    for (uint32_t i = 0; i < n; i++)
+    *n = t->n_voted[layer * N_VOTES + later];
+    t->n_voted[layer * N_VOTES + later] = 0;
+    for (uint32_t i = 0; i < *n; i++)
         terms[voted[i]] = 0;
-    for (uint32_t i = 0; i < n; i++)
-        rescore(t, layer, voted[i]);
+    return voted;
 }
 
-static void drop_all_votes(struct learned *t, uint32_t layer)
+/* Before the layer's scores are made anew. */
+static void forget_all_votes(struct learned *t, uint32_t layer)
 {
+    uint32_t n;
     for (uint32_t later = 0; later < N_VOTES; later++)
-        drop_votes(t, layer, later);
+        forget_votes(t, layer, later, &n);
 }
 
-/* Those for the layer's next choice, or that `later` tokens after it. */
-static void take_votes(struct learned *t, uint32_t layer, uint32_t later)
+/* Counts those for the layer's next choice, or that `later` tokens after it, and what they are in
+ * the regression: voted, and t->ratios. Returns how many experts have some. */
+static uint32_t count_votes(struct learned *t, uint32_t layer, uint32_t later, uint16_t *voted)
 {
-    uint32_t first = layer * t->habits.n_experts;
-    uint16_t *voted = voted_of(t, layer, later);
-    const uint32_t *count = t->habits.count + first;
-    float half = 0.5f * (float)t->habits.top_k / (float)t->habits.n_experts;
-    float per = ((float)t->habits.runs[layer] + 0.5f) / DOUBT, weight = t->weights[VOTES + later];
-    float *terms = terms_of(t, layer) + (VOTES + later) * t->stride, *ratios = t->ratios;
-    drop_votes(t, layer, later);
+    const uint32_t *count = t->habits.count + layer * t->habits.n_experts;
+    float half = 0.5f * (float)t->habits.top_k / (float)t->habits.n_experts, *ratios = t->ratios;
+    float per = ((float)t->habits.runs[layer] + 0.5f) / DOUBT;
     uint32_t n = moe_paths_votes(&t->paths, layer, later, t->votes, voted);
-    t->n_voted[layer * N_VOTES + later] = n;
     for (uint32_t i = 0; i < n; i++) {
         ratios[i] = 1 + t->votes[voted[i]] * per / ((float)(int32_t)count[voted[i]] + half);
         t->votes[voted[i]] = 0;
     }
     for (uint32_t i = 0; i < n; i++)
         ratios[i] = moe_exact_log2(ratios[i]) * LN_2;
+    return n;
+}
+
+/* count_votes by the tape, or writes them to it. */
+static uint32_t share_votes(struct learned *t, uint32_t layer, uint32_t later, uint16_t *voted)
+{
+    uint32_t n;
+    if (!t->reads) {
+        n = count_votes(t, layer, later, voted);
+        moe_buf_append(t->tape, &n, sizeof n);
+        moe_buf_append(t->tape, voted, n * sizeof *voted);
+        moe_buf_append(t->tape, t->ratios, n * sizeof *t->ratios);
+        return n;
+    }
+    const uint8_t *at = t->tape->data + t->tape_at;
+    memcpy(&n, at, sizeof n);
+    memcpy(voted, at + sizeof n, n * sizeof *voted);
+    memcpy(t->ratios, at + sizeof n + n * sizeof *voted, n * sizeof *t->ratios);
+    t->tape_at += sizeof n + n * (sizeof *voted + sizeof *t->ratios);
+    return n;
+}
+
+/* shared: others who follow the same choices take the same votes now. */
+static void take_votes(struct learned *t, uint32_t layer, uint32_t later, bool shared)
+{
+    uint32_t first = layer * t->habits.n_experts, n;
+    float weight = t->weights[VOTES + later], *ratios = t->ratios;
+    float *terms = terms_of(t, layer) + (VOTES + later) * t->stride;
+    const uint16_t *before = forget_votes(t, layer, later, &n);
+    uint16_t *voted = voted_of(t, layer, later);
+    for (uint32_t i = 0; i < n; i++)
+        rescore(t, layer, before[i]);
+    n = shared && t->tape ? share_votes(t, layer, later, voted)
+                          : count_votes(t, layer, later, voted);
+    t->n_voted[layer * N_VOTES + later] = n;
     for (uint32_t i = 0; i < n; i++) {
         terms[voted[i]] = ratios[i];
         t->base.scores[first + voted[i]] += weight * ratios[i];
@@ -344,9 +378,9 @@ static void refresh(struct learned *t, const struct moe_choices *c)
         uint32_t layer = (c->layer + ahead) % n_layers;
         if (ahead > 1 && ahead % quarter != 0 && ahead < n_layers)
             continue;
-        take_votes(t, layer, 0);
+        take_votes(t, layer, 0, true);
         for (uint32_t later = 1; later < N_VOTES && ahead == n_layers; later++)
-            take_votes(t, layer, later);
+            take_votes(t, layer, later, true);
         if (!often || (t->tape && t->reads) || !is_due(t, layer))
             continue;
         t->random = t->random * 1664525 + 1013904223;
@@ -359,7 +393,7 @@ static void refresh(struct learned *t, const struct moe_choices *c)
 static void expect(struct moe_follower *f, uint32_t layer, float *scores)
 {
     struct learned *t = (struct learned *)f;
-    take_votes(t, layer, 0);
+    take_votes(t, layer, 0, false);
     const uint16_t *voted = voted_of(t, layer, 0);
     const float *terms = terms_of(t, layer) + VOTES * t->stride;
     for (uint32_t i = 0; i < t->n_voted[layer * N_VOTES]; i++)
@@ -392,7 +426,7 @@ static void read_step(struct learned *t, const struct moe_choices *c)
     for (uint64_t i = 0; i < (uint64_t)c->n_rows * t->habits.top_k; i++)
         t->habits.count[first + c->chosen[i]]++;
     t->habits.runs[c->layer] += c->n_rows;
-    drop_all_votes(t, c->layer);
+    forget_all_votes(t, c->layer);
     memcpy(t->weights + VOTES, step.weights, sizeof step.weights);
     memcpy(t->bases + first, at + sizeof step, n * sizeof *t->bases);
     memcpy(t->base.scores + first, t->bases + first, n * sizeof *t->bases);
@@ -425,12 +459,12 @@ static void chosen(struct moe_follower *f, const struct moe_choices *c)
                                         c->sequences ? c->sequences + i : NULL};
         take_row(t, layer, row.sequences ? *row.sequences : 0, row.chosen);
         if (c->n_rows > 1 && is_due(t, layer)) {
-            drop_all_votes(t, layer);
+            forget_all_votes(t, layer);
             make_terms(t, &row, terms);
             begin_example(t, layer, row.sequences ? *row.sequences : 0);
         }
     }
-    drop_all_votes(t, layer);
+    forget_all_votes(t, layer);
     make_terms(t, c, terms);
     weigh(t, terms, t->logits);
     for (uint32_t e = 0; e < n; e++)
@@ -598,6 +632,10 @@ static struct moe_follower *follow(struct moe_arena *a, const struct moe_followe
         return NULL;
     *at = t;
     at->base.n_tokens = t.paths.room;
+    /* Experts have several of the votes. */
+    at->base.step_bytes =
+        (uint32_t)(sizeof(struct tape_step) + n * sizeof *t.bases +
+                   (TURNS + N_VOTES) * (t.n_voices / 2) * (sizeof *t.voted + sizeof *t.ratios));
     begin(at);
     return &at->base;
 }

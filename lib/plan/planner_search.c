@@ -555,7 +555,7 @@ int moe_planner_try_machines(const struct moe_planner_machines *m,
 /* Everything that a simulation depends on, but what is the planner's for good. Compared byte by
  * byte: padding that differs costs another simulation, nothing else. */
 struct key {
-    struct moe_strategy strategy; /* without its name */
+    struct moe_strategy strategy; /* without its name, and what changes nothing */
     struct moe_pools pools;
     struct moe_pace pace;
     uint64_t max_tokens, first, warm; /* of the excerpt, and */
@@ -619,6 +619,9 @@ static void set_key(struct key *k, const struct moe_planner *p, const struct pla
     memset(k, 0, sizeof *k);
     k->strategy = t->strategy;
     k->strategy.name = k->strategy.describe = NULL;
+    k->strategy.boundary_from = 0;
+    if (t->strategy.cache && (t->strategy.cache->follow || !t->strategy.cache->needs_usage))
+        k->strategy.keep_records = false; /* it judges by none that ends with a text */
     k->pools = t->pools;
     k->pace = t->pace;
     k->max_tokens = e->max_tokens;

@@ -605,8 +605,7 @@ static struct tape *share_record(const struct simulator *s)
     key.n_tokens = f->n_tokens;
     const uint64_t all = moe_trace_totals(in->trace)->tokens;
     const uint64_t n = e->max_tokens && e->max_tokens < all ? e->max_tokens : all;
-    const uint64_t step = (s->inventory->n_experts + 64) * sizeof(float);
-    struct tape *tape = find_tape(in->tapes, &key, n * s->inventory->n_layers * step);
+    struct tape *tape = find_tape(in->tapes, &key, n * s->inventory->n_layers * f->step_bytes);
     if (tape)
         f->share(f, &tape->data, tape->whole);
     return tape;

@@ -399,10 +399,16 @@ static struct moe_prediction expect_too(struct moe_scheduler *s, const struct mo
     struct moe_prediction raised = *p;
     if (p->n_rows != 1 || !f || !f->expect)
         return raised;
-    uint32_t keep = moe_trace_default_keep(s->n_experts, s->top_k);
-    moe_best(p->scores, s->n_experts, keep, s->numbers);
+    uint32_t keep = moe_trace_default_keep(s->n_experts, s->top_k), n = 0;
     memset(s->raised, 0, s->n_experts * sizeof *s->raised);
-    for (uint32_t i = 0; i < keep; i++)
+    for (uint32_t e = 0; e < s->n_experts; e++)
+        if (p->scores[e] != 0)
+            s->numbers[n++] = e;
+    if (n > keep) { /* else all are kept, as in a replay */
+        moe_best(p->scores, s->n_experts, keep, s->numbers);
+        n = keep;
+    }
+    for (uint32_t i = 0; i < n; i++)
         s->raised[s->numbers[i]] = moe_round_f16(p->scores[s->numbers[i]]);
     f->expect(f, p->layer, s->raised);
     raised.scores = s->raised;
