@@ -103,6 +103,8 @@ static const struct cli_option options[] = {
      .help = "lend the KV cache's memory to no experts"},
     {CLI_OPT_U32(0, "batch", "N", &serve_opt.server.engine.session.batch, 1, 65536),
      .shown = "256, fewer if tight", .help = "prompt tokens per pass, at most"},
+    {CLI_OPT_TEXT(0, "spread", "DIR", &serve_opt.server.engine.spread),
+     .help = "other ranks keep their experts there, from rank 0", .excludes = "coe"},
 
     {.kind = CLI_HEADING, .help = "Collections"},
     {CLI_OPT_TEXT(0, "plan", "FILE", &serve_opt.plan),

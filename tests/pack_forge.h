@@ -10,7 +10,7 @@
 
 static inline void pack_forge(uint8_t *file, uint64_t n)
 {
-    if (n < PACK_HEADER_BYTES)
+    if (n < MOE_PACK_HEADER_BYTES)
         return;
     uint32_t n_sections = moe_get_u32(file + 12);
     if (n_sections > PACK_MAX_SECTIONS)

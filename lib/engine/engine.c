@@ -216,6 +216,9 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *opt
     if (!o->shares)
         MOE_TRY(moe_energy_open(&e->energy, MOE_ENERGY_ROOT, err));
     e->ranks = o->ranks;
+    if (o->spread && !o->ranks)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "--spread is for several ranks: start them with mpirun or srun");
     if (o->ranks)
         MOE_TRY(moe_engine_join_ranks(e->model, &own, err));
     MOE_TRY(decide_memory(e, &memory, o, err));
@@ -224,6 +227,8 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *opt
     if (o->ranks && !o->experts_only) {
         struct moe_rank_shape shape = moe_rank_shape_of(e->model, memory.session.batch);
         MOE_TRY(moe_ranks_share(o->ranks, &shape, err));
+        if (o->spread)
+            MOE_TRY(moe_ranks_give(o->ranks, e->model->pack, progress, err));
     }
     set_settings(e, &memory);
     e->arriving =
@@ -324,13 +329,17 @@ int moe_engine_serve_rank(const char *path, const struct moe_engine_options *opt
     o.beside = NULL;
     o.timeline = NULL;
     o.first_token_first = false;
-    int status = moe_engine_open(&e, path, &o, &progress, err);
+    char *own = NULL;
+    int status = o.spread ? moe_engine_begin_spread(&own, ranks, o.spread, path, err) : MOE_OK;
+    if (status == MOE_OK)
+        status = moe_engine_open(&e, own ? own : path, &o, &progress, err);
     if (status == MOE_OK)
         status = moe_rank_work(ranks, e->model, e->experts, e->budget.batch,
                                moe_pass_predicts(&e->strategy), err);
     if (status != MOE_OK && status != MOE_ERR_INTERRUPTED)
         moe_ranks_fail(ranks, err);
     moe_engine_close(e);
+    free(own);
     return status;
 }
 

@@ -69,6 +69,8 @@ struct moe_engine_options {
      * it is not rank 0, and opens without dense weights and without a session. */
     struct moe_ranks *ranks;
     bool experts_only;
+    const char *spread; /* a directory where other ranks keep what they got of rank 0's pack; NULL:
+                           each has the pack */
     /* The pack's file in memory, borrowed while opening; NULL: it is read. */
     const struct moe_pack_image *image;
     uint64_t gpu_memory_bytes;    /* of the GPU; 0: what is free there */

@@ -1,17 +1,29 @@
-/* How an engine's experts are shared out among ranks. */
+/* How an engine's experts are shared out among ranks, and how these get them. */
+#define _POSIX_C_SOURCE 200809L /* pread, pwrite, O_CLOEXEC */
+
 #include "engine/engine_ranks.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "engine/memory.h"
 #include "infer/rank_worker.h"
 #include "ranks/ranks.h"
 
 enum { MOST_ROWS = 512 /* of a pass, until rank 0 has said how many */ };
 
-static int refuse_with_ranks(const struct moe_engine_options *o, struct moe_err *err)
+static int refuse_with_ranks(const struct moe_engine_options *o, const struct moe_pack *pack,
+                             struct moe_err *err)
 {
     const char *what = o->device.cuda || o->device.test ? "--device other than cpu"
                        : o->plan                        ? "--plan"
@@ -19,6 +31,11 @@ static int refuse_with_ranks(const struct moe_engine_options *o, struct moe_err 
                        : o->lockstep                    ? "--lockstep"
                        : o->learn                       ? "--learn"
                                                         : NULL;
+    if (o->spread && moe_pack_fd(pack) < 0)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "--spread sends parts of a pack, and %s is none: make one with "
+                        "moe-quantize",
+                        moe_pack_path(pack));
     return what
                ? moe_fail(err, MOE_ERR_UNSUPPORTED,
                           "several ranks do not go with %s: start one process without mpirun", what)
@@ -74,19 +91,277 @@ out:
     return status;
 }
 
+/* ---- Packs that come from rank 0 ----
+ * A rank's file has rank 0's length, header and directory, the experts that the rank was given, and
+ * holes. FILE.have says which of them are known to be whole, so that these are not read again; what
+ * it does not speak of is looked at.
+ */
+
+static int failed_at(const char *what, const char *path, struct moe_err *err)
+{
+    char text[128];
+    const int code = errno;
+    return moe_fail(err, MOE_ERR_IO, "%s: %s: %s", path, what,
+                    moe_errno_text(code, text, sizeof text));
+}
+
+static int write_at(int fd, const char *path, const void *data, uint64_t n, uint64_t offset,
+                    struct moe_err *err)
+{
+    for (uint64_t at = 0; at < n;) {
+        const ssize_t wrote = pwrite(fd, (const uint8_t *)data + at, n - at, (off_t)(offset + at));
+        if (wrote < 0 && errno != EINTR)
+            return failed_at("cannot be written", path, err);
+        at += wrote > 0 ? (uint64_t)wrote : 0;
+    }
+    return MOE_OK;
+}
+
+/* Bytes of rank 0's file, where `to` has room for all of them. */
+static int fetch(struct moe_ranks *ranks, uint8_t *to, uint64_t n, uint64_t offset, uint64_t done,
+                 uint64_t total, struct moe_err *err)
+{
+    for (uint64_t at = 0, part; at < n; at += part) {
+        part = n - at < MOE_RANK_PIECE_BYTES ? n - at : MOE_RANK_PIECE_BYTES;
+        MOE_TRY(moe_ranks_fetch(ranks, to + at, part, offset + at, done + at, total, NULL, err));
+    }
+    return MOE_OK;
+}
+
+/* The header comes last: a file without one is begun again. */
+static int fetch_directory(struct moe_ranks *ranks, int fd, const char *path,
+                           const uint8_t header[MOE_PACK_HEADER_BYTES],
+                           const struct moe_rank_piece *whole, struct moe_err *err)
+{
+    const uint64_t n = whole->file_bytes - whole->directory;
+    uint8_t *directory = whole->directory < whole->file_bytes ? moe_alloc(n, 1, err) : NULL;
+    int status;
+    MOE_STEP(directory ? MOE_OK : MOE_ERR_MEMORY);
+    MOE_STEP(fetch(ranks, directory, n, whole->directory, 0, n, err));
+    if (ftruncate(fd, (off_t)whole->file_bytes) != 0)
+        MOE_STEP(failed_at("cannot be made as long as rank 0's", path, err));
+    MOE_STEP(write_at(fd, path, directory, n, whole->directory, err));
+    if (fdatasync(fd) != 0)
+        MOE_STEP(failed_at("cannot be written", path, err));
+    MOE_STEP(write_at(fd, path, header, MOE_PACK_HEADER_BYTES, 0, err));
+out:
+    free(directory);
+    return status;
+}
+
+int moe_engine_begin_spread(char **path, struct moe_ranks *ranks, const char *directory,
+                            const char *pack, struct moe_err *err)
+{
+    static const uint8_t none[MOE_PACK_HEADER_BYTES];
+    uint8_t header[MOE_PACK_HEADER_BYTES], had[MOE_PACK_HEADER_BYTES];
+    struct moe_rank_piece whole;
+    struct stat st;
+    int fd = -1, status;
+    *path = moe_path_join(directory, moe_path_name(pack), err);
+    MOE_STEP(*path ? MOE_OK : MOE_ERR_MEMORY);
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+        MOE_STEP(failed_at("cannot be made", directory, err));
+    fd = open(*path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0 || fstat(fd, &st) != 0)
+        MOE_STEP(failed_at("cannot be written", *path, err));
+    MOE_STEP(moe_ranks_fetch(ranks, header, sizeof header, 0, 0, 0, &whole, err));
+    memset(had, 0, sizeof had);
+    if (pread(fd, had, sizeof had, 0) < 0)
+        MOE_STEP(failed_at("cannot be read", *path, err));
+    const bool begun = st.st_size == 0 || (uint64_t)st.st_size == whole.file_bytes;
+    if (begun && memcmp(had, none, sizeof had) == 0)
+        MOE_STEP(fetch_directory(ranks, fd, *path, header, &whole, err));
+    else if (!begun || memcmp(had, header, sizeof had) != 0)
+        MOE_STEP(moe_fail(err, MOE_ERR_USAGE,
+                          "%s is no part of rank 0's %s: remove it, or name another directory with "
+                          "--spread",
+                          *path, moe_path_name(pack)));
+    MOE_STEP(moe_ranks_fetch(ranks, NULL, 0, 0, 0, 0, NULL, err));
+out:
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+/* A rank's part of a pack. */
+struct part {
+    struct moe_ranks *ranks;
+    const struct moe_pack *pack;
+    const char *path;
+    const char *have_path;
+    int fd;
+    uint8_t *have;        /* [layers][experts][variants] whether it is known to be whole */
+    uint64_t n;           /* ... how many these are */
+    uint8_t *room;        /* for the largest segment */
+    uint64_t done, total; /* bytes of what is not known to be whole */
+    uint64_t largest;     /* segment of that */
+    uint64_t since_noted;
+};
+
+static uint64_t stored_bytes(const struct part *p, const struct moe_expert_extent *x)
+{
+    uint64_t sum = 0;
+    for (uint32_t s = 0; s < moe_pack_class_at(p->pack, x->class_index)->n_segments; s++)
+        sum += x->segments[s].stored_bytes;
+    return sum;
+}
+
+/* Notes what has come, once it is on the disk. */
+static int note(struct part *p, struct moe_err *err)
+{
+    struct moe_buf file = {0};
+    if (fdatasync(p->fd) != 0)
+        return failed_at("cannot be written", p->path, err);
+    moe_buf_u64(&file, moe_pack_fingerprint(p->pack));
+    moe_buf_append(&file, p->have, p->n);
+    int status = file.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
+                             : moe_file_write_all(p->have_path, file.data, file.size, err);
+    moe_buf_release(&file);
+    p->since_noted = 0;
+    return status;
+}
+
+/* What was noted of this file; of another nothing is believed. */
+static int read_note(struct part *p, struct moe_err *err)
+{
+    struct moe_buf file = {0};
+    int status = MOE_OK;
+    if (moe_path_exists(p->have_path))
+        status = moe_file_read_all(p->have_path, 8 + p->n, &file, err);
+    if (status == MOE_OK && file.size == 8 + p->n &&
+        moe_get_u64(file.data) == moe_pack_fingerprint(p->pack))
+        memcpy(p->have, file.data + 8, p->n);
+    moe_buf_release(&file);
+    return status;
+}
+
+static int is_whole(struct part *p, const struct moe_expert_extent *x, bool *whole,
+                    struct moe_err *err)
+{
+    *whole = true;
+    for (uint32_t s = 0; *whole && s < moe_pack_class_at(p->pack, x->class_index)->n_segments;
+         s++) {
+        const struct moe_extent *e = &x->segments[s];
+        MOE_TRY(moe_file_pread(p->fd, p->path, p->room, e->stored_bytes, e->offset, err));
+        *whole = moe_hash64(p->room, e->stored_bytes) == e->checksum;
+    }
+    p->done += stored_bytes(p, x);
+    moe_ranks_say_state(p->ranks, MOE_RANK_LOADING, p->done, p->total);
+    return MOE_OK;
+}
+
+static int fetch_expert(struct part *p, const struct moe_expert_extent *x, bool *whole,
+                        struct moe_err *err)
+{
+    enum { NOTE_EVERY = 256 << 20 };
+    for (uint32_t s = 0; s < moe_pack_class_at(p->pack, x->class_index)->n_segments; s++) {
+        const struct moe_extent *e = &x->segments[s];
+        MOE_TRY(fetch(p->ranks, p->room, e->stored_bytes, e->offset, p->done, p->total, err));
+        if (moe_hash64(p->room, e->stored_bytes) != e->checksum)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "rank 0's %s is damaged: an expert's checksum does not match (run "
+                            "moe-quantize --verify there)",
+                            moe_path_name(p->path));
+        MOE_TRY(write_at(p->fd, p->path, p->room, e->stored_bytes, e->offset, err));
+        p->done += e->stored_bytes;
+        p->since_noted += e->stored_bytes;
+    }
+    *whole = true;
+    return p->since_noted < NOTE_EVERY ? MOE_OK : note(p, err);
+}
+
+/* Has `look` look at this rank's experts that are not known to be whole. */
+static int visit(struct part *p,
+                 int (*look)(struct part *p, const struct moe_expert_extent *x, bool *whole,
+                             struct moe_err *err),
+                 struct moe_err *err)
+{
+    const uint32_t n_experts = moe_pack_n_experts(p->pack),
+                   n_variants = moe_pack_n_variants(p->pack);
+    for (uint64_t i = 0; i < p->n; i++) {
+        const uint32_t at = (uint32_t)(i / n_variants), v = (uint32_t)(i % n_variants);
+        const struct moe_expert_extent *x =
+            moe_pack_expert(p->pack, at / n_experts, at % n_experts, v);
+        bool whole = p->have[i];
+        if (!x->present || whole)
+            continue;
+        MOE_TRY(look(p, x, &whole, err));
+        p->have[i] = whole;
+    }
+    return MOE_OK;
+}
+
+static int count(struct part *p, const struct moe_expert_extent *x, bool *whole,
+                 struct moe_err *err)
+{
+    (void)whole;
+    (void)err;
+    p->total += stored_bytes(p, x);
+    for (uint32_t s = 0; s < MOE_PACK_MAX_SEGMENTS; s++)
+        if (x->segments[s].stored_bytes > p->largest)
+            p->largest = x->segments[s].stored_bytes;
+    return MOE_OK;
+}
+
+static int fetch_experts(struct moe_ranks *ranks, const struct moe_pack *pack, struct moe_err *err)
+{
+    struct part p = {.ranks = ranks,
+                     .pack = pack,
+                     .path = moe_pack_path(pack),
+                     .fd = -1,
+                     .n = (uint64_t)moe_pack_n_layers(pack) * moe_pack_n_experts(pack) *
+                          moe_pack_n_variants(pack)};
+    struct moe_buf have_path = {0};
+    struct statvfs fs;
+    char needs[32], has[32];
+    int status;
+    moe_buf_printf(&have_path, "%s.have", p.path);
+    p.have_path = (const char *)have_path.data;
+    p.have = moe_alloc(p.n, 1, err);
+    MOE_STEP(!have_path.failed && p.have ? MOE_OK : MOE_ERR_MEMORY);
+    p.fd = open(p.path, O_RDWR | O_CLOEXEC);
+    if (p.fd < 0)
+        MOE_STEP(failed_at("cannot be written", p.path, err));
+    MOE_STEP(read_note(&p, err));
+    MOE_STEP(visit(&p, count, err));
+    p.room = moe_alloc(p.largest + 1, 1, err);
+    MOE_STEP(p.room ? MOE_OK : MOE_ERR_MEMORY);
+    MOE_STEP(visit(&p, is_whole, err));
+    p.done = p.total = 0;
+    MOE_STEP(visit(&p, count, err));
+    if (fstatvfs(p.fd, &fs) == 0 && p.total / fs.f_frsize > fs.f_bavail)
+        MOE_STEP(moe_fail(err, MOE_ERR_LIMIT, "%s: %s of experts are to come, and %s are free",
+                          p.path, moe_format_bytes(p.total, needs),
+                          moe_format_bytes((uint64_t)fs.f_bavail * fs.f_frsize, has)));
+    MOE_STEP(visit(&p, fetch_expert, err));
+    MOE_STEP(note(&p, err));
+    MOE_STEP(moe_ranks_fetch(ranks, NULL, 0, 0, p.done, p.total, NULL, err));
+out:
+    if (p.fd >= 0)
+        close(p.fd);
+    moe_buf_release(&have_path);
+    free(p.have);
+    free(p.room);
+    return status;
+}
+
+/* ---- All of it ---- */
+
 int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *own,
                           struct moe_err *err)
 {
     struct moe_ranks *ranks = own->ranks;
     const uint32_t rank = moe_ranks_wire(ranks)->rank;
     uint64_t room = 0;
-    MOE_TRY(refuse_with_ranks(own, err));
+    MOE_TRY(refuse_with_ranks(own, model->pack, err));
     if (model->config.n_experts == 0)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s has no experts to share out among ranks: start one process without "
                         "mpirun",
                         moe_pack_path(model->pack));
     MOE_TRY(room_for_experts(&room, model, own, err));
+    if (rank == 0 && own->spread)
+        MOE_TRY(moe_ranks_give(ranks, model->pack, NULL, err));
     MOE_TRY(moe_ranks_meet(ranks, moe_pack_fingerprint(model->pack), room, err));
     if (rank == 0) {
         MOE_TRY(divide(ranks, model, own->statistics, err));
@@ -96,5 +371,5 @@ int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *ow
         own->session.batch = shape.batch;
     }
     moe_pack_keep_own(model->pack, moe_ranks_owners(ranks), (uint8_t)rank);
-    return MOE_OK;
+    return rank > 0 && own->spread ? fetch_experts(ranks, model->pack, err) : MOE_OK;
 }

@@ -141,6 +141,15 @@ uint64_t moe_pack_file_bytes(const struct moe_pack *pack)
     return pack->file_bytes;
 }
 
+uint64_t moe_pack_directory_offset(const struct moe_pack *pack)
+{
+    uint64_t first = pack->file_bytes;
+    for (uint32_t i = 0; i < pack->n_sections; i++)
+        if (pack->table[i].bytes > 0 && pack->table[i].offset < first)
+            first = pack->table[i].offset;
+    return first;
+}
+
 uint64_t moe_pack_directory_bytes(const struct moe_pack *pack)
 {
     uint64_t bytes = sizeof *pack + strlen(pack->path) + 1;
@@ -484,7 +493,7 @@ static int parse_table(struct moe_pack *pack, struct moe_cursor *c, struct moe_e
             return pack_damaged(pack, err, "sections are missing, twice there or out of order");
         if (zero != 0 ||
             (s->bytes == 0 ? s->offset != 0
-                           : s->offset < PACK_HEADER_BYTES || s->offset % MOE_PACK_ALIGN != 0 ||
+                           : s->offset < MOE_PACK_HEADER_BYTES || s->offset % MOE_PACK_ALIGN != 0 ||
                                  s->offset > offset_max || s->bytes > offset_max - s->offset))
             return pack_damaged(pack, err, "a section is not inside the file");
         if (s->id <= PACK_N_KNOWN && s->bytes > pack_section_max(s->id))
@@ -527,7 +536,7 @@ static int parse_header(struct moe_pack *pack, const uint8_t *header, struct moe
                         "%s: has %" PRIu64 " bytes, %" PRIu64 " were written (%s)", pack->path,
                         pack->file_bytes, file_bytes,
                         pack->file_bytes < file_bytes ? "cut short" : "something was appended");
-    if (header_bytes != PACK_HEADER_BYTES || reserved != 0 || pack->n_sections < PACK_N_IDS ||
+    if (header_bytes != MOE_PACK_HEADER_BYTES || reserved != 0 || pack->n_sections < PACK_N_IDS ||
         pack->n_sections > PACK_MAX_SECTIONS)
         return pack_damaged(pack, err, "impossible header");
     MOE_TRY(parse_table(pack, &c, err));
@@ -583,7 +592,7 @@ static int check_tiling(const struct moe_pack *pack, struct moe_err *err)
     if (!pieces)
         return MOE_ERR_MEMORY;
     int status = MOE_OK;
-    uint64_t at = PACK_HEADER_BYTES;
+    uint64_t at = MOE_PACK_HEADER_BYTES;
     for (uint64_t i = 0; i < n && status == MOE_OK; i++) {
         char name[160];
         if (pieces[i].extent.offset != at) {
@@ -612,7 +621,7 @@ int pack_open_file(struct moe_pack **out, const char *path, int fd, uint64_t fil
     }
     pack->fd = fd;
     pack->file_bytes = file_bytes;
-    uint8_t header[PACK_HEADER_BYTES] = {0};
+    uint8_t header[MOE_PACK_HEADER_BYTES] = {0};
     int status = MOE_ERR_MEMORY;
     pack->path = moe_strndup(path, strlen(path), err);
     if (!pack->path)
@@ -718,7 +727,7 @@ static struct moe_extent take_extent(struct moe_cursor *c)
 static bool extent_valid(const struct moe_pack *pack, const struct moe_extent *e, uint64_t expected)
 {
     return e->raw_bytes == expected && e->stored_bytes > 0 && e->stored_bytes <= e->raw_bytes &&
-           e->raw_bytes / PACK_MAX_RATIO <= e->stored_bytes && e->offset >= PACK_HEADER_BYTES &&
+           e->raw_bytes / PACK_MAX_RATIO <= e->stored_bytes && e->offset >= MOE_PACK_HEADER_BYTES &&
            e->offset % MOE_PACK_ALIGN == 0 && e->offset <= pack->file_bytes &&
            e->stored_bytes <= pack->file_bytes - e->offset;
 }

@@ -29,6 +29,7 @@
 enum {
     MOE_PACK_VERSION = 1,
     MOE_PACK_ALIGN = 4096,
+    MOE_PACK_HEADER_BYTES = 4096,
     MOE_PACK_MAX_SEGMENTS = 4, /* of one expert variant */
     MOE_PACK_MAX_MATRICES = 8, /* of one expert variant */
     MOE_PACK_MAX_TENSORS = 1 << 20,
@@ -143,6 +144,9 @@ const struct moe_arranger *moe_pack_arranger(const struct moe_pack *pack);
 /* Reads everything, moe_pack_file_bytes, as it is, or would be, in the file. */
 int moe_pack_read_all(const struct moe_pack *pack, void *to, struct moe_err *err);
 uint64_t moe_pack_file_bytes(const struct moe_pack *pack);
+/* The file begins with MOE_PACK_HEADER_BYTES that say all of its contents, by hashes; from here to
+ * its end is its directory. Both are enough to open it. */
+uint64_t moe_pack_directory_offset(const struct moe_pack *pack);
 /* What moe_pack_read takes at most while it reads: room for something compressed or arranged; 0:
  * nothing is. */
 uint64_t moe_pack_staging_bytes(const struct moe_pack *pack);

@@ -137,7 +137,7 @@ static int create_writer(struct moe_pack_writer **out, const char *path, uint32_
     struct moe_pack_writer *w = moe_alloc(1, sizeof *w, err);
     if (!w)
         return MOE_ERR_MEMORY;
-    w->at = PACK_HEADER_BYTES;
+    w->at = MOE_PACK_HEADER_BYTES;
     w->n_layers = n_layers;
     w->n_experts = n_experts;
     w->n_variants = n_variants;
@@ -536,7 +536,7 @@ uint64_t moe_pack_most_directory_bytes(uint64_t n_tensors, uint64_t n_experts)
         PER_CLASS = 8 + 8 * MOE_PACK_MAX_SEGMENTS + 40 * MOE_PACK_MAX_MATRICES,
         CLASSES = 64,
     };
-    return PACK_HEADER_BYTES + moe_round_up(8 + PACK_TENSOR_BYTES * n_tensors, MOE_PACK_ALIGN) +
+    return MOE_PACK_HEADER_BYTES + moe_round_up(8 + PACK_TENSOR_BYTES * n_tensors, MOE_PACK_ALIGN) +
            moe_round_up(16 + PACK_VARIANT_BYTES * MOE_MAX_VARIANTS, MOE_PACK_ALIGN) +
            moe_round_up(8 + PER_CLASS * CLASSES, MOE_PACK_ALIGN) +
            moe_round_up(8 + PER_EXPERT * n_experts, MOE_PACK_ALIGN) +
@@ -547,7 +547,7 @@ static void fill_header(const struct moe_pack_writer *w, uint8_t *header)
 {
     memcpy(header, PACK_MAGIC, 4);
     moe_put_u32(header + 4, MOE_PACK_VERSION);
-    moe_put_u32(header + 8, PACK_HEADER_BYTES);
+    moe_put_u32(header + 8, MOE_PACK_HEADER_BYTES);
     moe_put_u32(header + 12, n_sections(w));
     moe_put_u64(header + 16, w->at);
     moe_put_u64(header + 24, w->features);
@@ -561,7 +561,7 @@ static void fill_header(const struct moe_pack_writer *w, uint8_t *header)
 /* Writes the directory and the header. MOE_ERR_USAGE: a tensor or an expert was put twice. */
 static int pack_write_directory(struct moe_pack_writer *w, struct moe_err *err)
 {
-    uint8_t header[PACK_HEADER_BYTES] = {0};
+    uint8_t header[MOE_PACK_HEADER_BYTES] = {0};
     MOE_TRY(check_unique(w, err));
     MOE_TRY(write_directory(w, header, err));
     fill_header(w, header);

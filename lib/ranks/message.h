@@ -11,7 +11,7 @@
 
 #include "base/mem.h"
 
-enum { MOE_RANKS_PROTOCOL = 0x4d4f4501 }; /* also tells byte orders apart */
+enum { MOE_RANKS_PROTOCOL = 0x4d4f4502 }; /* also tells byte orders apart */
 
 enum moe_rank_kind {
     /* From rank 0. */
@@ -21,9 +21,11 @@ enum moe_rank_kind {
     MOE_RANK_TELL,      /* what have you done so far? */
     MOE_RANK_DESCRIBE,  /* measure your machine, and send what it is like */
     MOE_RANK_ECHO,      /* send this message back */
+    MOE_RANK_PIECE,     /* bytes of rank 0's file that were asked for */
     MOE_RANK_END,
     /* To rank 0. */
     MOE_RANK_HELLO,
+    MOE_RANK_FETCH,   /* send bytes of your file; 0: no more */
     MOE_RANK_LOADING, /* n of total bytes */
     MOE_RANK_READY,
     MOE_RANK_OUTPUTS,
@@ -44,16 +46,25 @@ struct moe_rank_head {
     uint8_t spare[6];
 };
 
-/* What a rank says of itself, behind the head of HELLO, LOADING, READY, FAILED. */
+/* What a rank says of itself, behind the head of HELLO, FETCH, LOADING, READY, FAILED. */
 struct moe_rank_said {
     struct moe_rank_head head;
     uint32_t protocol;
-    int32_t status;       /* MOE_OK, or why it cannot go on: `why` */
-    uint64_t fingerprint; /* of its pack */
-    uint64_t room;        /* bytes of memory that it has for experts */
-    uint64_t done, total; /* LOADING: bytes */
+    int32_t status;         /* MOE_OK, or why it cannot go on: `why` */
+    uint64_t fingerprint;   /* of its pack */
+    uint64_t room;          /* bytes of memory that it has for experts */
+    uint64_t done, total;   /* LOADING, FETCH: bytes */
+    uint64_t offset, bytes; /* FETCH: at most MOE_RANK_PIECE_BYTES */
     char program[16], host[64], why[512];
 };
+
+/* Behind the head of PIECE; the bytes follow. */
+struct moe_rank_piece {
+    struct moe_rank_head head;
+    uint64_t file_bytes, directory; /* of rank 0's file; where its directory begins */
+};
+
+enum { MOE_RANK_PIECE_BYTES = 1 << 20 };
 
 /* ... of what it has done, behind that of FIGURES. */
 struct moe_rank_figures {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/par.h"
 #include "base/text.h"
 #include "sched/share.h"
@@ -281,13 +282,10 @@ static int refuse(const struct moe_rank_said *said, uint32_t rank, struct moe_er
                     rank, said->host, said->why);
 }
 
-/* The next that a rank says, before the first pass. */
-static int hear_said(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
+/* What a rank has said before the first pass: texts are ended, what it fails with is returned. */
+static int check_said(struct moe_rank_said *said, uint32_t rank, uint64_t bytes,
+                      struct moe_err *err)
 {
-    struct moe_rank_said *said = &r->peers[rank].said;
-    uint64_t bytes;
-    MOE_TRY(r->wire->ops->receive(r->wire, rank, MOE_LANE_TALK, said, sizeof *said, err));
-    MOE_TRY(wait_heard(r, rank, false, &bytes, err));
     said->host[sizeof said->host - 1] = said->why[sizeof said->why - 1] = 0;
     said->program[sizeof said->program - 1] = 0;
     if (bytes != sizeof *said || said->protocol != MOE_RANKS_PROTOCOL)
@@ -296,6 +294,16 @@ static int hear_said(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
                         "%s)",
                         rank, MOE_VERSION);
     return said->status == MOE_OK ? MOE_OK : refuse(said, rank, err);
+}
+
+/* The next that it says. */
+static int hear_said(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
+{
+    struct moe_rank_said *said = &r->peers[rank].said;
+    uint64_t bytes;
+    MOE_TRY(r->wire->ops->receive(r->wire, rank, MOE_LANE_TALK, said, sizeof *said, err));
+    MOE_TRY(wait_heard(r, rank, false, &bytes, err));
+    return check_said(said, rank, bytes, err);
 }
 
 static int check_hello(struct moe_ranks *r, uint32_t rank, uint64_t fingerprint,
@@ -445,6 +453,128 @@ static int hear_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct 
 int moe_ranks_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err)
 {
     return r->peers ? tell_shares(r, shape, err) : hear_share(r, shape, err);
+}
+
+/* ---- A pack's file ---- */
+
+/* A message with what a rank asks for. */
+static int send_piece(struct moe_ranks *r, uint32_t rank, const struct moe_pack *pack,
+                      struct moe_rank_piece *piece, struct moe_err *err)
+{
+    const struct moe_rank_said *said = &r->peers[rank].said;
+    const uint64_t size = moe_pack_file_bytes(pack);
+    if (said->bytes > MOE_RANK_PIECE_BYTES || said->offset > size ||
+        said->bytes > size - said->offset)
+        return moe_fail(err, MOE_ERR_FORMAT, "rank %u on %s asks for what %s does not have", rank,
+                        said->host, moe_pack_path(pack));
+    MOE_TRY(wait_sent(r, rank, MOE_LANE_TALK, err)); /* the piece before: it has come */
+    *piece = (struct moe_rank_piece){.head = {.kind = MOE_RANK_PIECE},
+                                     .file_bytes = size,
+                                     .directory = moe_pack_directory_offset(pack)};
+    MOE_TRY(moe_file_pread(moe_pack_fd(pack), moe_pack_path(pack), piece + 1, said->bytes,
+                           said->offset, err));
+    /* Not counted among the messages of passes. */
+    return r->wire->ops->send(r->wire, rank, MOE_LANE_TALK, piece, sizeof *piece + said->bytes,
+                              err);
+}
+
+/* Looks whether a rank asks for more, and sends it. *has_all: it asks for nothing. */
+static int give_next(struct moe_ranks *r, uint32_t rank, const struct moe_pack *pack,
+                     struct moe_rank_piece *piece, bool *any, bool *has_all, struct moe_err *err)
+{
+    const struct moe_wire_ops *ops = r->wire->ops;
+    struct peer *p = &r->peers[rank];
+    uint64_t bytes;
+    bool done;
+    MOE_TRY(ops->arrived(r->wire, rank, MOE_LANE_TALK, &done, &bytes, err));
+    if (!done)
+        return moe_seconds() - p->sign > r->wire->patience ? lost(r, rank, err) : MOE_OK;
+    *any = true;
+    p->sign = moe_seconds();
+    int status = check_said(&p->said, rank, bytes, err);
+    p->loads = p->loads && status == MOE_OK;
+    MOE_TRY(status);
+    *has_all = p->said.head.kind == MOE_RANK_FETCH && p->said.bytes == 0;
+    if (*has_all)
+        return MOE_OK;
+    if (p->said.head.kind == MOE_RANK_FETCH)
+        MOE_TRY(send_piece(r, rank, pack, piece, err));
+    return ops->receive(r->wire, rank, MOE_LANE_TALK, &p->said, sizeof p->said, err);
+}
+
+int moe_ranks_give(struct moe_ranks *r, const struct moe_pack *pack,
+                   const struct moe_progress *progress, struct moe_err *err)
+{
+    const uint32_t n = r->wire->n_ranks;
+    const uint64_t room = moe_round_up(sizeof(struct moe_rank_piece) + MOE_RANK_PIECE_BYTES, 64);
+    bool *has_all = moe_alloc(n, sizeof *has_all, err);
+    uint8_t *pieces = moe_alloc(n, room, err);
+    uint32_t n_left = n - 1;
+    int status;
+    MOE_STEP(has_all && pieces ? MOE_OK : MOE_ERR_MEMORY);
+    for (uint32_t i = 1; i < n; i++) {
+        struct peer *p = &r->peers[i];
+        p->sign = moe_seconds();
+        p->said = (struct moe_rank_said){0};
+        MOE_STEP(r->wire->ops->receive(r->wire, i, MOE_LANE_TALK, &p->said, sizeof p->said, err));
+    }
+    for (uint32_t naps = 0; n_left > 0;) {
+        uint64_t done = 0, total = 0;
+        bool any = false;
+        for (uint32_t i = 1; i < n; i++) {
+            const bool had = has_all[i];
+            if (!had)
+                MOE_STEP(give_next(r, i, pack, (struct moe_rank_piece *)(void *)(pieces + i * room),
+                                   &any, &has_all[i], err));
+            n_left -= has_all[i] && !had;
+            done += r->peers[i].said.done;
+            total += r->peers[i].said.total;
+        }
+        moe_progress_report(progress, "ranks get experts", done, total);
+        MOE_STEP(moe_progress_stopped(progress) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped")
+                                                : MOE_OK);
+        if (any)
+            naps = 0;
+        else
+            moe_ranks_nap(r, &naps);
+    }
+    for (uint32_t i = 1; i < n; i++)
+        MOE_STEP(wait_sent(r, i, MOE_LANE_TALK, err));
+out:
+    if (status != MOE_OK) /* messages that are being sent lie in what is freed */
+        for (uint32_t i = 1; pieces && i < n && !r->gone; i++)
+            wait_sent(r, i, MOE_LANE_TALK, NULL);
+    free(pieces);
+    free(has_all);
+    return status;
+}
+
+int moe_ranks_fetch(struct moe_ranks *r, void *to, uint64_t n, uint64_t offset, uint64_t done,
+                    uint64_t total, struct moe_rank_piece *file, struct moe_err *err)
+{
+    struct moe_rank_said said = said_of_self();
+    uint64_t bytes = 0;
+    said.head.kind = MOE_RANK_FETCH;
+    said.offset = offset;
+    said.bytes = n;
+    said.done = done;
+    said.total = total;
+    if (n == 0)
+        return say(r, &said, err);
+    struct moe_rank_piece *piece = moe_alloc(sizeof *piece + n, 1, err);
+    int status;
+    MOE_STEP(piece ? MOE_OK : MOE_ERR_MEMORY);
+    MOE_STEP(r->wire->ops->receive(r->wire, 0, MOE_LANE_TALK, piece, sizeof *piece + n, err));
+    MOE_STEP(say(r, &said, err));
+    MOE_STEP(wait_heard(r, 0, true, &bytes, err));
+    if (bytes != sizeof *piece + n || piece->head.kind != MOE_RANK_PIECE)
+        MOE_STEP(moe_fail(err, MOE_ERR_INTERRUPTED, "rank 0 has ended"));
+    memcpy(to, piece + 1, n);
+    if (file)
+        *file = *piece;
+out:
+    free(piece);
+    return status;
 }
 
 int moe_ranks_wait_ready(struct moe_ranks *r, const struct moe_progress *progress,

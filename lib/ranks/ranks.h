@@ -4,7 +4,8 @@
  *
  *     meet         each says who it is and how much room it has; another pack is refused
  *     divide       rank 0 gives each expert to a rank
- *     share        ... and tells the others, who load what is theirs
+ *     share        ... and tells the others, who load what is theirs, from their disks or from rank
+ *                  0's (give, fetch)
  *     wait_ready   until they have
  *     for each pass: begin_pass; for each layer with experts: ask, hint, collect
  *     close        the others end
@@ -56,6 +57,15 @@ int moe_ranks_divide(struct moe_ranks *r, const struct moe_inventory *inventory,
 int moe_ranks_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err);
 /* Whose each expert is: [n_layers][n_experts], once that is decided or known. */
 const uint8_t *moe_ranks_owners(const struct moe_ranks *r);
+/* Rank 0: sends the others what they ask for of the pack's file, until each says that it has all.
+ * What one fails with is returned. */
+int moe_ranks_give(struct moe_ranks *r, const struct moe_pack *pack,
+                   const struct moe_progress *progress, struct moe_err *err);
+/* Another, meanwhile: n <= MOE_RANK_PIECE_BYTES bytes at `offset` of that file, and what the file
+ * is like (*file, which may be NULL). done, total: bytes that it has and will have, for people; n =
+ * 0: it has all. MOE_ERR_INTERRUPTED: rank 0 has ended. */
+int moe_ranks_fetch(struct moe_ranks *r, void *to, uint64_t n, uint64_t offset, uint64_t done,
+                    uint64_t total, struct moe_rank_piece *file, struct moe_err *err);
 /* Rank 0: waits until the others have loaded their experts. */
 int moe_ranks_wait_ready(struct moe_ranks *r, const struct moe_progress *progress,
                          struct moe_err *err);

@@ -118,6 +118,31 @@ cp "$tiny" "$tmp/2/my.moe"
 own
 expect_stdout "$want" "three machines' files: the tokens of one process"
 
+# ---- Files that come from rank 0 ----
+
+rm "$tmp/1/my.moe" "$tmp/2/my.moe"
+own --spread parts
+expect_stdout "$want" "parts of rank 0's pack: the tokens of one process"
+blocks() { set -- $(ls -s "$tmp/$1/parts/my.moe"); echo "$1"; }
+check "... of less than half of it" [ $(($(blocks 1) * 2048)) -lt "$size" ]
+cp "$tmp/1/parts/my.moe" "$tmp/part"
+own --spread parts
+expect_stdout "$want" "... again: the same"
+check "... which writes nothing" cmp -s "$tmp/1/parts/my.moe" "$tmp/part"
+rm "$tmp/2/parts/my.moe.have"
+dd if=/dev/zero of="$tmp/2/parts/my.moe" bs=4096 seek=100 count=2500 conv=notrunc 2>/dev/null
+own --spread parts
+expect_stdout "$want" "... of which some were lost: the same"
+echo 'something else' >"$tmp/2/parts/my.moe"
+own --spread parts
+check "another file there: one line" [ "$said" = 1 ]
+check "... that names it" grep -q "^moe-run: rank 2 on .*parts/my.moe is no part of rank 0's" "$tmp/said"
+own --spread my.moe/parts
+check "a directory that cannot be made: one line" [ "$said" = 1 ]
+check "... that names it" grep -q '^moe-run: rank [12] on .*my.moe/parts: cannot be made' "$tmp/said"
+cp "$tmp/0/my.moe" "$tmp/1/my.moe"
+cp "$tmp/0/my.moe" "$tmp/2/my.moe"
+
 # ---- Kills ----
 
 # Processes of this test: they have its directory in their environment.

@@ -692,7 +692,7 @@ static void forged_bytes_never_crash(void **state)
     uint8_t *keep = malloc(pack.size);
     memcpy(keep, pack.data, pack.size);
     for (uint64_t i = 0; i < pack.size; i++) {
-        if ((i >= PACK_HEADER_BYTES && i < begin) || (pack.data[i] == 0 && i % 31 != 0))
+        if ((i >= MOE_PACK_HEADER_BYTES && i < begin) || (pack.data[i] == 0 && i % 31 != 0))
             continue;
         static const uint8_t values[] = {0x01, 0x80, 0xff};
         pack.data[i] ^= values[i % 3];

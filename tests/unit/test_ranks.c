@@ -25,6 +25,7 @@ struct hub {
     pthread_mutex_t lock;
     struct message *first[MOST_RANKS][MOST_RANKS][MOE_N_LANES]; /* [from][to] */
     uint32_t n_ranks;
+    uint64_t piece_bytes; /* of rank 0's file */
     bool aborted;
 };
 
@@ -46,6 +47,8 @@ static int send_message(struct moe_wire *wire, uint32_t to, enum moe_wire_lane l
     *m = (struct message){.bytes = bytes};
     memcpy(m->data, data, bytes);
     pthread_mutex_lock(&w->hub->lock);
+    if (*(const uint32_t *)data == MOE_RANK_PIECE)
+        w->hub->piece_bytes += bytes - sizeof(struct moe_rank_piece);
     end = &w->hub->first[wire->rank][to][lane];
     while (*end)
         end = &(*end)->next;
@@ -153,7 +156,7 @@ static const double PATIENCE = 60;
 struct helper {
     struct hub *hub;
     uint32_t rank;
-    char *pack;
+    char *pack, *spread;
     const char *strategy;
     uint64_t expert_bytes;
     struct moe_err err;
@@ -178,6 +181,7 @@ static void *help(void *ctx)
     struct helper *h = ctx;
     struct moe_engine_options o = options_of(h->strategy, h->expert_bytes);
     o.ranks = open_rank(h->hub, h->rank, PATIENCE);
+    o.spread = h->spread;
     h->status = moe_engine_serve_rank(h->pack, &o, &h->err);
     moe_ranks_close(o.ranks, 0);
     return NULL;
@@ -482,6 +486,150 @@ static void what_does_not_go_with_ranks(void **state)
     }
 }
 
+/* ---- Files from rank 0 ---- */
+
+/* A run of two ranks, of which the other has only what is in that directory. Sets the bytes that
+ * came from rank 0's file, and returns rank 0's status; one that is refused says `text`. */
+static int run_spread(const char *directory, const char *strategy, uint64_t *bytes,
+                      const char *text)
+{
+    struct moe_err err = {0};
+    struct hub hub;
+    struct helper helper = {.hub = &hub,
+                            .rank = 1,
+                            .pack = strdup("elsewhere/x.moe"),
+                            .spread = strdup(in_dir(directory)),
+                            .strategy = strategy};
+    struct moe_engine *e;
+    open_hub(&hub, 2);
+    assert_int_equal(pthread_create(&helper.thread, NULL, help, &helper), 0);
+    struct moe_engine_options o = options_of(strategy, 0);
+    o.ranks = open_rank(&hub, 0, PATIENCE);
+    o.spread = helper.spread;
+    int status = moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err);
+    if (status == MOE_OK) {
+        const struct moe_row row = {0, 0, 1, N_IDS};
+        assert_ok(moe_forward(e->session, MOE_DECODE, &row, 1, 0, e->model->config.n_layers, NULL,
+                              NULL, &err),
+                  &err);
+        moe_engine_close(e);
+    } else if (!strstr(err.text, text) || !strstr(err.text, "rank 1 on ")) {
+        fail_msg("%s: %s", directory, err.text);
+    }
+    moe_ranks_close(o.ranks, 0);
+    join(&helper);
+    free(helper.spread);
+    *bytes = hub.piece_bytes;
+    close_hub(&hub);
+    return status;
+}
+
+/* Overwrites a byte of the file, at its end where `at` is UINT64_MAX. */
+static void damage(const char *name, uint64_t at)
+{
+    struct moe_err err = {0};
+    struct moe_buf file = {0};
+    assert_ok(moe_file_read_all(in_dir(name), UINT64_MAX, &file, &err), &err);
+    file.data[at == UINT64_MAX ? file.size - 1 : at] ^= 1;
+    assert_ok(moe_file_write_all(in_dir(name), file.data, file.size, &err), &err);
+    moe_buf_release(&file);
+}
+
+static uint64_t bytes_of(const struct moe_pack *pack, const struct moe_expert_extent *x)
+{
+    uint64_t sum = 0;
+    for (uint32_t s = 0; s < moe_pack_class_at(pack, x->class_index)->n_segments; s++)
+        sum += x->segments[s].stored_bytes;
+    return sum;
+}
+
+/* What a rank's file has of the experts: their bytes; *largest: where the last begins. */
+static uint64_t bytes_there(const char *name, struct moe_extent *last, uint64_t *last_bytes)
+{
+    struct moe_err err = {0};
+    struct moe_pack *pack;
+    uint64_t sum = 0;
+    assert_ok(moe_pack_open(&pack, in_dir(name), &err), &err);
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
+        for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
+            const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, 0);
+            uint8_t *raw = calloc(1, x->present ? x->segments[0].raw_bytes : 1);
+            if (x->present && moe_pack_read(pack, &x->segments[0], raw, "", NULL) == MOE_OK) {
+                sum += bytes_of(pack, x);
+                *last = x->segments[0];
+                *last_bytes = bytes_of(pack, x);
+            }
+            free(raw);
+        }
+    moe_pack_close(pack);
+    return sum;
+}
+
+static void ranks_get_their_experts_once(void **state)
+{
+    uint64_t bytes, all, last_bytes = 0;
+    struct moe_extent last = {0};
+    struct moe_err err = {0};
+    write_model(3, "x.moe");
+    all = bytes_there("x.moe", &last, &last_bytes);
+    assert_int_equal(run_spread("own", "lru", &bytes, NULL), MOE_OK);
+    const uint64_t there = bytes_there("own/x.moe", &last, &last_bytes);
+    assert_true(there > 0 && there < all);
+    assert_true(bytes > there);
+    const uint64_t directory = bytes - there;
+    /* Again: nothing but the header. */
+    assert_int_equal(run_spread("own", "resident", &bytes, NULL), MOE_OK);
+    assert_int_equal(bytes, MOE_PACK_HEADER_BYTES);
+    /* Nothing is noted, as after a killed run: what is whole stays, an expert that is not comes
+     * again, and nothing else. */
+    damage("own/x.moe", last.offset);
+    assert_int_equal(unlink(in_dir("own/x.moe.have")), 0);
+    assert_int_equal(run_spread("own", "resident", &bytes, NULL), MOE_OK);
+    assert_int_equal(bytes, MOE_PACK_HEADER_BYTES + last_bytes);
+    /* A note that is cut short, or of another pack, is not believed. */
+    damage("own/x.moe", last.offset);
+    damage("own/x.moe.have", 0);
+    assert_int_equal(run_spread("own", "resident", &bytes, NULL), MOE_OK);
+    assert_int_equal(bytes, MOE_PACK_HEADER_BYTES + last_bytes);
+    damage("own/x.moe", last.offset);
+    assert_int_equal(truncate(in_dir("own/x.moe.have"), 11), 0);
+    assert_int_equal(run_spread("own", "resident", &bytes, NULL), MOE_OK);
+    assert_int_equal(bytes, MOE_PACK_HEADER_BYTES + last_bytes);
+    /* The header comes last: without it all comes again but the experts that are there. */
+    struct moe_buf file = {0};
+    assert_ok(moe_file_read_all(in_dir("own/x.moe"), UINT64_MAX, &file, &err), &err);
+    memset(file.data, 0, MOE_PACK_HEADER_BYTES);
+    assert_ok(moe_file_write_all(in_dir("own/x.moe"), file.data, file.size, &err), &err);
+    moe_buf_release(&file);
+    assert_int_equal(run_spread("own", "resident", &bytes, NULL), MOE_OK);
+    assert_int_equal(bytes, directory);
+}
+
+static void what_cannot_be_spread(void **state)
+{
+    uint64_t bytes;
+    struct moe_err err = {0};
+    struct moe_engine *e;
+    write_model(3, "x.moe");
+    assert_int_equal(run_spread("own", "resident", &bytes, NULL), MOE_OK);
+    damage("own/x.moe", 40);
+    assert_int_equal(run_spread("own", "resident", &bytes, "is no part of rank 0's x.moe"),
+                     MOE_ERR_USAGE);
+    assert_ok(moe_file_write_all(in_dir("own/x.moe"), "short", 5, &err), &err);
+    assert_int_equal(run_spread("own", "resident", &bytes, "is no part of rank 0's x.moe"),
+                     MOE_ERR_USAGE);
+    assert_ok(moe_file_write_all(in_dir("file"), "", 0, &err), &err);
+    assert_int_equal(run_spread("file", "resident", &bytes, "cannot be written"), MOE_ERR_IO);
+    assert_int_equal(run_spread("file/own", "resident", &bytes, "cannot be made"), MOE_ERR_IO);
+    /* Damage of rank 0's file is found by the rank that gets it, and is not kept. */
+    write_damaged("x.moe");
+    assert_int_equal(run_spread("new", "lru+init=empty", &bytes, "rank 0's x.moe is damaged"),
+                     MOE_ERR_FORMAT);
+    struct moe_engine_options o = options_of("resident", 0);
+    o.spread = in_dir("own");
+    assert_int_equal(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), MOE_ERR_USAGE);
+}
+
 static int set_up(void **state)
 {
     struct moe_err err = {0};
@@ -495,6 +643,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_give_the_bits_of_one_process),
         cmocka_unit_test(experts_are_shared_by_room_and_work),
+        cmocka_unit_test(ranks_get_their_experts_once),
+        cmocka_unit_test(what_cannot_be_spread),
         cmocka_unit_test(what_ranks_fail_with_is_said_by_rank_0),
         cmocka_unit_test(a_rank_that_fails_later),
         cmocka_unit_test(a_silent_rank_is_given_up),
