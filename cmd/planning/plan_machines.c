@@ -40,7 +40,7 @@ struct cluster {
     struct moe_inventory own[MOE_MAX_MACHINES]; /* tables shared but for class_of */
     struct moe_pace paces[MOE_MAX_MACHINES];
     struct moe_wire_pace wires[MOE_MAX_MACHINES];
-    uint8_t *owners; /* [n_keys] */
+    uint8_t *holders; /* [n_keys][MOE_HOLDERS] */
 };
 
 struct outcome {
@@ -128,7 +128,8 @@ static int own_inventory(struct cluster *c, uint32_t rank, struct moe_err *err)
     for (uint32_t key = 0; key < n_keys; key++)
         for (uint32_t v = 0; v < all->n_variants; v++) {
             const uint64_t copy = moe_expert_copy(all->n_variants, key, v);
-            own->class_of[copy] = c->owners[key] == rank ? all->class_of[copy] : UINT32_MAX;
+            own->class_of[copy] =
+                moe_rank_holds(c->holders, key, (uint8_t)rank) ? all->class_of[copy] : UINT32_MAX;
         }
     return MOE_OK;
 }
@@ -150,11 +151,17 @@ static int share_out(struct cluster *c, struct outcome *out, struct moe_err *err
         out->n_experts[i] = 0;
         out->uses[i] = 0;
     }
-    MOE_TRY(moe_share_experts(in->inventory, room, c->machines->n, uses, c->owners, err));
+    MOE_TRY(moe_share_experts(in->inventory, room, c->machines->n, uses, c->holders, err));
     for (uint32_t key = 0; key < moe_inventory_n_keys(in->inventory); key++) {
         const double n = uses ? (double)uses[key] : 1;
-        out->n_experts[c->owners[key]]++;
-        out->uses[c->owners[key]] += n;
+        const uint8_t *h = c->holders + MOE_HOLDERS * key;
+        const bool twice = h[1] != MOE_NO_RANK;
+        out->n_experts[h[0]]++;
+        out->uses[h[0]] += twice ? n / 2 : n;
+        if (twice) {
+            out->n_experts[h[1]]++;
+            out->uses[h[1]] += n / 2;
+        }
         all_uses += n;
     }
     for (uint32_t i = 0; i < c->machines->n; i++) {
@@ -209,7 +216,7 @@ static int try_cluster(struct cluster *c, struct outcome *best, struct moe_err *
         .n = now.n,
         .planners = c->planners,
         .wires = c->wires,
-        .owners = c->owners,
+        .holders = c->holders,
         .row_bytes = (uint64_t)c->in->config.hidden * sizeof(float),
     };
     bool loads = true;
@@ -494,8 +501,8 @@ int plan_machines(const struct plan_options *o, const char *path, bool outlook, 
     if (!cli_given("max-tokens"))
         in.excerpt = moe_excerpt_of(in.trace, TOKEN_LAYERS / in.inventory->n_layers + 1);
     MOE_STEP(plan_memory_beside(&in, &c.beside, err));
-    c.owners = moe_alloc(moe_inventory_n_keys(in.inventory), 1, err);
-    MOE_STEP(c.owners ? MOE_OK : MOE_ERR_MEMORY);
+    c.holders = moe_alloc(moe_inventory_n_keys(in.inventory), MOE_HOLDERS, err);
+    MOE_STEP(c.holders ? MOE_OK : MOE_ERR_MEMORY);
     MOE_STEP(try_cluster(&c, &out, err));
     if (outlook)
         MOE_STEP(try_changes(&c, changes, &n_changes, err));
@@ -506,7 +513,7 @@ int plan_machines(const struct plan_options *o, const char *path, bool outlook, 
         say_text(&c, &out, changes, n_changes);
 out:
     release_inventories(&c);
-    free(c.owners);
+    free(c.holders);
     plan_inputs_close(&in);
     for (uint32_t i = 0; c.machines && i < c.machines->n; i++)
         free(devices[i]);

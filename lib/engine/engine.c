@@ -132,7 +132,7 @@ int moe_engine_open_session(struct moe_engine *e, const struct moe_session_optio
                                       moe_engine_host_threads(e->gpu != NULL), err);
     e->session->pass.pace = e->pace;
     e->session->ranks = e->ranks;
-    e->session->pass.owners = e->ranks ? moe_ranks_owners(e->ranks) : NULL;
+    e->session->pass.holders = e->ranks ? moe_ranks_holders(e->ranks) : NULL;
     if (status != MOE_OK)
         moe_engine_close_session(e);
     return status;

@@ -370,6 +370,6 @@ int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *ow
         MOE_TRY(moe_ranks_share(ranks, &shape, err));
         own->session.batch = shape.batch;
     }
-    moe_pack_keep_own(model->pack, moe_ranks_owners(ranks), (uint8_t)rank);
+    moe_pack_keep_own(model->pack, moe_ranks_holders(ranks), (uint8_t)rank);
     return rank > 0 && own->spread ? fetch_experts(ranks, model->pack, err) : MOE_OK;
 }

@@ -9,6 +9,7 @@
 #include "infer/expert_compute.h"
 #include "infer/session.h"
 #include "sched/pass.h"
+#include "sched/share.h"
 
 enum { ALIVE_EVERY = 2 /* seconds, while it is at work */ };
 
@@ -305,7 +306,7 @@ static int tell_figures(struct worker *w, struct moe_err *err)
         .busy_seconds = w->busy,
     };
     for (uint32_t key = 0; key < w->shape.n_layers * w->shape.n_experts; key++)
-        f.n_experts += moe_ranks_owners(w->ranks)[key] == w->wire->rank;
+        f.n_experts += moe_rank_holds(moe_ranks_holders(w->ranks), key, (uint8_t)w->wire->rank);
     MOE_TRY(moe_ranks_wait_sent(w->ranks, err));
     MOE_TRY(w->wire->ops->send(w->wire, 0, MOE_LANE_TALK, &f, sizeof f, err));
     return moe_ranks_wait_sent(w->ranks, err);
@@ -382,7 +383,7 @@ static int open_worker(struct worker *w, struct moe_err *err)
                   .is_static = w->is_static},
         .scheduler = w->experts->scheduler,
         .request = &w->request,
-        .owners = moe_ranks_owners(w->ranks),
+        .holders = moe_ranks_holders(w->ranks),
         .self = (uint8_t)w->wire->rank,
     };
     return moe_expert_compute_open(&w->compute, c, moe_rank_output_rows(&w->shape), err);

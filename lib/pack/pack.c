@@ -307,15 +307,17 @@ bool moe_pack_layer_has_experts(const struct moe_pack *pack, uint32_t layer)
     return first < pack->n_stored && pack->experts[first].layer == layer;
 }
 
-void moe_pack_keep_own(struct moe_pack *pack, const uint8_t *owners, uint8_t self)
+void moe_pack_keep_own(struct moe_pack *pack, const uint8_t *holders, uint8_t self)
 {
     uint64_t at = 0;
     for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
         if (!moe_pack_layer_has_experts(pack, layer))
             continue;
         for (uint32_t i = first_of_layer(pack, layer);
-             i < pack->n_stored && pack->experts[i].layer == layer; i++)
-            pack->experts[i].extent.present &= owners[at + pack->experts[i].expert] == self;
+             i < pack->n_stored && pack->experts[i].layer == layer; i++) {
+            const uint8_t *h = holders + 2 * (at + pack->experts[i].expert);
+            pack->experts[i].extent.present &= h[0] == self || h[1] == self;
+        }
         at += pack->n_experts;
     }
 }

@@ -82,7 +82,7 @@ struct moe_planner_machines {
      * first's. */
     const struct moe_planner *planners;
     const struct moe_wire_pace *wires; /* [n] the first is not used */
-    const uint8_t *owners;             /* whose each expert is, [n_keys] */
+    const uint8_t *holders;            /* who has each expert, [n_keys][2] (share.h) */
     uint64_t row_bytes;                /* of a row that goes there or comes back */
 };
 

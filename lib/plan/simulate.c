@@ -200,7 +200,6 @@ static int begin_elsewhere(void *ctx, struct moe_err *err)
 {
     struct simulator *s = ctx;
     const struct moe_layer_request *q = &s->request;
-    const uint8_t *owners = s->in->owners + (uint64_t)q->moe * q->n_experts;
     const uint64_t n_rows = s->pass.n_rows;
     uint32_t n_asked = 0;
     const uint64_t bytes = HEAD_BYTES + n_rows * (s->in->row_bytes + 8 * q->top_k + 4);
@@ -208,7 +207,7 @@ static int begin_elsewhere(void *ctx, struct moe_err *err)
         s->others[i].n_rows = 0;
     for (uint32_t i = 0; i < q->n_entries; i++)
         if (q->kinds[i] == MOE_ENTRY_ELSEWHERE)
-            s->others[owners[q->experts[i]] - 1].n_rows += q->n_rows[i];
+            s->others[q->ranks[i] - 1].n_rows += q->n_rows[i];
     for (uint32_t i = 0; i < s->in->n_ranks; i++) {
         struct other *o = &s->others[i];
         if (o->n_rows == 0)
@@ -364,7 +363,7 @@ static void carve_pass(struct simulator *s, struct moe_arena *arena)
 }
 
 /* self: the rank whose experts it computes. */
-static int open_pass(struct simulator *s, const uint8_t *owners, uint8_t self, struct moe_err *err)
+static int open_pass(struct simulator *s, const uint8_t *holders, uint8_t self, struct moe_err *err)
 {
     const struct moe_inventory *inv = s->inventory;
     struct moe_arena arena = {0};
@@ -384,7 +383,7 @@ static int open_pass(struct simulator *s, const uint8_t *owners, uint8_t self, s
         .pace = s->in->pace,
         .replay = s->replay,
         .log = s->in->log,
-        .owners = owners,
+        .holders = holders,
         .self = self,
     };
     if (self == 0) /* it predicts; another is told */
@@ -430,14 +429,14 @@ static int read_learnt(const struct simulator *s, struct moe_err *err)
 }
 
 /* A machine, with its link and its first contents. */
-static int open_machine(struct simulator *s, const uint8_t *owners, uint8_t self,
+static int open_machine(struct simulator *s, const uint8_t *holders, uint8_t self,
                         struct moe_err *err)
 {
     const struct moe_simulation *in = s->in;
     s->inventory = in->scheduler.inventory;
     s->phase = s->channel.phase = &s->uncounted.prefill;
     MOE_TRY(simulate_link_open(&s->channel, in, err));
-    MOE_TRY(open_pass(s, owners, self, err));
+    MOE_TRY(open_pass(s, holders, self, err));
     struct moe_scheduler_options o = in->scheduler;
     o.n_requests = s->channel.n_items;
     o.channel = simulate_link_channel(&s->channel);
@@ -465,7 +464,7 @@ static int open_others(struct simulator *s, struct moe_err *err)
         s->others[i].wire = in->ranks[i].wire;
         x->in = in->ranks[i].in;
         x->batch = s->batch;
-        MOE_TRY(open_machine(x, in->owners, (uint8_t)(i + 1), err));
+        MOE_TRY(open_machine(x, in->holders, (uint8_t)(i + 1), err));
     }
     return MOE_OK;
 }
@@ -476,7 +475,7 @@ static int open_simulator(struct simulator *s, struct moe_err *err)
     MOE_TRY(moe_replay_open(&s->replay, in->trace, in->excerpt, in->batch, in->scheduler.strategy,
                             in->statistics, err));
     s->batch = moe_replay_batch(s->replay);
-    MOE_TRY(open_machine(s, in->owners, 0, err));
+    MOE_TRY(open_machine(s, in->holders, 0, err));
     return in->n_ranks ? open_others(s, err) : MOE_OK;
 }
 

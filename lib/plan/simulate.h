@@ -61,9 +61,9 @@ struct moe_simulation {
     uint32_t batch;       /* at least 1 */
     uint32_t piece_bytes; /* of the links; 0: the loader's */
     uint64_t host_bytes;  /* for experts behind a device's slots, where the pace has a storage */
-    /* Where the inventory has not all experts: whose each is, [n_keys], 0 this machine's, i + 1
-     * that of ranks[i]; and the bytes of a row that goes there or comes back. */
-    const uint8_t *owners;
+    /* Where the inventory has not all experts: who has each, [n_keys][2] (share.h), 0 this machine,
+     * i + 1 that of ranks[i]; and the bytes of a row that goes there or comes back. */
+    const uint8_t *holders;
     const struct moe_simulated_rank *ranks;
     uint32_t n_ranks;
     uint64_t row_bytes;

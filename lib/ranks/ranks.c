@@ -42,7 +42,7 @@ struct peer {
 struct moe_ranks {
     struct moe_wire *wire;
     struct moe_rank_shape shape;
-    uint8_t *owners; /* [n_keys] */
+    uint8_t *holders; /* [n_keys][MOE_HOLDERS] */
     uint32_t n_keys;
     double said_at; /* this rank's last sign while it loads */
     uint64_t pass, request;
@@ -225,7 +225,7 @@ void moe_ranks_close(struct moe_ranks *r, int exit_status)
         r->wire->ops->abort(r->wire, exit_status);
     moe_wire_close(r->wire);
     free(r->peers);
-    free(r->owners);
+    free(r->holders);
     free(r);
 }
 
@@ -351,19 +351,19 @@ int moe_ranks_divide(struct moe_ranks *r, const struct moe_inventory *inventory,
 {
     uint64_t *room = moe_alloc(r->wire->n_ranks, sizeof *room, err);
     r->n_keys = moe_inventory_n_keys(inventory);
-    r->owners = moe_alloc(r->n_keys, 1, err);
-    int status = room && r->owners ? MOE_OK : MOE_ERR_MEMORY;
+    r->holders = moe_alloc(r->n_keys, MOE_HOLDERS, err);
+    int status = room && r->holders ? MOE_OK : MOE_ERR_MEMORY;
     for (uint32_t i = 0; status == MOE_OK && i < r->wire->n_ranks; i++)
         room[i] = r->peers[i].said.room;
     if (status == MOE_OK)
-        status = moe_share_experts(inventory, room, r->wire->n_ranks, frequency, r->owners, err);
+        status = moe_share_experts(inventory, room, r->wire->n_ranks, frequency, r->holders, err);
     free(room);
     return status;
 }
 
-const uint8_t *moe_ranks_owners(const struct moe_ranks *r)
+const uint8_t *moe_ranks_holders(const struct moe_ranks *r)
 {
-    return r->owners;
+    return r->holders;
 }
 
 /* Rank 0's messages, and the answers of the others. */
@@ -386,16 +386,16 @@ uint64_t moe_ranks_bytes(const struct moe_rank_shape *shape, uint32_t n_ranks)
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
-/* The message by which ranks learn of their share: a head, the shape, the owners. */
+/* The message by which ranks learn of their share: a head, the shape, the holders. */
 struct share {
     struct moe_rank_head head;
     struct moe_rank_shape shape;
-    uint8_t owners[];
+    uint8_t holders[];
 };
 
 static int tell_shares(struct moe_ranks *r, const struct moe_rank_shape *shape, struct moe_err *err)
 {
-    const uint64_t bytes = sizeof(struct share) + r->n_keys;
+    const uint64_t bytes = sizeof(struct share) + (uint64_t)MOE_HOLDERS * r->n_keys;
     r->shape = *shape;
     uint64_t room = moe_ranks_bytes(shape, r->wire->n_ranks);
     r->block = moe_pages_alloc(room, err);
@@ -406,7 +406,7 @@ static int tell_shares(struct moe_ranks *r, const struct moe_rank_shape *shape, 
     carve(r, &arena);
     message->head = (struct moe_rank_head){.kind = MOE_RANK_SHARE, .n = r->n_keys};
     message->shape = *shape;
-    memcpy(message->owners, r->owners, r->n_keys);
+    memcpy(message->holders, r->holders, (uint64_t)MOE_HOLDERS * r->n_keys);
     int status = MOE_OK;
     for (uint32_t i = 1; i < r->wire->n_ranks && status == MOE_OK; i++)
         status = send_to(r, i, MOE_LANE_TALK, message, bytes, err);
@@ -415,7 +415,9 @@ static int tell_shares(struct moe_ranks *r, const struct moe_rank_shape *shape, 
         r->peers[i].loads = true;
     }
     for (uint32_t key = 0; key < r->n_keys; key++)
-        r->peers[r->owners[key]].report.figures.n_experts++;
+        for (uint32_t h = 0; h < MOE_HOLDERS; h++)
+            if (r->holders[MOE_HOLDERS * key + h] < r->wire->n_ranks)
+                r->peers[r->holders[MOE_HOLDERS * key + h]].report.figures.n_experts++;
     free(message);
     return status;
 }
@@ -423,7 +425,8 @@ static int tell_shares(struct moe_ranks *r, const struct moe_rank_shape *shape, 
 /* n_keys: those of this rank's own pack. */
 static int hear_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err)
 {
-    const uint64_t room = sizeof(struct share) + (uint64_t)shape->n_layers * shape->n_experts;
+    const uint64_t n_keys = (uint64_t)shape->n_layers * shape->n_experts,
+                   room = sizeof(struct share) + MOE_HOLDERS * n_keys;
     uint64_t bytes = 0;
     struct share *message = moe_alloc(room, 1, err);
     if (!message)
@@ -438,12 +441,12 @@ static int hear_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct 
                                   message->shape.n_experts != shape->n_experts ||
                                   message->shape.stride == 0 || message->shape.batch == 0))
         status = moe_fail(err, MOE_ERR_FORMAT, "rank 0 shares another model");
-    r->n_keys = (uint32_t)(room - sizeof *message);
-    r->owners = status == MOE_OK ? moe_alloc(r->n_keys, 1, err) : NULL;
-    if (status == MOE_OK && !r->owners)
+    r->n_keys = (uint32_t)n_keys;
+    r->holders = status == MOE_OK ? moe_alloc(n_keys, MOE_HOLDERS, err) : NULL;
+    if (status == MOE_OK && !r->holders)
         status = MOE_ERR_MEMORY;
     if (status == MOE_OK) {
-        memcpy(r->owners, message->owners, r->n_keys);
+        memcpy(r->holders, message->holders, MOE_HOLDERS * n_keys);
         r->shape = *shape = message->shape;
     }
     free(message);
@@ -616,10 +619,9 @@ static int listen_to(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
 /* Rows of the request's outputs that each rank is to compute. */
 static void count_due(struct moe_ranks *r, const struct moe_layer_request *q)
 {
-    const uint8_t *owners = r->owners + (uint64_t)q->moe * r->shape.n_experts;
     for (uint32_t i = 0; i < q->n_entries; i++)
         if (q->kinds[i] == MOE_ENTRY_ELSEWHERE)
-            r->peers[owners[q->experts[i]]].n_due += q->n_rows[i];
+            r->peers[q->ranks[i]].n_due += q->n_rows[i];
 }
 
 static uint64_t write_ask(struct moe_ranks *r, const struct moe_layer_request *q, uint32_t n_rows,

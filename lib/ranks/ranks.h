@@ -55,8 +55,8 @@ int moe_ranks_divide(struct moe_ranks *r, const struct moe_inventory *inventory,
 /* Rank 0: tells the others, with the shape of passes. Another: waits for that and sets *shape.
  * MOE_ERR_INTERRUPTED: rank 0 has ended. */
 int moe_ranks_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err);
-/* Whose each expert is: [n_layers][n_experts], once that is decided or known. */
-const uint8_t *moe_ranks_owners(const struct moe_ranks *r);
+/* Who has each expert: [n_layers][n_experts][MOE_HOLDERS], once that is decided or known. */
+const uint8_t *moe_ranks_holders(const struct moe_ranks *r);
 /* Rank 0: sends the others what they ask for of the pack's file, until each says that it has all.
  * What one fails with is returned. */
 int moe_ranks_give(struct moe_ranks *r, const struct moe_pack *pack,

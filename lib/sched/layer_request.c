@@ -36,6 +36,7 @@ void moe_layer_request_carve(struct moe_layer_request *r, struct moe_arena *aren
     r->classes = moe_arena_take(arena, entries, 1);
     r->needs = moe_arena_take(arena, entries, sizeof *r->needs);
     r->kinds = moe_arena_take(arena, entries, 1);
+    r->ranks = moe_arena_take(arena, entries, 1);
     r->cursor = moe_arena_take(arena, entries, sizeof *r->cursor);
     r->unimportance = moe_arena_take(arena, experts, sizeof *r->unimportance);
 }

@@ -38,6 +38,7 @@ struct moe_layer_request {
     uint8_t *classes;
     struct moe_need *needs; /* as the scheduler wants them */
     uint8_t *kinds;         /* what becomes of them: enum moe_entry_kind */
+    uint8_t *ranks; /* which process computes them, where several share experts out (share.h) */
 
     uint32_t *cursor;    /* [entries] scratch for grouping */
     float *unimportance; /* [n_experts] least score of equation 2 (select.h) */

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/rank.h"
 #include "sched/history.h"
+#include "sched/share.h"
 
 bool moe_pass_predicts(const struct moe_strategy *strategy)
 {
@@ -234,7 +235,7 @@ static int hand_on(struct moe_pass *p, const struct moe_prediction *predictions,
     log_numbers(p, "predicts", &n, 1);
     if (n == 0)
         return MOE_OK;
-    if (p->owners && p->ops->hint)
+    if (p->holders && p->ops->hint)
         MOE_TRY(p->ops->hint(p->ctx, predictions, n, err));
     return moe_scheduler_predicted(p->scheduler, predictions, n, err);
 }
@@ -397,13 +398,13 @@ static int ask_scheduler(struct moe_pass *p, struct moe_err *err)
     return MOE_OK;
 }
 
-/* Marks the entries whose experts another process has. */
+/* Marks the entries that another process computes. */
 static void mark_elsewhere(const struct moe_pass *p)
 {
     struct moe_layer_request *r = p->request;
-    const uint8_t *owners = p->owners + (uint64_t)p->moe * p->shape.n_experts;
+    moe_share_request(r, p->holders + (uint64_t)MOE_HOLDERS * p->moe * p->shape.n_experts);
     for (uint32_t i = 0; i < r->n_entries; i++) {
-        if (owners[r->experts[i]] == p->self)
+        if (r->ranks[i] == p->self)
             continue;
         r->needs[i].elsewhere = true;
         r->kinds[i] = MOE_ENTRY_ELSEWHERE;
@@ -418,7 +419,7 @@ static int request_experts(struct moe_pass *p, uint32_t layer, struct moe_err *e
     moe_layer_request_fill(p->request, p->n_rows, assigned, precalculated);
     p->request->layer = layer;
     p->request->moe = p->moe;
-    if (p->owners)
+    if (p->holders)
         mark_elsewhere(p);
     if (p->ops->ask)
         MOE_TRY(p->ops->ask(p->ctx, layer, err));
@@ -466,7 +467,7 @@ static int compute_experts(struct moe_pass *p, struct moe_err *err)
 /* Waits for what other processes compute of the layer. */
 static int collect_from_elsewhere(struct moe_pass *p, struct moe_err *err)
 {
-    for (bool all = p->owners == NULL; !all;) {
+    for (bool all = p->holders == NULL; !all;) {
         MOE_TRY(p->ops->collect(p->ctx, &all, err));
         MOE_TRY(moe_pass_poll(p, err));
     }
@@ -525,7 +526,7 @@ static int run_moe(struct moe_pass *p, uint32_t layer, struct moe_err *err)
     /* What came during attention makes room for more. */
     MOE_TRY(p->shape.routes_early ? moe_pass_poll(p, err) : request_experts(p, layer, err));
     MOE_TRY(begin_host_entries(p, layer, err));
-    if (p->owners)
+    if (p->holders)
         MOE_TRY(p->ops->begin_elsewhere(p->ctx, err));
     bool has_predicted = p->shape.routes_early && moe_strategy_predicts_early(&p->strategy);
     if (predicts(p) && !has_predicted && !moe_predicts_from_attention(p->strategy.predict))

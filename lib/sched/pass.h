@@ -147,8 +147,9 @@ struct moe_pass {
     const struct moe_pace *pace;       /* NULL: there is no modelled clock */
     struct moe_replay *replay;         /* its choices and predictions count; NULL: routers' do */
     struct moe_buf *log;               /* receives each decision, a line for a step; NULL: none */
-    const uint8_t *owners; /* [n_listed][n_experts] the process that has each expert; NULL: this */
-    uint8_t self;          /* ... which is this one */
+    const uint8_t *holders; /* [n_listed][n_experts][2] the processes that have each expert
+                               (share.h); NULL: this */
+    uint8_t self;           /* ... which is this one */
 
     /* Of the present pass. */
     bool decode;

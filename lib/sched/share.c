@@ -1,4 +1,5 @@
-/* Divides experts among ranks: first how many bytes each gets, then which experts. */
+/* Divides experts among ranks: first how many bytes each gets, then which experts, then which of
+ * them a second rank has, too. */
 #include "sched/share.h"
 
 #include <stdlib.h>
@@ -35,17 +36,19 @@ static void fill_evenly(struct rank_part *parts, const uint64_t *room, uint32_t 
             parts[r].bytes = left / n_open;
 }
 
-static void size_parts(struct rank_part *parts, const uint64_t *room, uint32_t n, double all)
+/* Whether all experts fit. */
+static bool size_parts(struct rank_part *parts, const uint64_t *room, uint32_t n, double all)
 {
     double sum = 0;
     for (uint32_t r = 0; r < n; r++)
         sum += (double)room[r];
     if (sum >= all) {
         fill_evenly(parts, room, n, all);
-        return;
+        return true;
     }
     for (uint32_t r = 0; r < n; r++)
         parts[r].bytes = sum > 0 ? all * (double)room[r] / sum : all / n;
+    return false;
 }
 
 /* Whether rank a should get the expert rather than b. One whose part is full comes last. */
@@ -76,14 +79,65 @@ static void order_layer(const struct moe_inventory *inv, uint32_t layer, const u
     }
 }
 
+struct use {
+    uint64_t n;
+    uint32_t key;
+};
+
+/* By falling number, then by key. */
+static int compare_uses(const void *a, const void *b)
+{
+    const struct use *x = a, *y = b;
+    if (x->n != y->n)
+        return x->n > y->n ? -1 : 1;
+    return (x->key > y->key) - (x->key < y->key);
+}
+
+/* Gives the most frequent experts a second rank: of those with room for it, the one with the fewest
+ * uses of such experts. What room is left is not used to the last page, which other things may
+ * take. */
+static int share_twice(const struct moe_inventory *inv, const struct rank_part *parts,
+                       const uint64_t *room, uint32_t n_ranks, const uint64_t *frequency,
+                       uint8_t *holders, struct moe_err *err)
+{
+    const uint32_t n_keys = moe_inventory_n_keys(inv);
+    struct use *uses = moe_alloc(n_keys, sizeof *uses, err);
+    struct rank_part *second = moe_alloc(n_ranks, sizeof *second, err);
+    int status = uses && second ? MOE_OK : MOE_ERR_MEMORY;
+    for (uint32_t key = 0; key < n_keys && status == MOE_OK; key++)
+        uses[key] = (struct use){frequency[key], key};
+    for (uint32_t r = 0; r < n_ranks && status == MOE_OK; r++)
+        second[r].bytes = (double)(room[r] - room[r] / 32) - parts[r].taken;
+    if (status == MOE_OK)
+        qsort(uses, n_keys, sizeof *uses, compare_uses);
+    for (uint32_t i = 0; i < n_keys / 2 && status == MOE_OK; i++) {
+        const uint32_t key = uses[i].key, variant = moe_inventory_usable(inv, key, 0);
+        const double bytes = (double)moe_inventory_class(inv, key, variant)->slot_bytes;
+        uint32_t best = MOE_NO_RANK;
+        for (uint32_t r = 0; r < n_ranks; r++)
+            if (r != holders[MOE_HOLDERS * key] && second[r].taken + bytes <= second[r].bytes &&
+                (best == MOE_NO_RANK || second[r].work < second[best].work))
+                best = r;
+        if (best == MOE_NO_RANK)
+            continue;
+        second[best].taken += bytes;
+        second[best].work += (double)uses[i].n;
+        holders[MOE_HOLDERS * key + 1] = (uint8_t)best;
+    }
+    free(uses);
+    free(second);
+    return status;
+}
+
 int moe_share_experts(const struct moe_inventory *inv, const uint64_t *room, uint32_t n_ranks,
-                      const uint64_t *frequency, uint8_t *owner, struct moe_err *err)
+                      const uint64_t *frequency, uint8_t *holders, struct moe_err *err)
 {
     struct rank_part *parts = moe_alloc(n_ranks, sizeof *parts, err);
     uint32_t *order = moe_alloc(inv->n_experts, sizeof *order, err);
     int status = parts && order ? MOE_OK : MOE_ERR_MEMORY;
+    bool fits = false;
     if (status == MOE_OK)
-        size_parts(parts, room, n_ranks, (double)moe_inventory_all_bytes(inv, 0));
+        fits = size_parts(parts, room, n_ranks, (double)moe_inventory_all_bytes(inv, 0));
     for (uint32_t layer = 0; layer < inv->n_layers && status == MOE_OK; layer++) {
         order_layer(inv, layer, frequency, order);
         for (uint32_t r = 0; r < n_ranks; r++)
@@ -99,10 +153,32 @@ int moe_share_experts(const struct moe_inventory *inv, const uint64_t *room, uin
             parts[best].taken += bytes;
             parts[best].work += uses;
             parts[best].layer_work += uses;
-            owner[key] = (uint8_t)best;
+            holders[MOE_HOLDERS * key] = (uint8_t)best;
+            holders[MOE_HOLDERS * key + 1] = MOE_NO_RANK;
         }
     }
+    if (status == MOE_OK && frequency && fits)
+        status = share_twice(inv, parts, room, n_ranks, frequency, holders, err);
     free(parts);
     free(order);
     return status;
+}
+
+void moe_share_request(struct moe_layer_request *q, const uint8_t *holders)
+{
+    enum { WEIGHTS = 4 /* rows that take about as long as reading an expert's weights */ };
+    uint32_t work[UINT8_MAX + 1] = {0};
+    for (uint32_t i = 0; i < q->n_entries; i++) {
+        const uint8_t *h = holders + (uint64_t)MOE_HOLDERS * q->experts[i];
+        q->ranks[i] = h[0];
+        if (h[1] == MOE_NO_RANK)
+            work[h[0]] += WEIGHTS + q->n_rows[i];
+    }
+    for (uint32_t i = 0; i < q->n_entries; i++) {
+        const uint8_t *h = holders + (uint64_t)MOE_HOLDERS * q->experts[i];
+        if (h[1] == MOE_NO_RANK)
+            continue;
+        q->ranks[i] = work[h[1]] < work[h[0]] ? h[1] : h[0];
+        work[q->ranks[i]] += WEIGHTS + q->n_rows[i];
+    }
 }

@@ -1,15 +1,34 @@
-/* Which rank has which experts. Pure. */
+/* Which rank has which experts, and which of those that have one computes it. Pure. */
 #ifndef MOE_RANKS_SHARE_H
 #define MOE_RANKS_SHARE_H
 
 #include "sched/inventory.h"
+#include "sched/layer_request.h"
 
-/* Gives each expert to one of n_ranks <= MOE_MAX_RANKS: owner[key] is its rank. room: [n_ranks]
- * bytes of memory that each has for experts. Where all experts fit, ranks get equal parts, as far
- * as each has room; else parts in proportion to their room. Within these, each layer's work is
- * spread: its experts, the most frequent first, go to the rank that has least of the layer so far.
- * frequency: [n_keys] uses of each expert; NULL: all alike. MOE_ERR_MEMORY. */
+enum { MOE_NO_RANK = 255 };
+
+/* The ranks that have an expert: [MOE_HOLDERS] for each, its owner and a second one or MOE_NO_RANK.
+ */
+enum { MOE_HOLDERS = 2 };
+
+static inline bool moe_rank_holds(const uint8_t *holders, uint64_t key, uint8_t rank)
+{
+    return holders[MOE_HOLDERS * key] == rank || holders[MOE_HOLDERS * key + 1] == rank;
+}
+
+/* Gives each expert to one of n_ranks <= MOE_MAX_RANKS: holders[n_keys][MOE_HOLDERS]. room:
+ * [n_ranks] bytes of memory that each has for experts. Where all experts fit, ranks get equal
+ * parts, as far as each has room; else parts in proportion to their room. Within these, each
+ * layer's work is spread: its experts, the most frequent first, go to the rank that has least of
+ * the layer so far. frequency: [n_keys] uses of each expert; NULL: all alike, and no expert has a
+ * second rank. Otherwise, where all fit, the most frequent half of the experts get one, as far as
+ * there is room. MOE_ERR_MEMORY. */
 int moe_share_experts(const struct moe_inventory *inventory, const uint64_t *room, uint32_t n_ranks,
-                      const uint64_t *frequency, uint8_t *owner, struct moe_err *err);
+                      const uint64_t *frequency, uint8_t *holders, struct moe_err *err);
+
+/* Sets request->ranks: which holder computes each entry. Every rank comes to the same: entries that
+ * only one rank has are counted first, each of the others goes to the holder with less to do.
+ * holders: of the layer, [n_experts][MOE_HOLDERS]. */
+void moe_share_request(struct moe_layer_request *request, const uint8_t *holders);
 
 #endif

@@ -223,6 +223,20 @@ static float *run_both(struct moe_session *s, const uint32_t *ids, uint32_t part
 
 /* ---- The same bits ---- */
 
+/* Statistics of x.moe in which nothing was counted. */
+static struct moe_statistics *any_statistics(void)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *s;
+    struct moe_model *model;
+    assert_ok(moe_model_open_image(&model, in_dir("x.moe"), NULL, &err), &err);
+    struct moe_statistics_shape shape = moe_model_statistics_shape(model);
+    shape.max_tokens = N_IDS;
+    assert_ok(moe_statistics_new(&s, &shape, &err), &err);
+    moe_model_close(model);
+    return s;
+}
+
 static void check_ranks(const char *what, uint32_t n_ranks, const char *strategy,
                         uint64_t expert_bytes, const uint32_t *ids, uint32_t part,
                         const float *want, uint64_t n_logits)
@@ -236,6 +250,8 @@ static void check_ranks(const char *what, uint32_t n_ranks, const char *strategy
         start(&helpers[i], &hub, i, "x.moe", i + 1 == n_ranks ? "resident" : strategy,
               i + 1 == n_ranks ? 0 : expert_bytes / i);
     struct moe_engine_options o = options_of(strategy, expert_bytes);
+    struct moe_statistics *statistics = n_ranks % 2 ? any_statistics() : NULL;
+    o.statistics = statistics; /* then some experts are on two ranks */
     o.ranks = open_rank(&hub, 0, PATIENCE);
     assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
     float *got = run_both(e->session, ids, part);
@@ -263,6 +279,7 @@ static void check_ranks(const char *what, uint32_t n_ranks, const char *strategy
     }
     assert_false(hub.aborted);
     close_hub(&hub);
+    moe_statistics_free(statistics);
 }
 
 static bool has_experts(const struct moe_config *c)
@@ -303,12 +320,12 @@ static void ranks_give_the_bits_of_one_process(void **state)
 
 /* ---- Who has what ---- */
 
-static void count_shares(const struct moe_inventory *inv, const uint8_t *owners, uint32_t layer,
+static void count_shares(const struct moe_inventory *inv, const uint8_t *holders, uint32_t layer,
                          uint32_t counts[MOST_RANKS])
 {
     memset(counts, 0, MOST_RANKS * sizeof *counts);
     for (uint32_t e = 0; e < inv->n_experts; e++)
-        counts[owners[moe_inventory_key(inv, layer, e)]]++;
+        counts[holders[MOE_HOLDERS * moe_inventory_key(inv, layer, e)]]++;
 }
 
 static void experts_are_shared_by_room_and_work(void **state)
@@ -320,7 +337,7 @@ static void experts_are_shared_by_room_and_work(void **state)
     const uint64_t equal[] = {all, all, all}, few[] = {all / 8, all, all},
                    short_of[] = {all / 8, all / 4, all / 8};
     uint64_t frequency[LAYERS * EXPERTS];
-    uint8_t owners[LAYERS * EXPERTS];
+    uint8_t holders[MOE_HOLDERS * LAYERS * EXPERTS];
     uint32_t counts[MOST_RANKS];
     struct moe_inventory inv;
     struct moe_err err = {0};
@@ -328,9 +345,9 @@ static void experts_are_shared_by_room_and_work(void **state)
     uint32_t sums[3][3] = {0};
     for (int kind = 0; kind < 3; kind++) {
         const uint64_t *room = kind == 0 ? equal : kind == 1 ? few : short_of;
-        assert_ok(moe_share_experts(&inv, room, 3, NULL, owners, &err), &err);
+        assert_ok(moe_share_experts(&inv, room, 3, NULL, holders, &err), &err);
         for (uint32_t layer = 0; layer < LAYERS; layer++) {
-            count_shares(&inv, owners, layer, counts);
+            count_shares(&inv, holders, layer, counts);
             for (int r = 0; r < 3; r++)
                 sums[kind][r] += counts[r];
             if (kind == 0)
@@ -345,10 +362,50 @@ static void experts_are_shared_by_room_and_work(void **state)
     /* The two experts that do half of a layer's work are not on one rank. */
     for (uint32_t key = 0; key < LAYERS * EXPERTS; key++)
         frequency[key] = key % EXPERTS == 3 || key % EXPERTS == 9 ? 400 : 20 + key % 7;
-    assert_ok(moe_share_experts(&inv, equal, 3, frequency, owners, &err), &err);
+    assert_ok(moe_share_experts(&inv, equal, 3, frequency, holders, &err), &err);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
-        assert_true(owners[layer * EXPERTS + 3] != owners[layer * EXPERTS + 9]);
+        assert_true(holders[MOE_HOLDERS * (layer * EXPERTS + 3)] !=
+                    holders[MOE_HOLDERS * (layer * EXPERTS + 9)]);
+    /* The most frequent half has a second rank where there is room, which takes no more than that;
+     * without frequencies, or where not all fit, none has. */
+    uint32_t n_twice = 0;
+    for (uint32_t key = 0; key < LAYERS * EXPERTS; key++) {
+        const uint8_t *h = holders + MOE_HOLDERS * key;
+        n_twice += h[1] != MOE_NO_RANK;
+        assert_true(h[0] < 3 && h[1] != h[0] && (h[1] < 3 || h[1] == MOE_NO_RANK));
+    }
+    assert_int_equal(n_twice, LAYERS * EXPERTS / 2);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        assert_true(holders[MOE_HOLDERS * (layer * EXPERTS + 3) + 1] != MOE_NO_RANK);
+    const uint64_t tight[] = {all / 3 + 20 * PAGE, all / 3 + 20 * PAGE, all / 3 + 20 * PAGE};
+    assert_ok(moe_share_experts(&inv, tight, 3, frequency, holders, &err), &err);
+    for (uint8_t r = 0; r < 3; r++) {
+        uint32_t n = 0;
+        for (uint32_t key = 0; key < LAYERS * EXPERTS; key++)
+            n += moe_rank_holds(holders, key, r);
+        assert_in_range(n, LAYERS * EXPERTS / 3 + 1, LAYERS * EXPERTS / 3 + 20);
+    }
+    assert_ok(moe_share_experts(&inv, short_of, 3, frequency, holders, &err), &err);
+    for (uint32_t key = 0; key < LAYERS * EXPERTS; key++)
+        assert_int_equal(holders[MOE_HOLDERS * key + 1], MOE_NO_RANK);
     moe_inventory_release(&inv);
+}
+
+/* Entries that one rank has come first, the others go where less is to do. */
+static void a_request_is_spread(void **state)
+{
+    enum { NO = MOE_NO_RANK };
+    static const uint8_t holders[] = {0, 1, 0, NO, 1, 0, 2, 0, 0, 2};
+    uint32_t experts[] = {0, 1, 2, 3, 4}, n_rows[] = {1, 1, 1, 1, 1};
+    static const uint8_t want[] = {1, 0, 1, 2, 0}, want_wide[] = {1, 0, 1, 2, 2};
+    uint8_t ranks[5];
+    struct moe_layer_request q = {
+        .n_entries = 5, .experts = experts, .n_rows = n_rows, .ranks = ranks};
+    moe_share_request(&q, holders);
+    assert_memory_equal(ranks, want, sizeof want);
+    n_rows[1] = 30;
+    moe_share_request(&q, holders);
+    assert_memory_equal(ranks, want_wide, sizeof want_wide);
 }
 
 /* ---- What goes wrong ---- */
@@ -643,6 +700,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_give_the_bits_of_one_process),
         cmocka_unit_test(experts_are_shared_by_room_and_work),
+        cmocka_unit_test(a_request_is_spread),
         cmocka_unit_test(ranks_get_their_experts_once),
         cmocka_unit_test(what_cannot_be_spread),
         cmocka_unit_test(what_ranks_fail_with_is_said_by_rank_0),

@@ -2,6 +2,7 @@
  * The simulator's clock against examples worked by hand, what its figures always add up to, and
  * what it refuses. That it decides as moe-run does is test_lockstep.c's.
  */
+#include "sched/share.h"
 #include "script_fixture.h"
 
 #include <math.h>
@@ -674,10 +675,10 @@ static void a_trace_of_another_shape(void **state)
 /* ---- Several machines ---- */
 
 /* Leaves a machine its own experts. */
-static void keep_own(struct moe_inventory *inv, const uint8_t *owners, uint8_t self)
+static void keep_own(struct moe_inventory *inv, const uint8_t *holders, uint8_t self)
 {
     for (uint32_t key = 0; key < moe_inventory_n_keys(inv); key++)
-        for (uint32_t v = 0; v < inv->n_variants && owners[key] != self; v++)
+        for (uint32_t v = 0; v < inv->n_variants && !moe_rank_holds(holders, key, self); v++)
             inv->class_of[moe_expert_copy(inv->n_variants, key, v)] = UINT32_MAX;
 }
 
@@ -689,7 +690,8 @@ static void another_machine_computes(void **state)
 {
     const struct script script = constant_script(2, 2, 3);
     const struct moe_pace pace = round_pace();
-    const uint8_t owners[8] = {0, 1, 0, 0, 0, 1, 0, 0};
+    enum { NO = MOE_NO_RANK };
+    const uint8_t holders[16] = {0, NO, 1, NO, 0, NO, 0, NO, 0, NO, 1, NO, 0, NO, 0, NO};
     const struct moe_strategy strategy = script_strategy("ondemand", 2);
     struct moe_inventory inventories[2];
     struct moe_simulation machines[2];
@@ -701,7 +703,7 @@ static void another_machine_computes(void **state)
     struct moe_trace *trace = script_trace(&script);
     for (uint8_t i = 0; i < 2; i++) {
         script_inventory(&inventories[i], &script, EXPERT);
-        keep_own(&inventories[i], owners, i);
+        keep_own(&inventories[i], holders, i);
         machines[i] = (struct moe_simulation){
             .trace = trace,
             .scheduler = {.inventory = &inventories[i],
@@ -714,7 +716,7 @@ static void another_machine_computes(void **state)
         };
     }
     struct moe_simulated_rank rank = {&machines[1], {.latency = 0.5, .handling = 0.0625}};
-    machines[0].owners = owners;
+    machines[0].holders = holders;
     machines[0].ranks = &rank;
     machines[0].n_ranks = 1;
     machines[0].row_bytes = 1024;
