@@ -10,14 +10,18 @@
 # With LLAMA=DIR, which holds llama-bench and rpc-server of a llama.cpp built with GGML_RPC, and GGUF=FILE, the same model,
 # it runs in the same namespaces: one server in each but the first.
 # Each rank is in a control group of its own, of MEMORY and a tenth (mpirun is in there, too).
+# A pack of drawn weights (moe-quantize --synthesize) writes tokens with RUN=$BUILD/tests/tools/run_unchecked; drawn at
+# temperature 1, because the likeliest tokens of such a model repeat themselves. LARGE=1: no process holds all of it.
 #
 #   [RANKS=4] [MEMORY=120M] [LINK_RATE=50M] [TOKENS=64] [PACK=FILE] [NETWORKS='MICROSECONDS:BITS_PER_SECOND ...'] tests/bench/ranks.sh
 #
-# As root, with Open MPI. PACK: by default the bundled model, made 23 times as large (tests/tools/widen.c).
+# PROMPT=1800 bytes of a text come first. As root, with Open MPI. PACK: by default the bundled model, made 23 times as
+# large (tests/tools/widen.c).
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 bin=$(cd "$BUILD/bin" && pwd)
+run=${RUN:-$bin/moe-run}
 ranks=${RANKS:-4}
 memory=${MEMORY:-120M}
 tokens=${TOKENS:-64}
@@ -44,8 +48,13 @@ if [ ! -f "$pack" ]; then
     "$bin/moe-quantize" -q -o "$pack" "$dir/wide"
 fi
 pack=$(readlink -f "$pack")
-head -c 1800 tests/data/stories.valid.txt >"$dir/prompt.txt"
-set -- --raw -f "$dir/prompt.txt" -n "$tokens" --temp 0 --ignore-eos -t 1
+head -c "${PROMPT:-1800}" tests/data/stories.valid.txt >"$dir/prompt.txt"
+set -- --raw -f "$dir/prompt.txt" -n "$tokens" --ignore-eos -t 1
+if [ -n "${RUN:-}" ]; then
+    set -- "$@" --temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 3 -c 256
+else
+    set -- "$@" --temp 0
+fi
 [ -z "${LINK_RATE:-}" ] || set -- "$@" --link-rate "$LINK_RATE"
 
 # Starts a command of mpirun's "on" a machine: in its namespaces.
@@ -140,14 +149,16 @@ echo "$ranks ranks, $memory each, $tokens tokens, on $(nproc) cores, disk ${LINK
 echo
 echo '| run                                | prompt/s | answer/s | messages | bytes to   | bytes from |'
 echo '|------------------------------------|---------:|---------:|---------:|-----------:|-----------:|'
-"$bin/moe-run" "$pack" "$@" --strategy resident --stats-json "$dir/stats" >"$dir/want"
-row "one process, all in memory"
-"$bin/moe-run" "$pack" "$@" --memory "$memory" --stats-json "$dir/stats" >"$dir/got"
-same "one process within $memory"
+"$run" "$pack" "$@" --memory "$memory" --stats-json "$dir/stats" >"$dir/want"
 row "one process in $memory, from disk"
+if [ -z "${LARGE:-}" ]; then
+    "$run" "$pack" "$@" --strategy resident --stats-json "$dir/stats" >"$dir/got"
+    same "one process, all in memory"
+    row "one process, all in memory"
+fi
 for network in $networks; do
     begin_net "${network%:*}" "${network#*:}"
-    on_ranks "$bin/moe-run" "$pack" "$@" --memory "$memory" --stats-json "$dir/stats" >"$dir/got" 2>"$dir/err" ||
+    on_ranks "$run" "$pack" "$@" --memory "$memory" --stats-json "$dir/stats" >"$dir/got" 2>"$dir/err" ||
         { cat "$dir/err"; exit 1; }
     same "$ranks ranks, $network"
     row "$ranks ranks, ${network%:*} us, $(echo "${network#*:}" | awk '{ print $1 / 1e9 }') Gbit/s"

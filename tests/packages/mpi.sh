@@ -47,6 +47,12 @@ check "... which keep the budget" [ -z "$(sed -n 's/.*"peak_rss_bytes": *\([0-9]
     awk '$1 > 56 * 1048576')" ]
 check "... whose activations are rank 0's" [ "$(figure elsewhere)" = "$(sed -n \
     's/^    {"rank".*"expert_activations": *\([0-9]*\).*/\1/p' "$tmp/stats" | awk '{ n += $1 } END { print n }')" ]
+"$bin/moe-profile" -q "$tiny" --text tests/data/math.calib.txt --max-tokens 200 -o "$tmp/statistics.yaml"
+ranks 3 "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1 --statistics "$tmp/statistics.yaml" \
+    --stats-json "$tmp/stats"
+expect_stdout "$want" "3 ranks, half of the experts on two: the same"
+check "... which both count" [ "$(sed -n 's/^    {"rank".*"experts": *\([0-9]*\).*/\1/p' "$tmp/stats" |
+    awk '{ n += $1 } END { print n }')" = 384 ]
 
 # ---- Threads ----
 
