@@ -8,10 +8,12 @@
  *
  * Attention to an encoder's output (cross_q and its neighbours) has only plain products.
  */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/par.h"
+#include "base/rank.h"
 #include "infer/cpu_stages.h"
 #include "infer/router.h"
 #include "kern/kern.h"
@@ -24,6 +26,7 @@ struct project {
     struct cpu_attention *w;
     uint32_t heads, head_dim, kv_heads, value_dim, rope_dim; /* the layer's */
     bool global, still;                                      /* still: nothing is rotated */
+    uint32_t n_rows, state;                                  /* state: recurrent_index */
 };
 
 static const float *angles(const struct project *p, int64_t row)
@@ -47,16 +50,18 @@ static void norm_heads(const struct project *p, float *x, uint32_t n_heads, cons
         moe_kern.rms_norm(x, norm, p->head_dim, eps, x);
 }
 
-/* The same without weights: the scale is kern.h's. */
+void stages_cpu_norm_bare(float *x, uint32_t n, float eps)
+{
+    float lane[MOE_LANES] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        lane[i % MOE_LANES] = fmaf(x[i], x[i], lane[i % MOE_LANES]);
+    moe_kern.scale(moe_math_rms_scale(moe_math_join(lane), n, eps), n, x);
+}
+
 static void norm_bare(const struct project *p, float *x, uint32_t n_heads)
 {
-    float eps = p->s->model->config.norm_eps;
-    for (uint32_t head = 0; head < n_heads; head++, x += p->head_dim) {
-        float lane[MOE_LANES] = {0};
-        for (uint32_t i = 0; i < p->head_dim; i++)
-            lane[i % MOE_LANES] = fmaf(x[i], x[i], lane[i % MOE_LANES]);
-        moe_kern.scale(moe_math_rms_scale(moe_math_join(lane), p->head_dim, eps), p->head_dim, x);
-    }
+    for (uint32_t head = 0; head < n_heads; head++)
+        stages_cpu_norm_bare(x + head * p->head_dim, p->head_dim, p->s->model->config.norm_eps);
 }
 
 /* Norm, clipping and rotary positions of the queries, or the keys, of one row. */
@@ -69,6 +74,8 @@ static void finish_heads(const struct project *p, float *x, uint32_t n_heads, co
         moe_kern.rms_norm(x, norm, width, c->norm_eps, x);
     if (c->qk_norm == MOE_QK_NORM_HEAD)
         norm_heads(p, x, n_heads, norm);
+    if (c->qk_norm == MOE_QK_NORM_PLAIN)
+        norm_bare(p, x, n_heads);
     if (c->clip_qkv > 0)
         moe_kern.clamp(c->clip_qkv, width, x);
     for (uint32_t head = 0; cs && head < n_heads; head++)
@@ -94,6 +101,88 @@ static float query_factor(const struct project *p, uint32_t position)
     return (float)(1 + (double)c->query_scale * log1p((double)steps));
 }
 
+/* ---- Convolutions of heads (ZAYA's CCA, MOE_STATE_CCA) ----
+ * Of a sequence the state has, token by token, queries and keys as products made them and the half
+ * of the values that the next token has. One convolution mixes two tokens channel by channel,
+ * another what comes out of it head by head; what both give is added to queries and keys, of which
+ * each head has half of the other's it is compared with. */
+
+/* Channels of a head, or (the last) values, of all rows: what the matrices of heads take in, and
+ * the values of the token before. */
+static void convolve_heads(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct project *p = ctx;
+    const struct cpu_work *work = p->s->device;
+    const struct moe_recurrent *r = &work->states;
+    const struct moe_layer *l = p->layer;
+    uint32_t n = p->head_dim, n_heads = p->heads + p->kv_heads, channels = n_heads * n;
+    for (int64_t head = begin; head < end; head++) {
+        bool values = head == n_heads;
+        uint32_t at = (uint32_t)head * n, of_values = p->kv_heads * p->value_dim / 2;
+        for (uint32_t i = 0; i < p->n_rows; i++) {
+            float *taps = moe_recurrent_taps(r, p->rows[i].sequence, p->state) + at;
+            float *last = taps + r->stride, *x = p->w->q + i * p->w->stride.q + at;
+            float *out = work->recurrent.mixed + i * work->recurrent.mixed_stride + 2 * at;
+            if (head >= p->heads)
+                x = p->w->k + i * p->w->stride.k + (at - p->heads * n);
+            if (values)
+                x = p->w->v + i * p->w->stride.v + of_values;
+            uint32_t width = values ? of_values : n;
+            for (uint32_t d = 0; d < width; d++) {
+                float before = p->rows[i].position ? last[d] : 0, now = x[d];
+                float first = p->rows[i].position ? taps[d] : 0;
+                taps[d] = before;
+                last[d] = now;
+                if (values) {
+                    x[d] = before;
+                    continue;
+                }
+                const float *weights = l->head_conv + at + d;
+                float bias = l->head_conv_bias[at + d];
+                out[2 * d] = fmaf(weights[channels], before, fmaf(weights[0], first, bias));
+                out[2 * d + 1] = fmaf(weights[channels], now, fmaf(weights[0], before, bias));
+            }
+        }
+    }
+}
+
+/* Queries and keys of a row: what the convolutions gave, and half of each other; as long as the
+ * root of their width, keys times a number of their head. */
+static void join_heads(const struct project *p, uint64_t row, float *q, float *k)
+{
+    const struct cpu_work *work = p->s->device;
+    const float *conv = work->recurrent.out + row * work->recurrent.values_stride;
+    const float *bias = p->layer->head_mix_bias;
+    uint32_t n = p->head_dim, group = p->heads / p->kv_heads, queries = p->heads * n;
+    for (uint32_t at = 0; at < p->kv_heads * n; at++) {
+        float sum = 0;
+        for (uint32_t j = 0; j < group; j++) {
+            uint32_t of = (at / n * group + j) * n + at % n;
+            float both = (q[of] + k[at]) * 0.5f;
+            sum += both;
+            q[of] = conv[of] + bias[of] + both;
+        }
+        k[at] = conv[queries + at] + bias[queries + at] + sum / (float)group;
+    }
+    for (uint32_t head = 0; head < p->heads + p->kv_heads; head++) {
+        bool is_key = head >= p->heads;
+        float *x = is_key ? k + (head - p->heads) * n : q + head * n;
+        float length = fmaxf(sqrtf(moe_kern.dot(x, x, n)), FLT_EPSILON);
+        float scale = is_key ? p->layer->key_scale[head - p->heads] : 1;
+        moe_kern.scale(scale * (sqrtf((float)n) / length), n, x);
+    }
+}
+
+static void project_convolved(struct project *p, uint32_t n_rows)
+{
+    struct cpu_work *work = p->s->device;
+    uint32_t n_heads = p->heads + p->kv_heads;
+    moe_par_for(n_heads + 1, 1, convolve_heads, p);
+    stages_cpu_multiply_blocks(p->w, &p->layer->head_mix, n_heads, n_rows, work->recurrent.mixed,
+                               work->recurrent.mixed_stride, 2 * p->head_dim, work->recurrent.out,
+                               work->recurrent.values_stride, p->head_dim);
+}
+
 static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct project *p = ctx;
@@ -115,6 +204,8 @@ static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
         }
         if (l->v_bias)
             moe_kern.add(l->v_bias, values, v);
+        if (l->head_mix.data)
+            join_heads(p, (uint64_t)i, q, k);
         if (!l->v.data)
             memcpy(v, k, kv_width * sizeof *v);
         finish_heads(p, q, p->heads, l->q_norm, cs);
@@ -130,20 +221,133 @@ static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* ---- Attention made of experts (JetMoE) ----
+ * A router chooses for each row the experts that make its queries, and its output; each has a head
+ * for every head of keys and values. Experts stand in one matrix, block by block. */
+
+static struct moe_mat block_of(const struct moe_mat *m, uint32_t block, uint32_t n_blocks)
+{
+    struct moe_mat of = *m;
+    of.rows = m->rows / n_blocks;
+    of.data += block * (of.rows / MOE_PANEL_ROWS * moe_layout_panel_bytes(m->layout, m->cols));
+    return of;
+}
+
+static void choose_attention(const struct project *p)
+{
+    const struct moe_config *c = &p->s->model->config;
+    const struct cpu_attention *w = p->w;
+    uint32_t top_k = p->heads / p->kv_heads;
+    struct moe_mm mm = moe_inputs_mm(&p->s->states.inputs, p->layer->attn_router, w->expert_scores,
+                                     w->scores_stride);
+    moe_matmul(&mm, 1);
+    for (uint32_t i = 0; i < p->n_rows; i++) {
+        const float *scores = w->expert_scores + i * w->scores_stride;
+        uint32_t *chosen = w->expert_chosen + i * top_k;
+        float *weights = w->expert_weights + i * top_k;
+        moe_best(scores, c->attn_experts, top_k, chosen);
+        for (uint32_t k = 0; k < top_k; k++)
+            weights[k] = scores[chosen[k]];
+        moe_kern.softmax(weights, top_k);
+    }
+}
+
+/* Lists, in expert_rows, the rows that chose the expert; returns how many. */
+static uint32_t rows_of(const struct project *p, uint32_t expert)
+{
+    uint32_t n = 0, top_k = p->heads / p->kv_heads;
+    for (uint32_t i = 0; i < p->n_rows * top_k; i++)
+        if (p->w->expert_chosen[i] == expert)
+            p->w->expert_rows[n++] = i / top_k;
+    return n;
+}
+
+/* Copies an expert's heads of a row, which stand apart in it, from one another or back. */
+static void move_heads(const struct project *p, uint32_t expert, uint32_t row, float *apart,
+                       float *together, bool back)
+{
+    uint32_t top_k = p->heads / p->kv_heads, k = 0, n = p->head_dim;
+    while (p->w->expert_chosen[row * top_k + k] != expert)
+        k++;
+    for (uint32_t head = 0; head < p->kv_heads; head++) {
+        float *at = apart + (head * top_k + k) * n;
+        memcpy(back ? at : together + head * n, back ? together + head * n : at, n * sizeof *at);
+    }
+}
+
+static void project_queries_of_experts(struct project *p)
+{
+    const struct moe_config *c = &p->s->model->config;
+    struct cpu_attention *w = p->w;
+    const struct moe_states *states = &p->s->states;
+    choose_attention(p);
+    for (uint32_t e = 0; e < c->attn_experts; e++) {
+        uint32_t n = rows_of(p, e);
+        if (n == 0)
+            continue;
+        moe_inputs_set(&w->from_rows, states->xn, states->stride, w->expert_rows, n, c->hidden);
+        struct moe_mm mm = moe_inputs_mm(&w->from_rows, block_of(&p->layer->q, e, c->attn_experts),
+                                         w->out, w->stride.out);
+        moe_matmul(&mm, 1);
+        for (uint32_t i = 0; i < n; i++)
+            move_heads(p, e, w->expert_rows[i], w->q + w->expert_rows[i] * w->stride.q,
+                       w->out + i * w->stride.out, true);
+    }
+}
+
+/* sum = what the rows' experts make of their heads, each times its weight. */
+static void multiply_out_of_experts(const struct project *p)
+{
+    const struct moe_config *c = &p->s->model->config;
+    const struct cpu_work *work = p->s->device;
+    struct cpu_attention *w = p->w;
+    const struct moe_states *states = &p->s->states;
+    uint32_t top_k = p->heads / p->kv_heads;
+    for (uint32_t i = 0; i < p->n_rows; i++)
+        memset(work->sum + i * states->stride, 0, c->hidden * sizeof(float));
+    for (uint32_t e = 0; e < c->attn_experts; e++) {
+        uint32_t n = rows_of(p, e);
+        if (n == 0)
+            continue;
+        for (uint32_t i = 0; i < n; i++)
+            move_heads(p, e, w->expert_rows[i], w->out + w->expert_rows[i] * w->stride.out,
+                       w->q + i * w->stride.q, false);
+        moe_inputs_set(&w->from_out, w->q, w->stride.q, NULL, n, p->layer->o.cols);
+        struct moe_mm mm = moe_inputs_mm(&w->from_out, block_of(&p->layer->o, e, c->attn_experts),
+                                         states->expert_out, states->stride);
+        moe_matmul(&mm, 1);
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t row = w->expert_rows[i], k = row * top_k;
+            while (w->expert_chosen[k] != e)
+                k++;
+            moe_kern.axpy(w->expert_weights[k], states->expert_out + i * states->stride, c->hidden,
+                          work->sum + row * states->stride);
+        }
+    }
+}
+
 static void project_heads(struct project *p, uint32_t n_rows)
 {
     const struct moe_layer *l = p->layer;
     struct cpu_attention *w = p->w;
     struct moe_inputs *from = &p->s->states.inputs;
-    struct moe_mm mm[4] = {moe_inputs_mm(from, l->q, w->q, w->stride.q)};
-    int n = 1;
+    struct moe_mm mm[5];
+    int n = 0;
+    if (!l->attn_router.data)
+        mm[n++] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
     if (l->k.data)
         mm[n++] = moe_inputs_mm(from, l->k, w->k, w->stride.k);
     if (l->v.data)
         mm[n++] = moe_inputs_mm(from, l->v, w->v, w->stride.v);
+    if (l->v_late.data)
+        mm[n++] = moe_inputs_mm(from, l->v_late, w->v + l->v.rows, w->stride.v);
     if (l->attn_gate.data)
         mm[n++] = moe_inputs_mm(from, l->attn_gate, w->gate, w->stride.out);
     moe_matmul(mm, n);
+    if (l->attn_router.data)
+        project_queries_of_experts(p);
+    if (l->head_mix.data)
+        project_convolved(p, n_rows);
     moe_par_for(n_rows, 8, finish_rows, p);
 }
 
@@ -259,6 +463,8 @@ void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row 
         .value_dim = moe_config_value_dim(c, layer),
         .rope_dim = global ? 2 * c->n_global_freqs : c->rope_dim,
         .global = global,
+        .n_rows = n_rows,
+        .state = c->layers[layer].recurrent_index,
         .still = c->rope_in_windows && !c->layers[layer].windowed &&
                  !(c->rope_in_dense && !c->layers[layer].moe),
     };
@@ -297,6 +503,8 @@ static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
         uint64_t row = (uint64_t)i / p->heads * p->w->stride.out, head = (uint64_t)i % p->heads;
         float *out = p->w->out + row + head * p->value_dim;
         const float *gate = p->w->gate + row + head * (c->gate_by_head ? 1 : p->value_dim);
+        if (c->out_norm)
+            stages_cpu_norm_bare(out, p->value_dim, c->norm_eps);
         for (uint32_t d = 0; d < p->value_dim; d++) {
             float x = gate[c->gate_by_head ? 0 : d];
             out[d] *= c->gate_softplus ? moe_math_softplus(x) : moe_math_sigmoid(x);
@@ -319,7 +527,18 @@ void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
                             .value_dim = moe_config_value_dim(c, layer)};
         moe_par_for((int64_t)n_rows * p.heads, 1, gate_heads, &p);
     }
-    multiply_out(s, &l->o, n_rows);
+    if (l->attn_router.data) {
+        const struct project p = {.s = s,
+                                  .layer = l,
+                                  .w = w,
+                                  .n_rows = n_rows,
+                                  .heads = c->n_heads,
+                                  .kv_heads = c->n_kv_heads,
+                                  .head_dim = c->head_dim};
+        multiply_out_of_experts(&p);
+    } else {
+        multiply_out(s, &l->o, n_rows);
+    }
     if (l->o_bias) {
         struct project p = {.s = s, .layer = l};
         moe_par_for(n_rows, 16, add_bias_rows, &p);

@@ -29,7 +29,20 @@ struct stage {
     float *to; /* of embeddings; NULL: the stream */
 };
 
+static void multiply(const float *by, uint32_t n, float *x)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] *= by[i];
+}
+
 /* ---- Into and out of a pass ---- */
+
+/* What the layer before has left of rows beside the stream; NULL: nothing. */
+static float *left_beside(const struct moe_session *s)
+{
+    const struct cpu_work *w = s->device;
+    return w->late ? w->late : s->states.routed;
+}
 
 static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -41,6 +54,12 @@ static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
         moe_layout_load_row(&m->embed, st->rows[i].token, h);
         if (m->config.embed_scale != 1)
             moe_kern.scale(m->config.embed_scale, m->config.hidden, h);
+        if (m->config.embed_norm)
+            stages_cpu_norm_bare(h, m->config.hidden, m->config.norm_eps);
+        if (m->embed_weight) {
+            moe_kern.add(m->embed_bias, m->config.hidden, h);
+            multiply(m->embed_weight, m->config.hidden, h);
+        }
     }
 }
 
@@ -105,7 +124,7 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
                  const float *hidden_in, struct moe_err *err)
 {
     const struct moe_states *states = &s->states;
-    const struct cpu_work *w = s->device;
+    float *beside = left_beside(s);
     uint32_t hidden = s->model->config.hidden, width = moe_config_state_width(&s->model->config);
     if (s->model->config.n_streams && hidden_in) {
         stages_cpu_streams_set(s, n_rows, hidden_in);
@@ -115,8 +134,8 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
         for (uint32_t i = 0; i < n_rows; i++)
             memcpy(states->h + i * states->stride, hidden_in + (uint64_t)i * width,
                    hidden * sizeof(float));
-        for (uint32_t i = 0; w->late && i < n_rows; i++)
-            memcpy(w->late + i * states->stride, hidden_in + (uint64_t)i * width + hidden,
+        for (uint32_t i = 0; beside && i < n_rows; i++)
+            memcpy(beside + i * states->stride, hidden_in + (uint64_t)i * width + hidden,
                    hidden * sizeof(float));
     } else {
         struct stage st = {.s = s, .rows = rows};
@@ -146,7 +165,7 @@ static void reached(struct moe_session *s, uint32_t layer, const char *part)
 static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, struct moe_err *err)
 {
     const struct moe_states *states = &s->states;
-    const struct cpu_work *w = s->device;
+    const float *beside = left_beside(s);
     uint32_t hidden = s->model->config.hidden, width = moe_config_state_width(&s->model->config);
     if (s->model->config.n_streams && hidden_out) {
         stages_cpu_streams_get(s, n_rows, hidden_out);
@@ -155,8 +174,8 @@ static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, stru
     for (uint32_t i = 0; hidden_out && i < n_rows; i++)
         memcpy(hidden_out + (uint64_t)i * width, states->h + i * states->stride,
                hidden * sizeof(float));
-    for (uint32_t i = 0; hidden_out && w->late && i < n_rows; i++)
-        memcpy(hidden_out + (uint64_t)i * width + hidden, w->late + i * states->stride,
+    for (uint32_t i = 0; hidden_out && beside && i < n_rows; i++)
+        memcpy(hidden_out + (uint64_t)i * width + hidden, beside + i * states->stride,
                hidden * sizeof(float));
     return MOE_OK;
 }
@@ -169,9 +188,15 @@ static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct stage *st = ctx;
     const struct moe_states *states = &st->s->states;
-    for (int64_t i = begin; i < end; i++)
-        moe_norm_row(&st->s->model->config, states->h + (st->first + (uint64_t)i) * states->stride,
-                     st->weights, st->bias, states->xn + (uint64_t)i * states->stride);
+    const struct moe_config *c = &st->s->model->config;
+    for (int64_t i = begin; i < end; i++) {
+        const float *h = states->h + (st->first + (uint64_t)i) * states->stride;
+        float *xn = states->xn + (uint64_t)i * states->stride;
+        if (c->last_eps > 0)
+            moe_kern.rms_norm(h, st->weights, c->hidden, c->last_eps, xn);
+        else
+            moe_norm_row(c, h, st->weights, st->bias, xn);
+    }
 }
 
 static void input_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -268,7 +293,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     if (s->model->extra_positions.data && layer == c->extra_positions)
         add_positions(s, &s->model->extra_positions, rows, n_rows);
     bool mixes = !c->layers[layer].no_attention, feeds = !c->layers[layer].no_ffn;
-    bool recurrent = c->layers[layer].recurrent;
+    bool recurrent = moe_config_is_recurrent(c, layer);
     const float *norm = mixes ? l->attn_norm : l->ffn_norm;
     if (c->n_streams)
         stages_cpu_streams_in(s, 2 * layer, 0, n_rows);
@@ -293,6 +318,8 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
             stages_cpu_store(s, layer, rows, n_rows);
         if (c->layers[layer].compression)
             stages_cpu_compress(s, layer, rows, n_rows);
+        if (moe_config_keeps_state(c, layer) && c->state_kind == MOE_STATE_CCA)
+            moe_recurrent_advance(s, layer, rows, n_rows);
         if (!moe_config_picks_positions(c))
             moe_attention(s, layer, rows, n_rows);
         else if (status == MOE_OK)
@@ -596,9 +623,18 @@ static int choose(struct moe_session *s, uint32_t layer, const struct moe_row *r
     } else {
         bool own = l->router_norm || c->router_early;
         struct moe_inputs *in = own ? stages_cpu_normed(s, l, NULL, n_rows) : &s->states.inputs;
-        const struct moe_router_use use = {l, moe_inputs_for(in, l->router.layout),
-                                           w->probabilities};
-        moe_router_scores(&use, 1, w->router_stride);
+        const struct moe_router_use use = {
+            .layer = l,
+            .act = moe_inputs_for(in, moe_router_entry(l)->layout),
+            .scores = w->probabilities,
+            .room = &w->router,
+            .before = s->states.routed,
+            .before_stride = s->states.stride,
+        };
+        moe_router_scores(c, &use, 1, w->router_stride);
+        for (uint32_t i = 0; c->router_dim && i < n_rows; i++)
+            memcpy(s->states.routed + i * s->states.stride, w->router.state + i * w->router.stride,
+                   c->router_dim * sizeof(float));
         if (s->router_row && n_rows == 1)
             memcpy(s->router_row, w->probabilities, c->n_experts * sizeof *s->router_row);
         struct route route = {s, l, rows};
@@ -625,11 +661,17 @@ static void show(struct moe_session *s, uint32_t layer, const struct moe_row *ro
 static void narrow(struct moe_session *s, uint32_t layer, uint32_t n_rows)
 {
     struct moe_states *states = &s->states;
+    const struct moe_config *c = &s->model->config;
+    const float *norm = s->model->layers[layer].experts_start_norm;
     struct moe_mm mm = moe_inputs_mm(&states->inputs, s->model->layers[layer].experts_in,
                                      states->expert_in, states->stride);
     moe_matmul(&mm, 1);
+    for (uint32_t i = 0; norm && i < n_rows; i++) {
+        float *x = states->expert_in + i * states->stride;
+        moe_kern.rms_norm(x, norm, c->expert_dim, c->norm_eps, x);
+    }
     moe_inputs_set(&states->narrow_inputs, states->expert_in, states->stride, NULL, n_rows,
-                   s->model->config.expert_dim);
+                   c->expert_dim);
 }
 
 int stages_cpu_choose(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
@@ -782,26 +824,41 @@ struct add {
     const struct moe_block_end *end;
 };
 
+/* The stream of a row becomes what it is behind a block that put out `y`, which is changed. */
+static void end_block_row(struct moe_session *s, const struct moe_block_end *end, uint64_t row,
+                          float *y)
+{
+    const struct moe_config *c = &s->model->config;
+    const struct moe_residual *r = &end->residual;
+    float *h = s->states.h + row * s->states.stride;
+    if (end->bias)
+        moe_kern.add(end->bias, c->hidden, y);
+    if (r->bias)
+        moe_kern.add(r->bias, c->hidden, y);
+    if (r->weight)
+        multiply(r->weight, c->hidden, y);
+    if (end->norm && c->end_eps > 0)
+        moe_kern.rms_norm(y, end->norm, c->hidden, c->end_eps, y);
+    else if (end->norm)
+        moe_norm_row(c, y, end->norm, end->norm_bias, y);
+    if (r->keep_bias)
+        moe_kern.add(r->keep_bias, c->hidden, h);
+    if (r->keep)
+        multiply(r->keep, c->hidden, h);
+    if (c->n_streams)
+        stages_cpu_streams_out(s, (uint32_t)row, y);
+    else
+        moe_kern.axpy(c->residual_scale, y, c->hidden, h);
+    if (end->scale)
+        moe_kern.scale(*end->scale, c->hidden, h);
+}
+
 static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct add *a = ctx;
-    const struct moe_config *c = &a->s->model->config;
     const struct cpu_work *w = a->s->device;
-    uint64_t stride = a->s->states.stride;
-    for (int64_t i = begin; i < end; i++) {
-        float *sum = w->sum + (uint64_t)i * stride;
-        if (a->end->bias)
-            moe_kern.add(a->end->bias, c->hidden, sum);
-        float *h = a->s->states.h + (uint64_t)i * stride;
-        if (a->end->norm)
-            moe_norm_row(c, sum, a->end->norm, a->end->norm_bias, sum);
-        if (c->n_streams)
-            stages_cpu_streams_out(a->s, (uint32_t)i, sum);
-        else
-            moe_kern.axpy(c->residual_scale, sum, c->hidden, h);
-        if (a->end->scale)
-            moe_kern.scale(*a->end->scale, c->hidden, h);
-    }
+    for (int64_t i = begin; i < end; i++)
+        end_block_row(a->s, a->end, (uint64_t)i, w->sum + (uint64_t)i * a->s->states.stride);
 }
 
 void stages_cpu_add_to_stream(struct moe_session *s, const struct moe_block_end *end,
@@ -989,9 +1046,14 @@ static void add_experts(const struct combine *m, uint64_t row, uint32_t width, f
     const struct moe_layer_request *r = &m->s->request;
     uint64_t first = row * c->top_k;
     memset(acc, 0, width * sizeof *acc);
-    for (uint32_t k = 0; k < c->top_k; k++)
-        moe_kern.axpy(c->weigh_inputs ? 1 : r->weights[first + k],
-                      states->expert_out + r->slot_of[first + k] * states->stride, width, acc);
+    for (uint32_t k = 0; k < c->top_k; k++) {
+        float *out = states->expert_out + r->slot_of[first + k] * states->stride;
+        if (m->layer->experts_weight) {
+            multiply(m->layer->experts_weight, width, out);
+            stages_cpu_norm_bare(out, width, moe_config_end_eps(c));
+        }
+        moe_kern.axpy(c->weigh_inputs ? 1 : r->weights[first + k], out, width, acc);
+    }
 }
 
 static void add_narrow_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -1030,7 +1092,6 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct moe_block_end last = stages_cpu_ffn_end(c, m->layer);
     for (int64_t i = begin; i < end; i++) {
         float *sum = w->sum + (uint64_t)i * states->stride;
-        float *h = states->h + (uint64_t)i * states->stride;
         float *acc = states->xn + (uint64_t)i * states->stride; /* no longer needed */
         if (!c->expert_dim)
             add_experts(m, (uint64_t)i, c->hidden, acc);
@@ -1055,14 +1116,7 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
             moe_kern.tanh(bypass, c->hidden, bypass);
             moe_kern.add(bypass, c->hidden, acc);
         }
-        if (last.norm)
-            moe_norm_row(c, acc, last.norm, last.norm_bias, acc);
-        if (c->n_streams)
-            stages_cpu_streams_out(m->s, (uint32_t)i, acc);
-        else
-            moe_kern.axpy(c->residual_scale, acc, c->hidden, h);
-        if (last.scale)
-            moe_kern.scale(*last.scale, c->hidden, h);
+        end_block_row(m->s, &last, (uint64_t)i, acc);
     }
 }
 

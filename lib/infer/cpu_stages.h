@@ -11,6 +11,7 @@
 #include "infer/compressed.h"
 #include "infer/kv.h"
 #include "infer/recurrent.h"
+#include "infer/router.h"
 #include "infer/stages.h"
 #include "infer/state.h"
 #include "kern/matmul.h"
@@ -34,6 +35,12 @@ struct cpu_attention {
     float *gate;     /* [batch][heads * value_dim], where outputs have one */
     struct moe_inputs from_q_down; /* q_down */
     struct moe_inputs from_out;    /* out */
+    /* Of attn_experts: scores [batch][scores_stride]; what rows chose, and its weights,
+     * [batch][those of a token]; [batch] the rows of one expert, what they take in. */
+    float *expert_scores, *expert_weights;
+    uint64_t scores_stride;
+    uint32_t *expert_chosen, *expert_rows;
+    struct moe_inputs from_rows;
     float *low; /* [batch][low_stride] of shared keys: what groups of heads put out */
     uint64_t low_stride;
     struct moe_inputs from_low;   /* low */
@@ -65,10 +72,11 @@ struct cpu_index {
 /* A feed-forward's, from the router to the outputs before they are added. */
 struct cpu_feed_forward {
     uint64_t stride, router_stride;
-    float *probabilities;        /* [batch][router_stride] */
-    uint32_t *seen_chosen;       /* [batch][top_k] of a router before attention, as it chose: */
-    float *seen_weights;         /* ... for observers; not without one */
-    float *router_scratch;       /* [threads][2 * router_stride] */
+    float *probabilities;  /* [batch][router_stride] */
+    uint32_t *seen_chosen; /* [batch][top_k] of a router before attention, as it chose: */
+    float *seen_weights;   /* ... for observers; not without one */
+    float *router_scratch; /* [threads][2 * router_stride] */
+    struct moe_router_room router;
     float *shared_scale;         /* [batch][16] */
     float *bypass;               /* [batch][states' stride] its products; not unless soft_bypass */
     float *gate, *up;            /* [max(batch, top_k)][stride] */
@@ -80,7 +88,10 @@ struct cpu_feed_forward {
 /* Of a layer with a recurrent state. */
 struct cpu_recurrent {
     uint64_t values_stride, heads_stride, decay_stride, low_stride;
-    float *mixed;      /* [batch][states.stride] queries, keys, values */
+    /* [batch][mixed_stride] queries, keys, values; of MOE_STATE_CCA what the matrices of heads take
+     * in */
+    float *mixed;
+    uint64_t mixed_stride;
     float *gate, *out; /* [batch][values_stride] */
     float *beta;       /* [batch][heads_stride]; of Mamba-2 steps */
     float *decay;      /* [batch][decay_stride], by head, of KDA by key, of Mamba by value */
@@ -195,6 +206,8 @@ void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_ro
                       uint32_t n_rows);
 int stages_cpu_attend_chosen(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                              uint32_t n_rows, struct moe_err *err);
+/* x is divided by its root mean square: kern.h's rms_norm without weights. */
+void stages_cpu_norm_bare(float *x, uint32_t n, float eps);
 /* sum = the layer's output projection of `attended`. */
 void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows);
 
@@ -288,10 +301,11 @@ int stages_cpu_choose(struct moe_session *s, uint32_t layer, const struct moe_ro
 int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
               struct moe_err *err);
 
-/* What ends a block: a bias of its last product, its norm, and what the stream is multiplied by
- * then. What there is not is NULL. */
+/* What ends a block: a bias of its last product, its norm, what the stream is multiplied by then,
+ * and what is beside these of a residual that is no sum. What there is not is NULL. */
 struct moe_block_end {
     const float *bias, *norm, *norm_bias, *scale;
+    struct moe_residual residual;
 };
 /* Of a layer's attention, and of its feed-forward. */
 static inline struct moe_block_end stages_cpu_attention_end(const struct moe_config *c,
@@ -299,16 +313,17 @@ static inline struct moe_block_end stages_cpu_attention_end(const struct moe_con
 {
     if (c->norm_place == MOE_NORM_AFTER)
         return (struct moe_block_end){.norm = l->attn_norm, .norm_bias = l->attn_norm_bias};
-    return (struct moe_block_end){.norm = l->attn_end_norm};
+    return (struct moe_block_end){.norm = l->attn_end_norm, .residual = l->attn_residual};
 }
 static inline struct moe_block_end stages_cpu_ffn_end(const struct moe_config *c,
                                                       const struct moe_layer *l)
 {
     if (c->norm_place == MOE_NORM_AFTER)
-        return (struct moe_block_end){l->down_bias, l->ffn_norm, l->ffn_norm_bias, l->scale};
-    return (struct moe_block_end){l->down_bias, l->ffn_end_norm, NULL, l->scale};
+        return (struct moe_block_end){l->down_bias, l->ffn_norm, l->ffn_norm_bias, l->scale, {0}};
+    return (struct moe_block_end){l->down_bias, l->ffn_end_norm, NULL, l->scale, l->ffn_residual};
 }
-/* h += residual_scale * (that of) sum, for the first n_rows rows. */
+/* The stream, h, becomes what it is behind a block that put out `sum`: the residual of both, for
+ * the first n_rows rows. */
 void stages_cpu_add_to_stream(struct moe_session *s, const struct moe_block_end *end,
                               uint32_t n_rows);
 int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);

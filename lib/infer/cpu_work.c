@@ -71,6 +71,17 @@ static void carve_attention(struct cpu_attention *a, struct carving *to, const s
         carve_shared_keys(a, to, c, n);
     if (c->kv_rank)
         carve_latent(a, to, c, n);
+    if (c->attn_experts) {
+        uint64_t n_chosen = batch * (c->n_heads / c->n_kv_heads);
+        a->scores_stride = moe_padded(c->attn_experts);
+        a->expert_scores = moe_arena_take(&to->rows, batch * a->scores_stride, sizeof(float));
+        a->expert_weights = moe_arena_take(&to->rows, n_chosen, sizeof(float));
+        a->expert_chosen = moe_arena_take(&to->rows, n_chosen, sizeof(uint32_t));
+        a->expert_rows = moe_arena_take(&to->rows, batch, sizeof(uint32_t));
+        moe_inputs_carve(&a->from_rows, &to->rows, n, c->hidden);
+    }
+    if (c->state_heads && c->state_kind == MOE_STATE_CCA)
+        carve_heads(a, to, c->n_heads + c->n_kv_heads, n, 2 * c->head_dim);
     a->tiles = moe_arena_take(&to->rows, moe_attention_max_tiles(c, n), sizeof *a->tiles);
     a->scratch_floats = moe_attention_scratch_floats(c, o->kv_kind);
     a->scratch = moe_arena_take(&to->other, (uint64_t)n_threads * a->scratch_floats, sizeof(float));
@@ -121,6 +132,7 @@ static void carve_feed_forward(struct cpu_feed_forward *f, struct carving *to,
         f->seen_chosen = moe_arena_take(&to->rows, n, sizeof *f->seen_chosen);
         f->seen_weights = moe_arena_take(&to->rows, n, sizeof *f->seen_weights);
     }
+    moe_router_room_carve(&f->router, &to->rows, c, batch);
     f->router_scratch =
         moe_arena_take(&to->other, (uint64_t)n_threads * 2 * f->router_stride, sizeof(float));
     f->shared_scale = moe_arena_take(&to->rows, (uint64_t)batch * MOE_PANEL_ROWS, sizeof(float));
@@ -146,7 +158,8 @@ static void carve_recurrent(struct cpu_work *w, struct carving *to, const struct
     r->heads_stride = strides.heads;
     r->decay_stride = strides.decay;
     r->low_stride = moe_padded(strides.low);
-    r->mixed = moe_arena_take(&to->rows, batch * w->states.stride, sizeof(float));
+    r->mixed_stride = w->states.stride << (c->state_kind == MOE_STATE_CCA);
+    r->mixed = moe_arena_take(&to->rows, batch * r->mixed_stride, sizeof(float));
     r->gate = moe_arena_take(&to->rows, batch * r->values_stride, sizeof(float));
     r->out = moe_arena_take(&to->rows, batch * r->values_stride, sizeof(float));
     r->beta = moe_arena_take(&to->rows, batch * r->heads_stride, sizeof(float));
@@ -227,6 +240,8 @@ static void carve_cpu_work(struct cpu_work *w, struct moe_states *states, struct
     w->sum = moe_arena_take(&to->rows, batch * states->stride, sizeof(float));
     if (c->late_experts)
         w->late = moe_arena_take(&to->rows, batch * states->stride, sizeof(float));
+    if (c->router_dim)
+        states->routed = moe_arena_take(&to->rows, batch * states->stride, sizeof(float));
     w->layer_stride = moe_padded((uint64_t)c->n_layers * c->layer_embed);
     w->of_layers = moe_arena_take(&to->rows, batch * w->layer_stride, sizeof(float));
     w->own_embeds =

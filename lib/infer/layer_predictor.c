@@ -36,8 +36,9 @@ struct moe_layer_predictor {
 
     /* By residual: the stream under the norms of the layers ahead. By attention: under that of a
      * layer's attention. */
-    float *normalized;    /* [depth][batch][stride] */
-    struct moe_act *acts; /* [depth] */
+    float *normalized;           /* [depth][batch][stride] */
+    struct moe_act *acts;        /* [depth] */
+    struct moe_router_room room; /* of routers with router_dim */
 
     struct moe_choice_history history; /* by choices */
     bool first_by_token;               /* a pass's first layer by these, whatever the others */
@@ -118,6 +119,8 @@ static struct moe_layer_predictor *carve_predictor(struct moe_arena *arena,
     p.unimportance = moe_arena_take(arena, scores, sizeof *p.unimportance);
     p.scratch = moe_arena_take(arena, 2 * (uint64_t)c->top_k, sizeof *p.scratch);
     carve_kind(&p, arena, c);
+    if (!moe_predicts_from_choices(p.by))
+        moe_router_room_carve(&p.room, arena, c, batch);
     if (place)
         *place = p;
     return place;
@@ -296,7 +299,7 @@ static void ask_routers(struct query *q)
     if (own)
         moe_par_for(q->n_rows, 8, normalize_range, q);
     for (uint32_t d = 0; d < q->n; d++) {
-        const struct moe_mat *router = &q->ahead[d]->router;
+        const struct moe_mat *router = moe_router_entry(q->ahead[d]);
         if (own)
             moe_act_prepare(&p->acts[d], normalized_at(p, d, 0), p->stride, NULL, q->n_rows,
                             router->cols, moe_act_block_for(router->layout));
@@ -304,9 +307,12 @@ static void ask_routers(struct query *q)
             .layer = q->ahead[d],
             .act = own ? &p->acts[d] : moe_inputs_for(&s->states.inputs, router->layout),
             .scores = probabilities_at(p, d, 0),
+            .room = &p->room,
+            .before = s->states.routed,
+            .before_stride = s->states.stride,
         };
     }
-    moe_router_scores(uses, q->n, p->router_stride);
+    moe_router_scores(&s->model->config, uses, q->n, p->router_stride);
     moe_par_for(q->n_rows, 16, grade_range, q);
 }
 

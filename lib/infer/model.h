@@ -25,6 +25,11 @@ struct moe_streams_mix {
     const float *scores;       /* [hidden], of residual attention, in place of these */
 };
 
+/* What a residual is made of (enum moe_residual_kind), each [hidden]; NULL: not there. */
+struct moe_residual {
+    const float *keep, *keep_bias, *weight, *bias;
+};
+
 /* The dense weights of one layer; shapes in model/tensor_roles.c. Vectors are plain f32 arrays.
  * What the model lacks is NULL (of a matrix: its data). */
 struct moe_layer {
@@ -32,18 +37,23 @@ struct moe_layer {
     const float *attn_norm, *attn_norm_bias, *ffn_norm, *ffn_norm_bias;
     struct moe_mat attn_norm_down, attn_norm_up, ffn_norm_down, ffn_norm_up; /* gates of norms */
     const float *attn_end_norm, *ffn_end_norm; /* where norms stand on both sides of blocks */
+    struct moe_residual attn_residual, ffn_residual;
     const float *router_norm, *shared_norm, *shared_end_norm, *experts_end_norm; /* own_norms */
     const float *scale;                   /* of the stream behind the layer, [1] */
     struct moe_mat embed_gate, embed_out; /* of its own embedding of a token (layer_embed) */
     const float *embed_norm;
     struct moe_mat experts_in, experts_out; /* with expert_dim */
-    const float *experts_norm;
+    const float *experts_norm, *experts_start_norm, *experts_weight;
     const float *expert_scale; /* [n_experts] */
     struct moe_mat q_down, q, k, v, kv_down, k_up, v_up, o;
     struct moe_mat index_q, index_k, index_weights; /* of a layer that chooses positions */
     const float *index_k_norm, *index_k_norm_bias;
     const float *q_down_norm, *q_norm, *k_norm, *kv_down_norm;
     const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
+    /* MOE_STATE_CCA. */
+    struct moe_mat v_late, head_mix;
+    const float *head_conv, *head_conv_bias, *head_mix_bias, *key_scale;
+    struct moe_mat attn_router; /* of attn_experts */
     struct moe_mat attn_gate;
     /* Of a layer with a recurrent state; state_rate of Mamba is no logarithm any more. */
     struct moe_mat state_q, state_k, state_v, state_z, state_z_down, state_decay_down, state_scale,
@@ -60,6 +70,9 @@ struct moe_layer {
     struct moe_mat gate, up, down; /* dense feed-forward, or the shared expert; perhaps no gate */
     const float *up_bias, *down_bias; /* of a dense layer's */
     struct moe_mat router, shared_gate, bypass;
+    struct moe_mat router_down, router_first, router_second; /* with router_dim */
+    const float *router_down_bias, *router_keep, *router_down_norm, *router_first_bias,
+        *router_second_bias;
     /* Of a layer that drafts (infer/forward.h). */
     const float *ahead_token_norm, *ahead_state_norm, *ahead_norm;
     struct moe_mat ahead_join;
@@ -75,6 +88,7 @@ struct moe_model {
     char *chat_template;                         /* Jinja source, "" when none */
     struct moe_sampler_options sampling;         /* as its makers published it */
     struct moe_layer *layers;                    /* [n_layers + n_ahead] */
+    const float *embed_weight, *embed_bias;      /* [hidden], of residuals that are weighed */
     struct moe_mat embed, head;                  /* [vocab][hidden]; head is embed when tied */
     struct moe_mat positions, extra_positions;   /* [context_max][hidden] */
     struct moe_mat layer_embed, layer_embed_mix; /* embeddings by layer */

@@ -30,6 +30,8 @@ struct moe_recurrent moe_recurrent_shape(const struct moe_config *c, uint32_t n)
         return r;
     uint64_t keys = moe_padded((uint64_t)c->state_key_heads * c->state_key_dim);
     r.n_taps = c->conv_width - 1;
+    if (c->state_kind == MOE_STATE_CCA)
+        r.n_taps *= 2; /* of two convolutions */
     r.n_panels = (uint32_t)(moe_padded(c->state_value_dim) / MOE_PANEL_ROWS);
     r.keys_at = keys;
     r.values_at = 2 * keys;

@@ -73,29 +73,106 @@ void moe_router_scale_experts(const struct moe_layer *l, const uint32_t *chosen,
         weights[i] *= l->expert_scale[chosen[i]];
 }
 
+void moe_router_room_carve(struct moe_router_room *room, struct moe_arena *arena,
+                           const struct moe_config *c, uint32_t n)
+{
+    room->stride = moe_padded(c->router_dim);
+    room->state = moe_arena_take(arena, n * room->stride, sizeof *room->state);
+    room->hidden = moe_arena_take(arena, n * room->stride, sizeof *room->hidden);
+    if (c->router_dim)
+        moe_inputs_carve(&room->from, arena, n, c->router_dim);
+}
+
+/* What ends a product of a router's layers: of the first, what the router before made, and a norm;
+ * of the others GELU. */
+struct deep {
+    const struct moe_config *c;
+    const struct moe_router_use *use;
+    const float *bias;
+    bool first;
+};
+
+/* By the error function: in double precision, so that it is the same number everywhere. */
+static float gelu(float x)
+{
+    return (float)(0.5 * (double)x * (1 + erf((double)x * sqrt(0.5))));
+}
+
+static void finish_deep_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct deep *d = ctx;
+    const struct moe_router_use *use = d->use;
+    uint32_t n = d->c->router_dim;
+    for (int64_t i = begin; i < end; i++) {
+        float *hidden = use->room->hidden + (uint64_t)i * use->room->stride;
+        float *state = use->room->state + (uint64_t)i * use->room->stride;
+        moe_kern.add(d->bias, n, d->first ? state : hidden);
+        if (d->first && use->layer->router_keep)
+            moe_kern.mul_add(use->layer->router_keep,
+                             use->before + (uint64_t)i * use->before_stride, n, state);
+        if (d->first)
+            moe_kern.rms_norm(state, use->layer->router_down_norm, n, d->c->norm_eps, hidden);
+        for (uint32_t k = 0; !d->first && k < n; k++)
+            hidden[k] = gelu(hidden[k]);
+    }
+}
+
+/* The inputs of the last product, in the room: a norm and two layers. */
+static const struct moe_act *deep_inputs(const struct moe_config *c,
+                                         const struct moe_router_use *use)
+{
+    const struct moe_layer *l = use->layer;
+    struct moe_router_room *room = use->room;
+    const struct moe_mat *layers[] = {&l->router_down, &l->router_first, &l->router_second};
+    const float *biases[] = {l->router_down_bias, l->router_first_bias, l->router_second_bias};
+    for (int i = 0; i < 3; i++) {
+        struct deep d = {c, use, biases[i], i == 0};
+        struct moe_mm mm = {*layers[i], use->act, i ? room->hidden : room->state, room->stride};
+        if (i > 0)
+            mm.act = moe_inputs_for(&room->from, layers[i]->layout);
+        moe_matmul(&mm, 1);
+        moe_par_for(use->act->n, 4, finish_deep_rows, &d);
+        moe_inputs_set(&room->from, room->hidden, room->stride, NULL, use->act->n, c->router_dim);
+    }
+    return moe_inputs_for(&room->from, l->router.layout);
+}
+
 struct biases {
     const struct moe_router_use *use;
     uint64_t stride;
+    float scale;
 };
 
-static void add_bias_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static void finish_score_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct biases *b = ctx;
     const struct moe_layer *l = b->use->layer;
-    for (int64_t i = begin; i < end; i++)
-        moe_kern.add(l->router_bias, l->router.rows, b->use->scores + (uint64_t)i * b->stride);
+    for (int64_t i = begin; i < end; i++) {
+        float *scores = b->use->scores + (uint64_t)i * b->stride;
+        if (l->router_bias)
+            moe_kern.add(l->router_bias, l->router.rows, scores);
+        if (b->scale != 1)
+            moe_kern.scale(b->scale, l->router.rows, scores);
+    }
 }
 
-void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t router_stride)
+void moe_router_scores(const struct moe_config *c, const struct moe_router_use *uses, uint32_t n,
+                       uint64_t router_stride)
 {
     struct moe_mm mm[MOE_MAX_ROUTERS] = {0};
-    for (uint32_t i = 0; i < n; i++)
-        mm[i] = (struct moe_mm){uses[i].layer->router, uses[i].act, uses[i].scores, router_stride};
-    moe_matmul(mm, (int)n);
     for (uint32_t i = 0; i < n; i++) {
-        struct biases b = {&uses[i], router_stride};
-        if (uses[i].layer->router_bias)
-            moe_par_for(uses[i].act->n, 64, add_bias_rows, &b);
+        mm[i] = (struct moe_mm){uses[i].layer->router, uses[i].act, uses[i].scores, router_stride};
+        if (c->router_dim) { /* which share a room */
+            mm[i].act = deep_inputs(c, &uses[i]);
+            moe_matmul(&mm[i], 1);
+        }
+    }
+    if (!c->router_dim)
+        moe_matmul(mm, (int)n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct biases b = {&uses[i], router_stride, c->score_scale};
+        if (uses[i].layer->router_bias || c->score_scale != 1)
+            moe_par_for(uses[i].act->n, 64, finish_score_rows, &b);
     }
 }
 
@@ -318,7 +395,7 @@ void moe_route_with_zeros(const struct moe_config *c, const float *choice_bias, 
         moe_best(scratch, c->n_experts, c->top_k - n_real, chosen + n_real);
     for (uint32_t k = 0; k < c->top_k; k++) {
         r->over[at + k] = k >= n_real;
-        r->passing[at + k] = k == n_real ? zero * c->routed_scale : 0;
+        r->passing[at + k] = k == n_real && !c->zero_skips ? zero * c->routed_scale : 0;
         r->weights[at + k] = k < n_real ? p[chosen[k]] * c->routed_scale : 0;
     }
 }

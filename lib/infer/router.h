@@ -5,6 +5,7 @@
 #ifndef MOE_INFER_ROUTER_H
 #define MOE_INFER_ROUTER_H
 
+#include "base/mem.h"
 #include "infer/model.h"
 #include "kern/matmul.h"
 #include "sched/layer_request.h"
@@ -37,16 +38,37 @@ void moe_router_input_row(const struct moe_config *c, const struct moe_layer *la
 void moe_router_scale_experts(const struct moe_layer *layer, const uint32_t *chosen, uint64_t n,
                               float *weights);
 
-/* A layer's router on some inputs, prepared for its weights: scores[act->n][router_stride], its
- * bias included. */
+/* Where a router with layers before its last product computes (router_dim). */
+struct moe_router_room {
+    float *state, *hidden; /* [n][stride] what the next router adds to its own; what layers made */
+    uint64_t stride;
+    struct moe_inputs from; /* hidden */
+};
+/* For n rows; nothing for other routers. */
+void moe_router_room_carve(struct moe_router_room *room, struct moe_arena *arena,
+                           const struct moe_config *c, uint32_t n);
+
+/* The first matrix of a layer's router. */
+static inline const struct moe_mat *moe_router_entry(const struct moe_layer *layer)
+{
+    return layer->router_down.data ? &layer->router_down : &layer->router;
+}
+
+/* A layer's router on some inputs, prepared for the weights of moe_router_entry:
+ * scores[act->n][router_stride], its bias included. With router_dim: room for them, which routers
+ * of one list may share, and the states that the router before made of the rows. */
 struct moe_router_use {
     const struct moe_layer *layer;
     const struct moe_act *act;
     float *scores;
+    struct moe_router_room *room;
+    const float *before; /* [act->n][before_stride] */
+    uint64_t before_stride;
 };
 /* n <= MOE_MAX_ROUTERS of them in one product. */
 enum { MOE_MAX_ROUTERS = 8 };
-void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t router_stride);
+void moe_router_scores(const struct moe_config *c, const struct moe_router_use *uses, uint32_t n,
+                       uint64_t router_stride);
 
 /* What the router makes of one row of its scores: chosen[top_k] by falling weight, and
  * weights[top_k] as the model uses them. choice_bias: the layer's, on the host; NULL: none, here

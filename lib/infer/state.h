@@ -146,6 +146,8 @@ struct moe_states {
     float *expert_in; /* [batch][stride] what routed experts take in: xn, or with expert_dim a
                          product of it, prepared in narrow_inputs */
     struct moe_inputs narrow_inputs;
+    float
+        *routed; /* [batch][stride], with router_dim: what the last router made of the rows; NULL */
 };
 
 /* What a session has of a source (infer/forward.h). */

@@ -20,6 +20,7 @@ void moe_config_init(struct moe_config *config)
         .index_eps = 1e-6f,
         .logit_scale = 1,
         .routed_scale = 1,
+        .score_scale = 1,
         .moe_scale = 1,
         .rope_scale = 1,
         .rope_scale_long = 1,
@@ -377,12 +378,25 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
         return MOE_OK;
     bool short_conv = c->state_kind == MOE_STATE_CONV;
     bool select = c->state_kind == MOE_STATE_SELECT, fade = c->state_kind == MOE_STATE_FADE;
-    uint32_t keys = short_conv ? 0 : 1;
+    bool cca = c->state_kind == MOE_STATE_CCA;
+    uint32_t keys = short_conv || cca ? 0 : 1;
     if (select && (c->state_heads != 1 || c->state_key_dim > MOE_MAX_SELECTED ||
                    (uint64_t)c->state_key_dim * c->state_value_dim > MAX_CONV_WEIGHTS))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: Mamba's states are implemented with one head of up to %d keys", name,
                         MOE_MAX_SELECTED);
+    const uint32_t values = c->n_kv_heads * c->value_dim / 2;
+    if (cca &&
+        (c->state_heads != 1 || c->conv_width != 2 || c->conv_bias || c->head_dim % 16 ||
+         values % 16 || c->value_dim != c->head_dim || c->qkv_bias || c->kv_rank || c->out_groups ||
+         c->global_head_dim || c->attn_experts || c->qk_norm != MOE_QK_NORM_NONE || c->n_ahead ||
+         c->state_value_dim != (c->n_heads + c->n_kv_heads) * c->head_dim + values ||
+         moe_config_count_layers(c, MOE_LAYER(recurrent)) < c->n_layers))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: convolutions of queries and keys are implemented over two tokens, in "
+                        "all layers, for heads whose width is a multiple of 16 and ordinary "
+                        "attention without biases and norms",
+                        name);
     if (short_conv && (c->state_heads != 1 || c->state_value_dim != c->hidden))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: a short convolution has one head, as wide as the stream", name);
@@ -410,7 +424,7 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: heads that use key heads in turn are implemented for gated DeltaNet",
                         name);
-    if (!short_conv && c->state_heads % c->state_key_heads != 0)
+    if (keys && c->state_heads % c->state_key_heads != 0)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " heads of a state cannot share %" PRIu32 " key heads", name,
                         c->state_heads, c->state_key_heads);
@@ -523,6 +537,13 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
         {c->choice_of_scores && (c->router_kind != MOE_ROUTER_SIGMOID || c->n_groups),
          MOE_ERR_UNSUPPORTED,
          "a bias of scores used only to choose is implemented for sigmoids without groups"},
+        {c->router_dim && (c->router_dim > c->hidden || c->router_early || c->own_norms ||
+                           c->late_experts || c->n_streams || c->n_encoder || c->n_ahead ||
+                           moe_config_has_static(c, 0, c->n_layers)),
+         MOE_ERR_UNSUPPORTED,
+         "routers that see what earlier ones made are implemented for one stream, without an "
+         "encoder, late experts and norms of their own"},
+        {c->zero_skips && !c->n_zero, MOE_ERR_FORMAT, "experts that give nothing, without any"},
         {c->choice_bias && c->router_kind != MOE_ROUTER_SOFTMAX && !single, MOE_ERR_UNSUPPORTED,
          "a bias used only to choose is implemented for routers with a softmax or sigmoids"},
         {c->weigh_inputs && (c->expert_bias || c->expert_capacity || c->expert_scale ||
@@ -570,6 +591,53 @@ static int check_streams(const struct moe_config *c, const char *name, struct mo
                         "blocks and rotary positions or none, without layers that draft",
                         name);
     return MOE_OK;
+}
+
+/* Residuals that are no sums, and what else is weighed value by value. */
+static int check_residual(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    bool weighed = c->residual == MOE_RESIDUAL_WEIGHED, ends = c->norm_place == MOE_NORM_BOTH;
+    bool plain = c->norm_kind == MOE_NORM_RMS && !c->n_encoder && !c->prefix_lm && !c->n_streams &&
+                 !c->late_experts && !c->parallel_blocks && !c->layer_embed && !c->n_ahead &&
+                 !moe_config_has_halves(c);
+    const struct rule rules[] = {
+        {(c->residual != MOE_RESIDUAL_SUM || c->weighed_outputs || c->moe_bias || c->embed_norm ||
+          c->end_eps != 0 || c->last_eps != 0) &&
+             !plain,
+         MOE_ERR_UNSUPPORTED,
+         "residuals and outputs that are weighed value by value are implemented for decoders of "
+         "whole layers with RMS norms and one stream"},
+        {(weighed && c->norm_place != MOE_NORM_BEFORE) || (c->end_eps != 0 && !ends) ||
+             (c->weighed_outputs && (!ends || !c->expert_dim)),
+         MOE_ERR_UNSUPPORTED,
+         "residuals with weights and biases are implemented for norms before blocks, weighed "
+         "outputs for norms on both sides and experts in a space of their own"},
+        {c->moe_bias && weighed, MOE_ERR_UNSUPPORTED,
+         "a bias of experts is implemented without one of residuals"},
+        {c->out_norm && (!c->attn_gate || c->kv_rank || c->out_groups || c->global_head_dim),
+         MOE_ERR_UNSUPPORTED,
+         "a norm of outputs is implemented for ordinary attention with gates and heads of one "
+         "shape"},
+        {c->narrow_start_norm && !c->expert_dim, MOE_ERR_FORMAT,
+         "a norm in experts' own space, which there is not"},
+    };
+    MOE_TRY(check_rules(name, rules, sizeof rules / sizeof rules[0], err));
+    return c->attn_experts &&
+                   (c->n_heads % c->n_kv_heads || c->n_heads / c->n_kv_heads > MOE_MAX_TOP_K ||
+                    c->n_heads / c->n_kv_heads > c->attn_experts ||
+                    (uint64_t)c->attn_experts * c->hidden > MOE_MAX_DIM ||
+                    (uint64_t)c->attn_experts * c->n_kv_heads * c->head_dim > MOE_MAX_DIM ||
+                    c->kv_rank || c->out_groups || c->global_head_dim || c->qkv_bias ||
+                    c->attn_gate || c->n_ahead || c->n_encoder || c->state_heads ||
+                    c->hidden % 16 || c->n_kv_heads * c->head_dim % 16 ||
+                    c->value_dim != c->head_dim || c->qk_norm == MOE_QK_NORM_FULL ||
+                    c->qk_norm == MOE_QK_NORM_HEAD)
+               ? moe_fail(err, MOE_ERR_UNSUPPORTED,
+                          "%s: attention made of %" PRIu32 " experts, of which %" PRIu32
+                          " heads are chosen: implemented for ordinary attention without gates, "
+                          "biases and norms, and widths that are multiples of 16",
+                          name, c->attn_experts, c->n_heads)
+               : MOE_OK;
 }
 
 /* Limits of activations by layer. */
@@ -712,8 +780,9 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         return moe_fail(err, MOE_ERR_FORMAT, "%s: the rotated width %" PRIu32 " is odd", name,
                         c->rope_dim);
     MOE_TRY(check_mixing(c, name, err));
-    const float scales[] = {c->embed_scale,  c->residual_scale, c->stream_scale, c->logit_scale,
-                            c->routed_scale, c->attn_scale,     c->moe_scale,    c->value_scale};
+    const float scales[] = {c->embed_scale, c->residual_scale, c->stream_scale,
+                            c->logit_scale, c->routed_scale,   c->attn_scale,
+                            c->moe_scale,   c->value_scale,    c->score_scale};
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
         if (!isfinite(scales[i]) || scales[i] == 0)
             return moe_fail(err, MOE_ERR_FORMAT,
@@ -728,9 +797,11 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
                 "%s: a limit of %g (clip_qkv, of the activation, the router, scores or logits), "
                 "expected 0 or more",
                 name, (double)limits[i]);
-    const float epsilons[] = {c->norm_eps, moe_config_latent_eps(c)};
+    const float epsilons[] = {c->norm_eps, moe_config_latent_eps(c), moe_config_end_eps(c),
+                              moe_config_last_eps(c)};
     for (size_t i = 0; i < sizeof epsilons / sizeof epsilons[0]; i++)
-        if (!(epsilons[i] > 0 && epsilons[i] < 1) || !(c->latent_eps >= 0))
+        if (!(epsilons[i] > 0 && epsilons[i] < 1) || !(c->latent_eps >= 0) || !(c->end_eps >= 0) ||
+            !(c->last_eps >= 0))
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: norm epsilon %g, expected above 0 and below 1", name,
                             (double)epsilons[i]);
@@ -745,6 +816,7 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         MOE_TRY(check_router(c, name, err));
     }
     MOE_TRY(check_streams(c, name, err));
+    MOE_TRY(check_residual(c, name, err));
     MOE_TRY(check_static(c, name, err));
     MOE_TRY(check_limits(c, name, err));
     MOE_TRY(check_halves(c, name, err));
@@ -774,7 +846,9 @@ int moe_config_check_gpu(const struct moe_config *c, const char *name, struct mo
         !c->moe_norm && !c->expert_dim && !c->n_zero && !c->choice_of_scores && !c->late_experts &&
         c->latent_scale == 1 && !c->layer_embed && !c->norm_gate_rank && !c->narrow_norm &&
         !c->gate_direct && !moe_config_count_layers(c, MOE_LAYER(shares_keys)) &&
-        c->state_kind != MOE_STATE_FADE && !c->router_early && !c->parallel_blocks &&
+        c->state_kind < MOE_STATE_FADE && c->residual == MOE_RESIDUAL_SUM && !c->router_dim &&
+        !c->weighed_outputs && !c->moe_bias && !c->embed_norm && !c->out_norm && !c->attn_experts &&
+        c->score_scale == 1 && !c->router_early && !c->parallel_blocks &&
         c->norm_kind != MOE_NORM_CENTRED && c->moe_scale == 1 && !c->expert_scale &&
         !c->layer_scale && !c->dense_bias && !moe_config_has_static(c, 0, c->n_layers) &&
         !c->out_groups && !c->n_streams && c->router_kind <= MOE_ROUTER_SIGMOID;
@@ -785,7 +859,9 @@ int moe_config_check_gpu(const struct moe_config *c, const char *name, struct mo
         "%s: a GPU does not compute encoders, prefixes, sparse, compressed or chunked attention, "
         "learnt or bucketed positions, hyper-connections, norms after blocks or rotation, heads of "
         "two shapes, values of another width, gates of whole heads, caps of scores, floors of "
-        "decays, routers before attention, static routing, experts with weighed inputs and "
-        "some activations: use --device cpu",
+        "decays, convolutions and experts in attention, weighed residuals, routers before "
+        "attention "
+        "or of several layers, static routing, experts with weighed inputs and some activations: "
+        "use --device cpu",
         name);
 }

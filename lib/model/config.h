@@ -46,7 +46,7 @@ struct moe_layer_desc {
                           a window if it has (Gemma-4) */
     bool wide_ffn;     /* its dense feed-forward is twice as wide */
     uint8_t compression;             /* enum moe_compression: what it sees beside its window */
-    bool recurrent;                  /* a recurrent state in place of attention */
+    bool recurrent;                  /* a recurrent state, in place of attention or beside it */
     bool no_attention;               /* half a layer: a feed-forward only (Nemotron-H) */
     bool no_ffn;                     /* half a layer: attention or a state only */
     bool moe;                        /* the feed-forward is made of experts */
@@ -84,10 +84,14 @@ struct moe_config {
                              stream; routers are early (Command-A) */
     bool last_projection; /* a matrix with biases and silu in place of the final norm (GPTSAN) */
     float norm_eps;
+    float end_eps;  /* of norms behind blocks, and behind single experts; 0: norm_eps */
+    float last_eps; /* of the norm before the head; 0: norm_eps (JetMoE) */
     /* What attention, and what a layer's experts take in, is multiplied by the sigmoid of what two
      * matrices make of it, with silu between, through a vector of this width (A.X-K2). 0: not. */
     uint32_t norm_gate_rank;
-    float embed_scale;    /* of an embedded token */
+    float embed_scale; /* of an embedded token */
+    bool embed_norm;   /* an embedded token is divided by its root mean square */
+    enum moe_residual_kind residual;
     float residual_scale; /* of the outputs of attention and feed-forward */
     float stream_scale;   /* of MOE_NORM_STREAM */
     float logit_scale;
@@ -116,7 +120,12 @@ struct moe_config {
     uint32_t value_dim; /* of values */
     bool qkv_bias, o_bias;
     enum moe_qk_norm qk_norm;
-    bool value_norm;       /* values are divided by their root mean square, head by head */
+    bool value_norm; /* values are divided by their root mean square, head by head */
+    bool out_norm;   /* ... and so are outputs, before their gate (Muse Spark) */
+    /* Experts that make queries, and outputs, of n_kv_heads heads each (JetMoE): top_k of them for
+     * a token, of its own router, so that n_heads is their product. A head of keys and values
+     * serves those of the same number. 0: not this. */
+    uint32_t attn_experts;
     float value_scale;     /* values are multiplied by it */
     float clip_qkv;        /* queries, keys and values are clamped to +-this; 0: not */
     float attn_scale;      /* of scores; 1 / sqrt(head_dim) unless set */
@@ -191,6 +200,10 @@ struct moe_config {
      * one head; only values are convolved, and keys, queries and the step of each value (through a
      * vector of state_step_rank) are projected from them. MOE_STATE_CONV: one head of hidden
      * values, no keys: the product of two projections is convolved and multiplied by a third.
+     * MOE_STATE_CCA: one head, as wide as queries, keys and half of the values together. Two
+     * convolutions of conv_width, one by channel and one by head, are added to queries and keys,
+     * each mixed with the other; queries and keys become unit vectors. The second half of the
+     * values is the one of the token before.
      * MOE_STATE_FADE: no convolution; queries, keys and values are silu of their products, outputs
      * have a norm over all heads (its epsilon latent_eps), then gates. */
     enum moe_state_kind state_kind;
@@ -240,10 +253,12 @@ struct moe_config {
     /* What routed experts take in and put out (Nemotron-3-Super): a product of their input, and a
      * product of their sum is added to the stream. 0: both are the stream's. */
     uint32_t expert_dim;
-    bool narrow_norm; /* their sum has a norm in that space (Kimi-K3) */
+    bool narrow_norm;       /* their sum has a norm in that space (Kimi-K3) */
+    bool narrow_start_norm; /* what they take in has one */
     /* Experts behind the n_experts that give back what they take in (LongCat-Flash). What routed
      * experts put out may be late: it is added to the stream behind the next layer. */
     uint32_t n_zero;
+    bool zero_skips; /* ... or nothing (ZAYA) */
     bool late_experts;
     enum moe_act_kind expert_act;
     float act_alpha, act_limit; /* of MOE_ACT_SWIGLU_CLAMPED and _SITU; _LIMITED has a limit only */
@@ -255,12 +270,21 @@ struct moe_config {
                        router's scaled by 1 / sqrt(hidden)), and shared and routed ones of what
                        they put out (Gemma-4) */
     bool moe_norm;  /* their sum has a norm of its own, other blocks' outputs none (A.X-K1) */
-    bool soft_bypass; /* tanh(bypass . x) is added to a MoE layer's output (GPTSAN) */
+    bool moe_bias;  /* ... and a bias (JetMoE) */
+    bool weighed_outputs; /* feed-forwards' outputs are multiplied value by value before their norm,
+                             and so are those of each expert, which have a norm without weights
+                             (Muse Spark) */
+    bool soft_bypass;     /* tanh(bypass . x) is added to a MoE layer's output (GPTSAN) */
 
     /* ---- Router ---- */
 
     enum moe_router_kind router_kind;
     bool router_bias;
+    /* Scores are made by two layers with biases and GELU, under a norm, of a vector of this width:
+     * a product with a bias, and what the router before made, value by value (ZAYA). 0: by one
+     * product. */
+    uint32_t router_dim;
+    float score_scale; /* of scores */
     bool router_early; /* reads the stream before attention, without a norm (SmallThinker) or, with
                           parallel_blocks, under theirs: experts are known before attention */
     bool choice_bias;  /* a number per expert is added where experts and groups are chosen, not in
@@ -336,10 +360,16 @@ static inline uint32_t moe_config_stack_end(const struct moe_config *c, uint32_t
     return layer < c->n_encoder ? c->n_encoder : c->n_layers;
 }
 
+/* Whether the layer has a recurrent state in place of attention. */
+static inline bool moe_config_is_recurrent(const struct moe_config *c, uint32_t layer)
+{
+    return c->state_heads && c->layers[layer].recurrent && c->state_kind != MOE_STATE_CCA;
+}
+
 /* Whether the layer has attention, and so keeps keys and values. */
 static inline bool moe_config_attends(const struct moe_config *c, uint32_t layer)
 {
-    return !(c->state_heads && c->layers[layer].recurrent) && !c->layers[layer].no_attention;
+    return !moe_config_is_recurrent(c, layer) && !c->layers[layer].no_attention;
 }
 
 /* Whether it keeps some of its own, and the layer whose keys and values it sees. */
@@ -424,6 +454,15 @@ static inline uint32_t moe_config_ratio(const struct moe_config *c, uint32_t lay
 
 /* ---- Heads ---- */
 
+static inline float moe_config_last_eps(const struct moe_config *c)
+{
+    return c->last_eps > 0 ? c->last_eps : c->norm_eps;
+}
+static inline float moe_config_end_eps(const struct moe_config *c)
+{
+    return c->end_eps > 0 ? c->end_eps : c->norm_eps;
+}
+
 static inline float moe_config_latent_eps(const struct moe_config *c)
 {
     return c->latent_eps > 0 ? c->latent_eps : c->norm_eps;
@@ -492,14 +531,14 @@ static inline uint32_t moe_config_state_key_head(const struct moe_config *c, uin
 static inline uint32_t moe_config_state_channels(const struct moe_config *c)
 {
     uint32_t values = c->state_heads * c->state_value_dim;
-    bool only_values = c->state_kind == MOE_STATE_SELECT;
+    bool only_values = c->state_kind == MOE_STATE_SELECT || c->state_kind == MOE_STATE_CCA;
     return (only_values ? 0 : 2 * c->state_key_heads * c->state_key_dim) + values;
 }
 
 /* Values of a row between layers, in all its streams. */
 static inline uint32_t moe_config_state_width(const struct moe_config *c)
 {
-    return c->hidden * (c->n_streams ? c->n_streams : c->late_experts ? 2 : 1);
+    return c->hidden * (c->n_streams ? c->n_streams : c->late_experts || c->router_dim ? 2 : 1);
 }
 
 /* Streams that are there before a block: of layer i attention's is the 2i-th, its feed-forward's

@@ -15,7 +15,8 @@
 /* ---- The table ---- */
 
 static const char *const norm_names[] = {"rms", "layer", "centred", NULL};
-static const char *const qk_norm_names[] = {"none", "head", "full", "rotated", "bare", NULL};
+static const char *const qk_norm_names[] = {"none", "head",  "full", "rotated",
+                                            "bare", "plain", NULL};
 static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer",
                                            "sigmoid", "softplus",     NULL};
 static const char *const act_names[] = {"swiglu",         "swiglu-clamped", "geglu", "reglu",
@@ -24,7 +25,8 @@ static const char *const act_names[] = {"swiglu",         "swiglu-clamped", "geg
 static const char *const norm_places[] = {"before", "after", "both", "stream", NULL};
 static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
 static const char *const state_names[] = {"delta",  "convolution", "kda", "scan",
-                                          "select", "fade",        NULL};
+                                          "select", "fade",        "cca", NULL};
+static const char *const residual_names[] = {"sum", "kept", "weighed", NULL};
 
 #define FIELD(key, kind, optional, max, choices)                                                   \
     {                                                                                              \
@@ -49,8 +51,12 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(parallel_blocks, MOE_FIELD_BOOL),
     OPTIONAL(last_projection, MOE_FIELD_BOOL),
     NEEDED(norm_eps, MOE_FIELD_FLOAT),
+    OPTIONAL(end_eps, MOE_FIELD_FLOAT),
+    OPTIONAL(last_eps, MOE_FIELD_FLOAT),
     OPTIONAL_U32(norm_gate_rank, MOE_MAX_DIM),
     OPTIONAL(embed_scale, MOE_FIELD_FLOAT),
+    OPTIONAL(embed_norm, MOE_FIELD_BOOL),
+    CHOICE(residual, residual_names),
     OPTIONAL(residual_scale, MOE_FIELD_FLOAT),
     OPTIONAL(stream_scale, MOE_FIELD_FLOAT),
     OPTIONAL(logit_scale, MOE_FIELD_FLOAT),
@@ -107,6 +113,8 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(rope_in_windows, MOE_FIELD_BOOL),
     OPTIONAL(rope_in_dense, MOE_FIELD_BOOL),
     OPTIONAL(value_norm, MOE_FIELD_BOOL),
+    OPTIONAL(out_norm, MOE_FIELD_BOOL),
+    OPTIONAL_U32(attn_experts, MOE_MAX_EXPERTS),
     OPTIONAL(value_scale, MOE_FIELD_FLOAT),
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
     OPTIONAL_U32(q_rank, MOE_MAX_DIM),
@@ -134,7 +142,9 @@ static const struct moe_config_field fields[] = {
     NEEDED_U32(expert_ff, MOE_MAX_DIM),
     OPTIONAL_U32(expert_dim, MOE_MAX_DIM),
     OPTIONAL(narrow_norm, MOE_FIELD_BOOL),
+    OPTIONAL(narrow_start_norm, MOE_FIELD_BOOL),
     OPTIONAL_U32(n_zero, MOE_MAX_EXPERTS),
+    OPTIONAL(zero_skips, MOE_FIELD_BOOL),
     OPTIONAL(late_experts, MOE_FIELD_BOOL),
     CHOICE(expert_act, act_names),
     OPTIONAL(act_alpha, MOE_FIELD_FLOAT),
@@ -145,6 +155,8 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(moe_scale, MOE_FIELD_FLOAT),
     CHOICE(router_kind, router_names),
     OPTIONAL(router_bias, MOE_FIELD_BOOL),
+    OPTIONAL_U32(router_dim, MOE_MAX_DIM),
+    OPTIONAL(score_scale, MOE_FIELD_FLOAT),
     OPTIONAL(router_early, MOE_FIELD_BOOL),
     OPTIONAL(choice_bias, MOE_FIELD_BOOL),
     OPTIONAL(choice_of_scores, MOE_FIELD_BOOL),
@@ -152,6 +164,8 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(overflow_passes, MOE_FIELD_BOOL),
     OPTIONAL(own_norms, MOE_FIELD_BOOL),
     OPTIONAL(moe_norm, MOE_FIELD_BOOL),
+    OPTIONAL(moe_bias, MOE_FIELD_BOOL),
+    OPTIONAL(weighed_outputs, MOE_FIELD_BOOL),
     OPTIONAL(expert_scale, MOE_FIELD_BOOL),
     OPTIONAL(layer_scale, MOE_FIELD_BOOL),
     OPTIONAL_U32(layer_embed, MOE_MAX_DIM),

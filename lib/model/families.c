@@ -100,6 +100,8 @@
 /* A tensor of a layer, or a part of one: its role, and its name without what all of them have in
  * common, in Hugging Face's files and (G) in GGUF. */
 #define W(role, name) [MOE_T_##role] = MOE_ALL(L name ".weight")
+/* The same of a tensor whose name does not end in ".weight". */
+#define V(role, name) [MOE_T_##role] = MOE_ALL(L name)
 #define WP(role, name, what) [MOE_T_##role] = MOE_PART(L name ".weight", what)
 #define W_LESS_ONE(role, name) [MOE_T_##role] = MOE_PLUS_ONE(L name ".weight")
 #define GW(role, name) [MOE_T_##role] = MOE_ALL(B name ".weight")
@@ -260,6 +262,18 @@ static const struct moe_source_names aria_newer_names = {
                EC(DOWN, "mlp.experts.down_proj", EXPERT)},
 };
 
+/* JetMoE: attention made of experts. */
+static const struct moe_source_names jetmoe_names = {
+    .dense = {W(ATTN_ROUTER, "self_attention.experts.router.layer"),
+              W(Q, "self_attention.experts.input_linear"),
+              W(O, "self_attention.experts.output_linear"),
+              V(O_BIAS, "self_attention.experts.bias"), WP(K, "self_attention.kv_proj", FIRST_HALF),
+              WP(V, "self_attention.kv_proj", SECOND_HALF), W(ROUTER, "mlp.router.layer"),
+              V(FFN_WEIGHT_BIAS, "mlp.bias")},
+    .expert = {EP(GATE, "mlp.input_linear.weight", FIRST_HALF),
+               EP(UP, "mlp.input_linear.weight", SECOND_HALF),
+               EP(DOWN, "mlp.output_linear.weight", EXPERT)},
+};
 static const struct moe_family softmax_families[] = {
     /* Qwen2-MoE: Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B and models like them. Softmax over all experts,
      * a shared expert with a gate of its own, some dense layers. */
@@ -385,6 +399,26 @@ static const struct moe_family softmax_families[] = {
         .gguf = {.arch = "llama", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
         .tensors =
             {[MOE_NAMING_HF] = {.names = {&mixtral_names}}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* JetMoE: attention made of experts, as many for a token as of its feed-forward. Only the last
+     * norm has the epsilon of its settings. */
+    {
+        .name = "jetmoe",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX), SET(moe_bias, true),
+                              SET(o_bias, true)),
+        .hf = {.only = ONLY({"activation_function", "silu"}),
+               .settings = SETTINGS(
+                   NEED("num_hidden_layers", n_layers), NEED("hidden_size", hidden),
+                   NEED("vocab_size", vocab), KEY("max_position_embeddings", context_max, 4096),
+                   KEY("rms_norm_eps", last_eps, 1e-6), KEY("tie_word_embeddings", tied_head, true),
+                   KEY("num_key_value_heads", n_kv_heads, 16), KEY("kv_channels", head_dim, 128),
+                   EXPERT_FF, LOCAL_EXPERTS(8), KEY("num_local_experts", attn_experts, 8),
+                   TOP_K(2)),
+               .own_keys = true,
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_jetmoe_hf},
+        .tensors[MOE_NAMING_HF].names = {&jetmoe_names},
     },
     /* Snowflake Arctic: experts that read the stream before attention, beside attention and a dense
      * feed-forward. A layer is two: half a layer with experts, whose outputs are added behind the
@@ -1480,7 +1514,54 @@ static const struct moe_source_names step3p5_names = {
                EP(DOWN, "moe.down_proj.weight", EXPERT)},
 };
 
+/* Muse Spark: norms without weights behind blocks, whose place gates of residuals take. */
+static const struct moe_source_names muse_spark_names = {
+    .dense = {W_LESS_ONE(ATTN_NORM, "input_layernorm"), W(ATTN_GATE, "self_attn.gate_proj"),
+              [MOE_T_ATTN_END_NORM] = {.name = L "post_attention_residual_gate.gate",
+                                       .stored = MOE_STORED_GATE},
+              [MOE_T_ATTN_KEEP] = {.name = L "post_attention_residual_gate.gate",
+                                   .stored = MOE_STORED_GATE_REST},
+              W_LESS_ONE(FFN_NORM, "pre_feedforward_layernorm"),
+              W_LESS_ONE(FFN_WEIGHT, "post_feedforward_layernorm"),
+              [MOE_T_FFN_END_NORM] = {.name = L "post_feedforward_residual_gate.gate",
+                                      .stored = MOE_STORED_GATE},
+              [MOE_T_FFN_KEEP] = {.name = L "post_feedforward_residual_gate.gate",
+                                  .stored = MOE_STORED_GATE_REST},
+              V(CHOICE_BIAS, "mlp.gate.e_score_correction_bias"),
+              W(EXPERTS_IN, "mlp.pre_expert_proj"), W(EXPERTS_OUT, "mlp.post_expert_proj"),
+              W_LESS_ONE(EXPERTS_START_NORM, "mlp.pre_expert_norm"),
+              W_LESS_ONE(EXPERTS_WEIGHT, "mlp.experts.post_expert_norm")},
+};
+
 static const struct moe_family local_families[] = {
+    /* Muse Spark, the part that reads text: local layers that rotate and global ones that do not,
+     * norms of queries, keys and outputs without weights, gates of outputs; experts in a space of
+     * their own, with norms on both sides of each; residuals that gates weigh value by value. */
+    {
+        .name = "muse_spark_text",
+        .also = "muse_spark",
+        .constants = SETTINGS(
+            SIGMOIDS, SET(norm_topk, true), SET(topk_eps, 1e-15), SET(qk_norm, MOE_QK_NORM_PLAIN),
+            SET(out_norm, true), SET(attn_gate, true), SET(rope_in_windows, true),
+            SET(norm_place, MOE_NORM_BOTH), SET(embed_norm, true), SET(residual, MOE_RESIDUAL_KEPT),
+            SET(weighed_outputs, true), SET(narrow_start_norm, true)),
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"residual_gate_temperature", "0.3"}),
+               .settings = SETTINGS(CONTEXT(1048576), SET(norm_eps, 1e-5), SET(n_kv_heads, 16),
+                                    KEY("head_dim", head_dim, 64), DENSE_FF, LOCAL_EXPERTS(256),
+                                    TOP_K(8), KEY("moe_intermediate_size", expert_ff, 4096),
+                                    KEY("moe_hidden_size", expert_dim, 4096),
+                                    KEY("routed_scaling_factor", routed_scale, 1),
+                                    KEY("post_norm_eps", end_eps, 1e-8),
+                                    KEY("qk_scale_factor", attn_scale, 5.4730064863875),
+                                    KEY("output_multiplier", logit_scale, 0.1767766952966369),
+                                    KEY("output_multiplier", score_scale, 0.1767766952966369),
+                                    KEY("final_logit_softcapping", logit_cap, 20)),
+               .rope_theta = 5e5,
+               .windows = {MOE_WINDOW_ALL, 2048, .listed = true},
+               .in_text_config = true,
+               .own = family_muse_spark_hf},
+        .tensors[MOE_NAMING_HF].names = {&muse_spark_names},
+    },
     /* Step-3.5-Flash, and the text part of Step-3.7: local and global layers with heads of
      * different numbers and rotations, gates by head, limits of activations in the last layers,
      * DeepSeek-V3's router without groups. A function, because settings are lists by layer. */
@@ -1494,14 +1575,15 @@ static const struct moe_family local_families[] = {
         .hf = {.only = ONLY({"norm_expert_weight", "true"}, {"use_head_wise_attn_gate", "true"},
                             {"moe_router_activation", "sigmoid"}, {"use_moe_router_bias", "true"},
                             {"mlp_bias", "false"}, {"moe_every_n_layer", "1"}),
-               .settings = SETTINGS(
-                   CONTEXT(128000), SET(norm_eps, 1e-5), SET(n_kv_heads, 8), SET(head_dim, 128),
-                   KEY("num_attention_groups", n_kv_heads, 0),
-                   KEY("intermediate_size", dense_ff, 11264),
-                   KEY("n_routed_experts", n_experts, 288), KEY("moe_num_experts", n_experts, 0),
-                   TOP_K(8), KEY("moe_top_k", top_k, 0),
-                   KEY("moe_intermediate_size", expert_ff, 1280),
-                   KEY("moe_router_scaling_factor", routed_scale, 1), ATTENTION_BIAS(false)),
+               .settings = SETTINGS(CONTEXT(128000), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    SET(head_dim, 128), KEY("num_attention_groups", n_kv_heads, 0),
+                                    KEY("intermediate_size", dense_ff, 11264),
+                                    KEY("n_routed_experts", n_experts, 288),
+                                    KEY("moe_num_experts", n_experts, 0), TOP_K(8),
+                                    KEY("moe_top_k", top_k, 0),
+                                    KEY("moe_intermediate_size", expert_ff, 1280),
+                                    KEY("moe_router_scaling_factor", routed_scale, 1),
+                                    ATTENTION_BIAS(false)),
                .rope_theta = 1e4,
                .rope_of = "full_attention",
                .partial_rotary = 1,
@@ -2173,7 +2255,62 @@ static const struct moe_source_names nemotron_h_gguf_names = {
     .dense = {GW(FFN_NORM, "attn_norm")},
 };
 
+/* ZAYA: convolutions of queries and keys, routers of several layers, weighed residuals. */
+static const struct moe_source_names zaya_names = {
+    .dense = {[MOE_T_EMBED_WEIGHT] = MOE_ALL("model.input_hidden_states_scale"),
+              [MOE_T_EMBED_BIAS] = MOE_ALL("model.input_hidden_states_bias"),
+              W(Q, "self_attn.qkv_proj.q_proj"),
+              W(K, "self_attn.qkv_proj.k_proj"),
+              W(V, "self_attn.qkv_proj.v_proj_current"),
+              W(V_LATE, "self_attn.qkv_proj.v_proj_delayed"),
+              WP(HEAD_CONV, "self_attn.qkv_proj.conv_qk_depthwise", CONV),
+              V(HEAD_CONV_BIAS, "self_attn.qkv_proj.conv_qk_depthwise.bias"),
+              WP(HEAD_MIX, "self_attn.qkv_proj.conv_qk_grouped", TAPS),
+              V(HEAD_MIX_BIAS, "self_attn.qkv_proj.conv_qk_grouped.bias"),
+              V(KEY_SCALE, "self_attn.qk_norm.temp"),
+              V(ATTN_KEEP, "post_attention_residual_scale.residual_scale"),
+              V(ATTN_KEEP_BIAS, "post_attention_residual_scale.residual_bias"),
+              V(ATTN_WEIGHT, "post_attention_residual_scale.hidden_states_scale"),
+              V(ATTN_WEIGHT_BIAS, "post_attention_residual_scale.hidden_states_bias"),
+              V(FFN_KEEP, "post_mlp_residual_scale.residual_scale"),
+              V(FFN_KEEP_BIAS, "post_mlp_residual_scale.residual_bias"),
+              V(FFN_WEIGHT, "post_mlp_residual_scale.hidden_states_scale"),
+              V(FFN_WEIGHT_BIAS, "post_mlp_residual_scale.hidden_states_bias"),
+              W(ROUTER_DOWN, "mlp.gate.down_proj"),
+              V(ROUTER_DOWN_BIAS, "mlp.gate.down_proj.bias"),
+              V(ROUTER_KEEP, "mlp.gate.router_states_scale"),
+              W(ROUTER_DOWN_NORM, "mlp.gate.router_mlp.norm"),
+              W(ROUTER_FIRST, "mlp.gate.router_mlp.fc1"),
+              V(ROUTER_FIRST_BIAS, "mlp.gate.router_mlp.fc1.bias"),
+              W(ROUTER_SECOND, "mlp.gate.router_mlp.fc2"),
+              V(ROUTER_SECOND_BIAS, "mlp.gate.router_mlp.fc2.bias"),
+              W(ROUTER, "mlp.gate.router_mlp.out_proj"),
+              V(CHOICE_BIAS, "mlp.gate.balancing_biases")},
+};
+
 static const struct moe_family states_families[] = {
+    /* ZAYA1: queries and keys that convolutions mix with those of the tokens before, half of the
+     * values of the token before; one expert for a token, or none, chosen by routers of several
+     * layers that add what the router before made; residuals that are weighed value by value. */
+    {
+        .name = "zaya",
+        .constants =
+            SETTINGS(SET(state_kind, MOE_STATE_CCA), SET(conv_width, 2), SET(choice_bias, true),
+                     SET(n_zero, 1), SET(zero_skips, true), SET(residual, MOE_RESIDUAL_WEIGHED)),
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"cca_time0", "2"}, {"cca_time1", "2"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 2),
+                                    KEY("head_dim", head_dim, 128), EXPERTS(16), TOP_K(1),
+                                    KEY("moe_intermediate_size", expert_ff, 2048),
+                                    KEY("router_hidden_size", router_dim, 256),
+                                    KEY("lm_head_bias", head_bias, false),
+                                    KEY("tie_word_embeddings", tied_head, true)),
+               .rope_theta = 5e6,
+               .rope_of = "hybrid",
+               .partial_rotary = 0.5,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_zaya_hf},
+        .tensors[MOE_NAMING_HF].names = {&zaya_names},
+    },
     /* Qwen3-Next: 80B-A3B. Gated DeltaNet, and in every fourth layer gated attention that rotates a
      * quarter of a head; many small experts and a shared one. */
     {
@@ -2758,9 +2895,10 @@ static const struct {
     {"nomic-bert-moe|nomic_bert|llama-embed|openai_privacy_filter",
      "it makes vectors or labels of a text and writes none"},
     {"qwen3_omni_moe_talker_text", "it makes sounds of a text"},
-    {"dflash", "it only drafts for another model"},
-    {"jetmoe", "attention made of experts"},
-    {"doge", "experts that are single columns, chosen by two keys"},
+    {"dflash|eagle3", "it only drafts for another model"},
+    {"doge",
+     "experts that are single columns, chosen by two keys, of which tokens of a prompt choose "
+     "some for each other"},
     {"grovemoe", "smaller experts, shared by groups, that take in what the others put out"},
     {"nllb-moe", "its encoder's learnt positions and biases"},
     {"unlimited_ocr|unlimited_ocr_text", "attention that sees all of a prompt and a window of the "
@@ -2776,13 +2914,8 @@ static const struct {
      "embeddings of n-grams, indexers that choose blocks, streams mixed through a low rank"},
     {"dots3_note|dots3_note_text|dots3note",
      "latent attention of two shapes, local and with an indexer, heads by layer"},
-    {"zaya",
-     "queries and keys that are convolved, values of the token before, routers that see what "
-     "earlier ones saw"},
     {"inkling|inkling_text|inkling2|inkling2_text|inkling2_loop|inkling2_loop_text",
      "biases of scores by distance that queries make, convolutions of keys, values and blocks"},
-    {"muse_spark|muse_spark_text",
-     "streams that are weighed value by value, norms of what single experts put out"},
     {"deci", "layers of several shapes"},
 };
 

@@ -49,11 +49,13 @@ static const struct {
     {"moe_layers", MOE_JSON_IS_LIST},
     {"moe_layers_enum", MOE_JSON_IS_TEXT},
     {"partial_rotary_factors", MOE_JSON_IS_LIST},
+    {"layer_rope_theta", MOE_JSON_IS_LIST},
     /* Within others. */
     {"quant_method", MOE_JSON_IS_TEXT},
     {"full_attention", MOE_JSON_IS_OBJECT},
     {"sliding_attention", MOE_JSON_IS_OBJECT},
     {"compress", MOE_JSON_IS_OBJECT},
+    {"hybrid", MOE_JSON_IS_OBJECT},
     {"main", MOE_JSON_IS_OBJECT},
 };
 

@@ -2101,3 +2101,64 @@ int family_switch_hf(struct moe_config *c, const char *path, const json_t *json,
         c->logit_scale = 1 / sqrtf((float)c->hidden);
     return MOE_OK;
 }
+
+/* ---- ZAYA ---- */
+
+/* All layers have convolutions of heads. */
+int family_zaya_hf(struct moe_config *c, const char *path, const json_t *json,
+                   struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const struct family_word kinds[] = {{"hybrid", 1}, {NULL}};
+    const json_t *types = family_given(json, "layer_types");
+    if (types)
+        MOE_TRY(family_read_words(c, MOE_LAYER(recurrent), path, types, "layer_types", kinds, false,
+                                  err));
+    moe_config_set_layers(c, MOE_LAYER(recurrent), 0, c->n_layers, 1);
+    c->state_heads = 1;
+    c->state_value_dim =
+        (c->n_heads + c->n_kv_heads) * c->head_dim + c->n_kv_heads * c->head_dim / 2;
+    return MOE_OK;
+}
+
+/* ---- JetMoE ---- */
+
+/* As many heads as the experts of attention that a token has; head_dim is "kv_channels". */
+int family_jetmoe_hf(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    if (c->n_kv_heads > MOE_MAX_HEADS || c->top_k > MOE_MAX_TOP_K)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: %u experts of %u heads for a token are too many",
+                        path, c->top_k, c->n_kv_heads);
+    c->n_heads = c->n_kv_heads * c->top_k;
+    return MOE_OK;
+}
+
+/* ---- Muse Spark ---- */
+
+/* Which layers have experts, which see a window, and which rotate: those that see one. The scale of
+ * queries becomes the scores'. */
+int family_muse_spark_hf(struct moe_config *c, const char *path, const json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const struct family_word mlps[] = {{"sparse", 1}, {"dense", 0}, {NULL}};
+    const json_t *types = family_given(json, "mlp_layer_types");
+    const json_t *bases = family_given(json, "layer_rope_theta");
+    moe_config_set_layers(c, MOE_LAYER(moe), 0, c->n_layers, 1);
+    if (types)
+        MOE_TRY(
+            family_read_words(c, MOE_LAYER(moe), path, types, "mlp_layer_types", mlps, false, err));
+    if (!family_given(json, "layer_types"))
+        for (uint32_t i = 0; i < c->n_layers; i++)
+            c->layers[i].windowed = (c->n_layers - 1 - i) % 4 != 0;
+    for (uint32_t i = 0; bases && i < c->n_layers; i++) {
+        const json_t *base = json_array_get(bases, i);
+        if (!json_is_number(base) || (json_number_value(base) != 0) != c->layers[i].windowed)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'layer_rope_theta' of layer %u: rotation is implemented for "
+                            "layers with a window and no others",
+                            path, i);
+    }
+    if (c->attn_scale > 0 && c->head_dim > 0)
+        c->attn_scale /= sqrtf((float)c->head_dim);
+    return MOE_OK;
+}

@@ -20,6 +20,14 @@ enum moe_norm_place {
                         (MiniMax-01) */
 };
 
+/* What the stream, x, becomes of what a block puts out, y; vectors multiply value by value. */
+enum moe_residual_kind {
+    MOE_RESIDUAL_SUM,     /* x + y */
+    MOE_RESIDUAL_KEPT,    /* keep * x + y (Muse Spark) */
+    MOE_RESIDUAL_WEIGHED, /* keep * (x + keep_bias) + weight * (y + bias); embeddings are
+                             weight * (x + bias) (ZAYA) */
+};
+
 /* How attention learns a token's position. */
 enum moe_position_kind {
     MOE_POSITIONS_ROTARY,
@@ -45,6 +53,8 @@ enum moe_state_kind {
     MOE_STATE_SELECT, /* Mamba: SCAN where every cell decays at its own rate */
     MOE_STATE_FADE,   /* lightning attention (MiniMax-01): a head decays at a rate that only depends
                          on head and layer */
+    MOE_STATE_CCA,    /* beside attention, no matrix: the latest inputs of the convolutions that
+                         queries and keys pass, and half of the last values (ZAYA) */
 };
 
 /* Norms of queries and keys; before RoPE unless it says after. */
@@ -54,6 +64,7 @@ enum moe_qk_norm {
     MOE_QK_NORM_FULL,    /* RMS over all heads together; weights [heads * head_dim] */
     MOE_QK_NORM_ROTATED, /* HEAD, after RoPE (Hunyuan) */
     MOE_QK_NORM_BARE,    /* ROTATED without weights, where queries and keys rotate (Llama-4) */
+    MOE_QK_NORM_PLAIN,   /* HEAD without weights (Muse Spark) */
 };
 
 /* From the router's scores to experts and weights. */

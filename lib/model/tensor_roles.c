@@ -17,7 +17,12 @@ enum width {
     HIDDEN,
     TWICE_HIDDEN,
     HEADS,
-    QUERIES,     /* all heads' */
+    QUERIES,   /* all heads', of attn_experts those of all */
+    ALL_HEADS, /* with keys */
+    HEAD_TAPS,
+    KEY_HEADS,
+    ATTN_EXPERTS,
+    OUT_ROWS,    /* of the output matrix: the stream, of attn_experts each one's */
     KEYS,        /* all key/value heads' keys */
     KEY_VALUES,  /* ... values, of ordinary attention */
     VALUES,      /* all heads' outputs */
@@ -53,6 +58,8 @@ enum width {
     ONE_EMBED,    /* or of one */
     EXPERTS,
     CHOICES, /* and those that give back what they take in */
+    ROUTER_DIM,
+    ROUTER_INPUT,
     SHARED_FF,
     EXPERT_FF,
     EXPERT_DIM,
@@ -82,8 +89,17 @@ enum condition {
     UNTIED,
     HEAD_BIAS,
     LAYER_NORM,
-    MIXES_BOTH,  /* with norms before and after */
-    MIXES_GATED, /* with a gate of the norm */
+    MIXES_BOTH, /* with norms before and after */
+    MIXES_KEPT, /* with a residual of vectors, */
+    MIXES_WEIGHED,
+    FEEDS_KEPT,
+    FEEDS_KEPT_BIAS,
+    FEEDS_WEIGHED,
+    FEEDS_BIAS,
+    EMBEDS_WEIGHED,
+    CCA,          /* with convolutions of heads */
+    ATTN_CHOOSES, /* with experts in it */
+    MIXES_GATED,  /* with a gate of the norm */
     EXPERTS_GATED,
     FEEDS_BOTH,
     LAYER_SCALE,
@@ -137,12 +153,16 @@ enum condition {
     DENSE_BIAS,
     ROUTED, /* a layer with experts and a router */
     ROUTER_BIAS,
+    ROUTER_DEEP, /* with layers before it */
+    ROUTER_KEEPS,
     OWN_NORMS,
     EXPERT_SCALE,
     CHOICE_BIAS,
     NARROW,      /* with experts in a space of their own, */
     NARROW_NORM, /* with a norm there */
-    STATIC,      /* ... and a table in its place */
+    NARROW_START,
+    EXPERTS_WEIGHED,
+    STATIC, /* ... and a table in its place */
     SHARED,
     SHARED_HAS_GATE, /* a matrix, of its feed-forward */
     SHARED_GATE,
@@ -180,6 +200,8 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
 static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_EMBED] = {MODEL("embed", DENSE), ALWAYS, VOCAB, HIDDEN,
                      NAMES("model.embed_tokens.weight", "token_embd.weight")},
+    [MOE_T_EMBED_WEIGHT] = {MODEL("embed.weight", VECTOR), EMBEDS_WEIGHED, HIDDEN, ONE},
+    [MOE_T_EMBED_BIAS] = {MODEL("embed.bias", VECTOR), EMBEDS_WEIGHED, HIDDEN, ONE},
     [MOE_T_POSITIONS] = {MODEL("positions", DENSE), LEARNT, CONTEXT, HIDDEN},
     [MOE_T_EXTRA_POSITIONS] = {MODEL("positions.extra", DENSE), LEARNT_MORE, CONTEXT, HIDDEN},
     [MOE_T_LAYER_EMBED] = {MODEL("layer_embed", DENSE), LAYER_EMBED, VOCAB, LAYER_EMBEDS,
@@ -221,6 +243,10 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_ATTN_NORM_UP] = {LAYER("attn.norm.up", DENSE), MIXES_GATED, HIDDEN, NORM_GATE,
                             HF(MOE_ALL(L "input_layernorm.W_up.weight"))},
     [MOE_T_ATTN_END_NORM] = {LAYER("attn.end_norm", VECTOR), MIXES_BOTH, HIDDEN, ONE},
+    [MOE_T_ATTN_KEEP] = {LAYER("attn.keep", VECTOR), MIXES_KEPT, HIDDEN, ONE},
+    [MOE_T_ATTN_KEEP_BIAS] = {LAYER("attn.keep.bias", VECTOR), MIXES_WEIGHED, HIDDEN, ONE},
+    [MOE_T_ATTN_WEIGHT] = {LAYER("attn.weight", VECTOR), MIXES_WEIGHED, HIDDEN, ONE},
+    [MOE_T_ATTN_WEIGHT_BIAS] = {LAYER("attn.weight.bias", VECTOR), MIXES_WEIGHED, HIDDEN, ONE},
     [MOE_T_Q_DOWN] = {LAYER("attn.q_down", DENSE), LATENT_Q, Q_RANK, HIDDEN,
                       NAMES(L "self_attn.q_a_proj.weight", B "attn_q_a.weight")},
     [MOE_T_Q_DOWN_NORM] = {LAYER("attn.q_down.norm", VECTOR), LATENT_Q, Q_RANK, ONE,
@@ -232,6 +258,13 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                  NAMES(L "self_attn.k_proj.weight", B "attn_k.weight")},
     [MOE_T_V] = {LAYER("attn.v", DENSE), HAS_VALUES, KEY_VALUES, HIDDEN,
                  NAMES(L "self_attn.v_proj.weight", B "attn_v.weight")},
+    [MOE_T_V_LATE] = {LAYER("attn.v.late", DENSE), CCA, KEY_VALUES, HIDDEN},
+    [MOE_T_HEAD_CONV] = {LAYER("attn.conv", VECTOR), CCA, STATE_CONV, ONE},
+    [MOE_T_HEAD_CONV_BIAS] = {LAYER("attn.conv.bias", VECTOR), CCA, ALL_HEADS, ONE},
+    [MOE_T_HEAD_MIX] = {LAYER("attn.mix", ROUTER), CCA, ALL_HEADS, HEAD_TAPS},
+    [MOE_T_HEAD_MIX_BIAS] = {LAYER("attn.mix.bias", VECTOR), CCA, ALL_HEADS, ONE},
+    [MOE_T_KEY_SCALE] = {LAYER("attn.k.scale", VECTOR), CCA, KEY_HEADS, ONE},
+    [MOE_T_ATTN_ROUTER] = {LAYER("attn.router", ROUTER), ATTN_CHOOSES, ATTN_EXPERTS, HIDDEN},
     [MOE_T_Q_BIAS] = {LAYER("attn.q.bias", VECTOR), QKV_BIAS, QUERIES, ONE,
                       NAMES(L "self_attn.q_proj.bias", B "attn_q.bias")},
     [MOE_T_K_BIAS] = {LAYER("attn.k.bias", VECTOR), QKV_BIAS, KEYS, ONE,
@@ -269,7 +302,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                              GGUF(MOE_ALL(B "indexer.proj.weight"))},
     [MOE_T_SINKS] = {LAYER("attn.sinks", VECTOR), SINKS, HEADS, ONE,
                      NAMES(L "self_attn.sinks", B "attn_sinks.weight")},
-    [MOE_T_O] = {LAYER("attn.o", DENSE), ATTENDS, HIDDEN, OUTPUTS,
+    [MOE_T_O] = {LAYER("attn.o", DENSE), ATTENDS, OUT_ROWS, OUTPUTS,
                  NAMES(L "self_attn.o_proj.weight", B "attn_output.weight")},
     [MOE_T_O_BIAS] = {LAYER("attn.o.bias", VECTOR), O_BIAS, HIDDEN, ONE,
                       NAMES(L "self_attn.o_proj.bias", B "attn_output.bias")},
@@ -376,6 +409,10 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_FFN_NORM_UP] = {LAYER("ffn.norm.up", DENSE), EXPERTS_GATED, HIDDEN, NORM_GATE,
                            HF(MOE_ALL(L "post_attention_layernorm.W_up.weight"))},
     [MOE_T_FFN_END_NORM] = {LAYER("ffn.end_norm", VECTOR), FEEDS_BOTH, HIDDEN, ONE},
+    [MOE_T_FFN_KEEP] = {LAYER("ffn.keep", VECTOR), FEEDS_KEPT, HIDDEN, ONE},
+    [MOE_T_FFN_KEEP_BIAS] = {LAYER("ffn.keep.bias", VECTOR), FEEDS_KEPT_BIAS, HIDDEN, ONE},
+    [MOE_T_FFN_WEIGHT] = {LAYER("ffn.weight", VECTOR), FEEDS_WEIGHED, HIDDEN, ONE},
+    [MOE_T_FFN_WEIGHT_BIAS] = {LAYER("ffn.weight.bias", VECTOR), FEEDS_BIAS, HIDDEN, ONE},
     [MOE_T_LAYER_SCALE] = {LAYER("scale", VECTOR), LAYER_SCALE, ONE, ONE},
     [MOE_T_EMBED_GATE] = {LAYER("embed.gate", DENSE), LAYER_EMBED, ONE_EMBED, HIDDEN,
                           NAMES(L "per_layer_input_gate.weight", B "inp_gate.weight")},
@@ -391,17 +428,28 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                     NAMES(L "mlp.down_proj.weight", B "ffn_down.weight")},
     [MOE_T_UP_BIAS] = {LAYER("ffn.up.bias", VECTOR), DENSE_BIAS, DENSE_FF, ONE},
     [MOE_T_DOWN_BIAS] = {LAYER("ffn.down.bias", VECTOR), DENSE_BIAS, HIDDEN, ONE},
-    [MOE_T_ROUTER] = {LAYER("router", ROUTER), ROUTED, CHOICES, HIDDEN,
+    [MOE_T_ROUTER] = {LAYER("router", ROUTER), ROUTED, CHOICES, ROUTER_INPUT,
                       NAMES(L "mlp.gate.weight", B "ffn_gate_inp.weight")},
     [MOE_T_ROUTER_BIAS] = {LAYER("router.bias", VECTOR), ROUTER_BIAS, CHOICES, ONE,
                            GGUF(MOE_ALL(B "ffn_gate_inp.bias"))},
     [MOE_T_ROUTER_NORM] = {LAYER("router.norm", VECTOR), OWN_NORMS, HIDDEN, ONE},
+    [MOE_T_ROUTER_DOWN] = {LAYER("router.down", ROUTER), ROUTER_DEEP, ROUTER_DIM, HIDDEN},
+    [MOE_T_ROUTER_DOWN_BIAS] = {LAYER("router.down.bias", VECTOR), ROUTER_DEEP, ROUTER_DIM, ONE},
+    [MOE_T_ROUTER_KEEP] = {LAYER("router.keep", VECTOR), ROUTER_KEEPS, ROUTER_DIM, ONE},
+    [MOE_T_ROUTER_DOWN_NORM] = {LAYER("router.down.norm", VECTOR), ROUTER_DEEP, ROUTER_DIM, ONE},
+    [MOE_T_ROUTER_FIRST] = {LAYER("router.1", ROUTER), ROUTER_DEEP, ROUTER_DIM, ROUTER_DIM},
+    [MOE_T_ROUTER_FIRST_BIAS] = {LAYER("router.1.bias", VECTOR), ROUTER_DEEP, ROUTER_DIM, ONE},
+    [MOE_T_ROUTER_SECOND] = {LAYER("router.2", ROUTER), ROUTER_DEEP, ROUTER_DIM, ROUTER_DIM},
+    [MOE_T_ROUTER_SECOND_BIAS] = {LAYER("router.2.bias", VECTOR), ROUTER_DEEP, ROUTER_DIM, ONE},
     [MOE_T_EXPERT_SCALE] = {LAYER("router.expert_scale", VECTOR), EXPERT_SCALE, EXPERTS, ONE},
     [MOE_T_CHOICE_BIAS] = {LAYER("router.choice", VECTOR), CHOICE_BIAS, CHOICES, ONE,
                            NAMES(L "mlp.gate.e_score_correction_bias", B "exp_probs_b.bias")},
     [MOE_T_EXPERTS_IN] = {LAYER("experts.in", DENSE), NARROW, EXPERT_DIM, HIDDEN,
                           GGUF(MOE_ALL(B "ffn_latent_down.weight"),
                                MOE_ALL(B "ffn_routed_down.weight"))},
+    [MOE_T_EXPERTS_START_NORM] = {LAYER("experts.start_norm", VECTOR), NARROW_START, EXPERT_DIM,
+                                  ONE},
+    [MOE_T_EXPERTS_WEIGHT] = {LAYER("experts.weight", VECTOR), EXPERTS_WEIGHED, EXPERT_DIM, ONE},
     [MOE_T_EXPERTS_NORM] = {LAYER("experts.norm", VECTOR), NARROW_NORM, EXPERT_DIM, ONE,
                             GGUF(MOE_ALL(B "ffn_routed_norm.weight"))},
     [MOE_T_EXPERTS_OUT] = {LAYER("experts.out", DENSE), NARROW, HIDDEN, EXPERT_DIM,
@@ -522,6 +570,10 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
     uint32_t heads = moe_config_heads(c, layer), head = moe_config_head_dim(c, layer);
     uint32_t queries = heads * head, keys = moe_config_kv_heads(c, layer) * head;
     uint32_t value = moe_config_value_dim(c, layer);
+    bool cca = c->state_kind == MOE_STATE_CCA;
+    /* What an expert of attention has of heads. */
+    uint32_t own = c->attn_experts ? c->n_kv_heads : heads,
+             times = c->attn_experts ? c->attn_experts : 1;
     uint32_t values = c->state_heads * c->state_value_dim;
     uint32_t state_keys = c->state_key_heads * c->state_key_dim;
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
@@ -534,9 +586,14 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [HIDDEN] = c->hidden,
         [TWICE_HIDDEN] = 2 * c->hidden,
         [HEADS] = heads,
-        [QUERIES] = queries,
+        [QUERIES] = times * own * head,
+        [ALL_HEADS] = queries + keys,
+        [HEAD_TAPS] = c->conv_width * head,
+        [KEY_HEADS] = c->n_kv_heads,
+        [ATTN_EXPERTS] = c->attn_experts,
+        [OUT_ROWS] = times * c->hidden,
         [KEYS] = keys,
-        [KEY_VALUES] = moe_config_kv_heads(c, layer) * value,
+        [KEY_VALUES] = moe_config_kv_heads(c, layer) * value / (1 + cca),
         [VALUES] = heads * value,
         [GATES] = heads * (c->gate_by_head ? 1 : value),
         [QUERY_INPUT] = c->q_rank ? c->q_rank << c->q_twice : c->hidden,
@@ -545,7 +602,7 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [QUERY_NORM] = all_heads ? queries : head,
         [KEY_NORM] = all_heads ? keys : head,
         [Q_RANK] = c->q_rank,
-        [OUTPUTS] = c->out_groups ? c->out_groups * c->out_rank : heads * value,
+        [OUTPUTS] = c->out_groups ? c->out_groups * c->out_rank : own * value,
         [OUT_DOWN] = c->out_groups * c->out_rank,
         [OUT_GROUP] = c->out_groups ? queries / c->out_groups : 0,
         [ENTRIES] = twice * head,
@@ -570,6 +627,8 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [ONE_EMBED] = c->layer_embed,
         [EXPERTS] = c->n_experts,
         [CHOICES] = c->n_experts + c->n_zero,
+        [ROUTER_DIM] = c->router_dim,
+        [ROUTER_INPUT] = c->router_dim ? c->router_dim : c->hidden,
         [SHARED_FF] = c->shared_ff,
         [EXPERT_FF] = c->expert_ff,
         [EXPERT_DIM] = moe_config_expert_dim(c),
@@ -579,7 +638,10 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [STATE_KEYS] = state_keys,
         [STATE_VALUES] = values,
         [STATE_HEADS] = c->state_heads,
-        [STATE_CONV] = (kda ? values : moe_config_state_channels(c)) * c->conv_width,
+        [STATE_CONV] = (cca   ? queries + keys
+                        : kda ? values
+                              : moe_config_state_channels(c)) *
+                       c->conv_width,
         [STATE_CONV_KEYS] = state_keys * c->conv_width,
         [STATE_GATE_INPUT] = low && !c->gate_direct ? c->state_key_dim : c->hidden,
         [STATE_LOW] = select ? c->state_step_rank : c->state_key_dim,
@@ -610,14 +672,15 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
     bool dense_gate = moe_act_is_gated(c->dense_act), expert_gate = moe_act_is_gated(c->expert_act);
     bool first = layer == 0 || layer == c->n_encoder;
     bool mixes = layer >= MOE_NO_LAYER || !c->layers[layer].no_attention;
-    bool recurrent = layer < MOE_NO_LAYER && c->layers[layer].recurrent;
+    bool recurrent = layer < MOE_NO_LAYER && moe_config_is_recurrent(c, layer);
     bool attends = mixes && !recurrent,
          windowed = layer < MOE_NO_LAYER && c->layers[layer].windowed;
     bool keys = attends && !(layer < MOE_NO_LAYER && c->layers[layer].shares_keys);
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
     bool keys_only = c->global_keys_are_values && moe_config_is_global(c, layer);
     bool both = c->norm_place == MOE_NORM_BOTH;
-    bool normed = c->qk_norm != MOE_QK_NORM_NONE && c->qk_norm != MOE_QK_NORM_BARE;
+    bool normed = c->qk_norm != MOE_QK_NORM_NONE && c->qk_norm < MOE_QK_NORM_BARE;
+    bool kept = c->residual != MOE_RESIDUAL_SUM, weighed = c->residual == MOE_RESIDUAL_WEIGHED;
     bool indexed = layer < MOE_NO_LAYER && moe_config_has_indexer(c, layer);
     uint32_t compression = layer < MOE_NO_LAYER ? c->layers[layer].compression : MOE_COMPRESS_NOT;
     bool plain = !moe_layer && !(layer < MOE_NO_LAYER && c->layers[layer].no_ffn);
@@ -630,6 +693,15 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [MIXES] = mixes,
         [MIXES_BOTH] = mixes && both,
         [MIXES_GATED] = mixes && c->norm_gate_rank,
+        [MIXES_KEPT] = mixes && kept,
+        [MIXES_WEIGHED] = mixes && weighed,
+        [FEEDS_KEPT] = (moe_layer || plain) && kept,
+        [FEEDS_KEPT_BIAS] = (moe_layer || plain) && weighed,
+        [FEEDS_WEIGHED] = (moe_layer || plain) && (weighed || c->weighed_outputs),
+        [FEEDS_BIAS] = ((moe_layer || plain) && weighed) || (moe_layer && c->moe_bias),
+        [EMBEDS_WEIGHED] = weighed,
+        [CCA] = attends && c->state_kind == MOE_STATE_CCA,
+        [ATTN_CHOOSES] = attends && c->attn_experts,
         [EXPERTS_GATED] = moe_layer && c->norm_gate_rank,
         [FEEDS_BOTH] = ((moe_layer || plain) && both) || (moe_layer && c->moe_norm),
         [LAYER_SCALE] = c->layer_scale,
@@ -681,11 +753,15 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [DENSE_BIAS] = plain && c->dense_bias,
         [ROUTED] = routed,
         [ROUTER_BIAS] = routed && c->router_bias,
+        [ROUTER_DEEP] = routed && c->router_dim,
+        [ROUTER_KEEPS] = routed && c->router_dim && c->layers[layer].moe_index > 0,
         [OWN_NORMS] = moe_layer && c->own_norms,
         [EXPERT_SCALE] = routed && c->expert_scale,
         [CHOICE_BIAS] = moe_layer && !is_static && c->choice_bias,
         [NARROW] = moe_layer && c->expert_dim,
         [NARROW_NORM] = moe_layer && c->narrow_norm,
+        [NARROW_START] = moe_layer && c->narrow_start_norm,
+        [EXPERTS_WEIGHED] = moe_layer && c->weighed_outputs,
         [STATIC] = is_static,
         [SHARED] = shared,
         [SHARED_HAS_GATE] = shared && dense_gate,

@@ -14,6 +14,8 @@
 /* Tensors outside experts. */
 enum moe_tensor_role {
     MOE_T_EMBED,
+    MOE_T_EMBED_WEIGHT, /* of an embedded token, with MOE_RESIDUAL_WEIGHED */
+    MOE_T_EMBED_BIAS,
     MOE_T_POSITIONS,       /* learnt positions, added to the embedding */
     MOE_T_EXTRA_POSITIONS, /* ... and to the input of layer extra_positions */
     /* Embeddings by layer, side by side, and what each layer has of the embedding beside its own,
@@ -37,11 +39,23 @@ enum moe_tensor_role {
     MOE_T_ATTN_NORM_DOWN, /* gates of norms (config.h), here and below */
     MOE_T_ATTN_NORM_UP,
     MOE_T_ATTN_END_NORM, /* where norms are before and after blocks */
+    MOE_T_ATTN_KEEP,     /* of residuals (enum moe_residual_kind), here and below */
+    MOE_T_ATTN_KEEP_BIAS,
+    MOE_T_ATTN_WEIGHT,
+    MOE_T_ATTN_WEIGHT_BIAS,
     MOE_T_Q_DOWN,
     MOE_T_Q_DOWN_NORM,
     MOE_T_Q,
     MOE_T_K,
     MOE_T_V,
+    MOE_T_V_LATE,    /* MOE_STATE_CCA: of values that the next token has, */
+    MOE_T_HEAD_CONV, /* ... convolutions by channel of queries and keys, [conv_width][all heads'],
+                      */
+    MOE_T_HEAD_CONV_BIAS,
+    MOE_T_HEAD_MIX, /* ... by head, a row for each of its values, [head_dim][conv_width], */
+    MOE_T_HEAD_MIX_BIAS,
+    MOE_T_KEY_SCALE,   /* ... of a head's keys */
+    MOE_T_ATTN_ROUTER, /* of attn_experts, whose queries and outputs Q and O make */
     MOE_T_Q_BIAS,
     MOE_T_K_BIAS,
     MOE_T_V_BIAS,
@@ -121,9 +135,13 @@ enum moe_tensor_role {
     MOE_T_FFN_NORM_DOWN,
     MOE_T_FFN_NORM_UP,
     MOE_T_FFN_END_NORM,
-    MOE_T_LAYER_SCALE, /* [1] */
-    MOE_T_EMBED_GATE,  /* of the layer's embedding, by the stream; what is added to the stream, and
-                          its norm */
+    MOE_T_FFN_KEEP,
+    MOE_T_FFN_KEEP_BIAS,
+    MOE_T_FFN_WEIGHT,      /* also with weighed_outputs */
+    MOE_T_FFN_WEIGHT_BIAS, /* also with moe_bias */
+    MOE_T_LAYER_SCALE,     /* [1] */
+    MOE_T_EMBED_GATE, /* of the layer's embedding, by the stream; what is added to the stream, and
+                         its norm */
     MOE_T_EMBED_OUT,
     MOE_T_EMBED_NORM,
     MOE_T_FFN_NORM_BIAS,
@@ -135,12 +153,22 @@ enum moe_tensor_role {
     MOE_T_ROUTER,
     MOE_T_ROUTER_BIAS,
     MOE_T_ROUTER_NORM,
-    MOE_T_EXPERT_SCALE, /* a factor of weights, per expert */
-    MOE_T_CHOICE_BIAS,  /* used only to choose */
-    MOE_T_EXPERTS_IN,   /* expert_dim: of what routed experts take in */
-    MOE_T_EXPERTS_NORM, /* ... a norm of their sum, */
-    MOE_T_EXPERTS_OUT,  /* ... and what it becomes */
-    MOE_T_ROUTES,       /* static routing (model/routes.h): [vocab][top_k] experts per token */
+    MOE_T_ROUTER_DOWN, /* router_dim, here and below: the vector that scores are made of, */
+    MOE_T_ROUTER_DOWN_BIAS,
+    MOE_T_ROUTER_KEEP, /* ... what multiplies the one that the router before made, */
+    MOE_T_ROUTER_DOWN_NORM,
+    MOE_T_ROUTER_FIRST, /* ... and two layers */
+    MOE_T_ROUTER_FIRST_BIAS,
+    MOE_T_ROUTER_SECOND,
+    MOE_T_ROUTER_SECOND_BIAS,
+    MOE_T_EXPERT_SCALE,       /* a factor of weights, per expert */
+    MOE_T_CHOICE_BIAS,        /* used only to choose */
+    MOE_T_EXPERTS_IN,         /* expert_dim: of what routed experts take in */
+    MOE_T_EXPERTS_START_NORM, /* ... a norm of it, */
+    MOE_T_EXPERTS_WEIGHT,     /* ... what multiplies the outputs of each, */
+    MOE_T_EXPERTS_NORM,       /* ... a norm of their sum, */
+    MOE_T_EXPERTS_OUT,        /* ... and what it becomes */
+    MOE_T_ROUTES, /* static routing (model/routes.h): [vocab][top_k] experts per token */
     MOE_T_SHARED_GATE_PROJ,
     MOE_T_SHARED_UP,
     MOE_T_SHARED_DOWN,
@@ -203,6 +231,7 @@ enum moe_take {
     MOE_TAKE_STATE_ROWS,
     MOE_TAKE_STATE_ALL, /* ... of MOE_STATE_DELTA with gates, betas and decays behind these */
     MOE_TAKE_ATTENTION, /* [queries + keys + values][cols]; the role says which */
+    MOE_TAKE_TAPS,      /* [rows][cols / conv_width][conv_width] */
     MOE_TAKE_THIRD,     /* [3 * rows][cols]: a short convolution's scale, gate and values */
     MOE_TAKE_BUCKETS,   /* a vector stored as [n_buckets][n_heads] */
     MOE_TAKE_ROW,       /* a vector stored as [1][rows] */
@@ -217,9 +246,13 @@ enum moe_take {
 /* How a vector's values are stored. */
 enum moe_stored {
     MOE_STORED_PLAIN = 0,
-    MOE_STORED_LESS_ONE,    /* computed with the stored value plus 1 */
-    MOE_STORED_EXP,         /* the stored value is exp of the one computed with, */
-    MOE_STORED_NEGATIVE_EXP /* or -exp */
+    MOE_STORED_LESS_ONE,     /* computed with the stored value plus 1 */
+    MOE_STORED_EXP,          /* the stored value is exp of the one computed with, */
+    MOE_STORED_NEGATIVE_EXP, /* or -exp */
+    /* Gates of residuals (Muse Spark): computed with b = sigmoid(stored / 0.3), or with the root of
+     * 1 - b squared, which is at least that of 0.001. */
+    MOE_STORED_GATE,
+    MOE_STORED_GATE_REST,
 };
 
 /* The first "%u" of a name is the layer, the second the expert. */

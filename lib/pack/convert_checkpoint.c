@@ -308,8 +308,13 @@ static int change_values(const struct converter *c, const struct row_source *sou
 {
     for (uint32_t i = 0; source->stored == MOE_STORED_LESS_ONE && i < source->rows; i++)
         values[i] += 1;
-    bool negative = source->stored == MOE_STORED_NEGATIVE_EXP;
-    for (uint32_t i = 0; source->stored >= MOE_STORED_EXP && i < source->rows; i++) {
+    for (uint32_t i = 0; source->stored >= MOE_STORED_GATE && i < source->rows; i++) {
+        double b = 1 / (1 + exp(-(double)values[i] / 0.3)), rest = fmax((1 - b) * (1 + b), 1e-3);
+        values[i] = (float)(source->stored == MOE_STORED_GATE ? b : sqrt(rest));
+    }
+    bool negative = source->stored == MOE_STORED_NEGATIVE_EXP,
+         exponential = negative || source->stored == MOE_STORED_EXP;
+    for (uint32_t i = 0; exponential && i < source->rows; i++) {
         double value = negative ? -(double)values[i] : (double)values[i];
         if (!(value > 0))
             return moe_fail(err, MOE_ERR_FORMAT,

@@ -77,13 +77,28 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
 bool convert_sees_images(const struct convert_source *source, const char *name)
 {
     /* GGUF files of llama.cpp have it apart; ollama's have it inside. */
-    static const char *const formats[MOE_N_NAMINGS][19] = {
-        {"model.visual.*", "model.vision_tower.*", "model.embed_vision.*", "model.audio_tower.*",
-         "model.embed_audio.*", "vision_model.*", "multi_modal_projector.*", "vision_tower.*",
-         "mm_projector.*", "model.mm_projector.*", "model.multi_modal_projector.*",
-         "vit_large_projector.*", "patch_merge_mlp.*", "model.view_separator", "thinker.visual.*",
-         "thinker.audio_tower.*", "talker.*", "code2wav.*", NULL},
-        {"v.*", "mm.*", NULL}};
+    static const char *const formats[MOE_N_NAMINGS][21] = {{"model.visual.*",
+                                                            "model.vision_tower.*",
+                                                            "model.embed_vision.*",
+                                                            "model.audio_tower.*",
+                                                            "model.embed_audio.*",
+                                                            "vision_model.*",
+                                                            "multi_modal_projector.*",
+                                                            "vision_tower.*",
+                                                            "mm_projector.*",
+                                                            "model.mm_projector.*",
+                                                            "model.multi_modal_projector.*",
+                                                            "model.vision_adapter.*",
+                                                            "model.vision_projection.*",
+                                                            "vit_large_projector.*",
+                                                            "patch_merge_mlp.*",
+                                                            "model.view_separator",
+                                                            "thinker.visual.*",
+                                                            "thinker.audio_tower.*",
+                                                            "talker.*",
+                                                            "code2wav.*",
+                                                            NULL},
+                                                           {"v.*", "mm.*", NULL}};
     bool sees = false;
     for (const char *const *format = formats[source->naming]; *format; format++)
         sees |= matches_format(*format, name);
@@ -414,6 +429,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_TURNED:
     case MOE_TAKE_PLACES:
     case MOE_TAKE_ROUTES:
+    case MOE_TAKE_TAPS:
         break;
     case MOE_TAKE_FIRST_HALF:
     case MOE_TAKE_SECOND_HALF:
@@ -452,6 +468,12 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         [MOE_TAKE_PLACES] = {ratio, rows / (ratio ? ratio : 1)},
         [MOE_TAKE_ROUTES] = {s->config->vocab, s->config->top_k},
     };
+    if (from->take == MOE_TAKE_TAPS) {
+        dims[0] = rows;
+        dims[1] = cols / s->config->conv_width;
+        dims[2] = s->config->conv_width;
+        return 3;
+    }
     if (from->take >= MOE_TAKE_BUCKETS) {
         n = from->take == MOE_TAKE_CONV ? 3 : 2;
         memcpy(dims, lists[from->take], (size_t)n * sizeof **lists);
@@ -538,6 +560,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_GROUPS:
     case MOE_TAKE_PLACES:
     case MOE_TAKE_ROUTES:
+    case MOE_TAKE_TAPS:
     case MOE_TAKE_FIRST_HALF:
         break;
     case MOE_TAKE_HEAD_QUERY:
@@ -679,7 +702,7 @@ static int make_source(const struct convert_source *s, const struct wanted *w,
     out->float16_kind = f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16; /* MXFP4 needs BF16's range */
     out->is_f32 = dtype == MOE_DTYPE_F32;
     out->block = is_plain(t) || out->transposed ? NULL : type;
-    out->width = w->is_vector ? 1 : t->dims[t->n_dims - 1];
+    out->width = w->is_vector ? 1 : from->take == MOE_TAKE_TAPS ? w->cols : t->dims[t->n_dims - 1];
     out->stored = from->stored;
     if (from->times) {
         out->times = find_named(s, w, from->times, name);

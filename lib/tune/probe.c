@@ -39,9 +39,12 @@ struct moe_probe {
     struct moe_row *pass;     /* [batch] */
     uint32_t *ids;            /* [batch] of its tokens */
     struct moe_inputs inputs; /* gathered rows, in the form that routers take */
-    uint8_t *block;           /* holds the buffers */
-    uint32_t first_token;     /* of the pass, in its source or target */
-    uint32_t n_before;        /* tokens of the trace's sequence before its target: the source's */
+    /* With router_dim: what this layer's router found of the rows, and of those gathered. */
+    float *before, *gathered; /* [batch], [predictors * batch][stride] */
+    struct moe_router_room room;
+    uint8_t *block;       /* holds the buffers */
+    uint32_t first_token; /* of the pass, in its source or target */
+    uint32_t n_before;    /* tokens of the trace's sequence before its target: the source's */
     struct moe_layer_observation seen;
 };
 
@@ -198,10 +201,15 @@ static void predict(struct look *k, uint32_t n_rows)
         for (uint32_t r = 0; slot != N_SLOTS && r < n_rows; r++)
             p->gather[n++] = slot * p->batch + r;
     }
-    moe_inputs_set(&p->inputs, p->rows, p->stride, p->gather, n, k->layer->router.cols);
-    const struct moe_router_use use = {
-        k->layer, moe_inputs_for(&p->inputs, k->layer->router.layout), p->scores};
-    moe_router_scores(&use, 1, p->router_stride);
+    for (uint32_t i = 0; p->before && i < n; i++)
+        memcpy(p->gathered + i * p->stride, p->before + p->gather[i] % p->batch * p->stride,
+               p->stride * sizeof *p->gathered);
+    const struct moe_mat *entry = moe_router_entry(k->layer);
+    moe_inputs_set(&p->inputs, p->rows, p->stride, p->gather, n, entry->cols);
+    const struct moe_router_use use = {k->layer,    moe_inputs_for(&p->inputs, entry->layout),
+                                       p->scores,   &p->room,
+                                       p->gathered, p->stride};
+    moe_router_scores(&p->session->model->config, &use, 1, p->router_stride);
     moe_par_for(n, 16, grade_range, k);
 }
 
@@ -242,6 +250,8 @@ static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uin
                       &p->seen, probabilities, router_stride);
     keep_rows(p, GATE + m % DISTANCES, gate_input, hidden_stride, n_rows);
     keep_rows(p, RESIDUAL + m % DISTANCES, states->h, states->stride, n_rows);
+    if (p->before)
+        memcpy(p->before, states->routed, n_rows * states->stride * sizeof *p->before);
 }
 
 /* ---- The experts' outputs ---- */
@@ -300,6 +310,11 @@ static void place_probe(struct moe_probe *p, struct moe_arena *arena, const stru
     p->pass = moe_arena_take(arena, batch, sizeof *p->pass);
     p->ids = moe_arena_take(arena, batch, sizeof *p->ids);
     moe_inputs_carve(&p->inputs, arena, MOE_N_PREDICTORS * batch, c->hidden);
+    if (c->router_dim) {
+        p->before = moe_arena_take(arena, batch * p->stride, sizeof *p->before);
+        p->gathered = moe_arena_take(arena, asked * p->stride, sizeof *p->gathered);
+        moe_router_room_carve(&p->room, arena, c, MOE_N_PREDICTORS * batch);
+    }
 }
 
 uint64_t moe_probe_bytes(const struct moe_config *config, uint32_t batch)

@@ -462,9 +462,11 @@ static void look_at_itself(void *ctx, uint32_t layer, const struct moe_row *rows
     uint32_t again[MOE_MAX_TOP_K];
     float as[MOE_MAX_TOP_K];
     const struct moe_router_use use = {
-        &layers[layer], moe_inputs_for(&w->session->states.inputs, layers[layer].router.layout),
-        scores[0]};
-    moe_router_scores(&use, 1, moe_router_stride(c));
+        .layer = &layers[layer],
+        .act = moe_inputs_for(&w->session->states.inputs, layers[layer].router.layout),
+        .scores = scores[0],
+    };
+    moe_router_scores(c, &use, 1, moe_router_stride(c));
     moe_route_scores(c, layers[layer].choice_bias, scores[0], scratch, again, as);
     assert_memory_equal(again, chosen, c->top_k * sizeof *again);
     assert_memory_equal(as, weights, c->top_k * sizeof *as);

@@ -549,6 +549,18 @@ static const struct {
          ROUTED(192, 1, 8) "'model_type': 'axk1', 'n_group': 8, 'topk_group': 4, "
                            "'first_k_dense_replace': 1, 'routed_scaling_factor': 2.5",
      519, 1, 33, 1, NOTHING, 0, 0, 64, 2.5},
+    {"JetMoE-8B",
+     "'model_type': 'jetmoe', 'num_hidden_layers': 24, 'hidden_size': 2048, 'vocab_size': 32000, "
+     "'num_key_value_heads': 16, 'kv_channels': 128, 'intermediate_size': 5632, "
+     "'num_local_experts': 8, 'num_experts_per_tok': 2",
+     8, 2, 2.2, 0.2, EMBEDDING, 0, 0, 128, 1},
+    {"Muse-Spark-816B-A42B",
+     SIZES(62, 8192, 128, 16, 202048) WIDTHS(16384, 4096) "'model_type': 'muse_spark_text', "
+                                                          "'head_dim': 64, 'moe_hidden_size': "
+                                                          "4096, 'num_local_experts': 256, "
+                                                          "'num_experts_per_tok': 8, "
+                                                          "'sliding_window': 2048",
+     816, 1, 42, 2, HEAD_TOO, 46, 0, 64, 1},
     {"Mixtral-8x22B",
      SIZES(56, 6144, 48, 8,
            32000) "'model_type': 'mixtral', 'intermediate_size': 16384, "
@@ -579,6 +591,9 @@ static double active_of(const struct moe_config *c, double parameters)
 {
     double matrices = moe_act_is_gated(c->expert_act) ? 3 : 2;
     double expert = matrices * moe_config_expert_dim(c) * c->expert_ff;
+    double attention = 2.0 * c->n_kv_heads * c->head_dim * c->hidden; /* of attn_experts */
+    if (c->attn_experts)
+        parameters -= attention * c->n_layers * (c->attn_experts - c->n_heads / c->n_kv_heads);
     return parameters - expert * c->n_moe_layers * (c->n_experts - c->top_k);
 }
 

@@ -165,6 +165,12 @@ static int open_kda(void **state)
     return open_all(state, DRAWN "/kimi-linear-a");
 }
 
+/* Convolutions beside attention. */
+static int open_cca(void **state)
+{
+    return open_all(state, DRAWN "/zaya-a");
+}
+
 static int open_select(void **state)
 {
     return open_all(state, DRAWN "/jamba-a");
@@ -687,6 +693,7 @@ int main(void)
     int failed = cmocka_run_group_tests_name("recurrent", delta, open_delta, close_all);
     failed += cmocka_run_group_tests_name("halves", halves, open_halves, close_all);
     failed += cmocka_run_group_tests_name("kda", kda, open_kda, close_all);
+    failed += cmocka_run_group_tests_name("cca", kda, open_cca, close_all);
     failed += cmocka_run_group_tests_name("select", select, open_select, close_all);
     failed += cmocka_run_group_tests_name("compressed", compressed, open_compressed, close_all);
     failed += cmocka_run_group_tests_name("compressed, f16", compressed_f16, open_compressed_f16,

@@ -63,6 +63,12 @@ static int setup_sharing(void **state)
     return setup_with(DRAWN "/glm5-b");
 }
 
+/* Routers add what the router before made. */
+static int setup_routers(void **state)
+{
+    return setup_with(DRAWN "/zaya-a");
+}
+
 static int teardown(void **state)
 {
     moe_corpus_free(f.corpus);
@@ -501,5 +507,7 @@ int main(void)
     };
     return cmocka_run_group_tests(tests, setup, teardown) +
            cmocka_run_group_tests_name("rerun: layers share a choice of positions", sharing,
-                                       setup_sharing, teardown);
+                                       setup_sharing, teardown) +
+           cmocka_run_group_tests_name("rerun: routers that see earlier ones", sharing,
+                                       setup_routers, teardown);
 }
