@@ -1,7 +1,6 @@
 /*
  * Products as their kernels receive them: a list by value, one grid for all of it. Blocks find
- * their product by blockIdx.y, and in the list the work that follows once all have arrived
- * (dev_follow.cuh).
+ * their product by blockIdx.y.
  */
 #ifndef MOE_KERNELS_DEV_PRODUCT_CUH
 #define MOE_KERNELS_DEV_PRODUCT_CUH
@@ -9,15 +8,6 @@
 #include "dev_activate.cuh"
 #include "gpu_context.cuh"
 #include "quant/layout.h"
-
-/* The work of a product's last block. */
-enum dev_then {
-    DEV_THEN_NOTHING,
-    DEV_THEN_ACTIVATE, /* gate and up, or only up: 64 columns of their activation */
-    DEV_THEN_ROUTE,
-    DEV_THEN_COMBINE, /* the end of a MoE layer, 16 columns; then the norm, if any */
-    DEV_THEN_NORM,
-};
 
 /* Which of an expert's matrices. */
 enum dev_matrix { DEV_GATE, DEV_UP, DEV_DOWN };
@@ -37,21 +27,10 @@ struct dev_product {
     /* Blocks of a full record, and dev_reciprocal of it; of scaled kinds the layout's group. */
     uint32_t per_record, reciprocal;
     uint32_t first, n;
-    uint32_t out;         /* of activations: the number of y[0] */
-    uint32_t item;        /* which group of meeting blocks it belongs to */
-    uint8_t kind, block;  /* layout; columns of a block, 0 of floats */
-    uint8_t then, matrix; /* enum dev_then, dev_matrix */
-};
-
-/* The work that follows, for all products of a list. */
-struct dev_follow {
-    uint32_t *arrivals; /* [GPU_ARRIVALS] */
-    uint32_t n;         /* rows to route, combine and norm */
-    uint32_t n_parts;   /* products that add up to a combined column */
-    struct dev_activate activate;
-    struct moe_gpu_router router;
-    struct moe_gpu_combine combine;
-    struct moe_gpu_norm norm; /* h NULL: none */
+    uint32_t out;        /* of activations: the number of y[0] */
+    uint32_t item;       /* which activation it belongs to */
+    uint8_t kind, block; /* layout; columns of a block, 0 of floats */
+    uint8_t matrix;      /* enum dev_matrix */
 };
 
 /* At most 4 KB, the limit of a kernel's arguments. */
@@ -64,7 +43,11 @@ struct dev_products {
     uint32_t n_chosen, share, n_each;
     uint32_t n_parts, in_part, y_part; /* above 0: for a list of one product */
     uint32_t n;
-    struct dev_follow follow;
+    /* The first n_pairs products, gate and up or only up, are followed by their activation: by 64
+     * columns, each by whichever block is the last to deliver them. */
+    uint32_t n_pairs;
+    uint32_t *arrivals; /* [GPU_ARRIVALS] */
+    struct dev_activate activate;
     struct dev_product list[DEV_MAX_PRODUCTS];
 };
 static_assert(sizeof(struct dev_products) <= 4096, "arguments of a kernel");
@@ -88,18 +71,26 @@ static __device__ __forceinline__ struct dev_product dev_this_part(const struct 
     return p;
 }
 
-/* The product of this block. */
-static __device__ __forceinline__ struct dev_product
-dev_this_product(const struct dev_products &all)
+/* Where the product of this block is in the list. */
+static __device__ __forceinline__ uint32_t dev_this_index(const struct dev_products &all)
 {
     uint32_t n_chosen = all.n_each * all.n_chosen;
     if (all.n_parts)
+        return 0;
+    return blockIdx.y < n_chosen ? blockIdx.y / all.n_chosen : all.n_each + blockIdx.y - n_chosen;
+}
+
+/* The product of this block, number `index` of the list. */
+static __device__ __forceinline__ struct dev_product
+dev_this_product(const struct dev_products &all, uint32_t index)
+{
+    if (all.n_parts)
         return dev_this_part(all);
-    if (blockIdx.y >= n_chosen)
-        return all.list[all.n_each + blockIdx.y - n_chosen];
+    if (index >= all.n_each)
+        return all.list[index];
     uint32_t a = blockIdx.y % all.n_chosen;
     const struct moe_gpu_gated *expert = &all.table[__ldg(all.chosen + a)];
-    struct dev_product p = all.list[blockIdx.y / all.n_chosen];
+    struct dev_product p = all.list[index];
     if (p.matrix == DEV_GATE) {
         p.data = expert->gate.data;
         p.bias = expert->gate_bias;
@@ -111,7 +102,6 @@ dev_this_product(const struct dev_products &all)
         p.bias = expert->down_bias;
     }
     p.first = p.matrix == DEV_DOWN ? a : a / all.share;
-    p.out = p.item = a;
     p.y += a * p.y_stride;
     return p;
 }

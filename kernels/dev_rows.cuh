@@ -70,23 +70,41 @@ static __device__ __forceinline__ void dev_add_norm_row(const struct moe_gpu_nor
     dev_prepare_row(staged ? stage->values : x, n.out, row);
 }
 
-/* moe_gpu_combine of value i of a row. */
-static __device__ __forceinline__ void dev_combine_value(const struct moe_gpu_combine &c,
-                                                         uint64_t row, uint32_t i)
+/* moe_gpu_combine of N values of a row, each `step` after the one before it; those past the end in
+ * vain. What it reads is loaded for all of them before any is stored. */
+template <int N>
+static __device__ __forceinline__ void
+dev_combine_values(const struct moe_gpu_combine &c, uint64_t row, uint32_t first, uint32_t step)
 {
-    float *h = &c.h[row * c.h_stride + i], before = *h, acc = 0;
-#pragma unroll 8
+    float *h = c.h + row * c.h_stride, before[N], acc[N];
+    uint32_t at[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        at[i] = min(first + i * step, c.cols - 1);
+        before[i] = h[at[i]];
+        acc[i] = 0;
+    }
+#pragma unroll 4
     for (uint32_t k = 0; k < c.top_k; k++) {
-        uint64_t at = row * c.top_k + k, slot = c.slot_of ? c.slot_of[at] : at;
-        acc = fmaf(c.weights[at], c.outputs[slot * c.out_stride + i], acc);
+        uint64_t slot = row * c.top_k + k;
+        const float weight = c.weights[slot];
+        slot = c.slot_of ? c.slot_of[slot] : slot;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            acc[i] = fmaf(weight, c.outputs[slot * c.out_stride + at[i]], acc[i]);
     }
     if (c.shared) {
         float scale = 1;
         if (c.shared_scale)
             scale = 1.0f / (1.0f + moe_math_exp(-c.shared_scale[row * MOE_PANEL_ROWS]));
-        acc = fmaf(scale, c.shared[row * c.shared_stride + i], acc);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            acc[i] = fmaf(scale, c.shared[row * c.shared_stride + at[i]], acc[i]);
     }
-    *h = fmaf(c.residual_scale, acc, before);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (first + i * step < c.cols)
+            h[at[i]] = fmaf(c.residual_scale, acc[i], before[i]);
 }
 
 #endif

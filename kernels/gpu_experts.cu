@@ -1,6 +1,6 @@
 /*
  * Experts: gate and up of all jobs with few rows in one launch, which ends with their activation
- * and its byte forms (dev_follow.cuh); those of other jobs in one launch per kind of layout, then
+ * and its byte forms (gpu_matvec.cu); those of other jobs in one launch per kind of layout, then
  * the activation, a warp for 64 columns of a row. Down likewise.
  */
 #include "dev_weights.cuh"
@@ -99,21 +99,19 @@ static uint32_t products_in(const struct moe_gpu_experts *e)
     return dev_is_gated(e->activation) ? 2 : 1;
 }
 
-struct dev_products gpu_list(const struct moe_gpu *g, uint32_t n)
+struct dev_products gpu_list(const struct moe_gpu *g)
 {
     struct dev_products list = {};
-    list.follow.arrivals = g->arrivals;
-    list.follow.n = n;
+    list.arrivals = g->arrivals;
     return list;
 }
 
 static void push_product(struct dev_products *list, struct moe_gpu_product product,
-                         enum dev_matrix matrix, uint32_t out, enum dev_then then, uint32_t item)
+                         enum dev_matrix matrix, uint32_t out, uint32_t item)
 {
     struct dev_product *p = &list->list[list->n++];
     *p = gpu_describe_product(&product);
     p->matrix = (uint8_t)matrix;
-    p->then = (uint8_t)then;
     p->out = out;
     p->item = item;
 }
@@ -122,16 +120,17 @@ void gpu_list_pair(struct dev_products *list, const struct moe_gpu_experts *e,
                    const struct moe_gpu_job *job)
 {
     uint32_t item = list->n / products_in(e);
-    list->follow.activate = activation_of(e);
+    list->activate = activation_of(e);
     if (dev_is_gated(e->activation))
-        push_product(list, gate_product(e, job), DEV_GATE, job->first, DEV_THEN_ACTIVATE, item);
-    push_product(list, up_product(e, job), DEV_UP, job->first, DEV_THEN_ACTIVATE, item);
+        push_product(list, gate_product(e, job), DEV_GATE, job->first, item);
+    push_product(list, up_product(e, job), DEV_UP, job->first, item);
+    list->n_pairs = list->n;
 }
 
 void gpu_list_down(struct dev_products *list, const struct moe_gpu_experts *e,
                    const struct moe_gpu_job *job)
 {
-    push_product(list, down_product(e, job), DEV_DOWN, job->first, DEV_THEN_NOTHING, 0);
+    push_product(list, down_product(e, job), DEV_DOWN, job->first, 0);
 }
 
 /* ---- Jobs ---- */
@@ -140,7 +139,7 @@ static void start_pairs(struct moe_gpu *g, struct dev_products *list)
 {
     if (list->n > 0)
         gpu_matvec(g, list);
-    list->n = 0;
+    list->n = list->n_pairs = 0;
 }
 
 /* Computes gate and up, then their activation, for jobs that do not share launches with it. */
@@ -166,9 +165,9 @@ static bool list_job(struct moe_gpu *g, struct dev_products *pairs, const struct
     for (int tries = 0; tries < 2 && gpu_can_list(two, each); tries++) {
         if (pairs->n + each <= DEV_MAX_PRODUCTS) {
             gpu_list_pair(pairs, e, job);
-            if (gpu_can_follow(pairs))
+            if (gpu_can_activate(pairs))
                 return true;
-            pairs->n -= each;
+            pairs->n_pairs = pairs->n -= each;
         }
         start_pairs(g, pairs);
     }
@@ -178,7 +177,7 @@ static bool list_job(struct moe_gpu *g, struct dev_products *pairs, const struct
 extern "C" void moe_gpu_experts_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
                                    const struct moe_gpu_job *jobs, uint32_t n_jobs)
 {
-    struct dev_products pairs = gpu_list(g, 0);
+    struct dev_products pairs = gpu_list(g);
     struct moe_gpu_job others[MAX_JOBS];
     uint32_t n_others = 0;
     for (uint32_t i = 0; i < n_jobs; i++) {

@@ -311,7 +311,7 @@ template <int KIND, int BLOCK, bool TENSOR>
 static __global__ void __launch_bounds__(THREADS) gemm_bytes(struct dev_products all)
 {
     __shared__ struct gemm_shared<BLOCK> shared;
-    const struct dev_product p = dev_this_product(all);
+    const struct dev_product p = dev_this_product(all, dev_this_index(all));
     uint32_t panels = moe_panels(p.rows), first = blockIdx.z * INPUTS;
     if (blockIdx.x * PANELS >= panels || first >= p.n)
         return;

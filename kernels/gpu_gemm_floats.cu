@@ -22,7 +22,7 @@ template <int KIND>
 static __global__ void __launch_bounds__(THREADS) many_floats(struct dev_products all)
 {
     __shared__ __align__(16) float w[2][DEPTH][ROWS], x[2][DEPTH][X_STRIDE];
-    const struct dev_product p = dev_this_product(all);
+    const struct dev_product p = dev_this_product(all, dev_this_index(all));
     uint32_t panels = moe_panels(p.rows), first = blockIdx.z * INPUTS;
     if (blockIdx.x * PANELS >= panels || first >= p.n)
         return;

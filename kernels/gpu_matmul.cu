@@ -26,7 +26,6 @@ struct dev_product gpu_describe_product(const struct moe_gpu_product *from)
     p.y = from->y;
     p.y_stride = from->y_stride;
     p.kind = (uint8_t)w->layout.kind;
-    p.then = DEV_THEN_NOTHING;
     if (moe_layout_takes_floats(w->layout.kind)) {
         p.per_record = w->layout.group;
         p.inputs = act->x;
@@ -140,49 +139,10 @@ extern "C" void moe_gpu_matmul(struct moe_gpu *g, const struct moe_gpu_product *
         multiply_list(g, list + i, n_list - i < MAX_LIST ? n_list - i : MAX_LIST);
 }
 
-/* ---- With what follows ---- */
-
 bool gpu_can_list(const struct moe_gpu_product *list, uint32_t n_list)
 {
     for (uint32_t i = 0; i < n_list; i++)
         if (!is_matvec(&list[i]) || is_nothing(&list[i]) || list[i].n_parts)
             return false;
     return n_list > 0 && n_list <= DEV_MAX_PRODUCTS;
-}
-
-/* All in one launch; false, and nothing done, when that is not possible. */
-static bool multiply_then(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list,
-                          const struct moe_gpu_then *then)
-{
-    struct dev_products together = gpu_list(g, then->n);
-    if (!gpu_can_list(list, n_list))
-        return false;
-    for (uint32_t i = 0; i < n_list; i++)
-        together.list[together.n++] = gpu_describe_product(&list[i]);
-    if (then->router) {
-        together.follow.router = *then->router;
-        together.list[0].then = DEV_THEN_ROUTE;
-    } else {
-        together.follow.norm = *then->norm;
-        together.list[0].then = DEV_THEN_NORM;
-    }
-    if (!gpu_can_follow(&together))
-        return false;
-    gpu_matvec(g, &together);
-    return true;
-}
-
-extern "C" void moe_gpu_matmul_then(struct moe_gpu *g, const struct moe_gpu_product *list,
-                                    uint32_t n_list, const struct moe_gpu_then *then)
-{
-    const struct moe_gpu_norm *norm = then->norm;
-    if ((then->router || norm) && multiply_then(g, list, n_list, then)) {
-        norm = then->router ? norm : NULL;
-    } else {
-        moe_gpu_matmul(g, list, n_list);
-        if (then->router)
-            moe_gpu_route(g, then->router, then->n);
-    }
-    if (norm)
-        moe_gpu_add_norm(g, norm, then->n);
 }

@@ -3,11 +3,18 @@
  *
  * A block of threads takes one panel of 16 rows (dev_matvec_bytes.cuh, dev_matvec_floats.cuh).
  * Products of a list share a launch whatever their layouts are (queries, keys and values; gate and
- * up of several experts), which ends with what follows them (dev_follow.cuh). A kernel for each
- * layout would take fewer registers, but lists of several layouts would need as many launches, and
- * the many kernels would take several times as long to compile.
+ * up of several experts). A kernel for each layout would take fewer registers, but lists of several
+ * layouts would need as many launches, and the many kernels would take several times as long to
+ * compile.
+ *
+ * Gate and up end with their activation, which is short and has blocks all over the device: 64
+ * columns by whichever block is the last to deliver them. What one block computes for a row, a norm
+ * or a router's choice, has a launch of its own: at the end of a product it begins on a
+ * multiprocessor whose instruction cache does not hold it, with few threads, which takes longer
+ * than the launch (H200, 2048 columns: a product of 16.4 us and its norm 29.1, a norm's
+ * launch 5.1).
  */
-#include "dev_follow.cuh"
+#include "dev_arrivals.cuh"
 #include "dev_matvec_bytes.cuh"
 #include "dev_matvec_floats.cuh"
 #include "gpu_products.cuh"
@@ -35,22 +42,46 @@ static constexpr int matvec_blocks(int nt)
     return nt <= 2 ? 3 : 2;
 }
 
+enum { ACTIVATED_PANELS = DEV_PREPARE_CHUNK / MOE_PANEL_ROWS /* at a time */ };
+
+/* Counters that each activation of a product with `panels` panels needs. */
+static __host__ __device__ uint32_t activation_counters(uint32_t panels)
+{
+    return (panels + ACTIVATED_PANELS - 1) / ACTIVATED_PANELS;
+}
+
+/* Called by all threads of a block that has stored its results of product `index`. Not inlined, so
+ * that it is compiled once and adds no registers to the products. */
+static MOE_NOINLINE __device__ void activate_if_last(const struct dev_products &all, uint32_t index)
+{
+    const struct dev_product &p = all.list[index];
+    bool is_each = index < all.n_each;
+    uint32_t out = is_each ? blockIdx.y % all.n_chosen : p.out;
+    uint32_t item = is_each ? out : p.item;
+    uint32_t panels = moe_panels(p.rows), chunk = blockIdx.x / ACTIVATED_PANELS;
+    uint32_t here = min(panels - chunk * ACTIVATED_PANELS, (uint32_t)ACTIVATED_PANELS);
+    uint32_t *counter = all.arrivals + item * activation_counters(panels) + chunk;
+    if (!dev_last_arrival(counter, dev_is_gated(all.activate.how) ? 2 * here : here))
+        return;
+    for (uint32_t i = threadIdx.x / DEV_WARP; i < p.n; i += blockDim.x / DEV_WARP)
+        dev_activate_chunk(all.activate, out + i, chunk);
+}
+
 template <int NT>
 static __global__ void __launch_bounds__(matvec_most_threads(NT), matvec_blocks(NT))
     matvec_products(const __grid_constant__ struct dev_products all)
 {
     MOE_DYNAMIC_SHARED(float, shared);
-    const struct dev_product p = dev_this_product(all);
+    const uint32_t index = dev_this_index(all);
+    const struct dev_product p = dev_this_product(all, index);
     if (blockIdx.x >= moe_panels(p.rows))
         return;
 #define PANEL(kind, run) matvec_panel<kind, run, NT>(p, shared)
     DEV_BY_QUANTIZED(p.kind, p.block, PANEL);
     DEV_BY_FLOAT(p.kind, PANEL);
 #undef PANEL
-    if (p.then != DEV_THEN_NOTHING) {
-        const struct dev_made made = {p.then, moe_panels(p.rows), p.out, p.n, p.item};
-        dev_follow_product(all.follow, made, shared);
-    }
+    if (index < all.n_pairs)
+        activate_if_last(all, index);
 }
 
 /* ---- Starting ---- */
@@ -103,9 +134,8 @@ template <int NT> static uint32_t shared_of_list(const struct dev_products *list
     uint32_t most = 0;
     for (uint32_t i = 0; i < list->n; i++) {
         const struct dev_product *p = &list->list[i];
-        uint32_t own = shared_of<NT>(p, readers), follow = dev_follow_bytes(list->follow, p->then);
+        uint32_t own = shared_of<NT>(p, readers);
         most = own > most ? own : most;
-        most = follow > most ? follow : most;
     }
     return most;
 }
@@ -142,16 +172,13 @@ void gpu_matvec(struct moe_gpu *g, const struct dev_products *list)
 #undef START
 }
 
-bool gpu_can_follow(const struct dev_products *list)
+bool gpu_can_activate(const struct dev_products *list)
 {
-    uint64_t counters = 0;
-    for (uint32_t i = 0; i < list->n; i++) {
+    for (uint32_t i = 0; i < list->n_pairs; i++) {
         const struct dev_product *p = &list->list[i];
         uint64_t items = i < list->n_each ? list->n_chosen : p->item + 1;
-        uint64_t each = dev_follow_counters(p->then, moe_panels(p->rows));
-        counters = items * each > counters ? items * each : counters;
-        if (dev_follow_bytes(list->follow, p->then) + GPU_STATIC_SHARED > GPU_USUAL_SHARED)
+        if (items * activation_counters(moe_panels(p->rows)) > GPU_ARRIVALS)
             return false;
     }
-    return FOLLOW_FIRST + counters <= GPU_ARRIVALS && list->follow.n <= MOE_GPU_JOINED_ROWS;
+    return true;
 }

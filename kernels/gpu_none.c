@@ -102,8 +102,6 @@ OPERATION(moe_gpu_embed, const struct moe_mat *embed, const struct moe_gpu_row *
           float scale, float *h, uint64_t h_stride)
 OPERATION(moe_gpu_add_norm, const struct moe_gpu_norm *norm, uint32_t n)
 OPERATION(moe_gpu_matmul, const struct moe_gpu_product *list, uint32_t n)
-OPERATION(moe_gpu_matmul_then, const struct moe_gpu_product *list, uint32_t n,
-          const struct moe_gpu_then *then)
 OPERATION(moe_gpu_experts_in, const struct moe_gpu_experts *e, const struct moe_gpu_job *jobs,
           uint32_t n)
 OPERATION(moe_gpu_experts_out, const struct moe_gpu_experts *e, const struct moe_gpu_job *jobs,

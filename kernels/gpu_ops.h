@@ -108,17 +108,6 @@ struct moe_gpu_product {
 /* Products that do not depend on each other, started together: one launch for those with few
  * inputs, one for each kind of the others. */
 void moe_gpu_matmul(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list);
-/* Work that follows for n rows, if not NULL, in this order: moe_gpu_route, whose scores are
- * list[0]'s results; moe_gpu_add_norm, whose `add` or h they are. Up to MOE_GPU_JOINED_ROWS rows it
- * ends the launch before, as in all functions here that do several things. */
-struct moe_gpu_then {
-    const struct moe_gpu_router *router;
-    const struct moe_gpu_norm *norm;
-    uint32_t n;
-};
-enum { MOE_GPU_JOINED_ROWS = 4 };
-void moe_gpu_matmul_then(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list,
-                         const struct moe_gpu_then *then);
 
 /* Matrices and biases of a feed-forward: an expert, a dense or a shared one. gate.data is NULL if
  * the activation uses only up. */
@@ -324,8 +313,7 @@ void moe_gpu_combine(struct moe_gpu *g, const struct moe_gpu_combine *c,
                      const struct moe_gpu_norm *norm, uint32_t n);
 
 /* A MoE layer's feed-forward with experts that the device's own router chooses, from the norm of
- * the stream to the norm that the next layer needs: three launches if rows are few and products
- * only depend on each other. */
+ * the stream to the norm that the next layer needs: five launches. */
 struct moe_gpu_moe {
     const struct moe_gpu_product *routers; /* the router's, and perhaps the shared expert's gate */
     uint32_t n_routers;                    /* 1 or 2 */
@@ -341,6 +329,7 @@ struct moe_gpu_moe {
     const struct moe_gpu_norm *norm; /* NULL: none */
 };
 /* At most MOE_GPU_JOINED_ROWS rows: each activation reads its weights again. */
+enum { MOE_GPU_JOINED_ROWS = 4 };
 void moe_gpu_moe(struct moe_gpu *g, const struct moe_gpu_moe *m, uint32_t n);
 
 /* logits = (logits + bias) * scale, in place. */

@@ -9,13 +9,12 @@
 
 /* The product as kernels receive it; nothing follows. */
 struct dev_product gpu_describe_product(const struct moe_gpu_product *product);
-/* Whether one launch takes all of them, with the work that follows. */
+/* Whether one launch takes all of them. */
 bool gpu_can_list(const struct moe_gpu_product *list, uint32_t n_list);
 
-/* An empty list, whose products may be followed by work for n rows. */
-struct dev_products gpu_list(const struct moe_gpu *g, uint32_t n);
-/* Adds a job's gate and up, followed by their activation: the list's follow.activate. Pairs come
- * first in a list. */
+/* An empty list. */
+struct dev_products gpu_list(const struct moe_gpu *g);
+/* Adds a job's gate and up, followed by their activation. Pairs come first in a list. */
 void gpu_list_pair(struct dev_products *list, const struct moe_gpu_experts *e,
                    const struct moe_gpu_job *job);
 /* A job's down. */
@@ -29,11 +28,11 @@ void gpu_activate_rows(struct moe_gpu *g, const struct moe_gpu_experts *e, uint3
 uint32_t gpu_most_panels(const struct dev_products *list);
 uint32_t gpu_most_inputs(const struct dev_products *list);
 
-/* Products with up to GPU_MATVEC_INPUTS inputs, of any layouts, with what follows. */
+/* Products with up to GPU_MATVEC_INPUTS inputs, of any layouts, pairs with their activation. */
 void gpu_matvec(struct moe_gpu *g, const struct dev_products *list);
-/* Whether there are counters for the work that follows, and blocks have the memory for it. */
-bool gpu_can_follow(const struct dev_products *list);
-/* Products with more: all of the same kind and blocks, nothing follows. */
+/* Whether there are counters for the activations of the list's pairs. */
+bool gpu_can_activate(const struct dev_products *list);
+/* Products with more: all of the same kind and blocks, no pairs. */
 void gpu_gemm(struct moe_gpu *g, const struct dev_products *list);
 void gpu_gemm_floats(struct moe_gpu *g, const struct dev_products *list);
 

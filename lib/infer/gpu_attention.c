@@ -114,8 +114,8 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
             .eps = moe_config_latent_eps(c),
             .out = out,
         };
-        const struct moe_gpu_then then = {.norm = &norm, .n = n_rows};
-        moe_gpu_matmul_then(g->gpu, list, 2, &then);
+        moe_gpu_matmul(g->gpu, list, 2);
+        moe_gpu_add_norm(g->gpu, &norm, n_rows);
         list[0] = stages_gpu_product(l->q, &out, n_rows, a->q, a->stride.q);
         moe_gpu_matmul(g->gpu, list, 1);
     } else {
@@ -244,8 +244,8 @@ int stages_gpu_attend(struct moe_session *s, uint32_t layer, const struct moe_ro
     norm.add_stride = g->hidden_stride;
     norm.add_bias = l->o_bias;
     norm.add_scale = c->residual_scale;
-    const struct moe_gpu_then then = {.norm = &norm, .n = n_rows};
-    moe_gpu_matmul_then(g->gpu, &o, 1, &then);
+    moe_gpu_matmul(g->gpu, &o, 1);
+    moe_gpu_add_norm(g->gpu, &norm, n_rows);
     if (recurrent)
         moe_recurrent_advance(s, layer, rows, n_rows);
     return moe_pass_poll(&s->pass, err);

@@ -278,10 +278,10 @@ static void ask_router(struct moe_session *s, uint32_t layer, uint32_t n_rows)
 {
     const struct moe_gpu_act in = stages_gpu_ffn_inputs(s, layer);
     const struct moe_gpu_router router = stages_gpu_router(s, layer);
-    const struct moe_gpu_then then = {.router = &router, .n = n_rows};
     struct moe_gpu_product list[2];
     uint32_t n = stages_gpu_list_routers(s, layer, &in, n_rows, list);
-    moe_gpu_matmul_then(gpu_of(s), list, n, &then);
+    moe_gpu_matmul(gpu_of(s), list, n);
+    moe_gpu_route(gpu_of(s), &router, n_rows);
 }
 
 /* Waits until the router's choice is here; loads move on meanwhile. */

@@ -54,7 +54,6 @@ static void ask_layer(struct bench *b, const struct layers *l, uint32_t i)
         .eps = 1e-6f,
         .out = l->in,
     };
-    const struct moe_gpu_then then_norm = {.norm = &norm, .n = 1};
     const struct moe_gpu_product qkv[] = {
         layer_product(q, eight_bits, s->q_rows, &l->in, l->q),
         layer_product(k, eight_bits, s->kv_rows, &l->in, l->q + s->q_rows),
@@ -76,7 +75,6 @@ static void ask_layer(struct bench *b, const struct layers *l, uint32_t i)
         .chosen = l->chosen,
         .weights = l->weights,
     };
-    const struct moe_gpu_then then_route = {.router = &choice, .n = 1};
     const struct moe_gpu_experts experts = {
         .in = &l->in,
         .activation = {.kind = MOE_ACT_SWIGLU},
@@ -110,10 +108,14 @@ static void ask_layer(struct bench *b, const struct layers *l, uint32_t i)
     };
     if (l->qkv)
         moe_gpu_matmul(b->gpu, qkv, 3);
-    if (l->o)
-        moe_gpu_matmul_then(b->gpu, &last, 1, &then_norm);
-    if (l->router)
-        moe_gpu_matmul_then(b->gpu, &router, 1, &then_route);
+    if (l->o) {
+        moe_gpu_matmul(b->gpu, &last, 1);
+        moe_gpu_add_norm(b->gpu, &norm, 1);
+    }
+    if (l->router) {
+        moe_gpu_matmul(b->gpu, &router, 1);
+        moe_gpu_route(b->gpu, &choice, 1);
+    }
     if (l->moe)
         moe_gpu_moe(b->gpu, &moe, 1);
 }

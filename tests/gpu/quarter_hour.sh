@@ -419,7 +419,7 @@ bench_gpu() {
 }
 
 # Each kernel of a token: time, bytes of the device's memory, share of cycles in which something was issued.
-# Sums by name over one token, from one embedding to the next.
+# Sums by name and number of blocks over one token, from one embedding to the next.
 by_kernel='
     function plain(x) { gsub(/[",]/, "", x); return x + 0 }
     /^"ID"/ { for (i = 1; i <= NF; i++) at[$i] = i; name = at["Kernel Name"]; next }
@@ -427,7 +427,7 @@ by_kernel='
     $name ~ /embed/ { embeds++ }
     embeds != 1 { next }
     {
-        k = $name; sub(/\(.*/, "", k); n[k]++
+        k = $name; sub(/\(.*/, "", k); k = k " x " plain($at["launch__grid_size"]); n[k]++
         t = plain($at["gpu__time_duration.sum"]); time[k] += t; all += t
         bytes[k] += plain($at["dram__bytes_read.sum"]) + plain($at["dram__bytes_write.sum"])
         issue[k] += t * plain($at["smsp__issue_active.avg.pct_of_peak_sustained_active"])
@@ -448,7 +448,7 @@ kernels() {
     drawn big || return
     step ncu 60 "$profiler" --clock-control none --graph-profiling node --launch-count 1500 --csv --page raw --print-units base \
         --kernel-name-base function \
-        --metrics gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum,smsp__issue_active.avg.pct_of_peak_sustained_active,sm__warps_active.avg.pct_of_peak_sustained_active,launch__registers_per_thread \
+        --metrics gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum,smsp__issue_active.avg.pct_of_peak_sustained_active,sm__warps_active.avg.pct_of_peak_sustained_active,launch__registers_per_thread,launch__grid_size \
         bin/moe-run "$packs/big.moe" --device cuda --strategy resident -c "$context" --bench --prompt-tokens 1 -n 2
     [ -f "$out" ] || return
     # Also of what it had when the clock stopped it.

@@ -129,10 +129,10 @@ static void launches_of_a_token(void **state)
         const char *fixture;
         uint32_t dense, moe; /* a layer without and with experts */
     } cases[] = {
-        {DRAWN "/qwen2-moe-a", 6, 6},
-        {BUNDLED "/tiny-moe", 7, 7},
-        {DRAWN "/gpt-oss-b", 7, 7},       /* heads end within 64 columns: their bytes apart */
-        {DRAWN "/deepseek-v2-a", 10, 10}, /* latent attention */
+        {DRAWN "/qwen2-moe-a", 7, 9},
+        {BUNDLED "/tiny-moe", 8, 10},
+        {DRAWN "/gpt-oss-b", 8, 10},      /* heads end within 64 columns: their bytes apart */
+        {DRAWN "/deepseek-v2-a", 11, 13}, /* latent attention */
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         struct pair p;
