@@ -381,7 +381,8 @@ static void put_item(const struct moe_reply *r, struct moe_emit *e, const char *
             put_text_part(e, NULL, r->open, &r->item);
         moe_emit_close(e);
     }
-    moe_emit_text(e, "status", !ended ? "in_progress" : was_cut(c) ? "incomplete" : "completed");
+    const bool cut = r->open == MOE_PART_CALL ? c->calls[c->n_calls - 1].fails : was_cut(c);
+    moe_emit_text(e, "status", !ended ? "in_progress" : cut ? "incomplete" : "completed");
     moe_emit_close(e);
 }
 
@@ -583,14 +584,17 @@ static void open_item(struct moe_reply *r, int kind, struct moe_buf *out)
 static void write_part(struct moe_reply *r, const struct moe_answer_part *part, struct moe_buf *out)
 {
     struct choice *c = &r->choices[0];
-    int kind = part->kind == MOE_PART_ARGUMENTS    ? MOE_PART_CALL
-               : part->kind == MOE_PART_CALL_FAILS ? MOE_PART_CONTENT
-                                                   : (int)part->kind;
+    const bool fails = part->kind == MOE_PART_CALL_FAILS;
+    int kind = part->kind == MOE_PART_ARGUMENTS ? MOE_PART_CALL
+               : fails                          ? MOE_PART_CONTENT
+                                                : (int)part->kind;
     begin_stream(r, out);
-    if (part->kind == MOE_PART_CALL_ENDS) {
+    if (part->kind == MOE_PART_CALL_ENDS || (fails && r->stream)) {
         close_item(r, out);
         return;
     }
+    if (fails) /* it is text */
+        r->open = -1;
     if (part->kind != MOE_PART_ARGUMENTS)
         open_item(r, kind, out);
     if (part->kind != MOE_PART_CALL) {

@@ -83,6 +83,12 @@ says '{"id":"resp_*","object":"response",*"status":"completed",*"output":\[{"id"
     "Responses answer with a call"
 says '*"instructions":"Be short.","max_output_tokens":80,*"temperature":0,*"tool_choice":{"type":"function","name":"find"},"tools":\[{"type":"function","name":"find",*' \
     "... and give back what was asked"
+cut='{"temperature":0,"input":"Once","max_output_tokens":32,"tool_choice":"required","tools":[{"type":"function","name":"find","parameters":'"$schema"'}]'
+post /v1/responses "$cut}"
+says '*"output":\[{"id":"msg_*","type":"message",*"text":"<tool_call>*"status":"incomplete"}\],"error"*' "a call that is cut off is text"
+post /v1/responses "$cut,\"stream\":true}"
+says '*"type":"response.incomplete",*"output":\[{"id":"fc_*","name":"find","arguments":"{\\"path\\":","status":"incomplete"}\],"error"*' \
+    "... and in a stream, which has begun it, no call that is complete"
 post /v1/responses '{"temperature":0,"input":"Once","max_output_tokens":2,"stream":true}'
 says '*event: response.created*"sequence_number":0*event: response.output_item.added*event: response.output_text.delta*event: response.output_text.done*event: response.incomplete*"reason":"max_output_tokens"*' \
     "... and stream their events"
