@@ -190,6 +190,9 @@ static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
     case MOE_LAYOUT_Q5_0:                                                                          \
         start(MOE_LAYOUT_Q5_0, 32);                                                                \
         break;                                                                                     \
+    case MOE_LAYOUT_Q6_0:                                                                          \
+        start(MOE_LAYOUT_Q6_0, 32);                                                                \
+        break;                                                                                     \
     case MOE_LAYOUT_Q8_0:                                                                          \
         start(MOE_LAYOUT_Q8_0, 32);                                                                \
         break;                                                                                     \

@@ -18,6 +18,7 @@
 #ifndef MOE_KERN_KERN_H
 #define MOE_KERN_KERN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/cpu.h"
@@ -32,16 +33,18 @@
  *   byte tile    q[cols_padded/4][nt][4] signed bytes, -127..127 (never -128: the variants without
  *                a mixed-sign dot product rely on it): column 4i+k of input t at
  *                q[(i*nt + t)*4 + k]; s[n_blocks][nt] f32 scales, z[n_blocks][nt] f32 sums
- *                (layout.h's s_b, and z of the whole block), sum[n_blocks][nt] the sums of q as
- *                integers. cols_padded is cols rounded up to a multiple of B; the padding is 0.
+ *                (layout.h's s_b, and z of the whole block), sum[n_blocks][nt] what kernels need
+ *                of sums. cols_padded is cols rounded up to a multiple of B; the padding is 0.
  */
-enum { MOE_TILE = 8, MOE_N_TILES = 4 /* sizes of tiles: 1, 2, 4, 8 */, MOE_N_LAYOUTS = 49 };
+enum { MOE_TILE = 8, MOE_N_TILES = 4 /* sizes of tiles: 1, 2, 4, 8 */, MOE_N_LAYOUTS = 50 };
 enum { MOE_N_FLOATS = 7 /* layouts that take floats, in the order of moe_kern_layout_index */ };
 enum { MOE_FEW_PANELS = 4 };
 
-/* Of a block's bytes: all of them, and those of its first half. */
+/* Of a block's bytes: -128 times the sum of all, of its first half and of the other, which is what
+ * numbers that are 128 too large add; and z of either half. */
 struct moe_sums {
-    int16_t all, half;
+    int32_t less[3];
+    float z[2];
 };
 
 struct moe_tile {
@@ -58,6 +61,30 @@ enum { MOE_ATTENTION_CHUNK = 256 };
 /* Multiplies one panel of 16 rows by a tile; see moe_kern.panel. */
 typedef void moe_panel_fn(const uint8_t *panel, struct moe_layout layout, uint32_t cols,
                           const struct moe_tile *tile, float *y, uint64_t y_stride);
+
+/*
+ * Blocks of a panel as products with many inputs take them, whatever kind they were: d and m of
+ * their scales, and numbers of codes (v, or q in kinds with an offset) plus 128, columns 4s..4s+3
+ * of row r at codes[s][4r]. Panels become MOE_UNPACKED blocks at a time, whole records of any kind.
+ */
+enum { MOE_UNPACKED = 16, MOE_UNPACKED_TILE = 4 /* the smallest tile */ };
+struct moe_unpacked {
+    uint8_t codes[8][4 * MOE_PANEL_ROWS];
+    float d[2][MOE_PANEL_ROWS], m[2][MOE_PANEL_ROWS];
+};
+/* The least number of a kind, how much larger the largest is, and whether scales have an m. */
+struct moe_numbers {
+    int least, span;
+    bool offsets;
+};
+/* Unpacks `cols` columns, 32 * MOE_UNPACKED at most, from the records at `panel` on, and returns
+ * what follows them. */
+typedef const uint8_t *moe_unpack_fn(const uint8_t *panel, uint32_t cols,
+                                     struct moe_unpacked *blocks);
+/* Goes on with the sums of moe_kern.panel, at y[t * y_stride + r], by n blocks. */
+typedef void moe_unpacked_fn(const struct moe_unpacked *blocks, uint32_t n,
+                             struct moe_numbers numbers, const struct moe_tile *tile, float *y,
+                             uint64_t y_stride);
 
 /* Panels of codes of the KV cache (infer/kv.h); see moe_kern.cells. */
 enum moe_cells {
@@ -87,6 +114,14 @@ struct moe_kern {
     moe_panel_fn *few_panels[MOE_N_FLOATS];
 
     /*
+     * How a kind's panels are unpacked, or NULL where products with many inputs gain nothing by
+     * that; and these products, by a kind's scales of a block (one or two), and whether a tile has
+     * four inputs or eight.
+     */
+    moe_unpack_fn *unpack[MOE_N_LAYOUTS];
+    moe_unpacked_fn *unpacked[2][2];
+
+    /*
      * The same for codes of the KV cache, with float tiles whose s are the codes' scales: w[c] =
      * the code's number * scale, which is exact. Q8 are signed bytes, Q4 have the numbers of
      * moe_iq4_numbers. Of keys, columns are dimensions: the first 32 have the scales s[16], the
@@ -100,9 +135,9 @@ struct moe_kern {
     /*
      * Quantizes one input into column t of a byte tile of nt inputs with blocks of B columns:
      * per block, a = largest |x|, inv = a >= 2^-100 ? 127 / a : 0, q = x * inv rounded to nearest
-     * even, s = a / 127, sum = sums of q, z = s * (float)sum.all. Writes the padding too. (Below
+     * even, s = a / 127, z = s * (float)(sum of q), sum likewise. Writes the padding too. (Below
      * 2^-100, 127 / a could overflow; such a block counts as zeros.) A block that holds an infinity
-     * or a NaN gets q = 0, sum = 0 and s = z = NaN, so that it shows in every product.
+     * or a NaN gets q = 0, less = 0 and s = z = NaN, so that it shows in every product.
      */
     void (*quantize)(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
                      float *s, float *z, struct moe_sums *sum);

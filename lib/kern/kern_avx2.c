@@ -391,7 +391,7 @@ MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const uint
     for (int t = 0; t < n; t++)
         sum[t][0] = sum[t][1] =
             number_offset(kind)
-                ? _mm256_set1_epi32(-number_offset(kind) * moe_scale_sum(kind, &in->sum[t], p))
+                ? _mm256_set1_epi32(moe_scale_less(kind, &in->sum[t], p, number_offset(kind)))
                 : _mm256_setzero_si256();
     for (uint32_t step = 0; step < block / MOE_STEP; step++) {
         if (is_wide(kind))
@@ -692,7 +692,7 @@ MOE_TEMPLATE void trellis_sums(int kind, const struct moe_record *record, uint32
     MOE_UNROLL
     for (int h = 0; h < 2; h++) {
         more[h] = start[h] = trellis_more(kind, head, record->codes, b % 8, h);
-        sum[h] = _mm256_set1_epi32(-126 * in->sum->all);
+        sum[h] = _mm256_set1_epi32(moe_scale_less(kind, in->sum, 0, 126));
     }
     MOE_UNROLL
     for (int c = 0; c < MOE_STEP; c += 2) {
@@ -1031,24 +1031,34 @@ MOE_TEMPLATE void grid_sums(int kind, const struct grid_block *block, int p,
         sum[h] = four ? all[h] : _mm256_hadd_epi32(all[2 * h], all[2 * h + 1]);
         if (one)
             sum[h] = _mm256_add_epi32(_mm256_add_epi32(sum[h], sum[h]),
-                                      _mm256_set1_epi32(-9 * moe_scale_sum(kind, in->sum, p)));
+                                      _mm256_set1_epi32(moe_scale_less(kind, in->sum, p, 9)));
     }
 }
 
-/* moe_grid_scale of rows 8h..: scale number p of block b of a span. */
-MOE_TEMPLATE __m256i grid_scale(int kind, const uint8_t *numbers, const uint8_t *signs, uint32_t b,
-                                int p, int h)
+/* d of rows 8h..: scale number p of block b of a record, at `at`; `unit` is d of the head times
+ * moe_kind_scale_unit. */
+MOE_TEMPLATE __m256 grid_scale(int kind, struct moe_place at, uint32_t b, int p, int h, __m256 unit)
 {
-    if (!moe_kind_signs_have_scale(kind)) {
-        __m128i all = grid_scale_bytes(kind, numbers, b, p);
-        return _mm256_cvtepu8_epi32(h ? _mm_srli_si128(all, 8) : all);
+    __m256i s;
+    if (moe_kind_signs_have_scale(kind)) {
+        s = _mm256_loadu_si256((const __m256i *)(at.codes + moe_kind_plane(kind) * MOE_UNIT) + h);
+        s = _mm256_and_si256(_mm256_srli_epi32(s, 25), _mm256_set1_epi32(0x55));
+        s = _mm256_or_si256(s, _mm256_srli_epi32(s, 1));
+        s = _mm256_and_si256(s, _mm256_set1_epi32(0x33));
+        s = _mm256_or_si256(s, _mm256_srli_epi32(s, 2));
+        s = _mm256_and_si256(s, _mm256_set1_epi32(15));
+    } else {
+        __m128i all =
+            grid_scale_bytes(kind, moe_place_numbers(kind, at), b % moe_kind_span_blocks(kind), p);
+        s = _mm256_cvtepu8_epi32(h ? _mm_srli_si128(all, 8) : all);
     }
-    __m256i word = _mm256_loadu_si256((const __m256i *)signs + h);
-    word = _mm256_and_si256(_mm256_srli_epi32(word, 25), _mm256_set1_epi32(0x55));
-    word = _mm256_or_si256(word, _mm256_srli_epi32(word, 1));
-    word = _mm256_and_si256(word, _mm256_set1_epi32(0x33));
-    word = _mm256_or_si256(word, _mm256_srli_epi32(word, 2));
-    return _mm256_and_si256(word, _mm256_set1_epi32(15));
+    __m256 d = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_set1_ps(2), _mm256_set1_ps(1));
+    return _mm256_mul_ps(unit, d); /* exact in any order */
+}
+
+MOE_TEMPLATE __m256 grid_unit(int kind, struct moe_place at, int h)
+{
+    return _mm256_mul_ps(half_scales(at.head + 16 * h), _mm256_set1_ps(moe_kind_scale_unit(kind)));
 }
 
 MOE_TEMPLATE void grid_panel(int kind, int nt, MOE_PANEL_PARAMS)
@@ -1065,13 +1075,9 @@ MOE_TEMPLATE void grid_panel(int kind, int nt, MOE_PANEL_PARAMS)
         open_block(kind, &rec, 0, rec.codes, &blocks[0]);
         for (uint32_t i = 0; i < rec.blocks; i++) {
             const struct moe_place at = moe_record_scale(kind, &rec, i, 0);
-            const uint8_t *numbers = moe_place_numbers(kind, at);
-            const uint8_t *signs = rec.codes + moe_kind_plane(kind) * MOE_UNIT;
-            const uint32_t b = i % moe_kind_span_blocks(kind);
             const struct grid_block *block = &blocks[i % 2];
-            for (int h = 0; b == 0 && h < 2; h++)
-                unit[h] = _mm256_mul_ps(half_scales(at.head + 16 * h),
-                                        _mm256_set1_ps(moe_kind_scale_unit(kind)));
+            for (int h = 0; i % moe_kind_span_blocks(kind) == 0 && h < 2; h++)
+                unit[h] = grid_unit(kind, at, h);
             if (i + 1 < rec.blocks)
                 open_block(kind, &rec, i + 1, rec.codes + moe_kind_block_bytes(kind, 32),
                            &blocks[(i + 1) % 2]);
@@ -1082,11 +1088,8 @@ MOE_TEMPLATE void grid_panel(int kind, int nt, MOE_PANEL_PARAMS)
             for (int p = 0; p < moe_kind_scales(kind); p++) {
                 __m256 d[2];
                 MOE_UNROLL
-                for (int h = 0; h < 2; h++) { /* exact in any order */
-                    d[h] = _mm256_cvtepi32_ps(grid_scale(kind, numbers, signs, b, p, h));
-                    d[h] = _mm256_fmadd_ps(d[h], _mm256_set1_ps(2), _mm256_set1_ps(1));
-                    d[h] = _mm256_mul_ps(unit[h], d[h]);
-                }
+                for (int h = 0; h < 2; h++)
+                    d[h] = grid_scale(kind, at, i, p, h, unit[h]);
                 for (int of = 0; of < nt; of += n) {
                     struct moe_tile part = {NULL, in.q + 4 * of, in.s + of, in.z + of, in.sum + of};
                     __m256i sum[PART][2];
@@ -1128,6 +1131,156 @@ static uint32_t largest_magnitude(const float *x, uint32_t n)
     return result;
 }
 
+/* ---- Many inputs ---- */
+
+MOE_TEMPLATE const uint8_t *unpack(int kind, const uint8_t *panel, uint32_t cols,
+                                   struct moe_unpacked *to)
+{
+    const bool grid = moe_kind_scale_unit(kind) > 0;
+    const __m256i more = _mm256_set1_epi8((char)(128 - number_offset(kind)));
+    struct moe_code_units units;
+    struct grid_block block;
+    __m256i bytes[2 * MOE_STEP_QUADS];
+    for (uint32_t first = 0; first < cols;) {
+        struct moe_record rec = moe_record_next(kind, 32, 32, cols, &panel, &first);
+        for (uint32_t b = 0; b < rec.blocks; b++, to++) {
+            const uint8_t *codes =
+                grid ? (const uint8_t *)bytes : record_codes(kind, &rec, b, &units);
+            if (grid) {
+                open_block(kind, &rec, b, rec.codes, &block);
+                block_numbers(kind, &block, bytes);
+            }
+            MOE_UNROLL
+            for (int i = 0; i < 2 * moe_kind_scales(kind); i++) {
+                const int p = i / 2, h = i % 2;
+                const struct moe_place at = moe_record_scale(kind, &rec, b, (uint32_t)p);
+                __m256 d = _mm256_setzero_ps(), m = d;
+                if (grid)
+                    d = grid_scale(kind, at, b, p, h, grid_unit(kind, at, h));
+                else
+                    read_scale(kind, at, h, &d, &m);
+                _mm256_storeu_ps(to->d[p] + 8 * h, d);
+                _mm256_storeu_ps(to->m[p] + 8 * h, m);
+            }
+            MOE_UNROLL
+            for (int i = 0; i < 2 * MOE_STEP_QUADS; i++) {
+                __m256i w = quad(kind, codes, codes + moe_step_bytes(kind), i / 2, i % 2);
+                _mm256_storeu_si256((__m256i *)to->codes[i / 2] + i % 2, _mm256_add_epi8(w, more));
+            }
+            rec.codes += moe_kind_block_bytes(kind, 32);
+        }
+    }
+    return panel;
+}
+
+/* Adds quads [begin, end) of a block to sum[t][h]. Numbers become unsigned, less `zero`, and `fit`
+ * pairs of products fit into 16 bits; or signed where fit is 0. */
+MOE_TEMPLATE void unpacked_sums(int fit, int nt, const struct moe_unpacked *block, int begin,
+                                int end, __m256i zero, const int8_t *q, __m256i sum[PART][2])
+{
+    const int rounds = fit == 0 ? 1 : fit < end - begin ? fit : end - begin;
+    MOE_UNROLL
+    for (int first = begin; first < end; first += rounds) {
+        __m256i pairs[PART][2];
+        MOE_UNROLL
+        for (int s = first; s < first + rounds; s++) {
+            __m256i w[2], size[2];
+            MOE_UNROLL
+            for (int h = 0; h < 2; h++) {
+                w[h] = _mm256_loadu_si256((const __m256i *)block->codes[s] + h);
+                w[h] = _mm256_sub_epi8(w[h], zero);
+                size[h] = fit ? w[h] : _mm256_abs_epi8(w[h]);
+            }
+            MOE_UNROLL
+            for (int t = 0; t < PART; t++) {
+                const __m256i v = four_activations(q + (s * nt + t) * 4);
+                MOE_UNROLL
+                for (int h = 0; h < 2; h++) {
+                    __m256i pair =
+                        _mm256_maddubs_epi16(size[h], fit ? v : _mm256_sign_epi8(v, w[h]));
+                    pairs[t][h] = s == first ? pair : so_far(_mm256_add_epi16(pairs[t][h], pair));
+                }
+            }
+        }
+        MOE_UNROLL
+        for (int t = 0; t < PART; t++)
+            for (int h = 0; h < 2; h++)
+                sum[t][h] = so_far(_mm256_add_epi32(
+                    sum[t][h], _mm256_madd_epi16(pairs[t][h], _mm256_set1_epi16(1))));
+    }
+}
+
+/* Computes the first PART inputs at `tile`, a tile of nt. */
+MOE_TEMPLATE void unpacked_part(int fit, int scales, int nt, MOE_UNPACKED_PARAMS)
+{
+    const int quads = MOE_STEP_QUADS / scales, least = fit ? numbers.least : 0;
+    const __m256i zero = _mm256_set1_epi8((char)(128 + least));
+    struct moe_tile in = *tile;
+    __m256 out[PART][2];
+    MOE_UNROLL
+    for (int t = 0; t < PART; t++)
+        for (int h = 0; h < 2; h++)
+            out[t][h] = _mm256_loadu_ps(y + t * y_stride + 8 * h);
+    for (uint32_t b = 0; b < n; b++, blocks++) {
+        MOE_UNROLL
+        for (int p = 0; p < scales; p++) {
+            __m256i sum[PART][2];
+            MOE_UNROLL
+            for (int t = 0; t < PART; t++)
+                sum[t][0] = sum[t][1] =
+                    _mm256_set1_epi32((in.sum[t].less[scales == 1 ? 0 : 1 + p] >> 7) * -least);
+            unpacked_sums(fit, nt, blocks, p * quads, (p + 1) * quads, zero, in.q, sum);
+            MOE_UNROLL
+            for (int h = 0; h < 2; h++) {
+                const __m256 d = _mm256_loadu_ps(blocks->d[p] + 8 * h);
+                const __m256 m = _mm256_loadu_ps(blocks->m[p] + 8 * h);
+                MOE_UNROLL
+                for (int t = 0; t < PART; t++) {
+                    const __m256 scale = _mm256_mul_ps(d, _mm256_set1_ps(in.s[t]));
+                    out[t][h] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[t][h]), out[t][h]);
+                }
+                if (numbers.offsets) {
+                    MOE_UNROLL
+                    for (int t = 0; t < PART; t++)
+                        out[t][h] = _mm256_fmadd_ps(
+                            m, _mm256_set1_ps(scales == 1 ? in.z[t] : in.sum[t].z[p]), out[t][h]);
+                }
+            }
+        }
+        moe_tile_step(&in, nt, 32);
+    }
+    MOE_UNROLL
+    for (int t = 0; t < PART; t++)
+        for (int h = 0; h < 2; h++)
+            _mm256_storeu_ps(y + t * y_stride + 8 * h, out[t][h]);
+}
+
+MOE_TEMPLATE void unpacked(int scales, int nt, MOE_UNPACKED_PARAMS)
+{
+    struct moe_tile part = *tile;
+    tile = &part;
+    for (int t = 0; t < nt; t += PART, y += PART * y_stride) {
+        if (numbers.span <= 15)
+            unpacked_part(8, scales, nt, MOE_UNPACKED_ARGS);
+        else if (numbers.span <= 31)
+            unpacked_part(4, scales, nt, MOE_UNPACKED_ARGS);
+        else if (numbers.span <= 64)
+            unpacked_part(2, scales, nt, MOE_UNPACKED_ARGS);
+        else if (numbers.span <= 129)
+            unpacked_part(1, scales, nt, MOE_UNPACKED_ARGS);
+        else
+            unpacked_part(0, scales, nt, MOE_UNPACKED_ARGS);
+        part.q += 4 * PART;
+        part.s += PART;
+        part.z += PART;
+        part.sum += PART;
+    }
+}
+
+MOE_UNPACK_EACH(MOE_UNPACK_ONE)
+MOE_PANEL_EACH_GRID(MOE_UNPACK_ONE)
+MOE_UNPACKED_ALL
+
 /* Quantizes the `block` values at x into quads that lie `stride` bytes apart. */
 static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8_t *q, float *s,
                            float *z, struct moe_sums *sum)
@@ -1154,8 +1307,8 @@ static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8
     _mm256_storeu_si256((__m256i *)lane[1], half);
     for (int i = 0; i < 16; i++)
         total[i / 8] += lane[i / 8][i % 8];
-    *sum = (struct moe_sums){(int16_t)total[0], (int16_t)total[1]};
     moe_math_quant_scale(bits, total[0], s, z);
+    *sum = moe_sums_of(total[0], total[1], *s);
 }
 
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
@@ -1547,6 +1700,9 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
     fill_quant_panels(kern);
     fill_grid_tables();
     fill_grid_panels(kern);
+    fill_unpacked(kern);
+    MOE_UNPACK_EACH(MOE_UNPACK_ENTER)
+    MOE_PANEL_EACH_GRID(MOE_UNPACK_ENTER)
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->layer_norm = layer_norm;

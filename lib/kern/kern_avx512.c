@@ -314,7 +314,7 @@ MOE_TEMPLATE __m512i trellis_sum(int kind, const struct moe_record *record, uint
     const int quads = (int)moe_trellis_columns(kind) / 4;
     const uint8_t *head = moe_record_scale(kind, record, b, 0).head;
     const __m512i more = trellis_more(kind, head, record->codes, b % 8);
-    __m512i part[4] = {_mm512_set1_epi32(-126 * in->sum->all)}, start = more;
+    __m512i part[4] = {_mm512_set1_epi32(moe_scale_less(kind, in->sum, 0, 126))}, start = more;
     MOE_UNROLL
     for (int i = 1; i < 4; i++)
         part[i] = _mm512_setzero_si512();
@@ -422,8 +422,8 @@ MOE_TEMPLATE void scale_sums(int kind, int nt, uint32_t block, const uint8_t *co
     MOE_UNROLL
     for (int i = 0; i < nt * split; i++)
         part[i] = number_offset(kind) && i % split == 0
-                      ? _mm512_set1_epi32(-number_offset(kind) *
-                                          moe_scale_sum(kind, &in->sum[i / split], p))
+                      ? _mm512_set1_epi32(
+                            moe_scale_less(kind, &in->sum[i / split], p, number_offset(kind)))
                       : _mm512_setzero_si512();
     for (uint32_t step = 0; step < steps; step++) {
         MOE_UNROLL
@@ -624,6 +624,83 @@ MOE_PANEL_BLOCKS
 MOE_PANEL_FLOATS
 MOE_PANEL_FEW
 MOE_PANEL_QUANTS(MOE_PANEL_EACH_CODES)
+
+/* ---- Many inputs ---- */
+
+MOE_TEMPLATE const uint8_t *unpack(int kind, const uint8_t *panel, uint32_t cols,
+                                   struct moe_unpacked *to)
+{
+    const __m512i more = _mm512_set1_epi8((char)(128 - number_offset(kind)));
+    struct moe_code_units units;
+    __m512 d = _mm512_setzero_ps(), m = d;
+    for (uint32_t first = 0; first < cols;) {
+        struct moe_record rec = moe_record_next(kind, 32, 32, cols, &panel, &first);
+        for (uint32_t b = 0; b < rec.blocks; b++, to++) {
+            const uint8_t *codes = record_codes(kind, &rec, b, &units);
+            MOE_UNROLL
+            for (int p = 0; p < moe_kind_scales(kind); p++) {
+                read_scale(kind, moe_record_scale(kind, &rec, b, (uint32_t)p), &d, &m);
+                _mm512_storeu_ps(to->d[p], d);
+                _mm512_storeu_ps(to->m[p], m);
+            }
+            MOE_UNROLL
+            for (int s = 0; s < MOE_STEP_QUADS; s++)
+                _mm512_storeu_si512(
+                    to->codes[s],
+                    _mm512_add_epi8(quad(kind, codes, codes + moe_step_bytes(kind), s), more));
+            rec.codes += moe_kind_block_bytes(kind, 32);
+        }
+    }
+    return panel;
+}
+
+MOE_TEMPLATE void unpacked(int scales, int nt, MOE_UNPACKED_PARAMS)
+{
+    const int quads = MOE_STEP_QUADS / scales;
+    struct moe_tile in = *tile;
+    __m512 out[MOE_TILE];
+    MOE_UNROLL
+    for (int t = 0; t < nt; t++)
+        out[t] = _mm512_loadu_ps(y + t * y_stride);
+    for (uint32_t b = 0; b < n; b++, blocks++) {
+        MOE_UNROLL
+        for (int p = 0; p < scales; p++) {
+            const __m512 d = _mm512_loadu_ps(blocks->d[p]), m = _mm512_loadu_ps(blocks->m[p]);
+            __m512i sum[MOE_TILE];
+            MOE_UNROLL
+            for (int t = 0; t < nt; t++)
+                sum[t] = _mm512_set1_epi32(in.sum[t].less[scales == 1 ? 0 : 1 + p]);
+            MOE_UNROLL
+            for (int s = p * quads; s < (p + 1) * quads; s++) {
+                const __m512i w = _mm512_loadu_si512(blocks->codes[s]);
+                MOE_UNROLL
+                for (int t = 0; t < nt; t++)
+                    sum[t] =
+                        _mm512_dpbusd_epi32(sum[t], w, four_activations(in.q + (s * nt + t) * 4));
+            }
+            MOE_UNROLL
+            for (int t = 0; t < nt; t++) {
+                const __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(in.s[t]));
+                out[t] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum[t]), out[t]);
+            }
+            if (numbers.offsets) {
+                MOE_UNROLL
+                for (int t = 0; t < nt; t++)
+                    out[t] = _mm512_fmadd_ps(
+                        m, _mm512_set1_ps(scales == 1 ? in.z[t] : in.sum[t].z[p]), out[t]);
+            }
+        }
+        moe_tile_step(&in, nt, 32);
+    }
+    MOE_UNROLL
+    for (int t = 0; t < nt; t++)
+        _mm512_storeu_ps(y + t * y_stride, out[t]);
+}
+
+#define UNPACK_EACH_IQ4(each) each(IQ4_NL) each(IQ4_XS) each(IQ4_KS)
+MOE_UNPACK_EACH(MOE_UNPACK_ONE)
+UNPACK_EACH_IQ4(MOE_UNPACK_ONE)
+MOE_UNPACKED_ALL
 
 /* ---- Kinds with a grid, where the processor has VBMI; else AVX2 computes them ----
  * Two registers hold 128 entries' bytes, and one instruction looks 64 up: all numbers of a unit. An
@@ -839,10 +916,11 @@ VBMI MOE_TEMPLATE void grid_sums(int kind, int nt, const struct grid_block *bloc
     __m512i start[MOE_TILE], second = _mm512_setzero_si512(); /* of a single input */
     MOE_UNROLL
     for (int t = 0; t < nt; t++) {
-        const int32_t all = moe_scale_sum(kind, &in->sum[t], p);
-        start[t] = _mm512_set1_epi32(moe_kind_least(kind) * all);
+        const struct moe_sums *sums = &in->sum[t];
+        start[t] = _mm512_set1_epi32(moe_scale_less(kind, sums, p, -moe_kind_least(kind)));
         if (kind == MOE_LAYOUT_IQ1_S)
-            start[t] = _mm512_mask_mov_epi32(_mm512_set1_epi32(-7 * all), less, start[t]);
+            start[t] = _mm512_mask_mov_epi32(_mm512_set1_epi32(moe_scale_less(kind, sums, p, 7)),
+                                             less, start[t]);
         sum[t] = one ? second : start[t];
     }
     MOE_UNROLL
@@ -951,9 +1029,9 @@ static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8
         for (int i = 0; i < 4; i++, q += stride)
             memcpy(q, bytes + 4 * i, 4);
     }
-    *sum = (struct moe_sums){(int16_t)_mm512_reduce_add_epi32(sums),
-                             (int16_t)_mm512_reduce_add_epi32(half)};
-    moe_math_quant_scale(bits, sum->all, s, z);
+    const int32_t all = _mm512_reduce_add_epi32(sums);
+    moe_math_quant_scale(bits, all, s, z);
+    *sum = moe_sums_of(all, _mm512_reduce_add_epi32(half), *s);
 }
 
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
@@ -1221,9 +1299,13 @@ void moe_kern_fill_avx512(struct moe_kern *kern)
     fill_float_panels(kern);
     fill_few_panels(kern);
     fill_quant_panels(kern);
+    fill_unpacked(kern);
+    MOE_UNPACK_EACH(MOE_UNPACK_ENTER)
+    UNPACK_EACH_IQ4(MOE_UNPACK_ENTER)
     if (__builtin_cpu_supports("avx512vbmi")) {
         fill_grid_tables();
         fill_grid_panels(kern);
+        MOE_PANEL_EACH_GRID(MOE_UNPACK_LEAVE) /* panels are as fast as what AVX2 unpacks */
     }
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;

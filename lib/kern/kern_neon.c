@@ -191,8 +191,9 @@ static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8
         int32_t four = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
         memcpy(q, &four, 4);
     }
-    *sum = (struct moe_sums){(int16_t)vaddvq_s32(sums), (int16_t)vaddvq_s32(half)};
-    moe_math_quant_scale(bits, sum->all, s, z);
+    const int32_t all = vaddvq_s32(sums);
+    moe_math_quant_scale(bits, all, s, z);
+    *sum = moe_sums_of(all, vaddvq_s32(half), *s);
 }
 
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,

@@ -47,7 +47,7 @@ MOE_TEMPLATE int8x16_t quad(int kind, const uint8_t *step, const uint8_t *plane,
 MOE_TEMPLATE int32x4_t sums_start(int kind, const struct moe_sums *sums, int p)
 {
     const int offset = moe_kind_zero(kind) - (moe_code_plane(kind) == 8 ? 128 : 0);
-    return vdupq_n_s32(offset ? -offset * moe_scale_sum(kind, sums, p) : 0);
+    return vdupq_n_s32(offset ? moe_scale_less(kind, sums, p, offset) : 0);
 }
 
 MOE_TEMPLATE float32x4_t half_scales(const uint8_t *f16)

@@ -81,14 +81,17 @@
     }
 /* The quantized kinds, in the order of moe_kern_layout_index: those with a grid are the last. */
 #define MOE_PANEL_EACH_CODES(each)                                                                 \
-    each(Q8) each(Q4) each(Q3) each(Q2) each(MXFP4) each(Q5) each(Q4_0) each(Q5_0) each(Q8_0)      \
-        each(IQ4_NL) each(Q2_K) each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_XS)           \
-            each(NVFP4) each(TQ2_0) each(Q1_0) each(Q2_0) each(TQ1_0) each(IQ2_K) each(IQ2_KS)     \
-                each(IQ3_K) each(IQ3_KS) each(IQ4_K) each(IQ4_KS) each(IQ5_K) each(IQ5_KS)         \
-                    each(IQ6_K) each(IQ1_KT) each(IQ2_KT) each(IQ3_KT) each(IQ4_KT) each(IQ2_KL)
+    each(Q8) each(Q4) each(Q3) each(Q2) each(Q5) each(MXFP4) each(Q4_0) each(Q5_0) each(Q6_0)      \
+        each(Q8_0) each(IQ4_NL) each(Q2_K) each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K)             \
+            each(IQ4_XS) each(NVFP4) each(TQ2_0) each(Q1_0) each(Q2_0) each(TQ1_0) each(IQ2_K)     \
+                each(IQ2_KS) each(IQ3_K) each(IQ3_KS) each(IQ4_K) each(IQ4_KS) each(IQ5_K)         \
+                    each(IQ5_KS) each(IQ6_K) each(IQ1_KT) each(IQ2_KT) each(IQ3_KT) each(IQ4_KT)   \
+                        each(IQ2_KL)
 #define MOE_PANEL_EACH_GRID(each)                                                                  \
     each(IQ1_S) each(IQ1_M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) each(IQ3_XXS) each(IQ3_S)
 #define MOE_PANEL_EACH_QUANT(each) MOE_PANEL_EACH_CODES(each) MOE_PANEL_EACH_GRID(each)
+#define MOE_PANEL_INDEX(kind) MOE_INDEX_##kind,
+enum { MOE_PANEL_EACH_FLOAT(MOE_PANEL_INDEX) MOE_PANEL_EACH_QUANT(MOE_PANEL_INDEX) };
 #define MOE_PANEL_QUANT(kind) MOE_PANEL_TILES(quant_panel, kind)
 #define MOE_PANEL_QUANT_ROW(kind) MOE_PANEL_ROW(quant_panel, kind),
 #define MOE_PANEL_GRID_ROW(kind) MOE_PANEL_ROW(grid_panel, kind),
@@ -387,19 +390,24 @@ MOE_TEMPLATE int moe_scale_quads(int kind)
     return MOE_STEP_QUADS / moe_kind_scales(kind);
 }
 
-/* The sum of the inputs' bytes over scale number p of a block, and z of it. */
-MOE_TEMPLATE int32_t moe_scale_sum(int kind, const struct moe_sums *sums, int p)
+/* What a sum over the columns of scale number p of a block has too much where each number is `plus`
+ * too large, negated; and z of these columns. */
+MOE_TEMPLATE int32_t moe_scale_less(int kind, const struct moe_sums *sums, int p, int plus)
 {
-    if (moe_kind_scales(kind) == 1)
-        return sums->all;
-    return p == 0 ? sums->half : sums->all - sums->half;
+    const int32_t less = sums->less[moe_kind_scales(kind) == 1 ? 0 : 1 + p];
+    return plus == 128 ? less : (less >> 7) * plus;
 }
 
 MOE_TEMPLATE float moe_scale_z(int kind, const struct moe_tile *tile, int t, int p)
 {
-    if (moe_kind_scales(kind) == 1)
-        return tile->z[t];
-    return tile->s[t] * (float)moe_scale_sum(kind, &tile->sum[t], p);
+    return moe_kind_scales(kind) == 1 ? tile->z[t] : tile->sum[t].z[p];
+}
+
+/* What a block of scale s, whose bytes have these sums, has in a tile. */
+MOE_TEMPLATE struct moe_sums moe_sums_of(int32_t all, int32_t half, float s)
+{
+    return (struct moe_sums){{-128 * all, -128 * half, -128 * (all - half)},
+                             {s * (float)half, s * (float)(all - half)}};
 }
 
 /* Moves a byte tile of nt inputs on by a block. */
@@ -410,6 +418,47 @@ MOE_TEMPLATE void moe_tile_step(struct moe_tile *tile, int nt, uint32_t block)
     tile->z += nt;
     tile->sum += nt;
 }
+
+/* ---- Panels unpacked for many inputs ---- */
+
+/* A variant writes unpack(kind, panel, cols, blocks), MOE_TEMPLATE as moe_kern.unpack says, for
+ * kinds whose numbers take several instructions and those with two scales for a block. For others
+ * the products of panels are as fast. */
+#define MOE_UNPACK_EACH(each)                                                                      \
+    each(MXFP4) each(Q2_K) each(Q3_K) each(Q6_K) each(NVFP4) each(Q1_0) each(TQ1_0) each(IQ2_K)    \
+        each(IQ2_KS) each(IQ3_K) each(IQ3_KS) each(IQ4_K) each(IQ5_K) each(IQ5_KS) each(IQ6_K)     \
+            each(IQ1_KT) each(IQ2_KT) each(IQ3_KT) each(IQ4_KT) each(IQ2_KL)
+#define MOE_UNPACK_ONE(kind)                                                                       \
+    static const uint8_t *unpack_##kind(const uint8_t *panel, uint32_t cols,                       \
+                                        struct moe_unpacked *blocks)                               \
+    {                                                                                              \
+        return unpack(MOE_LAYOUT_##kind, panel, cols, blocks);                                     \
+    }
+#define MOE_UNPACK_ENTER(kind) kern->unpack[MOE_INDEX_##kind] = unpack_##kind;
+#define MOE_UNPACK_LEAVE(kind) kern->unpack[MOE_INDEX_##kind] = NULL;
+
+/* The functions of products with unpacked blocks, of a variant that writes
+ * unpacked(scales, nt, MOE_UNPACKED_PARAMS). */
+#define MOE_UNPACKED_PARAMS                                                                        \
+    const struct moe_unpacked *blocks, uint32_t n, struct moe_numbers numbers,                     \
+        const struct moe_tile *tile, float *y, uint64_t y_stride
+#define MOE_UNPACKED_ARGS blocks, n, numbers, tile, y, y_stride
+#define MOE_UNPACKED_ONE(scales, nt)                                                               \
+    static void unpacked_##scales##_##nt(MOE_UNPACKED_PARAMS)                                      \
+    {                                                                                              \
+        unpacked(scales, nt, MOE_UNPACKED_ARGS);                                                   \
+    }
+#define MOE_UNPACKED_ALL                                                                           \
+    MOE_UNPACKED_ONE(1, 4)                                                                         \
+    MOE_UNPACKED_ONE(1, 8)                                                                         \
+    MOE_UNPACKED_ONE(2, 4)                                                                         \
+    MOE_UNPACKED_ONE(2, 8)                                                                         \
+    static void fill_unpacked(struct moe_kern *kern)                                               \
+    {                                                                                              \
+        static moe_unpacked_fn *const all[2][2] = {{unpacked_1_4, unpacked_1_8},                   \
+                                                   {unpacked_2_4, unpacked_2_8}};                  \
+        memcpy(kern->unpacked, all, sizeof all);                                                   \
+    }
 
 /*
  * To make the block size a constant, too, a variant writes

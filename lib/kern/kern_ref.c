@@ -127,8 +127,8 @@ static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int 
             total += code;
             half += c < block / 2 ? code : 0;
         }
-        sum[b * nt + t] = (struct moe_sums){(int16_t)total, (int16_t)half};
         moe_math_quant_scale(largest, total, &s[b * nt + t], &z[b * nt + t]);
+        sum[b * nt + t] = moe_sums_of(total, half, s[b * nt + t]);
     }
 }
 
@@ -312,6 +312,7 @@ void moe_kern_fill_ref(struct moe_kern *kern)
     fill_float_panels(kern);
     fill_quant_panels(kern);
     memset(kern->few_panels, 0, sizeof kern->few_panels);
+    memset(kern->unpack, 0, sizeof kern->unpack);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->layer_norm = layer_norm;

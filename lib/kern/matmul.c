@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/par.h"
 
 /* The smallest block gives the most scales. */
@@ -10,6 +11,9 @@ enum { SMALLEST_BLOCK = 32, LARGEST_BLOCK = 64 };
 
 /* Bytes of tiles that a walk over panels keeps in the second-level cache. */
 enum { TILES_BYTES = 256 << 10 };
+
+/* Inputs from which on panels are unpacked once for all of them. */
+enum { UNPACK_FROM = 16 };
 
 /* Multiply-adds of the smallest share of work. */
 #define RANGE_WORK ((uint64_t)65536)
@@ -161,6 +165,57 @@ static void multiply(const struct moe_mm *mm, uint32_t begin, uint32_t end, uint
     }
 }
 
+/* The least number of a kind's codes, and how much larger the largest is at most. */
+static struct moe_numbers numbers_of(int kind)
+{
+    const int bits = moe_code_plane(kind) + moe_code_high_plane(kind);
+    struct moe_numbers of = {-moe_kind_zero(kind), (1 << bits) - 1, moe_kind_has_offset(kind)};
+    if (moe_kind_numbers(kind)) {
+        of.least = moe_kind_least(kind);
+        of.span = -2 * of.least;
+    } else if (kind == MOE_LAYOUT_IQ2_KL) {
+        of.span = 110;
+    }
+    return of;
+}
+
+/* The same as multiply, by blocks that are unpacked once for all inputs, in tiles of at least
+ * MOE_UNPACKED_TILE. */
+static void multiply_unpacked(const struct moe_mm *mm, uint32_t begin, uint32_t end, uint32_t first,
+                              uint32_t last)
+{
+    const struct moe_mat *w = &mm->w;
+    const uint16_t kind = w->layout.kind;
+    const uint64_t panel_bytes = moe_layout_panel_bytes(w->layout, w->cols);
+    const struct moe_numbers numbers = numbers_of(kind);
+    moe_unpack_fn *unpack = moe_kern.unpack[moe_kern_layout_index(kind)];
+    moe_unpacked_fn *const *kernels = moe_kern.unpacked[moe_kind_scales(kind) - 1];
+    struct moe_unpacked blocks[MOE_UNPACKED] __attribute__((aligned(64)));
+    for (uint32_t p = begin; p < end; p++) {
+        const uint8_t *panel = w->data + p * panel_bytes, *at = panel + moe_kind_front(kind);
+        float *y = mm->y + (uint64_t)p * MOE_PANEL_ROWS;
+        for (uint32_t i = first; i < last; i++)
+            memset(y + i * mm->y_stride, 0, MOE_PANEL_ROWS * sizeof *y);
+        for (uint32_t c = 0, n; c < w->cols; c += n) {
+            n = w->cols - c < 32 * MOE_UNPACKED ? w->cols - c : 32 * MOE_UNPACKED;
+            at = unpack(at, n, blocks);
+            for (uint32_t i = first, nt; i < last; i += nt) {
+                struct moe_tile tile = tile_at(mm->act, i);
+                nt = tile_size(i, mm->act->n);
+                tile.q += c * nt;
+                tile.s += c / 32 * nt;
+                tile.z += c / 32 * nt;
+                tile.sum += c / 32 * nt;
+                kernels[nt == MOE_TILE](blocks, (n + 31) / 32, numbers, &tile, y + i * mm->y_stride,
+                                        mm->y_stride);
+            }
+        }
+        for (uint32_t i = first; moe_kind_front(kind) && i < last; i++)
+            for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++)
+                y[i * mm->y_stride + r] *= moe_bits_f32(moe_get_u32(panel + 4 * r));
+    }
+}
+
 /* Clears the rows past the matrix's last one, whatever the inputs are. */
 static void clear_excess(const struct moe_mm *mm)
 {
@@ -176,10 +231,17 @@ static void multiply_all(const struct moe_mm *mm, uint32_t begin, uint32_t end)
 {
     uint64_t per_input = mm->act->block ? mm->act->cols_padded : mm->act->cols * sizeof(float);
     uint32_t n = mm->act->n, group = MOE_TILE;
+    const int index = moe_kern_layout_index(mm->w.layout.kind);
     while (group < n && 2 * group * per_input <= TILES_BYTES)
         group *= 2;
-    for (uint32_t first = 0; first < n; first += group)
-        multiply(mm, begin, end, first, n - first < group ? n : first + group);
+    for (uint32_t first = 0; first < n; first += group) {
+        uint32_t last = n - first < group ? n : first + group, done = first;
+        if (moe_kern.unpack[index] && last - first >= UNPACK_FROM) {
+            done = last - last % MOE_UNPACKED_TILE;
+            multiply_unpacked(mm, begin, end, first, done);
+        }
+        multiply(mm, begin, end, done, last);
+    }
     if (end == moe_panels(mm->w.rows))
         clear_excess(mm);
 }

@@ -73,6 +73,16 @@ static void read_q5_1(const uint8_t *block, struct moe_span_codes *span)
     read_five_bits(block + 4, span->codes);
 }
 
+/* d, 8 bytes with the two high bits of four columns eight apart, from low to high of columns i,
+ * 16 + i, 8 + i and 24 + i, then nibbles: dequantize_row_q6_0 of ik_llama.cpp's ggml-quants.c. */
+static void read_q6_0(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block);
+    read_nibbles(block + 10, 16, span->codes);
+    for (int i = 0; i < 32; i++)
+        span->codes[i] |= (uint8_t)((block[2 + i % 8] >> (i / 16 * 2 + i / 8 % 2 * 4) & 3) << 4);
+}
+
 static void read_mxfp4(const uint8_t *block, struct moe_span_codes *span)
 {
     span->s[0] = block[0];
@@ -657,6 +667,7 @@ static const struct moe_ggml_type types[] = {
     SCALED_OF(I8, "INT8"),
     SCALED_OF(NF4, "NF4"),
     SCALED_OF(FP4, "FP4"),
+    {MOE_GGML_Q6_0, "Q6_0", 32, 26, MOE_LAYOUT_Q6_0, read_q6_0, 0},
     {MOE_GGML_IQ2_K, "IQ2_K", 256, 76, MOE_LAYOUT_IQ2_K, read_iq2_k, 0},
     {MOE_GGML_IQ3_K, "IQ3_K", 256, 110, MOE_LAYOUT_IQ3_K, read_iq3_k, 0},
     {MOE_GGML_IQ4_K, "IQ4_K", 256, 144, MOE_LAYOUT_IQ4_K, read_iq4_k, 0},
@@ -681,7 +692,6 @@ static const struct moe_ggml_type types[] = {
     {27, "I64", 1, 8, MOE_LAYOUT_NONE, NULL, 0},
     {28, "F64", 1, 8, MOE_LAYOUT_NONE, NULL, 0},
     /* Of ik_llama.cpp, which also rearranges rows by 4, 8 or 16 (R). */
-    {133, "Q6_0", 32, 26, MOE_LAYOUT_NONE, NULL, 0},
     {134, "IQ1_BN", 64, 13 + 4, MOE_LAYOUT_NONE, NULL, 2},
     {135, "IQ2_BN", 64, 16 + 4, MOE_LAYOUT_NONE, NULL, 4},
     {202, "Q4_0_R8", 32, 18, MOE_LAYOUT_NONE, NULL, 0},

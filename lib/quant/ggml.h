@@ -48,6 +48,7 @@ enum {
     MOE_GGML_Q1_0 = 41,
     MOE_GGML_Q2_0 = 42,
     /* of ik_llama.cpp */
+    MOE_GGML_Q6_0 = 133,
     MOE_GGML_IQ2_K = 137,
     MOE_GGML_IQ3_K = 138,
     MOE_GGML_IQ4_K = 139,

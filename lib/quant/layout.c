@@ -35,25 +35,25 @@ static const struct {
     uint16_t kind;
     const char *name;
 } names[] = {
-    {MOE_LAYOUT_F32, "f32"},       {MOE_LAYOUT_F16, "f16"},       {MOE_LAYOUT_BF16, "bf16"},
-    {MOE_LAYOUT_Q8, "q8"},         {MOE_LAYOUT_Q5, "q5"},         {MOE_LAYOUT_Q4, "q4"},
-    {MOE_LAYOUT_Q3, "q3"},         {MOE_LAYOUT_Q2, "q2"},         {MOE_LAYOUT_MXFP4, "mxfp4"},
-    {MOE_LAYOUT_Q4_0, "q4_0"},     {MOE_LAYOUT_Q5_0, "q5_0"},     {MOE_LAYOUT_Q8_0, "q8_0"},
-    {MOE_LAYOUT_IQ4_NL, "iq4_nl"}, {MOE_LAYOUT_Q2_K, "q2_k"},     {MOE_LAYOUT_Q3_K, "q3_k"},
-    {MOE_LAYOUT_Q4_K, "q4_k"},     {MOE_LAYOUT_Q5_K, "q5_k"},     {MOE_LAYOUT_Q6_K, "q6_k"},
-    {MOE_LAYOUT_IQ4_XS, "iq4_xs"}, {MOE_LAYOUT_NVFP4, "nvfp4"},   {MOE_LAYOUT_TQ2_0, "tq2_0"},
-    {MOE_LAYOUT_IQ1_S, "iq1_s"},   {MOE_LAYOUT_IQ1_M, "iq1_m"},   {MOE_LAYOUT_IQ2_XXS, "iq2_xxs"},
-    {MOE_LAYOUT_IQ2_XS, "iq2_xs"}, {MOE_LAYOUT_IQ2_S, "iq2_s"},   {MOE_LAYOUT_IQ3_XXS, "iq3_xxs"},
-    {MOE_LAYOUT_IQ3_S, "iq3_s"},   {MOE_LAYOUT_Q1_0, "q1_0"},     {MOE_LAYOUT_Q2_0, "q2_0"},
-    {MOE_LAYOUT_TQ1_0, "tq1_0"},   {MOE_LAYOUT_Q8_Z, "q8_z"},     {MOE_LAYOUT_Q4_Z, "q4_z"},
-    {MOE_LAYOUT_Q3_Z, "q3_z"},     {MOE_LAYOUT_Q2_Z, "q2_z"},     {MOE_LAYOUT_NVFP4_T, "nvfp4_t"},
-    {MOE_LAYOUT_IQ2_K, "iq2_k"},   {MOE_LAYOUT_IQ2_KS, "iq2_ks"}, {MOE_LAYOUT_IQ3_K, "iq3_k"},
-    {MOE_LAYOUT_IQ3_KS, "iq3_ks"}, {MOE_LAYOUT_IQ4_K, "iq4_k"},   {MOE_LAYOUT_IQ4_KS, "iq4_ks"},
-    {MOE_LAYOUT_IQ5_K, "iq5_k"},   {MOE_LAYOUT_IQ5_KS, "iq5_ks"}, {MOE_LAYOUT_IQ6_K, "iq6_k"},
-    {MOE_LAYOUT_IQ1_KT, "iq1_kt"}, {MOE_LAYOUT_IQ2_KT, "iq2_kt"}, {MOE_LAYOUT_IQ3_KT, "iq3_kt"},
-    {MOE_LAYOUT_IQ4_KT, "iq4_kt"}, {MOE_LAYOUT_IQ2_KL, "iq2_kl"}, {MOE_LAYOUT_F8, "f8"},
-    {MOE_LAYOUT_F8_B, "f8_b"},     {MOE_LAYOUT_I8, "i8"},         {MOE_LAYOUT_NF4, "nf4"},
-    {MOE_LAYOUT_FP4, "fp4"},
+    {MOE_LAYOUT_F32, "f32"},         {MOE_LAYOUT_F16, "f16"},       {MOE_LAYOUT_BF16, "bf16"},
+    {MOE_LAYOUT_Q8, "q8"},           {MOE_LAYOUT_Q5, "q5"},         {MOE_LAYOUT_Q4, "q4"},
+    {MOE_LAYOUT_Q3, "q3"},           {MOE_LAYOUT_Q2, "q2"},         {MOE_LAYOUT_MXFP4, "mxfp4"},
+    {MOE_LAYOUT_Q4_0, "q4_0"},       {MOE_LAYOUT_Q5_0, "q5_0"},     {MOE_LAYOUT_Q8_0, "q8_0"},
+    {MOE_LAYOUT_Q6_0, "q6_0"},       {MOE_LAYOUT_IQ4_NL, "iq4_nl"}, {MOE_LAYOUT_Q2_K, "q2_k"},
+    {MOE_LAYOUT_Q3_K, "q3_k"},       {MOE_LAYOUT_Q4_K, "q4_k"},     {MOE_LAYOUT_Q5_K, "q5_k"},
+    {MOE_LAYOUT_Q6_K, "q6_k"},       {MOE_LAYOUT_IQ4_XS, "iq4_xs"}, {MOE_LAYOUT_NVFP4, "nvfp4"},
+    {MOE_LAYOUT_TQ2_0, "tq2_0"},     {MOE_LAYOUT_IQ1_S, "iq1_s"},   {MOE_LAYOUT_IQ1_M, "iq1_m"},
+    {MOE_LAYOUT_IQ2_XXS, "iq2_xxs"}, {MOE_LAYOUT_IQ2_XS, "iq2_xs"}, {MOE_LAYOUT_IQ2_S, "iq2_s"},
+    {MOE_LAYOUT_IQ3_XXS, "iq3_xxs"}, {MOE_LAYOUT_IQ3_S, "iq3_s"},   {MOE_LAYOUT_Q1_0, "q1_0"},
+    {MOE_LAYOUT_Q2_0, "q2_0"},       {MOE_LAYOUT_TQ1_0, "tq1_0"},   {MOE_LAYOUT_Q8_Z, "q8_z"},
+    {MOE_LAYOUT_Q4_Z, "q4_z"},       {MOE_LAYOUT_Q3_Z, "q3_z"},     {MOE_LAYOUT_Q2_Z, "q2_z"},
+    {MOE_LAYOUT_NVFP4_T, "nvfp4_t"}, {MOE_LAYOUT_IQ2_K, "iq2_k"},   {MOE_LAYOUT_IQ2_KS, "iq2_ks"},
+    {MOE_LAYOUT_IQ3_K, "iq3_k"},     {MOE_LAYOUT_IQ3_KS, "iq3_ks"}, {MOE_LAYOUT_IQ4_K, "iq4_k"},
+    {MOE_LAYOUT_IQ4_KS, "iq4_ks"},   {MOE_LAYOUT_IQ5_K, "iq5_k"},   {MOE_LAYOUT_IQ5_KS, "iq5_ks"},
+    {MOE_LAYOUT_IQ6_K, "iq6_k"},     {MOE_LAYOUT_IQ1_KT, "iq1_kt"}, {MOE_LAYOUT_IQ2_KT, "iq2_kt"},
+    {MOE_LAYOUT_IQ3_KT, "iq3_kt"},   {MOE_LAYOUT_IQ4_KT, "iq4_kt"}, {MOE_LAYOUT_IQ2_KL, "iq2_kl"},
+    {MOE_LAYOUT_F8, "f8"},           {MOE_LAYOUT_F8_B, "f8_b"},     {MOE_LAYOUT_I8, "i8"},
+    {MOE_LAYOUT_NF4, "nf4"},         {MOE_LAYOUT_FP4, "fp4"},
 };
 
 enum { N_NAMES = sizeof names / sizeof names[0] };
@@ -481,6 +481,7 @@ __attribute__((flatten)) void moe_layout_store_span(uint8_t *data, struct moe_la
         OF_KIND(MOE_LAYOUT_Q4_0);
         OF_KIND(MOE_LAYOUT_Q4);
         OF_KIND(MOE_LAYOUT_Q5_0);
+        OF_KIND(MOE_LAYOUT_Q6_0);
         OF_KIND(MOE_LAYOUT_Q8_0);
         OF_KIND(MOE_LAYOUT_Q2_K);
         OF_KIND(MOE_LAYOUT_Q3_K);

@@ -47,6 +47,7 @@
  *     MXFP4      4     32  e2m1(q)     2^(e-128)                    e[16] u8
  *     Q4_0       4     32  q - 8       d                            d[16]
  *     Q5_0       5     32  q - 16      d                            d[16]
+ *     Q6_0       6     32  q - 32      d                            d[16]
  *     Q8_0       8     32  q - 128     d                            d[16]
  *     IQ4_NL     4     32  iq4(q)      d                            d[16]
  *     NVFP4 16   4     64  e2m1(q)     ue4m3(e) / 2                 e[4][16] u8
@@ -239,6 +240,7 @@ enum moe_layout_kind {
     MOE_LAYOUT_IQ5_K = 60,
     MOE_LAYOUT_IQ5_KS = 61,
     MOE_LAYOUT_IQ6_K = 62,
+    MOE_LAYOUT_Q6_0 = 63,
     MOE_LAYOUT_Q8_Z = 64,
     MOE_LAYOUT_Q4_Z = 65,
     MOE_LAYOUT_Q3_Z = 66,
@@ -501,6 +503,7 @@ MOE_KIND_CONSTANT int moe_kind_high_plane(int kind)
     case MOE_LAYOUT_IQ5_K:
     case MOE_LAYOUT_IQ5_KS:
         return 1;
+    case MOE_LAYOUT_Q6_0:
     case MOE_LAYOUT_Q6_K:
     case MOE_LAYOUT_IQ6_K:
         return 2;
@@ -543,6 +546,7 @@ MOE_KIND_CONSTANT int moe_kind_zero(int kind)
         return 126;
     case MOE_LAYOUT_IQ2_KL:
         return 63;
+    case MOE_LAYOUT_Q6_0:
     case MOE_LAYOUT_Q6_K:
         return 32;
     case MOE_LAYOUT_Q5_0:
@@ -579,6 +583,7 @@ MOE_KIND_CONSTANT uint32_t moe_kind_span(int kind)
     case MOE_LAYOUT_MXFP4:
     case MOE_LAYOUT_Q4_0:
     case MOE_LAYOUT_Q5_0:
+    case MOE_LAYOUT_Q6_0:
     case MOE_LAYOUT_Q8_0:
     case MOE_LAYOUT_IQ4_NL:
         return 32;

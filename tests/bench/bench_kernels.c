@@ -6,7 +6,7 @@
  * multiply-adds per second and the share of what a loop over registers alone reaches. Each figure
  * is the best of several interleaved rounds, since other work on the machine only ever slows.
  *
- *     bench_kernels [THREADS [MEGABYTES [ROUNDS]]]
+ *     bench_kernels [THREADS [MEGABYTES [ROUNDS [INPUTS]]]]
  */
 #include "bench_peaks.h"
 
@@ -18,36 +18,37 @@
 #include "kern/kern.h"
 #include "kern/matmul.h"
 
-enum { COLS = 2048, PREFILL_ROWS = 4096, PREFILL_INPUTS = 128, N_KINDS = 61 };
+enum { COLS = 2048, PREFILL_ROWS = 4096, PREFILL_INPUTS = 128, N_KINDS = 62 };
 
 static const struct moe_layout layouts[N_KINDS] = {
-    {MOE_LAYOUT_F32, 0},      {MOE_LAYOUT_F16, 0},     {MOE_LAYOUT_BF16, 0},
-    {MOE_LAYOUT_Q8, 32},      {MOE_LAYOUT_Q8, 64},     {MOE_LAYOUT_Q8, 0},
-    {MOE_LAYOUT_Q4, 32},      {MOE_LAYOUT_Q4, 64},     {MOE_LAYOUT_Q3, 64},
-    {MOE_LAYOUT_Q2, 64},      {MOE_LAYOUT_MXFP4, 32},  {MOE_LAYOUT_Q5, 32},
-    {MOE_LAYOUT_Q4_0, 32},    {MOE_LAYOUT_Q5_0, 32},   {MOE_LAYOUT_Q8_0, 32},
-    {MOE_LAYOUT_IQ4_NL, 32},  {MOE_LAYOUT_Q2_K, 32},   {MOE_LAYOUT_Q3_K, 32},
-    {MOE_LAYOUT_Q4_K, 32},    {MOE_LAYOUT_Q5_K, 32},   {MOE_LAYOUT_Q6_K, 32},
-    {MOE_LAYOUT_IQ4_XS, 32},  {MOE_LAYOUT_NVFP4, 32},  {MOE_LAYOUT_TQ2_0, 32},
-    {MOE_LAYOUT_Q3, 32},      {MOE_LAYOUT_IQ1_S, 32},  {MOE_LAYOUT_IQ1_M, 32},
-    {MOE_LAYOUT_IQ2_XXS, 32}, {MOE_LAYOUT_IQ2_XS, 32}, {MOE_LAYOUT_IQ2_S, 32},
-    {MOE_LAYOUT_IQ3_XXS, 32}, {MOE_LAYOUT_IQ3_S, 32},  {MOE_LAYOUT_Q1_0, 32},
-    {MOE_LAYOUT_Q2_0, 32},    {MOE_LAYOUT_TQ1_0, 32},  {MOE_LAYOUT_Q8, 128},
-    {MOE_LAYOUT_Q4, 128},     {MOE_LAYOUT_Q8_Z, 128},  {MOE_LAYOUT_Q4_Z, 128},
-    {MOE_LAYOUT_Q4_Z, 32},    {MOE_LAYOUT_Q3_Z, 64},   {MOE_LAYOUT_NVFP4_T, 32},
-    {MOE_LAYOUT_IQ2_K, 32},   {MOE_LAYOUT_IQ2_KS, 32}, {MOE_LAYOUT_IQ3_K, 32},
-    {MOE_LAYOUT_IQ3_KS, 32},  {MOE_LAYOUT_IQ4_K, 32},  {MOE_LAYOUT_IQ4_KS, 32},
-    {MOE_LAYOUT_IQ5_K, 32},   {MOE_LAYOUT_IQ5_KS, 32}, {MOE_LAYOUT_IQ6_K, 32},
-    {MOE_LAYOUT_IQ1_KT, 32},  {MOE_LAYOUT_IQ2_KT, 32}, {MOE_LAYOUT_IQ3_KT, 32},
-    {MOE_LAYOUT_IQ4_KT, 32},  {MOE_LAYOUT_IQ2_KL, 32}, {MOE_LAYOUT_F8, 0},
-    {MOE_LAYOUT_F8_B, 128},   {MOE_LAYOUT_I8, 0},      {MOE_LAYOUT_NF4, 64},
-    {MOE_LAYOUT_FP4, 64}};
+    {MOE_LAYOUT_F32, 0},      {MOE_LAYOUT_F16, 0},      {MOE_LAYOUT_BF16, 0},
+    {MOE_LAYOUT_Q8, 32},      {MOE_LAYOUT_Q8, 64},      {MOE_LAYOUT_Q8, 0},
+    {MOE_LAYOUT_Q4, 32},      {MOE_LAYOUT_Q4, 64},      {MOE_LAYOUT_Q3, 64},
+    {MOE_LAYOUT_Q2, 64},      {MOE_LAYOUT_MXFP4, 32},   {MOE_LAYOUT_Q5, 32},
+    {MOE_LAYOUT_Q4_0, 32},    {MOE_LAYOUT_Q5_0, 32},    {MOE_LAYOUT_Q6_0, 32},
+    {MOE_LAYOUT_Q8_0, 32},    {MOE_LAYOUT_IQ4_NL, 32},  {MOE_LAYOUT_Q2_K, 32},
+    {MOE_LAYOUT_Q3_K, 32},    {MOE_LAYOUT_Q4_K, 32},    {MOE_LAYOUT_Q5_K, 32},
+    {MOE_LAYOUT_Q6_K, 32},    {MOE_LAYOUT_IQ4_XS, 32},  {MOE_LAYOUT_NVFP4, 32},
+    {MOE_LAYOUT_TQ2_0, 32},   {MOE_LAYOUT_Q3, 32},      {MOE_LAYOUT_IQ1_S, 32},
+    {MOE_LAYOUT_IQ1_M, 32},   {MOE_LAYOUT_IQ2_XXS, 32}, {MOE_LAYOUT_IQ2_XS, 32},
+    {MOE_LAYOUT_IQ2_S, 32},   {MOE_LAYOUT_IQ3_XXS, 32}, {MOE_LAYOUT_IQ3_S, 32},
+    {MOE_LAYOUT_Q1_0, 32},    {MOE_LAYOUT_Q2_0, 32},    {MOE_LAYOUT_TQ1_0, 32},
+    {MOE_LAYOUT_Q8, 128},     {MOE_LAYOUT_Q4, 128},     {MOE_LAYOUT_Q8_Z, 128},
+    {MOE_LAYOUT_Q4_Z, 128},   {MOE_LAYOUT_Q4_Z, 32},    {MOE_LAYOUT_Q3_Z, 64},
+    {MOE_LAYOUT_NVFP4_T, 32}, {MOE_LAYOUT_IQ2_K, 32},   {MOE_LAYOUT_IQ2_KS, 32},
+    {MOE_LAYOUT_IQ3_K, 32},   {MOE_LAYOUT_IQ3_KS, 32},  {MOE_LAYOUT_IQ4_K, 32},
+    {MOE_LAYOUT_IQ4_KS, 32},  {MOE_LAYOUT_IQ5_K, 32},   {MOE_LAYOUT_IQ5_KS, 32},
+    {MOE_LAYOUT_IQ6_K, 32},   {MOE_LAYOUT_IQ1_KT, 32},  {MOE_LAYOUT_IQ2_KT, 32},
+    {MOE_LAYOUT_IQ3_KT, 32},  {MOE_LAYOUT_IQ4_KT, 32},  {MOE_LAYOUT_IQ2_KL, 32},
+    {MOE_LAYOUT_F8, 0},       {MOE_LAYOUT_F8_B, 128},   {MOE_LAYOUT_I8, 0},
+    {MOE_LAYOUT_NF4, 64},     {MOE_LAYOUT_FP4, 64}};
 
 /* Best rates so far. */
 struct result {
     double decode_bytes, prefill_macs; /* per second */
 };
 
+static uint32_t prefill_inputs = PREFILL_INPUTS;
 static uint8_t *weights;
 static uint64_t weight_bytes;
 static float *inputs, *outputs;
@@ -82,9 +83,9 @@ static void measure(struct moe_layout layout, struct result *r)
 {
     uint64_t panel = moe_layout_panel_bytes(layout, COLS), panels = weight_bytes / panel;
     double decode = timed_product(layout, (uint32_t)panels * MOE_PANEL_ROWS, 1);
-    double prefill = timed_product(layout, PREFILL_ROWS, PREFILL_INPUTS);
+    double prefill = timed_product(layout, PREFILL_ROWS, prefill_inputs);
     better(&r->decode_bytes, (double)(panels * panel) / decode);
-    better(&r->prefill_macs, (double)PREFILL_ROWS * COLS * PREFILL_INPUTS / prefill);
+    better(&r->prefill_macs, (double)PREFILL_ROWS * COLS * prefill_inputs / prefill);
 }
 
 static int allocate(uint64_t bytes, struct moe_err *err)
@@ -126,6 +127,11 @@ int main(int argc, char **argv)
     int threads = argc > 1 ? atoi(argv[1]) : moe_cores_available();
     uint64_t megabytes = argc > 2 ? strtoull(argv[2], NULL, 10) : 512;
     int rounds = argc > 3 ? atoi(argv[3]) : 5;
+    prefill_inputs = argc > 4 ? (uint32_t)atoi(argv[4]) : PREFILL_INPUTS;
+    if (prefill_inputs == 0 || prefill_inputs > PREFILL_INPUTS) {
+        fprintf(stderr, "bench_kernels: INPUTS is 1 to %d\n", PREFILL_INPUTS);
+        return 2;
+    }
     struct bench_peaks peaks[MOE_CPU_N_LEVELS] = {{0, 0}};
     struct moe_err err = {0};
     double read_one = 0, read_all = 0;

@@ -310,7 +310,8 @@ static const uint32_t low_types[] = {
     MOE_GGML_IQ3_XXS, MOE_GGML_IQ3_S,   MOE_GGML_TQ1_0,   MOE_GGML_Q1_0,   MOE_GGML_Q2_0,
     MOE_GGML_IQ2_K,   MOE_GGML_IQ2_KS,  MOE_GGML_IQ3_K,   MOE_GGML_IQ3_KS, MOE_GGML_IQ4_K,
     MOE_GGML_IQ4_KS,  MOE_GGML_IQ4_KSS, MOE_GGML_IQ5_K,   MOE_GGML_IQ5_KS, MOE_GGML_IQ6_K,
-    MOE_GGML_IQ1_KT,  MOE_GGML_IQ2_KT,  MOE_GGML_IQ3_KT,  MOE_GGML_IQ4_KT, MOE_GGML_IQ2_KL};
+    MOE_GGML_IQ1_KT,  MOE_GGML_IQ2_KT,  MOE_GGML_IQ3_KT,  MOE_GGML_IQ4_KT, MOE_GGML_IQ2_KL,
+    MOE_GGML_Q6_0};
 
 /* A model of each type of few bits has the file's values. */
 static void types_of_few_bits_are_carried(void **state)

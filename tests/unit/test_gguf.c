@@ -190,7 +190,7 @@ static void carried_blocks_keep_their_values(void **state)
         free(data);
         free(row);
     }
-    assert_int_equal(n_carried, 40);
+    assert_int_equal(n_carried, 41);
     moe_checkpoint_close(ck);
 }
 
@@ -219,6 +219,36 @@ static void scales_at_the_ends_of_f16(void **state)
         moe_layout_load_row(&mat, 0, row);
         assert_true(row[32] == -127 * scales[i] && row[33] == 0 && row[0] == 0);
     }
+}
+
+/* By hand: ik_llama.cpp's block has d, two high bits of columns i, 16 + i, 8 + i, 24 + i in byte i,
+ * from low to high, and the low four of columns i and 16 + i. */
+static void q6_0_by_hand(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    const struct moe_ggml_type *type = moe_ggml_find(133);
+    uint8_t block[26] = {0}, data[32 + 12 * 64] = {0};
+    struct moe_quant_error error = {0};
+    float some[32], row[32];
+    moe_put_u16(block, moe_f32_to_f16(0.5f));
+    for (int c = 0; c < 32; c++) {
+        const int code = c * 37 % 64, low = c % 16, quarter = c / 8;
+        block[10 + low] |= (uint8_t)((code & 15) << (c / 16 * 4));
+        block[2 + c % 8] |= (uint8_t)((code >> 4) << (quarter == 0   ? 0
+                                                      : quarter == 2 ? 2
+                                                      : quarter == 1 ? 4
+                                                                     : 6));
+    }
+    assert_non_null(type);
+    moe_ggml_decode(type, block, 1, some);
+    const struct moe_layout layout = moe_ggml_layout(type, 6);
+    assert_int_equal(layout.kind, MOE_LAYOUT_Q6_0);
+    assert_true(moe_layout_bytes(layout, 1, 32) <= sizeof data);
+    assert_ok(moe_ggml_carry_matrix(type, block, 1, 32, data, &error, &err), &err);
+    moe_layout_load_row(&(struct moe_mat){data, layout, 1, 32}, 0, row);
+    for (int c = 0; c < 32; c++)
+        assert_true(some[c] == 0.5f * (float)(c * 37 % 64 - 32) && row[c] == some[c]);
 }
 
 /* ---- Metadata
@@ -663,6 +693,7 @@ int main(void)
         cmocka_unit_test(pairs_of_bytes_are_mxfp4),
         cmocka_unit_test(carried_blocks_keep_their_values),
         cmocka_unit_test(scales_at_the_ends_of_f16),
+        cmocka_unit_test(q6_0_by_hand),
         cmocka_unit_test(metadata_of_every_type),
         cmocka_unit_test(arrays),
         cmocka_unit_test(version_2_with_its_own_alignment),

@@ -300,6 +300,7 @@ static const struct form {
     {MOE_LAYOUT_MXFP4, 4, 1, 32, 16, 4, ONLY_S, false, -1, 0, false},
     {MOE_LAYOUT_Q4_0, 4, 1, 32, 32, 2, ONLY_D, false, 8, 0, false},
     {MOE_LAYOUT_Q5_0, 5, 1, 32, 32, 2, ONLY_D, false, 16, 0, false},
+    {MOE_LAYOUT_Q6_0, 6, 1, 32, 32, 2, ONLY_D, false, 32, 0, false},
     {MOE_LAYOUT_Q8_0, 8, 1, 32, 32, 2, ONLY_D, false, 128, 0, false},
     {MOE_LAYOUT_IQ4_NL, 4, 1, 32, 32, 2, ONLY_D, false, -2, 0, false},
     {MOE_LAYOUT_NVFP4, 4, 4, 64, 64, 1, ONLY_S, false, -1, 0, false},
