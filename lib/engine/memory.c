@@ -573,6 +573,19 @@ static void allow_smaller_batches(struct batches *batches, const struct moe_memo
         slots->floor = slots_memory(in, &smaller.budget)->floor;
 }
 
+/* Passes are as small as may be chosen, whatever the budget has room for. */
+static void take_smallest_batch(struct batches *batches, const struct moe_memory_inputs *in,
+                                struct moe_session_options so, const struct moe_strategy *strategy,
+                                uint64_t least)
+{
+    struct batches smallest;
+    so.batch = so.batch ? so.batch : SMALL_BATCH;
+    size_batches(&smallest, in, so, strategy, least);
+    slots_memory(in, &smallest.budget)->floor = slots_memory(in, &batches->budget)->floor;
+    batches->budget = smallest.budget;
+    batches->most_experts = UINT64_MAX;
+}
+
 /* Rows of a pass that decodes, which borrows nothing. */
 static uint32_t own_rows(const struct moe_session_options *so)
 {
@@ -845,7 +858,9 @@ static int compute_split(struct moe_memory *out, const struct moe_memory_inputs 
     size_batches(&batches, in, out->session, &r->strategy, least);
     if (in->session.batch != in->options->session.batch) /* the plan's: a run may have a smaller */
         allow_smaller_batches(&batches, in, out->session, &r->strategy, least);
-    if (lends && lends != TO_BLOCKS && !in->options->shares)
+    if (lends == TO_BLOCKS) /* rows that nothing is lent to take what slots could be made of */
+        take_smallest_batch(&batches, in, out->session, &r->strategy, least);
+    else if (lends && !in->options->shares)
         lend_slots(&batches, in, out->session, &r->strategy, least);
     *b = batches.budget;
     if (!in->options->shares) /* it works without, too */
@@ -887,8 +902,19 @@ static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs
     struct moe_err short_of;
     for (enum lends lends = most; lends > TO_NOTHING; lends--) {
         *out = empty;
-        if (compute_split(out, in, lends, &short_of) == MOE_OK && can_lend(out, in))
+        if (compute_split(out, in, lends, &short_of) != MOE_OK || !can_lend(out, in))
+            continue;
+        const struct moe_loan *loan = &out->pools.pools.loan;
+        if (lends != TO_ROWS_AND_BLOCKS || !out->session.kv_grows || loan->own_blocks == 1)
             return MOE_OK;
+        /* Where only some blocks can be lent, rows must not cost the experts more than one. */
+        const uint64_t enough = slots_memory(in, &out->budget)->experts + loan->block_bytes;
+        *out = empty;
+        if (compute_split(out, in, TO_BLOCKS, &short_of) == MOE_OK && can_lend(out, in) &&
+            slots_memory(in, &out->budget)->experts > enough)
+            return MOE_OK;
+        *out = empty;
+        return compute_split(out, in, TO_ROWS_AND_BLOCKS, err);
     }
     *out = empty;
     return compute_split(out, in, TO_NOTHING, err);

@@ -163,7 +163,27 @@ static uint64_t policy_bytes(const struct moe_strategy *s, const struct moe_inve
     return moe_policy_follow_bytes(s->cache, &choices);
 }
 
-/* Adds what the blocks of the KV cache but one leave to slots, until texts need them. */
+/* Slots in what is available and in `blocks` blocks of the KV cache, until texts need them. Returns
+ * whether the slots can be lent back. */
+static bool lend_blocks(struct moe_fitted *out, const struct moe_inventory *inv,
+                        const struct moe_loan *kv, uint64_t available,
+                        const struct moe_slots *slots, uint32_t blocks)
+{
+    const struct moe_strategy *s = &out->strategy;
+    const uint64_t lent = blocks * kv->block_bytes;
+    const uint64_t others = (kv->n_blocks - 1 - blocks) * kv->block_bytes;
+    available += lent + policy_bytes(s, inv, available) - policy_bytes(s, inv, available + lent);
+    const uint64_t working = slots->working * moe_inventory_slot_bytes(inv, out->high);
+    moe_pools_size(&out->pools, inv, s, out->high, out->low,
+                   available > working ? available - working : 0, slots->working);
+    out->pools.loan = *kv;
+    const uint64_t used = out->pools.bytes, unused = available > used ? available - used : 0;
+    out->memory.kv_lent = moe_loan_settle(&out->pools.loan, others + unused);
+    return moe_pools_can_lend(&out->pools, inv, 0);
+}
+
+/* Adds what the blocks of the KV cache but one leave to slots: as many as slots that keep experts
+ * can be made of, which near the floor are fewer than all. */
 static void add_blocks(struct moe_fitted *out, const struct moe_inventory *inv,
                        const struct moe_loan *kv, uint64_t available, const struct moe_slots *slots)
 {
@@ -171,17 +191,19 @@ static void add_blocks(struct moe_fitted *out, const struct moe_inventory *inv,
     const struct moe_strategy *s = &out->strategy;
     if (!kv->block_bytes || !s->cache || s->cache == &moe_policy_pinned)
         return;
-    const uint64_t lent = (kv->n_blocks - 1) * kv->block_bytes;
-    available += lent + policy_bytes(s, inv, available) - policy_bytes(s, inv, available + lent);
-    const uint64_t working = slots->working * moe_inventory_slot_bytes(inv, out->high);
-    moe_pools_size(&out->pools, inv, s, out->high, out->low,
-                   available > working ? available - working : 0, slots->working);
-    out->pools.loan = *kv;
-    const uint64_t used = out->pools.bytes, unused = available > used ? available - used : 0;
-    out->memory.kv_lent = moe_loan_settle(&out->pools.loan, unused);
-    out->memory.kv -= out->memory.kv_lent;
-    if (!moe_pools_can_lend(&out->pools, inv, 0))
+    uint32_t low = 0, high = kv->n_blocks - 1;
+    if (lend_blocks(out, inv, kv, available, slots, high))
+        low = high;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (middle > low && lend_blocks(out, inv, kv, available, slots, middle))
+            low = middle;
+        else
+            high = middle;
+    }
+    if (low == 0 || !lend_blocks(out, inv, kv, available, slots, low))
         *out = before;
+    out->memory.kv -= out->memory.kv_lent;
 }
 
 static int fit_shape(void *ctx, const struct moe_strategy *wanted, const struct moe_fit_room *room,

@@ -152,6 +152,36 @@ static void policies_take_memory(void **state)
     }
 }
 
+/* Blocks of a KV cache are lent from the first on that slots can be made of: more memory never has
+ * less for experts by more than a block. */
+static void blocks_are_lent_one_by_one(void **state)
+{
+    enum { BLOCK = 2 * EXPERT, BLOCKS = 12, OWN = 1000 };
+    struct moe_fitted f;
+    struct moe_err err = {0};
+    const struct moe_shape_fit shape = {
+        .inventory = &one,
+        .memory = {.total = 1, .program = OWN, .kv = BLOCKS * BLOCK},
+        .kv = {.n_blocks = BLOCKS, .block_positions = 256, .block_bytes = BLOCK},
+    };
+    const uint64_t beside = OWN + BLOCKS * BLOCK;
+    uint64_t most = 0, fewest = UINT64_MAX, lent_most = 0;
+    for (uint64_t more = 2 * EXPERT; more < 31 * EXPERT; more += EXPERT / 4) {
+        assert_ok(fit(&shape, "lru", beside + more, &f, &err), &err);
+        const struct moe_plan_memory *m = &f.memory;
+        assert_true(m->program + m->kv + m->experts <= m->total);
+        assert_int_equal(m->kv + m->kv_lent, BLOCKS * BLOCK);
+        if (m->experts + BLOCK < most)
+            fail_msg("%d bytes of experts, and %d with less memory", (int)m->experts, (int)most);
+        most = m->experts > most ? m->experts : most;
+        lent_most = m->kv_lent > lent_most ? m->kv_lent : lent_most;
+        if (m->kv_lent > 0 && m->kv_lent < fewest)
+            fewest = m->kv_lent;
+    }
+    assert_true(fewest < (BLOCKS - 1) * BLOCK / 2);
+    assert_int_equal(lent_most, (BLOCKS - 1) * BLOCK);
+}
+
 static void parts_that_cannot_run(void **state)
 {
     struct moe_fitted f;
@@ -216,9 +246,8 @@ static int close_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slots_by_hand),
-        cmocka_unit_test(shapes),
-        cmocka_unit_test(policies_take_memory),
+        cmocka_unit_test(slots_by_hand),         cmocka_unit_test(shapes),
+        cmocka_unit_test(policies_take_memory),  cmocka_unit_test(blocks_are_lent_one_by_one),
         cmocka_unit_test(parts_that_cannot_run),
     };
     return cmocka_run_group_tests_name("fitting", tests, open_all, close_all);
