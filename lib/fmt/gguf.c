@@ -756,6 +756,13 @@ double moe_gguf_array_number(const struct moe_gguf_array *array, uint64_t i)
     return number_at(array->data + i * gguf_type_bytes(array->type), array->type).real;
 }
 
+bool moe_gguf_array_whole(const struct moe_gguf_array *array, uint64_t i, uint64_t *out)
+{
+    const struct number n = number_at(array->data + i * gguf_type_bytes(array->type), array->type);
+    *out = n.value;
+    return is_number(array->type) && n.whole && !n.negative;
+}
+
 const char *moe_gguf_array_text(const struct moe_gguf_array *array, uint64_t i, uint64_t *n)
 {
     *n = array->offsets[i + 1] - 8 - array->offsets[i];

@@ -53,6 +53,8 @@ int moe_gguf_get_array(const struct moe_gguf *gguf, const char *key, bool requir
  * array must have that type (moe_gguf_array_is_text). */
 bool moe_gguf_array_is_text(const struct moe_gguf_array *array);
 double moe_gguf_array_number(const struct moe_gguf_array *array, uint64_t i);
+/* Element i where it is a whole number, not negative, exactly; else false. */
+bool moe_gguf_array_whole(const struct moe_gguf_array *array, uint64_t i, uint64_t *out);
 const char *moe_gguf_array_text(const struct moe_gguf_array *array, uint64_t i, uint64_t *n);
 
 #endif

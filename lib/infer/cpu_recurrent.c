@@ -287,9 +287,10 @@ static void finish_delta_rows(void *ctx, int64_t begin, int64_t end, int thread)
             uint64_t at = (uint64_t)i * p->w->values_stride + head * n;
             float *out = p->w->out + at;
             moe_kern.rms_norm(out, p->layer->state_norm, n, p->c->norm_eps, out);
-            if (p->c->state_kind == MOE_STATE_DELTA)
+            bool sigmoid = p->c->state_kind == MOE_STATE_KDA || p->c->state_sigmoid;
+            if (!sigmoid)
                 moe_kern.swiglu(p->w->gate + at, out, n, out);
-            for (uint32_t r = 0; p->c->state_kind == MOE_STATE_KDA && r < n; r++)
+            for (uint32_t r = 0; sigmoid && r < n; r++)
                 out[r] *= moe_math_sigmoid(p->w->gate[at + r]);
         }
 }

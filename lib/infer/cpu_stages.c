@@ -295,6 +295,8 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     bool mixes = !c->layers[layer].no_attention, feeds = !c->layers[layer].no_ffn;
     bool recurrent = moe_config_is_recurrent(c, layer);
     const float *norm = mixes ? l->attn_norm : l->ffn_norm;
+    if (c->layers[layer].ngrams)
+        stages_cpu_ngrams(s, layer, rows, n_rows);
     if (c->n_streams)
         stages_cpu_streams_in(s, 2 * layer, 0, n_rows);
     block_input(s, norm, mixes ? l->attn_norm_bias : l->ffn_norm_bias, n_rows);
@@ -1081,6 +1083,60 @@ static void widen(const struct combine *m, uint32_t n_rows)
     moe_matmul(&mm, 1);
 }
 
+/* Adjugate experts (GroveMoE, as llama.cpp's graph has them): number e of what a row's expert
+ * belongs to, e / adjugate_of, takes in the sum acc of the row's experts; it counts as the router's
+ * probability of expert e / adjugate_of does, divided by the sum of all of theirs, or by 2^-14
+ * where that is less. */
+static struct moe_mat adjugate_of(const struct moe_config *c, const struct moe_mat *all, uint32_t i)
+{
+    uint32_t rows = all->rows / (c->n_experts / c->adjugate_of);
+    uint64_t bytes = rows / MOE_PANEL_ROWS * moe_layout_panel_bytes(all->layout, all->cols);
+    return (struct moe_mat){all->data + i * bytes, all->layout, rows, all->cols};
+}
+
+static void sum_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct combine *m = ctx;
+    const struct moe_states *states = &m->s->states;
+    for (int64_t i = begin; i < end; i++)
+        add_experts(m, (uint64_t)i, m->s->model->config.hidden,
+                    states->xn + (uint64_t)i * states->stride);
+}
+
+static void add_adjugates(const struct combine *m, uint32_t row)
+{
+    struct moe_session *s = m->s;
+    const struct moe_config *c = &s->model->config;
+    struct cpu_feed_forward *w = cpu_feed_forward(s);
+    const uint32_t *chosen = s->request.chosen + (uint64_t)row * c->top_k;
+    const float *p = w->probabilities + row * w->router_stride;
+    float *acc = s->states.xn + row * s->states.stride, sum = 0;
+    struct moe_mm mm[2 * MOE_MAX_TOP_K] = {0};
+    moe_inputs_set(&w->gathered, acc, s->states.stride, NULL, 1, c->hidden);
+    for (uint32_t k = 0; k < c->top_k; k++) {
+        uint32_t i = chosen[k] / c->adjugate_of;
+        mm[2 * k] = moe_inputs_mm(&w->gathered, adjugate_of(c, &m->layer->adjugate_gate, i),
+                                  w->gate + k * w->stride, w->stride);
+        mm[2 * k + 1] = moe_inputs_mm(&w->gathered, adjugate_of(c, &m->layer->adjugate_up, i),
+                                      w->up + k * w->stride, w->stride);
+        sum += p[i];
+    }
+    moe_matmul(mm, 2 * (int)c->top_k);
+    for (uint32_t k = 0; k < c->top_k; k++) {
+        float *gate = w->gate + k * w->stride;
+        moe_activate_row(c, s->request.layer, NULL, c->adjugate_ff, NULL, gate,
+                         w->up + k * w->stride);
+        moe_inputs_set(&w->single[k], gate, w->stride, NULL, 1, c->adjugate_ff);
+        mm[k] = moe_inputs_mm(&w->single[k],
+                              adjugate_of(c, &m->layer->adjugate_down, chosen[k] / c->adjugate_of),
+                              s->states.expert_out + k * s->states.stride, s->states.stride);
+    }
+    moe_matmul(mm, (int)c->top_k);
+    for (uint32_t k = 0; k < c->top_k; k++)
+        moe_kern.axpy(c->adjugate_scale * (p[chosen[k] / c->adjugate_of] / fmaxf(sum, 0x1p-14f)),
+                      s->states.expert_out + k * s->states.stride, c->hidden, acc);
+}
+
 /* The stream receives the experts' outputs, added by rank, and the shared expert's, which is
  * already in sum, scaled by its gate; and tanh of the bypass. */
 static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -1093,7 +1149,7 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t i = begin; i < end; i++) {
         float *sum = w->sum + (uint64_t)i * states->stride;
         float *acc = states->xn + (uint64_t)i * states->stride; /* no longer needed */
-        if (!c->expert_dim)
+        if (!c->expert_dim && !c->adjugate_ff)
             add_experts(m, (uint64_t)i, c->hidden, acc);
         if (w->late) {
             memcpy(w->late + (uint64_t)i * states->stride, acc, c->hidden * sizeof *acc);
@@ -1125,6 +1181,10 @@ int stages_cpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, s
     struct combine m = {s, &s->model->layers[layer]};
     if (s->model->config.expert_dim)
         widen(&m, n_rows);
+    if (s->model->config.adjugate_ff)
+        moe_par_for(n_rows, 16, sum_rows, &m);
+    for (uint32_t i = 0; s->model->config.adjugate_ff && i < n_rows; i++)
+        add_adjugates(&m, i);
     moe_par_for(n_rows, 16, combine_rows, &m);
     return MOE_OK;
 }

@@ -120,6 +120,22 @@ struct cpu_streams {
     float *mix;                 /* [batch][mix_stride] in, out, each into each */
     uint32_t block;             /* that has taken them in (moe_config_streams_before) */
     struct moe_inputs from_all; /* normed */
+    /* Of gated ones: [batch][normed_stride], and the vectors [batch][low_stride] they are made of.
+     */
+    uint64_t low_stride;
+    float *gates, *low;
+    struct moe_inputs from_low;
+};
+
+/* Of embeddings of n-grams. */
+struct cpu_ngrams {
+    uint64_t embeds_stride, keys_stride, value_stride, joined_stride;
+    uint32_t *rows;         /* [batch][embeddings of a row] of the table */
+    float *joined;          /* [threads][joined_stride] a row of its matrix, or a stream */
+    float *embeds;          /* [batch][embeds_stride] */
+    float *keys;            /* [batch][keys_stride] of all streams; then what is convolved */
+    float *value, *weights; /* [batch][value_stride]; [batch][MOE_MAX_STREAMS] of it */
+    struct moe_inputs from_embeds;
 };
 
 enum { CPU_JOINED_ROWS = 32 }; /* joined at a time */
@@ -137,6 +153,7 @@ struct cpu_work {
     struct moe_compressed compressed;
     struct cpu_entries entries;
     struct cpu_streams streams;
+    struct cpu_ngrams ngrams;
     uint32_t *source_table; /* [n_sources][source_kv.per_sequence] */
     /* [CPU_JOINED_ROWS][joined_stride] of a layer that drafts; where there is one */
     float *joined;
@@ -277,6 +294,9 @@ void stages_cpu_streams_get(const struct moe_session *s, uint32_t n_rows, float 
 /* h = what a block takes in of them; of rows [first, first + n). The head counts as the block
  * behind the last. */
 void stages_cpu_streams_in(struct moe_session *s, uint32_t block, uint32_t first, uint32_t n);
+/* Adds to the streams what the layer makes of the last tokens (cpu_ngrams.c). */
+void stages_cpu_ngrams(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                       uint32_t n_rows);
 /* The streams of a row become what they are behind the block, whose output is `out`. */
 void stages_cpu_streams_out(struct moe_session *s, uint32_t row, const float *out);
 

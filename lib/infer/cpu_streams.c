@@ -16,6 +16,13 @@
  *
  *   in[i]  = softmax over i of the sum of scores * norm(x[i])
  *
+ * Gated streams (Qwen4): every stream has a norm of its own, n[i]. Of all of these, side by side,
+ * a matrix makes numbers r, and two others, with silu of the first one's numbers / n_streams
+ * between them, a gate g for each value:
+ *
+ *   the block takes in 1 / n_streams * sum of sigmoid(g[i]) * n[i], without another norm
+ *   out[i] = stream_magnitude * sigmoid(r[i] / n_streams); behind it x[k] += out[k] * its output
+ *
  * Sums go by rising i, or by rising k, each product and sum rounded. Behind the last layer the head
  * takes the sum of in[i] * x[i], or the mean of streams (stream_mean, GLM-5.3).
  */
@@ -131,6 +138,68 @@ static void finish_mix(const struct moe_config *c, const struct moe_streams_mix 
     }
 }
 
+/* A row's streams under their norms. */
+static void norm_each(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct mix *m = ctx;
+    const struct moe_config *c = &m->s->model->config;
+    const struct cpu_streams *st = &((struct cpu_work *)m->s->device)->streams;
+    for (int64_t i = begin; i < end; i++)
+        for (uint64_t k = 0, at = 0; k < c->n_streams; k++, at += c->hidden)
+            moe_kern.rms_norm(streams_of(m->s, m->first + (uint64_t)i) + at, m->by->norm + at,
+                              c->hidden, c->norm_eps,
+                              st->normed + (uint64_t)i * st->normed_stride + at);
+}
+
+static void silu_gates(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct mix *m = ctx;
+    const struct moe_config *c = &m->s->model->config;
+    const struct cpu_streams *st = &((struct cpu_work *)m->s->device)->streams;
+    for (int64_t i = begin; i < end; i++) {
+        float *low = st->low + (uint64_t)i * st->low_stride;
+        moe_kern.scale(1 / (float)c->n_streams, c->stream_rank, low);
+        moe_kern.silu(low, c->stream_rank, low);
+    }
+}
+
+static void take_in_gated(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct mix *m = ctx;
+    const struct moe_config *c = &m->s->model->config;
+    const struct cpu_streams *st = &((struct cpu_work *)m->s->device)->streams;
+    uint32_t n = c->n_streams;
+    for (int64_t i = begin; i < end; i++) {
+        const float *normed = st->normed + (uint64_t)i * st->normed_stride;
+        const float *gates = st->gates + (uint64_t)i * st->normed_stride;
+        float *mix = st->mix + (uint64_t)i * st->mix_stride;
+        float *h = m->s->states.h + (m->first + (uint64_t)i) * m->s->states.stride;
+        for (uint32_t k = 0; m->by->of.data && k < n; k++)
+            mix[n + k] = c->stream_magnitude * moe_math_sigmoid(mix[k] / (float)n);
+        memset(h, 0, c->hidden * sizeof *h);
+        for (uint64_t k = 0, at = 0; k < n; k++, at += c->hidden)
+            for (uint32_t d = 0; d < c->hidden; d++)
+                h[d] += moe_math_sigmoid(gates[at + d]) * normed[at + d];
+        moe_kern.scale(1 / (float)n, c->hidden, h);
+    }
+}
+
+static void gated_in(struct mix *m, struct cpu_streams *st, uint32_t n)
+{
+    const struct moe_config *c = &m->s->model->config;
+    moe_par_for(n, 8, norm_each, m);
+    moe_inputs_set(&st->from_all, st->normed, st->normed_stride, NULL, n, c->n_streams * c->hidden);
+    struct moe_mm mm[2] = {moe_inputs_mm(&st->from_all, m->by->down, st->low, st->low_stride)};
+    if (m->by->of.data) /* not behind the last layer */
+        mm[1] = moe_inputs_mm(&st->from_all, m->by->of, st->mix, st->mix_stride);
+    moe_matmul(mm, m->by->of.data ? 2 : 1);
+    moe_par_for(n, 8, silu_gates, m);
+    moe_inputs_set(&st->from_low, st->low, st->low_stride, NULL, n, c->stream_rank);
+    mm[0] = moe_inputs_mm(&st->from_low, m->by->up, st->gates, st->normed_stride);
+    moe_matmul(mm, 1);
+    moe_par_for(n, 8, take_in_gated, m);
+}
+
 /* in of residual attention. */
 static void score_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -187,6 +256,10 @@ void stages_cpu_streams_in(struct moe_session *s, uint32_t block, uint32_t first
     m.first = first;
     m.n_streams = last && c->stream_layers ? c->n_streams : moe_config_streams_before(c, block);
     st->block = block;
+    if (c->stream_rank) {
+        gated_in(&m, st, n);
+        return;
+    }
     if (last && c->stream_mean) {
         m.by = NULL;
     } else if (m.by->scores) {

@@ -120,7 +120,7 @@ static void carve_feed_forward(struct cpu_feed_forward *f, struct carving *to,
 {
     uint32_t dense = c->dense_ff << (moe_config_count_layers(c, MOE_LAYER(wide_ffn)) > 0);
     uint32_t width = moe_larger(moe_larger(dense, c->expert_ff), c->shared_ff);
-    width = moe_larger(width, c->layer_embed);
+    width = moe_larger(moe_larger(width, c->layer_embed), c->adjugate_ff);
     uint64_t n_rows = moe_larger(batch, c->top_k);
     f->stride = moe_padded(width);
     f->router_stride = moe_router_stride(c);
@@ -210,6 +210,30 @@ static void carve_streams(struct cpu_streams *st, struct carving *to, const stru
     st->mix = moe_arena_take(&to->rows, batch * st->mix_stride, sizeof *st->mix);
     if (!c->stream_layers)
         moe_inputs_carve(&st->from_all, &to->rows, batch, width);
+    if (!c->stream_rank)
+        return;
+    st->low_stride = moe_padded(c->stream_rank);
+    st->gates = moe_arena_take(&to->rows, batch * st->normed_stride, sizeof *st->gates);
+    st->low = moe_arena_take(&to->rows, batch * st->low_stride, sizeof *st->low);
+    moe_inputs_carve(&st->from_low, &to->rows, batch, c->stream_rank);
+}
+
+static void carve_ngrams(struct cpu_ngrams *g, struct carving *to, const struct moe_config *c,
+                         uint32_t batch, int n_threads)
+{
+    uint64_t n = (uint64_t)(c->ngrams - 1) * c->ngram_heads;
+    g->embeds_stride = moe_padded(n * c->ngram_dim);
+    g->keys_stride = moe_padded((uint64_t)c->n_streams * c->hidden);
+    g->value_stride = moe_padded(c->hidden);
+    g->joined_stride =
+        moe_padded(moe_larger(moe_config_ngrams_joined(c) * c->ngram_dim, c->hidden));
+    g->rows = moe_arena_take(&to->rows, batch * n, sizeof *g->rows);
+    g->joined = moe_arena_take(&to->other, (uint64_t)n_threads * g->joined_stride, sizeof(float));
+    g->embeds = moe_arena_take(&to->rows, batch * g->embeds_stride, sizeof(float));
+    g->keys = moe_arena_take(&to->rows, batch * g->keys_stride, sizeof(float));
+    g->value = moe_arena_take(&to->rows, batch * g->value_stride, sizeof(float));
+    g->weights = moe_arena_take(&to->rows, (uint64_t)batch * MOE_MAX_STREAMS, sizeof(float));
+    moe_inputs_carve(&g->from_embeds, &to->rows, batch, (uint32_t)n * c->ngram_dim);
 }
 
 static void carve_joined(struct cpu_work *w, struct carving *to, const struct moe_config *c,
@@ -258,6 +282,8 @@ static void carve_cpu_work(struct cpu_work *w, struct moe_states *states, struct
         carve_entries(&w->entries, to, c, o, n_threads);
     if (c->n_streams)
         carve_streams(&w->streams, to, c, o->batch);
+    if (c->ngrams)
+        carve_ngrams(&w->ngrams, to, c, o->batch, n_threads);
     if (c->n_drafting)
         carve_joined(w, to, c, o->batch);
     w->source_kv = o->n_sources ? moe_kv_source_shape(c, o) : (struct moe_kv){0};

@@ -23,6 +23,15 @@ struct moe_streams_mix {
     struct moe_mat of;         /* ... by all of them */
     const float *bias, *scale; /* [of.rows]; [3], behind the last layer [1] */
     const float *scores;       /* [hidden], of residual attention, in place of these */
+    /* Of gated streams: the norm of all; what makes gates of them. */
+    const float *norm;
+    struct moe_mat down, up;
+};
+
+/* Embeddings of n-grams (cpu_ngrams.c). */
+struct moe_ngrams {
+    struct moe_mat table, key, value;
+    const float *key_norm, *query_norm, *conv_norm, *conv; /* of all streams */
 };
 
 /* What a residual is made of (enum moe_residual_kind), each [hidden]; NULL: not there. */
@@ -43,6 +52,7 @@ struct moe_layer {
     struct moe_mat embed_gate, embed_out; /* of its own embedding of a token (layer_embed) */
     const float *embed_norm;
     struct moe_mat experts_in, experts_out; /* with expert_dim */
+    struct moe_mat adjugate_gate, adjugate_up, adjugate_down;
     const float *experts_norm, *experts_start_norm, *experts_weight;
     const float *expert_scale; /* [n_experts] */
     struct moe_mat q_down, q, k, v, kv_down, k_up, v_up, o;
@@ -64,6 +74,7 @@ struct moe_layer {
     struct moe_mat out_down, entry, entry_gate, index_entry, index_gate;
     const float *entry_bias, *entry_norm, *index_bias, *index_norm;
     struct moe_streams_mix attn_mix, ffn_mix;
+    struct moe_ngrams ngrams;
     const float *position_bias; /* [n_buckets][n_heads] of the stack's first layer */
     const float *cross_norm;
     struct moe_mat cross_q, cross_k, cross_v, cross_o; /* attention to the encoder's output */

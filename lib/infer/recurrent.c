@@ -38,7 +38,10 @@ struct moe_recurrent moe_recurrent_shape(const struct moe_config *c, uint32_t n)
     r.stride = 2 * keys + moe_padded((uint64_t)c->state_heads * c->state_value_dim);
     r.panel = (uint64_t)c->state_key_dim * MOE_PANEL_ROWS;
     r.layer = r.n_taps * r.stride + (uint64_t)c->state_heads * r.n_panels * r.panel;
-    r.sequence = r.n_layers * r.layer;
+    r.beside_rows = c->ngrams ? (uint64_t)(c->ngram_taps - 1) * c->ngrams : 0;
+    r.beside_stride = moe_padded((uint64_t)c->n_streams * c->hidden);
+    r.beside = c->ngrams ? r.beside_rows * r.beside_stride + moe_padded(c->ngrams) : 0;
+    r.sequence = r.n_layers * r.layer + r.beside;
     if (!moe_mul_u64(r.sequence * sizeof(float), n, &r.bytes))
         r.bytes = UINT64_MAX;
     return r;
@@ -146,12 +149,13 @@ static uint64_t n_keys(const struct moe_kept *p)
 
 static uint64_t n_kept_states(const struct moe_kept *p)
 {
-    return p->states && p->n ? p->states->n_layers : 0;
+    return p->states && p->n ? p->states->n_layers + (p->states->beside > 0) : 0;
 }
 
-static uint64_t state_bytes(const struct moe_kept *p)
+static uint64_t state_bytes(const struct moe_kept *p, uint64_t i)
 {
-    return p->states->layer * sizeof *p->states->memory;
+    return (i < p->states->n_layers ? p->states->layer : p->states->beside) *
+           sizeof *p->states->memory;
 }
 
 static uint32_t n_compressing(const struct moe_kept *p)
@@ -164,7 +168,7 @@ uint64_t moe_kept_count(const struct moe_kept *p, uint64_t *bytes)
     uint64_t n = n_keys(p) + n_kept_states(p);
     *bytes = n_keys(p) * moe_kv_group_bytes(p->kv);
     if (n_kept_states(p))
-        *bytes += n_kept_states(p) * state_bytes(p);
+        *bytes += p->states->sequence * sizeof *p->states->memory;
     for (uint32_t layer = 0; layer < n_compressing(p); layer++) {
         struct moe_compressed_pieces of = moe_compressed_pieces(p->compressed, layer, p->n);
         n += of.n_groups + of.n_rows;
@@ -181,7 +185,7 @@ struct moe_kept_piece moe_kept_at(const struct moe_kept *p, uint64_t i)
                                        (uint32_t)(i / n_layers), moe_kv_group_bytes(p->kv)};
     i -= n_keys(p);
     if (i < n_kept_states(p))
-        return (struct moe_kept_piece){MOE_KEPT_STATE, (uint32_t)i, 0, state_bytes(p)};
+        return (struct moe_kept_piece){MOE_KEPT_STATE, (uint32_t)i, 0, state_bytes(p, i)};
     i -= n_kept_states(p);
     struct moe_compressed_pieces of;
     for (;; layer++) {

@@ -10,6 +10,10 @@
  *
  * A short convolution has only the former, of its scaled values.
  *
+ * Behind those of all layers, where a layer has embeddings of n-grams: the inputs of their
+ * convolution in the last positions, position p in row p % beside_rows, and the last tokens, the
+ * same way (cpu_ngrams.c).
+ *
  * A token's row changes the state of the row before it, so that rows must come in their order, and
  * no other than the last one's state is there to go on from, but for states that were kept: the one
  * of a sequence that drafts are taken back to, and snapshots, which any text of the session can
@@ -30,12 +34,13 @@ struct moe_row;
 
 struct moe_recurrent {
     float *memory;
-    uint32_t n_layers;                   /* of recurrent ones; 0: there are no states */
-    uint32_t n_taps;                     /* conv_width - 1 */
-    uint32_t n_panels;                   /* of a head */
-    uint64_t keys_at, values_at, stride; /* of a row of the convolution, in floats */
-    uint64_t panel, layer, sequence;     /* floats of each */
-    uint64_t bytes;                      /* of all; UINT64_MAX: they overflow */
+    uint32_t n_layers;                           /* of recurrent ones; 0: there are no states */
+    uint32_t n_taps;                             /* conv_width - 1 */
+    uint32_t n_panels;                           /* of a head */
+    uint64_t keys_at, values_at, stride;         /* of a row of the convolution, in floats */
+    uint64_t panel, layer, sequence;             /* floats of each */
+    uint64_t beside_rows, beside_stride, beside; /* of n-grams: rows, floats of one and of all */
+    uint64_t bytes;                              /* of all; UINT64_MAX: they overflow */
 };
 
 /* Floats from one row to the next of what a pass computes: values, numbers of heads (of Mamba-2
@@ -54,6 +59,11 @@ struct moe_recurrent moe_recurrent_shape(const struct moe_config *config, uint32
 float *moe_recurrent_taps(const struct moe_recurrent *r, uint32_t sequence, uint32_t layer);
 float *moe_recurrent_panel(const struct moe_recurrent *r, uint32_t sequence, uint32_t layer,
                            uint32_t head, uint32_t panel);
+/* What is behind the layers. */
+static inline float *moe_recurrent_beside(const struct moe_recurrent *r, uint32_t sequence)
+{
+    return r->memory + sequence * r->sequence + r->n_layers * r->layer;
+}
 void moe_recurrent_copy(const struct moe_recurrent *r, uint32_t from, uint32_t to);
 
 /* ---- Positions that a session's states have taken in ----
@@ -81,7 +91,7 @@ uint32_t moe_recurrent_from(const struct moe_session *s, uint32_t sequence, uint
  * cache can take them (engine/context_file.h). In their order:
  *
  *   keys and values: of every MOE_KV_GROUP positions, layer by layer (infer/kv.h);
- *   states: of each recurrent layer one (struct moe_recurrent);
+ *   states: of each recurrent layer one, and what is beside them (struct moe_recurrent);
  *   of each layer that compresses its entries by sixteens, then what entries to come need of a
  *   position, position by position (infer/compressed.h).
  */

@@ -30,7 +30,9 @@ static void centred_norm(const float *h, const float *weights, uint32_t n, float
 void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,
                   const float *bias, float *out)
 {
-    if (c->norm_kind == MOE_NORM_LAYER)
+    if (!weights) /* of gated streams */
+        memcpy(out, h, c->hidden * sizeof *out);
+    else if (c->norm_kind == MOE_NORM_LAYER)
         moe_kern.layer_norm(h, weights, bias, c->hidden, c->norm_eps, out);
     else if (c->norm_kind == MOE_NORM_CENTRED)
         centred_norm(h, weights, c->hidden, c->norm_eps, out);

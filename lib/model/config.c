@@ -88,6 +88,14 @@ void moe_config_set_layers(struct moe_config *c, size_t member, uint32_t begin, 
         ((uint8_t *)&c->layers[i])[member] = value;
 }
 
+uint32_t moe_config_ngrams_joined(const struct moe_config *c)
+{
+    uint32_t n = 1;
+    while (c->ngram_rows / n > MOE_MAX_DIM && c->ngram_rows % (2 * n) == 0)
+        n *= 2;
+    return n;
+}
+
 /* ---- Checks: how layers mix tokens ---- */
 
 enum { MAX_KV_RANK = 1 << 14 };
@@ -420,9 +428,10 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
                         "%s: KDA and lightning attention need as many key heads as heads", name);
     if (fade && (c->conv_width != 1 || c->conv_bias))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: lightning attention has no convolution", name);
-    if (c->state_keys_in_turn && c->state_kind != MOE_STATE_DELTA)
+    if ((c->state_keys_in_turn || c->state_sigmoid) && c->state_kind != MOE_STATE_DELTA)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: heads that use key heads in turn are implemented for gated DeltaNet",
+                        "%s: heads that use key heads in turn, and sigmoids as gates, are "
+                        "implemented for gated DeltaNet",
                         name);
     if (keys && c->state_heads % c->state_key_heads != 0)
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -575,7 +584,8 @@ static int check_streams(const struct moe_config *c, const char *name, struct mo
                         "%" PRIu32 " layers",
                         name, c->n_streams, moe_config_streams_before(c, 2 * c->n_layers - 1),
                         c->stream_layers);
-    if (c->n_streams < 2 || (!c->stream_layers && !(c->stream_eps > 0 && c->stream_eps < 1)))
+    if (c->n_streams < 2 ||
+        (!c->stream_layers && !c->stream_rank && !(c->stream_eps > 0 && c->stream_eps < 1)))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " streams with an epsilon of %g, expected at least 2 "
                         "streams and an epsilon between 0 and 1",
@@ -638,6 +648,69 @@ static int check_residual(const struct moe_config *c, const char *name, struct m
                           "biases and norms, and widths that are multiples of 16",
                           name, c->attn_experts, c->n_heads)
                : MOE_OK;
+}
+
+/* Gated streams, and embeddings of n-grams beside them. */
+static int check_ngrams(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    uint32_t n = moe_config_count_layers(c, MOE_LAYER(ngrams)), heads = c->ngrams - 1;
+    uint64_t rows = 0;
+    if (c->stream_rank &&
+        (c->stream_rounds || c->stream_layers || c->stream_mean || !c->n_streams ||
+         c->stream_rank > MOE_MAX_DIM || c->norm_gate_rank || c->moe_norm))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: gated streams are implemented without mixtures and other norms", name);
+    if (!c->ngrams)
+        return n ? moe_fail(err, MOE_ERR_FORMAT, "%s: layers have n-grams of no length", name)
+                 : MOE_OK;
+    const struct range ranges[] = {
+        {"the layers with n-grams", n, 1, 1},
+        {"the tokens of an n-gram", c->ngrams, 2, MOE_MAX_NGRAM},
+        {"the embeddings of an n-gram", c->ngram_heads, 1, MOE_MAX_NGRAM_HEADS / heads},
+        {"the width of an n-gram's embedding", c->ngram_dim, 1, MOE_MAX_HEAD_DIM},
+        {"the taps of n-grams", c->ngram_taps, 1, 16},
+        {"the token behind which n-grams begin anew", c->ngram_end, 0, c->vocab - 1},
+    };
+    MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
+    for (uint32_t i = 0; i < heads * c->ngram_heads; i++) {
+        if (c->ngram_sizes[i] == 0)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: an n-gram's embedding has no rows", name);
+        rows += c->ngram_sizes[i];
+    }
+    uint32_t joined = moe_config_ngrams_joined(c);
+    if (rows > c->ngram_rows || c->ngram_rows / joined > MOE_MAX_DIM ||
+        (uint64_t)joined * c->ngram_dim > MOE_MAX_DIM)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: a table of %" PRIu32 " rows for n-grams, of which %" PRIu64
+                        " are used",
+                        name, c->ngram_rows, rows);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->layers[i].ngrams && !(c->stream_rank && c->state_heads && c->layers[i].recurrent))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: n-grams are implemented for layers with a recurrent state and "
+                            "gated streams",
+                            name);
+    return MOE_OK;
+}
+
+static int check_adjugates(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    if (!c->adjugate_ff)
+        return MOE_OK;
+    if (c->adjugate_of < 1 || c->n_experts % c->adjugate_of != 0 || !isfinite(c->adjugate_scale) ||
+        (uint64_t)c->n_experts / c->adjugate_of * (c->hidden + (uint64_t)c->adjugate_ff) >
+            MOE_MAX_DIM)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: adjugate experts for %" PRIu32 " experts each, with a scale of %g",
+                        name, c->adjugate_of, (double)c->adjugate_scale);
+    if (c->adjugate_ff % MOE_PANEL_ROWS || c->hidden % MOE_PANEL_ROWS ||
+        c->router_kind != MOE_ROUTER_SOFTMAX || c->n_zero || c->n_groups || c->expert_dim ||
+        c->late_experts || c->n_encoder || c->own_norms || c->shared_ff || c->expert_capacity)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: adjugate experts are implemented in widths that are multiples of %d, "
+                        "for routers with a softmax and without shared experts",
+                        name, MOE_PANEL_ROWS);
+    return MOE_OK;
 }
 
 /* Limits of activations by layer. */
@@ -817,6 +890,8 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     }
     MOE_TRY(check_streams(c, name, err));
     MOE_TRY(check_residual(c, name, err));
+    MOE_TRY(check_ngrams(c, name, err));
+    MOE_TRY(check_adjugates(c, name, err));
     MOE_TRY(check_static(c, name, err));
     MOE_TRY(check_limits(c, name, err));
     MOE_TRY(check_halves(c, name, err));
@@ -845,7 +920,7 @@ int moe_config_check_gpu(const struct moe_config *c, const char *name, struct mo
         c->decay_floor == 0 && (c->kv_rank || c->value_dim == c->head_dim) && !c->own_norms &&
         !c->moe_norm && !c->expert_dim && !c->n_zero && !c->choice_of_scores && !c->late_experts &&
         c->latent_scale == 1 && !c->layer_embed && !c->norm_gate_rank && !c->narrow_norm &&
-        !c->gate_direct && !moe_config_count_layers(c, MOE_LAYER(shares_keys)) &&
+        !c->gate_direct && !c->adjugate_ff && !moe_config_count_layers(c, MOE_LAYER(shares_keys)) &&
         c->state_kind < MOE_STATE_FADE && c->residual == MOE_RESIDUAL_SUM && !c->router_dim &&
         !c->weighed_outputs && !c->moe_bias && !c->embed_norm && !c->out_norm && !c->attn_experts &&
         c->score_scale == 1 && !c->router_early && !c->parallel_blocks &&

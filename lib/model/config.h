@@ -34,6 +34,8 @@ enum {
     MOE_MAX_SELECTED = 1 << 8, /* keys of MOE_STATE_SELECT */
     MOE_MAX_AHEAD = 1,
     MOE_MAX_STREAMS = 16,
+    MOE_MAX_NGRAM = 8,
+    MOE_MAX_NGRAM_HEADS = 64,
     MOE_MAX_RATIO = 1 << 10, /* positions that compressed attention makes one entry of */
 };
 
@@ -45,12 +47,13 @@ struct moe_layer_desc {
     bool shares_keys;  /* sees the keys and values of the nearest earlier layer that has some and
                           a window if it has (Gemma-4) */
     bool wide_ffn;     /* its dense feed-forward is twice as wide */
-    uint8_t compression;             /* enum moe_compression: what it sees beside its window */
-    bool recurrent;                  /* a recurrent state, in place of attention or beside it */
-    bool no_attention;               /* half a layer: a feed-forward only (Nemotron-H) */
-    bool no_ffn;                     /* half a layer: attention or a state only */
-    bool moe;                        /* the feed-forward is made of experts */
-    bool static_routing;             /* a table chooses experts by the token (model/routes.h) */
+    uint8_t compression; /* enum moe_compression: what it sees beside its window */
+    bool recurrent;      /* a recurrent state, in place of attention or beside it */
+    bool no_attention;   /* half a layer: a feed-forward only (Nemotron-H) */
+    bool no_ffn;         /* half a layer: attention or a state only */
+    bool moe;            /* the feed-forward is made of experts */
+    bool static_routing; /* a table chooses experts by the token (model/routes.h) */
+    bool ngrams; /* embeddings of the last tokens are added to the streams before it (Qwen4) */
     float expert_limit, dense_limit; /* MOE_ACT_SWIGLU_CLIPPED's; the latter of dense layers and
                                         shared experts, too. 0: none */
 
@@ -108,7 +111,18 @@ struct moe_config {
      * one, by a softmax of what its vector of scores makes of each under a norm. n_streams is what
      * the last layer has of them. 0: not this. */
     uint32_t stream_layers;
-    bool stream_mean;     /* of hyper-connections: the head takes in the streams' mean (GLM-5.3) */
+    bool stream_mean; /* of hyper-connections: the head takes in the streams' mean (GLM-5.3) */
+    /* Gated streams (Qwen4): what a block takes in of each stream, under a norm, has a gate for
+     * each value, which two matrices make of all through a vector of this width; no other norm
+     * stands before blocks and head. Nothing mixes streams (stream_rounds 0). 0: not this. */
+    uint32_t stream_rank;
+    /* Embeddings of the last tokens, of 2 to `ngrams` of them (infer/cpu_ngrams.c): of each length
+     * ngram_heads, each of ngram_dim values, a row of a table of ngram_rows that is found by
+     * ngram_factors, within ngram_sizes[head] rows of the head's own. Behind ngram_end a text
+     * begins anew. Their convolution has ngram_taps, `ngrams` positions apart. 0: none. */
+    uint32_t ngrams, ngram_heads, ngram_dim, ngram_rows, ngram_taps, ngram_end;
+    uint64_t ngram_factors[MOE_MAX_NGRAM];     /* [ngrams] */
+    uint32_t ngram_sizes[MOE_MAX_NGRAM_HEADS]; /* [(ngrams - 1) * ngram_heads] */
     uint32_t layer_embed; /* width of the embedding of a token that each layer has for itself
                              (Gemma-4 E2B); 0: none */
     bool layer_scale;     /* the stream is multiplied by a number after each layer */
@@ -211,8 +225,9 @@ struct moe_config {
     uint32_t state_step_rank;
     bool state_keys_in_turn;
     bool state_direct, gate_direct;
-    float decay_floor; /* MOE_STATE_KDA: logarithms of decays are this, below 0, times a sigmoid
-                          (Ling-3); 0: as in Kimi-Linear */
+    bool state_sigmoid; /* MOE_STATE_DELTA: outputs are gated by sigmoids, not by silu (Qwen4) */
+    float decay_floor;  /* MOE_STATE_KDA: logarithms of decays are this, below 0, times a sigmoid
+                           (Ling-3); 0: as in Kimi-Linear */
     bool conv_bias;
 
     /* ---- Positions ---- */
@@ -262,10 +277,15 @@ struct moe_config {
     bool late_experts;
     enum moe_act_kind expert_act;
     float act_alpha, act_limit; /* of MOE_ACT_SWIGLU_CLAMPED and _SITU; _LIMITED has a limit only */
-    bool expert_bias;           /* gate, up and down have biases */
-    uint32_t shared_ff;         /* width of all shared experts together; 0: none */
-    bool shared_gate;           /* their output is multiplied by sigmoid(shared_gate . x) */
-    float moe_scale;            /* of the sum of routed and shared experts */
+    /* Adjugate experts (GroveMoE), one of this width for each adjugate_of experts: they take in the
+     * sum of what a row's experts put out, and chosen as these are add adjugate_scale times what
+     * they make of it. They are part of the layer, not loaded. 0: none. */
+    uint32_t adjugate_ff, adjugate_of;
+    float adjugate_scale;
+    bool expert_bias;   /* gate, up and down have biases */
+    uint32_t shared_ff; /* width of all shared experts together; 0: none */
+    bool shared_gate;   /* their output is multiplied by sigmoid(shared_gate . x) */
+    float moe_scale;    /* of the sum of routed and shared experts */
     bool own_norms; /* router, shared and routed experts have a norm each of what they take in (the
                        router's scaled by 1 / sqrt(hidden)), and shared and routed ones of what
                        they put out (Gemma-4) */
@@ -392,6 +412,9 @@ static inline bool moe_config_keeps_state(const struct moe_config *c, uint32_t l
 {
     return (c->state_heads && c->layers[layer].recurrent) || c->layers[layer].compression;
 }
+
+/* The table's rows that are one of its matrix, which has at most MOE_MAX_DIM. */
+uint32_t moe_config_ngrams_joined(const struct moe_config *config);
 
 /* Whether any layer is half a layer. */
 static inline bool moe_config_has_halves(const struct moe_config *c)

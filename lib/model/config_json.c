@@ -83,6 +83,13 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(stream_eps, MOE_FIELD_FLOAT),
     OPTIONAL_U32(stream_layers, MOE_MAX_LAYERS),
     OPTIONAL(stream_mean, MOE_FIELD_BOOL),
+    OPTIONAL_U32(stream_rank, MOE_MAX_DIM),
+    OPTIONAL_U32(ngrams, MOE_MAX_NGRAM),
+    OPTIONAL_U32(ngram_heads, MOE_MAX_NGRAM_HEADS),
+    OPTIONAL_U32(ngram_dim, MOE_MAX_HEAD_DIM),
+    OPTIONAL_U32(ngram_rows, UINT32_MAX),
+    OPTIONAL_U32(ngram_taps, MOE_MAX_HEAD_DIM),
+    OPTIONAL_U32(ngram_end, MOE_MAX_DIM),
     OPTIONAL(sinks_in_windows, MOE_FIELD_BOOL),
     OPTIONAL(stream_magnitude, MOE_FIELD_FLOAT),
     OPTIONAL(attn_gate, MOE_FIELD_BOOL),
@@ -98,6 +105,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(state_keys_in_turn, MOE_FIELD_BOOL),
     OPTIONAL(state_direct, MOE_FIELD_BOOL),
     OPTIONAL(gate_direct, MOE_FIELD_BOOL),
+    OPTIONAL(state_sigmoid, MOE_FIELD_BOOL),
     OPTIONAL(decay_floor, MOE_FIELD_FLOAT),
     OPTIONAL(conv_bias, MOE_FIELD_BOOL),
     OPTIONAL_U32(window, MOE_MAX_CONTEXT),
@@ -145,6 +153,9 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(narrow_start_norm, MOE_FIELD_BOOL),
     OPTIONAL_U32(n_zero, MOE_MAX_EXPERTS),
     OPTIONAL(zero_skips, MOE_FIELD_BOOL),
+    OPTIONAL_U32(adjugate_ff, MOE_MAX_DIM),
+    OPTIONAL_U32(adjugate_of, MOE_MAX_EXPERTS),
+    OPTIONAL(adjugate_scale, MOE_FIELD_FLOAT),
     OPTIONAL(late_experts, MOE_FIELD_BOOL),
     CHOICE(expert_act, act_names),
     OPTIONAL(act_alpha, MOE_FIELD_FLOAT),
@@ -200,6 +211,7 @@ static const struct layer_list {
     {"no_ffn_layers", MOE_LAYER(no_ffn), 1},
     {"moe_layers", MOE_LAYER(moe), 1},
     {"static_layers", MOE_LAYER(static_routing), 1},
+    {"ngram_layers", MOE_LAYER(ngrams), 1},
 };
 
 enum { N_LISTS = sizeof lists / sizeof lists[0] };
@@ -371,6 +383,14 @@ void moe_config_write(const struct moe_config *config, struct moe_buf *out)
             write_layers(&e, config, &lists[i]);
     for (size_t i = 0; i < N_NUMBER_LISTS; i++)
         write_numbers(&e, config, &number_lists[i]);
+    if (config->ngrams) {
+        moe_emit_open_list(&e, "ngram_factors");
+        for (uint32_t i = 0; i < config->ngrams; i++)
+            moe_emit_u64(&e, NULL, config->ngram_factors[i]);
+        moe_emit_close(&e);
+        moe_emit_u32s(&e, "ngram_sizes", config->ngram_sizes,
+                      (config->ngrams - 1) * config->ngram_heads);
+    }
     moe_emit_u32s(&e, "eos", config->eos, config->n_eos);
     moe_emit_end_item(&e, NULL); /* the caller looks at the buffer */
 }
@@ -420,7 +440,8 @@ int moe_config_field_read(struct moe_config *config, const struct moe_config_fie
 static bool known_key(const char *key)
 {
     static const char *const others[] = {
-        "family", "rope_freqs", "rope_freqs_long", "eos", "global_freqs",
+        "family",       "rope_freqs",    "rope_freqs_long", "eos",
+        "global_freqs", "ngram_factors", "ngram_sizes",
     };
     for (int i = 0; i < N_FIELDS; i++)
         if (strcmp(key, fields[i].name) == 0)
@@ -514,6 +535,30 @@ static int read_layer_numbers(struct moe_config *c, const char *name, const json
     return MOE_OK;
 }
 
+/* Where n-grams are. */
+static int read_ngrams(struct moe_config *c, const char *name, const json_t *json,
+                       struct moe_err *err)
+{
+    const json_t *factors = json_object_get(json, "ngram_factors");
+    uint32_t n = 0;
+    if (c->ngrams < 2)
+        return MOE_OK;
+    MOE_TRY(read_numbers(name, json, "ngram_sizes", UINT32_MAX, MOE_MAX_NGRAM_HEADS, c->ngram_sizes,
+                         &n, err));
+    bool whole = json_is_array(factors) && json_array_size(factors) == c->ngrams &&
+                 n == (c->ngrams - 1) * c->ngram_heads;
+    for (uint32_t i = 0; whole && i < c->ngrams; i++) {
+        const json_t *item = json_array_get(factors, i);
+        whole = json_is_integer(item) && json_integer_value(item) > 0;
+        c->ngram_factors[i] = (uint64_t)json_integer_value(item);
+    }
+    return whole ? MOE_OK
+                 : moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: 'ngram_factors' and 'ngram_sizes' must be lists of a whole number "
+                            "for each token and each embedding of an n-gram",
+                            name);
+}
+
 static int read_lists(struct moe_config *c, const char *name, const json_t *json,
                       struct moe_err *err)
 {
@@ -533,6 +578,7 @@ static int read_lists(struct moe_config *c, const char *name, const json_t *json
         MOE_TRY(read_layer_numbers(c, name, json, &number_lists[i], err));
     for (size_t i = 0; i < N_LISTS; i++)
         MOE_TRY(read_layers(c, name, json, &lists[i], err));
+    MOE_TRY(read_ngrams(c, name, json, err));
     return read_eos(c, name, json, err);
 }
 

@@ -305,6 +305,26 @@ static const struct moe_family softmax_families[] = {
                .windows = {MOE_WINDOW_ALL, 4096, .if_used = true}},
         .gguf = {.arch = "qwen3moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
     },
+    /* GroveMoE: Qwen3-MoE with adjugate experts. Its published code fixes what llama.cpp's
+     * converter writes: two experts share one, as wide as a head, which counts a twentieth. */
+    {
+        .name = "grove_moe",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD), SET(norm_topk, true)),
+        .hf = {.architecture = "GroveMoeForCausalLM",
+               .only = ONLY({"norm_topk_prob", "true"}),
+               .settings =
+                   SETTINGS(CONTEXT(32768), SET(n_kv_heads, 4), SET(adjugate_of, 2),
+                            SET(adjugate_scale, 0.05), DENSE_FF, LOCAL_EXPERTS(128), EXPERTS(0),
+                            TOP_K(8), KEY("moe_intermediate_size", expert_ff, 768),
+                            KEY("head_dim", adjugate_ff, 128), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_STEP},
+        .gguf = {.arch = "grovemoe",
+                 .settings = SETTINGS(NEED("expert_chunk_feed_forward_length", adjugate_ff),
+                                      NEED("experts_per_group", adjugate_of),
+                                      NEED("expert_group_scale", adjugate_scale))},
+        .tensors[MOE_NAMING_HF].ignored = {L "mlp.expert_bias", L "mlp.gate.expert_bias"},
+    },
     /* Qwen3-VL with experts: 30B-A3B, 235B-A22B, text part only. Computes as Qwen3-MoE: in a text,
      * all sections of its rotary settings have the same position. */
     {
@@ -2375,6 +2395,46 @@ static const struct moe_family states_families[] = {
         .tensors = {[MOE_NAMING_HF].names = {&qwen3_next_names, &qwen2_moe_names},
                     [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &placed_norm_names}},
     },
+    /* Qwen4, Qwen3.8-Flash-Next: Qwen3.5 with gated streams in place of norms and embeddings of
+     * n-grams; text part only. Contexts end where its indexers, which choose groups of positions,
+     * no longer choose all. A function, because hashes are made of settings. */
+    {
+        .name = "qwen4_exp_text",
+        .also = "qwen4_exp",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD), SET(attn_gate, true),
+                              SET(shared_gate, true), SET(norm_topk, true)),
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"attn_output_gate", "true"},
+                            {"norm_topk_prob", "true"}),
+               .settings =
+                   SETTINGS(CONTEXT(32768), SET(n_kv_heads, 2), SET(head_dim, 256), EXPERTS(512),
+                            TOP_K(10), QWEN3_NEXT_SETTINGS, KEY("hc_count", n_streams, 4),
+                            KEY("hc_lowrank", stream_rank, 320), KEY("ngram_size", ngrams, 3),
+                            KEY("heads_per_ngram", ngram_heads, 8),
+                            KEY("ple_conv_kernel_size", ngram_taps, 4)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .in_text_config = true,
+               .partial_rotary = 0.25,
+               .own = family_qwen4_hf},
+        .gguf = {.arch = "qwen4exp",
+                 .settings = SETTINGS(
+                     STATES_GGUF, NEED("hyper_connection.count", n_streams),
+                     NEED("hyper_connection.low_rank", stream_rank),
+                     KEY("ple.ngram_size", ngrams, 0), KEY("ple.heads_per_ngram", ngram_heads, 0),
+                     KEY("ple.conv_kernel", ngram_taps, 0), KEY("ple.eos_token_id", ngram_end, 0),
+                     KEY("embedding_length_per_layer_input", ngram_dim, 0)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_qwen4_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&qwen3_next_names, &qwen2_moe_names},
+                                       .ignored = {L "self_attn.indexer.*",
+                                                   "model.language_model.layers.%u.self_attn."
+                                                   "indexer.*",
+                                                   L "ple.ple_embedding.*",
+                                                   "model.language_model.layers.%u.ple.ple_"
+                                                   "embedding.*"}},
+                    [MOE_NAMING_GGUF] = {.names = {&qwen3_next_gguf_names},
+                                         .ignored = {B "indexer.*"}}},
+    },
     /* LFM2 with experts: 8B-A1B, 24B-A2B. Short convolutions, attention in a few layers;
      * DeepSeek-V3's router without groups, with another epsilon. A function, because layers are
      * listed under other names. */
@@ -2899,7 +2959,6 @@ static const struct {
     {"doge",
      "experts that are single columns, chosen by two keys, of which tokens of a prompt choose "
      "some for each other"},
-    {"grovemoe", "smaller experts, shared by groups, that take in what the others put out"},
     {"nllb-moe", "its encoder's learnt positions and biases"},
     {"unlimited_ocr|unlimited_ocr_text", "attention that sees all of a prompt and a window of the "
                                          "answer"},
@@ -2910,8 +2969,6 @@ static const struct {
                                            "layers share or do not rotate, queries "
                                            "scaled by head, learnt rotary factors"},
     {"glm5-next", "its arrangement of GLM-5.3 in GGUF"},
-    {"qwen4_exp|qwen4_exp_text|qwen4exp",
-     "embeddings of n-grams, indexers that choose blocks, streams mixed through a low rank"},
     {"dots3_note|dots3_note_text|dots3note",
      "latent attention of two shapes, local and with an indexer, heads by layer"},
     {"inkling|inkling_text|inkling2|inkling2_text|inkling2_loop|inkling2_loop_text",

@@ -457,6 +457,79 @@ int family_qwen3_5_moe_gguf(struct moe_config *c, const struct moe_checkpoint *c
     return read_delta(c, moe_checkpoint_gguf(ck), true, err);
 }
 
+/* Numbers of a list that is as long as said. */
+static int read_wholes(const struct moe_gguf *gguf, const char *name, uint32_t n, uint64_t *out,
+                       struct moe_err *err)
+{
+    struct moe_gguf_array array;
+    const struct moe_gguf_key key = moe_gguf_arch_key(gguf, name);
+    MOE_TRY(moe_gguf_get_array(gguf, key.text, true, &array, err));
+    bool whole = array.n >= n;
+    for (uint32_t i = 0; whole && i < n; i++)
+        whole = moe_gguf_array_whole(&array, i, &out[i]);
+    return whole ? MOE_OK
+                 : moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must list %" PRIu32 " whole numbers",
+                            moe_gguf_path(gguf), key.text, n);
+}
+
+/* Where each embedding of an n-gram has its rows: behind those of the one before. */
+static int read_ngrams(struct moe_config *c, const struct moe_checkpoint *ck, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    const struct moe_tensor *table = moe_checkpoint_find(ck, "per_layer_token_embd.weight");
+    uint64_t sizes[MOE_MAX_NGRAM_HEADS], offsets[MOE_MAX_NGRAM_HEADS], rows = 0;
+    uint32_t n = (c->ngrams ? c->ngrams - 1 : 0) * c->ngram_heads;
+    if (c->ngrams > MOE_MAX_NGRAM || n == 0 || n > MOE_MAX_NGRAM_HEADS || !table ||
+        table->dims[0] > UINT32_MAX)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " embeddings of n-grams of %" PRIu32 " tokens, or no table "
+                        "'per_layer_token_embd.weight' of them",
+                        moe_gguf_path(gguf), c->ngram_heads, c->ngrams);
+    MOE_TRY(read_wholes(gguf, "ple.layer_multipliers", c->ngrams, c->ngram_factors, err));
+    MOE_TRY(read_wholes(gguf, "ple.head_vocab_sizes", n, sizes, err));
+    MOE_TRY(read_wholes(gguf, "ple.head_offsets", n, offsets, err));
+    c->ngram_rows = (uint32_t)table->dims[0];
+    for (uint32_t i = 0; i < n; i++) {
+        if (offsets[i] != rows || sizes[i] > UINT32_MAX)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: rows of embeddings of n-grams that do not follow each other are "
+                            "not implemented",
+                            moe_gguf_path(gguf));
+        c->ngram_sizes[i] = (uint32_t)sizes[i];
+        rows += sizes[i];
+    }
+    return MOE_OK;
+}
+
+int family_qwen4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    struct moe_gguf_array layers;
+    uint32_t budget = 0, ratios[MOE_MAX_LAYERS] = {0}, ratio = 0;
+    c->state_sigmoid = true; /* llama.cpp knows no other gate */
+    MOE_TRY(read_delta(c, gguf, true, err));
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.indexer.top_k").text,
+                             MOE_MAX_CONTEXT, false, &budget, err));
+    MOE_TRY(
+        family_gguf_by_layer(c, gguf, "attention.compress_ratios", MOE_MAX_CONTEXT, ratios, err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        ratio = ratio > ratios[i] ? ratio : ratios[i];
+    if (budget && ratio)
+        family_limit_context(c, budget / ratio, ratio);
+    MOE_TRY(
+        moe_gguf_get_array(gguf, moe_gguf_arch_key(gguf, "ple.layers").text, false, &layers, err));
+    MOE_TRY(family_set_ngrams(c, (uint32_t)layers.n, moe_gguf_path(gguf), err));
+    if (layers.n == 0)
+        return MOE_OK;
+    uint64_t at;
+    if (!moe_gguf_array_whole(&layers, 0, &at) || at >= c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'ple.layers' lists what is no layer",
+                        moe_gguf_path(gguf));
+    c->layers[at].ngrams = true;
+    return read_ngrams(c, ck, err);
+}
+
 /* ---- LFM2 with experts ---- */
 
 int family_lfm2_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,

@@ -37,6 +37,7 @@ static const struct {
     {"mlp_layer_types", MOE_JSON_IS_LIST},
     {"mlp_only_layers", MOE_JSON_IS_LIST},
     {"indexer_types", MOE_JSON_IS_LIST},
+    {"ple_layer_ids", MOE_JSON_IS_LIST},
     {"linear_attn_config", MOE_JSON_IS_OBJECT},
     {"sparse_attention_config", MOE_JSON_IS_OBJECT},
     {"attn_config", MOE_JSON_IS_OBJECT},

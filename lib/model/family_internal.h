@@ -28,8 +28,8 @@ family_own_hf family_minimax_hf, family_topk_method_hf, family_flint_hf, family_
     family_smallthinker_hf, family_cohere2_moe_hf, family_gptsan_hf, family_two_rotations_hf,
     family_laguna_hf, family_mimo_v2_hf, family_mistral4_hf, family_bailing_hybrid_hf,
     family_smollm3_hf, family_gemma2_hf, family_gemma3_hf, family_step3p5_hf, family_minimax_m3_hf,
-    family_arctic_hf, family_grok_hf, family_kimi_k3_hf, family_glm5_next_hf,
-    family_zaya_hf, family_jetmoe_hf, family_muse_spark_hf;
+    family_arctic_hf, family_grok_hf, family_kimi_k3_hf, family_glm5_next_hf, family_zaya_hf,
+    family_jetmoe_hf, family_muse_spark_hf, family_qwen4_hf;
 family_own_gguf family_minimax_gguf, family_granite_swa_gguf, family_deepseek_ocr_gguf,
     family_deepseek_v2_gguf, family_glm_dsa_gguf, family_hy_v4_gguf, family_deepseek_v4_gguf,
     family_deepseek_v3_gguf, family_minicpm_gguf, family_gpt_oss_gguf, family_qwen3_next_gguf,
@@ -39,7 +39,7 @@ family_own_gguf family_minimax_gguf, family_granite_swa_gguf, family_deepseek_oc
     family_cohere2_moe_gguf, family_two_kinds_gguf, family_laguna_gguf, family_mimo_v2_gguf,
     family_mistral4_gguf, family_smollm3_gguf, family_exaone4_gguf, family_gemma2_gguf,
     family_gemma3_gguf, family_step3p5_gguf, family_bailing_hybrid_gguf, family_minimax_m3_gguf,
-    family_maple_gguf, family_arctic_gguf, family_grok_gguf, family_kimi_k3_gguf;
+    family_maple_gguf, family_arctic_gguf, family_grok_gguf, family_kimi_k3_gguf, family_qwen4_gguf;
 
 /* DeepSeek-V4, of both: clears the settings of kinds of layers that the model has none of; puts the
  * rotation of compressing layers, *rope, into config, and leaves the other layers', with base
@@ -95,6 +95,11 @@ int family_read_layers(struct moe_config *config, size_t member, uint8_t value, 
  * such layer. MOE_ERR_UNSUPPORTED: they differ between layers of a kind. */
 int family_by_kind(const struct moe_config *config, const uint32_t *numbers, const char *path,
                    const char *key, uint32_t of_kind[2], struct moe_err *err);
+
+/* Sets the embeddings of n-grams that one layer has; none: the model has none of them. Refuses more
+ * than one. */
+int family_set_ngrams(struct moe_config *config, uint32_t n_layers, const char *path,
+                      struct moe_err *err);
 
 /* Limits contexts to lengths at which an indexer chooses every block: `blocks` of `width`
  * positions. */

@@ -1513,6 +1513,125 @@ int family_glm5_next_hf(struct moe_config *c, const char *path, const json_t *js
     return MOE_OK;
 }
 
+/* ---- Qwen4: n-grams, gated streams ---- */
+
+static uint64_t split_mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+}
+
+static bool is_prime(uint64_t n)
+{
+    bool prime = n == 2 || (n > 2 && n % 2 != 0);
+    for (uint64_t i = 3; prime && i * i <= n; i += 2)
+        prime = n % i != 0;
+    return prime;
+}
+
+int family_set_ngrams(struct moe_config *c, uint32_t n_layers, const char *path,
+                      struct moe_err *err)
+{
+    if (n_layers > 1)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: embeddings of n-grams in %" PRIu32 " layers: one is implemented", path,
+                        n_layers);
+    if (n_layers == 0)
+        c->ngrams = c->ngram_heads = c->ngram_dim = c->ngram_rows = c->ngram_taps = c->ngram_end =
+            0;
+    return MOE_OK;
+}
+
+/* What finds a row of the table: factors out of "seed", and prime numbers of rows from
+ * "ngram_vocab_size_base" on, as transformers' class computes them. */
+static int make_ngrams(struct moe_config *c, const char *path, const json_t *json,
+                       struct moe_err *err)
+{
+    uint32_t width = c->hidden, size = 20000000, divisor = 128, seed = 1234;
+    const struct family_number numbers[] = {
+        {"ple_embed_dim", &width, MOE_MAX_DIM},
+        {"ngram_vocab_size_base", &size, 1 << 30},
+        {"make_ngram_vocab_size_divisible_by", &divisor, 1 << 20},
+        {"seed", &seed, INT32_MAX},
+    };
+    const json_t *end = json_object_get(json, "eos_token_id");
+    uint32_t n = (c->ngrams - 1) * c->ngram_heads;
+    uint64_t rows = 0, most = INT64_MAX / c->vocab / 2, prime;
+    MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
+    end = json_is_array(end) ? json_array_get(end, 0) : end;
+    if (c->ngrams < 2 || c->ngrams > MOE_MAX_NGRAM || n == 0 || n > MOE_MAX_NGRAM_HEADS ||
+        width % n != 0 || divisor == 0 || !json_is_integer(end) || json_integer_value(end) < 0 ||
+        json_integer_value(end) >= (json_int_t)c->vocab)
+        return moe_fail(
+            err, MOE_ERR_FORMAT,
+            "%s: 'ngram_size', 'heads_per_ngram', 'ple_embed_dim' and 'eos_token_id' do "
+            "not describe embeddings of n-grams",
+            path);
+    c->ngram_end = (uint32_t)json_integer_value(end);
+    c->ngram_dim = width / n;
+    for (uint32_t i = 0; i < c->ngrams; i++)
+        c->ngram_factors[i] = 2 * (split_mix(seed + 0x9e3779b97f4a7c15 * (i + 1)) % most) + 1;
+    prime = size ? size - 1 : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        do
+            prime++;
+        while (!is_prime(prime));
+        c->ngram_sizes[i] = (uint32_t)prime;
+        rows += prime;
+    }
+    rows = (rows + divisor - 1) / divisor * divisor;
+    c->ngram_rows = rows < UINT32_MAX ? (uint32_t)rows : UINT32_MAX;
+    return MOE_OK;
+}
+
+int family_qwen4_hf(struct moe_config *c, const char *path, const json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const struct family_word kinds[] = {
+        {"linear_attention", 1}, {"full_attention", 0}, {"indexed_attention", 0}, {NULL}};
+    const json_t *types = family_given(json, "layer_types");
+    const json_t *layers = family_given(json, "ple_layer_ids");
+    const char *gate = "silu";
+    uint32_t budget = 0, ratio = 1, interval = 4;
+    const struct family_number numbers[] = {{"indexer_budget", &budget, MOE_MAX_CONTEXT},
+                                            {"indexer_compress_ratio", &ratio, MOE_MAX_CONTEXT},
+                                            {"full_attention_interval", &interval, MOE_MAX_LAYERS}};
+    MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
+    if (family_given(json, "output_gate_type"))
+        MOE_TRY(moe_json_get_text(path, json, "output_gate_type", false, &gate, err));
+    if (ratio == 0 || interval == 0 || !family_is_one_of(gate, "silu|swish|sigmoid"))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'indexer_compress_ratio' or 'full_attention_interval' is 0, or "
+                        "'output_gate_type' is neither silu nor sigmoid",
+                        path);
+    c->state_sigmoid = strcmp(gate, "sigmoid") == 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].recurrent = (i + 1) % interval != 0;
+    if (types)
+        MOE_TRY(family_read_words(c, MOE_LAYER(recurrent), path, types, "layer_types", kinds, false,
+                                  err));
+    for (size_t i = 0; i < json_array_size(layers); i++) { /* counted from 1 */
+        const json_t *item = json_array_get(layers, i);
+        json_int_t at = json_is_integer(item) ? json_integer_value(item) : 0;
+        if (at < 1 || at > (json_int_t)c->n_layers)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: 'ple_layer_ids' lists what is no layer",
+                            path);
+        c->layers[at - 1].ngrams = true;
+    }
+    uint32_t n = moe_config_count_layers(c, MOE_LAYER(ngrams));
+    MOE_TRY(family_set_ngrams(c, n, path, err));
+    if (n)
+        MOE_TRY(make_ngrams(c, path, json, err));
+    drop_unused_states(c);
+    if (!c->state_heads)
+        c->state_sigmoid = false;
+    if (budget)
+        family_limit_context(c, budget / ratio, ratio);
+    return MOE_OK;
+}
+
 /* ---- Ling-3: KDA beside latent attention with gates ---- */
 
 /* "layer_types", or every "layer_group_size"-th layer attends. Files that transformers saves have

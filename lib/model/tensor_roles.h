@@ -27,8 +27,11 @@ enum moe_tensor_role {
     MOE_T_FINAL_NORM_BIAS,
     MOE_T_LAST_PROJECTION, /* in place of the final norm */
     MOE_T_LAST_PROJECTION_BIAS,
-    MOE_T_ENCODER_NORM, /* the encoder's last norm */
-    MOE_T_LAST_MIX,     /* of hyper-connections, after the last layer */
+    MOE_T_ENCODER_NORM,   /* the encoder's last norm */
+    MOE_T_LAST_GATE_NORM, /* gated streams: a norm of each, and the matrices of their gates */
+    MOE_T_LAST_GATE_DOWN,
+    MOE_T_LAST_GATE_UP,
+    MOE_T_LAST_MIX, /* of hyper-connections, after the last layer */
     MOE_T_LAST_MIX_BIAS,
     MOE_T_LAST_MIX_SCALE,
     MOE_T_LAST_SCORES, /* of residual attention */
@@ -101,6 +104,21 @@ enum moe_tensor_role {
     MOE_T_FFN_MIX_SCALE,
     MOE_T_ATTN_SCORES, /* residual attention's, in their place */
     MOE_T_FFN_SCORES,
+    MOE_T_ATTN_GATE_NORM, /* gated streams', before both blocks */
+    MOE_T_ATTN_GATE_DOWN,
+    MOE_T_ATTN_GATE_UP,
+    MOE_T_FFN_GATE_NORM,
+    MOE_T_FFN_GATE_DOWN,
+    MOE_T_FFN_GATE_UP,
+    /* Embeddings of n-grams (config.h): the table, what makes keys for all streams and a value of
+     * them, norms of these keys, of streams and of what is convolved, the convolution. */
+    MOE_T_NGRAMS,
+    MOE_T_NGRAM_KEY,
+    MOE_T_NGRAM_VALUE,
+    MOE_T_NGRAM_KEY_NORM,
+    MOE_T_NGRAM_QUERY_NORM,
+    MOE_T_NGRAM_CONV_NORM,
+    MOE_T_NGRAM_CONV,
     /* Recurrent layers, instead of all above but the norm. */
     MOE_T_STATE_Q,
     MOE_T_STATE_K,
@@ -168,6 +186,9 @@ enum moe_tensor_role {
     MOE_T_EXPERTS_WEIGHT,     /* ... what multiplies the outputs of each, */
     MOE_T_EXPERTS_NORM,       /* ... a norm of their sum, */
     MOE_T_EXPERTS_OUT,        /* ... and what it becomes */
+    MOE_T_ADJUGATE_GATE,      /* adjugate experts, one after the other */
+    MOE_T_ADJUGATE_UP,
+    MOE_T_ADJUGATE_DOWN,
     MOE_T_ROUTES, /* static routing (model/routes.h): [vocab][top_k] experts per token */
     MOE_T_SHARED_GATE_PROJ,
     MOE_T_SHARED_UP,
@@ -238,9 +259,11 @@ enum moe_take {
     MOE_TAKE_GROUPS,    /* a vector stored as [state_key_heads][rows / state_key_heads] */
     MOE_TAKE_CONV,      /* a vector [conv_width][channels] stored as [channels][1][conv_width], with
                            its dimension of 1 elsewhere, or without it */
-    MOE_TAKE_TURNED,    /* a vector [keys][values] stored as [values][keys] */
-    MOE_TAKE_PLACES,    /* a vector stored as [ratio][width] */
-    MOE_TAKE_ROUTES,    /* a vector of whole numbers stored as [vocab][top_k] */
+    MOE_TAKE_JOINED, /* several rows follow each other in one: [rows * n][cols / n] of embeddings of
+                        n-grams (moe_config_ngrams_joined), perhaps in numbered tensors */
+    MOE_TAKE_TURNED, /* a vector [keys][values] stored as [values][keys] */
+    MOE_TAKE_PLACES, /* a vector stored as [ratio][width] */
+    MOE_TAKE_ROUTES, /* a vector of whole numbers stored as [vocab][top_k] */
 };
 
 /* How a vector's values are stored. */

@@ -44,6 +44,8 @@ static void mark_used(struct converter *c, struct checkpoint_source *s,
                       const struct row_source *source)
 {
     s->used[moe_checkpoint_index(s->checkpoint, source->tensor)] = true;
+    for (uint32_t i = 1; i < source->n_shards; i++)
+        s->used[moe_checkpoint_index(s->checkpoint, convert_shard(source, i))] = true;
     if (source->times)
         s->used[moe_checkpoint_index(s->checkpoint, source->times)] = true;
     c->total += source->bytes;
@@ -245,7 +247,7 @@ static int check_kept(const struct converter *c, const struct row_source *source
     bool kept = convert_carries(source, layout) || layout.kind == MOE_LAYOUT_F32 ||
                 (layout.kind == MOE_LAYOUT_F16 && t->dtype == MOE_DTYPE_F16) ||
                 (layout.kind == MOE_LAYOUT_BF16 && t->dtype == MOE_DTYPE_BF16);
-    if (!c->in_place || (kept && !is_product))
+    if (!c->in_place || (kept && !is_product && !source->n_shards))
         return MOE_OK;
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
                     "%s: tensor '%s' of %s cannot be used as it lies in the file; make a pack with "

@@ -76,6 +76,8 @@ struct row_source {
     uint32_t step, block_rows, stride;
     uint32_t rotated_to, rotated_from, n_rotated;
     bool paired;
+    uint32_t
+        n_shards; /* of tensors that follow each other, numbered from the first; 0: it is one */
     enum moe_stored stored;         /* of a vector */
     const struct moe_tensor *times; /* ... and what multiplies it; NULL: nothing */
 };
@@ -290,6 +292,9 @@ int convert_find_dense(const struct convert_source *source, enum moe_tensor_role
                        uint32_t layer, struct row_source *out, struct moe_err *err);
 int convert_find_expert(const struct convert_source *source, uint32_t layer, uint32_t expert,
                         enum moe_expert_part part, struct row_source *out, struct moe_err *err);
+
+/* Shard i of a source that has several; NULL: it is not there. */
+const struct moe_tensor *convert_shard(const struct row_source *source, uint32_t i);
 
 /* The line of a checkpoint's tensor that is row `row`; the source is not transposed. */
 uint64_t convert_source_line(const struct row_source *source, uint32_t row);

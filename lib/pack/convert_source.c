@@ -389,10 +389,15 @@ static uint64_t state_rows(const struct moe_config *c, int role, enum moe_take t
     return (uint64_t)all * (take == MOE_TAKE_STATE_HEADS ? c->state_key_heads : 1);
 }
 
-/* Returns the channels of a convolution with `rows` weights. */
-static uint32_t conv_channels(const struct moe_config *c, uint64_t weights)
+/* The taps of the role's convolution, and the channels of one with so many weights. */
+static uint32_t conv_taps(const struct moe_config *c, int role)
 {
-    return c->conv_width ? (uint32_t)(weights / c->conv_width) : 0;
+    return role == MOE_T_NGRAM_CONV ? c->ngram_taps : c->conv_width;
+}
+static uint32_t conv_channels(const struct moe_config *c, int role, uint64_t weights)
+{
+    uint32_t taps = conv_taps(c, role);
+    return taps ? (uint32_t)(weights / taps) : 0;
 }
 
 /* Of a short convolution's input. */
@@ -426,6 +431,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_ROW:
     case MOE_TAKE_GROUPS:
     case MOE_TAKE_CONV:
+    case MOE_TAKE_JOINED:
     case MOE_TAKE_TURNED:
     case MOE_TAKE_PLACES:
     case MOE_TAKE_ROUTES:
@@ -463,7 +469,9 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         [MOE_TAKE_BUCKETS] = {s->config->n_buckets, s->config->n_heads},
         [MOE_TAKE_ROW] = {1, rows},
         [MOE_TAKE_GROUPS] = {key_heads, rows / key_heads},
-        [MOE_TAKE_CONV] = {conv_channels(s->config, rows), 1, s->config->conv_width},
+        [MOE_TAKE_CONV] = {conv_channels(s->config, w->index, rows), 1,
+                           conv_taps(s->config, w->index)},
+        [MOE_TAKE_JOINED] = {rows * moe_config_ngrams_joined(s->config), s->config->ngram_dim},
         [MOE_TAKE_TURNED] = {s->config->state_value_dim, s->config->state_key_dim},
         [MOE_TAKE_PLACES] = {ratio, rows / (ratio ? ratio : 1)},
         [MOE_TAKE_ROUTES] = {s->config->vocab, s->config->top_k},
@@ -543,6 +551,66 @@ static int get_tensor(const struct convert_source *s, const struct wanted *w,
     return moe_checkpoint_get(s->checkpoint, name, n, dims, out, err);
 }
 
+/* ---- Shards ---- */
+
+/* What stands in the name of the first one, and how that goes on. */
+static const struct {
+    const char *first, *any;
+} shards[] = {{".shard_0.", ".shard_"}, {".chunk_experts.0.", ".chunk_experts."}};
+
+const struct moe_tensor *convert_shard(const struct row_source *source, uint32_t i)
+{
+    char name[NAME_BYTES];
+    const char *at = NULL;
+    size_t k = 0;
+    while (k < sizeof shards / sizeof *shards &&
+           !(at = strstr(source->tensor->name, shards[k].first)))
+        k++;
+    if (!at || snprintf(name, sizeof name, "%.*s%s%" PRIu32 ".%s", (int)(at - source->tensor->name),
+                        source->tensor->name, shards[k].any, i,
+                        at + strlen(shards[k].first)) >= NAME_BYTES)
+        return NULL;
+    return moe_checkpoint_find(source->checkpoint, name);
+}
+
+/* Counts the shards behind the first. All are as long, but the last may be shorter. */
+static int take_shards(const struct convert_source *s, const struct wanted *w,
+                       const struct moe_source *from, struct row_source *v, struct moe_err *err)
+{
+    const struct moe_tensor *first = v->tensor, *t = first;
+    uint64_t dim = from->take == MOE_TAKE_JOINED ? s->config->ngram_dim : w->cols, rows = 0;
+    bool fits = true, last = false;
+    for (; fits && t; t = convert_shard(v, ++v->n_shards)) {
+        fits = !last && t->n_dims == 2 && t->dims[1] == dim && is_plain(t) &&
+               t->dtype == first->dtype && t->dims[0] <= first->dims[0];
+        last = t->dims[0] < first->dims[0];
+        rows += fits ? t->dims[0] : 0;
+    }
+    return fits && rows * dim == (uint64_t)w->rows * w->cols
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: tensor '%s' and those behind it have %" PRIu64
+                          " rows of F32, F16 or BF16, expected %" PRIu64 " of %" PRIu64 " values",
+                          moe_checkpoint_dir(s->checkpoint), first->name, rows,
+                          (uint64_t)w->rows * w->cols / dim, dim);
+}
+
+/* Reads items [at, at + n) of all shards. */
+static int read_shards(const struct row_source *v, uint64_t at, uint64_t n, float *out,
+                       struct moe_err *err)
+{
+    uint64_t each = v->tensor->n_items;
+    while (n > 0) {
+        const struct moe_tensor *t = convert_shard(v, (uint32_t)(at / each));
+        uint64_t left = each - at % each, some = n < left ? n : left;
+        MOE_TRY(moe_checkpoint_read(v->checkpoint, t, at % each, some, out, err));
+        at += some;
+        out += some;
+        n -= some;
+    }
+    return MOE_OK;
+}
+
 /* ---- Sources ---- */
 
 /* Where the part taken of the tensor begins, and how far apart its rows are. */
@@ -561,6 +629,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_PLACES:
     case MOE_TAKE_ROUTES:
     case MOE_TAKE_TAPS:
+    case MOE_TAKE_JOINED:
     case MOE_TAKE_FIRST_HALF:
         break;
     case MOE_TAKE_HEAD_QUERY:
@@ -577,9 +646,9 @@ static void place_part(const struct convert_source *s, const struct moe_source *
         break;
     case MOE_TAKE_CONV: /* a tap's weights are a column */
         v->transposed = true;
-        v->block_rows = conv_channels(s->config, v->rows);
+        v->block_rows = conv_channels(s->config, role, v->rows);
         v->stride = 1;
-        v->step = s->config->conv_width;
+        v->step = conv_taps(s->config, role);
         break;
     case MOE_TAKE_TURNED:
         v->transposed = true;
@@ -689,7 +758,12 @@ static int make_source(const struct convert_source *s, const struct wanted *w,
     const struct moe_tensor *found = moe_checkpoint_find(s->checkpoint, name);
     out->transposed = from->transposed && (!found || is_plain(found) || is_scaled(found)) &&
                       !(from->either && found && is_upright(s, w, from, found));
-    MOE_TRY(get_tensor(s, w, from, name, out->transposed, &out->tensor, err));
+    out->tensor = found;
+    if (found && convert_shard(out, 0) == found) {
+        MOE_TRY(take_shards(s, w, from, out, err));
+    } else {
+        MOE_TRY(get_tensor(s, w, from, name, out->transposed, &out->tensor, err));
+    }
     const struct moe_tensor *t = out->tensor;
     enum moe_dtype dtype = t->dtype;
     const struct moe_ggml_type *type = moe_dtype_block(dtype);
@@ -703,6 +777,11 @@ static int make_source(const struct convert_source *s, const struct wanted *w,
     out->is_f32 = dtype == MOE_DTYPE_F32;
     out->block = is_plain(t) || out->transposed ? NULL : type;
     out->width = w->is_vector ? 1 : from->take == MOE_TAKE_TAPS ? w->cols : t->dims[t->n_dims - 1];
+    if (from->take == MOE_TAKE_JOINED) {
+        if (out->width != w->cols && type && type->factor) /* rows have scales of their own */
+            out->block = NULL;
+        out->width = w->cols;
+    }
     out->stored = from->stored;
     if (from->times) {
         out->times = find_named(s, w, from->times, name);
@@ -847,7 +926,10 @@ static int read_columns(const struct row_source *v, uint32_t first, uint32_t n, 
 
 static int read_tensor(const struct row_source *source, uint32_t first, uint32_t n, float *out,
                        struct moe_err *err)
-{ /* Reads at once all columns of the rows of a transposed tensor, else one line, or twice the
+{
+    if (source->n_shards)
+        return read_shards(source, first * source->width, n * source->width, out, err);
+    /* Reads at once all columns of the rows of a transposed tensor, else one line, or twice the
      wanted ones if they fit: tensors are often small. */
     uint64_t items = 2 * (uint64_t)n * source->width;
     items = items < GATHER_ITEMS ? items : GATHER_ITEMS;

@@ -376,8 +376,8 @@ struct value_type {
     const char *name;
     uint32_t number;
 };
-static const struct value_type value_types[] = {
-    {"string", 8}, {"u32", 4}, {"i32", 5}, {"f32", 6}, {"bool", 7}};
+static const struct value_type value_types[] = {{"string", 8}, {"u32", 4},  {"i32", 5},
+                                                {"f32", 6},    {"bool", 7}, {"u64", 10}};
 
 static void put_value(struct moe_buf *out, const struct value_type *type, const char *text)
 {
@@ -393,6 +393,9 @@ static void put_value(struct moe_buf *out, const struct value_type *type, const 
         break;
     case 7:
         moe_buf_u8(out, (uint8_t)number(text));
+        break;
+    case 10: /* no double holds them all */
+        moe_buf_u64(out, strtoull(text, NULL, 10));
         break;
     default:
         put_text(out, text, strlen(text));
