@@ -76,10 +76,12 @@ static struct routed route(struct forged *f, const struct shape *p)
     const float *bias = f->layers[0].router_bias;
     f->layers[0].router_bias = NULL;
     moe_inputs_set(&states->inputs, states->xn, states->stride, NULL, p->n, p->n_experts);
-    const struct moe_router_use use = {&f->layers[0],
-                                       moe_inputs_for(&states->inputs, f->layers[0].router.layout),
-                                       w->probabilities};
-    moe_router_scores(&use, 1, w->router_stride);
+    const struct moe_router_use use = {
+        .layer = &f->layers[0],
+        .act = moe_inputs_for(&states->inputs, f->layers[0].router.layout),
+        .scores = w->probabilities,
+    };
+    moe_router_scores(&f->s->model->config, &use, 1, w->router_stride);
     f->layers[0].router_bias = bias;
     d.r = (struct moe_gpu_router){
         .kind = p->kind,
