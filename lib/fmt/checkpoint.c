@@ -202,10 +202,11 @@ int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_
         return MOE_OK;
     return refuse_type(
         ck, *out,
-        ck->gguf ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q6_0, Q2_K to Q6_K, IQ1_S to IQ4_XS, MXFP4, "
-                   "NVFP4, TQ1_0, TQ2_0, Q1_0, Q2_0, IQ2_K to IQ6_K, IQ2_KS to IQ5_KS, IQ4_KSS, "
-                   "IQ1_KT to IQ4_KT, IQ2_KL"
-                 : "F32, F16, BF16, and quantized matrices with their scales",
+        ck->gguf
+            ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q6_0, Q2_K to Q6_K, IQ1_S to IQ4_XS, MXFP4, "
+              "NVFP4, TQ1_0, TQ2_0, Q1_0, Q2_0, IQ2_K to IQ6_K, IQ2_KS to IQ5_KS, IQ4_KSS, "
+              "IQ1_KT to IQ4_KT, IQ2_KL"
+            : "F32, F16, BF16, and quantized matrices with their scales",
         err);
 }
 

@@ -28,7 +28,7 @@ enum {
 
 enum {
     PACK_CHECKSUM_AT = MOE_PACK_HEADER_BYTES - 8, /* of the header's bytes before it */
-    PACK_TABLE_AT = 64,                       /* of the section table in the header */
+    PACK_TABLE_AT = 64,                           /* of the section table in the header */
     PACK_SECTION_ENTRY_BYTES = 32,
     PACK_MAX_SECTIONS = 64,
     PACK_TENSOR_BYTES = 112,
