@@ -8,9 +8,11 @@
  *   embedding of head h, one of ngram_heads for each n from 2 to ngrams: row hash % ngram_sizes[h]
  *             of the rows of the table that are the head's, which follow those of the heads before
  *   key[i], value: products of all heads' embeddings side by side, a key for each stream
- *   s[i] = norm(key[i]) . norm(x[i]) / sqrt(hidden);  w[i] = sigmoid(sign(s) * sqrt(max(|s|,
- * 1e-6))) u[i] = norm(w[i] * value) x[i] += w[i] * value + silu(sum over taps t, oldest first, of
- * conv[t] * u[i] of the row (ngram_taps - 1 - t) * ngrams positions before)
+ *   score s[i] = norm(key[i]) . norm(x[i]) / sqrt(hidden)
+ *   weight w[i] = sigmoid(sign(s[i]) * sqrt(max(|s[i]|, 1e-6)))
+ *   kept u[i] = norm(w[i] * value)
+ *   stream x[i] += w[i] * value + silu(sum over taps t, oldest first, of conv[t] * u[i] of the row
+ *             (ngram_taps - 1 - t) * ngrams positions before)
  *
  * Of rows before a pass the sequence's recurrent state has u and t (infer/recurrent.h).
  */
