@@ -13,11 +13,11 @@
 #include "cli.h"
 #include "engine/engine.h"
 #include "fmt/yaml.h"
+#include "join_ranks.h"
 #include "kept_models.h"
 #include "offline.h"
 #include "profile/machines.h"
 #include "profile/trace.h"
-#include "several.h"
 #include "show/html.h"
 #include "show/show.h"
 #include "tune/coe_bench.h"
@@ -560,12 +560,12 @@ static int device_or_machines(const char *pack)
 {
     struct moe_err err;
     struct moe_ranks *ranks = NULL;
-    several_begin();
-    if (several_join(&ranks, &err) != MOE_OK)
+    ranks_begin();
+    if (ranks_join(&ranks, &err) != MOE_OK)
         return cli_error(&err);
     if (ranks && strcmp(o.out, "-") == 0)
         return cli_misuse("option --output: several machines are described by several files");
-    return several_leave(ranks, cli_finish(ranks ? machines(ranks, pack) : device(pack)));
+    return ranks_leave(ranks, cli_finish(ranks ? machines(ranks, pack) : device(pack)));
 }
 
 static int show_trace(const char *path, struct moe_buf *text, struct moe_err *err)

@@ -13,12 +13,12 @@
 #include "engine/encode.h"
 #include "fmt/json.h"
 #include "grammar/constraint.h"
+#include "join_ranks.h"
 #include "kept_models.h"
 #include "repl/repl.h"
 #include "run_modes.h"
 #include "run_options.h"
 #include "run_prompt.h"
-#include "several.h"
 #include "show/show.h"
 
 enum { DEFAULT_CONTEXT = 4096, CALLS_BYTES = 256 << 10 /* a usual grammar of calls */ };
@@ -182,7 +182,7 @@ static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t 
  * fails is rank 0's to say, once they have met. */
 static int serve_rank(struct run *r, struct moe_err *err)
 {
-    MOE_TRY(several_join(&r->ranks, err));
+    MOE_TRY(ranks_join(&r->ranks, err));
     opt.engine.ranks = r->ranks;
     opt.engine.measures = opt.bench;
     int status = choose_strategy(r, err);
@@ -194,7 +194,7 @@ static int serve_rank(struct run *r, struct moe_err *err)
 
 static int open_run(struct run *r, struct moe_err *err)
 {
-    MOE_TRY(several_join(&r->ranks, err));
+    MOE_TRY(ranks_join(&r->ranks, err));
     opt.engine.ranks = r->ranks;
     int status = run_options_grammar(&r->grammar, err);
     if (status == MOE_OK && opt.tools)
@@ -378,7 +378,7 @@ static int serve_requests(struct run *r, struct moe_err *err)
     struct moe_server_options o = {
         .pack = r->pack, .sequences = opt.sequences, .draft = opt.draft_max};
     o.template_file = opt.template_file;
-    MOE_TRY(several_join(&r->ranks, err));
+    MOE_TRY(ranks_join(&r->ranks, err));
     opt.engine.ranks = r->ranks;
     int status = choose_strategy(r, err);
     if (status == MOE_OK && opt.plan)
@@ -514,7 +514,7 @@ int main(int argc, char **argv)
     double started = moe_seconds();
     struct moe_err err = {0};
     struct run r = {0};
-    const bool is_other_rank = several_begin();
+    const bool is_other_rank = ranks_begin();
     int status = run_options_parse(argc, argv, &r.pack);
     if (status >= 0)
         return status;
@@ -548,5 +548,5 @@ int main(int argc, char **argv)
     if (status != MOE_OK)
         exit_status = err.text[0] ? cli_error(&err) : CLI_FAILED;
     run_options_release();
-    return several_leave(r.ranks, cli_finish(exit_status));
+    return ranks_leave(r.ranks, cli_finish(exit_status));
 }

@@ -5,9 +5,9 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "join_ranks.h"
 #include "serve/server.h"
 #include "serve_options.h"
-#include "several.h"
 #include "show/show.h"
 
 /* ---- The server ---- */
@@ -98,7 +98,7 @@ static void tell_of_prompts(const char *line)
 static int serve_rank(struct serve *v, struct moe_err *err)
 {
     struct moe_engine_options *e = &serve_opt.server.engine;
-    MOE_TRY(several_join(&v->ranks, err));
+    MOE_TRY(ranks_join(&v->ranks, err));
     e->ranks = v->ranks;
     int status = choose_strategy(v, err);
     if (status == MOE_OK && v->path)
@@ -112,7 +112,7 @@ static int serve_rank(struct serve *v, struct moe_err *err)
 static int open_server(struct serve *v, struct moe_err *err)
 {
     struct moe_server_options *o = &serve_opt.server;
-    MOE_TRY(several_join(&v->ranks, err));
+    MOE_TRY(ranks_join(&v->ranks, err));
     o->engine.ranks = v->ranks;
     int status = choose_strategy(v, err);
     if (status == MOE_OK && serve_opt.collection)
@@ -161,7 +161,7 @@ int main(int argc, char **argv)
 {
     struct moe_err err = {0};
     struct serve v = {0};
-    const bool is_other_rank = several_begin();
+    const bool is_other_rank = ranks_begin();
     int listener = -1, status = serve_options_parse(argc, argv, &v.path);
     if (status >= 0)
         return status;
@@ -180,5 +180,5 @@ int main(int argc, char **argv)
         status = v.ranks ? moe_fail(&err, MOE_ERR_UNSUPPORTED,
                                     "several ranks do not start anew: end them and start again")
                          : serve_http_anew(argv, listener, &err);
-    return several_leave(v.ranks, cli_finish(status == MOE_OK ? CLI_DONE : cli_error(&err)));
+    return ranks_leave(v.ranks, cli_finish(status == MOE_OK ? CLI_DONE : cli_error(&err)));
 }

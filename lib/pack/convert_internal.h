@@ -167,7 +167,7 @@ int convert_put_provenance(struct converter *c, struct moe_emit *e, struct moe_e
  * none has fewer than 16 bits, else the options'. */
 void convert_describe_variant(const struct converter *c, int variant, struct moe_pack_variant *out);
 
-/* ---- Bits shared out (convert_share.c) ---- */
+/* ---- Bits shared out (convert_bits.c) ---- */
 
 enum { CONVERT_RUNGS = 6 }; /* the bits that a matrix may get */
 

@@ -750,7 +750,7 @@ static void count_expert(struct converter *c, const struct repack *r, uint32_t l
 }
 
 /*
- * A mean of bits, or the bytes of a pack, shared out (convert_share.c) among gate and up, and down,
+ * A mean of bits, or the bytes of a pack, shared out (convert_bits.c) among gate and up, and down,
  * of all experts, and matrices of the dense part.
  */
 

@@ -1,12 +1,12 @@
 /* Joining the other processes of a run, and leaving them. */
-#include "several.h"
+#include "join_ranks.h"
 
 #include <unistd.h>
 
 #include "base/par.h"
 #include "cli.h"
 
-bool several_begin(void)
+bool ranks_begin(void)
 {
     uint32_t rank, n_ranks;
     cli_mute = moe_wire_started(&rank, &n_ranks) && rank > 0;
@@ -31,7 +31,7 @@ static void note_cores(const struct moe_wire *wire)
                  cores);
 }
 
-int several_join(struct moe_ranks **out, struct moe_err *err)
+int ranks_join(struct moe_ranks **out, struct moe_err *err)
 {
     const bool mute = cli_mute;
     cli_mute = false; /* what keeps this process from the others, it says itself */
@@ -44,7 +44,7 @@ int several_join(struct moe_ranks **out, struct moe_err *err)
     return MOE_OK;
 }
 
-int several_leave(struct moe_ranks *r, int exit_status)
+int ranks_leave(struct moe_ranks *r, int exit_status)
 {
     if (r && moe_ranks_wire(r)->rank > 0)
         exit_status = CLI_DONE;
