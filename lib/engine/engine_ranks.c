@@ -128,15 +128,25 @@ static int fetch(struct moe_ranks *ranks, uint8_t *to, uint64_t n, uint64_t offs
     return MOE_OK;
 }
 
-/* The header comes last: a file without one is begun again. */
+static int note_path(struct moe_buf *to, const char *path, struct moe_err *err)
+{
+    moe_buf_printf(to, "%s.have", path);
+    return to->failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
+}
+
+/* The header comes last: a file without one is begun again, and has nothing of what was noted. */
 static int fetch_directory(struct moe_ranks *ranks, int fd, const char *path,
                            const uint8_t header[MOE_PACK_HEADER_BYTES],
                            const struct moe_rank_piece *whole, struct moe_err *err)
 {
     const uint64_t n = whole->file_bytes - whole->directory;
     uint8_t *directory = whole->directory < whole->file_bytes ? moe_alloc(n, 1, err) : NULL;
+    struct moe_buf have_path = {0};
     int status;
     MOE_STEP(directory ? MOE_OK : MOE_ERR_MEMORY);
+    MOE_STEP(note_path(&have_path, path, err));
+    if (unlink((const char *)have_path.data) != 0 && errno != ENOENT)
+        MOE_STEP(failed_at("cannot be removed", (const char *)have_path.data, err));
     MOE_STEP(fetch(ranks, directory, n, whole->directory, 0, n, err));
     if (ftruncate(fd, (off_t)whole->file_bytes) != 0)
         MOE_STEP(failed_at("cannot be made as long as rank 0's", path, err));
@@ -145,6 +155,7 @@ static int fetch_directory(struct moe_ranks *ranks, int fd, const char *path,
         MOE_STEP(failed_at("cannot be written", path, err));
     MOE_STEP(write_at(fd, path, header, MOE_PACK_HEADER_BYTES, 0, err));
 out:
+    moe_buf_release(&have_path);
     free(directory);
     return status;
 }
@@ -319,10 +330,10 @@ static int fetch_experts(struct moe_ranks *ranks, const struct moe_pack *pack, s
     struct statvfs fs;
     char needs[32], has[32];
     int status;
-    moe_buf_printf(&have_path, "%s.have", p.path);
+    MOE_STEP(note_path(&have_path, p.path, err));
     p.have_path = (const char *)have_path.data;
     p.have = moe_alloc(p.n, 1, err);
-    MOE_STEP(!have_path.failed && p.have ? MOE_OK : MOE_ERR_MEMORY);
+    MOE_STEP(p.have ? MOE_OK : MOE_ERR_MEMORY);
     p.fd = open(p.path, O_RDWR | O_CLOEXEC);
     if (p.fd < 0)
         MOE_STEP(failed_at("cannot be written", p.path, err));

@@ -24,7 +24,8 @@ enum { MAGIC_BYTES = 16, HEAD_BYTES = 24, RECORD_BYTES = 64, SYNC_SECONDS = 5 };
 static const char magic[MAGIC_BYTES] = "moe kept 1";
 
 /* A record's head: layer, expert, variant, tokens of a rare expert plus 1 or 0 (u32 each); the four
- * sums of the error (f64); bytes and hash of what follows (u64). */
+ * sums of the error (f64); bytes of what follows, and hash_of (u64). */
+enum { HASHED_BYTES = RECORD_BYTES - 8 };
 enum { SHARED = UINT32_MAX - 1 /* the layer of a record of shared bits */ };
 
 struct place {
@@ -52,6 +53,12 @@ static struct place *place_of(const struct convert_kept *k, uint32_t layer, uint
                               uint32_t variant)
 {
     return &k->places[((uint64_t)layer * k->n_experts + expert) * k->n_variants + variant];
+}
+
+/* Of a record: its head up to this, and what follows. */
+static uint64_t hash_of(const uint8_t head[RECORD_BYTES], const void *data, uint64_t n)
+{
+    return moe_hash64(head, HASHED_BYTES) ^ moe_hash64(data, n);
 }
 
 /* ---- Reading ---- */
@@ -83,7 +90,7 @@ static bool read_record(struct convert_kept *k, int fd, const char *path, uint64
     moe_buf_clear(data);
     void *to = moe_buf_reserve(data, found.bytes);
     if (!to || moe_file_pread(fd, path, to, found.bytes, found.at, &ignored) != MOE_OK ||
-        moe_hash64(to, found.bytes) != moe_get_u64(head + 56))
+        hash_of(head, to, found.bytes) != moe_get_u64(head + HASHED_BYTES))
         return false;
     *(shared ? &k->shared : place_of(k, layer, expert, variant)) = found;
     *bytes = RECORD_BYTES + found.bytes;
@@ -115,12 +122,27 @@ static int read_records(struct convert_kept *k, int fd, const char *path, uint64
 
 /* ---- Opening ---- */
 
+/* Whether a file has the header alone: a run that was refused left it, whatever its options were. */
+static bool is_empty(const char *path)
+{
+    struct moe_err ignored;
+    uint8_t head[HEAD_BYTES];
+    uint64_t size;
+    const int fd = moe_file_open(path, &size, &ignored);
+    const bool empty = fd >= 0 && size == HEAD_BYTES &&
+                       moe_file_pread(fd, path, head, HEAD_BYTES, 0, &ignored) == MOE_OK &&
+                       memcmp(head, magic, MAGIC_BYTES) == 0;
+    if (fd >= 0)
+        close(fd);
+    return empty;
+}
+
 /* Opens the file that this run appends to, or creates it. */
 static int open_own(struct convert_kept *k, const char *path, struct moe_err *err)
 {
     uint8_t head[HEAD_BYTES];
     uint64_t size;
-    if (moe_path_exists(path)) {
+    if (moe_path_exists(path) && !is_empty(path)) {
         MOE_TRY(moe_outfile_continue(&k->out, path, err));
         k->n_files = 1;
         k->paths[0] = k->out.path;
@@ -273,7 +295,7 @@ static int put_record(struct convert_kept *k, const uint32_t what[3],
     moe_put_f64(head + 32, e->error.output_plain);
     moe_put_f64(head + 40, e->error.output_improved);
     moe_put_u64(head + 48, data->size);
-    moe_put_u64(head + 56, moe_hash64(data->data, data->size));
+    moe_put_u64(head + HASHED_BYTES, hash_of(head, data->data, data->size));
     return append(k, head, data, err);
 }
 

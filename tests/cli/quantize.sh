@@ -119,7 +119,7 @@ expect_exit 0 "method gptq"
 expect_stderr_like '*inputs of * tokens; * rounded as without texts: layer *output error of experts at 4: 0.*' \
     "... says what it knew and what it gained"
 
-# The same by shards, of which one was cut off, and from what a run that was ended had kept.
+# The same by shards, one cut off and one damaged, and from what a run that was ended had kept.
 for shard in 1/2 2/2 1/1; do
     # shellcheck disable=SC2086
     run "$bin/moe-quantize" -t 1 -o "$tmp/aware/b.moe" $gptq --shard $shard "$small"
@@ -127,9 +127,14 @@ for shard in 1/2 2/2 1/1; do
 done
 check "... makes no pack" [ "$(ls "$tmp/aware" | tr '\n' ' ')" = "a.moe b.moe.1-of-1 b.moe.1-of-2 b.moe.2-of-2 " ]
 truncate -s -1000 "$tmp/aware/b.moe.2-of-2"
+printf '\377' | dd of="$tmp/aware/b.moe.1-of-2" bs=1 seek=37 conv=notrunc 2>/dev/null # of how rare the first expert is
 # shellcheck disable=SC2086
 run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --join 2 "$small"
 check "--join: the same options give the same bytes" cmp -s "$tmp/aware/a.moe" "$tmp/aware/b.moe"
+head -c 24 "$tmp/aware/b.moe.1-of-1" >"$tmp/aware/b.moe.kept"
+# shellcheck disable=SC2086
+run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --group 32 --resume "$small"
+expect_exit 0 "what has kept nothing yet stops no other options"
 head -c 3000 "$tmp/aware/b.moe.1-of-1" >"$tmp/aware/b.moe.kept"
 for less in "--experts 4" "--group 32"; do
     # shellcheck disable=SC2086

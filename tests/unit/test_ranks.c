@@ -660,6 +660,10 @@ static void ranks_get_their_experts_once(void **state)
     moe_buf_release(&file);
     assert_int_equal(run_spread("own", "resident", &bytes, NULL), MOE_OK);
     assert_int_equal(bytes, directory);
+    /* A file that was removed comes whole, whatever was noted of it. */
+    assert_int_equal(unlink(in_dir("own/x.moe")), 0);
+    assert_int_equal(run_spread("own", "resident", &bytes, NULL), MOE_OK);
+    assert_int_equal(bytes, directory + there);
 }
 
 static void what_cannot_be_spread(void **state)
