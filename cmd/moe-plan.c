@@ -82,11 +82,10 @@ static const struct cli_option options[] = {
      .help = "bit map by moe-calibrate: what to approximate",
      .modes = CLI_USUAL, .excludes = "shape"},
     {CLI_OPT_SHARE(0, "tolerance", "P", &o.plan.tolerance, 1e-6, 10),
-     .help = "lose P at most, by a map of the pack, or by loading\n"
-             "less as the calibration measured it",
+     .help = "lose P at most, by a map or by what --calibration says",
      .modes = CLI_USUAL, .excludes = "exact strategy shape"},
     {CLI_OPT_TEXT(0, "machines", "FILE", &o.machines),
-     .help = "several that share out the experts, as moe-machines(5)",
+     .help = "several that share out the experts, see moe-device(5)",
      .modes = CLI_USUAL, .excludes = "memory gpu-memory expert-memory device-profile calibration tolerance "
      "output device"},
     {CLI_OPT_FLAG(0, "no-outlook", &o.no_outlook),

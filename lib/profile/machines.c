@@ -1,4 +1,4 @@
-/* Machines that run a model together, moe-machines(5): reading and writing. */
+/* Machines that run a model together, moe-device(5): reading and writing. */
 #include "profile/machines.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /*
- * Machines that run a model together, moe-machines(5): how fast each is, what memory it gives, and
+ * Machines that run a model together, moe-device(5): how fast each is, what memory it gives, and
  * the network between the first of them, which runs the model, and the others. Plain data; the file
  * is YAML. moe-profile --device makes one where several ranks measure (tune/machines_bench.h).
  */

@@ -102,7 +102,8 @@ if "$nginx" -v 2>/dev/null && openssl version >/dev/null 2>&1 && curl --version 
     openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=models.example.com -keyout "$tmp/key" -out "$tmp/pem" 2>/dev/null
     for front in $(seq 18600 18700); do
         {
-            echo "daemon off; pid $tmp/pid; error_log $tmp/nginx.log; user $(id -un); worker_processes 1; events {} http { access_log off;"
+            [ "$(id -u)" != 0 ] || echo "user $(id -un);" # of others a warning
+            echo "daemon off; pid $tmp/pid; error_log $tmp/nginx.log; worker_processes 1; events {} http { access_log off;"
             for dir in client_body proxy fastcgi uwsgi scgi; do echo "${dir}_temp_path $tmp/$dir;"; done
             sed -n '/^upstream moe {/,/^\.Ed/p' man/moe-serve.1 | sed "/^\.Ed/d; s|/run/moe-serve/\(.\).socket|$tmp/\1|; s|443|127.0.0.1:$front|; s|/etc/ssl/models\.|$tmp/|"
             echo '}'
