@@ -327,7 +327,7 @@ static void preferences_are_the_same(void **state)
     }
 }
 
-enum { LENDING = 19 };
+enum { LENDING = 20 };
 /* Slots that prompts borrow leave and come back in both alike. */
 static void loans_are_the_same(void **state)
 {
