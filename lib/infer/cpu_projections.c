@@ -102,10 +102,10 @@ static float query_factor(const struct project *p, uint32_t position)
 }
 
 /* ---- Convolutions of heads (ZAYA's CCA, MOE_STATE_CCA) ----
- * Of a sequence the state has, token by token, queries and keys as products made them and the half
- * of the values that the next token has. One convolution mixes two tokens channel by channel,
- * another what comes out of it head by head; what both give is added to queries and keys, of which
- * each head has half of the other's it is compared with. */
+ * A sequence's state keeps, token by token, queries and keys as products made them, and the half of
+ * the values that the next token uses. One convolution mixes two tokens channel by channel, a
+ * second one its results head by head. The result is added to queries and keys, and each head also
+ * gets half of the head that it is compared with. */
 
 /* Channels of a head, or (the last) values, of all rows: what the matrices of heads take in, and
  * the values of the token before. */

@@ -122,7 +122,8 @@ static int read_records(struct convert_kept *k, int fd, const char *path, uint64
 
 /* ---- Opening ---- */
 
-/* Whether a file has the header alone: a run that was refused left it, whatever its options were. */
+/* Whether a file has the header alone: a run that was refused left it, whatever its options were.
+ */
 static bool is_empty(const char *path)
 {
     struct moe_err ignored;

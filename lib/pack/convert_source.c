@@ -389,7 +389,7 @@ static uint64_t state_rows(const struct moe_config *c, int role, enum moe_take t
     return (uint64_t)all * (take == MOE_TAKE_STATE_HEADS ? c->state_key_heads : 1);
 }
 
-/* The taps of the role's convolution, and the channels of one with so many weights. */
+/* Taps of the role's convolution, and its channels where it has `weights` weights. */
 static uint32_t conv_taps(const struct moe_config *c, int role)
 {
     return role == MOE_T_NGRAM_CONV ? c->ngram_taps : c->conv_width;

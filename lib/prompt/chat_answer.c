@@ -1096,7 +1096,7 @@ static enum match read_element(struct element_reader *e, const char *key, const 
     return e->status == MOE_OK ? YES : NO;
 }
 
-/* The bytes of which one ends the value that is read whole and begins at text; none: any may. */
+/* Bytes that can end the value at text, which is read whole; none of them: any byte can. */
 static void last_bytes(const struct moe_answer_reader *r, const char *text, uint64_t n,
                        char ends[6])
 {
