@@ -144,7 +144,7 @@ static void carve_feed_forward(struct cpu_feed_forward *f, struct carving *to,
     for (uint32_t i = 0; i < moe_larger(c->top_k, 1); i++) {
         struct moe_inputs measure = {0};
         moe_inputs_carve(f->single ? &f->single[i] : &measure, &to->other, 1,
-                         moe_larger(c->expert_ff, 1));
+                         moe_larger(moe_larger(c->expert_ff, c->adjugate_ff), 1));
     }
 }
 
