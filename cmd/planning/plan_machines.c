@@ -35,6 +35,7 @@ struct cluster {
     const struct moe_device **devices; /* [n] by machine of the file; borrowed */
 
     /* Of the present trial, [n] each. */
+    const char *names[MOE_MAX_MACHINES]; /* borrowed */
     struct moe_planner planners[MOE_MAX_MACHINES];
     struct moe_shape_fit fits[MOE_MAX_MACHINES];
     struct moe_inventory own[MOE_MAX_MACHINES]; /* tables shared but for class_of */
@@ -141,12 +142,15 @@ static int share_out(struct cluster *c, struct outcome *out, struct moe_err *err
     const uint64_t *uses = s ? moe_statistics_placement(s) : NULL;
     uint64_t room[MOE_MAX_MACHINES];
     double all_uses = 0;
+    char takes[32], has[32];
     for (uint32_t i = 0; i < c->machines->n; i++) {
         const struct moe_plan_memory m = memory_of(c, i);
         const uint64_t beside = m.program + m.dense + m.kv + m.work;
         if (m.total <= beside)
-            return moe_fail(err, MOE_ERR_LIMIT, "machine %u has no room for experts: %s takes more",
-                            i, i ? "a process" : "everything else");
+            return moe_fail(err, MOE_ERR_LIMIT,
+                            "machine '%s' has no room for experts: it has %s, and %s takes %s",
+                            c->machines->machines[i].name, moe_format_bytes(m.total, has),
+                            i ? "a process" : "everything else", moe_format_bytes(beside, takes));
         room[i] = m.total - beside;
         out->n_experts[i] = 0;
         out->uses[i] = 0;
@@ -167,7 +171,9 @@ static int share_out(struct cluster *c, struct outcome *out, struct moe_err *err
     for (uint32_t i = 0; i < c->machines->n; i++) {
         out->uses[i] /= all_uses > 0 ? all_uses : 1;
         if (out->n_experts[i] == 0)
-            return moe_fail(err, MOE_ERR_LIMIT, "machine %u has no room for an expert", i);
+            return moe_fail(err, MOE_ERR_LIMIT, "machine '%s' has no room for an expert in its %s",
+                            c->machines->machines[i].name,
+                            moe_format_bytes(c->machines->machines[i].memory_bytes, has));
     }
     return MOE_OK;
 }
@@ -180,6 +186,7 @@ static int prepare(struct cluster *c, struct outcome *out, struct moe_err *err)
     for (uint32_t i = 0; i < out->n; i++) {
         MOE_TRY(own_inventory(c, i, err));
         MOE_TRY(plan_pace_of(in, c->devices[i], &c->paces[i], err));
+        c->names[i] = c->machines->machines[i].name;
         c->wires[i] = wire_of(&c->machines->machines[i].link);
         c->fits[i] = (struct moe_shape_fit){.inventory = &c->own[i],
                                             .statistics = in->statistics,
@@ -214,6 +221,7 @@ static int try_cluster(struct cluster *c, struct outcome *best, struct moe_err *
     MOE_TRY(prepare(c, &now, err));
     const struct moe_planner_machines machines = {
         .n = now.n,
+        .names = c->names,
         .planners = c->planners,
         .wires = c->wires,
         .holders = c->holders,
@@ -497,7 +505,10 @@ int plan_machines(const struct plan_options *o, const char *path, bool outlook, 
     options.memory = c.machines->machines[0].memory_bytes;
     options.device = devices[0];
     options.on_cpu = true;
-    MOE_STEP(plan_inputs_open(&in, &options, err));
+    status = plan_inputs_open(&in, &options, err);
+    if (status == MOE_ERR_LIMIT)
+        moe_err_prefix(err, "machine '%s'", c.machines->machines[0].name);
+    MOE_STEP(status);
     if (!cli_given("max-tokens"))
         in.excerpt = moe_excerpt_of(in.trace, TOKEN_LAYERS / in.inventory->n_layers + 1);
     MOE_STEP(plan_memory_beside(&in, &c.beside, err));

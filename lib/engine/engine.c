@@ -330,7 +330,9 @@ int moe_engine_serve_rank(const char *path, const struct moe_engine_options *opt
     o.timeline = NULL;
     o.first_token_first = false;
     char *own = NULL;
-    int status = o.spread ? moe_engine_begin_spread(&own, ranks, o.spread, path, err) : MOE_OK;
+    bool begun_now = false;
+    int status =
+        o.spread ? moe_engine_begin_spread(&own, &begun_now, ranks, o.spread, path, err) : MOE_OK;
     if (status == MOE_OK)
         status = moe_engine_open(&e, own ? own : path, &o, &progress, err);
     if (status == MOE_OK)
@@ -339,6 +341,8 @@ int moe_engine_serve_rank(const char *path, const struct moe_engine_options *opt
     if (status != MOE_OK && status != MOE_ERR_INTERRUPTED)
         moe_ranks_fail(ranks, err);
     moe_engine_close(e);
+    if (status != MOE_OK && begun_now)
+        moe_engine_undo_spread(own);
     free(own);
     return status;
 }

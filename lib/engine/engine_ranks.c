@@ -160,14 +160,15 @@ out:
     return status;
 }
 
-int moe_engine_begin_spread(char **path, struct moe_ranks *ranks, const char *directory,
-                            const char *pack, struct moe_err *err)
+int moe_engine_begin_spread(char **path, bool *begun_now, struct moe_ranks *ranks,
+                            const char *directory, const char *pack, struct moe_err *err)
 {
     static const uint8_t none[MOE_PACK_HEADER_BYTES];
     uint8_t header[MOE_PACK_HEADER_BYTES], had[MOE_PACK_HEADER_BYTES];
     struct moe_rank_piece whole;
     struct stat st;
     int fd = -1, status;
+    *begun_now = false;
     *path = moe_path_join(directory, moe_path_name(pack), err);
     MOE_STEP(*path ? MOE_OK : MOE_ERR_MEMORY);
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
@@ -179,7 +180,8 @@ int moe_engine_begin_spread(char **path, struct moe_ranks *ranks, const char *di
     memset(had, 0, sizeof had);
     if (pread(fd, had, sizeof had, 0) < 0)
         MOE_STEP(failed_at("cannot be read", *path, err));
-    const bool begun = st.st_size == 0 || (uint64_t)st.st_size == whole.file_bytes;
+    *begun_now = st.st_size == 0;
+    const bool begun = *begun_now || (uint64_t)st.st_size == whole.file_bytes;
     if (begun && memcmp(had, none, sizeof had) == 0)
         MOE_STEP(fetch_directory(ranks, fd, *path, header, &whole, err));
     else if (!begun || memcmp(had, header, sizeof had) != 0)
@@ -192,6 +194,16 @@ out:
     if (fd >= 0)
         close(fd);
     return status;
+}
+
+void moe_engine_undo_spread(const char *path)
+{
+    struct moe_buf have_path = {0};
+    struct moe_err ignored;
+    if (note_path(&have_path, path, &ignored) == MOE_OK &&
+        !moe_path_exists((const char *)have_path.data))
+        unlink(path);
+    moe_buf_release(&have_path);
 }
 
 /* A rank's part of a pack. */
@@ -352,6 +364,8 @@ static int fetch_experts(struct moe_ranks *ranks, const struct moe_pack *pack, s
     MOE_STEP(note(&p, err));
     MOE_STEP(moe_ranks_fetch(ranks, NULL, 0, 0, p.done, p.total, NULL, err));
 out:
+    if (p.since_noted > 0) /* what has come before an error need not come again */
+        note(&p, NULL);
     if (p.fd >= 0)
         close(p.fd);
     moe_buf_release(&have_path);

@@ -11,9 +11,12 @@ int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *ow
                           struct moe_err *err);
 
 /* On a rank other than 0: has rank 0 send what a pack needs to be opened to a file in that
- * directory, where it is not there yet; *path: the file, free() it. pack: the path that rank 0 has.
- * MOE_ERR_USAGE: another file is there; MOE_ERR_IO: the directory cannot be written. */
-int moe_engine_begin_spread(char **path, struct moe_ranks *ranks, const char *directory,
-                            const char *pack, struct moe_err *err);
+ * directory, where it is not there yet; *path: the file, free() it; *begun_now: it was not there.
+ * pack: the path that rank 0 has. MOE_ERR_USAGE: another file is there; MOE_ERR_IO: the directory
+ * cannot be written. */
+int moe_engine_begin_spread(char **path, bool *begun_now, struct moe_ranks *ranks,
+                            const char *directory, const char *pack, struct moe_err *err);
+/* Removes a file that was begun now, unless experts have come to it. */
+void moe_engine_undo_spread(const char *path);
 
 #endif

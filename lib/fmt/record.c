@@ -13,6 +13,9 @@ static int fail_range(struct moe_record_reader *r, struct moe_yaml_node *map,
                       const struct moe_member *m)
 {
     struct moe_yaml_node *at = moe_yaml_get(map, m->key);
+    if (m->max < HUGE_VAL && m->min == MOE_ABOVE_0)
+        return moe_yaml_fail(r->doc, at, r->err, "'%s' must be above 0 and at most %.15g", m->key,
+                             m->max);
     if (m->max < HUGE_VAL)
         return moe_yaml_fail(r->doc, at, r->err, "'%s' must be from %.15g to %.15g", m->key, m->min,
                              m->max);

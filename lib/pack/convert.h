@@ -114,7 +114,7 @@ struct moe_convert_report {
     bool kept_experts, kept_dense; /* own_experts, own_dense took effect */
     uint64_t source_bytes;         /* weights read */
     uint64_t pack_bytes;           /* size of the file written */
-    uint32_t n_kept;               /* experts of earlier runs and other shards that were taken */
+    uint32_t n_missing;            /* experts that were in none of n_joined shards: rounded here */
     uint64_t expert_weights, dense_weights;
     struct moe_quant_error error[8]; /* per variant in the options' order, over all experts */
     struct moe_quant_error dense_error;

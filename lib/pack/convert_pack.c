@@ -662,7 +662,6 @@ static int take_kept(struct converter *c, const struct repack *r, uint32_t layer
     convert_add_error(&c->report->error[c->variants[variant].option], &had.error);
     if (had.rare && inputs)
         inputs->note_rare(inputs->ctx, layer, expert, had.rare - 1);
-    c->report->n_kept++;
     return MOE_OK;
 }
 
@@ -730,6 +729,7 @@ static int encode_expert(struct converter *c, const struct repack *r,
         MOE_STEP(encode_matrix(c, variant, &class_->matrices[i], mats[i].data, to,
                                new_segments[to->segment] + to->offset, &sources[i], err));
     }
+    c->report->n_missing += !kept && c->options->n_joined;
     if (!kept)
         MOE_STEP(keep_expert(c, r, layer, expert, variant, &before, &new_class, new_segments, err));
     if (c->writer)

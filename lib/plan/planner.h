@@ -78,6 +78,7 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
 /* Machines that share out a model's experts (ranks/ranks.h); the first runs the model. */
 struct moe_planner_machines {
     uint32_t n;
+    const char *const *names; /* [n] */
     /* [n] as for one machine: its own experts, memory, pace. Trace, excerpt, statistics: the
      * first's. */
     const struct moe_planner *planners;

@@ -529,7 +529,7 @@ int moe_planner_try_machines(const struct moe_planner_machines *m,
     for (uint32_t i = 0; i < m->n && status == MOE_OK; i++) {
         status = prepare_machine(&m->planners[i], strategy, automatic, &all[i], err);
         if (status != MOE_OK && m->n > 1)
-            moe_err_prefix(err, "machine %u", i);
+            moe_err_prefix(err, "machine '%s'", m->names[i]);
         if (i > 0)
             ranks[i - 1] = (struct moe_simulated_rank){&all[i].in, m->wires[i]};
     }

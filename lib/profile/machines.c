@@ -6,6 +6,7 @@
 
 enum { MAX_FILE_BYTES = 1 << 20 };
 #define MAX_SECONDS 1e3
+#define LEAST_RATE 1.0
 #define MAX_RATE 1e15
 
 /* ---- The file ---- */
@@ -17,13 +18,13 @@ static const struct moe_member message_members[] = {
 };
 static const struct moe_record message_record = {MOE_RECORD(message_members)};
 
-#define LINK(key, field, most)                                                                     \
-    MOE_FIELD_IN(MOE_IF_SET, struct moe_machine_link, key, field, 0, most)
+#define LINK(key, field, least, most)                                                              \
+    MOE_FIELD_IN(MOE_IF_SET, struct moe_machine_link, key, field, least, most)
 
 static const struct moe_member link_members[] = {
-    LINK("latency_seconds", latency_seconds, MAX_SECONDS),
-    LINK("bytes_per_second", bytes_per_second, MAX_RATE),
-    LINK("handling_seconds", handling_seconds, MAX_SECONDS),
+    LINK("latency_seconds", latency_seconds, 0, MAX_SECONDS),
+    LINK("bytes_per_second", bytes_per_second, LEAST_RATE, MAX_RATE),
+    LINK("handling_seconds", handling_seconds, 0, MAX_SECONDS),
     MOE_LINE_LIST(struct moe_machine_link, "messages", messages, n_messages, message_record),
 };
 
@@ -43,10 +44,10 @@ static const struct moe_record link_record = {MOE_RECORD(link_members), check_li
 static const struct moe_member machine_members[] = {
     MOE_FIELD(MOE_ALWAYS, struct moe_machine, "name", name),
     MOE_FIELD(MOE_ALWAYS, struct moe_machine, "memory", memory),
-    MACHINE(MOE_IF_SET, "count", count, 0, MOE_MAX_MACHINES),
+    MACHINE(MOE_IF_SET, "count", count, 1, MOE_MAX_MACHINES),
     MOE_FIELD(MOE_IF_SET, struct moe_machine, "profile", profile),
-    MACHINE(MOE_IF_SET, "memory_bytes_per_second", memory_bytes_per_second, 0, MAX_RATE),
-    MACHINE(MOE_IF_SET, "storage_bytes_per_second", storage_bytes_per_second, 0, MAX_RATE),
+    MACHINE(MOE_IF_SET, "memory_bytes_per_second", memory_bytes_per_second, LEAST_RATE, MAX_RATE),
+    MACHINE(MOE_IF_SET, "storage_bytes_per_second", storage_bytes_per_second, LEAST_RATE, MAX_RATE),
     MOE_SECTION(MOE_IF_SET, "link", offsetof(struct moe_machine, link), link_record),
 };
 
@@ -78,6 +79,11 @@ static int check_machines(struct moe_record_reader *r, struct moe_yaml_node *map
     if (m->n == 0)
         return moe_yaml_fail(r->doc, map, r->err, "'machines' is missing");
     for (uint32_t i = 0; i < m->n; i++) {
+        for (uint32_t k = 0; k < i; k++)
+            if (strcmp(m->machines[i].name, m->machines[k].name) == 0)
+                return moe_yaml_fail(r->doc, map, r->err,
+                                     "two machines are '%s': several that are alike have 'count'",
+                                     m->machines[i].name);
         n += m->machines[i].count ? m->machines[i].count : 1;
         if (n > 1 && !(m->machines[i].link.bytes_per_second > 0) &&
             !(m->network.bytes_per_second > 0))

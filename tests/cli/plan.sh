@@ -102,6 +102,11 @@ check "... and less without the network's delay" awk -v a="$(of_machines decode_
 sed '/^network/d' "$tmp/hosts.yaml" >"$tmp/alone.yaml"
 run "$plan" -q "$tiny" --machines "$tmp/alone.yaml" --no-outlook
 error_line 3 "moe-plan: $tmp/alone.yaml: line *'b' has no 'link', and there is no 'network'" "... without a network"
+for small in a=10M b=40M; do
+    sed "s/name: ${small%=*}, memory: [0-9]*M/name: ${small%=*}, memory: ${small#*=}/" "$tmp/hosts.yaml" >"$tmp/small.yaml"
+    run "$plan" -q "$tiny" --machines "$tmp/small.yaml" --no-outlook
+    error_line 4 "moe-plan: machine '${small%=*}'*" "... one of which is too small ($small)"
+done
 
 # Whose loads: a pack's come from storage, whatever accelerator the machine's profile has.
 fingerprint=$(sed -n 's/^ *source_fingerprint: //p' "$tmp/s.yaml")

@@ -21,6 +21,7 @@ ranks() { # N COMMAND...
 prompt='Once upon a time, there was a little girl named Lily. She had a red ball and she liked to'
 figure() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" "$tmp/stats" | head -n 1; }
 head -c 2500 tests/data/stories.valid.txt >"$tmp/long.txt"
+head -c 4000 tests/data/math.valid.txt >"$tmp/math.txt"
 
 # ---- The same tokens ----
 
@@ -28,7 +29,7 @@ run "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 --strategy resident
 want=$(cat "$out")
 run "$bin/moe-run" "$tiny" --raw -f "$tmp/long.txt" -n 20 --temp 0 --strategy resident
 want_long=$(cat "$out")
-run "$bin/moe-run" "$tiny" --perplexity tests/data/math.valid.txt --max-windows 4
+run "$bin/moe-run" "$tiny" --perplexity "$tmp/math.txt"
 want_loss=$(cat "$out")
 for n in 1 2 3 4; do
     ranks $n "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1
@@ -38,7 +39,7 @@ for n in 1 2 3 4; do
     ranks $n "$bin/moe-run" "$tiny" --raw -f "$tmp/long.txt" -n 20 --temp 0 -t 1 --expert-memory 2M
     expect_stdout "$want_long" "$n ranks, a long prompt: the same"
 done
-ranks 3 "$bin/moe-run" "$tiny" --perplexity tests/data/math.valid.txt --max-windows 4 -t 1
+ranks 3 "$bin/moe-run" "$tiny" --perplexity "$tmp/math.txt" -t 1
 expect_stdout "$want_loss" "3 ranks: the same perplexity"
 ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1 --memory 56M --stats --stats-json "$tmp/stats"
 expect_stdout "$want" "4 ranks in 56 MiB each: the same"
@@ -143,6 +144,9 @@ echo 'something else' >"$tmp/2/parts/my.moe"
 own --spread parts
 check "another file there: one line" [ "$said" = 1 ]
 check "... that names it" grep -q "^moe-run: rank 2 on .*parts/my.moe is no part of rank 0's" "$tmp/said"
+rm "$tmp/1/parts/"* "$tmp/2/parts/"*
+own --spread parts --memory 2M
+check "a budget that is too small leaves no file" [ -z "$(ls "$tmp/1/parts" "$tmp/2/parts" | grep moe)" ]
 own --spread my.moe/parts
 check "a directory that cannot be made: one line" [ "$said" = 1 ]
 check "... that names it" grep -q '^moe-run: rank [12] on .*my.moe/parts: cannot be made' "$tmp/said"

@@ -440,15 +440,15 @@ static void refused(const char *pack, const char *strategy, const char *text)
     close_hub(&hub);
 }
 
-/* A copy of x.moe whose experts are damaged. */
-static void write_damaged(const char *name)
+/* A copy of x.moe whose experts are damaged from that layer on. */
+static void write_damaged(const char *name, uint32_t from_layer)
 {
     struct moe_err err = {0};
     struct moe_buf file = {0};
     struct moe_pack *pack;
     assert_ok(moe_file_read_all(in_dir("x.moe"), UINT64_MAX, &file, &err), &err);
     assert_ok(moe_pack_open(&pack, in_dir("x.moe"), &err), &err);
-    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
+    for (uint32_t layer = from_layer; layer < moe_pack_n_layers(pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
             const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, 0);
             if (x->present)
@@ -463,7 +463,7 @@ static void what_ranks_fail_with_is_said_by_rank_0(void **state)
 {
     write_model(3, "x.moe");
     write_model(4, "other.moe");
-    write_damaged("damaged.moe");
+    write_damaged("damaged.moe", 0);
     refused("other.moe", "lru", "has another pack than rank 0");
     refused("absent.moe", "lru", "absent.moe");
     refused("damaged.moe", "resident", "damaged");
@@ -478,7 +478,7 @@ static void a_rank_that_fails_later(void **state)
     struct moe_engine *e;
     int status = MOE_OK;
     write_model(3, "x.moe");
-    write_damaged("damaged.moe");
+    write_damaged("damaged.moe", 0);
     open_hub(&hub, 2);
     start(&helper, &hub, 1, "damaged.moe", "lru+init=empty", 0);
     struct moe_engine_options o = options_of("lru", 0);
@@ -682,10 +682,17 @@ static void what_cannot_be_spread(void **state)
     assert_ok(moe_file_write_all(in_dir("file"), "", 0, &err), &err);
     assert_int_equal(run_spread("file", "resident", &bytes, "cannot be written"), MOE_ERR_IO);
     assert_int_equal(run_spread("file/own", "resident", &bytes, "cannot be made"), MOE_ERR_IO);
-    /* Damage of rank 0's file is found by the rank that gets it, and is not kept. */
-    write_damaged("x.moe");
+    /* Damage of rank 0's file is found by the rank that gets it, and is not kept; what came before
+     * is. */
+    write_damaged("x.moe", 0);
     assert_int_equal(run_spread("new", "lru+init=empty", &bytes, "rank 0's x.moe is damaged"),
                      MOE_ERR_FORMAT);
+    assert_false(moe_path_exists(in_dir("new/x.moe"))); /* nothing came */
+    write_model(3, "x.moe");
+    write_damaged("x.moe", 1);
+    assert_int_equal(run_spread("new", "lru+init=empty", &bytes, "rank 0's x.moe is damaged"),
+                     MOE_ERR_FORMAT);
+    assert_true(moe_path_exists(in_dir("new/x.moe.have")));
     struct moe_engine_options o = options_of("resident", 0);
     o.spread = in_dir("own");
     assert_int_equal(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), MOE_ERR_USAGE);
