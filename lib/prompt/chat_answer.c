@@ -340,8 +340,9 @@ static enum match read_text(struct value_reader *v)
             continue;
         } else if (!marked && c == '\\' && v->at + 1 < v->n) {
             char e = v->text[v->at + 1];
-            static const char from[] = "nrtbf", to[] = "\n\r\t\b\f";
+            static const char from[] = "nrtbf\\\"'/", to[] = "\n\r\t\b\f\\\"'/";
             const char *is = e ? strchr(from, e) : NULL;
+            moe_buf_text(&plain, is ? "" : "\\"); /* of what is no escape it is a part */
             moe_buf_u8(&plain, is ? (uint8_t)to[is - from] : (uint8_t)e);
             v->at += 2;
         } else {

@@ -736,7 +736,7 @@ static void add_known(struct chat_probe *p, const char *source, size_t n)
 
 bool chat_texts_are_json(const struct call_form *form)
 {
-    return form->quote && strcmp(form->quote, "\"") == 0;
+    return form->quote && strlen(form->quote) == 1;
 }
 
 /* Appends a piece of a form with its holes filled. */

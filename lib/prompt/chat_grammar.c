@@ -227,6 +227,10 @@ static void put_parameters(struct writer *w, size_t tool, const char *name, cons
     {
         const struct moe_chat_parameter as = moe_chat_parameter(w->chat, schema, property);
         const bool among_texts = as.text && as.json && !marks_texts(f);
+        /* In a quote of its own, which JSON does not have: as Python writes it. */
+        const bool quoted = chat_texts_are_json(f) && *f->quote != '"' &&
+                            moe_chat_values(schema, property) & MOE_VALUE_TEXT &&
+                            !limits_texts(schema, property, 0);
         char rest[64], bare[64] = "any";
         snprintf(rest, sizeof rest, "rest-%zu-%u-m", tool, j + 1);
         if (as.held)
@@ -240,14 +244,14 @@ static void put_parameters(struct writer *w, size_t tool, const char *name, cons
             put_piece(w, f->key_begins, name, key);
             put_literal(w->out, key, strlen(key));
             moe_buf_text(w->out, " (");
-            if (as.text) {
+            if (as.text || quoted) {
                 put_piece(w, f->text.key_ends, name, key);
                 moe_buf_printf(w->out, " (%s)", bare);
                 put_piece(w, f->text.value_ends, name, key);
                 moe_buf_printf(w->out, " %s", rest);
             }
             if (as.json && !among_texts) {
-                moe_buf_text(w->out, as.text ? " |" : "");
+                moe_buf_text(w->out, as.text || quoted ? " |" : "");
                 put_piece(w, f->other.key_ends, name, key);
                 moe_buf_printf(w->out, " value-%zu-%u", tool, j);
                 put_piece(w, f->other.value_ends, name, key);
@@ -329,7 +333,10 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
         return false;
     if (text_ends && (uint8_t)*text_ends <= CALL_WORD) /* nothing ends them, or a name alone */
         return false;
-    if (text_ends) {
+    if (text_ends && chat_texts_are_json(f)) {
+        moe_buf_printf(out, "any ::= ( [^\\x00\\\\%c] | \"\\\\\" [^\\x00] )*\nmore ::= any\n",
+                       *text_ends);
+    } else if (text_ends) {
         snprintf(mark, sizeof mark, "%.*s", (int)strcspn(text_ends, "\1\2\3\4\5\6"), text_ends);
         for (size_t n = strlen(mark); n > 1 && strchr(" \t\r\n", mark[n - 1]);)
             mark[--n] = 0; /* the blanks before the end itself would make it whole */

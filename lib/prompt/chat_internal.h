@@ -120,7 +120,7 @@ struct json_t *probe_content(const struct chat_probe *p, const char *text);
 /* Finds the forms of calls (chat_calls.c); source: the template. */
 void chat_learn_calls(struct chat_probe *p, const char *source, uint64_t n);
 void chat_free_calls(struct call_form *form);
-/* Whether parameters that are texts are written as in JSON, within ". */
+/* Whether parameters that are texts can be written as in JSON: their quote is one byte. */
 bool chat_texts_are_json(const struct call_form *form);
 /* Appends an answer's calls, a message's "tool_calls", as the form has them. */
 void chat_write_calls(const struct call_form *form, const struct json_t *calls,

@@ -321,6 +321,12 @@ static void published_templates_read_their_own_calls(void **state)
                    "{% if loop.index > 1 %},{% endif %}{{ k }}:{% if v is string %}<|q|>{{ v "     \
                    "}}<|q|>{% else %}"                                                             \
                    "{{ v }}{% endif %}{% endfor %}}<call|>"))
+/* A list of Python's calls. */
+#define PYTHON                                                                                     \
+    TURN("<|call>[" FOR_CALLS(                                                                     \
+        "{% if loop.index > 1 %}, {% endif %}{{ c.function.name }}({% for k, v in "                \
+        "c.function.arguments|items %}{% if loop.index > 1 %}, {% endif %}{{ k }}={% if v is "     \
+        "string %}'{{ v }}'{% else %}{{ v }}{% endif %}{% endfor %})") "]<call|>")
 #define LIST                                                                                       \
     TURN("[TOOL_CALLS] [" FOR_CALLS(                                                               \
         "{% if loop.index > 1 %}, {% endif %}{\"name\": \"{{ c.function.name }}\", "               \
@@ -440,6 +446,12 @@ static const struct {
      "get_weather({\"city\": \"a, b}\", \"days\": 3})"},
     {QUOTES, "<|call>find_file{path:<|q|>\\<|q|>,lines:[1,{a:<|q|>x<|q|>,b:true}]}<call|>ok",
      "find_file({\"path\": \"\\\\\", \"lines\": [1,{\"a\":\"x\",\"b\":true}]})|C:ok"},
+    /* What is no escape is part of the text. */
+    {PYTHON,
+     "<|call>[find_file(path='it\\'s \\\\ \"\\d\"', lines=['\\n', \"'\"]), "
+     "get_weather(days=3)]<call|>",
+     "find_file({\"path\": \"it's \\\\ \\\"\\\\d\\\"\", \"lines\": "
+     "[\"\\u000a\",\"'\"]})|get_weather({\"days\": 3})"},
     /* Lists and objects as elements, or as JSON within one. */
     {ELEMENTS,
      "<|e|><call find_file><|e|><path>a "
@@ -669,6 +681,13 @@ static const struct {
     {QUOTES, "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}]}", "12", "12"},
     {QUOTES, "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}]}", "<|q|>12<|q|>",
      "\"12\""},
+    /* Within a quote of one byte there are escapes. */
+    {PYTHON, "{\"type\":\"string\"}", "'it\\'s'", "\"it's\""},
+    {PYTHON, "{\"type\":\"string\"}", "'a\\\\'", "\"a\\\\\""},
+    {PYTHON, "{\"type\":\"string\"}", "\"it's\"", "\"it's\""},
+    {PYTHON, "{\"type\":\"string\",\"maxLength\":2}", "\"ab\"", "\"ab\""},
+    {PYTHON, "{\"type\":\"string\",\"maxLength\":2}", "'abc'", NULL},
+    {PYTHON, "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", "null", "null"},
 };
 
 static void texts_are_told_by_their_schemas(void **state)
@@ -692,7 +711,8 @@ static void texts_are_told_by_their_schemas(void **state)
                        "</function>\n</tool_call>"
                  : strcmp(texts[i].template, TYPED) == 0
                      ? "<call f><p name=\"a\" type=\"%s</p></call>"
-                     : "<|call>f{a:%s}<call|>",
+                 : strcmp(texts[i].template, PYTHON) == 0 ? "<|call>[f(a=%s)]<call|>"
+                                                          : "<|call>f{a:%s}<call|>",
                  texts[i].value);
         size_t n = grammar_takes(chat, tools, true, MOE_THOUGHT_NONE, false, answer);
         snprintf(said, sizeof said, "f({\"a\": %s})", texts[i].said ? texts[i].said : "");
