@@ -120,6 +120,9 @@ void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint3
         .options = options,
         .context = context,
         .begins = options->source != NULL,
+        .thought = !options->thought.ends    ? MOE_BEHIND_THOUGHT
+                   : options->thought.opened ? MOE_IN_THOUGHT
+                                             : MOE_BEFORE_THOUGHT,
     };
     if (options->max_tokens == 0)
         stop(a, MOE_STOP_LENGTH);
@@ -168,6 +171,68 @@ const uint8_t *moe_answer_bytes(const struct moe_model *model, const struct moe_
     return bytes;
 }
 
+/* ---- Thoughts ---- */
+
+/* The constraint waits for the thought's end. */
+static bool is_free(const struct moe_answer *a)
+{
+    return a->options->thought.apart && a->thought != MOE_BEHIND_THOUGHT;
+}
+
+/* The next token of the end of a thought that is long enough. */
+static int end_thought(struct moe_answer *a, uint32_t *id, struct moe_err *err)
+{
+    const char *ends = a->options->thought.ends;
+    if (!a->thought_end.n)
+        MOE_TRY(moe_tokenizer_encode(a->model->tokenizer, ends, strlen(ends), true, &a->thought_end,
+                                     err));
+    *id = a->thought_end.ids[a->n_thought_end];
+    return MOE_OK;
+}
+
+/* Follows the thought through a token's bytes; *rest: what is behind its end, without blanks. */
+static int follow_thought(struct moe_answer *a, const uint8_t *bytes, uint32_t n,
+                          const uint8_t **rest, uint32_t *n_rest, struct moe_err *err)
+{
+    const struct moe_thought_options *t = &a->options->thought;
+    struct moe_buf *text = &a->thought_text;
+    *rest = bytes;
+    *n_rest = n;
+    if (a->thought == MOE_BEHIND_THOUGHT)
+        return MOE_OK;
+    const bool within = a->thought == MOE_IN_THOUGHT;
+    const uint64_t n_begins = strlen(t->begins), n_ends = strlen(t->ends);
+    uint64_t blanks = 0;
+    moe_buf_append(text, bytes, n);
+    if (text->failed)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: %u bytes of text", n);
+    while (!within && blanks < text->size && moe_is_blank((char)text->data[blanks]))
+        blanks++;
+    if (!within) {
+        const uint64_t left = text->size - blanks;
+        if (memcmp(text->data + blanks, t->begins, left < n_begins ? left : n_begins) != 0)
+            a->thought = MOE_BEHIND_THOUGHT;
+        else if (left >= n_begins)
+            a->thought = MOE_IN_THOUGHT;
+        return MOE_OK;
+    }
+    a->n_thought++;
+    a->n_thought_end += a->n_thought_end < a->thought_end.n;
+    const uint8_t *end = memmem(text->data, text->size, t->ends, n_ends);
+    if (end) {
+        a->thought = MOE_BEHIND_THOUGHT;
+        *n_rest = (uint32_t)(text->data + text->size - end - n_ends);
+        *rest = bytes + n - *n_rest;
+        while (*n_rest && moe_is_blank((char)**rest))
+            ++*rest, --*n_rest;
+    } else if (text->size >= n_ends) { /* what the mark may begin with */
+        const uint64_t kept = n_ends - 1;
+        memmove(text->data, text->data + text->size - kept, kept);
+        text->size = kept;
+    }
+    return MOE_OK;
+}
+
 /* ---- Draws and constraints ---- */
 
 /* Finds the tokens that an answer may not have yet, once. */
@@ -183,14 +248,16 @@ static int find_ends(struct moe_answer *a, struct moe_err *err)
 int moe_answer_draw(struct moe_answer *a, struct moe_sampler *sampler, const float *logits,
                     const struct moe_ids *history, uint32_t *id, struct moe_err *err)
 {
-    struct moe_constraint *c = a->options->constraint;
+    struct moe_constraint *c = is_free(a) ? NULL : a->options->constraint;
     struct moe_allowed allowed;
     struct moe_drawn_after after = {
         .recent = history->ids,
         .n_recent = history->n,
         .tokenizer = a->model->tokenizer,
     };
-    if (a->n_tokens < a->options->min_tokens) {
+    if (a->thought == MOE_IN_THOUGHT && a->n_thought >= a->options->thought.most)
+        return end_thought(a, id, err);
+    if (a->n_tokens < a->options->min_tokens || is_free(a)) {
         MOE_TRY(find_ends(a, err));
         after.without = &a->ends;
     }
@@ -245,10 +312,14 @@ int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, stru
     a->n_tokens++;
     if (o->token && (status = moe_answer_say(a, id, logits)) != MOE_OK)
         return status;
-    uint32_t n_bytes = 0;
-    bool stopped = false, complete;
+    uint32_t n_bytes = 0, n_token = 0, n_rest;
+    bool stopped = false, complete = false;
+    const bool was_free = is_free(a);
     const uint8_t *bytes = moe_answer_bytes(a->model, o->marks, id, &a->begins, &n_bytes);
-    status = constrain(a, bytes, n_bytes, &complete, err);
+    const uint8_t *token = moe_tokenizer_bytes(a->model->tokenizer, id, &n_token), *rest;
+    status = follow_thought(a, token, n_token, &rest, &n_rest, err);
+    if (status == MOE_OK && !is_free(a))
+        status = constrain(a, was_free ? rest : bytes, was_free ? n_rest : n_bytes, &complete, err);
     if (n_bytes && status == MOE_OK)
         status = take_bytes(a, bytes, n_bytes, &stopped, err);
     if (stopped)
@@ -275,5 +346,7 @@ int moe_answer_end(struct moe_answer *a, int status)
     int shown = a->pending.size ? show(a, a->pending.size) : MOE_OK;
     moe_buf_release(&a->pending);
     moe_ids_release(&a->ends);
+    moe_ids_release(&a->thought_end);
+    moe_buf_release(&a->thought_text);
     return status == MOE_OK ? shown : status;
 }

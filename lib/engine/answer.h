@@ -39,6 +39,14 @@ struct moe_beam_options {
     enum moe_early_stopping early;
 };
 
+/* A thought with which an answer may begin (prompt/chat.h: moe_chat_thought_marks). */
+struct moe_thought_options {
+    const char *begins, *ends; /* marks; NULL: it is not looked for */
+    bool opened;               /* the prompt has the mark that begins it */
+    bool apart;                /* ... and the constraint holds what follows it, after blanks */
+    uint64_t most;             /* tokens of it, behind which its end is written; UINT64_MAX: any */
+};
+
 struct moe_generate_options {
     struct moe_beam_options beams; /* with them `text` is called at the end, `token` is not */
     /* With an encoder: the ids that it reads before the decoder begins; NULL: what it read last
@@ -48,6 +56,7 @@ struct moe_generate_options {
     /* The answer follows it, from where it is (moe_constraint_restart); borrowed; NULL: any does.
      * Not with beams. */
     struct moe_constraint *constraint;
+    struct moe_thought_options thought;
     uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
     uint64_t min_tokens; /* until then only its grammar ends it, or its caller */
     /* Tokens that are drafted at most (engine/draft.h), up to MOE_DRAFT_MOST; the answer is the
@@ -109,8 +118,13 @@ struct moe_answer {
     enum moe_stop_reason why; /* when it has */
     const char *stop_text;    /* ... of MOE_STOP_TEXT: which of options->stop_texts */
     struct moe_ids ends;      /* tokens that end it, where it must have some first */
-    struct moe_buf pending;   /* bytes not shown yet: an unfinished character, or what may become a
-                                 stop text */
+    enum moe_thought_place { MOE_BEFORE_THOUGHT, MOE_IN_THOUGHT, MOE_BEHIND_THOUGHT } thought;
+    struct moe_buf thought_text; /* up to the mark that begins it, or the last bytes of it */
+    uint64_t n_thought;          /* tokens of it */
+    struct moe_ids thought_end;  /* ids of its end where that is written */
+    uint64_t n_thought_end;      /* those that the answer has */
+    struct moe_buf pending; /* bytes not shown yet: an unfinished character, or what may become a
+                               stop text */
 };
 
 /* An answer without tokens; one that may have none has ended. */

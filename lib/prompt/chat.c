@@ -172,6 +172,13 @@ enum moe_chat_thought moe_chat_thought_before(const struct moe_chat *chat, const
     return MOE_THOUGHT_NONE;
 }
 
+bool moe_chat_thought_marks(const struct moe_chat *chat, const char **begins, const char **ends)
+{
+    *begins = chat->thought_begins;
+    *ends = chat->thought_ends;
+    return chat->thought_member != NULL;
+}
+
 const char *moe_chat_thought_member(const struct moe_chat *chat)
 {
     return chat->thought_member;

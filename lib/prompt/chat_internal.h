@@ -17,6 +17,7 @@ struct chat_forms {
     bool no_system;         /* it refuses or leaves out a system text: it begins the question */
     bool no_tools;          /* it leaves out tools: they are told in words */
     bool no_calls;          /* ... or calls in answers: they are written into the content */
+    bool lists_tools;       /* it goes through the tools also where there are none */
     bool no_results;        /* ... or what tools said: it becomes a question */
     bool no_developer;      /* it does not name the role */
     bool one_system;        /* it takes one system text, not several */
@@ -106,6 +107,7 @@ struct chat_probe {
     struct moe_chat *chat;
     const struct moe_tokenizer *tok;
     struct moe_err *err;
+    bool thinks;          /* the template is told that thoughts are wanted */
     bool short_of_memory; /* sticky */
 };
 

@@ -2,6 +2,7 @@
  * Probes a template: renders short conversations of words that no template contains; the text
  * around them shows how answers end and where thoughts go.
  */
+#define _GNU_SOURCE /* memmem */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,6 +176,11 @@ static void find_forms(struct chat_probe *p)
     struct chat_forms *f = &p->chat->forms;
     struct moe_buf out = {0};
     bool parts = takes_parts(p), texts = template_writes(p, question(p), NULL, PROBE_USER);
+    if (!parts && !texts) {
+        f->lists_tools = true;
+        parts = takes_parts(p), texts = template_writes(p, question(p), NULL, PROBE_USER);
+        f->lists_tools = parts || texts;
+    }
     f->parts_only = parts && !texts;
     f->texts_only = !parts;
     if (probe_write(p, question(p), tools(), true, &out))
@@ -315,11 +321,21 @@ static uint64_t last_mark(const char *text, uint64_t n)
     return n;
 }
 
+/* Takes a thought's marks in the place of others, where there are both. */
+static void set_marks(struct chat_probe *p, char *begins, char *ends, const char *member)
+{
+    free(p->chat->thought_begins);
+    free(p->chat->thought_ends);
+    p->chat->thought_begins = begins;
+    p->chat->thought_ends = ends;
+    if (begins && ends)
+        p->chat->thought_member = member;
+}
+
 /* Finds the marks around THOUGHT in `text`, whose answer begins after `opening`, n bytes. */
 static void take_marks(struct chat_probe *p, const char *opening, uint64_t n, const char *text,
                        const char *member)
 {
-    struct moe_chat *chat = p->chat;
     const char *at = strstr(text, THOUGHT), *after = at ? at + strlen(THOUGHT) : NULL;
     const char *answer = after ? strstr(after, PROBE_ANSWER) : NULL;
     uint64_t same = 0;
@@ -329,14 +345,12 @@ static void take_marks(struct chat_probe *p, const char *opening, uint64_t n, co
         same++;
     while (same && text[same - 1] == '<') /* "<think>" and "</think>" begin alike */
         same--;
-    chat->thought_begins = trimmed_mark(p, text + same, (uint64_t)(at - text) - same);
-    if (!chat->thought_begins) { /* the answer's opening contains it */
+    char *begins = trimmed_mark(p, text + same, (uint64_t)(at - text) - same);
+    if (!begins) { /* the answer's opening contains it */
         uint64_t open = last_mark(text, same);
-        chat->thought_begins = trimmed_mark(p, text + open, same - open);
+        begins = trimmed_mark(p, text + open, same - open);
     }
-    chat->thought_ends = trimmed_mark(p, after, (uint64_t)(answer - after));
-    if (chat->thought_begins && chat->thought_ends)
-        chat->thought_member = member;
+    set_marks(p, begins, trimmed_mark(p, after, (uint64_t)(answer - after)), member);
 }
 
 /* Finds the text before the content of an answer without thought. */
@@ -352,7 +366,21 @@ static void find_lead(struct chat_probe *p, const char *opening, uint64_t n)
     moe_buf_release(&out);
 }
 
-static void find_thoughts(struct chat_probe *p)
+/* Marks of models whose templates leave thoughts out of what they write, and look for their end. */
+static void take_known_marks(struct chat_probe *p, const char *source, uint64_t n)
+{
+    static const char *const known[][2] = {{"<think>", "</think>"},
+                                           {"[THINK]", "[/THINK]"},
+                                           {"<|START_THINKING|>", "<|END_THINKING|>"}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0] && !p->chat->thought_member; i++) {
+        const char *begins = known[i][0], *ends = known[i][1];
+        if (memmem(source, n, ends, strlen(ends)))
+            set_marks(p, trimmed_mark(p, begins, strlen(begins)),
+                      trimmed_mark(p, ends, strlen(ends)), "reasoning_content");
+    }
+}
+
+static void look_for_thoughts(struct chat_probe *p)
 {
     static const char *const members[] = {"reasoning_content", "thinking", "reasoning"};
     struct moe_buf prompt = {0}, out = {0};
@@ -368,6 +396,16 @@ static void find_thoughts(struct chat_probe *p)
     moe_buf_release(&out);
 }
 
+static void find_thoughts(struct chat_probe *p, const char *source, uint64_t n)
+{
+    look_for_thoughts(p);
+    p->thinks = !p->chat->thought_member; /* some write them only where they are told to */
+    if (p->thinks)
+        look_for_thoughts(p);
+    p->thinks = false;
+    take_known_marks(p, source, n);
+}
+
 int chat_probe_all(struct moe_chat *chat, const struct moe_tokenizer *tok, const char *source,
                    uint64_t n, struct moe_err *err)
 {
@@ -379,7 +417,7 @@ int chat_probe_all(struct moe_chat *chat, const struct moe_tokenizer *tok, const
     find_order(&p);
     find_end_of_text(&p, heeds_prompt(&p));
     find_end_of_call(&p);
-    find_thoughts(&p);
+    find_thoughts(&p, source, n);
     chat_learn_calls(&p, source, n);
     return p.short_of_memory ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", chat->name)
                              : MOE_OK;

@@ -134,11 +134,15 @@ static int write_with(const struct moe_chat *chat, const struct moe_chat_input *
     json_object_foreach((json_t *)input->variables, name, value)
         put_variable(&in, list, name, value, true);
     put_variable(&in, list, "messages", input->messages, true);
-    put_variable(&in, list, "tools", has_tools ? input->tools : json_null(), true);
+    json_t *none = chat->forms.lists_tools ? json_array() : json_null();
+    put_variable(&in, list, "tools", has_tools ? input->tools : none, true);
     put_variable(&in, list, "add_generation_prompt",
                  input->add_generation_prompt ? json_true() : json_false(), false);
     const struct moe_jinja *t = has_tools && chat->with_tools ? chat->with_tools : chat->plain;
-    return moe_jinja_render(t, &in, out, words, err);
+    int status = none ? moe_jinja_render(t, &in, out, words, err)
+                      : moe_fail(err, MOE_ERR_MEMORY, "out of memory: the tools");
+    json_decref(none);
+    return status;
 }
 
 static int write_once(const struct moe_chat *chat, const struct moe_chat_input *input,
@@ -291,8 +295,12 @@ bool probe_write(struct chat_probe *p, json_t *messages, json_t *tools, bool pro
 {
     static const struct moe_jinja_limits limits = {
         .steps = PROBE_STEPS, .memory = PROBE_MEMORY, .output = PROBE_OUTPUT};
+    json_t *wishes = p->thinks ? json_object() : NULL;
+    for (int i = 0; i < N_THOUGHTS && p->thinks; i++)
+        p->short_of_memory |= json_object_set_new(wishes, thoughts[i], json_true()) != 0;
     const struct moe_chat_input in = {.messages = messages,
                                       .tools = tools,
+                                      .variables = wishes,
                                       .add_generation_prompt = prompt,
                                       .now = {.tm_year = 126, .tm_mday = 1}};
     struct moe_err refused;
@@ -300,6 +308,7 @@ bool probe_write(struct chat_probe *p, json_t *messages, json_t *tools, bool pro
     int status = messages ? chat_write(p->chat, &in, &limits, out, NULL, &refused) : MOE_ERR_MEMORY;
     moe_buf_u8(out, 0);
     p->short_of_memory |= status == MOE_ERR_MEMORY || out->failed;
+    json_decref(wishes);
     json_decref(messages);
     json_decref(tools);
     return status == MOE_OK && !out->failed;

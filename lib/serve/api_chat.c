@@ -87,9 +87,9 @@ void chat_ignore(struct moe_request *r, const char *path, const char *key)
 
 bool chat_says_draws(const char *key)
 {
-    static const char *const others_of_draws[] = {"repetition_penalty", "logit_bias",
-                                                  "dry_sequence_breakers", "min_tokens",
-                                                  "stop_token_ids"};
+    static const char *const others_of_draws[] = {
+        "repetition_penalty", "logit_bias", "dry_sequence_breakers", "min_tokens",
+        "stop_token_ids",     "grammar",    "chat_template_kwargs",  "thinking_budget_tokens"};
     const struct moe_sampling_field *f;
     bool is = false;
     for (int i = 0; (f = moe_sampling_field(i)) != NULL; i++)

@@ -259,7 +259,7 @@ static int put_thinking(struct moe_request *r, json_t *chat, const json_t *think
                         struct chat_maker *m)
 {
     static const struct chat_member members[] = {{"type", CHAT_TEXT, true}, {NULL}};
-    static const char *const known[] = {"type", NULL};
+    static const char *const known[] = {"type", "budget_tokens", NULL};
     const char *type = chat_text_of(thinking, "type");
     if (!thinking || json_is_null(thinking))
         return MOE_OK;
@@ -271,6 +271,8 @@ static int put_thinking(struct moe_request *r, json_t *chat, const json_t *think
                         REQUEST ": 'thinking.type' is none of enabled, adaptive, disabled");
     chat_put(m, chat, "chat_template_kwargs",
              json_pack("{s:b}", "enable_thinking", strcmp(type, "disabled") != 0));
+    if (strcmp(type, "enabled") == 0)
+        chat_take(m, chat, "thinking_budget_tokens", thinking, "budget_tokens");
     return MOE_OK;
 }
 
@@ -285,6 +287,7 @@ static const char *const renamed[][2] = {
     {"].function.", "]."},
     {"response_format", "output_config.format"},
     {"reasoning_effort", "output_config.effort"},
+    {"thinking_budget_tokens", "thinking.budget_tokens"},
     {NULL, NULL},
 };
 

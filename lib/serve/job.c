@@ -1026,6 +1026,19 @@ static int make_biases(struct job *j, const struct moe_model *model, uint32_t *n
     return status;
 }
 
+/* A thought that the prompt opens and nobody wants ends at once; a grammar that the request gives
+ * holds what follows it. */
+static struct moe_thought_options thought_options(const struct loaded *l, const struct job *j)
+{
+    const struct moe_request *r = j->of->request;
+    struct moe_thought_options t = {.opened = j->thought == MOE_THOUGHT_OPEN};
+    t.apart = t.opened && r->grammar;
+    t.most = t.opened && r->no_thought ? 0 : r->thought_tokens;
+    if (t.apart || t.most != UINT64_MAX)
+        moe_chat_thought_marks(l->chat, &t.begins, &t.ends);
+    return t;
+}
+
 static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
 {
     const struct loaded *l = &x->loaded[j->queued.expert];
@@ -1079,6 +1092,8 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
         .work = &j->work,
         .ended = on_ended,
     };
+    if (j->reader)
+        request.options.thought = thought_options(l, j);
     if (j->reader && r->tools)
         request.options.call_stop = moe_chat_call_stop(l->chat, &request.options.call_then);
     const uint32_t sequence = moe_generator_free_sequence(x->batch);
@@ -1140,9 +1155,9 @@ static int begin_reader(struct executor *x, struct job *j, struct moe_err *err)
     const struct moe_request *r = j->of->request;
     if (r->kind != MOE_REQUEST_CHAT || !l->chat)
         return MOE_OK;
-    enum moe_chat_thought thought = thought_before(l, &j->of->ids);
-    MOE_TRY(prepare_calls(x, j, thought, err));
-    return moe_answer_reader_new(&j->reader, l->chat, r->tools, thought == MOE_THOUGHT_OPEN,
+    j->thought = thought_before(l, &j->of->ids);
+    MOE_TRY(prepare_calls(x, j, j->thought, err));
+    return moe_answer_reader_new(&j->reader, l->chat, r->tools, j->thought == MOE_THOUGHT_OPEN,
                                  report_part, j, err);
 }
 

@@ -132,7 +132,8 @@ int chat_check(struct chat_maker *m, const json_t *object, const char *where,
 void chat_ignore_others(struct moe_request *r, const json_t *object, const char *path,
                         const char *const *known);
 void chat_ignore(struct moe_request *r, const char *path, const char *key);
-/* Whether a key says how tokens are drawn, or which end an answer: every API takes those. */
+/* Whether a key says how tokens are drawn, which an answer may have or end with, or what the
+ * template gets: every API takes those. */
 bool chat_says_draws(const char *key);
 /* Keeps the members named of a body, those that it has, for replies that give them back. */
 void chat_keep(struct moe_request *r, struct chat_maker *m, const json_t *body,

@@ -316,6 +316,7 @@ static int read_max_tokens(struct moe_request *r, const json_t *body, struct moe
     static const char *const keys[] = {"max_tokens", "max_completion_tokens", "n_predict"};
     const char *given = NULL;
     r->max_tokens = r->kind == MOE_REQUEST_TEXT ? TEXT_MAX_TOKENS : UINT64_MAX;
+    r->thought_tokens = UINT64_MAX;
     for (int i = 0; i < 3; i++) {
         uint32_t n = 0;
         const json_t *value = json_object_get(body, keys[i]);
@@ -667,6 +668,30 @@ static json_t *wanted_thought(const json_t *body)
                                   : NULL;
 }
 
+/* How many tokens a thought may have, by the keys of several servers; a negative number: any. */
+static int read_thought_tokens(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *thinking = json_object_get(body, "thinking");
+    const struct {
+        const json_t *of;
+        const char *key;
+    } keys[] = {{body, "thinking_budget_tokens"},
+                {body, "thinking_token_budget"},
+                {body, "thinking_budget"},
+                {thinking, "budget_tokens"}};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const json_t *value = json_object_get(keys[i].of, keys[i].key);
+        if (!is_given(value))
+            continue;
+        const double n = json_is_number(value) ? json_number_value(value) : 0.5;
+        if (n != floor(n))
+            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s%s' is not a whole number",
+                            keys[i].of == body ? "" : "thinking.", keys[i].key);
+        r->thought_tokens = n < 0 || n >= UINT32_MAX ? UINT64_MAX : (uint64_t)n;
+    }
+    return MOE_OK;
+}
+
 static int set_variable(struct moe_request *r, const char *name, json_t *value, struct moe_err *err)
 {
     return json_object_set_new(r->variables, name, value) == 0
@@ -693,6 +718,7 @@ static int read_variables(struct moe_request *r, const json_t *body, struct moe_
         return moe_fail(err, MOE_ERR_FORMAT,
                         REQUEST ": 'thinking' is neither true, false nor an object with a 'type'");
     MOE_TRY(moe_json_get_bool(REQUEST, body, "enable_thinking", false, &enabled, err));
+    MOE_TRY(read_thought_tokens(r, body, err));
     json_t *wanted = wanted_thought(body), *none = is_given(given) ? NULL : json_object();
     int status = MOE_OK;
     if (json_object_size(given) || is_given(effort) || wanted)
@@ -895,6 +921,9 @@ static const struct {
     {"reasoning_effort", MOE_REQUEST_CHAT},
     {"enable_thinking", MOE_REQUEST_CHAT},
     {"thinking", MOE_REQUEST_CHAT},
+    {"thinking_budget_tokens", MOE_REQUEST_CHAT},
+    {"thinking_token_budget", MOE_REQUEST_CHAT},
+    {"thinking_budget", MOE_REQUEST_CHAT},
     {"logprobs", MOE_REQUEST_TEXT},
     {"prompt", MOE_REQUEST_TEXT},
     {"suffix", BOTH},
@@ -930,14 +959,18 @@ static void note_ignored(struct moe_request *r, const json_t *body, const char *
     }
 }
 
-/* A chat made of another API's body takes over what it says of draws. */
+/* A chat made of another API's body takes over what it says of draws, and what its own API says in
+ * no other way. */
 static int take_draws(json_t *chat, const json_t *body, struct moe_err *err)
 {
     json_t *value;
     const char *key;
     json_object_foreach((json_t *)body, key, value)
     {
-        if (chat_says_draws(key) && json_object_set(chat, key, value) != 0)
+        json_t *own = json_object_get(chat, key);
+        if (chat_says_draws(key) &&
+            (json_is_object(own) && json_is_object(value) ? json_object_update_missing(own, value)
+                                                          : json_object_set(chat, key, value)) != 0)
             return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
     }
     return MOE_OK;

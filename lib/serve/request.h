@@ -126,8 +126,9 @@ struct moe_request {            /* owns everything it points at */
     struct moe_sampler_options sampling; /* as asked for, with a random seed if none is */
     struct moe_request_bias *biases;     /* in place of sampling.biases */
     uint32_t n_biases;
-    const char **breakers; /* sampling.dry_breakers, owned; NULL: the usual ones */
-    uint64_t max_tokens;   /* UINT64_MAX: no limit */
+    const char **breakers;   /* sampling.dry_breakers, owned; NULL: the usual ones */
+    uint64_t max_tokens;     /* UINT64_MAX: no limit */
+    uint64_t thought_tokens; /* of its thought; UINT64_MAX: no limit */
     uint32_t min_tokens;
     uint32_t *stop_ids; /* tokens that end it */
     uint32_t n_stop_ids;

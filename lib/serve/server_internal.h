@@ -60,6 +60,7 @@ struct job {
     struct moe_constraint *constraint; /* NULL: unconstrained */
     bool holds;                        /* holds text back until it is known to be final */
     struct moe_answer_reader *reader;  /* of a chat's answer; NULL: none */
+    enum moe_chat_thought thought;     /* ... before it */
     double *pooled; /* [n_pooled] the mean of states so far, or the last; NULL: not wanted */
     uint32_t n_pooled;
     struct moe_buf text;

@@ -93,6 +93,49 @@ post /v1/responses '{"temperature":0,"input":"Once","max_output_tokens":2,"strea
 says '*event: response.created*"sequence_number":0*event: response.output_item.added*event: response.output_text.delta*event: response.output_text.done*event: response.incomplete*"reason":"max_output_tokens"*' \
     "... and stream their events"
 
+# ---- Thoughts: of a template that opens them, and takes them out of later prompts ----
+
+first=$server
+printf '%s' "{% for m in messages %}<|im_start|>{{ m.role }}
+{{ (m.content or '').split('</think>')[-1] }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+<think>
+{% endif %}" >"$tmp/thinks.jinja"
+calls_port=$port
+listen "$bin/moe-serve" "$tiny" --template-file "$tmp/thinks.jinja" || exit 1
+asked='"temperature":0,"max_tokens":60,"grammar":"root ::= \"Done.\""'
+hi='"messages":[{"role":"user","content":"Once"}]'
+post /v1/chat/completions "{$hi,$asked,\"thinking_budget\":5}"
+says '*"reasoning_content":"?*","content":"Done.",*"finish_reason":"stop"*"completion_tokens":1[0-9],*' \
+    "a thought ends with its tokens, and the grammar holds what follows it"
+cp "$got" "$tmp/budget"
+post /v1/chat/completions "{$hi,$asked,\"thinking_budget\":5,\"stream\":true}"
+says '*"delta":{*"reasoning_content":"*"delta":{"content":"D*."*"finish_reason":"stop"*' "... in a stream"
+post /v1/chat/completions "{$hi,$asked,\"enable_thinking\":false}"
+says '*"message":{"role":"assistant","content":"Done.",*' "a thought that nobody wants ends at once"
+post /v1/chat/completions "{$hi,\"temperature\":0,\"max_tokens\":60,\"thinking_budget\":3,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"schema\":$schema}}}"
+says '*"reasoning_content":"?*","content":"{*path*","refusal"*' "... and a schema's answer is no thought"
+post /v1/messages "{$hi,$asked,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":5}}"
+says '*"content":\[{"type":"thinking","thinking":"?*","signature":""},{"type":"text","text":"Done."}\],"stop_reason":"end_turn"*' \
+    "Messages have thoughts"
+post /v1/messages "{$hi,$asked,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":5},\"stream\":true}"
+says '*"content_block":{"type":"thinking"*"type":"thinking_delta","thinking":"*content_block_stop*"index":1,"content_block":{"type":"text"*"text_delta","text":"D*' \
+    "... in their streams"
+post /v1/messages "{$hi,$asked,\"thinking\":{\"type\":\"disabled\"}}"
+says '*"content":\[{"type":"text","text":"Done."}\]*' "... or none"
+asked='"temperature":0,"max_output_tokens":60,"grammar":"root ::= \"Done.\"","thinking_budget_tokens":5'
+post /v1/responses "{\"input\":\"Once\",$asked}"
+says '*"output":\[{"id":"rs_*","type":"reasoning","summary":\[\],"content":\[{"type":"reasoning_text","text":"?*"}\],"status":"completed"},{"id":"msg_*"type":"output_text","text":"Done."*' \
+    "Responses have them"
+post /v1/responses "{\"input\":\"Once\",$asked,\"stream\":true}"
+says '*event: response.reasoning_text.delta*event: response.reasoning_text.done*event: response.output_text.delta*event: response.completed*' \
+    "... in their streams"
+post /api/chat "{\"model\":\"m\",$hi,\"stream\":false,\"options\":{\"temperature\":0,\"num_predict\":60},\"grammar\":\"root ::= \\\"Done.\\\"\",\"thinking_budget_tokens\":5}"
+says '*"message":{"role":"assistant","content":"Done.","thinking":"?*"}*' "Ollama's chats too"
+kill "$server"
+wait "$server"
+server=$first port=$calls_port
+
 # ---- Other APIs: what they have beside answers ----
 
 post /v1/messages/count_tokens '{"system":"Be short.","messages":[{"role":"user","content":"Hi"}]}'

@@ -138,6 +138,17 @@ static void thoughts_are_told_from_contents(void **state)
     check_split(chat, "[assistant", "|analysis]hm[end][assistant|final]4", "hm", "4");
     check_split(chat, "[assistant", "|final]4", NULL, "4");
     moe_chat_free(chat);
+    /* Where they are written if they are asked for, and where they are taken out of what comes. */
+    chat = open_chat(EACH("<{{ m.role }}>{% if thinking and m.reasoning %}<hm>{{ m.reasoning }}"
+                          "</hm>{% endif %}{{ m.content }}<|im_end|>") PROMPT("<assistant>"));
+    assert_string_equal(moe_chat_thought_member(chat), "reasoning");
+    check_split(chat, "<assistant>", "<hm>a</hm>4", "a", "4");
+    moe_chat_free(chat);
+    chat = open_chat(EACH("<{{ m.role }}>{{ m.content.split('</think>')[-1] }}<|im_end|>")
+                         PROMPT("<assistant>"));
+    check_split(chat, "<assistant>", "<think>hm</think>4", "hm", "4");
+    check_split(chat, "<assistant><think>\n", "hm</think>4", "hm", "4");
+    moe_chat_free(chat);
     chat = open_chat(EACH("{{ m.content }}"));
     check_split(chat, "", "<think>hm</think>4", NULL, "<think>hm</think>4");
     moe_chat_free(chat);
@@ -376,6 +387,12 @@ static void what_templates_take_for_granted_is_there(void **state)
         "{\"type\":\"array\",\"items\":{\"type\":\"object\"}},\"b\":{\"description\":\"own\"}}}}}]";
     char got[512];
     (void)state;
+    struct moe_chat *lists =
+        open_chat("{% for t in tools %}[{{ t.name }}]{% endfor %}" EACH("{{ m.content }};"));
+    assert_int_equal(
+        render(lists, "[{\"role\":\"user\",\"content\":\"q\"}]", NULL, got, sizeof got), MOE_OK);
+    assert_string_equal(got, "q;");
+    moe_chat_free(lists);
     struct moe_chat *describes =
         open_chat("{% for t in tools or [] %}{{ t.function.name + t.function.description }}"
                   "{% for k, v in t.function.parameters.properties|items %}({{ k + v.description }}"

@@ -48,6 +48,9 @@ static const struct field fields_chat[] = {
     {"reasoning_effort", "\"reasoning_effort\": \"low\"", NULL},
     {"thinking", "\"thinking\": {\"type\": \"disabled\"}", NULL},
     {"enable_thinking", "\"enable_thinking\": false", NULL},
+    {"thinking_budget_tokens", "\"thinking_budget_tokens\": 9", NULL},
+    {"thinking_token_budget", "\"thinking_token_budget\": 9", NULL},
+    {"thinking_budget", "\"thinking_budget\": 9", NULL},
     {"chat_template_kwargs", "\"chat_template_kwargs\": {\"a\": 1}", NULL},
     {"metadata", "\"metadata\": {\"a\": \"b\"}", NULL},
     {"frequency_penalty", "\"frequency_penalty\": 0.5", NULL},
@@ -303,6 +306,7 @@ static void fingerprint(const struct moe_request *r, struct moe_buf *out)
                    r->ignore_eos, r->echo, r->draft, r->grammar != NULL);
     moe_buf_printf(out, "%u %u %u %u %u ", r->n, r->n_biases, r->n_stop_ids, r->n_fields,
                    (unsigned)r->min_tokens);
+    moe_buf_printf(out, " %llu", (unsigned long long)r->thought_tokens);
     put_text(out, r->model);
     put_text(out, r->only_call);
     put_text(out, r->before);
