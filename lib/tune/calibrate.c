@@ -462,6 +462,8 @@ static double importance_passes(const struct trial *t, uint32_t shard, uint32_t 
     enum { ESTIMATING = 2, GOES = 3 };
     const struct moe_calibrate_options *o = t->c->options;
     double pass = moe_importance_pass_cost(&t->costs);
+    if (o->without_bits)
+        return 0;
     if (!o->exact)
         return ESTIMATING;
     double search = search_cost(t, shard, n_shards, known);
@@ -490,6 +492,7 @@ static void count_forecast(const struct trial *t, const struct calibration_need 
         .experts = (uint64_t)c->map->n_layers * c->map->n_experts,
         .chooses = o->n_shards <= 1 && o->tolerance >= 0,
     };
+    out->savings = out->chooses ? calibrate_savings_passes(c) : 0;
     for (uint64_t i = o->shard; i < out->experts; i += o->n_shards) {
         out->in_shard++;
         out->known += m->known[i];

@@ -468,7 +468,7 @@ static int check_several(const struct calibration *c, const char *option, struct
  * tolerance, as measured.
  */
 
-enum { MOST_HUNDREDTHS = 100 };
+enum { MOST_HUNDREDTHS = 100, MOST_POINTS = 8 /* the exact one, and 7 halves of 100 */ };
 
 static int measure_routing(struct calibration *c, bool check, double lambda,
                            struct moe_map_preference *out, struct moe_err *err)
@@ -505,7 +505,7 @@ int calibrate_routing(struct calibration *c, struct moe_err *err)
         note_preference(r, &none);
     while (low < high && status == MOE_OK) {
         uint32_t lambda = low + (high - low + 1) / 2;
-        moe_progress_report(c->options->progress, "routing", r->n_points, r->n_points + 4);
+        moe_progress_report(c->options->progress, "routing", r->n_points, MOST_POINTS);
         status = measure_routing(c, false, lambda / 100.0, &p, err);
         if (status != MOE_OK)
             break;
@@ -598,8 +598,27 @@ static int measure_way(struct calibration *c, struct moe_map_savings *at, const 
     return MOE_OK;
 }
 
-static int measure_savings(struct calibration *c, struct moe_map_savings *at, struct moe_err *err)
+/* Whether it is one that the pack can follow. */
+static bool is_possible(const struct calibration *c, const struct way *w)
 {
+    return is_way(w) && (w->high_up_to <= 0 || lowest(c) > 0);
+}
+
+/* Of one cache, at most. */
+static uint32_t count_ways(const struct calibration *c)
+{
+    uint32_t n = 0;
+    for (int kind = 0; kind < N_KINDS; kind++)
+        for (const struct way *w = kinds[kind]; is_possible(c, w); w++)
+            n++;
+    return n;
+}
+
+/* done: ways that were measured, or will not be, in other caches. */
+static int measure_savings(struct calibration *c, struct moe_map_savings *at, uint32_t done,
+                           struct moe_err *err)
+{
+    const uint32_t all = c->options->n_caches * count_ways(c);
     const double most = TOO_MUCH * c->map->tolerance;
     static const struct way exact;
     struct moe_strategy lru;
@@ -608,10 +627,11 @@ static int measure_savings(struct calibration *c, struct moe_map_savings *at, st
     MOE_TRY(measure_decoding(c, false, &lru, at->cache_bytes, &d, err));
     at->exact_bytes_per_token = d.bytes_per_token;
     for (int kind = 0; kind < N_KINDS; kind++) {
-        const struct way *w = kinds[kind];
         double lost = 0;
-        for (; is_way(w) && lost <= most && (w->high_up_to <= 0 || at->low > 0); w++) {
-            moe_progress_report(c->options->progress, "savings", at->n_ways, MOE_MAP_MAX_SAVINGS);
+        for (const struct way *w = kinds[kind]; is_possible(c, w); w++, done++) {
+            if (lost > most) /* stronger ones lose more */
+                continue;
+            moe_progress_report(c->options->progress, "savings", done, all);
             MOE_TRY(measure_way(c, at, w, &lost, err));
         }
     }
@@ -626,9 +646,16 @@ int calibrate_savings(struct calibration *c, struct moe_err *err)
     for (uint32_t i = 0; i < o->n_caches; i++) {
         struct moe_map_savings *at = &c->map->savings[c->map->n_savings++];
         *at = (struct moe_map_savings){.cache_bytes = o->caches[i], .low = lowest(c)};
-        MOE_TRY(measure_savings(c, at, err));
+        MOE_TRY(measure_savings(c, at, i * count_ways(c), err));
     }
     return MOE_OK;
+}
+
+double calibrate_savings_passes(const struct calibration *c)
+{
+    const double checks =
+        c->check ? (double)c->check->n_predicted / (double)c->corpus->n_predicted : 0;
+    return c->options->n_caches * (1 + count_ways(c) * (1 + checks));
 }
 
 uint64_t calibrate_decoding_bytes(const struct calibration *c, const struct moe_corpus *corpus)

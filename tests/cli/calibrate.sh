@@ -45,6 +45,9 @@ expect_stdout_like "texts     4 documents, * tokens*at least *experts   384*a pa
 run calibrate --dry-run --json
 whole=$(told passes_importances)
 least=$(told memory_least)
+run calibrate --dry-run --json --expert-memory 1M,2M --without bits
+check "ways to load less are counted, and no importances where none are measured" \
+    [ "$(told passes_importances) $(told passes_savings_most)" = "0 68" ]
 run calibrate --dry-run --json --shard 1/2 -o "$tmp/x"
 check "half of the experts take between half of the passes and all of them" \
     awk -v w="$whole" -v h="$(told passes_importances)" 'BEGIN { exit !(w > 10 && h > w / 2 && h < w) }'
