@@ -485,6 +485,7 @@ static const struct moe_member model_members[] = {
     MOE_FIELD_IN(MOE_IF_SET, struct moe_device, "far_positions", model.far_positions, 0, MAX_COUNT),
     FIGURE(moe_device, "far_attention_seconds", model.far_attention),
     FIGURE(moe_device, "head_seconds", model.head_seconds),
+    FIGURE(moe_device, "interruptions", model.interruptions),
     FIGURE(moe_device, "loading_slowdown", model.loading_slowdown),
     FIGURE(moe_device, "loading_steal", model.loading_steal),
     FIGURE(moe_device, "wake_seconds", model.wake),

@@ -145,6 +145,9 @@ struct moe_device_model {
     uint32_t far_positions;                                    /* more of them; 0: not measured */
     struct moe_figure far_attention;    /* a batch's attention, of one row that attends to these */
     struct moe_figure head_seconds;     /* final norm and head, one row */
+    struct moe_figure interruptions;    /* how many times as long a row's layer takes in the mean of
+                                           stretches as by the medians of its parts: what other
+                                           programs and rare long pauses add; 0: not measured */
     struct moe_figure loading_slowdown; /* how many times as long a row's layer takes while loads go
                                            on; 0: not measured */
     struct moe_figure loading_steal;    /* share of the processors' time that the host of a virtual

@@ -49,18 +49,24 @@ static void stretch_line(struct moe_line *line, double by)
         line->y[i] *= by;
 }
 
+/* All pieces but the head. */
+static void stretch_pieces(struct moe_pace *p, double by)
+{
+    for (int i = 0; i < MOE_N_PIECES; i++)
+        stretch_line(&p->pieces[i], by);
+    for (uint32_t v = 0; v < p->n_variants; v++)
+        stretch_line(&p->experts[v], by);
+    p->predict *= by;
+    p->attend *= by;
+    p->joint *= by;
+}
+
 void moe_pace_set_layer(struct moe_pace *p, uint32_t top_k, double seconds)
 {
     double now = moe_pace_layer(p, 0, top_k);
     if (!(now > 0))
         return;
-    for (int i = 0; i < MOE_N_PIECES; i++)
-        stretch_line(&p->pieces[i], seconds / now);
-    for (uint32_t v = 0; v < p->n_variants; v++)
-        stretch_line(&p->experts[v], seconds / now);
-    p->predict *= seconds / now;
-    p->attend *= seconds / now;
-    p->joint *= seconds / now;
+    stretch_pieces(p, seconds / now);
     p->host_slowdown *= now / seconds;
 }
 
@@ -187,6 +193,17 @@ static int set_loads(struct moe_pace *p, const struct moe_device *d, double load
     return MOE_OK;
 }
 
+/* Has all that the processor does take as long as it does in the mean. */
+static void add_interruptions(struct moe_pace *p, double times)
+{
+    if (!(times > 1))
+        return;
+    stretch_pieces(p, times);
+    p->head *= times;
+    p->loads.handling *= times;
+    p->loads.handling_byte *= times;
+}
+
 int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
                        const char (*variants)[MOE_NAME_BYTES], uint32_t n_variants,
                        double load_rate, struct moe_err *err)
@@ -211,7 +228,9 @@ int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
     for (uint32_t v = 0; v < n_variants; v++)
         MOE_TRY(set_expert(&out->experts[v], d, variants[v], err));
     set_attend(out, d);
-    return set_loads(out, d, load_rate, err);
+    MOE_TRY(set_loads(out, d, load_rate, err));
+    add_interruptions(out, d->model.interruptions.value);
+    return MOE_OK;
 }
 
 /* ---- From bandwidth ---- */

@@ -186,6 +186,7 @@ void moe_show_device(const struct moe_device *d, struct moe_screen screen, struc
     moe_buf_printf(out, "; up to %" PRIu32 " positions\n", d->model.positions);
     moe_say(&pen, 4, "%s", d->model.source);
     put_figure(&pen, "head, per token", &d->model.head_seconds, SECONDS);
+    put_figure(&pen, "slower by interruptions", &d->model.interruptions, COUNT);
     put_figure(&pen, "slower during loads", &d->model.loading_slowdown, COUNT);
     put_figure(&pen, "... taken by the host", &d->model.loading_steal, COUNT);
     put_figure(&pen, "after a wait, more", &d->model.wake, SECONDS);

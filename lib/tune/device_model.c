@@ -181,6 +181,7 @@ struct bench {
     uint32_t n_positions, n_far; /* n_far: a larger count, or 0 */
     uint32_t chosen_for;         /* rows whose choice of positions is known; 0: of other rows */
     double attended, routed;     /* timestamps from the last pass */
+    double took;                 /* its seconds */
     struct batch_samples batches[N_BATCHES];
     const struct moe_progress *progress;
 };
@@ -244,6 +245,7 @@ static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct ba
     MOE_TRY(moe_forward(b->session, phase, rows, n_rows, layer, layer + 1, first ? NULL : b->hidden,
                         b->hidden, err));
     double end = moe_seconds();
+    b->took = end - began;
     if (!to)
         return MOE_OK;
     add_sample(&to->attention, b->attended - began);
@@ -350,6 +352,7 @@ static int measure_far(struct bench *b, struct moe_device_model *out, struct moe
 /* Times a stretch of layers, one after the other, with loads beside them or not. */
 struct stretch {
     double seconds;  /* computing: without what loads take */
+    double layers;   /* of these from each layer's beginning to its end */
     double experts;  /* of these their experts' */
     double steal;    /* share of all processors' time that the machine's host kept */
     uint64_t sleeps; /* until a load had ended */
@@ -379,6 +382,7 @@ static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how
     *to = (struct stretch){.sleeps = moe_device_loads_sleeps(l)};
     while (status == MOE_OK && to->n < most && (to->n == 0 || moe_seconds() - began < seconds)) {
         status = run_layer(b, layer, 1, NULL, 0, err);
+        to->layers += b->took;
         to->experts += b->experts.seconds;
         to->n++;
         layer = next_moe_layer(b, layer);
@@ -396,8 +400,9 @@ static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how
  * of single layers few would include one, and the median would miss them. They are shorter where
  * `seconds`, for all of them, are less than LOADING_SECONDS. Waiting for loads takes much longer
  * than computing small experts, so that fewer layers do. */
-static int compare_loading(struct bench *b, double seconds, struct samples *slowdown,
-                           struct samples *steal, struct samples *wake, struct moe_err *err)
+static int compare_loading(struct bench *b, double seconds, struct samples *layers,
+                           struct samples *slowdown, struct samples *steal, struct samples *wake,
+                           struct moe_err *err)
 {
     uint32_t layer = b->model->config.n_encoder;
     double share = seconds < LOADING_SECONDS ? seconds / LOADING_SECONDS : 1;
@@ -413,6 +418,7 @@ static int compare_loading(struct bench *b, double seconds, struct samples *slow
         MOE_TRY(time_stretch(b, layer, DEVICE_WAITED, quiet.n, stretch, &waiting, err));
         for (uint32_t i = 0; i < quiet.n; i++)
             layer = next_moe_layer(b, layer);
+        add_sample(layers, quiet.layers / quiet.n);
         add_sample(slowdown, beside.seconds / quiet.seconds);
         add_sample(steal, beside.steal);
         struct samples sorted = *slowdown;
@@ -443,19 +449,40 @@ static void set_above_zero(struct moe_figure *f, struct samples *s)
     moe_bench_set_figure(f, s->values, s->n);
 }
 
+/* A row's layer by the medians of its parts; experts of the best variant. */
+static double layer_by_medians(const struct bench *b)
+{
+    struct batch_samples s = b->batches[N_BATCHES - 1];
+    struct samples *parts[] = {&s.attention, &s.router, &s.shared, &s.combine, &s.experts[0]};
+    double sum = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (parts[i]->n)
+            sum += moe_bench_summarize(parts[i]->values, parts[i]->n).median *
+                   (parts[i] == &s.experts[0] ? b->model->config.top_k : 1);
+    return sum;
+}
+
 /* For the best variant, whose experts are open. */
 static int measure_loading(struct bench *b, double seconds, struct moe_device_model *out,
                            struct moe_err *err)
 {
     const struct moe_config *c = &b->model->config;
-    struct samples slowdown = {.n = 0}, steal = {.n = 0}, wake = {.n = 0};
+    struct samples layers = {.n = 0}, slowdown = {.n = 0}, steal = {.n = 0}, wake = {.n = 0};
     if (c->n_experts == 0 || b->experts.n == 0 || !has_layers(b, c->n_encoder, true))
         return MOE_OK;
     int status = moe_device_loads_open(&b->experts.loads, b->model->pack, 0, c->top_k, err);
     if (status == MOE_OK && b->experts.loads)
-        status = compare_loading(b, seconds, &slowdown, &steal, &wake, err);
+        status = compare_loading(b, seconds, &layers, &slowdown, &steal, &wake, err);
     moe_device_loads_close(b->experts.loads);
     b->experts.loads = NULL;
+    const double expected = layer_by_medians(b);
+    for (uint32_t i = 0; i < layers.n && expected > 0; i++)
+        layers.values[i] /= expected;
+    if (status == MOE_OK && expected > 0 && layers.n) {
+        moe_bench_set_figure(&out->interruptions, layers.values, layers.n);
+        if (out->interruptions.value <= 1)
+            out->interruptions = (struct moe_figure){.value = 0};
+    }
     if (status == MOE_OK) {
         set_above_zero(&out->loading_slowdown, &slowdown);
         set_above_zero(&out->loading_steal, &steal);

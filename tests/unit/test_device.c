@@ -78,6 +78,7 @@ static struct moe_device *full(void)
     m->far_positions = 512;
     m->far_attention = measured(1.5);
     m->head_seconds = measured(0.25);
+    m->interruptions = measured(1.125);
     m->loading_slowdown = measured(1.25);
     m->loading_steal = measured(0.0625);
     m->wake = measured(3e-5);
@@ -153,7 +154,8 @@ static void what_is_written_is_read_back(void **state)
     assert_int_equal(again->storage.n_handling, 2);
     assert_int_equal(again->storage.handling[1].bytes, 4096 + 1048576);
     assert_int_equal(again->model.far_positions, 512);
-    assert_true(again->model.loading_slowdown.value == 1.25 &&
+    assert_true(again->model.interruptions.value == 1.125 &&
+                again->model.loading_slowdown.value == 1.25 &&
                 again->model.loading_steal.value == 0.0625 && again->model.wake.max == 6e-5);
     assert_string_equal(again->timed[1].load.source, "a paper");
     moe_buf_release(&first);
