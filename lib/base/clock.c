@@ -6,11 +6,21 @@
 #include <stdio.h>
 #include <time.h>
 
-double moe_seconds(void)
+static double seconds_of(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+double moe_seconds(void)
+{
+    return seconds_of(CLOCK_MONOTONIC);
+}
+
+double moe_thread_seconds(void)
+{
+    return seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 /* ---- Stolen time ---- */

@@ -1,8 +1,11 @@
-/* Monotonic time in seconds, for measurements. */
+/* Time in seconds, for measurements: monotonic, and of processors. */
 #ifndef MOE_BASE_CLOCK_H
 #define MOE_BASE_CLOCK_H
 
 double moe_seconds(void);
+
+/* Seconds for which the calling thread has had a processor. */
+double moe_thread_seconds(void);
 
 /* Stolen time: what the host of a virtual machine withheld from processors that wanted to run
  * ("steal", proc(5)). */

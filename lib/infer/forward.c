@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/energy.h"
 #include "base/par.h"
 #include "infer/kv_pool.h"
@@ -181,6 +182,31 @@ static void note_passed(struct moe_session *s, bool whole, const struct moe_row 
     }
 }
 
+/* When something began, by each clock that phases count. */
+struct started {
+    double seconds, joules, processor;
+};
+
+static struct started start(struct moe_session *s)
+{
+    return (struct started){moe_experts_clock(s->experts), moe_energy_joules(s->energy),
+                            moe_thread_seconds()};
+}
+
+/* Adds what has passed since then to a phase, if there is one; returns the seconds. */
+static double add_time(struct moe_session *s, struct moe_phase_stats *phase,
+                       const struct started *since)
+{
+    const struct started now = start(s);
+    if (!phase)
+        return 0;
+    phase->seconds += now.seconds - since->seconds;
+    phase->joules += now.joules - since->joules;
+    if (!s->experts->lockstep && !s->stages->device_bytes)
+        phase->processor_seconds += now.processor - since->processor;
+    return now.seconds - since->seconds;
+}
+
 int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
                 uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end, const float *hidden_in,
                 float *hidden_out, struct moe_err *err)
@@ -204,11 +230,9 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     if (s->kv_grows && !encode) /* before slots come back into what blocks give back */
         hold_blocks(s, whole, rows, n_rows);
     begin_pass(s, phase, rows, n_rows);
-    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    const struct started started = start(s);
     int status = compute_layers(s, layer_begin, layer_end, hidden_in, hidden_out, err);
-    double seconds = moe_experts_clock(s->experts) - started;
-    stats->seconds += seconds;
-    stats->joules += moe_energy_joules(s->energy) - joules;
+    double seconds = add_time(s, stats, &started);
     if (s->experts->ops->end_tokens)
         s->experts->ops->end_tokens(s->experts, seconds);
     if (status != MOE_OK)
@@ -227,37 +251,28 @@ int moe_encode(struct moe_session *s, const struct moe_row *rows, uint32_t n_row
     return moe_encode_keep(s, rows, n_rows, output, err);
 }
 
-/* Adds what was computed after a pass to the phase of that pass. */
-static void add_time(struct moe_session *s, double started, double joules)
-{
-    if (!s->phase)
-        return;
-    s->phase->seconds += moe_experts_clock(s->experts) - started;
-    s->phase->joules += moe_energy_joules(s->energy) - joules;
-}
-
 int moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
                struct moe_err *err)
 {
-    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    const struct started started = start(s);
     int status = s->stages->logits(s, first, n, logits, err);
-    add_time(s, started, joules);
+    add_time(s, s->phase, &started);
     return status;
 }
 
 const float *moe_last_state(struct moe_session *s, uint32_t row)
 {
-    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    const struct started started = start(s);
     const float *state = s->stages->last(s, row);
-    add_time(s, started, joules);
+    add_time(s, s->phase, &started);
     return state;
 }
 
 int moe_greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_err *err)
 {
-    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    const struct started started = start(s);
     int status = s->stages->greedy(s, row, token, err);
-    add_time(s, started, joules);
+    add_time(s, s->phase, &started);
     return status;
 }
 
@@ -339,15 +354,14 @@ int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *
 int moe_encode_keep(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                     float *output, struct moe_err *err)
 {
-    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    const struct started started = start(s);
     int status = s->stages->keep_sources(s, rows, n_rows, output, err);
     for (uint32_t i = 0; i < n_rows && status == MOE_OK; i += rows[i].length) {
         struct moe_encoded *source = &s->sources[rows[i].sequence];
         source->length = source->pending;
         source->number = ++s->n_encoded;
     }
-    s->stats.encode.seconds += moe_experts_clock(s->experts) - started;
-    s->stats.encode.joules += moe_energy_joules(s->energy) - joules;
+    add_time(s, &s->stats.encode, &started);
     return status;
 }
 
@@ -394,7 +408,7 @@ int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows
     if (s->kv_grows)
         moe_session_hold(s, false, true);
     const struct moe_observer observer = s->observer; /* which knows the model's layers only */
-    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    const struct started started = start(s);
     s->observer = (struct moe_observer){0};
     s->rows = rows;
     s->n_rows = n_rows;
@@ -407,7 +421,6 @@ int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows
     s->observer = observer;
     s->drafts = true;
     s->passed = (struct moe_passed){0};
-    s->phase->seconds += moe_experts_clock(s->experts) - started;
-    s->phase->joules += moe_energy_joules(s->energy) - joules;
+    add_time(s, s->phase, &started);
     return status;
 }

@@ -1,13 +1,23 @@
 /* What a run counted. */
 #include "infer/run_stats.h"
-#include "base/mem.h"
 
+#include <math.h>
 #include <string.h>
+
+#include "base/mem.h"
 
 struct moe_components moe_phase_components(const struct moe_phase_stats *p)
 {
     return moe_components_of(p->seconds, p->handling_seconds, p->stall_seconds,
                              p->host_seconds + p->ranks_seconds);
+}
+
+double moe_phase_displaced(const struct moe_phase_stats *p)
+{
+    if (p->processor_seconds <= 0)
+        return 0;
+    return fmax(0, p->seconds - p->stall_seconds - p->host_seconds - p->ranks_seconds -
+                       p->processor_seconds);
 }
 
 static void add_counts(struct moe_counts *sum, const struct moe_counts *c)
@@ -53,6 +63,7 @@ void moe_phase_stats_add(struct moe_phase_stats *sum, const struct moe_phase_sta
     sum->host_seconds += p->host_seconds;
     sum->ranks_seconds += p->ranks_seconds;
     sum->predict_seconds += p->predict_seconds;
+    sum->processor_seconds += p->processor_seconds;
 }
 
 /* ---- The whole run ---- */

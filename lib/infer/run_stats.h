@@ -34,10 +34,16 @@ struct moe_phase_stats {
     double ranks_seconds;    /* ... for those of other ranks (ranks/ranks.h) */
     double stall_bytes;      /* of bytes_read (with a GPU: bytes_uploaded), those moved in stalls */
     double predict_seconds;  /* predictions, and the prefetches begun by them */
+    double processor_seconds; /* the thread that leads the pass had a processor; 0: on a GPU, or
+                                 `seconds` are modelled */
 };
 
 /* What its seconds are made of. */
 struct moe_components moe_phase_components(const struct moe_phase_stats *phase);
+/* Of the seconds of computing and handling, those in which the thread that leads the pass had no
+ * processor, or slept until one that helps it had got one: other programs had them. 0: not known.
+ */
+double moe_phase_displaced(const struct moe_phase_stats *phase);
 
 /* Adds the counts and times of `part` to `sum`. */
 void moe_phase_stats_add(struct moe_phase_stats *sum, const struct moe_phase_stats *part);

@@ -47,7 +47,7 @@ static int read_phase(struct moe_run_phase *p, const char *name, const json_t *r
                       const char *key, struct moe_err *err)
 {
     const json_t *object = json_object_get(root, key);
-    double loads = -1, read = -1;
+    double loads = -1, read = -1, displaced = -1;
     if (!json_is_object(object))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: no '%s': not what moe-run --stats-json writes",
                         name, key);
@@ -55,9 +55,10 @@ static int read_phase(struct moe_run_phase *p, const char *name, const json_t *r
         const char *key;
         double *to;
     } const members[] = {
-        {"tokens", &p->tokens},     {"tokens_per_s", &p->tokens_per_second},
-        {"hit_rate", &p->hit_rate}, {"bytes_per_token", &p->bytes_per_token},
-        {"loads", &loads},          {"read_s", &read},
+        {"tokens", &p->tokens},      {"tokens_per_s", &p->tokens_per_second},
+        {"hit_rate", &p->hit_rate},  {"bytes_per_token", &p->bytes_per_token},
+        {"loads", &loads},           {"read_s", &read},
+        {"displaced_s", &displaced},
     };
     int status = MOE_OK;
     for (size_t i = 0; i < sizeof members / sizeof members[0] && status == MOE_OK; i++)
@@ -69,6 +70,7 @@ static int read_phase(struct moe_run_phase *p, const char *name, const json_t *r
     }
     p->loads_per_token = per_token(loads, p->tokens);
     p->link_seconds = per_token(read, p->tokens);
+    p->displaced_seconds = per_token(displaced, p->tokens);
     return status;
 }
 
@@ -121,6 +123,8 @@ enum {
     ENOUGH = 60, /* tokens */
     MANY = 10,   /* times as much are said as such, less as a change */
 };
+static const double ALIKE = 0.25;      /* lengths of prompts that differ by such a share */
+static const double NOTEWORTHY = 0.02; /* such a share of a token's time */
 
 /* ---- Figures ---- */
 
@@ -307,7 +311,14 @@ void moe_compare_run(const struct moe_plan *plan, const struct moe_run_figures *
     const struct moe_run_phase answers = phase_of(first ? &plan->first : &plan->expected, false),
                                prompts = phase_of(&plan->expected, true);
     *out = (struct moe_comparison){
-        .measured = true, .tokens = run->decode.tokens, .first = first, .same_plan = true};
+        .measured = true,
+        .tokens = run->decode.tokens,
+        .prompt_tokens = {plan->evidence.prompt_tokens,
+                          run->answers > 0 ? run->prefill.tokens / run->answers : 0},
+        .first = first,
+        .same_plan = true};
+    if (run->decode.displaced_seconds * run->decode.tokens_per_second > NOTEWORTHY)
+        out->displaced_seconds = run->decode.displaced_seconds;
     add_run_settings(out, plan, run);
     for (uint32_t i = 0; i < out->n_settings; i++) {
         char(*values)[MOE_COMPARED_TEXT] = out->settings[i].values;
@@ -316,9 +327,7 @@ void moe_compare_run(const struct moe_plan *plan, const struct moe_run_figures *
     }
     add_known(out, "slots that keep experts", (double)moe_plan_slots(plan).n_cache,
               run->cache_slots);
-    if (run->answers > 0)
-        add_known(out, "tokens of a prompt", plan->evidence.prompt_tokens,
-                  per_token(run->prefill.tokens, run->answers));
+    add_known(out, "tokens of a prompt", out->prompt_tokens[0], out->prompt_tokens[1]);
     add_phase(out, &answers, &run->decode, false);
     out->n_decode = out->n;
     add_phase(out, &prompts, &run->prefill, true);
@@ -410,6 +419,13 @@ static void put_settings(const struct moe_comparison *c, const struct moe_pen *p
         moe_buf_text(pen->out, "  none of their settings\n");
 }
 
+/* Whether prompts are about as long; all that are not known are. */
+static bool prompts_compare(const struct moe_comparison *c)
+{
+    const double a = c->prompt_tokens[0], b = c->prompt_tokens[1];
+    return a <= 0 || b <= 0 || fabs(a - b) <= ALIKE * fmax(a, b);
+}
+
 /* What the figures come to. */
 static void put_verdict(const struct moe_comparison *c, const struct moe_pen *pen)
 {
@@ -436,8 +452,16 @@ static void put_verdict(const struct moe_comparison *c, const struct moe_pen *pe
         moe_say(pen, 0, "The run had other settings: it did not follow this plan.");
     if (c->first)
         moe_say(pen, 0,
-                "Planned is a first answer, which begins with what the cache holds at the start: "
-                "the run had one.");
+                "Planned is a first answer, as the run's only one was: the cache begins with what "
+                "it holds at the start.");
+    if (c->displaced_seconds > 0)
+        moe_say(pen, 0, "For %.3f ms of a token's time other programs had the processor.",
+                1e3 * c->displaced_seconds);
+    if (!prompts_compare(c))
+        moe_say(pen, 0,
+                "Prompts do not compare: the plan's have %.0f tokens, the run's %.0f, and the "
+                "fewer they are, the longer each waits for experts.",
+                c->prompt_tokens[0], c->prompt_tokens[1]);
 }
 
 void moe_draw_comparison(const struct moe_comparison *c, struct moe_screen screen,
@@ -451,7 +475,7 @@ void moe_draw_comparison(const struct moe_comparison *c, struct moe_screen scree
     put_settings(c, &pen);
     moe_buf_printf(out, wide ? "\n%-30s %12s %12s  %12s\n" : "\n%-28s %10s %10s %9s\n",
                    "What a token takes", heads[0], heads[1], "change");
-    for (uint32_t i = 0; i < c->n; i++) {
+    for (uint32_t i = 0; i < (prompts_compare(c) ? c->n : c->n_decode); i++) {
         if (i == c->n_decode)
             moe_buf_text(out, "\n");
         put_figure(&c->figures[i], wide, out);

@@ -22,6 +22,7 @@ struct moe_run_phase {
     double tokens, tokens_per_second;
     struct moe_components components; /* of one token */
     double hit_rate, bytes_per_token, loads_per_token, link_seconds;
+    double displaced_seconds; /* other programs had the processor (infer/run_stats.h) */
 };
 
 /* What the file does not say is -1 or "". */
@@ -69,10 +70,12 @@ struct moe_compared_setting {
 };
 
 struct moe_comparison {
-    bool measured;  /* the second is a run */
-    bool same_plan; /* all settings but the number of slots agree, where both are known */
-    bool first;     /* what was planned is a first answer, as the run's was */
-    double tokens;  /* that the run decoded */
+    bool measured;            /* the second is a run */
+    bool same_plan;           /* all settings but the number of slots agree, where both are known */
+    bool first;               /* what was planned is a first answer, as the run's was */
+    double tokens;            /* that the run decoded */
+    double displaced_seconds; /* of a token that it decoded; 0: little, or not known */
+    double prompt_tokens[2];  /* of one prompt; 0: not known */
     uint32_t n_settings, n_decode, n;
     struct moe_compared_setting settings[MOE_COMPARED_SETTINGS];
     /* The first n_decode are of answers, the rest of prompts. */

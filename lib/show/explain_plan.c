@@ -449,7 +449,7 @@ static void put_alternatives(const struct moe_plan *p, const struct moe_pen *pen
     struct moe_table t;
     struct moe_buf same = {0}, coarser = {0};
     char room[32];
-    bool less = false;
+    bool less = false, too_many = false;
     if (p->n_alternatives == 0)
         return;
     moe_buf_text(pen->out,
@@ -457,12 +457,17 @@ static void put_alternatives(const struct moe_plan *p, const struct moe_pen *pen
                  "memory)\n");
     if (moe_explain_alternatives(p, &t, &same))
         moe_draw_table(pen->out, pen->screen, &t);
-    for (uint32_t i = 0; i < p->n_alternatives; i++)
-        less |= p->alternatives[i].what == MOE_ALTERNATIVE_MEMORY &&
-                !(p->alternatives[i].decode_tokens_per_second >= 0);
+    for (uint32_t i = 0; i < p->n_alternatives; i++) {
+        const struct moe_plan_alternative *a = &p->alternatives[i];
+        const bool works = a->decode_tokens_per_second >= 0;
+        less |= a->what == MOE_ALTERNATIVE_MEMORY && !works;
+        too_many |= a->what == MOE_ALTERNATIVE_BATCH && !works;
+    }
     if (less && p->memory.floor && !p->strategy.resident)
         moe_say(pen, 2, "-: less than the smallest that works, %s.",
                 moe_format_about_bytes((double)p->memory.floor, room));
+    if (too_many)
+        moe_say(pen, 2, "-, of prompt tokens: there is no room for as many at a time.");
     if (same.size && !same.failed)
         moe_say(pen, 2, "No difference: %s.", (const char *)same.data);
     pen->out->failed |= same.failed;

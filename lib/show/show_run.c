@@ -83,6 +83,7 @@ static void put_counts(struct moe_emit *e, const struct moe_phase_stats *p)
         moe_emit_fixed(e, moe_component_name(i)->run_key, 6, parts.seconds[i]);
     moe_emit_fixed(e, "stall_bytes", 0, p->stall_bytes);
     moe_emit_fixed(e, "predict_s", 6, p->predict_seconds);
+    moe_emit_fixed(e, "displaced_s", 6, moe_phase_displaced(p));
 }
 
 static void put_phase(struct moe_emit *e, const char *name, const struct moe_phase_stats *p)

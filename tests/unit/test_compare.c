@@ -161,6 +161,12 @@ static void a_run(void **state)
     moe_compare_run(p, &run, &c);
     expect_text(&c, "The run was 20.0% slower than planned.");
     expect_text(&c, "tokens of a prompt 512 -> 300");
+    expect_text(&c, "Prompts do not compare: the plan's have 512 tokens, the run's 300");
+    run.prefill.tokens = 2 * 500;
+    run.decode.displaced_seconds = 1e-3;
+    moe_compare_run(p, &run, &c);
+    expect_text(&c, "For 1.000 ms of a token's time other programs had the processor.");
+    expect_text(&c, "tokens/s of a prompt");
     /* Strategies are named by what differs from the table's, and much faster is said so. */
     strcpy(run.strategy, "lru");
     strcpy(run.parts, "--cache learned --prefill popularity");

@@ -318,12 +318,16 @@ static void alternatives(void **state)
     expect_line(t, "  twice the memory, 128 MiB          210     +5%    1500  1.00 MiB    75%\n");
     expect_line(t, "  half the memory, 32.0 MiB            -\n");
     expect_line(t, "  -: less than the smallest that works, 40.0 MiB.\n");
+    assert_null(strstr(t, "of prompt tokens"));
     expect_line(t, "  experts at 2 bits (*)              350    +75%");
+    p.alternatives[2].what = MOE_ALTERNATIVE_BATCH;
+    p.alternatives[2].decode_tokens_per_second = -1;
     p.alternatives[5].decode_tokens_per_second = 200;
     p.alternatives[5].prefill_tokens_per_second = p.expected.prefill_tokens_per_second;
     moe_buf_clear(&out);
     moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
     words = words_of(&out);
+    expect_line(words, "-, of prompt tokens: there is no room for as many at a time.");
     expect_line(words, "No difference: half the context, 256 tokens.");
     expect_line(words, "4 bits: +1.5% (+-0.25) nats/token, how much a text surprises the model, on "
                        "999 tokens. Others were not measured (moe-calibrate).");
