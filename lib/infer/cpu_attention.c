@@ -308,9 +308,11 @@ static void attend_entries(const struct attend *a, struct tile *tile, float *scr
 
 uint64_t moe_attention_scratch_floats(const struct moe_config *c, uint16_t kv_kind)
 {
-    uint64_t key = moe_config_cache_key(c), value = moe_config_cache_value(c);
-    key = key > c->global_head_dim ? key : c->global_head_dim;
-    value = moe_round_up(value > c->global_head_dim ? value : c->global_head_dim, 16);
+    uint64_t key = 0, value = 0;
+    for (uint32_t layer = 0; layer <= c->n_layers; layer++) { /* the last: one that drafts */
+        key = moe_larger(key, moe_config_cache_key(c, layer));
+        value = moe_larger(value, moe_round_up(moe_config_cache_value(c, layer), 16));
+    }
     return MOE_TILE * (2 * CHUNK + moe_round_up(key, 16) + 2 * value) +
            moe_kv_room_floats(kv_kind, (uint32_t)key) + attend_entries_floats(c);
 }
@@ -318,9 +320,10 @@ uint64_t moe_attention_scratch_floats(const struct moe_config *c, uint16_t kv_ki
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch)
 {
     /* Every run of rows of one sequence may end in a tile that is not full. */
-    uint32_t group = c->n_heads / moe_config_cache_heads(c);
-    if (c->global_head_dim)
-        group = moe_larger(group, moe_config_global_heads(c) / c->global_kv_heads);
+    uint32_t group = 1;
+    for (uint32_t layer = 0; layer <= c->n_layers; layer++)
+        group = (uint32_t)moe_larger(group,
+                                     moe_config_heads(c, layer) / moe_config_cache_heads(c, layer));
     return (uint64_t)batch * group / MOE_TILE + batch;
 }
 
@@ -484,7 +487,8 @@ void moe_attention_rows(struct moe_session *s, uint32_t layer, const struct moe_
         .kv = &kv,
         .work = &w->attention,
         .room_floats = moe_kv_room_floats(s->kv_kind, kv.key_dim),
-        .scale = c->attn_scale,
+        .scale = c->global_kv_rank && moe_config_is_global(c, layer) ? c->global_attn_scale
+                                                                     : c->attn_scale,
         .cap = c->attn_cap,
         .layer = encoder ? c->n_encoder : layer,
         .group = moe_config_heads(c, layer) / kv.n_heads,

@@ -27,6 +27,7 @@ struct project {
     uint32_t heads, head_dim, kv_heads, value_dim, rope_dim; /* the layer's */
     bool global, still;                                      /* still: nothing is rotated */
     uint32_t n_rows, state;                                  /* state: recurrent_index */
+    uint32_t kv_rank, rotated;                               /* of latent attention */
 };
 
 static const float *angles(const struct project *p, int64_t row)
@@ -99,6 +100,16 @@ static float query_factor(const struct project *p, uint32_t position)
     const struct moe_config *c = &p->s->model->config;
     uint64_t steps = ((uint64_t)position + !c->query_from_zero) / c->query_step;
     return (float)(1 + (double)c->query_scale * log1p((double)steps));
+}
+
+/* The same with numbers of each head. */
+void stages_cpu_temper(const float *slope, const float *base, uint32_t n_heads, uint32_t width,
+                       uint32_t position, float *queries)
+{
+    double log_position = log1p((double)position);
+    for (uint32_t head = 0; head < n_heads; head++)
+        moe_kern.scale((float)((double)slope[head] * log_position + (double)base[head]), width,
+                       queries + (uint64_t)head * width);
 }
 
 /* ---- Convolutions of heads (ZAYA's CCA, MOE_STATE_CCA) ----
@@ -367,32 +378,51 @@ static void norm_q_down_rows(void *ctx, int64_t begin, int64_t end, int thread)
 }
 
 /* From [latent | shared part] in v to the cache's key [rotated | latent] in k and value [latent] in
- * v; the queries' rotated parts go beside the rest, which k_up has made. */
+ * v. */
+static void finish_latent_key(const struct project *p, float *k, float *v, const float *cs)
+{
+    const struct moe_config *c = &p->s->model->config;
+    float scale = p->global ? c->global_latent_scale : c->latent_scale;
+    if (p->rotated == 0)
+        memset(k, 0, c->rope_dim * sizeof *k);
+    memcpy(k, v + p->kv_rank, p->rotated * sizeof *k);
+    if (c->latent_key_norm)
+        moe_kern.rms_norm(k, p->layer->k_norm, p->rotated, c->norm_eps, k);
+    if (cs)
+        moe_kern.rope(k, cs, p->rotated);
+    moe_kern.rms_norm(v, p->layer->kv_down_norm, p->kv_rank, moe_config_latent_eps(c), v);
+    if (scale != 1)
+        moe_kern.scale(scale, p->kv_rank, v);
+    memcpy(k + c->rope_dim, v, p->kv_rank * sizeof *k);
+}
+
+/* The queries' rotated parts go beside the rest, which k_up has made. */
 static void finish_latent_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct project *p = ctx;
     const struct moe_config *c = &p->s->model->config;
     const struct cpu_attention *w = p->w;
-    uint32_t key = moe_config_cache_key(c);
+    uint32_t key = c->rope_dim + p->kv_rank;
     for (int64_t i = begin; i < end; i++) {
-        float *k = w->k + (uint64_t)i * w->stride.k, *v = w->v + (uint64_t)i * w->stride.v;
+        float *queries = w->queries + (uint64_t)i * w->stride.queries;
         const float *cs = angles(p, i);
-        memcpy(k, v + c->kv_rank, c->rope_dim * sizeof *k);
-        if (cs)
-            moe_kern.rope(k, cs, c->rope_dim);
-        moe_kern.rms_norm(v, p->layer->kv_down_norm, c->kv_rank, moe_config_latent_eps(c), v);
-        if (c->latent_scale != 1)
-            moe_kern.scale(c->latent_scale, c->kv_rank, v);
-        memcpy(k + c->rope_dim, v, c->kv_rank * sizeof *k);
-        for (uint32_t head = 0; head < c->n_heads; head++) {
-            float *query = w->queries + (uint64_t)i * w->stride.queries + head * key;
-            memcpy(query, w->q + (uint64_t)i * w->stride.q + head * c->head_dim,
-                   c->rope_dim * sizeof *query);
+        if (p->layer->kv_down.data)
+            finish_latent_key(p, w->k + (uint64_t)i * w->stride.k, w->v + (uint64_t)i * w->stride.v,
+                              cs);
+        for (uint32_t head = 0; head < p->heads; head++) {
+            float *query = queries + head * key;
+            if (p->rotated == 0)
+                memset(query, 0, c->rope_dim * sizeof *query);
+            memcpy(query, w->q + (uint64_t)i * w->stride.q + head * p->head_dim,
+                   p->rotated * sizeof *query);
             if (cs)
-                moe_kern.rope(query, cs, c->rope_dim);
+                moe_kern.rope(query, cs, p->rotated);
             if (scales_queries(p))
                 moe_kern.scale(query_factor(p, p->rows[i].position), key, query);
         }
+        if (p->layer->slope)
+            stages_cpu_temper(p->layer->slope, p->layer->base, p->heads, key, p->rows[i].position,
+                              queries);
     }
 }
 
@@ -420,12 +450,14 @@ static void project_latent(struct project *p, uint32_t n_rows)
     const struct moe_layer *l = p->layer;
     struct cpu_attention *w = p->w;
     struct moe_inputs *from = &p->s->states.inputs;
-    struct moe_mm mm[3] = {moe_inputs_mm(from, l->kv_down, w->v, w->stride.v)};
-    int n = 2;
+    struct moe_mm mm[3];
+    int n = 0;
+    if (l->kv_down.data) /* else the layer sees those of another one */
+        mm[n++] = moe_inputs_mm(from, l->kv_down, w->v, w->stride.v);
     if (l->attn_gate.data && !c->q_twice)
         mm[n++] = moe_inputs_mm(from, l->attn_gate, w->gate, w->stride.out);
     if (c->q_rank) {
-        mm[1] = moe_inputs_mm(from, l->q_down, w->q_down, w->stride.q_down);
+        mm[n++] = moe_inputs_mm(from, l->q_down, w->q_down, w->stride.q_down);
         moe_matmul(mm, n);
         moe_par_for(n_rows, 16, norm_q_down_rows, p);
         from = &w->from_q_down;
@@ -435,12 +467,12 @@ static void project_latent(struct project *p, uint32_t n_rows)
             mm[1] = moe_inputs_mm(from, l->attn_gate, w->gate, w->stride.out);
         moe_matmul(mm, c->q_twice ? 2 : 1);
     } else {
-        mm[1] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
+        mm[n++] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
         moe_matmul(mm, n);
     }
-    stages_cpu_multiply_blocks(w, &l->k_up, c->n_heads, n_rows, w->q + c->rope_dim, w->stride.q,
-                               c->head_dim, w->queries + c->rope_dim, w->stride.queries,
-                               moe_config_cache_key(c));
+    stages_cpu_multiply_blocks(w, &l->k_up, p->heads, n_rows, w->q + p->rotated, w->stride.q,
+                               p->head_dim, w->queries + c->rope_dim, w->stride.queries,
+                               c->rope_dim + p->kv_rank);
     moe_par_for(n_rows, 8, finish_latent_rows, p);
 }
 
@@ -465,8 +497,10 @@ void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row 
         .global = global,
         .n_rows = n_rows,
         .state = c->layers[layer].recurrent_index,
-        .still = c->rope_in_windows && !c->layers[layer].windowed &&
-                 !(c->rope_in_dense && !c->layers[layer].moe),
+        .still = c->layers[layer].unrotated || (c->rope_in_windows && !c->layers[layer].windowed &&
+                                                !(c->rope_in_dense && !c->layers[layer].moe)),
+        .kv_rank = moe_config_kv_rank(c, layer),
+        .rotated = moe_config_rotated(c, layer),
     };
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows, c->hidden);
     if (c->kv_rank)
@@ -518,8 +552,9 @@ void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
     const struct moe_layer *l = &s->model->layers[layer];
     struct cpu_attention *w = &((struct cpu_work *)s->device)->attention;
     if (c->kv_rank)
-        stages_cpu_multiply_blocks(w, &l->v_up, c->n_heads, n_rows, w->attended, w->stride.attended,
-                                   c->kv_rank, w->out, w->stride.out, c->value_dim);
+        stages_cpu_multiply_blocks(w, &l->v_up, moe_config_heads(c, layer), n_rows, w->attended,
+                                   w->stride.attended, moe_config_kv_rank(c, layer), w->out,
+                                   w->stride.out, c->value_dim);
     if (l->attn_gate.data) {
         struct project p = {.s = s,
                             .w = w,

@@ -3,8 +3,9 @@
  * row sees only the index_top best of them.
  *
  * The indexer has queries q_h of index_heads heads, out of the vector that attention's queries come
- * from, for each position one key k (under a layer norm of epsilon 1e-6), and for each row weights
- * w_h of its heads; of queries and keys the first rope_dim values are rotated. For a row:
+ * from or out of a layer norm of the layer's input, for each position one key k (under a layer norm
+ * of epsilon 1e-6), and for each row weights w_h of its heads; of queries and keys the first
+ * rope_dim values are rotated, unless the layer rotates nothing. For a row:
  *
  *   score    of the positions' keys, defined below (Indexers)
  *   choice   the index_top positions of the highest scores, of equal ones the first; all where
@@ -61,20 +62,42 @@ static bool is_limited(const struct cpu_index *x, const struct moe_row *r)
 
 /* ---- Queries, keys and weights ---- */
 
+/* What queries are made of where that is no vector of attention's. */
+static void norm_inputs(void *ctx, int64_t first, int64_t end, int thread)
+{
+    const struct sparse *sp = ctx;
+    const struct moe_config *c = &sp->s->model->config;
+    const struct moe_states *states = &sp->s->states;
+    const struct cpu_attention *a = &((struct cpu_work *)sp->s->device)->attention;
+    for (int64_t i = first; i < end; i++)
+        moe_kern.layer_norm(states->xn + (uint64_t)i * states->stride, sp->l->index_q_norm,
+                            sp->l->index_q_norm_bias, c->hidden, c->index_eps,
+                            a->q_down + (uint64_t)i * a->stride.q_down);
+}
+
 static void finish_rows(void *ctx, int64_t first, int64_t end, int thread)
 {
     const struct sparse *sp = ctx;
     const struct moe_config *c = &sp->s->model->config;
     const struct cpu_index *x = sp->x;
+    const struct moe_model *m = sp->s->model;
+    const float *rope = moe_config_is_global(c, sp->layer) ? m->global_rope : m->rope;
+    uint32_t rotated = moe_config_rotated(c, sp->layer);
     for (int64_t i = first; i < end; i++) {
-        const float *angles = sp->s->model->rope + (uint64_t)sp->rows[i].position * c->rope_dim;
+        const float *angles = rope + (uint64_t)sp->rows[i].position * c->rope_dim;
         float *k = x->k + (uint64_t)i * x->k_stride;
         float *q = x->q + (uint64_t)i * x->q_stride;
         moe_kern.layer_norm(k, sp->l->index_k_norm, sp->l->index_k_norm_bias, c->index_dim,
                             c->index_eps, k);
-        moe_kern.rope(k, angles, c->rope_dim);
-        for (uint32_t h = 0; is_limited(x, &sp->rows[i]) && h < c->index_heads; h++)
-            moe_kern.rope(q + h * c->index_dim, angles, c->rope_dim);
+        if (rotated)
+            moe_kern.rope(k, angles, rotated);
+        if (!is_limited(x, &sp->rows[i]))
+            continue;
+        if (sp->l->index_slope)
+            stages_cpu_temper(sp->l->index_slope, sp->l->index_base, c->index_heads, c->index_dim,
+                              sp->rows[i].position, q);
+        for (uint32_t h = 0; rotated && h < c->index_heads; h++)
+            moe_kern.rope(q + h * c->index_dim, angles, rotated);
     }
 }
 
@@ -91,7 +114,9 @@ void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_ro
     struct moe_mm mm[3] = {moe_inputs_mm(from, sp.l->index_k, x->k, x->k_stride)};
     if (any) {
         struct cpu_attention *a = &w->attention;
-        if (s->model->config.q_twice) /* of which queries take more */
+        if (sp.l->index_q_norm)
+            moe_par_for(n_rows, 8, norm_inputs, &sp);
+        if (sp.l->index_q_norm || s->model->config.q_twice) /* attention's queries take others */
             moe_inputs_set(&a->from_q_down, a->q_down, a->stride.q_down, NULL, n_rows,
                            sp.l->index_q.cols);
         mm[1] = moe_inputs_mm(from, sp.l->index_weights, x->weights, x->weights_stride);

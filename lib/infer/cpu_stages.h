@@ -223,6 +223,9 @@ void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_ro
                       uint32_t n_rows);
 int stages_cpu_attend_chosen(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                              uint32_t n_rows, struct moe_err *err);
+/* Multiplies the queries of a row, head by head (struct moe_config, tempered_heads). */
+void stages_cpu_temper(const float *slope, const float *base, uint32_t n_heads, uint32_t width,
+                       uint32_t position, float *queries);
 /* x is divided by its root mean square: kern.h's rms_norm without weights. */
 void stages_cpu_norm_bare(float *x, uint32_t n, float eps);
 /* sum = the layer's output projection of `attended`. */

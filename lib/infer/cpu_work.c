@@ -33,12 +33,16 @@ static void carve_heads(struct cpu_attention *a, struct carving *to, uint32_t n,
 static void carve_latent(struct cpu_attention *a, struct carving *to, const struct moe_config *c,
                          uint32_t batch)
 {
-    uint32_t nope = c->head_dim - c->rope_dim;
+    uint32_t width = 0, heads = (uint32_t)moe_larger(c->n_heads, moe_config_global_heads(c));
+    for (uint32_t layer = 0; layer <= c->n_layers; layer++) { /* the last: one that drafts */
+        uint32_t nope = moe_config_head_dim(c, layer) - moe_config_rotated(c, layer);
+        width = (uint32_t)moe_larger(width, moe_larger(nope, moe_config_kv_rank(c, layer)));
+    }
     a->q_down = moe_arena_take(&to->rows, batch * a->stride.q_down, sizeof(float));
     a->queries = moe_arena_take(&to->rows, batch * a->stride.queries, sizeof(float));
     a->attended = moe_arena_take(&to->rows, batch * a->stride.attended, sizeof(float));
-    moe_inputs_carve(&a->from_q_down, &to->rows, batch, c->q_rank << c->q_twice);
-    carve_heads(a, to, c->n_heads, batch, moe_larger(nope, c->kv_rank));
+    moe_inputs_carve(&a->from_q_down, &to->rows, batch, (uint32_t)a->stride.q_down);
+    carve_heads(a, to, heads, batch, width);
 }
 
 /* ... and shared keys: what groups of heads take in, and what the last matrix does. */

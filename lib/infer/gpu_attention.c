@@ -145,7 +145,7 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
     };
     moe_gpu_finish_latent(g->gpu, &latent, n_rows);
     multiply_heads(s, &l->k_up, n_rows, &nope, c->head_dim, a->queries + c->rope_dim,
-                   a->stride.queries, moe_config_cache_key(c));
+                   a->stride.queries, moe_config_cache_key(c, 0));
 }
 
 /* fresh: what is still to be done before, or NULL; out: the byte forms to fill afterwards, of rows

@@ -158,7 +158,7 @@ static void carve_attention(struct gpu_attention *g, struct moe_arena *arena,
     g->attended = g->out;
     if (c->kv_rank)
         carve_latent(g, arena, c, batch);
-    g->scratch_bytes = moe_gpu_attention_bytes(c->n_heads, moe_config_cache_value(c), o->context);
+    g->scratch_bytes = moe_gpu_attention_bytes(c->n_heads, moe_config_cache_value(c, 0), o->context);
     g->scratch = moe_arena_take(arena, g->scratch_bytes, 1);
     g->rope = moe_arena_take(arena, (uint64_t)moe_model_rope_rows(c, o->context) * c->rope_dim,
                              sizeof(float));
@@ -233,7 +233,7 @@ static uint64_t math_bytes(const struct moe_config *c, const struct moe_session_
 {
     uint32_t widest = moe_larger(moe_larger(c->dense_ff, c->shared_ff), c->expert_ff);
     widest = moe_larger(moe_larger(widest, c->n_heads * c->head_dim), c->n_heads * c->value_dim);
-    widest = moe_larger(widest, c->n_heads * moe_config_cache_key(c));
+    widest = moe_larger(widest, c->n_heads * moe_config_cache_key(c, 0));
     widest = moe_larger(widest, c->state_heads * moe_larger(c->state_value_dim, c->state_key_dim));
     uint64_t other = moe_larger(c->hidden, moe_larger(c->q_rank, c->kv_rank));
     return moe_gpu_math_bytes(moe_padded(widest) * moe_padded(other),

@@ -212,31 +212,25 @@ static void add_bytes(const struct moe_kv *kv, uint32_t end, bool apart, uint64_
                       uint64_t *values)
 {
     const struct moe_config *c = kv->config;
-    uint64_t n = 0, n_global = 0, n_indexers = 0;
+    *keys = *values = 0;
     for (uint32_t layer = kv->first_layer; layer < end; layer++) {
         if (!moe_config_keeps_keys(c, layer) || lies_apart(kv, layer) != apart)
             continue;
-        bool global = moe_config_is_global(c, layer);
-        n += !global;
-        n_global += global;
-        n_indexers += moe_config_has_indexer(c, layer);
+        uint64_t heads = moe_config_cache_heads(c, layer);
+        uint32_t value = (uint32_t)moe_padded(moe_config_cache_value(c, layer));
+        *keys += heads * moe_kv_panel_bytes(kv->keys_as, moe_config_cache_key(c, layer));
+        *values += heads * moe_kv_panel_bytes(kv->values_as, value);
+        if (moe_config_has_indexer(c, layer)) /* kv may be of a layer without one */
+            *keys += moe_kv_panel_bytes(kv->index_as, c->index_dim);
     }
-    *keys =
-        n * moe_config_cache_heads(c) * moe_kv_panel_bytes(kv->keys_as, moe_config_cache_key(c));
-    *values = n * moe_config_cache_heads(c) *
-              moe_kv_panel_bytes(kv->values_as, (uint32_t)moe_padded(moe_config_cache_value(c)));
-    if (n_global) {
-        uint64_t heads = n_global * c->global_kv_heads;
-        *keys += heads * moe_kv_panel_bytes(kv->keys_as, c->global_head_dim);
-        *values += heads * moe_kv_panel_bytes(kv->values_as,
-                                              (uint32_t)moe_padded(moe_config_global_value(c)));
-    }
-    /* kv may be of a layer without one */
-    *keys += n_indexers * moe_kv_panel_bytes(kv->index_as, c->index_dim);
 }
 
-static void set_head_bytes(struct moe_kv *kv)
+static void set_heads(struct moe_kv *kv, uint32_t layer)
 {
+    kv->n_heads = moe_config_cache_heads(kv->config, layer);
+    kv->key_dim = moe_config_cache_key(kv->config, layer);
+    kv->value_dim = moe_config_cache_value(kv->config, layer);
+    kv->value_padded = (uint32_t)moe_padded(kv->value_dim);
     kv->key_bytes = moe_kv_panel_bytes(kv->keys_as, kv->key_dim);
     kv->value_bytes = moe_kv_panel_bytes(kv->values_as, kv->value_padded);
 }
@@ -249,13 +243,8 @@ struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer)
     of.apart = lies_apart(kv, layer);
     if (kv->index_dim && !moe_config_has_indexer(kv->config, layer))
         of.index_dim = 0;
-    if (moe_config_is_global(kv->config, layer)) {
-        of.n_heads = kv->config->global_kv_heads;
-        of.key_dim = kv->config->global_head_dim;
-        of.value_dim = moe_config_global_value(kv->config);
-        of.value_padded = (uint32_t)moe_padded(of.value_dim);
-        set_head_bytes(&of);
-    }
+    if (moe_config_is_global(kv->config, layer))
+        set_heads(&of, layer);
     add_bytes(kv, layer, of.apart, &of.keys_before, &of.values_before);
     return of;
 }
@@ -289,11 +278,7 @@ struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_
         .windows.n_blocks = pool.n_slots,
         .block_positions = pool.block_positions,
         .per_sequence = pool.per_sequence,
-        .key_dim = moe_config_cache_key(c),
-        .value_dim = moe_config_cache_value(c),
-        .value_padded = (uint32_t)moe_padded(moe_config_cache_value(c)),
         .index_dim = moe_config_picks_positions(c) ? c->index_dim : 0,
-        .n_heads = moe_config_cache_heads(c),
         .first_layer = c->n_encoder,
         .n_layers = c->layers[moe_config_all_layers(c)].attention_index -
                     c->layers[c->n_encoder].attention_index,
@@ -303,7 +288,7 @@ struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_
         .values_as = moe_kv_of_values(o->kv_kind),
     };
     kv.index_as = kv.keys_as == MOE_LAYOUT_F32 ? MOE_LAYOUT_F32 : MOE_LAYOUT_F16;
-    set_head_bytes(&kv);
+    set_heads(&kv, MOE_MAX_LAYERS);
     uint32_t end = moe_config_all_layers(c);
     add_bytes(&kv, end, false, &kv.whole.key_bytes, &kv.whole.value_bytes);
     add_bytes(&kv, end, true, &kv.windows.key_bytes, &kv.windows.value_bytes);
@@ -329,6 +314,10 @@ struct moe_kv moe_kv_chosen_shape(const struct moe_config *c, const struct moe_s
     of_chosen.kv_blocks = 0;
     of_chosen.whole_windows = true;
     struct moe_kv kv = moe_kv_shape(c, &of_chosen);
+    uint32_t layer = 0;
+    while (layer < c->n_layers && !moe_config_has_indexer(c, layer))
+        layer++;
+    set_heads(&kv, layer);
     kv.index_dim = 0;
     kv.n_layers = 1;
     kv.whole.key_bytes = kv.key_bytes;
@@ -436,23 +425,22 @@ void moe_kv_copy_block(const struct moe_kv *kv, uint32_t from, uint32_t to)
 
 struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
 {
-    uint32_t heads = moe_config_cache_heads(c);
-    uint32_t keys = heads * moe_config_cache_key(c), values = heads * moe_config_cache_value(c);
-    /* Of global layers; 0: there are none. */
-    uint32_t many = moe_config_global_heads(c), queries = many * c->global_head_dim;
-    uint32_t outputs = many * moe_config_global_value(c);
-    uint32_t global_keys = c->global_kv_heads * c->global_head_dim;
-    uint32_t global_values = c->global_kv_heads * moe_config_global_value(c);
-    return (struct moe_attention_strides){
-        .q = moe_padded(moe_larger(c->n_heads * c->head_dim, queries)),
-        .q_down = moe_padded((uint64_t)c->q_rank << c->q_twice),
-        .k = moe_padded(moe_larger(keys, global_keys)),
+    /* An indexer's input stands there where queries have no vector of q_rank. */
+    bool own = moe_config_picks_positions(c) && !c->q_rank;
+    struct moe_attention_strides s = {
+        .q_down = moe_padded(own ? c->hidden : (uint64_t)c->q_rank << c->q_twice)};
+    for (uint32_t layer = 0; layer <= c->n_layers; layer++) { /* the last: one that drafts */
+        uint64_t heads = moe_config_heads(c, layer), kept = moe_config_cache_heads(c, layer);
+        uint64_t key = moe_config_cache_key(c, layer), value = moe_config_cache_value(c, layer);
+        s.q = moe_larger(s.q, moe_padded(heads * moe_config_head_dim(c, layer)));
+        s.k = moe_larger(s.k, moe_padded(kept * key));
         /* kv_down's output goes there, too */
-        .v = moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : moe_larger(values, global_values)),
-        .queries = moe_padded(moe_larger(c->n_heads * moe_config_cache_key(c), queries)),
-        .attended = moe_padded(moe_larger(c->n_heads * moe_config_cache_value(c), outputs)),
-        .out = moe_padded(moe_larger(c->n_heads * c->value_dim, outputs)),
-    };
+        s.v = moe_larger(s.v, moe_padded(c->kv_rank ? key : kept * value));
+        s.queries = moe_larger(s.queries, moe_padded(heads * key));
+        s.attended = moe_larger(s.attended, moe_padded(heads * value));
+        s.out = moe_larger(s.out, moe_padded(heads * moe_config_value_dim(c, layer)));
+    }
+    return s;
 }
 
 /* ---- Storing ---- */
@@ -655,15 +643,14 @@ void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row 
 uint64_t moe_kv_group_bytes(const struct moe_kv *kv)
 {
     const struct moe_config *c = kv->config;
-    uint64_t bytes = kv->n_heads * (kv->key_bytes + kv->value_bytes), global = 0;
-    if (kv->index_dim)
-        bytes += moe_kv_panel_bytes(kv->index_as, kv->index_dim);
-    if (c->global_head_dim)
-        global =
-            c->global_kv_heads *
-            (moe_kv_panel_bytes(kv->keys_as, c->global_head_dim) +
-             moe_kv_panel_bytes(kv->values_as, (uint32_t)moe_padded(moe_config_global_value(c))));
-    return bytes > global ? bytes : global;
+    uint64_t bytes = 0;
+    for (uint32_t layer = 0; layer <= c->n_layers; layer++) { /* the last: one that drafts */
+        uint64_t each = moe_kv_panel_bytes(kv->keys_as, moe_config_cache_key(c, layer)) +
+                        moe_kv_panel_bytes(kv->values_as,
+                                           (uint32_t)moe_padded(moe_config_cache_value(c, layer)));
+        bytes = moe_larger(bytes, moe_config_cache_heads(c, layer) * each);
+    }
+    return bytes + (kv->index_dim ? moe_kv_panel_bytes(kv->index_as, kv->index_dim) : 0);
 }
 
 /* Where a group lies in the cache: of each head a run of keys, and of values one for every 16

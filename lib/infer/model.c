@@ -88,6 +88,13 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_KV_DOWN_NORM] = IN_LAYER(kv_down_norm),
     [MOE_T_K_UP] = IN_LAYER(k_up),
     [MOE_T_V_UP] = IN_LAYER(v_up),
+    [MOE_T_ROPE_LOGS] = IN_MODEL(rope_logs),
+    [MOE_T_HEAD_SLOPE] = IN_LAYER(slope),
+    [MOE_T_HEAD_BASE] = IN_LAYER(base),
+    [MOE_T_INDEX_SLOPE] = IN_LAYER(index_slope),
+    [MOE_T_INDEX_BASE] = IN_LAYER(index_base),
+    [MOE_T_INDEX_Q_NORM] = IN_LAYER(index_q_norm),
+    [MOE_T_INDEX_Q_NORM_BIAS] = IN_LAYER(index_q_norm_bias),
     [MOE_T_INDEX_Q] = IN_LAYER(index_q),
     [MOE_T_INDEX_K] = IN_LAYER(index_k),
     [MOE_T_INDEX_K_NORM] = IN_LAYER(index_k_norm),
@@ -377,7 +384,14 @@ uint32_t moe_model_rope_rows(const struct moe_config *c, uint32_t positions)
 
 static int make_tables(struct moe_model *m, uint32_t positions, struct moe_err *err)
 {
-    const struct moe_config *c = &m->config;
+    struct moe_config *c = &m->config;
+    uint32_t pairs = m->rope_logs ? c->rope_dim / 2 : 0;
+    for (uint32_t i = 0; i < pairs; i++) {
+        double freq = c->n_rope_freqs ? c->rope_freqs[i] : pow(c->rope_theta, -(double)i / pairs);
+        c->rope_freqs[i] = freq * exp((double)m->rope_logs[i]);
+    }
+    if (pairs)
+        c->n_rope_freqs = pairs;
     m->rope_positions = positions;
     m->rope = moe_alloc(moe_rope_rows(c, positions) * c->rope_dim, sizeof *m->rope, err);
     if (!m->rope)

@@ -57,7 +57,8 @@ struct moe_layer {
     const float *expert_scale; /* [n_experts] */
     struct moe_mat q_down, q, k, v, kv_down, k_up, v_up, o;
     struct moe_mat index_q, index_k, index_weights; /* of a layer that chooses positions */
-    const float *index_k_norm, *index_k_norm_bias;
+    const float *index_q_norm, *index_q_norm_bias, *index_k_norm, *index_k_norm_bias;
+    const float *slope, *base, *index_slope, *index_base; /* tempered_heads: a number for each */
     const float *q_down_norm, *q_norm, *k_norm, *kv_down_norm;
     const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
     /* MOE_STATE_CCA. */
@@ -104,6 +105,7 @@ struct moe_model {
     struct moe_mat positions, extra_positions;   /* [context_max][hidden] */
     struct moe_mat layer_embed, layer_embed_mix; /* embeddings by layer */
     const float *layer_embed_norm;
+    const float *rope_logs;                    /* [rope_dim / 2] of rope_learnt */
     const float *final_norm, *final_norm_bias; /* [hidden]; NULL where last_projection is there */
     struct moe_streams_mix last_mix;
     struct moe_mat last_projection;

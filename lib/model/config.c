@@ -17,6 +17,8 @@ void moe_config_init(struct moe_config *config)
         .stream_scale = 1,
         .stream_magnitude = 2,
         .latent_scale = 1,
+        .global_latent_scale = 1,
+        .global_attn_scale = 1,
         .index_eps = 1e-6f,
         .logit_scale = 1,
         .routed_scale = 1,
@@ -241,23 +243,32 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
                               "compression",
                               name)
                    : MOE_OK;
-    if ((uint64_t)c->n_heads * c->kv_rank + c->rope_dim > MOE_MAX_DIM)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: a latent vector of %" PRIu32 " values for %" PRIu32
-                        " heads is too wide",
-                        name, c->kv_rank, c->n_heads);
-    if (c->rope_dim >= c->head_dim)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: latent attention rotates %" PRIu32 " of %" PRIu32
-                        " values of a head: at least one must stay unrotated",
-                        name, c->rope_dim, c->head_dim);
+    const uint32_t ranks[] = {c->kv_rank, c->global_kv_rank},
+                   widths[] = {c->head_dim, c->global_head_dim};
+    const uint32_t heads[] = {c->n_heads, moe_config_global_heads(c)};
+    for (int i = 0; i < (c->global_head_dim ? 2 : 1); i++) {
+        if ((uint64_t)heads[i] * ranks[i] + c->rope_dim > MOE_MAX_DIM)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: a latent vector of %" PRIu32 " values for %" PRIu32
+                            " heads is too wide",
+                            name, ranks[i], heads[i]);
+        if (c->rope_dim >= widths[i])
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: latent attention rotates %" PRIu32 " of %" PRIu32
+                            " values of a head: at least one must stay unrotated",
+                            name, c->rope_dim, widths[i]);
+        if (ranks[i] == 0 || ranks[i] > MAX_KV_RANK || ranks[i] % MOE_PANEL_ROWS != 0)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: latent attention of rank %" PRIu32
+                            ": multiples of %d up to %d are implemented",
+                            name, ranks[i], MOE_PANEL_ROWS, MAX_KV_RANK);
+    }
     /* Heads are blocks of rows of k_up and v_up, and each must begin at a panel. */
-    if (c->kv_rank > MAX_KV_RANK || c->kv_rank % MOE_PANEL_ROWS != 0 ||
-        c->value_dim % MOE_PANEL_ROWS != 0)
+    if (c->value_dim % MOE_PANEL_ROWS != 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: latent attention of rank %" PRIu32 " with values of %" PRIu32
-                        ": multiples of %d, ranks up to %d, are implemented",
-                        name, c->kv_rank, c->value_dim, MOE_PANEL_ROWS, MAX_KV_RANK);
+                        "%s: latent attention with values of %" PRIu32
+                        ": multiples of %d are implemented",
+                        name, c->value_dim, MOE_PANEL_ROWS);
     if (c->qkv_bias || c->qk_norm != MOE_QK_NORM_NONE || c->clip_qkv > 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: latent attention with biases, norms or clipping of queries and keys "
@@ -277,12 +288,10 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
                               "of positions to choose",
                               name)
                    : MOE_OK;
-    if (!c->kv_rank || !c->q_rank || c->window || c->state_heads || c->rope_original ||
-        c->positions != MOE_POSITIONS_ROTARY)
+    if (!c->kv_rank || c->state_heads || c->rope_original || c->positions != MOE_POSITIONS_ROTARY)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: an indexer that chooses positions is implemented for latent attention "
-                        "with low-rank queries and rotary positions, without windows, states and "
-                        "LongRoPE",
+                        "with rotary positions, without states and LongRoPE",
                         name);
     const struct range ranges[] = {
         {"the positions that an indexer chooses", c->index_top, 1, MOE_MAX_CONTEXT},
@@ -293,6 +302,12 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
     if (c->layers[0].shares_choice)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: the first layer has no choice of positions to share", name);
+    if (moe_config_indexers(c, c->n_layers) == 0 ||
+        (sharing && moe_config_count_layers(c, MOE_LAYER(windowed)) > 0))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: positions that no layer's indexer chooses, or choices that are shared "
+                        "beside layers with windows, are not implemented",
+                        name);
     return MOE_OK;
 }
 
@@ -459,8 +474,7 @@ static int check_layer_embed(const struct moe_config *c, const char *name, struc
     bool wide = moe_config_count_layers(c, MOE_LAYER(wide_ffn)) > 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t of = moe_config_keys_of(c, i);
-        if (c->layers[i].shares_keys &&
-            !(moe_config_keeps_keys(c, of) && c->layers[of].windowed == c->layers[i].windowed))
+        if (c->layers[i].shares_keys && !moe_config_same_keys(c, i, of))
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: layer %" PRIu32 " has no earlier one whose keys it could share",
                             name, i);
@@ -468,6 +482,7 @@ static int check_layer_embed(const struct moe_config *c, const char *name, struc
     if ((c->layer_embed || wide) && (uint64_t)c->n_layers * c->layer_embed > MOE_MAX_DIM / 2)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: embeddings by layer of %" PRIu32 " are too wide",
                         name, c->layer_embed);
+    shares &= c->kv_rank == 0; /* check_latent_layers */
     return (shares || wide || c->layer_embed) &&
                    (c->kv_rank || c->out_groups || c->n_encoder || c->prefix_lm || c->n_streams ||
                     c->qkv_bias || c->n_ahead || c->parallel_blocks || c->state_heads ||
@@ -507,7 +522,7 @@ static int check_global(const struct moe_config *c, const char *name, struct moe
                         name, c->global_head_dim, c->n_global_freqs);
     MOE_TRY(check_freqs(name, c->global_freqs, c->n_global_freqs, c->n_global_freqs,
                         c->global_rope_scale, err));
-    if (c->kv_rank || c->n_encoder || c->state_heads || c->rope_original || c->rope_in_windows ||
+    if (c->n_encoder || c->state_heads || c->rope_original || c->rope_in_windows ||
         c->qk_norm == MOE_QK_NORM_FULL || c->positions != MOE_POSITIONS_ROTARY)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: layers with heads of another shape are implemented for ordinary "
@@ -516,11 +531,40 @@ static int check_global(const struct moe_config *c, const char *name, struct moe
     return MOE_OK;
 }
 
+/* What only some layers of latent attention have, or only some models'. */
+static int check_latent_layers(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    bool still = moe_config_count_layers(c, MOE_LAYER(unrotated)) > 0, alone = false;
+    for (uint32_t i = 0; c->kv_rank && i < c->n_layers; i++)
+        alone |= c->layers[i].shares_keys && moe_config_has_indexer(c, i);
+    const struct rule rules[] = {
+        {(still || c->tempered_heads || c->global_kv_rank || c->latent_key_norm) &&
+             (!c->kv_rank || c->positions != MOE_POSITIONS_ROTARY || c->n_ahead),
+         MOE_ERR_UNSUPPORTED,
+         "layers of latent attention with several shapes, norms of keys or scales of heads are "
+         "implemented for rotary positions, without layers that draft"},
+        {c->rope_learnt && (c->positions != MOE_POSITIONS_ROTARY || c->rope_original),
+         MOE_ERR_UNSUPPORTED, "learnt rotary frequencies are implemented without LongRoPE"},
+        {still && (c->global_head_dim || c->latent_key_norm), MOE_ERR_UNSUPPORTED,
+         "layers that rotate nothing are implemented beside others of one shape"},
+        {c->kv_rank && c->global_head_dim &&
+             (2 * c->n_global_freqs != c->rope_dim || c->global_keys_are_values ||
+              c->global_kv_heads != moe_config_global_heads(c)),
+         MOE_ERR_UNSUPPORTED,
+         "latent attention of two shapes is implemented where both rotate as many values"},
+        {alone, MOE_ERR_UNSUPPORTED,
+         "a layer of latent attention that shares another one's vectors and has an indexer of its "
+         "own is not implemented"},
+    };
+    return check_rules(name, rules, sizeof rules / sizeof rules[0], err);
+}
+
 /* Attention, positions, windows, encoders, recurrent states. */
 static int check_mixing(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     MOE_TRY(check_attention(c, name, err));
     MOE_TRY(check_indexer(c, name, err));
+    MOE_TRY(check_latent_layers(c, name, err));
     MOE_TRY(check_states(c, name, err));
     MOE_TRY(check_rope(c, name, err));
     MOE_TRY(check_stacks(c, name, err));
@@ -853,9 +897,10 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         return moe_fail(err, MOE_ERR_FORMAT, "%s: the rotated width %" PRIu32 " is odd", name,
                         c->rope_dim);
     MOE_TRY(check_mixing(c, name, err));
-    const float scales[] = {c->embed_scale, c->residual_scale, c->stream_scale,
-                            c->logit_scale, c->routed_scale,   c->attn_scale,
-                            c->moe_scale,   c->value_scale,    c->score_scale};
+    const float scales[] = {c->embed_scale,  c->residual_scale,      c->stream_scale,
+                            c->logit_scale,  c->routed_scale,        c->attn_scale,
+                            c->moe_scale,    c->value_scale,         c->score_scale,
+                            c->latent_scale, c->global_latent_scale, c->global_attn_scale};
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
         if (!isfinite(scales[i]) || scales[i] == 0)
             return moe_fail(err, MOE_ERR_FORMAT,
@@ -919,14 +964,16 @@ int moe_config_check_gpu(const struct moe_config *c, const char *name, struct mo
         !c->gate_by_head && !c->gate_softplus && !(c->attn_gate && c->kv_rank) &&
         c->decay_floor == 0 && (c->kv_rank || c->value_dim == c->head_dim) && !c->own_norms &&
         !c->moe_norm && !c->expert_dim && !c->n_zero && !c->choice_of_scores && !c->late_experts &&
-        c->latent_scale == 1 && !c->layer_embed && !c->norm_gate_rank && !c->narrow_norm &&
-        !c->gate_direct && !c->adjugate_ff && !moe_config_count_layers(c, MOE_LAYER(shares_keys)) &&
-        c->state_kind < MOE_STATE_FADE && c->residual == MOE_RESIDUAL_SUM && !c->router_dim &&
-        !c->weighed_outputs && !c->moe_bias && !c->embed_norm && !c->out_norm && !c->attn_experts &&
-        c->score_scale == 1 && !c->router_early && !c->parallel_blocks &&
-        c->norm_kind != MOE_NORM_CENTRED && c->moe_scale == 1 && !c->expert_scale &&
-        !c->layer_scale && !c->dense_bias && !moe_config_has_static(c, 0, c->n_layers) &&
-        !c->out_groups && !c->n_streams && c->router_kind <= MOE_ROUTER_SIGMOID;
+        c->latent_scale == 1 && !c->tempered_heads && !c->rope_learnt && !c->latent_key_norm &&
+        !moe_config_count_layers(c, MOE_LAYER(unrotated)) && !c->layer_embed &&
+        !c->norm_gate_rank && !c->narrow_norm && !c->gate_direct && !c->adjugate_ff &&
+        !moe_config_count_layers(c, MOE_LAYER(shares_keys)) && c->state_kind < MOE_STATE_FADE &&
+        c->residual == MOE_RESIDUAL_SUM && !c->router_dim && !c->weighed_outputs && !c->moe_bias &&
+        !c->embed_norm && !c->out_norm && !c->attn_experts && c->score_scale == 1 &&
+        !c->router_early && !c->parallel_blocks && c->norm_kind != MOE_NORM_CENTRED &&
+        c->moe_scale == 1 && !c->expert_scale && !c->layer_scale && !c->dense_bias &&
+        !moe_config_has_static(c, 0, c->n_layers) && !c->out_groups && !c->n_streams &&
+        c->router_kind <= MOE_ROUTER_SIGMOID;
     if (computed)
         return MOE_OK;
     return moe_fail(

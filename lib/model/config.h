@@ -44,9 +44,11 @@ struct moe_layer_desc {
     bool windowed; /* attention sees a sliding window */
     bool
         shares_choice; /* without an indexer: sees what the nearest earlier indexer chose (GLM-5) */
-    bool shares_keys;  /* sees the keys and values of the nearest earlier layer that has some and
-                          a window if it has (Gemma-4) */
-    bool wide_ffn;     /* its dense feed-forward is twice as wide */
+    bool shares_keys;  /* sees the keys and values of the nearest earlier layer that has some, and
+                          a window or a rotation as it has (Gemma-4) */
+    bool unrotated; /* latent attention without a rotated part: heads are all of the latent vector
+                       (Mistral-Large-4) */
+    bool wide_ffn;  /* its dense feed-forward is twice as wide */
     uint8_t compression; /* enum moe_compression: what it sees beside its window */
     bool recurrent;      /* a recurrent state, in place of attention or beside it */
     bool no_attention;   /* half a layer: a feed-forward only (Nemotron-H) */
@@ -172,20 +174,26 @@ struct moe_config {
     uint32_t query_step;
     bool query_from_zero;
     float query_scale;
+    bool tempered_heads; /* queries of a head, an indexer's too, at position p are multiplied by its
+                            slope * log(p + 1) + base (Mistral-Large-4) */
 
     /* MLA, multi-head latent attention (DeepSeek-V2): keys and values are projected from a
      * normalized vector of kv_rank, and all heads share a rotated key of rope_dim. head_dim is
      * rope_dim plus the part that does not rotate. kv_rank and value_dim are multiples of 16. */
-    uint32_t kv_rank; /* 0: ordinary attention */
+    uint32_t kv_rank;        /* 0: ordinary attention */
+    uint32_t global_kv_rank; /* of global layers with heads of their own (dots3-note) */
+    bool latent_key_norm;    /* the shared key has a norm before its rotation (dots3-note) */
     uint32_t q_rank; /* queries are projected from a normalized vector of this width; 0: directly */
     bool q_twice;    /* queries, and gates of outputs, are projected from that vector beside what it
                         was    before its norm (A.X-K2) */
-    float latent_eps;   /* of both vectors' norms; 0: norm_eps */
-    float latent_scale; /* of the normalized vector of kv_rank */
+    float latent_eps;                             /* of both vectors' norms; 0: norm_eps */
+    float latent_scale;                           /* of the normalized vector of kv_rank */
+    float global_latent_scale, global_attn_scale; /* of global_kv_rank's layers */
     /* Sparse attention (DeepSeek-V3.2): a row sees the index_top positions that its layer's indexer
      * scores highest (infer/cpu_sparse.c). The indexer has index_heads queries, projected from the
-     * vector of q_rank, and one key a position, both of index_dim values whose first rope_dim
-     * rotate. */
+     * vector of q_rank, or without one from the layer's input under a layer norm, and one key a
+     * position, both of index_dim values whose first rope_dim rotate where the layer's heads do.
+     * Layers with a window have none. */
     uint32_t index_top; /* 0: rows see all positions */
     uint32_t index_heads, index_dim;
     float index_eps; /* of the norm of its keys */
@@ -247,6 +255,7 @@ struct moe_config {
                           key that heads share */
     double rope_theta; /* frequencies are theta^(-2i/rope_dim) where none are listed */
     double rope_scale;
+    bool rope_learnt;      /* frequencies are multiplied by e to a vector of the model's */
     uint32_t n_rope_freqs; /* rope_dim / 2, or 0 */
     double rope_freqs[MOE_MAX_ROPE_PAIRS];
     /* LongRoPE: these hold at every position of a text of more than rope_original positions, also
@@ -397,11 +406,17 @@ static inline bool moe_config_keeps_keys(const struct moe_config *c, uint32_t la
 {
     return moe_config_attends(c, layer) && !c->layers[layer].shares_keys;
 }
+static inline bool moe_config_same_keys(const struct moe_config *c, uint32_t layer, uint32_t of)
+{
+    const struct moe_layer_desc *a = &c->layers[layer], *b = &c->layers[of];
+    return moe_config_keeps_keys(c, of) && a->windowed == b->windowed &&
+           a->unrotated == b->unrotated;
+}
 static inline uint32_t moe_config_keys_of(const struct moe_config *c, uint32_t layer)
 {
     uint32_t of = layer;
     while (of > 0 && layer < c->n_layers && c->layers[layer].shares_keys &&
-           !(moe_config_keeps_keys(c, of) && c->layers[of].windowed == c->layers[layer].windowed))
+           !moe_config_same_keys(c, layer, of))
         of--;
     return of;
 }
@@ -449,8 +464,9 @@ static inline bool moe_config_picks_positions(const struct moe_config *c)
 }
 static inline bool moe_config_has_indexer(const struct moe_config *c, uint32_t layer)
 {
+    const struct moe_layer_desc *l = &c->layers[layer];
     return moe_config_picks_positions(c) && moe_config_attends(c, layer) &&
-           !(layer < c->n_layers && c->layers[layer].shares_choice);
+           !(layer < c->n_layers && (l->shares_choice || l->windowed));
 }
 /* How many of the first `layer` layers have an indexer. */
 static inline uint32_t moe_config_indexers(const struct moe_config *c, uint32_t layer)
@@ -498,14 +514,14 @@ static inline bool moe_config_is_global(const struct moe_config *c, uint32_t lay
     return c->global_head_dim && known && !c->layers[layer].windowed;
 }
 /* Heads of global layers and the width of their values: as wide as their keys, unless that is the
- * width of all keys. 0: no layer is such a one. */
+ * width of all keys, or with MLA. 0: no layer is such a one. */
 static inline uint32_t moe_config_global_heads(const struct moe_config *c)
 {
     return !c->global_head_dim ? 0 : c->global_heads ? c->global_heads : c->n_heads;
 }
 static inline uint32_t moe_config_global_value(const struct moe_config *c)
 {
-    return c->global_head_dim == c->head_dim ? c->value_dim : c->global_head_dim;
+    return c->kv_rank || c->global_head_dim == c->head_dim ? c->value_dim : c->global_head_dim;
 }
 static inline uint32_t moe_config_heads(const struct moe_config *c, uint32_t layer)
 {
@@ -524,20 +540,30 @@ static inline uint32_t moe_config_kv_heads(const struct moe_config *c, uint32_t 
     return moe_config_is_global(c, layer) ? c->global_kv_heads : c->n_kv_heads;
 }
 
-/* What the KV cache keeps of a position: heads, and the values of a key and of a value (of layers
- * that are not global; those have moe_config_kv_heads of moe_config_head_dim). MLA caches the
- * latent vector: one head with a key of [rotated | latent] and a value of [latent]. */
-static inline uint32_t moe_config_cache_heads(const struct moe_config *c)
+/* MLA: the width of a layer's latent vector, and of what heads rotate. */
+static inline uint32_t moe_config_kv_rank(const struct moe_config *c, uint32_t layer)
 {
-    return c->kv_rank ? 1 : c->n_kv_heads;
+    return moe_config_is_global(c, layer) ? c->global_kv_rank : c->kv_rank;
 }
-static inline uint32_t moe_config_cache_key(const struct moe_config *c)
+static inline uint32_t moe_config_rotated(const struct moe_config *c, uint32_t layer)
 {
-    return c->kv_rank ? c->rope_dim + c->kv_rank : c->head_dim;
+    return layer < c->n_layers && c->layers[layer].unrotated ? 0 : c->rope_dim;
 }
-static inline uint32_t moe_config_cache_value(const struct moe_config *c)
+
+/* What the KV cache keeps of a position in a layer: heads, and the values of a key and of a value.
+ * MLA caches the latent vector: one head with a key of [rotated | latent] and a value of [latent];
+ * where nothing rotates, zeros stand in its place. */
+static inline uint32_t moe_config_cache_heads(const struct moe_config *c, uint32_t layer)
 {
-    return c->kv_rank ? c->kv_rank : c->value_dim;
+    return c->kv_rank ? 1 : moe_config_kv_heads(c, layer);
+}
+static inline uint32_t moe_config_cache_key(const struct moe_config *c, uint32_t layer)
+{
+    return c->kv_rank ? c->rope_dim + moe_config_kv_rank(c, layer) : moe_config_head_dim(c, layer);
+}
+static inline uint32_t moe_config_cache_value(const struct moe_config *c, uint32_t layer)
+{
+    return c->kv_rank ? moe_config_kv_rank(c, layer) : moe_config_value_dim(c, layer);
 }
 
 /* ---- States ---- */

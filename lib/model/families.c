@@ -670,6 +670,52 @@ static const struct moe_source_names hy_v3_gguf_names = {
     .rope_theta = 1e4, .expert_layers = MOE_LAYERS_AFTER, .n_shared = 1, .n_dense = 3,             \
     .own = family_deepseek_v3_hf
 
+/* Mistral-Large-4 as published. */
+#define LAYER "layers.%u."
+static const struct moe_source_names mistral_large4_names = {
+    .dense = {[MOE_T_EMBED] = MOE_ALL("tok_embeddings.weight"),
+              [MOE_T_FINAL_NORM] = MOE_ALL("norm.weight"),
+              [MOE_T_HEAD] = MOE_ALL("output.weight"),
+              [MOE_T_ROPE_LOGS] = MOE_ALL("lerope.alpha"),
+              [MOE_T_ATTN_NORM] = MOE_ALL(LAYER "attention_norm.weight"),
+              [MOE_T_Q] = MOE_ALL(LAYER "attention.wq.weight"),
+              [MOE_T_KV_DOWN] = MOE_ALL(LAYER "attention.wkv_a_with_mqa.weight"),
+              [MOE_T_KV_DOWN_NORM] = MOE_ALL(LAYER "attention.kv_a_norm.weight"),
+              [MOE_T_K_UP] = MOE_PART(LAYER "attention.wkv_b.weight", KEYS),
+              [MOE_T_V_UP] = MOE_PART(LAYER "attention.wkv_b.weight", VALUES),
+              [MOE_T_HEAD_SLOPE] = MOE_ALL(LAYER "attention.ssmax_scaling.s"),
+              [MOE_T_HEAD_BASE] = MOE_ALL(LAYER "attention.ssmax_scaling.b"),
+              [MOE_T_INDEX_SLOPE] = MOE_ALL(LAYER "attention.indexer.ssmax_scaling.s"),
+              [MOE_T_INDEX_BASE] = MOE_ALL(LAYER "attention.indexer.ssmax_scaling.b"),
+              [MOE_T_INDEX_Q_NORM] = MOE_ALL(LAYER "attention.indexer.q_input_norm.weight"),
+              [MOE_T_INDEX_Q_NORM_BIAS] = MOE_ALL(LAYER "attention.indexer.q_input_norm.bias"),
+              [MOE_T_INDEX_Q] = MOE_ALL(LAYER "attention.indexer.wq_b.weight"),
+              [MOE_T_INDEX_K] = MOE_ALL(LAYER "attention.indexer.wk.weight"),
+              [MOE_T_INDEX_K_NORM] = MOE_ALL(LAYER "attention.indexer.k_norm.weight"),
+              [MOE_T_INDEX_K_NORM_BIAS] = MOE_ALL(LAYER "attention.indexer.k_norm.bias"),
+              [MOE_T_INDEX_WEIGHTS] = MOE_ALL(LAYER "attention.indexer.weights_proj.weight"),
+              [MOE_T_O] = MOE_ALL(LAYER "attention.wo.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(LAYER "ffn_norm.weight"),
+              [MOE_T_GATE] = MOE_ALL(LAYER "feed_forward.w1.weight"),
+              [MOE_T_UP] = MOE_ALL(LAYER "feed_forward.w3.weight"),
+              [MOE_T_DOWN] = MOE_ALL(LAYER "feed_forward.w2.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(LAYER "gate.weight"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(LAYER "shared_experts.w1.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(LAYER "shared_experts.w3.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(LAYER "shared_experts.w2.weight")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(LAYER "experts.%u.w1.weight"),
+               [MOE_E_UP] = MOE_ALL(LAYER "experts.%u.w3.weight"),
+               [MOE_E_DOWN] = MOE_ALL(LAYER "experts.%u.w2.weight")},
+};
+#undef LAYER
+
+static const struct moe_source_names dots3_names = {
+    .dense = {W(K_NORM, "self_attn.k_rope_only_layernorm"), W(ATTN_GATE, "self_attn.g_proj")},
+};
+static const struct moe_source_names dots3_gguf_names = {
+    .dense = {GW(ATTN_GATE, "attn_gate")},
+};
+
 /* DeepSeek-V4's layers as published, and as transformers saves them. */
 #define V4_LAYER(path, key_norm)                                                                   \
     [MOE_T_ATTN_NORM] = MOE_ALL(path "attn_norm.weight"),                                          \
@@ -1016,6 +1062,75 @@ static const struct moe_family deepseek_families[] = {
                               KEY("attention.temperature_length", query_step, 0)),
                  .own = family_mistral4_gguf},
         .tensors = {[MOE_NAMING_HF].paired = true, [MOE_NAMING_GGUF].paired = true},
+    },
+    /* Mistral-Large-4: GLM-5's layers without low-rank queries, of which some rotate nothing and
+     * some may see an earlier one's vectors, queries scaled by head, learnt rotary frequencies;
+     * softmax over all experts. */
+    {
+        .name = "mistral_large4",
+        .also = "mistral_large4_text",
+        .constants =
+            SETTINGS(SET(norm_topk, true), SET(tempered_heads, true), SET(rope_learnt, true)),
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"n_group", "1"}, {"topk_group", "1"}),
+               .settings = SETTINGS(
+                   CONTEXT(1048576), SET(norm_eps, 1e-5), DENSE_FF,
+                   KEY("n_routed_experts", n_experts, 128), TOP_K(4),
+                   KEY("moe_intermediate_size", expert_ff, 6144),
+                   KEY("routed_scaling_factor", routed_scale, 1), KEY("kv_lora_rank", kv_rank, 512),
+                   KEY("qk_nope_head_dim", head_dim, 64), KEY("qk_rope_head_dim", rope_dim, 64),
+                   KEY("v_head_dim", value_dim, 128), INDEXER(32),
+                   KEY("final_logit_softcapping", logit_cap, 30)),
+               .rope_theta = 1e4,
+               .partial_rotary = 1,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .in_text_config = true,
+               .own = family_mistral_large4_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&mistral_large4_names},
+                                   .ignored = {"vision_encoder.*", "vision_language_adapter.*",
+                                               "patch_merger.*", "pre_mm_projector_norm.*",
+                                               "mtp_dspark.*"},
+                                   .paired = true,
+                                   .index_paired = true},
+    },
+    /* dots3-note, the part that reads and writes text: DeepSeek-V3.2 with local layers whose heads
+     * and latent vectors are of another shape and which have no indexer; gates of heads, norms of
+     * the key that heads share. llama.cpp's indexers rotate halves, transformers' pairs. */
+    {
+        .name = "dots3_note_text",
+        .also = "dots3_note",
+        .constants = SETTINGS(SIGMOIDS, SET(latent_key_norm, true), SET(attn_gate, true),
+                              SET(gate_by_head, true)),
+        .hf = {.only = ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"mlp_bias", "false"},
+                            {"use_dsa", "true"}, {"k_rope_only_layernorm", "true"},
+                            {"apply_mla_qkv_lora_rescale", "true"}, {"use_dynamic_rsf", "false"},
+                            {"attention_gate_type", "headwise"},
+                            {"swa_attention_gate_type", "headwise"}),
+               .settings = SETTINGS(CONTEXT(524288), SET(norm_eps, 1e-5), DENSE_FF,
+                                    ROUTED_EXPERTS(256, 8, 1536, true, 1),
+                                    LATENT(1024, 512, 128, 64, 128), GROUPS(1, 1), INDEXER(64)),
+               .rope_theta = 8e7,
+               .rope_of = "indexed_attention",
+               .partial_rotary = 1,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .in_text_config = true,
+               .own = family_dots3_hf},
+        .gguf = {.arch = "dots3note",
+                 .sigmoid = true,
+                 .settings =
+                     SETTINGS(LATENT_GGUF, INDEXER_GGUF, NEED("attention.sliding_window", window)),
+                 .by_layer = {"attention.head_count", "attention.head_count_kv"},
+                 .own = family_dots3_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&dots3_names},
+                                       .ignored = {"model.mtp.*", "vision_encoder.*",
+                                                   "audio_encoder.*", "model.vision_encoder.*",
+                                                   "model.audio_encoder.*"},
+                                       .paired = true,
+                                       .index_paired = true},
+                    [MOE_NAMING_GGUF] = {.names = {&dots3_gguf_names}, .paired = true}},
     },
     /* LongCat-Flash: layers of two, each with latent attention and a feed-forward; experts beside
      * the first feed-forward, whose outputs are added behind the second one, and experts that give
@@ -2758,6 +2873,21 @@ static const struct moe_family dense_families[] = {
                .in_text_config = true},
     },
     {
+        .name = "ministral3",
+        .constants = SETTINGS(SET(norm_topk, true)),
+        .hf = {.settings = SETTINGS(CONTEXT(262144), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    SET(head_dim, 128), DENSE_FF),
+               .rope_theta = 1e6,
+               .windows = {MOE_WINDOW_ALL, 0},
+               .in_text_config = true,
+               .own = family_ministral3_hf},
+        .gguf = {.arch = "mistral3",
+                 .settings = SETTINGS(KEY("attention.temperature_scale", query_scale, 0),
+                                      KEY("rope.scaling.original_context_length", query_step, 0)),
+                 .own = family_ministral3_gguf},
+        .tensors[MOE_NAMING_GGUF].paired = true,
+    },
+    {
         .name = "qwen2",
         .hf = {.settings =
                    SETTINGS(CONTEXT(32768), SET(qkv_bias, true), SET(n_kv_heads, 32), DENSE_FF),
@@ -2965,12 +3095,7 @@ static const struct {
     {"beam", "residuals that are scaled by depth, gates with biases"},
     {"hy_v4_vl|hy_v4_vl_text", "the text part of Hy4-VL, whose positions have three numbers"},
     {"ernie4_5_vl_moe|ernie4_5_vl_moe_text", "experts for images beside those for text"},
-    {"mistral_large4|mistral_large4_text", "indexers without low-rank queries, latent vectors that "
-                                           "layers share or do not rotate, queries "
-                                           "scaled by head, learnt rotary factors"},
     {"glm5-next", "its arrangement of GLM-5.3 in GGUF"},
-    {"dots3_note|dots3_note_text|dots3note",
-     "latent attention of two shapes, local and with an indexer, heads by layer"},
     {"inkling|inkling_text|inkling2|inkling2_text|inkling2_loop|inkling2_loop_text",
      "biases of scores by distance that queries make, convolutions of keys, values and blocks"},
     {"deci", "layers of several shapes"},

@@ -108,7 +108,7 @@ struct moe_family_tensors {
     /* Further copies of the embedding that may be there; NULL ends them. */
     const char *copies[4];
     /* Tensors of what is not implemented, with '*' for any ending; NULL ends them. */
-    const char *ignored[5];
+    const char *ignored[6];
 };
 
 enum { MOE_MAX_BY_LAYER = 4 };

@@ -316,7 +316,7 @@ int family_gguf_rotary(struct moe_config *c, const struct moe_checkpoint *ck,
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     uint32_t n_long = 0;
     MOE_TRY(read_rope_settings(s, gguf, err));
-    bool one_width = c->global_head_dim == c->head_dim;
+    bool one_width = c->global_head_dim == c->head_dim || c->kv_rank;
     MOE_TRY(c->out_groups         ? read_compressing(c, s, gguf, err)
             : !c->global_head_dim ? refuse_other_base(c, s, gguf, err)
             : one_width           ? read_two_rotations(c, ck, s, err)
@@ -701,6 +701,44 @@ int family_two_kinds_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                           struct moe_rope_settings *rope, struct moe_err *err)
 {
     return two_kinds(c, ck, 4, 3, err);
+}
+
+/* Layers' numbers are global ones' on entry. Norms are stored with the scales of their vectors. */
+int family_dots3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    uint32_t rank = c->kv_rank, head = c->head_dim, values = c->value_dim;
+    const struct {
+        const char *key;
+        uint32_t *out;
+    } local[] = {{"attention.kv_lora_rank_swa", &c->kv_rank},
+                 {"attention.key_length_mla_swa", &c->head_dim},
+                 {"attention.value_length_mla_swa", &values}};
+    MOE_TRY(family_gguf_windows(c, gguf, 0, err));
+    uint32_t n_local = moe_config_count_layers(c, MOE_LAYER(windowed));
+    c->n_kv_heads = 0;
+    c->latent_key_norm = true;
+    for (int i = 0; n_local && i < 3; i++)
+        MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, local[i].key).text, MOE_MAX_DIM,
+                                 true, local[i].out, err));
+    if (n_local == c->n_layers)
+        c->index_top = c->index_heads = c->index_dim = 0;
+    MOE_TRY(heads_by_kind(c, gguf, err));
+    c->n_kv_heads = c->n_heads;
+    c->attn_scale = 1 / sqrtf((float)c->head_dim);
+    if (values != c->value_dim || rank == 0 || c->kv_rank == 0 || head <= c->rope_dim)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: latent attention of two shapes with values of several widths, or "
+                        "without a rank, is not implemented",
+                        moe_gguf_path(gguf));
+    if (!c->global_head_dim)
+        return MOE_OK;
+    c->global_kv_heads = c->global_heads;
+    c->global_kv_rank = rank;
+    c->global_head_dim = head;
+    c->global_attn_scale = 1 / sqrtf((float)head);
+    return MOE_OK;
 }
 
 /* Gates are as many as heads, or as values. */

@@ -112,14 +112,29 @@ int family_deepseek_v3_gguf(struct moe_config *c, const struct moe_checkpoint *c
 }
 
 /* Files that scale queries and do not say by which steps have those of llama.cpp. */
-int family_mistral4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
-                         struct moe_rope_settings *rope, struct moe_err *err)
+static void complete_query_steps(struct moe_config *c)
 {
     if (c->query_scale == 0)
         c->query_step = 0;
     else if (c->query_step == 0)
         c->query_step = 8192;
     c->query_from_zero = c->query_step != 0;
+}
+
+/* YaRN's magnitude is of rotated values only. */
+int family_ministral3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                           struct moe_rope_settings *rope, struct moe_err *err)
+{
+    complete_query_steps(c);
+    if (c->attn_scale == 0)
+        c->attn_scale = 1 / sqrtf((float)(c->head_dim ? c->head_dim : c->hidden / c->n_heads));
+    return MOE_OK;
+}
+
+int family_mistral4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    complete_query_steps(c);
     return family_deepseek_v3_gguf(c, ck, rope, err);
 }
 
@@ -271,6 +286,115 @@ int family_two_rotations_hf(struct moe_config *c, const char *path, const json_t
     for (size_t i = 0; i < sizeof bases / sizeof bases[0]; i++)
         MOE_TRY(moe_json_get_double(path, json, bases[i], false, &rope->theta, err));
     return json_is_object(local) ? moe_rope_read_object(rope, path, local, err) : MOE_OK;
+}
+
+/* ---- dots3-note: latent attention of two shapes ---- */
+
+/* Local layers' numbers: under "swa_", or as transformers saves them, of a layer what differs from
+ * global ones. On entry they are these. */
+static int dots3_local(struct moe_config *c, uint32_t *q_rank, uint32_t *rope_dim,
+                       uint32_t *value_dim, const char *path, const json_t *json,
+                       struct moe_err *err)
+{
+    char number[16];
+    uint32_t first = 0, head = 0;
+    while (!c->layers[first].windowed)
+        first++;
+    snprintf(number, sizeof number, "%" PRIu32, first);
+    const json_t *layers = json_object_get(json, "per_layer_config");
+    const json_t *saved = family_given(layers, number);
+    MOE_TRY(moe_json_check_type(path, layers, number, MOE_JSON_IS_OBJECT, err));
+    const struct {
+        const char *key;
+        uint32_t *out, max, otherwise;
+    } numbers[] = {
+        {"swa_num_attention_heads", &c->n_heads, MOE_MAX_HEADS, 64},
+        {"swa_q_lora_rank", q_rank, MOE_MAX_DIM, 1024},
+        {"swa_kv_lora_rank", &c->kv_rank, MOE_MAX_DIM, 1024},
+        {"swa_qk_nope_head_dim", &c->head_dim, MOE_MAX_HEAD_DIM, 192},
+        {"swa_v_head_dim", value_dim, MOE_MAX_HEAD_DIM, 128},
+        {"swa_head_dim", &head, MOE_MAX_HEAD_DIM, 256},
+        {"swa_qk_rope_head_dim", rope_dim, MOE_MAX_HEAD_DIM, 0},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        const char *key = numbers[i].key + (saved ? strlen("swa_") : 0);
+        if (!saved)
+            *numbers[i].out = numbers[i].otherwise;
+        MOE_TRY(moe_json_get_u32(path, saved ? saved : json, key, numbers[i].max, false,
+                                 numbers[i].out, err));
+    }
+    if (*rope_dim == 0)
+        *rope_dim = head - c->head_dim;
+    return MOE_OK;
+}
+
+/* On entry the numbers of layers are global ones' and head_dim is the part that does not rotate.
+ * Vectors under a norm are scaled, those of queries by way of the scores. Layers for further tokens
+ * are not counted. */
+int family_dots3_hf(struct moe_config *c, const char *path, const json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const struct family_word kinds[] = {
+        {"sliding_attention", 1}, {"full_attention", 0}, {"indexed_attention", 0}, {NULL}};
+    const json_t *types = family_given(json, "layer_types");
+    const json_t *both = json_object_get(json, "rope_parameters");
+    bool slides = true, own_base = family_given(json, "swa_rope_theta") ||
+                                   json_object_get(both, "sliding_attention");
+    const uint32_t heads = c->n_heads, rank = c->kv_rank, plain = c->head_dim;
+    uint32_t q_rank = c->q_rank, rope_dim = c->rope_dim, value_dim = c->value_dim, width = 1536;
+    if (c->n_kv_heads != 0 && c->n_kv_heads != heads)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: latent attention with 'num_key_value_heads' %" PRIu32 " for %" PRIu32
+                        " heads is not implemented",
+                        path, c->n_kv_heads, heads);
+    MOE_TRY(moe_json_check_type(path, json, "rope_theta", MOE_JSON_IS_NUMBER, err));
+    MOE_TRY(moe_json_get_bool(path, json, "use_sliding_window", false, &slides, err));
+    for (uint32_t i = 2; slides && i < c->n_layers; i++)
+        c->layers[i].windowed = i % 4 != 1;
+    if (types)
+        MOE_TRY(family_read_words(c, MOE_LAYER(windowed), path, types, "layer_types", kinds, true,
+                                  err));
+    const struct family_number numbers[] = {
+        {"sliding_window_size", &c->window, MOE_MAX_CONTEXT},
+        {"sliding_window", &c->window, MOE_MAX_CONTEXT},
+        {"moe_shared_expert_intermediate_size", &width, MOE_MAX_DIM},
+        {"shared_experts_intermediate_size", &width, MOE_MAX_DIM},
+    };
+    c->window = 512;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (family_given(json, numbers[i].key))
+            MOE_TRY(family_read_numbers(path, json, &numbers[i], 1, err));
+    uint32_t n_local = moe_config_count_layers(c, MOE_LAYER(windowed));
+    uint64_t shared = c->expert_ff ? (uint64_t)c->shared_ff / c->expert_ff * width : 0;
+    c->n_beyond = c->n_beyond ? c->n_beyond : 1;
+    c->n_kv_heads = 0;
+    if (n_local)
+        MOE_TRY(dots3_local(c, &q_rank, &rope_dim, &value_dim, path, json, err));
+    if (q_rank == 0 || q_rank != c->q_rank || rope_dim != c->rope_dim ||
+        value_dim != c->value_dim || rank == 0 || c->kv_rank == 0 || shared > MOE_MAX_DIM)
+        return moe_fail(
+            err, MOE_ERR_UNSUPPORTED,
+            "%s: local layers with ranks of queries, rotated values or widths of values "
+            "other than global ones', or without ranks, are not implemented",
+            path);
+    c->shared_ff = (uint32_t)shared;
+    c->head_dim += c->rope_dim;
+    MOE_TRY(family_two_rotations_hf(c, path, json, rope, err));
+    if (n_local && !own_base)
+        rope->theta = 5e4;
+    if (n_local == c->n_layers)
+        c->index_top = c->index_heads = c->index_dim = 0;
+    const double queries = c->hidden / (double)c->q_rank;
+    c->latent_scale = (float)sqrt(c->hidden / (double)c->kv_rank);
+    c->attn_scale = (float)sqrt(queries / c->head_dim);
+    if (!c->global_head_dim)
+        return MOE_OK;
+    c->global_heads = c->global_kv_heads = heads;
+    c->global_kv_rank = rank;
+    c->global_head_dim = plain + c->rope_dim;
+    c->global_latent_scale = (float)sqrt(c->hidden / (double)rank);
+    c->global_attn_scale = (float)sqrt(queries / c->global_head_dim);
+    return MOE_OK;
 }
 
 /* "num_attention_heads_per_layer": the same for all layers of a kind. */
@@ -432,14 +556,13 @@ int family_step3p5_hf(struct moe_config *c, const char *path, const json_t *json
     return MOE_OK;
 }
 
-/* ---- Mistral-4: MLA with queries scaled by their position ---- */
+/* ---- Mistral-4 and Ministral-3: queries scaled by their position ---- */
 
-int family_mistral4_hf(struct moe_config *c, const char *path, const json_t *json,
-                       struct moe_rope_settings *rope, struct moe_err *err)
+int family_ministral3_hf(struct moe_config *c, const char *path, const json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err)
 {
     const json_t *settings = json_object_get(json, "rope_parameters");
     double scale = 0;
-    MOE_TRY(family_deepseek_v3_hf(c, path, json, rope, err));
     if (settings)
         MOE_TRY(moe_json_get_double(path, settings, "llama_4_scaling_beta", false, &scale, err));
     if (scale == 0)
@@ -453,6 +576,14 @@ int family_mistral4_hf(struct moe_config *c, const char *path, const json_t *jso
     c->query_step = (uint32_t)rope->original_context;
     c->query_from_zero = true;
     return MOE_OK;
+}
+
+/* ... with MLA. */
+int family_mistral4_hf(struct moe_config *c, const char *path, const json_t *json,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    MOE_TRY(family_deepseek_v3_hf(c, path, json, rope, err));
+    return family_ministral3_hf(c, path, json, rope, err);
 }
 
 /* ---- MiniCPM: scales by depth and width ---- */
@@ -1020,6 +1151,61 @@ int family_glm_dsa_hf(struct moe_config *c, const char *path, const json_t *json
         return family_read_words(c, MOE_LAYER(shares_choice), path, pattern, "index_topk_pattern",
                                  kinds, false, err);
     return read_step(c, path, json, err);
+}
+
+/* Layers that rotate nothing, by a list of ones and zeros or every fourth, and those that see the
+ * latent vectors of the last earlier one like them, by a list of these. */
+static int read_latent_layers(struct moe_config *c, const char *path, const json_t *json,
+                              struct moe_err *err)
+{
+    const json_t *rotate = family_given(json, "no_rope_layers"), *item;
+    const json_t *sources = family_given(json, "kv_source_layers");
+    uint32_t every = 4;
+    size_t i;
+    MOE_TRY(
+        moe_json_get_u32(path, json, "no_rope_layer_interval", MOE_MAX_LAYERS, false, &every, err));
+    for (uint32_t layer = 0; !rotate && every && layer < c->n_layers; layer++)
+        c->layers[layer].unrotated = (layer + 1) % every == 0;
+    if ((rotate && json_array_size(rotate) < c->n_layers) ||
+        (sources && json_array_size(sources) != c->n_layers))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'no_rope_layers' and 'kv_source_layers' need a number for each of "
+                        "%" PRIu32 " layers",
+                        path, c->n_layers);
+    json_array_foreach(rotate, i, item)
+    {
+        if (!json_is_integer(item) || (json_integer_value(item) | 1) != 1)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: 'no_rope_layers' item %zu is not 0 or 1",
+                            path, i);
+        if (i < c->n_layers)
+            c->layers[i].unrotated = json_integer_value(item) == 0;
+    }
+    json_array_foreach(sources, i, item)
+    {
+        json_int_t source = json_is_integer(item) ? json_integer_value(item) : -1;
+        c->layers[i].shares_keys = source != (json_int_t)i;
+        if (source < 0 || source != (json_int_t)moe_config_keys_of(c, (uint32_t)i))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'kv_source_layers' item %zu is no layer, or not the last one "
+                            "before it that has vectors and rotates as it does: this is not "
+                            "implemented",
+                            path, i);
+    }
+    return MOE_OK;
+}
+
+/* Without rotary settings it is YaRN from 512 positions on. */
+int family_mistral_large4_hf(struct moe_config *c, const char *path, const json_t *json,
+                             struct moe_rope_settings *rope, struct moe_err *err)
+{
+    if (!family_given(json, "rope_parameters") && !family_given(json, "rope_scaling")) {
+        rope->kind = MOE_ROPE_YARN;
+        rope->factor = 2048;
+        rope->original_context = 512;
+        rope->attention_factor = 1;
+    }
+    MOE_TRY(read_latent_layers(c, path, json, err));
+    return family_glm_dsa_hf(c, path, json, rope, err);
 }
 
 /* "indexer_types", or the first layer and every fourth from the second on. */

@@ -143,20 +143,18 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
     MOE_TRY(check_bits(bits.down, group, err));
     set_dense(out, c, layout_of((int)dense_bits, group));
     set_expert(out, c, bits, group);
-    uint64_t values =
-        moe_config_cache_key(c) + moe_round_up(moe_config_cache_value(c), MOE_PANEL_ROWS);
-    uint64_t global = c->global_head_dim + moe_round_up(moe_config_global_value(c), MOE_PANEL_ROWS);
-    for (uint32_t layer = c->n_encoder; layer < c->n_layers; layer++)
-        if (moe_config_attends(c, layer))
-            out->kv_position += moe_config_is_global(c, layer) ? global * c->global_kv_heads
-                                                               : values * moe_config_cache_heads(c);
-    out->kv_position += (uint64_t)moe_config_indexers(c, c->n_layers) * c->index_dim;
-    for (uint32_t layer = 0; layer < c->n_layers; layer++)
+    for (uint32_t layer = c->n_encoder; layer < c->n_layers; layer++) {
+        uint64_t values = moe_config_cache_key(c, layer) +
+                          moe_round_up(moe_config_cache_value(c, layer), MOE_PANEL_ROWS);
+        if (moe_config_keeps_keys(c, layer))
+            out->kv_position += values * moe_config_cache_heads(c, layer);
         if (c->layers[layer].compression) /* a position's part of an entry */
             out->kv_position +=
                 (values +
                  (c->layers[layer].compression == MOE_COMPRESS_CHOSEN ? c->index_dim : 0)) /
                 moe_config_ratio(c, layer);
+    }
+    out->kv_position += (uint64_t)moe_config_indexers(c, c->n_layers) * c->index_dim;
     out->kv_position *= sizeof(float) * (c->n_encoder ? 2 : 1);
     return MOE_OK;
 }

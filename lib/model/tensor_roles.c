@@ -58,6 +58,7 @@ enum width {
     KV_DOWN,     /* latent vector and rotated values */
     LATENT_KEYS, /* all heads' queries in the latent space */
     NOT_ROTATED, /* the part of a head that does not rotate */
+    INDEX_INPUT, /* the input of an indexer's queries */
     INDEX_HEADS, /* the indexer, here and below */
     INDEX_QUERIES,
     INDEX_KEY,
@@ -74,6 +75,7 @@ enum width {
     POSITION_BIAS,
     CONTEXT,
     ROUTES,
+    ROTATED_PAIRS,
     STATE_KEYS, /* a recurrent state's, all heads together, here and below */
     STATE_VALUES,
     STATE_HEADS,
@@ -145,9 +147,13 @@ enum condition {
     HAS_VALUES, /* ... with a matrix for values */
     VALUES_BIAS,
     LATENT,
-    LATENT_Q, /* with queries from a low-rank vector */
-    INDEXED,  /* with an indexer for positions */
-    SCORES,   /* ... or entries */
+    LATENT_KEPT,   /* ... that keeps a vector of its own */
+    LATENT_Q,      /* with queries from a low-rank vector */
+    INDEXED,       /* with an indexer for positions */
+    INDEXED_INPUT, /* ... whose queries are made of the layer's input */
+    SCORES,        /* ... or entries */
+    TEMPERED,      /* with queries scaled by head */
+    INDEX_TEMPERED,
     QKV_BIAS,
     QK_NORM,
     SINKS,
@@ -155,6 +161,7 @@ enum condition {
     POSITION_BUCKETS, /* the first layer of a stack */
     LEARNT,
     LEARNT_MORE,
+    LEARNT_ROTATION,
     FINAL_NORM,
     FINAL_LAYER_NORM,
     LAST_PROJECTION,
@@ -298,9 +305,9 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                       NAMES(L "self_attn.q_norm.weight", B "attn_q_norm.weight")},
     [MOE_T_K_NORM] = {LAYER("attn.k.norm", VECTOR), KEY_NORMED, KEY_NORM, ONE,
                       NAMES(L "self_attn.k_norm.weight", B "attn_k_norm.weight")},
-    [MOE_T_KV_DOWN] = {LAYER("attn.kv_down", DENSE), LATENT, KV_DOWN, HIDDEN,
+    [MOE_T_KV_DOWN] = {LAYER("attn.kv_down", DENSE), LATENT_KEPT, KV_DOWN, HIDDEN,
                        NAMES(L "self_attn.kv_a_proj_with_mqa.weight", B "attn_kv_a_mqa.weight")},
-    [MOE_T_KV_DOWN_NORM] = {LAYER("attn.kv_down.norm", VECTOR), LATENT, KV_RANK, ONE,
+    [MOE_T_KV_DOWN_NORM] = {LAYER("attn.kv_down.norm", VECTOR), LATENT_KEPT, KV_RANK, ONE,
                             NAMES(L "self_attn.kv_a_layernorm.weight", B "attn_kv_a_norm.weight")},
     /* Older GGUF files have keys and values in one tensor, like Hugging Face's. */
     [MOE_T_K_UP] = {LAYER("attn.k_up", DENSE), LATENT, LATENT_KEYS, NOT_ROTATED,
@@ -309,7 +316,22 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_V_UP] = {LAYER("attn.v_up", DENSE), LATENT, VALUES, KV_RANK,
                     HF(MOE_PART(L "self_attn.kv_b_proj.weight", VALUES)),
                     GGUF(MOE_ALL(B "attn_v_b.weight"), MOE_PART(B "attn_kv_b.weight", VALUES))},
-    [MOE_T_INDEX_Q] = {LAYER("attn.index.q", DENSE), SCORES, INDEX_QUERIES, Q_RANK,
+    /* Mistral-Large-4's. */
+    [MOE_T_ROPE_LOGS] = {MODEL("rope.logs", VECTOR), LEARNT_ROTATION, ROTATED_PAIRS, ONE,
+                         HF(MOE_ALL("model.rotary_emb.alpha"))},
+    [MOE_T_HEAD_SLOPE] = {LAYER("attn.slope", VECTOR), TEMPERED, HEADS, ONE,
+                          HF(MOE_ALL(L "self_attn.softmax_scaling.scale"))},
+    [MOE_T_HEAD_BASE] = {LAYER("attn.base", VECTOR), TEMPERED, HEADS, ONE,
+                         HF(MOE_ALL(L "self_attn.softmax_scaling.bias"))},
+    [MOE_T_INDEX_SLOPE] = {LAYER("attn.index.slope", VECTOR), INDEX_TEMPERED, INDEX_HEADS, ONE,
+                           HF(MOE_ALL(L "self_attn.indexer.softmax_scaling.scale"))},
+    [MOE_T_INDEX_BASE] = {LAYER("attn.index.base", VECTOR), INDEX_TEMPERED, INDEX_HEADS, ONE,
+                          HF(MOE_ALL(L "self_attn.indexer.softmax_scaling.bias"))},
+    [MOE_T_INDEX_Q_NORM] = {LAYER("attn.index.q.norm", VECTOR), INDEXED_INPUT, HIDDEN, ONE,
+                            HF(MOE_ALL(L "self_attn.indexer.q_input_norm.weight"))},
+    [MOE_T_INDEX_Q_NORM_BIAS] = {LAYER("attn.index.q.norm.bias", VECTOR), INDEXED_INPUT, HIDDEN,
+                                 ONE, HF(MOE_ALL(L "self_attn.indexer.q_input_norm.bias"))},
+    [MOE_T_INDEX_Q] = {LAYER("attn.index.q", DENSE), SCORES, INDEX_QUERIES, INDEX_INPUT,
                        HF(MOE_ALL(L "self_attn.indexer.wq_b.weight"),
                           MOE_ALL(C "indexer.q_b_proj.weight")),
                        GGUF(MOE_ALL(B "indexer.attn_q_b.weight"))},
@@ -676,7 +698,9 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [GATE_INPUT] = c->q_twice ? 2 * c->q_rank : c->hidden,
         [NORM_GATE] = c->norm_gate_rank,
         [QUERY_NORM] = all_heads ? queries : head,
-        [KEY_NORM] = all_heads ? keys : head,
+        [KEY_NORM] = all_heads            ? keys
+                     : c->latent_key_norm ? c->rope_dim
+                                          : head,
         [Q_RANK] = c->q_rank,
         [OUTPUTS] = c->out_groups ? c->out_groups * c->out_rank : own * value,
         [OUT_DOWN] = c->out_groups * c->out_rank,
@@ -700,10 +724,11 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [NGRAM_CONV] = c->n_streams * c->hidden * c->ngram_taps,
         [STREAM_ENDS] = c->n_streams,
         [STREAM_SCALES] = c->stream_rounds ? 3 : 2,
-        [KV_RANK] = c->kv_rank,
-        [KV_DOWN] = c->kv_rank + c->rope_dim,
-        [LATENT_KEYS] = c->n_heads * c->kv_rank,
-        [NOT_ROTATED] = c->head_dim - c->rope_dim,
+        [KV_RANK] = moe_config_kv_rank(c, layer),
+        [KV_DOWN] = moe_config_kv_rank(c, layer) + moe_config_rotated(c, layer),
+        [LATENT_KEYS] = heads * moe_config_kv_rank(c, layer),
+        [NOT_ROTATED] = head - moe_config_rotated(c, layer),
+        [INDEX_INPUT] = c->q_rank ? c->q_rank : c->hidden,
         [INDEX_HEADS] = c->index_heads,
         [INDEX_QUERIES] = c->index_heads * c->index_dim,
         [INDEX_KEY] = c->index_dim,
@@ -720,6 +745,7 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [POSITION_BIAS] = c->n_buckets * c->n_heads,
         [CONTEXT] = c->context_max,
         [ROUTES] = c->vocab * c->top_k,
+        [ROTATED_PAIRS] = c->rope_dim / 2,
         [STATE_KEYS] = state_keys,
         [STATE_VALUES] = values,
         [STATE_HEADS] = c->state_heads,
@@ -794,7 +820,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [FEEDS] = (moe_layer || plain) && !c->parallel_blocks && !c->stream_rank,
         [ATTENDS] = attends,
         [SHARED_KEYS] = attends && c->out_groups,
-        [KEY_NORMED] = keys && (c->out_groups || normed),
+        [KEY_NORMED] = keys && (c->out_groups || normed || c->latent_key_norm),
         [COMPRESSES] = compression != MOE_COMPRESS_NOT,
         [CHOOSES] = compression == MOE_COMPRESS_CHOSEN,
         [MANY_STREAMS] = c->n_streams > 0 && !c->stream_layers,
@@ -822,8 +848,12 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [HAS_VALUES] = keys && c->kv_rank == 0 && !keys_only && !c->out_groups,
         [VALUES_BIAS] = attends && c->qkv_bias && !keys_only,
         [LATENT] = attends && c->kv_rank > 0,
+        [LATENT_KEPT] = keys && c->kv_rank > 0,
         [LATENT_Q] = attends && c->q_rank > 0,
         [INDEXED] = indexed,
+        [INDEXED_INPUT] = indexed && !c->q_rank,
+        [TEMPERED] = attends && c->tempered_heads,
+        [INDEX_TEMPERED] = indexed && c->tempered_heads,
         [SCORES] = indexed || compression == MOE_COMPRESS_CHOSEN,
         [QKV_BIAS] = attends && c->qkv_bias,
         [QK_NORM] = attends && normed,
@@ -832,6 +862,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [POSITION_BUCKETS] = c->positions == MOE_POSITIONS_BUCKETS && first,
         [LEARNT] = c->positions == MOE_POSITIONS_LEARNT,
         [LEARNT_MORE] = c->extra_positions > 0,
+        [LEARNT_ROTATION] = c->rope_learnt,
         [FINAL_NORM] = !c->last_projection && !c->stream_rank,
         [FINAL_LAYER_NORM] = !c->last_projection && c->norm_kind == MOE_NORM_LAYER,
         [LAST_PROJECTION] = c->last_projection,

@@ -70,7 +70,15 @@ enum moe_tensor_role {
     MOE_T_KV_DOWN_NORM,
     MOE_T_K_UP,
     MOE_T_V_UP,
-    /* An indexer (config.h): queries, keys with a norm, and each head's weight. */
+    MOE_T_ROPE_LOGS,  /* [rope_dim / 2] of rope_learnt */
+    MOE_T_HEAD_SLOPE, /* of tempered_heads, here and of an indexer */
+    MOE_T_HEAD_BASE,
+    /* An indexer (config.h): queries, with a norm of their input if that is the layer's, keys with
+     * a norm, and each head's weight. */
+    MOE_T_INDEX_SLOPE,
+    MOE_T_INDEX_BASE,
+    MOE_T_INDEX_Q_NORM,
+    MOE_T_INDEX_Q_NORM_BIAS,
     MOE_T_INDEX_Q,
     MOE_T_INDEX_K,
     MOE_T_INDEX_K_NORM,

@@ -336,9 +336,9 @@ static int find_source(const struct convert_source *s, const struct wanted *w,
 }
 
 /* Rows of a head in kv_b_proj: the keys' and the values'. */
-static uint32_t kv_head_rows(const struct moe_config *c)
+static uint32_t kv_head_rows(const struct moe_config *c, uint32_t layer)
 {
-    return c->head_dim - c->rope_dim + c->value_dim;
+    return moe_config_head_dim(c, layer) - moe_config_rotated(c, layer) + c->value_dim;
 }
 
 /* Rows of a recurrent state in a tensor of several roles: how many there are of a role, and how
@@ -460,8 +460,8 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         break;
     case MOE_TAKE_KEYS:
     case MOE_TAKE_VALUES:
-        rows = (uint64_t)s->config->n_heads * kv_head_rows(s->config);
-        cols = s->config->kv_rank;
+        rows = (uint64_t)moe_config_heads(s->config, w->layer) * kv_head_rows(s->config, w->layer);
+        cols = moe_config_kv_rank(s->config, w->layer);
         break;
     }
     uint32_t ratio = w->spec->per_layer ? moe_config_ratio(s->config, w->layer) : 0;
@@ -615,10 +615,9 @@ static int read_shards(const struct row_source *v, uint64_t at, uint64_t n, floa
 
 /* Where the part taken of the tensor begins, and how far apart its rows are. */
 static void place_part(const struct convert_source *s, const struct moe_source *from, int role,
-                       struct row_source *v)
+                       uint32_t layer, struct row_source *v)
 {
     uint32_t before = 0;
-    uint32_t nope = s->config->head_dim - s->config->rope_dim;
     uint64_t first = 0;
     switch (from->take) {
     case MOE_TAKE_ALL:
@@ -672,13 +671,13 @@ static void place_part(const struct convert_source *s, const struct moe_source *
         break;
     case MOE_TAKE_KEYS:
         v->transposed = true;
-        v->block_rows = s->config->kv_rank;
-        v->stride = kv_head_rows(s->config);
+        v->block_rows = moe_config_kv_rank(s->config, layer);
+        v->stride = kv_head_rows(s->config, layer);
         break;
     case MOE_TAKE_VALUES:
-        first = nope;
         v->block_rows = s->config->value_dim;
-        v->stride = kv_head_rows(s->config);
+        v->stride = kv_head_rows(s->config, layer);
+        first = v->stride - v->block_rows;
         break;
     }
     if (v->transposed)
@@ -689,36 +688,42 @@ static void place_part(const struct convert_source *s, const struct moe_source *
 
 /* In packs, queries and keys have their rotated rows first in a head, and in halves (config.h); the
  * shared key of latent attention follows the latent vector, as in checkpoints. */
-static void place_rotation(const struct convert_source *s, int role, struct row_source *v)
+static void place_rotation(const struct convert_source *s, int role, uint32_t layer,
+                           struct row_source *v)
 {
     const struct moe_config *c = s->config;
+    uint32_t head = moe_config_head_dim(c, layer), rotated = moe_config_rotated(c, layer);
     switch (role) {
     case MOE_T_Q:
     case MOE_T_K:
     case MOE_T_Q_BIAS:
     case MOE_T_K_BIAS:
         if (v->stride == v->rows) /* not beside gates */
-            v->stride = c->head_dim;
-        v->block_rows = c->head_dim;
-        v->rotated_from = c->kv_rank ? c->head_dim - c->rope_dim : 0;
+            v->stride = head;
+        v->block_rows = head;
+        v->rotated_from = c->kv_rank ? head - rotated : 0;
+        break;
+    case MOE_T_K_NORM:
+        if (!c->latent_key_norm)
+            return;
         break;
     case MOE_T_KV_DOWN:
-        v->rotated_to = v->rotated_from = c->kv_rank;
+        v->rotated_to = v->rotated_from = moe_config_kv_rank(c, layer);
         break;
     case MOE_T_INDEX_Q:
     case MOE_T_INDEX_K:
     case MOE_T_INDEX_K_NORM:
     case MOE_T_INDEX_K_NORM_BIAS:
         v->block_rows = v->stride = c->index_dim;
-        v->n_rotated = c->rope_dim;
+        v->n_rotated = rotated;
         v->paired = s->family->tensors[s->naming].index_paired;
         if (s->family->tensors[s->naming].index_last)
-            v->rotated_from = c->index_dim - c->rope_dim;
+            v->rotated_from = c->index_dim - rotated;
         return;
     default:
         return;
     }
-    v->n_rotated = c->rope_dim;
+    v->n_rotated = rotated;
     v->paired = s->family->tensors[s->naming].paired;
 }
 
@@ -791,13 +796,13 @@ static int make_source(const struct convert_source *s, const struct wanted *w,
                             moe_checkpoint_dir(s->checkpoint), name,
                             out->times ? "of another length" : "missing", w->rows, t->name);
     }
-    place_part(s, from, w->is_expert ? -1 : w->index, out);
+    place_part(s, from, w->is_expert ? -1 : w->index, w->layer, out);
     if (out->transposed)
         out->block = NULL;
     if (w->is_expert && holds_all_experts(from))
         out->first_line += t->n_items / out->width / s->config->n_experts * w->expert;
     else if (!w->is_expert)
-        place_rotation(s, w->index, out);
+        place_rotation(s, w->index, w->layer, out);
     if (out->block && out->block->kind == MOE_LAYOUT_F8_B &&
         scales_differ(out, moe_checkpoint_scale_rows(t)))
         out->block = moe_ggml_scaled_by_row(out->block);

@@ -493,6 +493,31 @@ static const struct {
                    "'mscale': "
                    "1.0, 'mscale_all_dim': 1.0, 'llama_4_scaling_beta': 0.1}}",
      119, 1, 6, 1, EMBEDDING, 0, 0, 64, 1},
+    {"Mistral-Large-4-1T-A52B",
+     "'model_type': 'mistral_large4', 'text_config': {" SIZES(72, 6144, 64, 64, 204800)
+         WIDTHS(24576, 6144)
+             ROUTED(128, 1, 4) "'model_type': 'mistral_large4_text', 'kv_lora_rank': 512, "
+                               "'qk_nope_head_dim': 64, 'qk_rope_head_dim': 64, 'v_head_dim': 128, "
+                               "'index_topk': 2048, 'index_head_dim': 128, 'index_n_heads': 32, "
+                               "'first_k_dense_replace': 1}",
+     1000, 200, 52, 1, EMBEDDING, 0, 0, 64, 1},
+    {"Qwen3.8-Flash-Next",
+     "'model_type': 'qwen4_exp_text', 'num_hidden_layers': 48, 'hidden_size': 2560, 'vocab_size': "
+     "248320, 'num_attention_heads': 24, 'num_key_value_heads': 2, 'head_dim': 256, 'num_experts': "
+     "512, 'num_experts_per_tok': 10, 'moe_intermediate_size': 640, "
+     "'shared_expert_intermediate_size': 640, 'linear_num_key_heads': 16, "
+     "'linear_num_value_heads': 48, 'linear_key_head_dim': 128, 'linear_value_head_dim': 128, "
+     "'hc_count': 4, 'hc_lowrank': 320, 'ple_layer_ids': [2], 'ple_embed_dim': 2560, "
+     "'ple_conv_kernel_size': 4, 'ngram_size': 3, 'heads_per_ngram': 8, 'ngram_vocab_size_base': "
+     "20000000, 'eos_token_id': 248044, 'indexer_budget': 2048, 'indexer_compress_ratio': 4, "
+     "'tie_word_embeddings': false, 'rope_parameters': {'rope_type': 'default', 'rope_theta': "
+     "10000000, 'partial_rotary_factor': 0.25}",
+     176, 1, 6, 1, HEAD_TOO, 0, 36, 64, 1},
+    /* 3.14 to 3.28 billion are active, by how many experts share an adjugate one. */
+    {"GroveMoE-33B-A3B",
+     "'architectures': ['GroveMoeForCausalLM'], " SIZES(48, 2048, 32, 4, 151936) WIDTHS(6144, 768)
+         EXPERTS(128, 8) "'head_dim': 128, 'norm_topk_prob': true",
+     33, 1, 3.28, 0.14, EMBEDDING, 0, 0, 128, 1},
     {"Ling-3.0-flash",
      SIZES(42, 2560, 32, 32, 157184) WIDTHS(6144, 768) LATENT_HEADS(
          null, 128, 64,
@@ -594,6 +619,10 @@ static double active_of(const struct moe_config *c, double parameters)
     double attention = 2.0 * c->n_kv_heads * c->head_dim * c->hidden; /* of attn_experts */
     if (c->attn_experts)
         parameters -= attention * c->n_layers * (c->attn_experts - c->n_heads / c->n_kv_heads);
+    if (c->adjugate_of) /* each of a token's experts has another one */
+        parameters -= 3.0 * c->hidden * c->adjugate_ff * c->n_moe_layers *
+                      (c->n_experts / c->adjugate_of - c->top_k);
+    parameters -= (double)c->ngram_rows * c->ngram_dim;
     return parameters - expert * c->n_moe_layers * (c->n_experts - c->top_k);
 }
 

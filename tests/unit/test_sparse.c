@@ -347,7 +347,6 @@ static void what_is_not_computed_is_refused(void **state)
         {"{\"layer_types\": [\"full_attention\"]}", MOE_ERR_UNSUPPORTED, "'full_attention'"},
         {"{\"index_topk\": 0}", MOE_ERR_FORMAT, "index_topk"},
         {"{\"index_head_dim\": 10}", MOE_ERR_FORMAT, "an indexer's head is 10, expected 12"},
-        {"{\"q_lora_rank\": null}", MOE_ERR_UNSUPPORTED, "low-rank queries"},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         struct moe_err err = {0};
