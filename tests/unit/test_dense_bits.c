@@ -5,8 +5,8 @@
 
 enum { GROUP = 64 };
 
-static char path16[128];
-static struct moe_model *model16;
+static char path16[128], drawn16[128];
+static struct moe_model *model16, *model_drawn;
 static struct moe_dense_rounding hqq = {NULL, GROUP, NULL};
 
 static void pack_path(char path[128], const char *name)
@@ -52,6 +52,8 @@ static int group_setup(void **state)
     hqq.method = moe_quant_method_find("hqq");
     make_pack_of(TINY_MOE, 16, path16, "16");
     assert_ok(moe_model_open(&model16, path16, 0, NULL, &err), &err);
+    make_pack_of(DRAWN "/qwen2-moe-a", 16, drawn16, "drawn");
+    assert_ok(moe_model_open(&model_drawn, drawn16, 0, NULL, &err), &err);
     return 0;
 }
 
@@ -59,6 +61,8 @@ static int group_teardown(void **state)
 {
     moe_model_close(model16);
     unlink(path16);
+    moe_model_close(model_drawn);
+    unlink(drawn16);
     return 0;
 }
 
@@ -166,26 +170,19 @@ static void test_tied(void **state)
 /* A head of its own, a shared expert with its gate, layers of both kinds. */
 static void test_untied(void **state)
 {
-    struct moe_err err = {0};
-    struct moe_model *model;
-    char path[128];
-    make_pack_of(DRAWN "/qwen2-moe-a", 16, path, "qwen");
-    assert_ok(moe_model_open(&model, path, 0, NULL, &err), &err);
-    assert_false(model->config.tied_head);
-    assert_as_repacked(model, path, 8);
-    assert_as_repacked(model, path, 3);
-    moe_model_close(model);
-    unlink(path);
+    assert_false(model_drawn->config.tied_head);
+    assert_as_repacked(model_drawn, drawn16, 8);
+    assert_as_repacked(model_drawn, drawn16, 3);
 }
 
-/* By every method, as re-packing with it; gptq is given the inputs that re-packing finds. */
+/* By every method, as re-packing with it, of a model that is soon rounded; gptq is given the inputs that re-packing finds. */
 static void test_methods(void **state)
 {
     static const char *const text = "tests/data/math.calib.txt";
     const struct moe_inputs_options texts = {&text, 1, 12, 1, NULL, NULL};
     struct moe_err err = {0};
     for (int i = 0; moe_quant_method_at(i); i++) {
-        struct moe_dense_rounding how = {moe_quant_method_at(i), 128, NULL};
+        struct moe_dense_rounding how = {moe_quant_method_at(i), 32, NULL};
         const struct moe_convert_options options = {
             .dense_bits = 4, .method = how.method, .group = how.group};
         struct moe_convert_report report;
@@ -195,17 +192,17 @@ static void test_methods(void **state)
         pack_path(path, "method");
         if (how.method->compensates) {
             assert_ok(
-                moe_convert_error_aware(path16, false, path, &options, &texts, &report, NULL, &err),
+                moe_convert_error_aware(drawn16, false, path, &options, &texts, &report, NULL, &err),
                 &err);
-            assert_ok(moe_inputs_seen_open(&seen, path16, &texts, &err), &err);
+            assert_ok(moe_inputs_seen_open(&seen, drawn16, &texts, &err), &err);
             how.inputs = moe_inputs_seen_of(seen);
         } else {
-            assert_ok(moe_convert_pack(path16, path, &options, &report, &err), &err);
+            assert_ok(moe_convert_pack(drawn16, path, &options, &report, &err), &err);
         }
         assert_ok(moe_model_open(&wanted, path, 0, NULL, &err), &err);
-        assert_ok(moe_dense_derive(&derived, model16, &how, 4, &err), &err);
+        assert_ok(moe_dense_derive(&derived, model_drawn, &how, 4, &err), &err);
         assert_true(assert_same_matrices(derived, wanted) > 0);
-        assert_int_equal(moe_dense_bytes(model16, &how, 4), stored_bytes(wanted));
+        assert_int_equal(moe_dense_bytes(model_drawn, &how, 4), stored_bytes(wanted));
         /* The pack says how it was made. */
         struct moe_dense_rounding said;
         assert_ok(moe_dense_rounding_of(wanted->pack, &said, &err), &err);
@@ -217,7 +214,7 @@ static void test_methods(void **state)
         unlink(path);
     }
     struct moe_dense_rounding own;
-    assert_ok(moe_dense_rounding_of(model16->pack, &own, &err), &err);
+    assert_ok(moe_dense_rounding_of(model_drawn->pack, &own, &err), &err);
     assert_string_equal(own.method->name, "rtn");
 }
 
