@@ -4,7 +4,8 @@
 pack
 profile="$bin/moe-profile"
 plan="$bin/moe-plan"
-"$profile" -q "$tiny" --text tests/data/math.valid.txt --max-tokens 32 -o "$tmp/s.yaml" --trace "$tmp/t.trace"
+head -c 8000 tests/data/math.valid.txt >"$tmp/text"
+"$profile" -q "$tiny" --text "$tmp/text" --max-tokens 32 -o "$tmp/s.yaml" --trace "$tmp/t.trace"
 "$bin/moe-run" -q "$tiny" -p 2+2 -n 4 --trace-events "$tmp/events.json" >/dev/null
 full=tests/fuzz/corpus/plan/full
 planned() { # OPTION...

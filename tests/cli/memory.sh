@@ -87,10 +87,10 @@ near_floor() { # PACK OPTION...
     check "... nor 12 MiB less" [ "$peak" -ge $(((near - 12) << 20)) ]
 }
 for experts in 4,2 8; do
-    "$bin/moe-quantize" -q "$checkpoint" --experts $experts -o "$tmp/$experts.moe"
+    "$bin/moe-quantize" -q --method rtn "$checkpoint" --experts $experts -o "$tmp/$experts.moe"
     near_floor "$tmp/$experts.moe"
 done
-"$bin/moe-quantize" -q "$models/tiny-switch" --zstd 3 -o "$tmp/switch.moe"
+"$bin/moe-quantize" -q --method rtn "$models/tiny-switch" --zstd 3 -o "$tmp/switch.moe"
 near_floor "$tmp/switch.moe"
 "$bin/moe-profile" -q "$tmp/4,2.moe" --text tests/data/stories.calib.txt --max-windows 1 -o "$tmp/stats.yaml"
 near_floor "$tmp/4,2.moe" --strategy fate --statistics "$tmp/stats.yaml"

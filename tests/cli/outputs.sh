@@ -45,7 +45,7 @@ check "... nor a file -" [ ! -e - ]
 # Every output where nothing can be written: what was there stays, and nothing beside it.
 disk=$tmp/full
 mkdir "$disk"
-"$bin/moe-quantize" -q -t 1 --experts 4,2 -o "$tmp/two.moe" "$checkpoint" || exit 1
+"$bin/moe-quantize" -q -t 1 --method rtn --experts 4,2 -o "$tmp/two.moe" "$checkpoint" || exit 1
 "$bin/moe-profile" -q -t 1 "$tiny" --text "$sample" -o "$tmp/s.yaml" --trace "$tmp/t.trace" || exit 1
 printf '# route_trace v1\n# model=m.gguf arch=x n_layer=1 n_expert=8 n_expert_used=1\n# layer=0 expert_bytes=1000 dense_bytes=5\nturn,phase,step,layer,slot,expert,weight,residency,expert_bytes\n0,0,0,0,0,5,0.75,0,1000\n' >"$tmp/r.csv"
 commands() {

@@ -95,9 +95,9 @@ pipeline_in_background() { exec "$bin/moe-pipeline" -o "$o" "$@"; }
 head -c 12000 tests/data/stories.calib.txt >"$tmp/long.txt" # long to measure, not to plan
 pipeline_in_background "$checkpoint" --text "$tmp/long.txt" --max-tokens 64 --bits 4 --memory 26M --strategy lru --device-profile "$tmp/other.yaml" -q >/dev/null 2>&1 &
 killed=$!
-for pause in $(seq 3000); do
+for pause in $(seq 1200); do
     [ ! -e "$o/shards/statistics-1.yaml.part" ] || break
-    sleep 0.02
+    sleep 0.05
 done
 kill -9 "$killed"
 wait "$killed" 2>/dev/null
@@ -202,7 +202,7 @@ echo "$PATH" | tr : '\n' | while IFS= read -r place; do
     find "$place/" -mindepth 1 -maxdepth 1 ! -name parallel -exec ln -s -t "$tmp/path" {} + 2>/dev/null # the first of a name
 done
 o=$tmp/plain
-PATH="$tmp/path" begin --bits 4 --memory 26M --shards 4 --jobs 2 --threads 1 --device-profile "$tmp/a b/device.yaml"
+PATH="$tmp/path" begin --bits 4 --memory 26M --strategy lru --shards 4 --jobs 2 --threads 1 --device-profile "$tmp/a b/device.yaml"
 expect_exit 0 "two jobs without GNU parallel"
 check "... which it does not find" sh -c "! PATH='$tmp/path' command -v parallel >/dev/null"
 check "... take each task once" [ "$(grep -c 'profile:. took' "$err")" = 4 ]
@@ -224,7 +224,7 @@ head -n 8 tests/data/pairs.calib.jsonl >"$tmp/c.jsonl"
 head -n 4 tests/data/pairs.valid.jsonl >"$tmp/v.jsonl"
 o=$tmp/pairs
 pipeline "$models/tiny-switch" --pairs "$tmp/c.jsonl" --check "$tmp/v.jsonl" --max-tokens 32 --bits 4,2 --memory 40M \
-    --tolerance 50% --importance adaptive --device-profile "$tmp/a b/device.yaml"
+    --tolerance 50% --importance adaptive --strategy lru --device-profile "$tmp/a b/device.yaml"
 expect_exit 0 "pairs"
 check "... are measured" grep -q "moe-profile.*--pairs" "$o/log/profile-1"
 check "... and judged by" grep -q "moe-run.*v.jsonl" "$o/log/run"
@@ -236,7 +236,7 @@ error_line 2 "*--text and --pairs exclude each other*" "pairs and texts"
 pack
 run "$bin/moe-run" "$tiny" --plan "$tmp/a b/plan.yaml" -p 'x' -n 1 --strategy lru
 error_line 2 "moe-run: options --plan and --strategy exclude each other*" "a plan and a strategy"
-"$bin/moe-quantize" -q --experts 8 -o "$tmp/other.moe" "$checkpoint"
+"$bin/moe-quantize" -q --method rtn --experts 8 -o "$tmp/other.moe" "$checkpoint"
 run "$bin/moe-run" "$tmp/other.moe" --plan "$tmp/a b/plan.yaml" -p 'x' -n 1
 error_line 3 "moe-run: the plan was made for another pack, model.moe, *" "another pack's plan"
 finish

@@ -2,8 +2,8 @@
 . tests/cli/lib.sh
 plan="$bin/moe-plan"
 two=$tmp/two.moe
-"$bin/moe-quantize" -q -o "$two" --experts 4,2 "$checkpoint"
-"$bin/moe-quantize" -q -o "$tmp/one.moe" --experts 4 "$checkpoint"
+"$bin/moe-quantize" -q --method rtn -o "$two" --experts 4,2 "$checkpoint"
+"$bin/moe-quantize" -q --method rtn -o "$tmp/one.moe" --experts 4 "$checkpoint"
 memory=$(($(smallest_memory "$plan" "$two") + 4))
 head -c 3000 tests/data/math.valid.txt >"$tmp/text" # plans take as long as their trace
 "$bin/moe-profile" -q "$two" --text "$tmp/text" --max-tokens 32 -o "$tmp/s.yaml" \

@@ -9,7 +9,7 @@ pack
 plan="$bin/moe-plan"
 machine="--layer-seconds 2e-4 --link-rate 20MB/s --max-tokens 60 --strategy lru"
 for bits in 8 2; do
-    "$bin/moe-quantize" -q --experts $bits --dense $bits -o "$tmp/$bits.moe" "$checkpoint"
+    "$bin/moe-quantize" -q --method rtn --experts $bits --dense $bits -o "$tmp/$bits.moe" "$checkpoint"
 done
 least=$(smallest_memory "$plan" "$tmp/8.moe")
 memory=$((least + 6))
@@ -73,7 +73,7 @@ error_line 2 "moe-plan: $tmp/2.moe: the map says nothing of experts at '2' with 
 run "$plan" "$tmp/8.moe=$tmp/judged.yaml" "$tmp/low.moe=1%" --memory "${memory}M" $machine
 error_line 2 "moe-plan: $tmp/low.moe: what it loses is in nats, what $tmp/8.moe loses in rouge2" \
     "losses in different measures"
-"$bin/moe-quantize" -q --experts 8 -o "$tmp/switch.moe" "$models/tiny-switch"
+"$bin/moe-quantize" -q --method rtn --experts 8 -o "$tmp/switch.moe" "$models/tiny-switch"
 # shellcheck disable=SC2086
 run "$plan" "$tmp/switch.moe=$tmp/map.yaml" "$tmp/8.moe=1%" --memory "${memory}M" $machine
 error_line 2 "moe-plan: $tmp/switch.moe: the map is of another model" "a map of another model"

@@ -49,7 +49,7 @@ echo "not one" >"$cache"
 kept -p "$start"
 error_line 3 "moe-run: $cache: is not a context file*" "one of another kind"
 check "... which stays" [ "$(cat "$cache")" = "not one" ]
-"$bin/moe-quantize" -q -t 1 --experts 2 -o "$tmp/two.moe" "$checkpoint" || exit 1
+"$bin/moe-quantize" -q -t 1 --method rtn --experts 2 -o "$tmp/two.moe" "$checkpoint" || exit 1
 cp "$tmp/first" "$cache"
 run "$bin/moe-run" -t 1 "$tmp/two.moe" -p "$start" -n 1 --prompt-cache "$cache"
 error_line 2 "moe-run: $cache: the context was computed with another pack than $tmp/two.moe" "another pack's"

@@ -96,7 +96,7 @@ error_line 2 "moe-profile: $tmp/b.trace: is of another model than $tmp/s1.trace,
 check "nothing is left of them" [ ! -e "$tmp/x.trace" ]
 
 # A stopped run's trace goes on where it was stopped.
-cat tests/data/*.valid.txt >"$tmp/long.txt"
+head -c 9000 tests/data/math.valid.txt >"$tmp/long.txt"
 run "$bin/moe-profile" -q "$tiny" --text "$tmp/long.txt" --max-tokens 24 --max-windows 1 -o "$tmp/long.yaml" --trace "$tmp/long.trace"
 expect_exit 0 "a longer text"
 interrupt "$tmp/stopped.trace.part" "$bin/moe-profile" -t 1 --cpu scalar "$tiny" \
