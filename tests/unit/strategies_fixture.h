@@ -14,7 +14,7 @@
 #include "model_fixture.h"
 
 enum { LAYERS = 12, EXPERTS = 32, TOP_K = 4, HIDDEN = 192 };
-enum { N_PROMPT = 24, N_DECODE = 8, N_ALL = N_PROMPT + N_DECODE, N_DOCUMENTS = 3 };
+enum { N_PROMPT = 24, N_DECODE = 8, N_ALL = N_PROMPT + N_DECODE, N_DOCUMENTS = 2 };
 enum { N_CALIBRATION = 12, CALIBRATION_TOKENS = 64 };
 
 struct strategies {
@@ -159,7 +159,7 @@ static inline void strategies_calibrate(struct strategies *f, struct moe_engine 
 
 static inline void strategies_read_documents(struct strategies *f, const struct moe_model *m)
 {
-    static const char *const texts[N_DOCUMENTS] = {"stories", "math", "code"};
+    static const char *const texts[N_DOCUMENTS] = {"stories", "code"};
     struct moe_err err = {0};
     const struct moe_documents d = {
         .tokenizer = m->tokenizer, .max_tokens = N_ALL, .max_windows = 1};
@@ -172,10 +172,11 @@ static inline void strategies_read_documents(struct strategies *f, const struct 
     }
 }
 
-static inline void strategies_set_up(struct strategies *f, const char *name)
+/* With so many bits for all but experts. */
+static inline void strategies_set_up(struct strategies *f, const char *name, int dense_bits)
 {
     struct moe_err err = {0};
-    const struct moe_convert_options options = pack_options("4,2", 16);
+    const struct moe_convert_options options = pack_options("4,2", dense_bits);
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
     snprintf(f->pack, sizeof f->pack, "/tmp/moe-%s-%d.moe", name, (int)getpid());

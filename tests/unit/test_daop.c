@@ -328,7 +328,7 @@ static void decode_equals_a_plain_computation(void **state)
 
 static int open_all(void **state)
 {
-    strategies_set_up(&fixture, "daop");
+    strategies_set_up(&fixture, "daop", 16);
     return 0;
 }
 

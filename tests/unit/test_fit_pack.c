@@ -11,7 +11,7 @@ static struct strategies fixture;
 
 static int open_all(void **state)
 {
-    strategies_set_up(&fixture, "fit");
+    strategies_set_up(&fixture, "fit", 4);
     return 0;
 }
 

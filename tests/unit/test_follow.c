@@ -17,7 +17,7 @@ static char trace_path[128];
 static int open_all(void **state)
 {
     struct moe_err err = {0};
-    strategies_set_up(&fixture, "follow");
+    strategies_set_up(&fixture, "follow", 4);
     snprintf(trace_path, sizeof trace_path, "/tmp/moe-follow-%d.trace", (int)getpid());
     lockstep_write_trace(&fixture, trace_path, moe_trace_default_keep(EXPERTS, TOP_K), 50);
     assert_ok(moe_trace_open(&trace, trace_path, &err), &err);

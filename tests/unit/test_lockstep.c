@@ -24,7 +24,7 @@ static uint32_t long_ids[N_LONG * LONG];
 static int open_all(void **state)
 {
     struct moe_err err = {0};
-    strategies_set_up(&fixture, "lockstep");
+    strategies_set_up(&fixture, "lockstep", 4);
     snprintf(trace_path, sizeof trace_path, "/tmp/moe-lockstep-%d.trace", (int)getpid());
     lockstep_write_trace(&fixture, trace_path, moe_trace_default_keep(EXPERTS, TOP_K), 50);
     assert_ok(moe_trace_open(&trace, trace_path, &err), &err);
@@ -327,7 +327,7 @@ static void preferences_are_the_same(void **state)
     }
 }
 
-enum { LENDING = 20 };
+enum { LENDING = 16 };
 /* Slots that prompts borrow leave and come back in both alike. */
 static void loans_are_the_same(void **state)
 {

@@ -44,7 +44,7 @@ static void read_trace(const char *path)
 static int open_all(void **state)
 {
     char path[128];
-    strategies_set_up(&fixture, "recount");
+    strategies_set_up(&fixture, "recount", 4);
     snprintf(path, sizeof path, "/tmp/moe-recount-%d.trace", (int)getpid());
     lockstep_write_trace(&fixture, path, EXPERTS, 50);
     read_trace(path);

@@ -22,7 +22,7 @@ static uint64_t logits_bytes(void)
 
 static int open_all(void **state)
 {
-    strategies_set_up(&fixture, "strategies");
+    strategies_set_up(&fixture, "strategies", 4);
     const struct moe_engine_options o = strategies_options(&fixture, "resident", 0);
     struct moe_engine *e = strategies_open(&fixture, &o);
     expected = calloc(1, logits_bytes());
