@@ -158,7 +158,7 @@ SERVICE_MANAGER := $(BUILD)/tests/tools/service_manager
 BAD_DISK := $(if $(wildcard /usr/include/fuse3/fuse.h),$(BUILD)/tests/tools/bad_disk)
 # A library that lets calls fail, for scripts of tests/torture.
 FAIL_CALLS := $(BUILD)/tests/tools/fail_calls.so
-TOOL_SRC := $(filter-out $(patsubst %,tests/tools/%.c,run_unchecked serve_unchecked bad_disk fail_calls),\
+TOOL_SRC := $(filter-out $(patsubst %,tests/tools/%.c,run_unchecked serve_unchecked bad_disk fail_calls slow_ranks),\
             $(sort $(wildcard tests/tools/*.c tests/bench/*.c)))
 TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 

@@ -778,7 +778,8 @@ static int refuse_budget(const struct moe_memory_inputs *in, const struct moe_pl
 }
 
 /* Where no strategy is named, makes it resident if the budget has room for all experts and for a
- * batch no smaller than with a cache. The floor is still that of a cache. */
+ * batch no smaller than with a cache. A rank's part was made to fit: it is held with any batch. The
+ * floor is still that of a cache. */
 static void become_resident(struct moe_memory *out, const struct moe_memory_inputs *in,
                             const struct batches *cached)
 {
@@ -798,6 +799,8 @@ static void become_resident(struct moe_memory *out, const struct moe_memory_inpu
         if (i + 1 == all.n || both < cached->from[i + 1])
             from = both;
     }
+    if (in->options->ranks)
+        from = all.from[0];
     if (slots_memory(in, b)->total < from)
         return;
     all.budget.host.floor = b->host.floor;

@@ -95,7 +95,7 @@ static int compare_uses(const void *a, const void *b)
 
 /* Gives the most frequent experts a second rank: of those with room for it, the one with the fewest
  * uses of such experts. What room is left is not used to the last page, which other things may
- * take. */
+ * take: on rank 0 a prompt's passes, which have more rows then. */
 static int share_twice(const struct moe_inventory *inv, const struct rank_part *parts,
                        const uint64_t *room, uint32_t n_ranks, const uint64_t *frequency,
                        uint8_t *holders, struct moe_err *err)
@@ -107,7 +107,7 @@ static int share_twice(const struct moe_inventory *inv, const struct rank_part *
     for (uint32_t key = 0; key < n_keys && status == MOE_OK; key++)
         uses[key] = (struct use){frequency[key], key};
     for (uint32_t r = 0; r < n_ranks && status == MOE_OK; r++)
-        second[r].bytes = (double)(room[r] - room[r] / 32) - parts[r].taken;
+        second[r].bytes = (double)(room[r] - room[r] / (r ? 32 : 8)) - parts[r].taken;
     if (status == MOE_OK)
         qsort(uses, n_keys, sizeof *uses, compare_uses);
     for (uint32_t i = 0; i < n_keys / 2 && status == MOE_OK; i++) {

@@ -5,8 +5,13 @@
 # process that reads experts from disk within the same budget and one that holds them all; every answer must be the
 # same. The ranks share this machine's processors, which machines of their own would not: speeds are rehearsed. A disk
 # that is slow beside them (LINK_RATE) shows what ranks are for all the same: what one process waits for, several hold.
+# With SLOWED=N ranks run in slow motion: computing (tests/tools/slow_ranks.c), the network and LINK_RATE take N times as long,
+# and what is printed is multiplied by that again. So ranks do not wait for each other's processors, as on machines of
+# their own. The one process is as it is.
 # With PLANNED=1 machines and network are measured, too (moe-profile --device in the namespaces, a minute for each
-# network), and what moe-plan --machines expects of them is printed beside what was run.
+# network; with SLOWED one machine, and the network is as stated), and what moe-plan --machines expects of them is printed
+# beside what was run.
+# With STATISTICS=1 ranks know which experts are frequent, and have these twice.
 # With LLAMA=DIR, which holds llama-bench and rpc-server of a llama.cpp built with GGML_RPC, and GGUF=FILE, the same model,
 # it runs in the same namespaces: one server in each but the first.
 # Each rank is in a control group of its own, of MEMORY and a tenth (mpirun is in there, too).
@@ -45,7 +50,7 @@ pack=${PACK:-$BUILD/bench/wide.moe}
 if [ ! -f "$pack" ]; then
     mkdir -p "$(dirname "$pack")"
     "$BUILD/tests/tools/widen" --hidden 4 --ff 8 "$BUILD/models/tiny-moe" "$dir/wide"
-    "$bin/moe-quantize" -q -o "$pack" "$dir/wide"
+    "$bin/moe-quantize" -q --method rtn -o "$pack" "$dir/wide"
 fi
 pack=$(readlink -f "$pack")
 head -c "${PROMPT:-1800}" tests/data/stories.valid.txt >"$dir/prompt.txt"
@@ -55,7 +60,14 @@ if [ -n "${RUN:-}" ]; then
 else
     set -- "$@" --temp 0
 fi
-[ -z "${LINK_RATE:-}" ] || set -- "$@" --link-rate "$LINK_RATE"
+slow_disk=
+if [ -n "${LINK_RATE:-}" ]; then
+    set -- "$@" --link-rate "$LINK_RATE"
+    slow_disk=${SLOWED:+$(echo "$LINK_RATE" | awk -v n="$SLOWED" '{ print $1 / n * (/G/ ? 1e9 : /M/ ? 1e6 : 1) }')}
+fi
+
+slow=
+[ -z "${SLOWED:-}" ] || mpicc -O2 -shared -fPIC -o "$dir/slow_ranks.so" tests/tools/slow_ranks.c -ldl
 
 # Starts a command of mpirun's "on" a machine: in its namespaces.
 cat >"$dir/agent" <<END
@@ -92,11 +104,12 @@ begin_net() { # MICROSECONDS BITS_PER_SECOND
     done
 }
 on_ranks() {
+    # shellcheck disable=SC2086 # slow: options or none
     TMPDIR=/tmp ip netns exec moe1 unshare --uts sh -c \
         'hostname moe1; echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$groups/moe-bench-1" \
         mpirun --allow-run-as-root --bind-to none -n "$ranks" --host "$hosts" \
         --mca plm_rsh_agent "$dir/agent" --mca plm_rsh_no_tree_spawn 1 --mca btl tcp,self --mca pml ob1 \
-        --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 "$@"
+        --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 $slow "$@"
 }
 figure() { sed -n "s/^  \"$1\": *\([0-9.]*\).*/\1/p" "$dir/stats"; }
 sums() { # KEY: of all ranks, for each token
@@ -104,25 +117,40 @@ sums() { # KEY: of all ranks, for each token
         awk -v tokens="$(sed -n 's/^    "tokens": *\([0-9]*\).*/\1/p' "$dir/stats" | awk '{ n += $1 } END { print n }')" \
             '{ n += $1 } END { printf "%.1f", n / tokens }'
 }
-row() { # NAME
-    printf '| %-34s | %8.1f | %8.2f | %8s | %10s | %10s |\n' "$1" "$(figure prefill_tokens_per_s)" \
-        "$(figure decode_tokens_per_s)" "$(sums messages)" "$(sums bytes_sent)" "$(sums bytes_received)"
+decoded() { sed -n "/\"decode\": {/,\$ s/^    \"$1\": *\([0-9.]*\).*/\1/p" "$dir/stats" | head -n 1; }
+row() { # NAME SLOWED
+    printf '| %-34s | %8.1f | %8.2f | %8s | %10s | %10s | %9s | %7s |\n' "$1" \
+        "$(figure prefill_tokens_per_s | awk -v n="$2" '{ print n * $1 }')" \
+        "$(figure decode_tokens_per_s | awk -v n="$2" '{ print n * $1 }')" \
+        "$(sums messages)" "$(sums bytes_sent)" "$(sums bytes_received)" \
+        "$(each "$(decoded compute_s)" "$(decoded tokens)" "$2")" "$(each "$(decoded host_wait_s)" "$(decoded tokens)" "$2")"
 }
+each() { echo "$1 $2 $3" | awk '{ printf "%.2f", 1e3 * $1 / $2 / $3 }'; } # ms a token
 # mpirun ends its output with a line.
 same() { [ "$(cat "$dir/want")" = "$(cat "$dir/got")" ] || { echo "another answer: $1"; exit 1; }; }
 
-planned() {
+of_plan() { sed -n "s/.*\"$1\": \([0-9.e+-]*\)[,}]*.*/\1/p" "$dir/planned" | awk '{ n += $1 } END { print n }'; }
+planned() { # MICROSECONDS BITS_PER_SECOND
     [ -n "${PLANNED:-}" ] || return 0
-    on_ranks "$bin/moe-profile" -q --device "$pack" -t 1 -o "$dir/hosts.yaml" >/dev/null 2>"$dir/err" ||
-        { cat "$dir/err"; exit 1; }
-    sed -i "s/memory: .*/memory: $memory/" "$dir/hosts.yaml"
-    # shellcheck disable=SC2086 # LINK_RATE: an option or none
-    "$bin/moe-plan" -q "$pack" --machines "$dir/hosts.yaml" -c 512 --trace "$dir/trace" --json \
-        ${LINK_RATE:+--link-rate $LINK_RATE} >"$dir/planned"
-    printf '| %-34s | %8.1f | %8.2f | latency %s s\n' "  planned" \
-        "$(sed -n 's/.*"prefill_tokens_per_s": \([0-9.]*\).*/\1/p' "$dir/planned")" \
-        "$(sed -n 's/^  "decode_tokens_per_s": \([0-9.]*\).*/\1/p' "$dir/planned")" \
-        "$(sed -n 's/ *latency_seconds: //p' "$dir/hosts.yaml" | tr '\n' ' ')"
+    if [ -n "${SLOWED:-}" ]; then
+        [ -f "$dir/machine.yaml" ] || LD_PRELOAD=$dir/slow_ranks.so SLOW_PAUSE=3e-4 "$bin/moe-profile" -q --device "$pack" \
+            -t 1 -o "$dir/machine.yaml"
+        printf '%s\n' 'format: moe-machines' 'version: 1' \
+            "network: {latency_seconds: $1e-6, bytes_per_second: $(echo "$2" | awk '{ print $1 / 8 }')}" 'machines:' \
+            "- {name: a, memory: $memory, profile: machine.yaml, count: $ranks}" >"$dir/hosts.yaml"
+    else
+        on_ranks "$bin/moe-profile" -q --device "$pack" -t 1 -o "$dir/hosts.yaml" >/dev/null 2>"$dir/err" ||
+            { cat "$dir/err"; exit 1; }
+        sed -i "s/memory: .*/memory: $memory/" "$dir/hosts.yaml"
+    fi
+    # shellcheck disable=SC2086 # options or none
+    "$bin/moe-plan" -q "$pack" --machines "$dir/hosts.yaml" -c 512 --trace "$dir/trace" --no-outlook --json \
+        ${LINK_RATE:+--link-rate $LINK_RATE} ${STATISTICS:+--stats "$dir/statistics.yaml"} >"$dir/planned"
+    n=$(of_plan decode_tokens)
+    printf '| %-34s | %8.1f | %8.2f | %8s | %10s | %10s | %9s | %7s |\n' "  planned" \
+        "$(of_plan prefill_tokens_per_s)" "$(of_plan decode_tokens_per_s)" \
+        $(for key in messages bytes_sent bytes_received; do of_plan $key | awk -v n="$n" '{ printf "%.1f ", $1 / n }'; done) \
+        "$(each "$(of_plan compute_s)" "$n" 1)" "$(each "$(of_plan ranks_wait_s)" "$n" 1)"
 }
 # Layers one machine after the other, as llama.cpp shares them out.
 llama() {
@@ -140,29 +168,33 @@ llama() {
     # shellcheck disable=SC2086 # several
     kill $pids 2>/dev/null
 }
-if [ -n "${PLANNED:-}" ]; then
+if [ -n "${PLANNED:-}${STATISTICS:-}" ]; then
     head -c 6000 tests/data/stories.valid.txt >"$dir/text.txt"
     "$bin/moe-profile" -q "$pack" --text "$dir/text.txt" --trace "$dir/trace" -o "$dir/statistics.yaml"
 fi
 
 echo "$ranks ranks, $memory each, $tokens tokens, on $(nproc) cores, disk ${LINK_RATE:-as it is}: $(basename "$pack")"
 echo
-echo '| run                                | prompt/s | answer/s | messages | bytes to   | bytes from |'
-echo '|------------------------------------|---------:|---------:|---------:|-----------:|-----------:|'
+echo '| run                                | prompt/s | answer/s | messages | bytes to   | bytes from | computing | waiting |'
+echo '|------------------------------------|---------:|---------:|---------:|-----------:|-----------:|----------:|--------:|'
 "$run" "$pack" "$@" --memory "$memory" --stats-json "$dir/stats" >"$dir/want"
-row "one process in $memory, from disk"
+row "one process in $memory, from disk" 1
 if [ -z "${LARGE:-}" ]; then
     "$run" "$pack" "$@" --strategy resident --stats-json "$dir/stats" >"$dir/got"
     same "one process, all in memory"
-    row "one process, all in memory"
+    row "one process, all in memory" 1
 fi
 for network in $networks; do
-    begin_net "${network%:*}" "${network#*:}"
-    on_ranks "$run" "$pack" "$@" --memory "$memory" --stats-json "$dir/stats" >"$dir/got" 2>"$dir/err" ||
+    # shellcheck disable=SC2046 # two
+    begin_net $(echo "$network" | awk -F : -v n="${SLOWED:-1}" '{ print n * $1, $2 / n }')
+    [ -z "${SLOWED:-}" ] || slow="-x LD_PRELOAD=$dir/slow_ranks.so -x SLOW_RANKS=$SLOWED"
+    # shellcheck disable=SC2086 # an option or none
+    on_ranks "$run" "$pack" "$@" ${slow_disk:+--link-rate $slow_disk} --memory "$memory" ${STATISTICS:+--statistics "$dir/statistics.yaml"} \
+        --stats-json "$dir/stats" >"$dir/got" 2>"$dir/err" ||
         { cat "$dir/err"; exit 1; }
     same "$ranks ranks, $network"
-    row "$ranks ranks, ${network%:*} us, $(echo "${network#*:}" | awk '{ print $1 / 1e9 }') Gbit/s"
-    planned
+    row "$ranks ranks, ${network%:*} us, $(echo "${network#*:}" | awk '{ print $1 / 1e9 }') Gbit/s" "${SLOWED:-1}"
+    planned "${network%:*}" "${network#*:}"
     llama
     end_net
 done

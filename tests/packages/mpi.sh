@@ -2,6 +2,7 @@
 # Ranks of a real MPI on this machine: the same tokens as one process, within a budget each; another pack, a damaged
 # one and a missing one are refused in one line; and whichever rank is killed at whatever moment, everything ends soon
 # and nothing is left. `make check-mpi` installs Open MPI and calls this. MPI_KILLS=N: how many are killed (50).
+# A sanitized build (BUILD=build-asan) finds libmoe-mpi.so by LD_LIBRARY_PATH, and Open MPI leaks: ASAN_OPTIONS=detect_leaks=0.
 . tests/cli/lib.sh
 command -v mpirun >/dev/null || { echo "Bail out! no mpirun: apt-get install openmpi-bin"; exit 1; }
 [ -f "$BUILD/lib/moe-toolkit/libmoe-mpi.so" ] || { echo "Bail out! built without MPI"; exit 1; }
