@@ -55,22 +55,9 @@ has_default() { # PAGE OPTION DEFAULT
         here && index($0, default_) { found = 1 }
         END { exit !found }' "$1"
 }
-# A message names the option in full where it was not an abbreviation of another one.
-takes() { # PROGRAM OPTION
-    said=$("$1" --help "--$2" 2>&1 >/dev/null) || case $said in
-        *"option --$2 needs an argument"* | *"option --$2 without a value is for"*) return 0 ;;
-        *) return 1 ;;
-    esac
-    said=$("$1" --help "--$2=x" 2>&1 >/dev/null) || case $said in
-        *"option --$2 takes no argument"*) return 0 ;;
-    esac
-    said=$("$1" "--$2=/" 2>&1 >/dev/null) || case $said in # may stand alone
-        *"no page '/'"*) return 0 ;;
-    esac
-    return 1
-}
-
-options_of_sources | sort -u >"$work/sources"
+# By the sources, and what a strategy is made of.
+"$bin/moe-run" --strategy help >"$work/parts"
+{ options_of_sources && options_of_help "$work/parts"; } | sort -u >"$work/known"
 for program in "$bin"/moe-*; do
     name=$(basename "$program")
     page=man/$name.1
@@ -88,19 +75,10 @@ for program in "$bin"/moe-*; do
         [ -z "$default" ] || has_default "$page" "${option#? }" "$default" ||
             echo "$page: --${option#? }: its default '$default' is missing"
     done <"$work/in_help"
-    # What it takes besides, by the sources and by --strategy help.
-    cp "$work/sources" "$work/known"
-    if grep -q -- '--strategy help' "$work/help"; then
-        "$program" --strategy help >"$work/parts"
-        options_of_help "$work/parts" >>"$work/known"
-    fi
     names "$work/in_help" >"$work/names"
-    names "$work/known" | while read -r option; do
-        if takes "$program" "$option"; then
-            echo "$option"
-        fi
-    done >"$work/taken"
-    comm -23 "$work/names" "$work/taken" | sed "s|^|$name: no source has its option: |"
+    "$program" --completion fish | sed -n 's/^complete .* -l \([a-z0-9-]*\).*/\1/p' | sort -u >"$work/taken"
+    names "$work/known" | comm -13 - "$work/taken" | sed "s|^|$name: no source has its option: |"
+    comm -23 "$work/names" "$work/taken" | sed "s|^|$name: --completion lacks an option of --help: |"
     comm -13 "$work/names" "$work/taken" | while read -r option; do
         pages=$(grep -l "^\.It Fl Fl $option\( \|\$\)" man/*.7) || {
             echo "$name: no page of section 7 has its option: $option"
@@ -118,11 +96,11 @@ for page in man/*.7; do
         sed "s|^|$page has an option that no program takes: |"
 done >>"$work/found"
 # "lru --cache lru": the parts of each strategy, in the program's table and in the page's.
-"$bin/moe-run" --strategy help | awk '
+awk '
     /^[A-Z]/ { on = /^Strategies:/ }
     on && /^  [a-z]/ { name = $1 }
     on && /^            --/ { $1 = $1; parts[name] = parts[name] " " $0 }
-    END { for (name in parts) print name parts[name] }' | sort >"$work/strategies"
+    END { for (name in parts) print name parts[name] }' "$work/parts" | sort >"$work/strategies"
 awk '
     /^\.Sh/ { on = /STRATEGIES/ }
     on && /^\.It Cm/ { name = $3 }
@@ -138,13 +116,17 @@ if command -v mandoc >/dev/null; then
     done
 fi
 # Every line of an EXAMPLES section set with .Dl is a command for a shell. Those of a page build on
-# each other and on nothing but the bundled model; a prompt gets the end of input. What needs a
+# each other and on nothing but the bundled model, and read the beginning of each text; a prompt gets the end of input. What needs a
 # program that is not installed (jq, say) is left out.
 root=$PWD
 examples() { # PAGE DIRECTORY
     mkdir "$2"
     mkdir "$2/build"
-    ln -s "$root/tests" "$2/tests"
+    mkdir -p "$2/tests/data"
+    ln -s "$root/tests/fixtures" "$2/tests"
+    for text in tests/data/*.txt; do
+        head -n 6 "$text" >"$2/$text"
+    done
     ln -s "$bin/../models" "$2/build/models"
     sed -n '/^\.Sh EXAMPLES/,/^\.Sh [^E]/s/^\.Dl //p' "$1" |
         sed "s/\\\\(aq/'/g; s/\\\\(dq/\"/g; s/\\\\-/-/g; s/\\\\e/\\\\/g; s/\\\\&//g" |
