@@ -1,12 +1,10 @@
 /* Constrains an answer: finds, beside the model's pass, which tokens a grammar allows next. */
-#define _DEFAULT_SOURCE /* setpriority */
 
 #include "grammar/constraint.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -250,8 +248,6 @@ static int masks_make(struct masks *m, struct automaton *a, uint32_t place, bool
 
 /* ---- The constraint of an answer ---- */
 
-enum { NICE = 10 /* the model's threads go first where cores are few */ };
-
 enum work {
     WORK_NONE,  /* nothing is known or asked */
     WORK_ASKED, /* the thread should find out */
@@ -354,8 +350,6 @@ static void find_mask(struct moe_constraint *c)
 static void *find_masks(void *arg)
 {
     struct moe_constraint *c = arg;
-    /* Affects this thread only, on Linux; if refused, it is as urgent as the model's. */
-    setpriority(PRIO_PROCESS, 0, NICE);
     pthread_mutex_lock(&c->mutex);
     for (;;) {
         while (c->work == WORK_NONE || c->work == WORK_KNOWN)
