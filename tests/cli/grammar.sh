@@ -31,6 +31,17 @@ check "a request's schema" grep -q '"text":"{.*\\"ok\\".*"finish_reason":"stop"'
 check "an answer that is cut off says so" grep -q '"finish_reason":"length"' "$tmp/results"
 check "a request's grammar is refused by its place" grep -q "line 1, column 10: the rule 'x' is not defined" "$tmp/results"
 
+# A thought that the template opens, which a parenthesis ends, comes first.
+cat >"$tmp/thinks.jinja" <<'END'
+{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.reasoning_content %}[hm]{{ m.reasoning_content }}){% endif %}{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+[hm]{% endif %}
+END
+echo '[{"role": "user", "content": "Once upon a time"}]' >"$tmp/messages"
+run "$bin/moe-run" -t 1 "$tiny" --messages "$tmp/messages" --template-file "$tmp/thinks.jinja" --grammar "$tmp/g" --temp 0
+check "a grammar holds what follows a thought" grep -qE '.[)](yes|no|maybe)$' "$out"
+
 printf 'root ::= root "a"\n' >"$tmp/left"
 moe --grammar "$tmp/left"
 expect_exit 3 "left recursion"

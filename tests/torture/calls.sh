@@ -31,7 +31,7 @@ for template in tests/data/calls.jinja ${CHAT_TEMPLATES:+"$CHAT_TEMPLATES"/*.jin
     pack=long
     case $name in LFM2.5-Instruct*) pack=marked ;; esac
     rm -f "$tmp/results"
-    run "$bin/moe-run" -t 1 "$tmp/$pack.moe" -c 8192 --template-file "$template" --requests "$tmp/requests" -o "$tmp/results"
+    run "$bin/moe-run" -t 1 "$tmp/$pack.moe" -c 16384 --template-file "$template" --requests "$tmp/requests" -o "$tmp/results"
     if [ ! -s "$tmp/results" ]; then
         result 1 "$name: the requests are answered"
         continue
