@@ -24,11 +24,15 @@ int command_reset(struct console *c, const char *arg, struct moe_err *err)
 
 int command_system(struct console *c, const char *arg, struct moe_err *err)
 {
-    const char *system = moe_conversation_system_text(c->r->conversation);
+    const struct moe_conversation *talk = c->r->conversation;
+    const char *system = moe_conversation_system_text(talk),
+               *own = talk->chat ? moe_chat_own_system(talk->chat) : NULL;
     if (console_has_encoder(c))
         console_tell(c, "there is no place for a system text: each input is a source of its own");
     else if (!*arg && system)
         fprintf(stderr, "%s\n", system);
+    else if (!*arg && own)
+        console_tell(c, "the template's own: %s", own);
     else if (!*arg)
         console_tell(c, "there is no system text; /system TEXT sets one, /system - removes it");
     else if (moe_conversation_system(c->r->conversation, strcmp(arg, "-") ? arg : NULL, err) !=

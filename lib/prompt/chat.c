@@ -76,6 +76,7 @@ void moe_chat_free(struct moe_chat *chat)
     free(chat->thought_ends);
     free(chat->lead);
     free(chat->thought_ends_call);
+    free(chat->own_system);
     for (uint32_t i = 0; i < chat->n_calls; i++)
         chat_free_calls(&chat->calls[i]);
     moe_ids_release(&chat->marks);
@@ -170,6 +171,11 @@ enum moe_chat_thought moe_chat_thought_before(const struct moe_chat *chat, const
             return i ? MOE_THOUGHT_OVER : MOE_THOUGHT_OPEN;
     }
     return MOE_THOUGHT_NONE;
+}
+
+const char *moe_chat_own_system(const struct moe_chat *chat)
+{
+    return chat->own_system;
 }
 
 bool moe_chat_thought_marks(const struct moe_chat *chat, const char **begins, const char **ends)

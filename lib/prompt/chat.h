@@ -98,6 +98,9 @@ const char *moe_chat_text(const struct json_t *message);
 void moe_chat_append_content(const struct json_t *message, struct moe_buf *out);
 bool moe_chat_has_role(const struct json_t *message, const char *role);
 
+/* What the template writes in the place of a system text where there is none; NULL: nothing. */
+const char *moe_chat_own_system(const struct moe_chat *chat);
+
 /* ---- Answers ---- */
 
 /* Texts that end an answer, beside the model's own eos: the special tokens that the template writes

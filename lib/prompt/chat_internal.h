@@ -84,6 +84,7 @@ struct moe_chat {
     const char *thought_member;
     char *thought_begins, *thought_ends, *lead;
     char *thought_ends_call; /* between a thought and a call; NULL: as before a content */
+    char *own_system;        /* moe_chat_own_system */
     struct call_form calls[MAX_CALL_FORMS];
     uint32_t n_calls;
     struct moe_ids marks; /* chat_answer.h: moe_chat_marks */

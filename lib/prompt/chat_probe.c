@@ -159,6 +159,28 @@ static void find_order(struct chat_probe *p)
     json_decref(first);
 }
 
+/* Finds what stands where a system text would, without one. */
+static void find_own_system(struct chat_probe *p)
+{
+    struct moe_buf with = {0}, own = {0};
+    if (!p->chat->forms.no_system &&
+        probe_write(
+            p, json_pack("[o,o]", message(p, "system", SYSTEM), message(p, "user", PROBE_USER)),
+            NULL, true, &with) &&
+        probe_write(p, question(p), NULL, true, &own)) {
+        const char *at = strstr(text_of(&with), SYSTEM), *text = text_of(&own);
+        const size_t before = at ? (size_t)(at - text_of(&with)) : 0,
+                     behind = at ? strlen(at + strlen(SYSTEM)) : 0, n = strlen(text);
+        if (at && n > before + behind && memcmp(text, text_of(&with), before) == 0 &&
+            strcmp(text + n - behind, at + strlen(SYSTEM)) == 0) {
+            p->chat->own_system = moe_strndup(text + before, n - before - behind, NULL);
+            p->short_of_memory |= !p->chat->own_system;
+        }
+    }
+    moe_buf_release(&with);
+    moe_buf_release(&own);
+}
+
 /* A call, or an answer where none can be written, and what the tool said. */
 static json_t *with_result(const struct chat_probe *p)
 {
@@ -415,6 +437,7 @@ int chat_probe_all(struct moe_chat *chat, const struct moe_tokenizer *tok, const
         return MOE_ERR_MEMORY;
     find_forms(&p);
     find_order(&p);
+    find_own_system(&p);
     find_end_of_text(&p, heeds_prompt(&p));
     find_end_of_call(&p);
     find_thoughts(&p, source, n);

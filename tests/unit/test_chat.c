@@ -379,6 +379,18 @@ static void lists_have_a_template_for_tools(void **state)
 }
 
 /* Some templates fail without what a tool may leave out, or without variables that others lack. */
+static void own_system_texts_are_told(void **state)
+{
+    struct moe_chat *own = open_chat("{% if messages[0].role != 'system' %}[system]You help.;"
+                                     "{% endif %}" EACH("[{{ m.role }}]{{ m.content }};"));
+    struct moe_chat *none = open_chat(EACH("[{{ m.role }}]{{ m.content }};"));
+    (void)state;
+    assert_string_equal(moe_chat_own_system(own), "You help.");
+    assert_null(moe_chat_own_system(none));
+    moe_chat_free(own);
+    moe_chat_free(none);
+}
+
 static void what_templates_take_for_granted_is_there(void **state)
 {
     static const char tools[] =
@@ -543,6 +555,7 @@ int main(void)
         cmocka_unit_test(tools_are_told_in_words),
         cmocka_unit_test(texts_become_utf8),
         cmocka_unit_test(lists_have_a_template_for_tools),
+        cmocka_unit_test(own_system_texts_are_told),
         cmocka_unit_test(what_templates_take_for_granted_is_there),
         cmocka_unit_test(damaged_templates_are_refused),
         cmocka_unit_test(every_text_of_a_client_is_text),
