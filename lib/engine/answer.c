@@ -198,7 +198,7 @@ static int follow_thought(struct moe_answer *a, const uint8_t *bytes, uint32_t n
     struct moe_buf *text = &a->thought_text;
     *rest = bytes;
     *n_rest = n;
-    if (a->thought == MOE_BEHIND_THOUGHT)
+    if (a->thought == MOE_BEHIND_THOUGHT || n == 0)
         return MOE_OK;
     const bool within = a->thought == MOE_IN_THOUGHT;
     const uint64_t n_begins = strlen(t->begins), n_ends = strlen(t->ends);
