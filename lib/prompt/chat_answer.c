@@ -59,6 +59,7 @@ struct moe_answer_reader {
     struct moe_buf arguments; /* as handed on */
     struct moe_buf scratch;
     char name[MAX_NAME], key[MAX_NAME];
+    bool behind_thought;     /* nothing but blanks has followed one */
     bool first, first_bytes; /* parameter of the call; bytes of its value, or of the thought */
     struct json_walk walk;
     struct moe_err *err;
@@ -755,6 +756,7 @@ static int read_thought(struct moe_answer_reader *r)
     if (found == YES) {
         r->done += i - blanks + used;
         r->state = BEHIND;
+        r->behind_thought = true;
     } else if (r->final) {
         r->done = r->pending.size;
     }
@@ -1209,15 +1211,21 @@ static int read_between(struct moe_answer_reader *r)
     return MOE_OK;
 }
 
-/* Blanks behind a thought or a call are no content. */
+/* Blanks behind a thought or a call are no content; behind a thought an answer begins. */
 static int read_behind(struct moe_answer_reader *r)
 {
+    struct beginning b;
     uint64_t n;
     const char *text = rest(r, &n);
     while (n && moe_is_blank(*text))
         text++, n--, r->done++;
-    if (n)
+    enum match call = n && r->behind_thought ? any_call_begins(r, true, text, n, &b) : NO;
+    bool is = call == YES;
+    if (is)
+        MOE_TRY(take_call(r, &b, &is));
+    if (n && !is && (call != MORE || r->final))
         r->state = CONTENT;
+    r->behind_thought &= n == 0 || call == MORE;
     return MOE_OK;
 }
 

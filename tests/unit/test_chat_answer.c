@@ -481,6 +481,9 @@ static const struct {
      "[TOOL_CALLS] [{\"id\": \"123456789\", \"name\": \"find_file\", \"arguments\": "
      "{\"path\": \"a\", \"path\": \"b\"}}]",
      "find_file({\"path\": \"b\"})"},
+    {LIST "{# </think> #}",
+     "<think>hm</think>\n[{\"name\": \"find_file\", \"arguments\": {}, \"id\": \"123456789\"}]",
+     "T:hm|find_file({})"},
     {LIST, "[{\"name\": \"other\"}, 1]", "C:[{\"name\": \"other\"}, 1]"},
     {LIST, "See [{\"name\": \"find_file\", \"arguments\": {}}]",
      "C:See [{\"name\": \"find_file\", \"arguments\": {}}]"},
