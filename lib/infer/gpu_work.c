@@ -158,7 +158,8 @@ static void carve_attention(struct gpu_attention *g, struct moe_arena *arena,
     g->attended = g->out;
     if (c->kv_rank)
         carve_latent(g, arena, c, batch);
-    g->scratch_bytes = moe_gpu_attention_bytes(c->n_heads, moe_config_cache_value(c, 0), o->context);
+    g->scratch_bytes =
+        moe_gpu_attention_bytes(c->n_heads, moe_config_cache_value(c, 0), o->context);
     g->scratch = moe_arena_take(arena, g->scratch_bytes, 1);
     g->rope = moe_arena_take(arena, (uint64_t)moe_model_rope_rows(c, o->context) * c->rope_dim,
                              sizeof(float));

@@ -26,10 +26,11 @@ family_own_hf family_minimax_hf, family_topk_method_hf, family_flint_hf, family_
     family_granite_hybrid_hf, family_nemotron_h_hf, family_kimi_linear_hf, family_jamba_hf,
     family_llama4_hf, family_exaone_moe_hf, family_afmoe_hf, family_gemma4_hf,
     family_smallthinker_hf, family_cohere2_moe_hf, family_gptsan_hf, family_two_rotations_hf,
-    family_laguna_hf, family_mimo_v2_hf, family_mistral4_hf, family_ministral3_hf, family_mistral_large4_hf, family_dots3_hf, family_bailing_hybrid_hf,
-    family_smollm3_hf, family_gemma2_hf, family_gemma3_hf, family_step3p5_hf, family_minimax_m3_hf,
-    family_arctic_hf, family_grok_hf, family_kimi_k3_hf, family_glm5_next_hf, family_zaya_hf,
-    family_jetmoe_hf, family_muse_spark_hf, family_qwen4_hf;
+    family_laguna_hf, family_mimo_v2_hf, family_mistral4_hf, family_ministral3_hf,
+    family_mistral_large4_hf, family_dots3_hf, family_bailing_hybrid_hf, family_smollm3_hf,
+    family_gemma2_hf, family_gemma3_hf, family_step3p5_hf, family_minimax_m3_hf, family_arctic_hf,
+    family_grok_hf, family_kimi_k3_hf, family_glm5_next_hf, family_zaya_hf, family_jetmoe_hf,
+    family_muse_spark_hf, family_qwen4_hf;
 family_own_gguf family_minimax_gguf, family_granite_swa_gguf, family_deepseek_ocr_gguf,
     family_deepseek_v2_gguf, family_glm_dsa_gguf, family_hy_v4_gguf, family_deepseek_v4_gguf,
     family_deepseek_v3_gguf, family_minicpm_gguf, family_gpt_oss_gguf, family_qwen3_next_gguf,
@@ -37,9 +38,10 @@ family_own_gguf family_minimax_gguf, family_granite_swa_gguf, family_deepseek_oc
     family_nemotron_h_gguf, family_kimi_linear_gguf, family_jamba_gguf, family_llama4_gguf,
     family_exaone_moe_gguf, family_afmoe_gguf, family_gemma4_gguf, family_smallthinker_gguf,
     family_cohere2_moe_gguf, family_two_kinds_gguf, family_laguna_gguf, family_mimo_v2_gguf,
-    family_mistral4_gguf, family_ministral3_gguf, family_dots3_gguf, family_smollm3_gguf, family_exaone4_gguf, family_gemma2_gguf,
-    family_gemma3_gguf, family_step3p5_gguf, family_bailing_hybrid_gguf, family_minimax_m3_gguf,
-    family_maple_gguf, family_arctic_gguf, family_grok_gguf, family_kimi_k3_gguf, family_qwen4_gguf;
+    family_mistral4_gguf, family_ministral3_gguf, family_dots3_gguf, family_smollm3_gguf,
+    family_exaone4_gguf, family_gemma2_gguf, family_gemma3_gguf, family_step3p5_gguf,
+    family_bailing_hybrid_gguf, family_minimax_m3_gguf, family_maple_gguf, family_arctic_gguf,
+    family_grok_gguf, family_kimi_k3_gguf, family_qwen4_gguf;
 
 /* DeepSeek-V4, of both: clears the settings of kinds of layers that the model has none of; puts the
  * rotation of compressing layers, *rope, into config, and leaves the other layers', with base
