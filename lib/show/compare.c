@@ -455,7 +455,8 @@ static void put_verdict(const struct moe_comparison *c, const struct moe_pen *pe
                 "Planned is a first answer, as the run's only one was: the cache begins with what "
                 "it holds at the start.");
     if (c->displaced_seconds > 0)
-        moe_say(pen, 0, "For %.3f ms of a token's time other programs had the processor.",
+        moe_say(pen, 0,
+                "For %.3f ms of a token's time, if not more, other programs had the processor.",
                 1e3 * c->displaced_seconds);
     if (!prompts_compare(c))
         moe_say(pen, 0,
