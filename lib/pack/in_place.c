@@ -122,28 +122,33 @@ static bool store_floats(uint8_t *panel, uint16_t kind, uint32_t first, uint32_t
     return finite;
 }
 
-/* Stores n blocks of a row, from block `first` on, into a panel in which it is row r. */
-static bool store_blocks(const struct row_source *source, struct moe_layout layout,
-                         const uint8_t *blocks, uint32_t first, uint32_t n, uint32_t r,
-                         uint8_t *panel)
+/* Stores n blocks of each of n_rows rows, from block `first` on, into a panel in which they are
+ * rows r, r + 1, ... Returns how many rows were before the first one that is not finite. */
+static uint32_t store_blocks(const struct row_source *source, struct moe_layout layout,
+                             const uint8_t *const *rows, uint32_t n_rows, uint32_t first,
+                             uint32_t n, uint32_t r, uint8_t *panel)
 {
     enum { AT_ONCE = 1024 };
     const struct moe_ggml_type *type =
         source->block ? source->block : moe_dtype_block(source->tensor->dtype);
     float values[AT_ONCE];
     uint32_t column = first * type->items, some;
-    bool finite = true;
     if (!moe_layout_is_float(layout.kind))
-        return moe_ggml_carry_blocks(type, blocks, first, n, source->cols, r, panel);
-    if (type->kind == layout.kind)
-        return store_floats(panel, layout.kind, column, r, blocks, type->bytes, n);
-    for (uint32_t done = 0; done < n; done += some) { /* to F32 */
-        some = n - done < AT_ONCE / type->items ? n - done : AT_ONCE / type->items;
-        moe_ggml_decode(type, blocks + (uint64_t)done * type->bytes, some, values);
-        finite &= store_floats(panel, layout.kind, column + done * type->items, r,
-                               (const uint8_t *)values, sizeof *values, some * type->items);
+        return moe_ggml_carry_blocks(type, rows, n_rows, first, n, source->cols, r, panel);
+    for (uint32_t k = 0; k < n_rows; k++) {
+        bool finite = true;
+        if (type->kind == layout.kind)
+            finite = store_floats(panel, layout.kind, column, r + k, rows[k], type->bytes, n);
+        for (uint32_t done = 0; type->kind != layout.kind && done < n; done += some) { /* to F32 */
+            some = n - done < AT_ONCE / type->items ? n - done : AT_ONCE / type->items;
+            moe_ggml_decode(type, rows[k] + (uint64_t)done * type->bytes, some, values);
+            finite &= store_floats(panel, layout.kind, column + done * type->items, r + k,
+                                   (const uint8_t *)values, sizeof *values, some * type->items);
+        }
+        if (!finite)
+            return k;
     }
-    return finite;
+    return n_rows;
 }
 
 /* Where a matrix lies in what was read of its ranges: `blocks`, or, of MXFP4 in two tensors, its
@@ -153,40 +158,44 @@ struct read_part {
     uint64_t first;
 };
 
-/* The same as store_blocks for a whole row. */
-static bool store_row(const struct row_source *source, struct moe_layout layout,
-                      const struct read_part *read, uint32_t row, uint8_t *panel)
+/* The same for whole rows, from `row` on. Blocks that do not lie together are put together first.
+ */
+static uint32_t store_rows(const struct row_source *source, struct moe_layout layout,
+                           const struct read_part *read, uint32_t row, uint32_t n_rows,
+                           uint8_t *panel)
 {
-    enum { AT_ONCE = 64, PAIRS = 16, BLOCK = 17 };
+    enum { PAIRS = 16, BLOCK = 17, MADE = 16 * BLOCK };
     const struct moe_ggml_type *type = moe_dtype_block(source->tensor->dtype);
-    uint32_t n = source->cols / type->items, r = row % MOE_PANEL_ROWS;
-    uint64_t at = convert_source_line(source, row) * (source->width / type->items) - read->first;
-    uint8_t blocks[AT_ONCE * BLOCK];
-    bool finite = true;
-    for (uint32_t b = 0; type->factor && b < n; b++) {
-        uint8_t block[MOE_GGML_MAX_BLOCK_BYTES];
-        const uint64_t line = at / (source->width / type->items);
-        moe_ggml_row_blocks(type, read->blocks + line * moe_ggml_row_bytes(type, source->width), b,
-                            1, block);
-        finite &= store_blocks(source, layout, block, b, 1, r, panel);
-    }
-    if (type->factor)
-        return finite;
-    if (!read->exponents)
-        return store_blocks(source, layout, read->blocks + at * type->bytes, 0, n, r, panel);
-    for (uint32_t done = 0, some; done < n; done += some) {
-        some = n - done < AT_ONCE ? n - done : AT_ONCE;
-        for (uint64_t i = 0; i < some; i++) {
-            blocks[BLOCK * i] = read->exponents[at + done + i];
-            moe_ggml_from_pairs(read->blocks + PAIRS * (at + done + i), PAIRS,
-                                blocks + BLOCK * i + 1);
+    const uint64_t in_line = source->width / type->items;
+    const uint32_t n = source->cols / type->items;
+    const uint32_t at_once = type->factor ? 1 : read->exponents ? MADE / BLOCK : n;
+    uint8_t made[MOE_PANEL_ROWS][MADE];
+    const uint8_t *rows[MOE_PANEL_ROWS];
+    for (uint32_t first = 0, some; first < n; first += some) {
+        some = n - first < at_once ? n - first : at_once;
+        for (uint32_t k = 0; k < n_rows; k++) {
+            uint64_t at = convert_source_line(source, row + k) * in_line - read->first;
+            uint8_t *to = made[k];
+            rows[k] = read->exponents || type->factor ? to : read->blocks + at * type->bytes;
+            if (type->factor)
+                moe_ggml_row_blocks(
+                    type, read->blocks + at / in_line * moe_ggml_row_bytes(type, source->width),
+                    first, 1, to);
+            for (uint64_t b = at + first; read->exponents && b < at + first + some; b++) {
+                *to = read->exponents[b];
+                moe_ggml_from_pairs(read->blocks + PAIRS * b, PAIRS, to + 1);
+                to += BLOCK;
+            }
         }
-        finite &= store_blocks(source, layout, blocks, done, some, r, panel);
+        uint32_t finite =
+            store_blocks(source, layout, rows, n_rows, first, some, row % MOE_PANEL_ROWS, panel);
+        if (finite < n_rows)
+            return finite;
     }
-    return finite;
+    return n_rows;
 }
 
-/* The same for a row that is a column of the tensor: plain floats. */
+/* Stores a row that is a column of the tensor: plain floats. False: not all are finite. */
 static bool store_column(const struct row_source *source, struct moe_layout layout,
                          const struct read_part *read, uint32_t row, uint8_t *panel)
 {
@@ -204,12 +213,19 @@ static int arrange_panels(const struct row_source *source, struct moe_layout lay
                           uint8_t *matrix, struct moe_err *err)
 {
     uint64_t panel_bytes = moe_layout_panel_bytes(layout, source->cols);
-    memset(matrix + begin * panel_bytes, 0, (end - begin) * panel_bytes);
     for (uint32_t row = begin * MOE_PANEL_ROWS; row < end * MOE_PANEL_ROWS && row < source->rows;
-         row++) {
+         row += MOE_PANEL_ROWS) {
         uint8_t *panel = matrix + row / MOE_PANEL_ROWS * panel_bytes;
-        if (!(source->transposed ? store_column : store_row)(source, layout, read, row, panel))
-            return fail_not_finite(source, row, err);
+        uint32_t left = source->rows - row, n = left < MOE_PANEL_ROWS ? left : MOE_PANEL_ROWS;
+        uint32_t finite = 0;
+        memset(panel, 0, panel_bytes);
+        if (!source->transposed)
+            finite = store_rows(source, layout, read, row, n, panel);
+        while (source->transposed && finite < n &&
+               store_column(source, layout, read, row + finite, panel))
+            finite++;
+        if (finite < n)
+            return fail_not_finite(source, row + finite, err);
     }
     return MOE_OK;
 }
@@ -255,11 +271,15 @@ static int read_panels(const struct matrix_job *job, uint32_t begin, uint32_t en
     for (uint32_t row = begin * MOE_PANEL_ROWS; row < last; row += rows) {
         rows = last - row < most ? last - row : most;
         MOE_STEP(convert_read_blocks(source, row, rows, blocks, err));
-        for (uint32_t r = 0; r < rows; r++) {
-            if (!store_blocks(source, job->layout, blocks + (uint64_t)r * in_row, 0, n,
-                              r % MOE_PANEL_ROWS,
-                              job->out + (row + r) / MOE_PANEL_ROWS * panel_bytes))
-                MOE_STEP(fail_not_finite(source, row + r, err));
+        for (uint32_t r = 0, some; r < rows; r += some) {
+            const uint8_t *of_row[MOE_PANEL_ROWS];
+            some = rows - r < MOE_PANEL_ROWS ? rows - r : MOE_PANEL_ROWS;
+            for (uint32_t k = 0; k < some; k++)
+                of_row[k] = blocks + (uint64_t)(r + k) * in_row;
+            uint32_t finite = store_blocks(source, job->layout, of_row, some, 0, n, 0,
+                                           job->out + (row + r) / MOE_PANEL_ROWS * panel_bytes);
+            if (finite < some)
+                MOE_STEP(fail_not_finite(source, row + r + finite, err));
         }
     }
 out:
@@ -293,12 +313,20 @@ out:
     return status;
 }
 
+/* Panels [begin, end). */
+static int read_some(const struct matrix_job *job, uint32_t begin, uint32_t end,
+                     struct moe_err *err)
+{
+    uint64_t panel_bytes = moe_layout_panel_bytes(job->layout, job->source->cols);
+    memset(job->out + begin * panel_bytes, 0, (end - begin) * panel_bytes);
+    return (job->source->transposed ? read_strips : read_panels)(job, begin, end, err);
+}
+
 static void read_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     struct matrix_job *job = ctx;
     struct moe_err err;
-    int status = job->source->transposed ? read_strips(job, (uint32_t)begin, (uint32_t)end, &err)
-                                         : read_panels(job, (uint32_t)begin, (uint32_t)end, &err);
+    int status = read_some(job, (uint32_t)begin, (uint32_t)end, &err);
     (void)thread;
     if (status != MOE_OK && __atomic_exchange_n(&job->status, status, __ATOMIC_ACQ_REL) == MOE_OK)
         job->err = err;
@@ -315,7 +343,6 @@ static int read_matrix(const struct row_source *source, struct moe_layout layout
                        struct moe_err *err)
 {
     struct matrix_job job = {.source = source, .layout = layout, .out = out};
-    memset(out, 0, moe_layout_bytes(layout, source->rows, source->cols));
     bool strips = rows_at_once(source) > MOE_PANEL_ROWS;
     moe_par_for(moe_panels(source->rows), strips ? STRIP : 4, read_range, &job);
     if (job.status != MOE_OK && err)
@@ -546,9 +573,7 @@ static int arranger_step(const void *ctx, uint64_t name, const struct moe_file_r
     if (parts == 0) {
         const struct matrix_job job = {
             .source = &source, .layout = m->layout, .out = to + m->offset};
-        uint64_t panel_bytes = moe_layout_panel_bytes(m->layout, m->cols);
-        memset(job.out + begin * panel_bytes, 0, (end - begin) * panel_bytes);
-        return (source.transposed ? read_strips : read_panels)(&job, begin, end, err);
+        return read_some(&job, begin, end, err);
     }
     part.blocks = find_read(ranges, n, read, &where[0]);
     part.exponents = parts == 2 ? find_read(ranges, n, read, &where[1]) : NULL;

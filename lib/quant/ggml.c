@@ -13,6 +13,7 @@
 #include "base/float16.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "quant/internal.h"
 
 enum {
     FACTOR = 4,      /* bytes of a row's factor behind a block */
@@ -33,10 +34,12 @@ static void read_nibbles(const uint8_t *from, int n, uint8_t *codes)
 /* The fifth bits of 32 columns, then their nibbles. */
 static void read_five_bits(const uint8_t *from, uint8_t *codes)
 {
-    uint32_t high = moe_get_u32(from);
     read_nibbles(from + 4, 16, codes);
-    for (int i = 0; i < 32; i++)
-        codes[i] |= (uint8_t)((high >> i & 1) << 4);
+    for (int i = 0; i < 4; i++, codes += 8) { /* a bit to each of 8 bytes */
+        uint64_t high = from[i] * 0x0101010101010101u & 0x8040201008040201u;
+        high = (high + 0x7f7f7f7f7f7f7f7fu) >> 3 & 0x1010101010101010u;
+        moe_put_u64(codes, moe_get_u64(codes) | high);
+    }
 }
 
 /* d, signed bytes. */
@@ -919,17 +922,22 @@ static bool is_finite(const struct moe_ggml_type *type, const struct moe_span_co
            (moe_kind_has_zeros(type->kind) || (span->m & 0x7c00) != 0x7c00);
 }
 
-bool moe_ggml_carry_blocks(const struct moe_ggml_type *type, const uint8_t *blocks, uint32_t first,
-                           uint32_t n, uint32_t cols, uint32_t r, uint8_t *panel)
+uint32_t moe_ggml_carry_blocks(const struct moe_ggml_type *type, const uint8_t *const *rows,
+                               uint32_t n_rows, uint32_t first, uint32_t n, uint32_t cols,
+                               uint32_t r, uint8_t *panel)
 {
     const struct moe_layout layout = moe_ggml_layout(type, 8);
-    struct moe_span_codes span;
-    bool finite = true;
-    for (uint32_t b = 0; b < n && finite; b++) {
-        memset(&span, 0, offsetof(struct moe_span_codes, codes) + type->items);
-        type->read(blocks + (uint64_t)b * type->bytes, &span);
-        finite = is_finite(type, &span);
-        moe_layout_store_span(panel, layout, cols, r, first + b, &span);
+    struct moe_span_codes spans[MOE_PANEL_ROWS];
+    uint32_t finite = n_rows;
+    for (uint32_t b = 0; b < n; b++) {
+        for (uint32_t k = 0; k < finite; k++) {
+            memset(&spans[k], 0, offsetof(struct moe_span_codes, codes) + type->items);
+            type->read(rows[k] + (uint64_t)b * type->bytes, &spans[k]);
+            if (!is_finite(type, &spans[k]))
+                finite = k;
+        }
+        if (finite)
+            moe_layout_store_spans(panel, layout, cols, r, finite, first + b, spans);
     }
     return finite;
 }

@@ -140,9 +140,11 @@ int moe_ggml_carry_matrix(const struct moe_ggml_type *type, const uint8_t *block
                           uint32_t cols, uint8_t *out, struct moe_quant_error *error,
                           struct moe_err *err);
 
-/* Carries n blocks of a row, from block `first` on, over into a panel, zeroed at first, of a matrix
- * of moe_ggml_layout with `cols` columns; r: its row. False: weights are not finite. */
-bool moe_ggml_carry_blocks(const struct moe_ggml_type *type, const uint8_t *blocks, uint32_t first,
-                           uint32_t n, uint32_t cols, uint32_t r, uint8_t *panel);
+/* Carries n blocks, from block `first` on, of each of n_rows rows over into rows r, r + 1, ... of a
+ * panel, zeroed at first, of a matrix of moe_ggml_layout with `cols` columns. Returns how many rows
+ * were before the first one with weights that are not finite: n_rows, where all are. */
+uint32_t moe_ggml_carry_blocks(const struct moe_ggml_type *type, const uint8_t *const *rows,
+                               uint32_t n_rows, uint32_t first, uint32_t n, uint32_t cols,
+                               uint32_t r, uint8_t *panel);
 
 #endif

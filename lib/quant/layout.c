@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "quant/internal.h"
 
 enum { UNIT = 64, MAX_BLOCK = 64, BLOCK = 32 /* columns of a block in a span */ };
 
@@ -192,15 +193,26 @@ static uint32_t word_at(const uint8_t *p)
     return word;
 }
 
-/* Packs `bits` bits from `shift` up of the codes of a block of one row into units at `row`. */
-static void plane_store(uint8_t *row, const uint8_t *codes, uint32_t block, int bits, int shift)
+/* Codes of rows: each row's first `stride` bytes behind that of the row before. */
+struct codes_of_rows {
+    const uint8_t *first;
+    uint64_t stride;
+    uint32_t rows;
+};
+
+/* Packs `bits` bits from `shift` up of the codes of a block into units; `to` points to the first
+ * row's word in the first of them. */
+static void plane_store(uint8_t *to, struct codes_of_rows from, uint32_t block, int bits, int shift)
 {
-    uint32_t mask = 0x01010101u * ((1u << bits) - 1);
-    for (uint32_t c = 0; c < block; row += UNIT) {
-        uint32_t word = 0;
-        for (int at = 0; at < 8; at += bits, c += 4)
-            word |= (word_at(codes + c) >> shift & mask) << at;
-        memcpy(row, &word, sizeof word);
+    uint32_t mask = 0x01010101u * ((1u << bits) - 1), step = 32 / (uint32_t)bits;
+    for (uint32_t c = 0; c < block; c += step, to += UNIT) {
+        const uint8_t *codes = from.first + c;
+        for (uint32_t r = 0; r < from.rows; r++, codes += from.stride) {
+            uint32_t word = 0;
+            for (int at = 0; at < 8; at += bits)
+                word |= (word_at(codes + at / bits * 4) >> shift & mask) << at;
+            memcpy(to + r * 4, &word, sizeof word);
+        }
     }
 }
 
@@ -215,14 +227,14 @@ static void plane_load(const uint8_t *row, uint8_t *codes, uint32_t block, int b
         }
 }
 
-/* One block of one row; `row` points to the row's word in the first unit. */
-static void block_store(uint8_t *row, struct moe_layout layout, const uint8_t *codes)
+/* One block; `to` points to the first row's word in the first unit. */
+static void block_store(uint8_t *to, struct moe_layout layout, struct codes_of_rows from)
 {
     uint32_t block = moe_layout_block(layout);
     int bits = moe_kind_plane(layout.kind), high = moe_kind_high_plane(layout.kind);
-    plane_store(row, codes, block, bits, 0);
+    plane_store(to, from, block, bits, 0);
     if (high)
-        plane_store(row + block * (uint32_t)bits / 32 * UNIT, codes, block, high, bits);
+        plane_store(to + block * (uint32_t)bits / 32 * UNIT, from, block, high, bits);
 }
 
 static void block_load(const uint8_t *row, struct moe_layout layout, uint8_t *codes)
@@ -253,24 +265,28 @@ void moe_layout_store_row(uint8_t *data, struct moe_layout layout, uint32_t cols
     }
 }
 
-/* A group, or blocks of a span: n codes of row r of a panel, from the block at `to` on. */
-static void store_codes(uint8_t *to, struct moe_layout layout, uint32_t r, const uint8_t *codes,
-                        uint32_t n)
+/* A group, or blocks of a span: n codes of rows from row r of a panel on, from the block at `to`
+ * on. */
+static void store_codes(uint8_t *to, struct moe_layout layout, uint32_t r,
+                        struct codes_of_rows from, uint32_t n)
 {
     const uint32_t block = moe_layout_block(layout);
     const uint64_t bytes = moe_layout_block_bytes(layout);
     to += r * 4;
-    for (uint32_t c = 0; c < n; c += block, to += bytes) {
-        uint8_t filled[MAX_BLOCK] = {0};
-        const uint8_t *from = codes + c;
+    for (uint32_t c = 0; c < n; c += block, to += bytes, from.first += block) {
         if (moe_kind_is_grouped(layout.kind)) {
-            for (uint64_t at = 0; at < bytes; at += UNIT, from += 4)
-                memcpy(to + at, from, 4);
-            continue;
+            for (uint64_t unit = 0; unit < bytes / UNIT; unit++)
+                for (uint32_t k = 0; k < from.rows; k++)
+                    memcpy(to + unit * UNIT + k * 4, from.first + k * from.stride + unit * 4, 4);
+        } else if (n - c >= block) {
+            block_store(to, layout, from);
+        } else {
+            uint8_t filled[MAX_BLOCK] = {0};
+            for (uint32_t k = 0; k < from.rows; k++) {
+                memcpy(filled, from.first + k * from.stride, n - c);
+                block_store(to + k * 4, layout, (struct codes_of_rows){filled, 0, 1});
+            }
         }
-        if (n - c < block)
-            from = memcpy(filled, from, n - c);
-        block_store(to, layout, from);
     }
 }
 
@@ -334,82 +350,87 @@ void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t co
     struct record record = record_at(data, layout, cols, row, g);
     moe_put_u16(record.at + 2 * r, codes->d);
     moe_put_u16(record.at + 2 * MOE_PANEL_ROWS + 2 * r, codes->m);
-    store_codes(codes_of(record, layout), layout, r, codes->codes, record.cols);
-}
-
-static void store_byte(uint8_t *bytes, int i, uint32_t r, int bits)
-{
-    bytes[i * MOE_PANEL_ROWS + (int)r] |= (uint8_t)bits;
+    store_codes(codes_of(record, layout), layout, r, (struct codes_of_rows){codes->codes, 0, 1},
+                record.cols);
 }
 
 /* The inverse of moe_kind_packed_number. */
-static void store_packed(int kind, uint8_t *numbers, int i, uint32_t r, uint8_t number)
+static void pack_number(int kind, uint8_t *numbers, int i, uint8_t number)
 {
     const int n = moe_kind_packed(kind), more = moe_kind_packed_high(kind);
-    store_byte(numbers, i / 2, r, (number & 15) << i % 2 * 4);
+    numbers[i / 2] |= (uint8_t)((number & 15) << i % 2 * 4);
     if (more)
-        store_byte(numbers, n / 2 + i * more / 8, r,
-                   (number >> 4 & ((1 << more) - 1)) << i * more % 8);
+        numbers[n / 2 + i * more / 8] |=
+            (uint8_t)((number >> 4 & ((1 << more) - 1)) << i * more % 8);
 }
 
 /* Scale number i of a span of a kind with a grid: s and h. Where s has no place of its own, it
  * is in h or in the signs. */
-static void store_grid_scale(int kind, uint8_t *numbers, int i, uint32_t r,
-                             const struct moe_span_codes *span)
+static void pack_grid_scale(int kind, uint8_t *numbers, int i, const struct moe_span_codes *span)
 {
     const uint8_t s = span->s[i];
     if (kind == MOE_LAYOUT_IQ2_XS || kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S) {
-        store_byte(numbers, i / 2, r, s << i % 2 * 4);
+        numbers[i / 2] |= (uint8_t)(s << i % 2 * 4);
         if (kind == MOE_LAYOUT_IQ2_S && i % 2 == 0)
-            store_byte(numbers, 8 + i / 2, r, span->t[i / 2]);
+            numbers[8 + i / 2] = span->t[i / 2];
         else if (kind == MOE_LAYOUT_IQ3_S)
-            store_byte(numbers, 4 + i, r, span->t[i]);
+            numbers[4 + i] = span->t[i];
     } else if (kind == MOE_LAYOUT_IQ1_S) {
-        store_byte(numbers, 2 * i, r, span->t[2 * i]);
-        store_byte(numbers, 2 * i + 1, r, span->t[2 * i + 1]);
+        numbers[2 * i] = span->t[2 * i];
+        numbers[2 * i + 1] = span->t[2 * i + 1];
     } else if (kind == MOE_LAYOUT_IQ1_M) {
-        store_byte(numbers, i / 4, r, (s & 3) << i % 4 * 2);
-        store_byte(numbers, 4 + i / 8, r, (s >> 2) << i % 8);
-        store_byte(numbers, 6 + i, r, span->t[i]);
+        numbers[i / 4] |= (uint8_t)((s & 3) << i % 4 * 2);
+        numbers[4 + i / 8] |= (uint8_t)((s >> 2) << i % 8);
+        numbers[6 + i] = span->t[i];
     }
 }
 
-/* Scale number i of a span of row r: the inverse of moe_kind_scale. */
-static void store_scale(int kind, uint8_t *head, int i, uint32_t r,
-                        const struct moe_span_codes *span)
+/* Scale number i of a span, behind d and m: the inverse of moe_kind_scale. */
+static void pack_scale(int kind, uint8_t *numbers, int i, const struct moe_span_codes *span)
 {
     if (moe_kind_is_e2m1(kind)) {
-        head[i * MOE_PANEL_ROWS + (int)r] = span->s[i];
+        numbers[i] = span->s[i];
         return;
     }
-    if (moe_kind_has_d(kind)) {
-        moe_put_u16(head + 2 * r, span->d);
-        head += 2 * MOE_PANEL_ROWS;
-    }
-    if (moe_kind_has_min(kind)) {
-        moe_put_u16(head + 2 * r, span->m);
-        head += 2 * MOE_PANEL_ROWS;
-    }
     if (moe_kind_shift(kind) && !moe_kind_scale_has_e(kind))
-        store_byte(head, moe_kind_shifts_at(kind) + i / 8, r, span->t[i] << i % 8);
+        numbers[moe_kind_shifts_at(kind) + i / 8] |= (uint8_t)(span->t[i] << i % 8);
     if (moe_kind_packed(kind)) {
-        store_packed(kind, head, i, r, span->s[i]);
+        pack_number(kind, numbers, i, span->s[i]);
         if (moe_kind_has_min(kind))
-            store_packed(kind, head, 8 + i, r, span->t[i]);
-        if (kind == MOE_LAYOUT_IQ2_KL)
-            for (int j = 2 * i; j < 2 * i + 2; j++)
-                store_byte(head, 6 + j, r, span->t[j]);
+            pack_number(kind, numbers, 8 + i, span->t[i]);
+        if (kind == MOE_LAYOUT_IQ2_KL) {
+            numbers[6 + 2 * i] = span->t[2 * i];
+            numbers[7 + 2 * i] = span->t[2 * i + 1];
+        }
     } else if (moe_kind_scale_has_e(kind)) {
-        store_byte(head, i, r, span->s[i] << 1 | span->t[i]);
+        numbers[i] = (uint8_t)(span->s[i] << 1 | span->t[i]);
     } else if (kind == MOE_LAYOUT_IQ1_KT) {
-        store_byte(head, i, r, span->s[i]);
-        store_byte(head, 8 + 2 * i, r, span->t[2 * i]);
-        store_byte(head, 9 + 2 * i, r, span->t[2 * i + 1]);
+        numbers[i] = span->s[i];
+        numbers[8 + 2 * i] = span->t[2 * i];
+        numbers[9 + 2 * i] = span->t[2 * i + 1];
     } else if (moe_kind_byte_scales(kind)) {
-        store_byte(head, i, r, kind == MOE_LAYOUT_Q2_K ? span->s[i] | span->t[i] << 4 : span->s[i]);
+        numbers[i] = kind == MOE_LAYOUT_Q2_K ? (uint8_t)(span->s[i] | span->t[i] << 4) : span->s[i];
     } else if (moe_kind_scale_unit(kind) > 0) {
-        store_grid_scale(kind, head, i, r, span);
+        pack_grid_scale(kind, numbers, i, span);
     }
+}
+
+/* The head of a span of row r; of TQ1_0 without its digits. */
+static void store_head(int kind, uint8_t *head, uint32_t r, const struct moe_span_codes *span)
+{
+    enum { MOST = 32 };
+    uint8_t numbers[MOST] = {0};
+    const int scales = (int)moe_kind_span_blocks(kind) * moe_kind_scales(kind);
+    const uint32_t before = (moe_kind_has_d(kind) ? 2u : 0) + (moe_kind_has_min(kind) ? 2u : 0);
+    for (int i = 0; i < scales; i++)
+        pack_scale(kind, numbers, i, span);
+    if (moe_kind_has_d(kind))
+        moe_put_u16(head + 2 * r, span->d);
+    if (moe_kind_has_min(kind))
+        moe_put_u16(head + 2 * MOE_PANEL_ROWS + 2 * r, span->m);
+    head += before * MOE_PANEL_ROWS + r;
+    for (uint32_t i = 0; kind != MOE_LAYOUT_TQ1_0 && i < moe_kind_head(kind) - before; i++)
+        head[i * MOE_PANEL_ROWS] = numbers[i];
 }
 
 /* A group of a scaled kind, or a block of one whose scale is that of the row. */
@@ -433,41 +454,50 @@ static void store_scaled(uint8_t *data, struct moe_layout layout, uint32_t cols,
         codes[c * (MOE_PANEL_ROWS / 2)] |= (uint8_t)(span->codes[c] << r / 8 * 4);
 }
 
-static inline void store_span(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
-                              uint32_t i, const struct moe_span_codes *span)
+static inline void store_spans(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
+                               uint32_t n_rows, uint32_t i, const struct moe_span_codes *spans)
 {
     const uint16_t kind = layout.kind;
-    if (moe_kind_is_scaled(kind)) {
-        store_scaled(data, layout, cols, row, i, span);
+    const uint32_t r = row % MOE_PANEL_ROWS;
+    for (uint32_t k = 0; moe_kind_is_scaled(kind) && k < n_rows; k++)
+        store_scaled(data, layout, cols, row + k, i, &spans[k]);
+    if (moe_kind_is_scaled(kind))
         return;
+    const uint32_t columns = moe_kind_span(kind), per_record = columns ? moe_kind_record(kind) : 1;
+    const struct codes_of_rows from = {spans->codes, sizeof *spans, n_rows};
+    struct record record = record_at(data, layout, cols, row, i / per_record);
+    uint8_t *codes = codes_of(record, layout), *head = record.at;
+    uint32_t left = record.cols;
+    if (columns == 0) { /* affine */
+        for (uint32_t k = 0; k < n_rows; k++) {
+            moe_put_u16(head + 2 * (r + k), spans[k].d);
+            moe_put_u16(head + 2 * (MOE_PANEL_ROWS + r + k), spans[k].m);
+        }
+    } else {
+        const uint32_t first = i % per_record * columns;
+        codes += first / BLOCK * moe_layout_block_bytes(layout);
+        head += i % per_record * moe_kind_head(kind) * MOE_PANEL_ROWS;
+        left = left - first < columns ? left - first : columns;
+        for (uint32_t k = 0; k < n_rows; k++)
+            store_head(kind, head, r + k, &spans[k]);
     }
-    if (moe_kind_span(kind) == 0) { /* affine */
-        const struct moe_group_codes group = {span->d, span->m, span->codes};
-        moe_layout_store_group(data, layout, cols, row, i, &group);
-        return;
+    for (uint32_t k = 0; kind == MOE_LAYOUT_TQ1_0 && k < n_rows; k++)
+        store_ternary_span(head + 2 * MOE_PANEL_ROWS, codes, r + k, spans[k].codes, left);
+    if (kind != MOE_LAYOUT_TQ1_0)
+        store_codes(codes, layout, r, from, left);
+    if (moe_kind_front(kind)) {
+        uint8_t *factors = record_at(data, layout, cols, row, 0).at - moe_kind_front(kind);
+        for (uint32_t k = 0; k < n_rows; k++)
+            moe_put_u32(factors + 4 * (r + k), moe_f32_bits(spans[k].factor));
     }
-    uint32_t spans = moe_kind_record(kind), columns = moe_kind_span(kind), r = row % MOE_PANEL_ROWS;
-    struct record record = record_at(data, layout, cols, row, i / spans);
-    uint8_t *head = record.at + i % spans * moe_kind_head(kind) * MOE_PANEL_ROWS;
-    uint32_t first = i % spans * columns, left = record.cols - first;
-    uint8_t *codes = codes_of(record, layout) + first / BLOCK * moe_layout_block_bytes(layout);
-    left = left < columns ? left : columns;
-    for (uint32_t k = 0; k < moe_kind_span_blocks(kind) * (uint32_t)moe_kind_scales(kind); k++)
-        store_scale(kind, head, (int)k, r, span);
-    if (kind == MOE_LAYOUT_TQ1_0)
-        store_ternary_span(head + 2 * MOE_PANEL_ROWS, codes, r, span->codes, left);
-    else
-        store_codes(codes, layout, r, span->codes, left);
-    if (moe_kind_front(kind))
-        moe_put_u32(record_at(data, layout, cols, row, 0).at - moe_kind_front(kind) + 4 * r,
-                    moe_f32_bits(span->factor));
 }
 
 /* What arranging a checkpoint in place spends its time in: the code of each frequent kind by
- * itself, with everything inlined, is two to five times as fast (measured). */
-__attribute__((flatten)) void moe_layout_store_span(uint8_t *data, struct moe_layout layout,
-                                                    uint32_t cols, uint32_t row, uint32_t i,
-                                                    const struct moe_span_codes *span)
+ * itself, with everything inlined, is two to five times as fast (measured). Sanitizers would take a
+ * minute to compile that. */
+__attribute__((flatten)) void moe_layout_store_spans(uint8_t *data, struct moe_layout layout,
+                                                     uint32_t cols, uint32_t row, uint32_t n_rows,
+                                                     uint32_t i, const struct moe_span_codes *spans)
 {
     struct moe_layout own = layout;
 #define OF_KIND(constant)                                                                          \
@@ -475,12 +505,14 @@ __attribute__((flatten)) void moe_layout_store_span(uint8_t *data, struct moe_la
         own.kind = constant;                                                                       \
         if (moe_kind_span(constant))                                                               \
             own.group = BLOCK;                                                                     \
-        store_span(data, own, cols, row, i, span);                                                 \
+        store_spans(data, own, cols, row, n_rows, i, spans);                                       \
         return
     switch (layout.kind) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         OF_KIND(MOE_LAYOUT_Q4_0);
         OF_KIND(MOE_LAYOUT_Q4);
         OF_KIND(MOE_LAYOUT_Q5_0);
+        OF_KIND(MOE_LAYOUT_Q5);
         OF_KIND(MOE_LAYOUT_Q6_0);
         OF_KIND(MOE_LAYOUT_Q8_0);
         OF_KIND(MOE_LAYOUT_Q2_K);
@@ -501,10 +533,30 @@ __attribute__((flatten)) void moe_layout_store_span(uint8_t *data, struct moe_la
         OF_KIND(MOE_LAYOUT_IQ2_S);
         OF_KIND(MOE_LAYOUT_IQ3_XXS);
         OF_KIND(MOE_LAYOUT_IQ3_S);
+        OF_KIND(MOE_LAYOUT_IQ2_K);
+        OF_KIND(MOE_LAYOUT_IQ2_KS);
+        OF_KIND(MOE_LAYOUT_IQ2_KL);
+        OF_KIND(MOE_LAYOUT_IQ3_K);
+        OF_KIND(MOE_LAYOUT_IQ3_KS);
+        OF_KIND(MOE_LAYOUT_IQ4_K);
+        OF_KIND(MOE_LAYOUT_IQ4_KS);
+        OF_KIND(MOE_LAYOUT_IQ5_K);
+        OF_KIND(MOE_LAYOUT_IQ5_KS);
+        OF_KIND(MOE_LAYOUT_IQ6_K);
+        OF_KIND(MOE_LAYOUT_IQ2_KT);
+        OF_KIND(MOE_LAYOUT_IQ3_KT);
+        OF_KIND(MOE_LAYOUT_IQ4_KT);
+#endif
     default:
-        store_span(data, layout, cols, row, i, span);
+        store_spans(data, own, cols, row, n_rows, i, spans);
     }
 #undef OF_KIND
+}
+
+void moe_layout_store_span(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
+                           uint32_t i, const struct moe_span_codes *span)
+{
+    moe_layout_store_spans(data, layout, cols, row, 1, i, span);
 }
 
 bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t b, uint8_t e,

@@ -508,6 +508,48 @@ static void test_types_of_checkpoints(void **state)
     }
 }
 
+/* Blocks of rows that are carried over together lie as those that come one by one; which row is the
+ * first with weights that are not finite is told. */
+static void test_rows_together(void **state)
+{
+    enum { ROWS = 11, FIRST = 3, COLS = 768 };
+    uint64_t seed = 7;
+    (void)state;
+    for (uint32_t number = 2; number < 200; number++) {
+        const struct moe_ggml_type *type = moe_ggml_find(number);
+        if (!type || !type->read)
+            continue;
+        const uint64_t panel = moe_layout_panel_bytes(moe_ggml_layout(type, 8), COLS);
+        const uint32_t n = COLS / type->items;
+        uint8_t *blocks = moe_alloc(ROWS * n, type->bytes, NULL);
+        uint8_t *together = moe_alloc(panel, 1, NULL), *single = moe_alloc(panel, 1, NULL);
+        const uint8_t *rows[ROWS], *rest;
+        for (uint32_t i = 0; i < ROWS * n * type->bytes; i++)
+            blocks[i] = test_random(&seed) & 0x3b;              /* no scale is large */
+        for (uint32_t b = 0; type->factor && b < ROWS * n; b++) /* that of the row */
+            moe_put_u32(blocks + (b + 1) * type->bytes - 4, 0x3f000000 + b / n);
+        for (uint32_t r = 0; r < ROWS; r++) {
+            rows[r] = blocks + (uint64_t)r * n * type->bytes;
+            rest = rows[r] + type->bytes;
+            assert_int_equal(
+                moe_ggml_carry_blocks(type, &rest, 1, 1, n - 1, COLS, FIRST + r, single), 1);
+            assert_int_equal(
+                moe_ggml_carry_blocks(type, &rows[r], 1, 0, 1, COLS, FIRST + r, single), 1);
+        }
+        assert_int_equal(moe_ggml_carry_blocks(type, rows, ROWS, 0, n, COLS, FIRST, together),
+                         ROWS);
+        assert_memory_equal(together, single, panel);
+        if (number == MOE_GGML_Q8_0) {
+            moe_put_u16(blocks + (5 * n + 2) * type->bytes, 0x7c00);
+            assert_int_equal(moe_ggml_carry_blocks(type, rows, ROWS, 0, n, COLS, FIRST, together),
+                             5);
+        }
+        free(blocks);
+        free(together);
+        free(single);
+    }
+}
+
 /* ---- Grouped kinds ----
  * Random bytes, read by the letter of layout.h: a panel of at most 512 columns. */
 
@@ -938,6 +980,7 @@ int main(void)
         cmocka_unit_test(test_mxfp4_bytes_are_where_documented),
         cmocka_unit_test(test_mxfp4_is_exact),
         cmocka_unit_test(test_types_of_checkpoints),
+        cmocka_unit_test(test_rows_together),
         cmocka_unit_test(test_grouped_kinds),
         cmocka_unit_test(test_trellis_kinds),
         cmocka_unit_test(test_pairs),
