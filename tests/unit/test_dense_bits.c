@@ -175,7 +175,8 @@ static void test_untied(void **state)
     assert_as_repacked(model_drawn, drawn16, 3);
 }
 
-/* By every method, as re-packing with it, of a model that is soon rounded; gptq is given the inputs that re-packing finds. */
+/* By every method, as re-packing with it, of a model that is soon rounded; gptq is given the inputs
+ * that re-packing finds. */
 static void test_methods(void **state)
 {
     static const char *const text = "tests/data/math.calib.txt";
@@ -191,9 +192,9 @@ static void test_methods(void **state)
         char path[128];
         pack_path(path, "method");
         if (how.method->compensates) {
-            assert_ok(
-                moe_convert_error_aware(drawn16, false, path, &options, &texts, &report, NULL, &err),
-                &err);
+            assert_ok(moe_convert_error_aware(drawn16, false, path, &options, &texts, &report, NULL,
+                                              &err),
+                      &err);
             assert_ok(moe_inputs_seen_open(&seen, drawn16, &texts, &err), &err);
             how.inputs = moe_inputs_seen_of(seen);
         } else {
