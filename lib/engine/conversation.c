@@ -454,9 +454,14 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     if (l->reader && json_array_size(c->tools))
         o.call_stop = moe_chat_call_stop(c->chat, &o.call_then);
     o.token = options->token ? listen_token : NULL;
-    if (o.constraint && c->in_thought && !c->cut) { /* it holds what follows the thought */
-        o.thought = (struct moe_thought_options){.opened = true, .apart = true, .most = UINT64_MAX};
-        moe_chat_thought_marks(c->chat, &o.thought.begins, &o.thought.ends);
+    if (c->in_thought && !c->cut) {
+        o.thought = (struct moe_thought_options){
+            .opened = true,
+            .apart = o.constraint && !c->held_to_calls,
+            .most = moe_chat_no_thought(c->variables) ? 0 : UINT64_MAX,
+        };
+        if (o.thought.apart || o.thought.most == 0)
+            moe_chat_thought_marks(c->chat, &o.thought.begins, &o.thought.ends);
     }
     o.ctx = l;
     o.source = c->source.n ? c->source.ids : NULL;
