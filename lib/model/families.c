@@ -1063,9 +1063,9 @@ static const struct moe_family deepseek_families[] = {
                  .own = family_mistral4_gguf},
         .tensors = {[MOE_NAMING_HF].paired = true, [MOE_NAMING_GGUF].paired = true},
     },
-    /* Mistral-Large-4: GLM-5's layers without low-rank queries, of which some rotate nothing and
-     * some may see an earlier one's vectors, queries scaled by head, learnt rotary frequencies;
-     * softmax over all experts. */
+    /* Mistral-Large-4: GLM-5's layers without low-rank queries; some rotate nothing, some may see
+     * an earlier one's vectors; queries scaled by head, learnt rotary frequencies, softmax over all
+     * experts. */
     {
         .name = "mistral_large4",
         .also = "mistral_large4_text",

@@ -6,7 +6,7 @@
  * wait is short beside that. Nor do they wait awake.
  *
  * With SLOW_PAUSE, in seconds, whatever is computed between two looks at the clock is followed by
- * such a sleep, of which the clock knows nothing: so moe-profile --device measures computing as it
+ * such a sleep, which the clock does not show: so moe-profile --device measures computing as it
  * is after a pause.
  */
 #define _GNU_SOURCE /* RTLD_NEXT */

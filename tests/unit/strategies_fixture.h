@@ -172,7 +172,7 @@ static inline void strategies_read_documents(struct strategies *f, const struct 
     }
 }
 
-/* With so many bits for all but experts. */
+/* With that number of bits for all but experts. */
 static inline void strategies_set_up(struct strategies *f, const char *name, int dense_bits)
 {
     struct moe_err err = {0};

@@ -1,5 +1,5 @@
-/* Machines that run a model together: round trip, what follows from a file, and damage, each kind
- * of which is named with the member in one line. */
+/* Machines that run a model together: round trip, what follows from a file, and damage: each kind
+ * is named with the member in one line. */
 #include "../test.h"
 
 #include <stdlib.h>
