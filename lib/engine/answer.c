@@ -179,14 +179,19 @@ static bool is_free(const struct moe_answer *a)
     return a->options->thought.apart && a->thought != MOE_BEHIND_THOUGHT;
 }
 
-/* The next token of the end of a thought that is long enough. */
-static int end_thought(struct moe_answer *a, uint32_t *id, struct moe_err *err)
+/* The next token of the end of a thought that is long enough. *written: all of it is in the answer,
+ * though its bytes were not: the thought is over then. */
+static int end_thought(struct moe_answer *a, uint32_t *id, bool *written, struct moe_err *err)
 {
     const char *ends = a->options->thought.ends;
     if (!a->thought_end.n)
         MOE_TRY(moe_tokenizer_encode(a->model->tokenizer, ends, strlen(ends), true, &a->thought_end,
                                      err));
-    *id = a->thought_end.ids[a->n_thought_end];
+    *written = a->n_thought_end >= a->thought_end.n;
+    if (*written)
+        a->thought = MOE_BEHIND_THOUGHT;
+    else
+        *id = a->thought_end.ids[a->n_thought_end];
     return MOE_OK;
 }
 
@@ -198,7 +203,10 @@ static int follow_thought(struct moe_answer *a, const uint8_t *bytes, uint32_t n
     struct moe_buf *text = &a->thought_text;
     *rest = bytes;
     *n_rest = n;
-    if (a->thought == MOE_BEHIND_THOUGHT || n == 0)
+    if (a->thought == MOE_BEHIND_THOUGHT)
+        return MOE_OK;
+    a->n_thought_end += a->n_thought_end < a->thought_end.n;
+    if (n == 0)
         return MOE_OK;
     const bool within = a->thought == MOE_IN_THOUGHT;
     const uint64_t n_begins = strlen(t->begins), n_ends = strlen(t->ends);
@@ -212,12 +220,13 @@ static int follow_thought(struct moe_answer *a, const uint8_t *bytes, uint32_t n
         const uint64_t left = text->size - blanks;
         if (memcmp(text->data + blanks, t->begins, left < n_begins ? left : n_begins) != 0)
             a->thought = MOE_BEHIND_THOUGHT;
-        else if (left >= n_begins)
-            a->thought = MOE_IN_THOUGHT;
-        return MOE_OK;
+        if (a->thought == MOE_BEHIND_THOUGHT || left < n_begins)
+            return MOE_OK;
+        a->thought = MOE_IN_THOUGHT;
+        text->size = left - n_begins; /* what this token has behind the mark */
+        memmove(text->data, text->data + blanks + n_begins, text->size);
     }
-    a->n_thought++;
-    a->n_thought_end += a->n_thought_end < a->thought_end.n;
+    a->n_thought += within;
     const uint8_t *end = memmem(text->data, text->size, t->ends, n_ends);
     if (end) {
         a->thought = MOE_BEHIND_THOUGHT;
@@ -248,15 +257,18 @@ static int find_ends(struct moe_answer *a, struct moe_err *err)
 int moe_answer_draw(struct moe_answer *a, struct moe_sampler *sampler, const float *logits,
                     const struct moe_ids *history, uint32_t *id, struct moe_err *err)
 {
-    struct moe_constraint *c = is_free(a) ? NULL : a->options->constraint;
     struct moe_allowed allowed;
     struct moe_drawn_after after = {
         .recent = history->ids,
         .n_recent = history->n,
         .tokenizer = a->model->tokenizer,
     };
+    bool written = true;
     if (a->thought == MOE_IN_THOUGHT && a->n_thought >= a->options->thought.most)
-        return end_thought(a, id, err);
+        MOE_TRY(end_thought(a, id, &written, err));
+    if (!written)
+        return MOE_OK;
+    struct moe_constraint *c = is_free(a) ? NULL : a->options->constraint;
     if (a->n_tokens < a->options->min_tokens || is_free(a)) {
         MOE_TRY(find_ends(a, err));
         after.without = &a->ends;

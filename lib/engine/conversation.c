@@ -1,4 +1,6 @@
 /* Conversations: turns, and what the context holds of them. */
+#define _GNU_SOURCE /* memmem */
+
 #include "engine/conversation.h"
 
 #include <jansson.h>
@@ -438,6 +440,18 @@ static int listen_token(void *ctx, const struct moe_token_said *said)
     return l->options->token(l->options->ctx, said);
 }
 
+/* What follows, in the answer so far, the thought that the prompt opened; NULL: that goes on. */
+static const uint8_t *behind_thought(const struct moe_conversation *c, const struct moe_buf *answer)
+{
+    static const uint8_t nothing[1];
+    const uint8_t *text = answer->size ? answer->data : nothing;
+    const char *begins, *ends;
+    if (!c->in_thought || c->cut || !moe_chat_thought_marks(c->chat, &begins, &ends))
+        return text;
+    const uint8_t *end = memmem(text, answer->size, ends, strlen(ends));
+    return end ? end + strlen(ends) : NULL;
+}
+
 static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
                   const struct moe_generate_options *options, struct listener *l,
                   enum moe_stop_reason *why, struct moe_err *err)
@@ -454,7 +468,7 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     if (l->reader && json_array_size(c->tools))
         o.call_stop = moe_chat_call_stop(c->chat, &o.call_then);
     o.token = options->token ? listen_token : NULL;
-    if (c->in_thought && !c->cut) {
+    if (!behind_thought(c, &l->answer)) {
         o.thought = (struct moe_thought_options){
             .opened = true,
             .apart = o.constraint && !c->held_to_calls,
@@ -618,8 +632,15 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
     if (c->chat && moe_chat_has_role(message_at(c, n - 1), "assistant")) {
         append_shown(c, &l.answer);
         if (options->constraint) { /* where that left it: others may have come since */
+            const uint8_t *end = l.answer.data + l.answer.size,
+                          *held = c->held_to_calls ? l.answer.data : behind_thought(c, &l.answer);
+            while (!c->held_to_calls && c->in_thought && held && held < end &&
+                   moe_is_blank((char)*held))
+                held++;
             moe_constraint_restart(options->constraint);
-            status = moe_constraint_take(options->constraint, l.answer.data, l.answer.size, err);
+            if (held && l.answer.size)
+                status =
+                    moe_constraint_take(options->constraint, held, (uint64_t)(end - held), err);
         }
         if (status == MOE_OK)
             status = answer_and_keep(c, sampler, &o, &l, true, why, err);

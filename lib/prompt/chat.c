@@ -180,9 +180,10 @@ const char *moe_chat_own_system(const struct moe_chat *chat)
 
 bool moe_chat_thought_marks(const struct moe_chat *chat, const char **begins, const char **ends)
 {
-    *begins = chat->thought_begins;
-    *ends = chat->thought_ends;
-    return chat->thought_member != NULL;
+    bool known = chat->thought_member && chat->thought_begins && chat->thought_ends;
+    *begins = known ? chat->thought_begins : NULL;
+    *ends = known ? chat->thought_ends : NULL;
+    return known;
 }
 
 const char *moe_chat_thought_member(const struct moe_chat *chat)

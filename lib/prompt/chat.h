@@ -135,7 +135,7 @@ void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer
 /* Whether a template's variables ("enable_thinking" and its other names, "reasoning_effort") say
  * that no thought is wanted. */
 bool moe_chat_no_thought(const struct json_t *variables);
-/* The marks around a thought, borrowed; false: none are known. */
+/* The marks around a thought, borrowed; false, and both NULL: they are not known. */
 bool moe_chat_thought_marks(const struct moe_chat *chat, const char **begins, const char **ends);
 /* The message member from which the template takes a thought. */
 const char *moe_chat_thought_member(const struct moe_chat *chat);

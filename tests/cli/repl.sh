@@ -434,6 +434,21 @@ check "... and no more than that is in use" shows '^context +60 of 60 tokens in 
 prompts
 keys C-d
 
+# What a thought has taken of the length is no part of what a grammar holds.
+sed 's/^{% endif %}$/<think>\n&/
+s/^{{ m.content }}/{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n<\/think>\n\n{% endif %}&/' tests/data/calls.jinja >"$tmp/thinks.jinja"
+echo 'root ::= "yes"' >"$tmp/yes"
+start -n 8 --temp 0 --template-file "$tmp/thinks.jinja" --grammar "$tmp/yes"
+prompts
+type_line 'Once'
+check "a thought is cut" shows "$footer"
+prompts
+type_line '/continue'
+check "... and goes on before a grammar" shows "$footer" 2
+check "... as a thought" has_no 'does not follow its grammar'
+prompts
+keys C-d
+
 # A random model whose tokens are single bytes answers with control characters.
 "$bin/moe-quantize" -q -t 1 -o "$tmp/noise.moe" "$drawn/qwen2-moe-a"
 tiny=$tmp/noise.moe
