@@ -256,8 +256,9 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     if (!cli_quiet && note->data)
         fprintf(stderr, "%s: %.*s\n", path, (int)note->size, (const char *)note->data);
     if (!cli_quiet && report->n_missing)
-        fprintf(stderr, "%s: %" PRIu32 " expert%s in no shard, or damaged there: rounded here\n",
-                path, report->n_missing, report->n_missing == 1 ? " was" : "s were");
+        fprintf(stderr, "%s: %" PRIu32 " %s in no shard, or damaged there: rounded here\n", path,
+                report->n_missing,
+                report->n_missing == 1 ? "copy of an expert was" : "copies of experts were");
     if (cli_verbose)
         say_output_errors(path, report);
     if (!cli_quiet)

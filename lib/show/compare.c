@@ -452,16 +452,17 @@ static void put_verdict(const struct moe_comparison *c, const struct moe_pen *pe
         moe_say(pen, 0, "The run had other settings: it did not follow this plan.");
     if (c->first)
         moe_say(pen, 0,
-                "Planned is a first answer, as the run's only one was: the cache begins with what "
-                "it holds at the start.");
+                "Planned is a first answer, because the run gave only one: both begin with the "
+                "cache that a start fills.");
     if (c->displaced_seconds > 0)
         moe_say(pen, 0,
-                "For %.3f ms of a token's time, if not more, other programs had the processor.",
+                "For %.3f ms of a token's time computing had no processor, or waited for a thread: "
+                "mostly because of other programs.",
                 1e3 * c->displaced_seconds);
     if (!prompts_compare(c))
         moe_say(pen, 0,
-                "Prompts do not compare: the plan's have %.0f tokens, the run's %.0f, and the "
-                "fewer they are, the longer each waits for experts.",
+                "Prompts do not compare: the plan's have %.0f tokens, the run's %.0f, and in "
+                "short ones a token waits longer for experts.",
                 c->prompt_tokens[0], c->prompt_tokens[1]);
 }
 

@@ -467,7 +467,7 @@ static void put_alternatives(const struct moe_plan *p, const struct moe_pen *pen
         moe_say(pen, 2, "-: less than the smallest that works, %s.",
                 moe_format_about_bytes((double)p->memory.floor, room));
     if (too_many)
-        moe_say(pen, 2, "-, of prompt tokens: there is no room for as many at a time.");
+        moe_say(pen, 2, "-: there is no room to compute this many prompt tokens at a time.");
     if (same.size && !same.failed)
         moe_say(pen, 2, "No difference: %s.", (const char *)same.data);
     pen->out->failed |= same.failed;

@@ -427,7 +427,8 @@ void moe_show_forecast(const struct moe_forecast *f, struct moe_buf *out)
     moe_buf_printf(out, "\na pass    %s over all texts (%" PRIu64 " documents were tried)\n",
                    moe_format_duration(f->pass_seconds, room), f->tried);
     put_passes(f, "first", f->before, ": references, uniform bitwidths", out);
-    put_passes(f, "then", f->search, ": importances", out);
+    if (f->search > 0)
+        put_passes(f, "then", f->search, ": importances", out);
     if (f->n_shards > 1)
         put_passes(f, "all", f->total, ": both, of all shards together", out);
     if (f->savings > 0)

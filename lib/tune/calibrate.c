@@ -493,6 +493,7 @@ static void count_forecast(const struct trial *t, const struct calibration_need 
         .chooses = o->n_shards <= 1 && o->tolerance >= 0,
     };
     out->savings = out->chooses ? calibrate_savings_passes(c) : 0;
+    out->chooses &= !o->without_bits;
     for (uint64_t i = o->shard; i < out->experts; i += o->n_shards) {
         out->in_shard++;
         out->known += m->known[i];

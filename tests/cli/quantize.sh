@@ -130,7 +130,7 @@ truncate -s -1000 "$tmp/aware/b.moe.2-of-2"
 printf '\377' | dd of="$tmp/aware/b.moe.1-of-2" bs=1 seek=37 conv=notrunc 2>/dev/null # of how rare the first expert is
 # shellcheck disable=SC2086
 run "$bin/moe-quantize" -t 1 -o "$tmp/aware/b.moe" $gptq --join 2 "$small"
-expect_stderr_like "*b.moe: * experts were in no shard, or damaged there: rounded here*" "--join says what was missing"
+expect_stderr_like "*b.moe: * copies of experts were in no shard, or damaged there: rounded here*" "--join says what was missing"
 check "--join: the same options give the same bytes" cmp -s "$tmp/aware/a.moe" "$tmp/aware/b.moe"
 head -c 24 "$tmp/aware/b.moe.1-of-1" >"$tmp/aware/b.moe.kept"
 # shellcheck disable=SC2086

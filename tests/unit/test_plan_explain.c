@@ -327,7 +327,7 @@ static void alternatives(void **state)
     moe_buf_clear(&out);
     moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
     words = words_of(&out);
-    expect_line(words, "-, of prompt tokens: there is no room for as many at a time.");
+    expect_line(words, "-: there is no room to compute this many prompt tokens at a time.");
     expect_line(words, "No difference: half the context, 256 tokens.");
     expect_line(words, "4 bits: +1.5% (+-0.25) nats/token, how much a text surprises the model, on "
                        "999 tokens. Others were not measured (moe-calibrate).");
