@@ -425,7 +425,7 @@ void moe_kv_copy_block(const struct moe_kv *kv, uint32_t from, uint32_t to)
 
 struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
 {
-    /* An indexer's input stands there where queries have no vector of q_rank. */
+    /* Where queries have no vector of q_rank, an indexer's input takes its place. */
     bool own = moe_config_picks_positions(c) && !c->q_rank;
     struct moe_attention_strides s = {
         .q_down = moe_padded(own ? c->hidden : (uint64_t)c->q_rank << c->q_twice)};

@@ -13,7 +13,6 @@
 #include "base/float16.h"
 #include "base/mem.h"
 #include "base/par.h"
-#include "quant/internal.h"
 
 enum {
     FACTOR = 4,      /* bytes of a row's factor behind a block */

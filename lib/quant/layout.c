@@ -6,7 +6,6 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
-#include "quant/internal.h"
 
 enum { UNIT = 64, MAX_BLOCK = 64, BLOCK = 32 /* columns of a block in a span */ };
 

@@ -1447,6 +1447,9 @@ struct moe_span_codes {
  * of the same panel. */
 void moe_layout_store_span(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
                            uint32_t i, const struct moe_span_codes *span);
+/* The same for n_rows rows from `row` on, all in one panel: span number i of each. */
+void moe_layout_store_spans(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
+                            uint32_t n_rows, uint32_t i, const struct moe_span_codes *spans);
 
 /* The weights of n columns of a span. */
 void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, uint32_t n,
