@@ -259,6 +259,7 @@ int messages_hold_calls(struct moe_conversation *talk, struct moe_engine *engine
                                             .no_thought = moe_chat_no_thought(talk->variables)};
     MOE_TRY(moe_calls_grammar(grammar, talk->chat, &wanted, &allowance, err));
     talk->held_to_calls = *grammar != NULL;
+    talk->must_call = must;
     return *grammar
                ? moe_engine_constrain(engine, *grammar, moe_chat_marks(talk->chat), constraint, err)
                : MOE_OK;

@@ -29,6 +29,13 @@ static int show(struct moe_answer *a, uint64_t n)
     return status;
 }
 
+/* Whether a stop text ends nothing where the answer is: it begins the end of its thought. */
+static bool is_within_thought(const struct moe_answer *a, const char *stop)
+{
+    const char *own = a->options->thought.stop;
+    return own && a->thought.place == MOE_IN_THOUGHT && strcmp(stop, own) == 0;
+}
+
 /* Finds where a stop text is in what is pending, before byte *first, and how many bytes at the end
  * may become one. */
 static void find_stop(struct moe_answer *a, const char *stop, uint64_t *first, uint64_t *keep)
@@ -65,7 +72,7 @@ static int take_bytes(struct moe_answer *a, const uint8_t *bytes, uint32_t n, bo
     const bool may_stop = a->n_tokens >= a->options->min_tokens;
     const char *const *stop = may_stop ? a->options->stop_texts : NULL;
     for (; stop && *stop; stop++)
-        if (**stop)
+        if (**stop && !is_within_thought(a, *stop))
             find_stop(a, *stop, &first, &keep);
     *stopped = first != UINT64_MAX;
     if (*stopped) {
@@ -91,12 +98,14 @@ static bool has_text(const struct moe_tokenizer *tok, uint32_t id, const char *t
 }
 
 /* Special tokens are not shown, so a stop text that is one ("<|im_end|>") is looked for here. */
-static bool is_stop_token(const struct moe_tokenizer *tok, const char *const *stops, uint32_t id)
+static bool is_stop_token(const struct moe_answer *a, uint32_t id)
 {
+    const struct moe_tokenizer *tok = a->model->tokenizer;
+    const char *const *stop = a->options->stop_texts;
     if (!moe_tokenizer_is_special(tok, id))
         return false;
-    for (; stops && *stops; stops++)
-        if (has_text(tok, id, *stops))
+    for (; stop && *stop; stop++)
+        if (!is_within_thought(a, *stop) && has_text(tok, id, *stop))
             return true;
     return false;
 }
@@ -105,6 +114,12 @@ static void stop(struct moe_answer *a, enum moe_stop_reason why)
 {
     a->ended = true;
     a->why = why;
+}
+
+/* Whether a constraint that holds what follows a thought waits for its end. */
+static bool is_free(const struct moe_answer *a)
+{
+    return a->options->thought.apart && a->thought.place != MOE_BEHIND_THOUGHT;
 }
 
 static bool ends_answer(const void *ctx, uint32_t id)
@@ -120,16 +135,17 @@ void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint3
         .options = options,
         .context = context,
         .begins = options->source != NULL,
-        .thought = !options->thought.ends    ? MOE_BEHIND_THOUGHT
-                   : options->thought.opened ? MOE_IN_THOUGHT
-                                             : MOE_BEFORE_THOUGHT,
+        .thought.place = MOE_BEHIND_THOUGHT, /* where a constraint is that will hold */
     };
     if (options->max_tokens == 0)
         stop(a, MOE_STOP_LENGTH);
-    else if (options->constraint && moe_constraint_is_complete(options->constraint))
+    else if (options->constraint && !options->thought.apart &&
+             moe_constraint_is_complete(options->constraint))
         stop(a, MOE_STOP_EOS);
     else if (options->constraint)
         moe_constraint_prepare(options->constraint, a->begins, ends_answer, a);
+    if (options->thought.chat)
+        a->thought.place = options->thought.opened ? MOE_IN_THOUGHT : MOE_BEFORE_THOUGHT;
 }
 
 int moe_answer_say(const struct moe_answer *a, uint32_t id, const float *logits)
@@ -148,8 +164,7 @@ bool moe_answer_is_end(const struct moe_answer *a, uint32_t id)
             return true;
     if (o->call_stop && has_text(a->model->tokenizer, id, o->call_stop))
         return false; /* what follows it tells */
-    return !o->ignore_eos && (moe_config_is_eos(&a->model->config, id) ||
-                              is_stop_token(a->model->tokenizer, o->stop_texts, id));
+    return !o->ignore_eos && (moe_config_is_eos(&a->model->config, id) || is_stop_token(a, id));
 }
 
 static int compare_ids(const void *a, const void *b)
@@ -173,24 +188,39 @@ const uint8_t *moe_answer_bytes(const struct moe_model *model, const struct moe_
 
 /* ---- Thoughts ---- */
 
-/* The constraint waits for the thought's end. */
-static bool is_free(const struct moe_answer *a)
+struct moe_thought_options moe_thought_options_of(const struct moe_chat *chat,
+                                                  const struct json_t *tools, bool opened,
+                                                  enum moe_chat_next next)
 {
-    return a->options->thought.apart && a->thought != MOE_BEHIND_THOUGHT;
+    struct moe_thought_options t = {.opened = opened, .tools = tools, .most = UINT64_MAX};
+    t.end = moe_chat_thought_end(chat, next, &t.stop);
+    t.chat = t.end ? chat : NULL;
+    return t;
 }
 
-/* The next token of the end of a thought that is long enough. *written: all of it is in the answer,
- * though its bytes were not: the thought is over then. */
+/* Chooses the next token where the end of a thought is written: one that is long enough, or the
+ * rest of one before a call where there can be none. *written: it is chosen, or the answer ended
+ * since it would end within the mark. */
 static int end_thought(struct moe_answer *a, uint32_t *id, bool *written, struct moe_err *err)
 {
-    const char *ends = a->options->thought.ends;
-    if (!a->thought_end.n)
-        MOE_TRY(moe_tokenizer_encode(a->model->tokenizer, ends, strlen(ends), true, &a->thought_end,
+    const struct moe_thought_options *t = &a->options->thought;
+    const bool within = a->thought.place == MOE_IN_THOUGHT,
+               begun = within && a->n_thought_end < a->thought_end.n;
+    const char *end = !within                                         ? NULL
+                      : t->apart && a->thought.rest                   ? a->thought.rest
+                      : a->n_thought >= t->most && !a->thought.ending ? t->end
+                                                                      : NULL;
+    *written = begun || end;
+    if (!begun && end && a->thought_end.n) { /* it is there, though its bytes were not */
+        a->thought.place = MOE_BEHIND_THOUGHT;
+        *written = false;
+    } else if (!begun && end) {
+        MOE_TRY(moe_tokenizer_encode(a->model->tokenizer, end, strlen(end), true, &a->thought_end,
                                      err));
-    *written = a->n_thought_end >= a->thought_end.n;
-    if (*written)
-        a->thought = MOE_BEHIND_THOUGHT;
-    else
+        if (a->thought_end.n > a->options->max_tokens - a->n_tokens)
+            stop(a, MOE_STOP_LENGTH);
+    }
+    if (*written && !a->ended)
         *id = a->thought_end.ids[a->n_thought_end];
     return MOE_OK;
 }
@@ -200,45 +230,42 @@ static int follow_thought(struct moe_answer *a, const uint8_t *bytes, uint32_t n
                           const uint8_t **rest, uint32_t *n_rest, struct moe_err *err)
 {
     const struct moe_thought_options *t = &a->options->thought;
-    struct moe_buf *text = &a->thought_text;
+    const bool within = a->thought.place == MOE_IN_THOUGHT;
     *rest = bytes;
     *n_rest = n;
-    if (a->thought == MOE_BEHIND_THOUGHT)
+    if (a->thought.place == MOE_BEHIND_THOUGHT)
         return MOE_OK;
     a->n_thought_end += a->n_thought_end < a->thought_end.n;
     if (n == 0)
         return MOE_OK;
-    const bool within = a->thought == MOE_IN_THOUGHT;
-    const uint64_t n_begins = strlen(t->begins), n_ends = strlen(t->ends);
-    uint64_t blanks = 0;
-    moe_buf_append(text, bytes, n);
-    if (text->failed)
-        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: %u bytes of text", n);
-    while (!within && blanks < text->size && moe_is_blank((char)text->data[blanks]))
-        blanks++;
-    if (!within) {
-        const uint64_t left = text->size - blanks;
-        if (memcmp(text->data + blanks, t->begins, left < n_begins ? left : n_begins) != 0)
-            a->thought = MOE_BEHIND_THOUGHT;
-        if (a->thought == MOE_BEHIND_THOUGHT || left < n_begins)
-            return MOE_OK;
-        a->thought = MOE_IN_THOUGHT;
-        text->size = left - n_begins; /* what this token has behind the mark */
-        memmove(text->data, text->data + blanks + n_begins, text->size);
-    }
+    if (!a->reader)
+        MOE_TRY(moe_answer_reader_new(&a->reader, t->chat, t->apart ? NULL : t->tools, t->opened,
+                                      NULL, NULL, err));
+    MOE_TRY(moe_answer_reader_add(a->reader, (const char *)bytes, n, err));
+    MOE_TRY(moe_answer_reader_thought(a->reader, NULL, 0, &a->thought, err));
     a->n_thought += within;
-    const uint8_t *end = memmem(text->data, text->size, t->ends, n_ends);
-    if (end) {
-        a->thought = MOE_BEHIND_THOUGHT;
-        *n_rest = (uint32_t)(text->data + text->size - end - n_ends);
+    if (a->thought.place == MOE_BEHIND_THOUGHT) {
+        *n_rest = a->thought.behind < n ? (uint32_t)a->thought.behind : n;
         *rest = bytes + n - *n_rest;
-        while (*n_rest && moe_is_blank((char)**rest))
-            ++*rest, --*n_rest;
-    } else if (text->size >= n_ends) { /* what the mark may begin with */
-        const uint64_t kept = n_ends - 1;
-        memmove(text->data, text->data + text->size - kept, kept);
-        text->size = kept;
+        a->knows_ends = false; /* what ends a thought ends an answer from here on */
     }
+    return MOE_OK;
+}
+
+/* Whether a token ends the thought and goes on in a way that the constraint does not take. */
+static int breaks_constraint(const struct moe_answer *a, uint32_t id, bool *breaks,
+                             struct moe_err *err)
+{
+    struct moe_thought_at after;
+    uint32_t n = 0;
+    const uint8_t *bytes = moe_tokenizer_bytes(a->model->tokenizer, id, &n);
+    *breaks = false;
+    if (!a->reader || n < 2)
+        return MOE_OK;
+    MOE_TRY(moe_answer_reader_thought(a->reader, bytes, n, &after, err));
+    if (after.place == MOE_BEHIND_THOUGHT && after.behind && after.behind < n)
+        *breaks =
+            !moe_constraint_fits(a->options->constraint, bytes + n - after.behind, after.behind);
     return MOE_OK;
 }
 
@@ -248,9 +275,31 @@ static int follow_thought(struct moe_answer *a, const uint8_t *bytes, uint32_t n
 static int find_ends(struct moe_answer *a, struct moe_err *err)
 {
     int status = MOE_OK;
-    for (uint32_t id = 0; a->n_tokens == 0 && id < a->model->config.vocab; id++)
-        if (status == MOE_OK && moe_answer_is_end(a, id))
+    if (a->knows_ends)
+        return MOE_OK;
+    a->ends.n = 0;
+    for (uint32_t id = 0; id < a->model->config.vocab && status == MOE_OK; id++)
+        if (moe_answer_is_end(a, id))
             status = moe_ids_push(&a->ends, id, err);
+    a->knows_ends = status == MOE_OK;
+    return status;
+}
+
+/* Draws a token of a thought that a constraint waits for the end of. */
+static int draw_free(struct moe_answer *a, struct moe_sampler *sampler, const float *logits,
+                     const struct moe_drawn_after *after, uint32_t *id, struct moe_err *err)
+{
+    const uint64_t n_ends = a->ends.n;
+    bool breaks = true;
+    int status = MOE_OK;
+    while (breaks && status == MOE_OK && a->ends.n <= a->model->config.vocab) {
+        *id = moe_sampler_draw(sampler, logits, after);
+        MOE_STEP(breaks_constraint(a, *id, &breaks, err));
+        if (breaks)
+            status = moe_ids_push(&a->ends, *id, err);
+    }
+out:
+    a->ends.n = n_ends;
     return status;
 }
 
@@ -263,10 +312,9 @@ int moe_answer_draw(struct moe_answer *a, struct moe_sampler *sampler, const flo
         .n_recent = history->n,
         .tokenizer = a->model->tokenizer,
     };
-    bool written = true;
-    if (a->thought == MOE_IN_THOUGHT && a->n_thought >= a->options->thought.most)
-        MOE_TRY(end_thought(a, id, &written, err));
-    if (!written)
+    bool written = false;
+    MOE_TRY(end_thought(a, id, &written, err));
+    if (written)
         return MOE_OK;
     struct moe_constraint *c = is_free(a) ? NULL : a->options->constraint;
     if (a->n_tokens < a->options->min_tokens || is_free(a)) {
@@ -277,6 +325,8 @@ int moe_answer_draw(struct moe_answer *a, struct moe_sampler *sampler, const flo
         MOE_TRY(moe_constraint_allowed(c, &allowed, err));
         after.allowed = allowed.bits;
     }
+    if (is_free(a))
+        return draw_free(a, sampler, logits, &after, id, err);
     if (!c || allowed.n > 0)
         *id = moe_sampler_draw(sampler, logits, &after);
     else if (allowed.may_end)
@@ -359,6 +409,6 @@ int moe_answer_end(struct moe_answer *a, int status)
     moe_buf_release(&a->pending);
     moe_ids_release(&a->ends);
     moe_ids_release(&a->thought_end);
-    moe_buf_release(&a->thought_text);
+    moe_answer_reader_free(a->reader);
     return status == MOE_OK ? shown : status;
 }

@@ -16,6 +16,7 @@
 #include "grammar/constraint.h"
 #include "infer/model.h"
 #include "infer/run_stats.h"
+#include "prompt/chat_answer.h"
 #include "text/tokenizer.h"
 
 enum moe_stop_reason {
@@ -39,12 +40,17 @@ struct moe_beam_options {
     enum moe_early_stopping early;
 };
 
-/* A thought with which an answer may begin (prompt/chat.h: moe_chat_thought_marks). */
+/* A thought with which an answer may begin. */
 struct moe_thought_options {
-    const char *begins, *ends; /* marks; NULL: it is not looked for */
-    bool opened;               /* the prompt has the mark that begins it */
-    bool apart;                /* ... and the constraint holds what follows it, after blanks */
-    uint64_t most;             /* tokens of it, behind which its end is written; UINT64_MAX: any */
+    const struct moe_chat
+        *chat;                  /* whose answers it is read as (prompt/chat_answer.h), with these */
+    const struct json_t *tools; /* tools; NULL: it is not looked for; borrowed */
+    bool opened;                /* the prompt has the mark that begins it */
+    bool apart;                 /* ... and the constraint holds what follows it, after blanks */
+    uint64_t most;              /* tokens of it, behind which its end is written; UINT64_MAX: any */
+    /* That end, and the stop text that ends no answer within a thought, NULL: all do
+     * (moe_chat_thought_end). */
+    const char *end, *stop;
 };
 
 struct moe_generate_options {
@@ -108,6 +114,12 @@ struct moe_generate_options {
     void *ctx;
 };
 
+/* Options for answers of a chat with these tools (NULL: none), where `next` may follow a thought.
+ * Without apart and most it is looked for because of its stop text. */
+struct moe_thought_options moe_thought_options_of(const struct moe_chat *chat,
+                                                  const struct json_t *tools, bool opened,
+                                                  enum moe_chat_next next);
+
 struct moe_answer {
     const struct moe_model *model;              /* borrowed */
     const struct moe_generate_options *options; /* borrowed */
@@ -118,11 +130,12 @@ struct moe_answer {
     enum moe_stop_reason why; /* when it has */
     const char *stop_text;    /* ... of MOE_STOP_TEXT: which of options->stop_texts */
     struct moe_ids ends;      /* tokens that end it, where it must have some first */
-    enum moe_thought_place { MOE_BEFORE_THOUGHT, MOE_IN_THOUGHT, MOE_BEHIND_THOUGHT } thought;
-    struct moe_buf thought_text; /* up to the mark that begins it, or the last bytes of it */
-    uint64_t n_thought;          /* tokens of it */
-    struct moe_ids thought_end;  /* ids of its end where that is written */
-    uint64_t n_thought_end;      /* those that the answer has */
+    bool knows_ends;          /* `ends` is made */
+    struct moe_thought_at thought;
+    struct moe_answer_reader *reader; /* decides where that is; NULL: nothing has come */
+    uint64_t n_thought;               /* tokens of it */
+    struct moe_ids thought_end;       /* ids of its end where that is written */
+    uint64_t n_thought_end;           /* those that the answer has */
     struct moe_buf pending; /* bytes not shown yet: an unfinished character, or what may become a
                                stop text */
 };

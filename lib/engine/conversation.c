@@ -440,23 +440,27 @@ static int listen_token(void *ctx, const struct moe_token_said *said)
     return l->options->token(l->options->ctx, said);
 }
 
-/* What follows, in the answer so far, the thought that the prompt opened; NULL: that goes on. */
-static const uint8_t *behind_thought(const struct moe_conversation *c, const struct moe_buf *answer)
+/* Where the answer so far is with the thought that the prompt opened. */
+static int find_thought(const struct moe_conversation *c, const struct moe_buf *answer,
+                        struct moe_thought_at *at, struct moe_err *err)
 {
-    static const uint8_t nothing[1];
-    const uint8_t *text = answer->size ? answer->data : nothing;
-    const char *begins, *ends;
-    if (!c->in_thought || c->cut || !moe_chat_thought_marks(c->chat, &begins, &ends))
-        return text;
-    const uint8_t *end = memmem(text, answer->size, ends, strlen(ends));
-    return end ? end + strlen(ends) : NULL;
+    struct moe_answer_reader *reader;
+    *at = (struct moe_thought_at){.place = MOE_BEHIND_THOUGHT, .behind = answer->size};
+    if (!c->in_thought || c->cut)
+        return MOE_OK;
+    MOE_TRY(moe_answer_reader_new(&reader, c->chat, NULL, true, NULL, NULL, err));
+    int status = moe_answer_reader_thought(reader, answer->data, answer->size, at, err);
+    moe_answer_reader_free(reader);
+    return status;
 }
 
 static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
                   const struct moe_generate_options *options, struct listener *l,
                   enum moe_stop_reason *why, struct moe_err *err)
 {
+    struct moe_thought_at at;
     MOE_TRY(read_answer(c, l, err));
+    MOE_TRY(find_thought(c, &l->answer, &at, err));
     const char **stops = moe_prompt_stops(options->stop_texts, c->chat, err);
     if (!stops)
         return MOE_ERR_MEMORY;
@@ -468,14 +472,16 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     if (l->reader && json_array_size(c->tools))
         o.call_stop = moe_chat_call_stop(c->chat, &o.call_then);
     o.token = options->token ? listen_token : NULL;
-    if (!behind_thought(c, &l->answer)) {
-        o.thought = (struct moe_thought_options){
-            .opened = true,
-            .apart = o.constraint && !c->held_to_calls,
-            .most = moe_chat_no_thought(c->variables) ? 0 : UINT64_MAX,
-        };
-        if (o.thought.apart || o.thought.most == 0)
-            moe_chat_thought_marks(c->chat, &o.thought.begins, &o.thought.ends);
+    if (c->chat && (at.place == MOE_IN_THOUGHT || !l->answer.size)) {
+        const bool apart = o.constraint && !c->held_to_calls, opened = at.place == MOE_IN_THOUGHT,
+                   can_call = !apart && json_array_size(c->tools);
+        o.thought = moe_thought_options_of(c->chat, c->tools, opened,
+                                           !can_call      ? MOE_NEXT_CONTENT
+                                           : c->must_call ? MOE_NEXT_CALL
+                                                          : MOE_NEXT_EITHER);
+        o.thought.apart = o.thought.chat && opened && apart;
+        if (opened && moe_chat_no_thought(c->variables))
+            o.thought.most = 0;
     }
     o.ctx = l;
     o.source = c->source.n ? c->source.ids : NULL;
@@ -632,15 +638,15 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
     if (c->chat && moe_chat_has_role(message_at(c, n - 1), "assistant")) {
         append_shown(c, &l.answer);
         if (options->constraint) { /* where that left it: others may have come since */
-            const uint8_t *end = l.answer.data + l.answer.size,
-                          *held = c->held_to_calls ? l.answer.data : behind_thought(c, &l.answer);
-            while (!c->held_to_calls && c->in_thought && held && held < end &&
-                   moe_is_blank((char)*held))
-                held++;
+            struct moe_thought_at at;
+            status = find_thought(c, &l.answer, &at, err);
+            const uint64_t held = c->held_to_calls                 ? l.answer.size
+                                  : at.place == MOE_BEHIND_THOUGHT ? at.behind
+                                                                   : 0;
             moe_constraint_restart(options->constraint);
-            if (held && l.answer.size)
-                status =
-                    moe_constraint_take(options->constraint, held, (uint64_t)(end - held), err);
+            if (status == MOE_OK && l.answer.size)
+                status = moe_constraint_take(options->constraint,
+                                             l.answer.data + l.answer.size - held, held, err);
         }
         if (status == MOE_OK)
             status = answer_and_keep(c, sampler, &o, &l, true, why, err);

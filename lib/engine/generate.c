@@ -785,7 +785,8 @@ static bool needs_no_logits(const struct moe_generator *g, const struct member *
     return o->beams.n || m->answer.ended ||
            (g->n_texts == 1 && g->session->stages->greedy &&
             moe_sampler_is_greedy(m->request.sampler) && !o->token && !o->constraint &&
-            !o->thought.ends && m->answer.n_tokens >= o->min_tokens);
+            !o->thought.apart && o->thought.most == UINT64_MAX &&
+            m->answer.n_tokens >= o->min_tokens);
 }
 
 /* ---- Several at a time ---- */

@@ -502,6 +502,17 @@ int moe_constraint_take(struct moe_constraint *c, const uint8_t *bytes, uint64_t
     return MOE_OK;
 }
 
+bool moe_constraint_fits(struct moe_constraint *c, const uint8_t *bytes, uint64_t n)
+{
+    await_worker(c);
+    automaton_budget(c->automaton);
+    uint32_t at = c->place;
+    for (uint64_t i = 0; i < n && at != PLACE_DEAD; i++)
+        if (automaton_step(c->automaton, at, bytes[i], &at) != MOE_OK)
+            return false;
+    return at != PLACE_DEAD;
+}
+
 bool moe_constraint_is_complete(const struct moe_constraint *c)
 {
     return c->complete;

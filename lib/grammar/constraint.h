@@ -65,6 +65,8 @@ int moe_constraint_allowed(struct moe_constraint *c, struct moe_allowed *out, st
  * follow. MOE_ERR_USAGE: they do not fit; MOE_ERR_LIMIT as above. */
 int moe_constraint_take(struct moe_constraint *c, const uint8_t *bytes, uint64_t n,
                         struct moe_err *err);
+/* Whether the answer may go on with these bytes. */
+bool moe_constraint_fits(struct moe_constraint *c, const uint8_t *bytes, uint64_t n);
 /* Whether the answer is complete: nothing can follow. */
 bool moe_constraint_is_complete(const struct moe_constraint *c);
 

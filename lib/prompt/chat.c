@@ -178,12 +178,18 @@ const char *moe_chat_own_system(const struct moe_chat *chat)
     return chat->own_system;
 }
 
-bool moe_chat_thought_marks(const struct moe_chat *chat, const char **begins, const char **ends)
+const char *moe_chat_thought_end(const struct moe_chat *chat, enum moe_chat_next next,
+                                 const char **stop)
 {
-    bool known = chat->thought_member && chat->thought_begins && chat->thought_ends;
-    *begins = known ? chat->thought_begins : NULL;
-    *ends = known ? chat->thought_ends : NULL;
-    return known;
+    const char *ends = chat->thought_ends, *call = chat->thought_ends_call;
+    *stop = NULL;
+    if (!chat->thought_member || !chat->thought_begins || !ends)
+        return NULL;
+    for (char **s = chat->stops; *s && !*stop; s++)
+        if (strncmp(ends, *s, strlen(*s)) == 0)
+            *stop = *s;
+    const bool in_common = call && strncmp(ends, call, strlen(call)) == 0;
+    return call && (next == MOE_NEXT_CALL || (next == MOE_NEXT_EITHER && in_common)) ? call : ends;
 }
 
 const char *moe_chat_thought_member(const struct moe_chat *chat)

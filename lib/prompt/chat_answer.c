@@ -54,6 +54,8 @@ struct moe_answer_reader {
     uint64_t passed;        /* bytes of the answer before it */
     uint64_t looked_at;     /* place in the answer of what was last looked for an end */
     uint64_t done;          /* bytes of it that are */
+    uint64_t thought_end;   /* place in the answer behind the thought and what blanks follow it */
+    bool ending, ends_call; /* a thought's last bytes may end it; would, before a call */
     const struct call_form *form;
     struct moe_buf call;      /* all that the answer has of the call */
     struct moe_buf arguments; /* as handed on */
@@ -168,7 +170,7 @@ static int hand_on(struct moe_answer_reader *r, enum moe_answer_part_kind kind, 
                    uint64_t n)
 {
     const struct moe_answer_part part = {kind, bytes ? bytes : "", n};
-    return r->on_part(r->ctx, &part);
+    return r->on_part ? r->on_part(r->ctx, &part) : MOE_OK;
 }
 
 /* The next n bytes are handled; those of a call are kept. */
@@ -740,11 +742,18 @@ static int read_thought(struct moe_answer_reader *r)
         if (is || (call == MORE && !r->final))
             return MOE_OK;
     }
-    for (; i < n && found == NO; i++)
-        for (int e = 0; e < 2 && found != YES && !moe_is_blank(text[i]); e++) {
-            enum match is = ends[e] ? begins_with(ends[e], text + i, n - i, &used) : NO;
-            found = is > found ? is : found;
-        }
+    r->ending = r->ends_call = false;
+    for (; i < n && found == NO; i++) {
+        enum match is[2] = {NO, NO};
+        uint64_t ended[2] = {0, 0};
+        for (int e = 0; e < 2 && !moe_is_blank(text[i]); e++)
+            is[e] = ends[e] ? begins_with(ends[e], text + i, n - i, &ended[e]) : NO;
+        const bool whole = is[0] == YES || is[1] == YES;
+        r->ending = is[0] == MORE || is[1] == MORE; /* the longer of two may follow */
+        r->ends_call = is[0] == MORE && is[1] == YES && ended[1] == n - i;
+        used = whole && r->ending ? n - i : ended[is[1] == YES && ended[1] > ended[0]];
+        found = r->ending && !(whole && r->final) ? MORE : whole ? YES : NO;
+    }
     i -= found != NO;
     if (found == MORE && r->final)
         found = NO, i = n;
@@ -755,6 +764,7 @@ static int read_thought(struct moe_answer_reader *r)
     MOE_TRY(hand_text(r, MOE_PART_THOUGHT, blanks));
     if (found == YES) {
         r->done += i - blanks + used;
+        r->thought_end = r->passed + r->done;
         r->state = BEHIND;
         r->behind_thought = true;
     } else if (r->final) {
@@ -1219,6 +1229,8 @@ static int read_behind(struct moe_answer_reader *r)
     const char *text = rest(r, &n);
     while (n && moe_is_blank(*text))
         text++, n--, r->done++;
+    if (r->behind_thought)
+        r->thought_end = r->passed + r->done;
     enum match call = n && r->behind_thought ? any_call_begins(r, true, text, n, &b) : NO;
     bool is = call == YES;
     if (is)
@@ -1330,6 +1342,40 @@ int moe_answer_reader_end(struct moe_answer_reader *r, struct moe_err *err)
     MOE_TRY(read_on(r, err)); /* what goes on behind a value that is none */
     r->final = true;
     return read_on(r, err);
+}
+
+static struct moe_thought_at thought_at(const struct moe_answer_reader *r)
+{
+    const char *ends = r->chat->thought_ends, *call = r->chat->thought_ends_call;
+    struct moe_thought_at at = {.place = r->state == BEGIN     ? MOE_BEFORE_THOUGHT
+                                         : r->state == THOUGHT ? MOE_IN_THOUGHT
+                                                               : MOE_BEHIND_THOUGHT,
+                                .behind = r->passed + r->pending.size - r->thought_end};
+    at.ending = at.place == MOE_IN_THOUGHT && r->ending;
+    if (at.ending && r->ends_call && strncmp(ends, call, strlen(call)) == 0)
+        at.rest = ends + strlen(call);
+    return at;
+}
+
+int moe_answer_reader_thought(const struct moe_answer_reader *r, const void *bytes, uint64_t n,
+                              struct moe_thought_at *out, struct moe_err *err)
+{
+    struct moe_answer_reader ahead = *r;
+    int status = MOE_OK;
+    *out = thought_at(r);
+    if (n == 0)
+        return MOE_OK;
+    ahead.on_part = NULL;
+    ahead.pending = ahead.call = ahead.arguments = ahead.scratch = (struct moe_buf){0};
+    moe_buf_append(&ahead.pending, r->pending.data, r->pending.size);
+    MOE_STEP(moe_answer_reader_add(&ahead, bytes, n, err));
+    *out = thought_at(&ahead);
+out:
+    moe_buf_release(&ahead.pending);
+    moe_buf_release(&ahead.call);
+    moe_buf_release(&ahead.arguments);
+    moe_buf_release(&ahead.scratch);
+    return status;
 }
 
 /* ---- Marks ---- */

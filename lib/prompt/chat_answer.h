@@ -40,7 +40,7 @@ struct moe_answer_reader;
 /*
  * Reads an answer to a conversation with these tools (NULL: calls are content). The chat and the
  * tools are borrowed. opened: the prompt opens a thought (moe_chat_thought_before). on_part gets
- * the parts in order; a negative result ends the reading with that status.
+ * the parts in order; a negative result ends the reading with that status. NULL: nothing does.
  */
 int moe_answer_reader_new(struct moe_answer_reader **out, const struct moe_chat *chat,
                           const struct json_t *tools, bool opened,
@@ -53,6 +53,18 @@ int moe_answer_reader_add(struct moe_answer_reader *reader, const char *bytes, u
                           struct moe_err *err);
 /* The answer is over. */
 int moe_answer_reader_end(struct moe_answer_reader *reader, struct moe_err *err);
+
+/* Where an answer is with the thought that it may begin with. */
+struct moe_thought_at {
+    enum moe_thought_place { MOE_BEFORE_THOUGHT, MOE_IN_THOUGHT, MOE_BEHIND_THOUGHT } place;
+    bool ending;      /* in it: its last bytes may begin what ends it */
+    const char *rest; /* ... and end a thought before a call: what would make them the end of one
+                         before a content; NULL: they do not */
+    uint64_t behind;  /* bytes of the answer that have followed it, after blanks */
+};
+/* Where it would be after n more bytes. Copies what is not handed on yet: with n 0 nothing. */
+int moe_answer_reader_thought(const struct moe_answer_reader *reader, const void *bytes, uint64_t n,
+                              struct moe_thought_at *out, struct moe_err *err);
 
 /* ---- Calls that must come, or must be well formed ---- */
 

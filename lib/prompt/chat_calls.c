@@ -854,6 +854,11 @@ static void learn_thought_end(struct chat_probe *p)
     if (call_at > at && call_at - at < MAX_PIECE) {
         chat->thought_ends_call = moe_strndup(at, (size_t)(call_at - at), NULL);
         p->short_of_memory |= !chat->thought_ends_call;
+        if (strstr(chat->thought_ends, TOOL)) { /* thoughts are written where a call follows */
+            free(chat->thought_ends);
+            chat->thought_ends = moe_strndup(at, (size_t)(call_at - at), NULL);
+            p->short_of_memory |= !chat->thought_ends;
+        }
     }
     moe_buf_release(&out);
 }

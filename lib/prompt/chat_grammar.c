@@ -334,8 +334,9 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
     if (text_ends && (uint8_t)*text_ends <= CALL_WORD) /* nothing ends them, or a name alone */
         return false;
     if (text_ends && chat_texts_are_json(f)) {
-        moe_buf_printf(out, "any ::= ( [^\\x00\\\\%c] | \"\\\\\" [^\\x00] )*\nmore ::= any\n",
-                       *text_ends);
+        moe_buf_text(out, "any ::= ( [^\\x00\\\\");
+        put_character(out, (uint8_t)*text_ends);
+        moe_buf_text(out, "] | \"\\\\\" [^\\x00] )*\nmore ::= any\n");
     } else if (text_ends) {
         snprintf(mark, sizeof mark, "%.*s", (int)strcspn(text_ends, "\1\2\3\4\5\6"), text_ends);
         for (size_t n = strlen(mark); n > 1 && strchr(" \t\r\n", mark[n - 1]);)
@@ -368,8 +369,7 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
             put_tool(&w, i, tool);
     }
     if (wanted->must) {
-        const char *const ends =
-            chat->thought_ends_call ? chat->thought_ends_call : chat->thought_ends;
+        const char *stop, *const ends = moe_chat_thought_end(chat, MOE_NEXT_CALL, &stop);
         moe_buf_text(out, "whole ::=");
         for (const char *at = begin; at;
              at = chat_next_mark(at)) { /* the prompt may have the first */
@@ -381,8 +381,8 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
         moe_buf_text(out, "\n");
         uint32_t thought = w.n_rules;
         const bool opened = wanted->thought == MOE_THOUGHT_OPEN;
-        const bool thinks = chat->thought_member && wanted->thought != MOE_THOUGHT_OVER &&
-                            (opened || !wanted->no_thought);
+        const bool thinks =
+            ends && wanted->thought != MOE_THOUGHT_OVER && (opened || !wanted->no_thought);
         if (thinks)
             put_text_until(&w, ends, false, "[ \\n]? [ \\n]? whole");
         if (thinks && opened && wanted->no_thought) {

@@ -3,6 +3,7 @@
  * around them shows how answers end and where thoughts go.
  */
 #define _GNU_SOURCE /* memmem */
+#include <ctype.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -332,14 +333,19 @@ static char *trimmed_mark(struct chat_probe *p, const char *text, uint64_t n)
     return copy;
 }
 
-/* The beginning of the last mark in an answer's opening: after another mark, or with its line. */
+/* The beginning of the last mark in an answer's opening: after another mark, or with its line. A
+ * word is part of the mark before it ("<|channel>thought"). */
 static uint64_t last_mark(const char *text, uint64_t n)
 {
     while (n && strchr(" \t\r\n", text[n - 1]))
         n--;
+    const bool is_word = n && isalpha((unsigned char)text[n - 1]);
     n -= n > 0;
     while (n && text[n - 1] != '\n' && text[n - 1] != '>')
         n--;
+    if (is_word && n && text[n - 1] == '>')
+        while (n && text[n] != '<')
+            n--;
     return n;
 }
 
@@ -393,6 +399,7 @@ static void take_known_marks(struct chat_probe *p, const char *source, uint64_t 
 {
     static const char *const known[][2] = {{"<think>", "</think>"},
                                            {"[THINK]", "[/THINK]"},
+                                           {"<thinking>", "</thinking>"},
                                            {"<|START_THINKING|>", "<|END_THINKING|>"}};
     for (size_t i = 0; i < sizeof known / sizeof known[0] && !p->chat->thought_member; i++) {
         const char *begins = known[i][0], *ends = known[i][1];

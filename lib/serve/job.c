@@ -1031,11 +1031,13 @@ static int make_biases(struct job *j, const struct moe_model *model, uint32_t *n
 static struct moe_thought_options thought_options(const struct loaded *l, const struct job *j)
 {
     const struct moe_request *r = j->of->request;
-    struct moe_thought_options t = {.opened = j->thought == MOE_THOUGHT_OPEN};
-    t.apart = t.opened && r->grammar;
+    const enum moe_chat_next next = r->grammar || !r->tools ? MOE_NEXT_CONTENT
+                                    : r->must_call          ? MOE_NEXT_CALL
+                                                            : MOE_NEXT_EITHER;
+    struct moe_thought_options t =
+        moe_thought_options_of(l->chat, r->tools, j->thought == MOE_THOUGHT_OPEN, next);
+    t.apart = t.chat && t.opened && r->grammar;
     t.most = t.opened && r->no_thought ? 0 : r->thought_tokens;
-    if (t.apart || t.most != UINT64_MAX)
-        moe_chat_thought_marks(l->chat, &t.begins, &t.ends);
     return t;
 }
 

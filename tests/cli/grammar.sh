@@ -41,6 +41,11 @@ END
 echo '[{"role": "user", "content": "Once upon a time"}]' >"$tmp/messages"
 run "$bin/moe-run" -t 1 "$tiny" --messages "$tmp/messages" --template-file "$tmp/thinks.jinja" --grammar "$tmp/g" --temp 0
 check "a grammar holds what follows a thought" grep -qE '.[)](yes|no|maybe)$' "$out"
+# No token that ends the thought goes on with what the grammar does not have: " text" would.
+sed -i 's/})/}te/' "$tmp/thinks.jinja"
+echo '[{"role": "user", "content": "Once"}]' >"$tmp/messages"
+run "$bin/moe-run" -t 1 "$tiny" --messages "$tmp/messages" --template-file "$tmp/thinks.jinja" --grammar "$tmp/g" --temp 0 -n 30
+expect_exit 0 "a token that ends a thought and breaks the grammar is not drawn"
 
 printf 'root ::= root "a"\n' >"$tmp/left"
 moe --grammar "$tmp/left"

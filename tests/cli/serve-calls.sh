@@ -10,6 +10,9 @@ post() { # PATH JSON
 says() { # GLOB NAME
     check "$2" matches "$got" "$1"
 }
+lacks() { # FILE TEXT
+    ! grep -qF "$2" "$1"
+}
 
 listen "$bin/moe-serve" "$tiny" --template-file tests/data/calls.jinja || exit 1
 
@@ -132,6 +135,37 @@ says '*event: response.reasoning_text.delta*event: response.reasoning_text.done*
     "... in their streams"
 post /api/chat "{\"model\":\"m\",$hi,\"stream\":false,\"options\":{\"temperature\":0,\"num_predict\":60},\"grammar\":\"root ::= \\\"Done.\\\"\",\"thinking_budget_tokens\":5}"
 says '*"message":{"role":"assistant","content":"Done.","thinking":"?*"}*' "Ollama's chats too"
+kill "$server"
+wait "$server"
+
+# ---- A thought that ends in one way before a content, in another before a call, and with a stop text ----
+
+printf '%s' "{% if tools %}{{ tools|tojson }}
+{% endif %}{% for m in messages %}<s>{{ m.role }}{% if m.reasoning_content %}<hm>{{ m.reasoning_content }}<e><s>assistant{% endif %}
+{%- if m.tool_calls %}<call>{{ m.tool_calls[0].function.name }}:{{ m.tool_calls[0].function.arguments|tojson }}
+{%- else %}<say>{{ m.content }}{% endif %}<e>{% endfor %}{% if add_generation_prompt %}<s>assistant<hm>{% endif %}" >"$tmp/ends.jinja"
+listen "$bin/moe-serve" "$tiny" --template-file "$tmp/ends.jinja" || exit 1
+asked="$hi,\"temperature\":0,\"max_tokens\":60"
+find='"tools":[{"type":"function","function":{"name":"find","parameters":{"type":"object","properties":{"path":{"type":"string","maxLength":5}},"required":["path"]}}}]'
+yes='"grammar":"root ::= \"yes\""'
+post /v1/chat/completions "{$asked,\"thinking_budget\":4,$yes}"
+says '*"reasoning_content":"?*","content":"yes",*"finish_reason":"stop"*' "a grammar follows the end before a content"
+post /v1/chat/completions "{$asked,\"thinking_budget\":4}"
+says '*"reasoning_content":"?*","content":"?*",*"completion_tokens":60,*' "a stop text that begins the end does not end the answer"
+check "... and nothing of it is left in the answer" lacks "$got" 'assistant<'
+for thinks in '"thinking_budget":4' '"enable_thinking":false'; do
+    post /v1/chat/completions "{$asked,$thinks,\"tool_choice\":\"required\",$find}"
+    says '*"tool_calls":\[{*"name":"find","arguments":"{*"finish_reason":"tool_calls"*' "a call follows its own end: $thinks"
+done
+post /v1/chat/completions "{$asked,\"thinking_budget\":4,$find}"
+says '*"reasoning_content":"?*","content":"?*' "where either may follow it is written as far as they are the same"
+check "... and nothing of that is left in the answer" lacks "$got" '<s>assistant'
+post /v1/chat/completions "{$hi,\"max_tokens\":6,\"enable_thinking\":false}"
+says '*"content":"",*"finish_reason":"length"*"completion_tokens":0,*' "an end that does not fit is not begun"
+post /v1/chat/completions "{$asked,\"thinking_budget\":4,\"grammar\":\"root ::= \\\"\\\"\"}"
+says '*"reasoning_content":"?*","content":"",*"finish_reason":"stop"*' "an empty grammar waits for the thought"
+post /v1/chat/completions "{$asked,\"enable_thinking\":false,\"min_tokens\":50,\"logit_bias\":{\"4093\":100}}"
+says '*"finish_reason":"stop"*"completion_tokens":50,*' "as many tokens as must come do also behind it"
 kill "$server"
 wait "$server"
 server=$first port=$calls_port

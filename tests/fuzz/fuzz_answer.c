@@ -34,6 +34,10 @@ static const char *const templates[] = {
     HEAD "{% if m.tool_calls %}{\"name\": \"{{ m.tool_calls[0].function.name }}\", \"parameters\": "
          "{{ m.tool_calls[0].function.arguments|tojson }}}{% endif %}" TAIL,
     HEAD TAIL,
+    "{% if tools %}{{ tools|tojson }}{% endif %}{% for m in messages %}<{{ m.role }}>{% if "
+    "m.reasoning_content %}<think>{{ m.reasoning_content }}</think><s>{% endif %}{% if "
+    "m.tool_calls %}<c>{{ m.tool_calls[0].function.name }}:{{ m.tool_calls[0].function.arguments"
+    "|tojson }}{% else %}<say>{{ m.content }}{% endif %}" TAIL,
     "{% macro xml(v) %}{% if v is mapping %}{% for k, w in v|items %}[<{{ k }}>{{ xml(w) }}[</{{ k "
     "}}>"
     "{% endfor %}{% elif v is string or v is number %}{{ v }}{% else %}{% for w in v %}[<item>"

@@ -146,14 +146,13 @@ static void thoughts_are_told_from_contents(void **state)
     moe_chat_free(chat);
     /* The end's mark is none without the beginning's, which is too long here. */
 #define LONG "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-    const char *marks[2] = {"", ""};
+    const char *stop = "";
     chat = open_chat(
         EACH("{% if m.role == 'user' %}" LONG LONG LONG LONG "{{ m.content }}{% else %} I:"
              "{{ m.reasoning_content }} ANSWER IS: {{ m.content }}\n{% endif %}") PROMPT(" I:"));
 #undef LONG
-    assert_false(moe_chat_thought_marks(chat, &marks[0], &marks[1]));
-    assert_null(marks[0]);
-    assert_null(marks[1]);
+    assert_null(moe_chat_thought_end(chat, MOE_NEXT_CONTENT, &stop));
+    assert_null(stop);
     moe_chat_free(chat);
     chat = open_chat(EACH("<{{ m.role }}>{{ m.content.split('</think>')[-1] }}<|im_end|>")
                          PROMPT("<assistant>"));

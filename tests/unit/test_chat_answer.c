@@ -340,6 +340,12 @@ static void published_templates_read_their_own_calls(void **state)
                "function call<|role|>\n{\"name\": \"{{ m.tool_calls[0].function.name }}\", "       \
                "\"arguments\": {{ m.tool_calls[0].function.arguments|tojson }}}<|sep|>\n\n"        \
                "{% endif %}") "{% if add_generation_prompt %}assistant<|role|>\n{% endif %}"
+/* Two ends of a thought, of which one begins the other. */
+#define CHANNELS                                                                                   \
+    TOOLS EACH("<s>{{ m.role }}{% if m.reasoning_content %}<hm>{{ m.reasoning_content }}<e><s>"    \
+               "assistant{% endif %}{% if m.tool_calls %}<call>{{ m.tool_calls[0].function.name "  \
+               "}}:{{ m.tool_calls[0].function.arguments|tojson }}{% else %}<say>{{ m.content }}"  \
+               "{% endif %}<e>") "{% if add_generation_prompt %}<s>assistant{% endif %}"
 #define BARE                                                                                       \
     TURN("{\"name\": \"{{ m.tool_calls[0].function.name }}\", \"parameters\": "                    \
          "{{ m.tool_calls[0].function.arguments|tojson }}}")
@@ -418,6 +424,12 @@ static const struct {
      "<tool_call>\n<function=find_file>\n<parameter=path>\na\n</parameter>\n</function>\n</too",
      "find_file({\"path\": \"a\"})"},
     {SECTION, "<|begin|><|call|>functions.find_file:1<|args|>{}<|done|><|e", "find_file({})"},
+    {CHANNELS, "<hm>a <e> b<e><s>assistant<say>c", "T:a <e> b|C:c"},
+    {CHANNELS, "<hm>a<e><s>assistant<call>find_file:{}", "T:a|find_file({})"},
+    {CHANNELS, "<hm>a<e><s>assistant<sad", "T:a|C:<sad"},
+    {CHANNELS, "<hm>a<e><s>assistant<sa", "T:a"},
+    {CHANNELS, "<hm>a<e><s>assis", "T:a<e><s>assis"},
+    {CHANNELS, "<say>a<e><s>assistant<say>b", "C:a<e><s>assistant<say>b"},
     {LIST, "[TOOL_CALLS] [{\"name\": \"find_file\", \"arguments\": {}, \"id\": \"123456789\"},",
      "find_file({})"},
     {HERMES, "A tail <tool_", "C:A tail <tool_"},
