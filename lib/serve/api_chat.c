@@ -85,6 +85,19 @@ void chat_ignore(struct moe_request *r, const char *path, const char *key)
             *c = '?';
 }
 
+int chat_check_thinking(const json_t *thinking, struct moe_err *err)
+{
+    static const char *const types[] = {"enabled", "adaptive", "auto", "disabled"};
+    const char *type = chat_text_of(thinking, "type");
+    bool known = !json_is_object(thinking);
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        known |= strcmp(type, types[i]) == 0;
+    return known ? MOE_OK
+                 : moe_fail(err, MOE_ERR_FORMAT,
+                            "the request: 'thinking.type' is none of enabled, adaptive, auto, "
+                            "disabled");
+}
+
 bool chat_says_draws(const char *key)
 {
     static const char *const others_of_draws[] = {

@@ -264,15 +264,11 @@ static int put_thinking(struct moe_request *r, json_t *chat, const json_t *think
     if (!thinking || json_is_null(thinking))
         return MOE_OK;
     MOE_TRY(chat_check(m, thinking, "thinking", members));
+    MOE_TRY(chat_check_thinking(thinking, m->err));
     chat_ignore_others(r, thinking, "thinking.", known);
-    if (strcmp(type, "enabled") != 0 && strcmp(type, "adaptive") != 0 &&
-        strcmp(type, "disabled") != 0)
-        return moe_fail(m->err, MOE_ERR_FORMAT,
-                        REQUEST ": 'thinking.type' is none of enabled, adaptive, disabled");
     chat_put(m, chat, "chat_template_kwargs",
              json_pack("{s:b}", "enable_thinking", strcmp(type, "disabled") != 0));
-    if (strcmp(type, "enabled") == 0)
-        chat_take(m, chat, "thinking_budget_tokens", thinking, "budget_tokens");
+    chat_take(m, chat, "thinking_budget_tokens", thinking, "budget_tokens");
     return MOE_OK;
 }
 

@@ -132,6 +132,8 @@ int chat_check(struct chat_maker *m, const json_t *object, const char *where,
 void chat_ignore_others(struct moe_request *r, const json_t *object, const char *path,
                         const char *const *known);
 void chat_ignore(struct moe_request *r, const char *path, const char *key);
+/* Checks the type of a request's "thinking", where that is an object. */
+int chat_check_thinking(const struct json_t *thinking, struct moe_err *err);
 /* Whether a key says how tokens are drawn, which an answer may have or end with, or what the
  * template gets: every API takes those. */
 bool chat_says_draws(const char *key);

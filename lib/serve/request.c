@@ -679,15 +679,23 @@ static int read_thought_tokens(struct moe_request *r, const json_t *body, struct
                 {body, "thinking_token_budget"},
                 {body, "thinking_budget"},
                 {thinking, "budget_tokens"}};
+    const char *said = NULL; /* the key that has one */
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const json_t *value = json_object_get(keys[i].of, keys[i].key);
+        const char *of = keys[i].of == body ? "" : "thinking.";
         if (!is_given(value))
             continue;
         const double n = json_is_number(value) ? json_number_value(value) : 0.5;
+        const uint64_t tokens = n < 0 || n >= UINT32_MAX ? UINT64_MAX : (uint64_t)n;
         if (n != floor(n))
-            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s%s' is not a whole number",
-                            keys[i].of == body ? "" : "thinking.", keys[i].key);
-        r->thought_tokens = n < 0 || n >= UINT32_MAX ? UINT64_MAX : (uint64_t)n;
+            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s%s' is not a whole number", of,
+                            keys[i].key);
+        if (said && tokens != r->thought_tokens)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            REQUEST ": '%s' and '%s%s' are two different budgets: leave one out",
+                            said, of, keys[i].key);
+        r->thought_tokens = tokens;
+        said = keys[i].key;
     }
     return MOE_OK;
 }
@@ -717,6 +725,7 @@ static int read_variables(struct moe_request *r, const json_t *body, struct moe_
         !json_is_string(json_object_get(thinking, "type")))
         return moe_fail(err, MOE_ERR_FORMAT,
                         REQUEST ": 'thinking' is neither true, false nor an object with a 'type'");
+    MOE_TRY(chat_check_thinking(thinking, err));
     MOE_TRY(moe_json_get_bool(REQUEST, body, "enable_thinking", false, &enabled, err));
     MOE_TRY(read_thought_tokens(r, body, err));
     json_t *wanted = wanted_thought(body), *none = is_given(given) ? NULL : json_object();
@@ -932,16 +941,18 @@ static const struct {
 
 static bool is_read(const char *key, int kind)
 {
-    bool is = chat_says_draws(key);
+    bool is = false, listed = false;
     for (size_t i = 0; i < sizeof not_done / sizeof not_done[0]; i++)
         is = is || strcmp(not_done[i].key, key) == 0;
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++)
         is = is || ((switches[i].kind == BOTH || switches[i].kind == kind) &&
                     strcmp(switches[i].key, key) == 0);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        is = is || ((others[i].kind == BOTH || others[i].kind == kind) &&
-                    strcmp(others[i].key, key) == 0);
-    return is;
+        if (strcmp(others[i].key, key) == 0) {
+            listed = true;
+            is = is || others[i].kind == BOTH || others[i].kind == kind;
+        }
+    return is || (!listed && chat_says_draws(key));
 }
 
 /* Notes keys that are neither among `known`, of another API, nor of draws; NULL: not of ours. */
@@ -968,7 +979,7 @@ static int take_draws(json_t *chat, const json_t *body, struct moe_err *err)
     json_object_foreach((json_t *)body, key, value)
     {
         json_t *own = json_object_get(chat, key);
-        if (chat_says_draws(key) &&
+        if (chat_says_draws(key) && (is_given(value) || !own) &&
             (json_is_object(own) && json_is_object(value) ? json_object_update_missing(own, value)
                                                           : json_object_set(chat, key, value)) != 0)
             return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");

@@ -247,7 +247,10 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"\"chat_template_kwargs\": [1]", "'chat_template_kwargs' is not an object"},
         {"\"reasoning_effort\": 3", "'reasoning_effort' is not a text"},
         {"\"thinking\": {\"budget\": 3}", "'thinking' is neither true, false nor an object with"},
+        {"\"thinking\": {\"type\": \"on\"}", "'thinking.type' is none of enabled, adaptive, "},
         {"\"thinking_budget\": 1.5", "'thinking_budget' is not a whole number"},
+        {"\"thinking_budget\": 5, \"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 6}",
+         "'thinking_budget' and 'thinking.budget_tokens' are two different budgets"},
         {"\"thinking\": {\"type\": \"enabled\", \"budget_tokens\": \"9\"}",
          "'thinking.budget_tokens' is not a whole number"},
         {"\"enable_thinking\": 1", "'enable_thinking' is a number, true or false was expected"},
@@ -603,6 +606,19 @@ static void ignored_keys_are_named(void **state)
               "{" HELLO ", \"max_tokens\": 1, \"service_tier\": \"auto\", \"thinking\": {\"type\": "
               "\"enabled\", \"budget_tokens\": 9}}");
     assert_string_equal(r->ignored, "service_tier");
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_TEXT, "{\"prompt\": \"x\", \"thinking_budget_tokens\": 9, \"min_p\": 0, "
+                                "\"chat_template_kwargs\": {}}");
+    assert_string_equal(r->ignored, "thinking_budget_tokens, chat_template_kwargs");
+    moe_request_free(r);
+    /* What another API says is not taken away by a null of the same name. */
+    r = parse(MOE_REQUEST_MESSAGES,
+              "{" HELLO
+              ", \"max_tokens\": 1, \"temperature\": null, \"chat_template_kwargs\": null, "
+              "\"thinking_budget_tokens\": null, \"thinking\": {\"type\": \"adaptive\", "
+              "\"budget_tokens\": 9}}");
+    assert_int_equal(r->thought_tokens, 9);
+    assert_true(json_is_true(json_object_get(r->variables, "enable_thinking")));
     moe_request_free(r);
     r = parse(MOE_REQUEST_RESPONSES,
               "{\"input\": \"x\", \"user\": \"me\", \"tools\": [{\"type\": \"web_search\"}], "
