@@ -273,3 +273,9 @@ double moe_line_at(const struct moe_line *line, double at)
         slope = 0;
     return at > x[i] ? y[i] + slope * (at - x[i]) : y[i - 1] + slope * (at - x[i - 1]);
 }
+
+void moe_line_stretch(struct moe_line *line, double by)
+{
+    for (uint32_t i = 0; i < line->n; i++)
+        line->y[i] *= by;
+}

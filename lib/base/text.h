@@ -71,4 +71,6 @@ void moe_line_add(struct moe_line *line, double x, double y);
  * two, but never falling; with a single point, proportional to x. NAN without points. */
 double moe_line_at(const struct moe_line *line, double x);
 
+void moe_line_stretch(struct moe_line *line, double by);
+
 #endif

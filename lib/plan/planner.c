@@ -542,26 +542,6 @@ void planner_begin_variation(struct planner_variation *v, const struct moe_plann
     v->planner.lookups = NULL; /* no optimum is wanted */
 }
 
-static void scale_line(struct moe_line *line, double times)
-{
-    for (uint32_t i = 0; i < line->n; i++)
-        line->y[i] *= times;
-}
-
-void planner_scale_computation(struct moe_pace *pace, double times)
-{
-    for (int i = 0; i < MOE_N_PIECES; i++)
-        scale_line(&pace->pieces[i], times);
-    for (uint32_t i = 0; i < pace->n_variants; i++)
-        scale_line(&pace->experts[i], times);
-    pace->head *= times;
-    pace->predict *= times;
-    pace->joint *= times;
-    pace->loads.handling *= times;
-    pace->loads.handling_byte *= times;
-    pace->loads.wake *= times;
-}
-
 static bool does_not_run(int status)
 {
     return status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE;
@@ -689,7 +669,7 @@ static int add_processor(const struct moe_planner *p, const struct moe_fitted *f
 {
     struct planner_variation v;
     planner_begin_variation(&v, p, f);
-    planner_scale_computation(&v.pace, 1 / times);
+    moe_pace_stretch(&v.pace, 1 / times);
     return add_alternative(&v, NULL,
                            (struct moe_plan_alternative){
                                .what = MOE_ALTERNATIVE_PROCESSOR, .amount = times, .times = times},
@@ -867,7 +847,7 @@ static int add_bits(const struct moe_planner *p, const struct moe_fitted *f,
         v.pace.n_variants = 1;
         v.pace.experts[0] = p->pace->experts[known < inv->n_variants ? known : f->high];
         if (known == inv->n_variants)
-            scale_line(&v.pace.experts[0], times);
+            moe_line_stretch(&v.pace.experts[0], times);
         v.planner.inventory = &other;
         v.planner.fitter = moe_fitter_of_shape(&shape);
         if (f->host.total)
@@ -969,13 +949,13 @@ static void set_doubt(struct planner_variation *v, const struct moe_plan *plan,
         missed = 1e-6;
     switch (what) {
     case MOE_ASSUME_BANDWIDTH:
-        planner_scale_computation(&v->pace, 1 + by);
+        moe_pace_stretch(&v->pace, 1 + by);
         break;
     case MOE_ASSUME_NOMINAL:
         v->load_rate = rate * (1 - by);
         break;
     case MOE_ASSUME_QUIET:
-        planner_scale_computation(&v->pace, 1 + by);
+        moe_pace_stretch(&v->pace, 1 + by);
         v->pace.loads.piece *= 1 + by;
         v->pace.loads.latency *= 1 + by;
         v->load_rate = rate / (1 + by);

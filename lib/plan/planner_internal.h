@@ -45,8 +45,6 @@ struct planner_variation {
 /* As planned; it stays where it is, and borrows from both. */
 void planner_begin_variation(struct planner_variation *v, const struct moe_planner *p,
                              const struct moe_fitted *f);
-/* All that the processor does takes this many times as long, handling loads too. */
-void planner_scale_computation(struct moe_pace *pace, double times);
 
 /* Simulates each and adds it to the plan, whose figures and evidence are there. f: how the strategy
  * fits the memory of the plan. */

@@ -43,22 +43,25 @@ double moe_pace_layer(const struct moe_pace *p, uint32_t variant, uint32_t top_k
            p->joint + top_k * moe_pace_expert(p, variant, 1);
 }
 
-static void stretch_line(struct moe_line *line, double by)
-{
-    for (uint32_t i = 0; i < line->n; i++)
-        line->y[i] *= by;
-}
-
 /* All pieces but the head. */
 static void stretch_pieces(struct moe_pace *p, double by)
 {
     for (int i = 0; i < MOE_N_PIECES; i++)
-        stretch_line(&p->pieces[i], by);
+        moe_line_stretch(&p->pieces[i], by);
     for (uint32_t v = 0; v < p->n_variants; v++)
-        stretch_line(&p->experts[v], by);
+        moe_line_stretch(&p->experts[v], by);
     p->predict *= by;
     p->attend *= by;
     p->joint *= by;
+}
+
+void moe_pace_stretch(struct moe_pace *p, double by)
+{
+    stretch_pieces(p, by);
+    p->head *= by;
+    p->loads.handling *= by;
+    p->loads.handling_byte *= by;
+    p->loads.wake *= by;
 }
 
 void moe_pace_set_layer(struct moe_pace *p, uint32_t top_k, double seconds)
@@ -193,17 +196,6 @@ static int set_loads(struct moe_pace *p, const struct moe_device *d, double load
     return MOE_OK;
 }
 
-/* Has all that the processor does take as long as it does in the mean. */
-static void add_interruptions(struct moe_pace *p, double times)
-{
-    if (!(times > 1))
-        return;
-    stretch_pieces(p, times);
-    p->head *= times;
-    p->loads.handling *= times;
-    p->loads.handling_byte *= times;
-}
-
 int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
                        const char (*variants)[MOE_NAME_BYTES], uint32_t n_variants,
                        double load_rate, struct moe_err *err)
@@ -229,7 +221,8 @@ int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
         MOE_TRY(set_expert(&out->experts[v], d, variants[v], err));
     set_attend(out, d);
     MOE_TRY(set_loads(out, d, load_rate, err));
-    add_interruptions(out, d->model.interruptions.value);
+    if (d->model.interruptions.value > 1) /* what was measured is without them */
+        moe_pace_stretch(out, d->model.interruptions.value);
     return MOE_OK;
 }
 

@@ -75,6 +75,8 @@ double moe_pace_layer(const struct moe_pace *p, uint32_t variant, uint32_t top_k
 /* Makes that time `seconds`: all pieces but the head become longer or shorter alike, the host's
  * time for an expert stays. */
 void moe_pace_set_layer(struct moe_pace *p, uint32_t top_k, double seconds);
+/* All that the processor does takes this many times as long, handling loads too. */
+void moe_pace_stretch(struct moe_pace *p, double by);
 
 /* From a profile with measurements of a model. variants: the pack's names, best first. A variant
  * that was not measured takes another's time in proportion to the bytes per expert, if the profile
