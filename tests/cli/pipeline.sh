@@ -239,4 +239,10 @@ error_line 2 "moe-run: options --plan and --strategy exclude each other*" "a pla
 "$bin/moe-quantize" -q --method rtn --experts 8 -o "$tmp/other.moe" "$checkpoint"
 run "$bin/moe-run" "$tmp/other.moe" --plan "$tmp/a b/plan.yaml" -p 'x' -n 1
 error_line 3 "moe-run: the plan was made for another pack, model.moe, *" "another pack's plan"
+cp "$tmp/calib.txt" "$tmp/c\\ta.txt"
+o=$tmp/single
+pipeline "$tmp/other.moe" --text "$tmp/c\\ta.txt" --memory 40M --dry-run
+expect_exit 0 "a pack of one bitwidth"
+check "... has nothing to choose" sh -c '! grep -q calibrate "$1"' sh "$out"
+check "... and a text whose name has a backslash keeps it" grep -qF -- "--text '$tmp/c\\ta.txt'" "$out"
 finish
