@@ -506,8 +506,11 @@ int plan_machines(const struct plan_options *o, const char *path, bool outlook, 
     options.device = devices[0];
     options.on_cpu = true;
     status = plan_inputs_open(&in, &options, err);
-    if (status == MOE_ERR_LIMIT)
-        moe_err_prefix(err, "machine '%s'", c.machines->machines[0].name);
+    if (status == MOE_ERR_LIMIT) /* its own sentence knows of one process */
+        status = moe_fail(err, MOE_ERR_LIMIT,
+                          "machine '%s' has no room for what is not experts: it has %s; name "
+                          "another one first, or a shorter context -c",
+                          c.machines->machines[0].name, c.machines->machines[0].memory);
     MOE_STEP(status);
     if (!cli_given("max-tokens"))
         in.excerpt = moe_excerpt_of(in.trace, TOKEN_LAYERS / in.inventory->n_layers + 1);

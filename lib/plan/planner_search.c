@@ -333,6 +333,14 @@ static int improve(struct search *s, struct moe_strategy *strategy, double *wort
     return status;
 }
 
+static int refuse_trace(struct moe_err *err)
+{
+    return moe_fail(
+        err, MOE_ERR_USAGE,
+        "the part of the trace that is simulated decodes no token, so strategies cannot "
+        "be compared: raise --max-tokens, or record a trace with answers");
+}
+
 /* Nothing can run: the sentence is that of the strategy that needs least, which says how much.
  * Where even that fits, no token was decoded by which strategies could be judged. */
 static int refuse_search(const struct moe_planner *p, struct moe_err *err)
@@ -343,10 +351,7 @@ static int refuse_search(const struct moe_planner *p, struct moe_err *err)
     MOE_TRY(p->fitter.fit(p->fitter.ctx, &lru, NULL, &ignored, err));
     if (p->calibration)
         return moe_fail(err, MOE_ERR_LIMIT, "no strategy can run in this memory");
-    return moe_fail(
-        err, MOE_ERR_USAGE,
-        "the part of the trace that is simulated decodes no token, so strategies cannot "
-        "be compared: raise --max-tokens, or record a trace with answers");
+    return refuse_trace(err);
 }
 
 int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
@@ -543,6 +548,8 @@ int moe_planner_try_machines(const struct moe_planner_machines *m,
         in->work = work + 1;
         status = moe_simulate(in, &all[0].run.simulated, NULL, err);
     }
+    if (status == MOE_OK && all[0].run.simulated.decode.tokens == 0)
+        status = refuse_trace(err);
     for (uint32_t i = 0; i < m->n && status == MOE_OK; i++)
         runs[i] = all[i].run;
     free(all);

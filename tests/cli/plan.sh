@@ -105,8 +105,10 @@ error_line 3 "moe-plan: $tmp/alone.yaml: line *'b' has no 'link', and there is n
 for small in a=10M b=40M; do
     sed "s/name: ${small%=*}, memory: [0-9]*M/name: ${small%=*}, memory: ${small#*=}/" "$tmp/hosts.yaml" >"$tmp/small.yaml"
     run "$plan" -q "$tiny" --machines "$tmp/small.yaml" --no-outlook
-    error_line 4 "moe-plan: machine '${small%=*}'*" "... one of which is too small ($small)"
+    error_line 4 "moe-plan: machine '${small%=*}' has no room for *" "... one of which is too small ($small)"
 done
+run "$plan" -q "$tiny" --machines "$tmp/hosts.yaml" --trace "$tmp/t.trace" --max-tokens 1 --no-outlook
+error_line 2 "moe-plan: the part of the trace that is simulated decodes no token*" "... or by prompts only"
 
 # Whose loads: a pack's come from storage, whatever accelerator the machine's profile has.
 fingerprint=$(sed -n 's/^ *source_fingerprint: //p' "$tmp/s.yaml")
