@@ -231,11 +231,14 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *opt
             MOE_TRY(moe_ranks_give(o->ranks, e->model->pack, progress, err));
     }
     set_settings(e, &memory);
-    e->arriving =
-        o->first_token_first && e->strategy.resident && !e->gpu && !o->shares && !o->image;
+    const bool behind = o->first_token_first && !e->gpu && !o->shares && !o->image &&
+                        !o->experts_only && !o->lockstep;
+    e->arriving = behind && e->strategy.resident;
     if ((o->pack_in_ram || o->device.test) && !o->pack_copy && !e->strategy.resident)
         MOE_TRY(copy_pack(e, err));
-    if (!o->experts_only)
+    if (behind)
+        MOE_TRY(moe_model_load_behind(e->model, memory.session.context, err));
+    else if (!o->experts_only)
         MOE_TRY(moe_model_load(e->model, memory.session.context, e->gpu, progress, err));
     MOE_TRY(open_experts(e, &memory.cache, progress, err));
     e->apart = memory.cache.loan.apart;

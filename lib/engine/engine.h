@@ -126,8 +126,9 @@ struct moe_engine_options {
      * it (a GPU or a test device, lockstep, a trace that is followed). A plan's slots are for all
      * of these experts then, and fewer where it did not count the layer. */
     bool ahead;
-    /* Experts of strategy `resident` on the host may arrive behind the first passes, which wait for
-     * those they need; false: opening waits for all. Not for an engine that shares a process. */
+    /* On the host, dense weights, and experts of strategy `resident`, may arrive behind the first
+     * passes, which wait for those they need; false: opening waits for all. Not for an engine that
+     * shares a process. */
     bool first_token_first;
     /* Called once the model's directory is open, before memory is split: the place to look at
      * texts: one that does not fit room->may_hold must not be read. An error ends the

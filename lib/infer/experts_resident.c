@@ -1,14 +1,9 @@
 /*
  * Strategy `resident`: every expert's weights in memory, the host's or a GPU's. On the host they
- * may arrive behind the first passes: threads read layer by layer, but first what a pass waits for.
+ * may arrive behind the first passes, layer by layer, but first what a pass waits for.
  */
-#define _POSIX_C_SOURCE 200809L /* pthread_sigmask */
-
 #include "infer/experts.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +12,7 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "gpu.h"
-
-enum arrival { EXPECTED, BEING_READ, ARRIVED, FAILED };
+#include "infer/arrivals.h"
 
 struct resident {
     struct moe_experts base;
@@ -36,111 +30,20 @@ struct resident {
     uint32_t *left; /* [n_experts] its entries that were not given */
     uint32_t n_left;
     /* Reading on the host. */
-    const struct moe_progress *progress; /* while opening waits for all; NULL: none */
-    bool behind;                         /* `reader` reads; else opening waits for all */
-    pthread_t reader;
-    atomic_bool complete; /* every expert has arrived: what follows changes no more */
-    pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t arrived;
-    uint8_t *states; /* [n_layers][n_experts] an enum arrival */
-    uint64_t *asked; /* [n_experts] the request's experts, which are read first */
-    uint32_t n_asked, n_taken;
-    uint64_t next;                      /* all before it have begun */
-    uint64_t n_missing;                 /* experts that have not arrived */
-    uint64_t bytes_read, bytes_counted; /* so far; in statistics */
-    bool ends;                          /* no further one begins */
+    struct moe_arrivals *arrivals; /* of the views; NULL on a GPU */
+    uint64_t *asked;               /* [n_experts] the request's experts, which are read first */
+    uint64_t bytes_counted;        /* in statistics */
 };
 
-/* ---- Reading ---- */
-
-/* With the lock: which expert to read next; false: none. */
-static bool take_next(struct resident *r, uint64_t *which)
+static int read_expert(void *ctx, uint64_t which, uint64_t *bytes, struct moe_err *err)
 {
-    bool found = false;
-    while (!found && !r->ends && (r->n_taken < r->n_asked || r->next < r->n_views)) {
-        *which = r->n_taken < r->n_asked ? r->asked[r->n_taken++] : r->next++;
-        found = r->states[*which] == EXPECTED;
-    }
-    return found;
-}
-
-/* With the lock, which is open while it reads. */
-static int read_expert(struct resident *r, uint64_t which, struct moe_err *err)
-{
+    struct resident *r = ctx;
     const uint64_t at = r->places[which];
     struct moe_arena arena = {
         .base = r->weights + at, .size = r->weights_bytes - at, .packed = true};
-    r->states[which] = BEING_READ;
-    pthread_mutex_unlock(&r->lock);
-    int status = moe_expert_view_read(&r->views[which], r->pack, &arena, err);
-    pthread_mutex_lock(&r->lock);
-    r->states[which] = status == MOE_OK ? ARRIVED : FAILED;
-    r->bytes_read += status == MOE_OK ? arena.used : 0;
-    r->n_missing -= status == MOE_OK;
-    atomic_store(&r->complete, r->n_missing == 0);
-    pthread_cond_broadcast(&r->arrived);
-    return status;
-}
-
-/* On one of the threads that read: until nothing is left or, where opening waits, one fails. */
-static void read_some(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    struct resident *r = ctx;
-    uint64_t which;
-    pthread_mutex_lock(&r->lock);
-    while (take_next(r, &which)) {
-        int status = read_expert(r, which, NULL);
-        if (r->behind)
-            continue;
-        if (thread == 0)
-            moe_progress_report(r->progress, "loading experts", r->bytes_read, r->weights_bytes);
-        r->ends |= status != MOE_OK || moe_progress_stopped(r->progress);
-    }
-    pthread_mutex_unlock(&r->lock);
-}
-
-/* Of what is compressed only one expert at a time has room beside its place. */
-static void *read_all(void *ctx)
-{
-    struct resident *r = ctx;
-    bool compressed = !moe_pack_arranger(r->pack) && moe_pack_staging_bytes(r->pack) > 0;
-    moe_par_for(compressed ? 1 : moe_par_threads(), 1, read_some, r);
-    return NULL;
-}
-
-/* The first expert that could not be read is read again, for its error. */
-static int read_at_once(struct resident *r, struct moe_err *err)
-{
-    int status = MOE_OK;
-    while (status == MOE_OK && !atomic_load(&r->complete)) {
-        uint64_t which = 0;
-        r->ends = false;
-        read_all(r);
-        while (which < r->n_views && r->states[which] != FAILED)
-            which++;
-        pthread_mutex_lock(&r->lock);
-        if (which < r->n_views)
-            status = read_expert(r, which, err);
-        else if (r->ends)
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
-        pthread_mutex_unlock(&r->lock);
-    }
-    return status;
-}
-
-/* Signals stay with the program's own threads. Without a thread for it all is read at once. */
-static int read_behind(struct resident *r, struct moe_err *err)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    r->behind = true;
-    bool started = pthread_create(&r->reader, NULL, read_all, r) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (started)
-        return MOE_OK;
-    r->behind = false;
-    return read_at_once(r, err);
+    MOE_TRY(moe_expert_view_read(&r->views[which], r->pack, &arena, err));
+    *bytes += arena.used;
+    return MOE_OK;
 }
 
 /* ---- Requests ---- */
@@ -150,11 +53,25 @@ static uint64_t view_of_entry(const struct resident *r, uint32_t entry)
     return (uint64_t)r->request->layer * r->n_experts + r->request->needs[entry].expert;
 }
 
-/* With the lock. */
+static bool complete(const struct resident *r)
+{
+    return !r->arrivals || moe_arrivals_complete(r->arrivals);
+}
+
 static void count_read(struct resident *r)
 {
-    r->phase->bytes_read += r->bytes_read - r->bytes_counted;
-    r->bytes_counted = r->bytes_read;
+    const uint64_t bytes = moe_arrivals_bytes(r->arrivals);
+    r->phase->bytes_read += bytes - r->bytes_counted;
+    r->bytes_counted = bytes;
+}
+
+/* Has the entries that are left read first. */
+static void ask_left(struct resident *r)
+{
+    moe_arrivals_ask(r->arrivals, NULL, 0); /* the list changes */
+    for (uint32_t i = 0; i < r->n_left; i++)
+        r->asked[i] = view_of_entry(r, r->left[i]);
+    moe_arrivals_ask(r->arrivals, r->asked, r->n_left);
 }
 
 static int resident_begin(struct moe_experts *self, const struct moe_layer_request *request,
@@ -172,27 +89,23 @@ static int resident_begin(struct moe_experts *self, const struct moe_layer_reque
         *(here ? &phase->experts.cache_hits : &phase->experts.elsewhere) +=
             request->needs[i].n_rows;
     }
-    if (atomic_load(&r->complete) && r->bytes_counted == r->bytes_read)
+    if (!r->arrivals || (complete(r) && r->bytes_counted == moe_arrivals_bytes(r->arrivals)))
         return MOE_OK;
-    pthread_mutex_lock(&r->lock);
     count_read(r);
-    r->n_asked = r->n_left;
-    r->n_taken = 0;
-    for (uint32_t i = 0; i < r->n_left; i++)
-        r->asked[i] = view_of_entry(r, r->left[i]);
-    pthread_mutex_unlock(&r->lock);
+    ask_left(r);
     return MOE_OK;
 }
 
 /* Gives the entries that are there. */
-static void give_entries(struct resident *r, uint32_t max, bool complete, uint32_t *which,
+static void give_entries(struct resident *r, uint32_t max, uint32_t *which,
                          struct moe_expert_view *views, uint32_t *n)
 {
+    const bool all = complete(r);
     uint32_t n_kept = 0;
     *n = 0;
     for (uint32_t i = 0; i < r->n_left; i++) {
         const uint64_t view = view_of_entry(r, r->left[i]);
-        if (*n < max && (complete || r->states[view] == ARRIVED)) {
+        if (*n < max && (all || moe_arrivals_has(r->arrivals, view))) {
             which[*n] = r->left[i];
             views[(*n)++] = r->views[view];
         } else {
@@ -202,38 +115,19 @@ static void give_entries(struct resident *r, uint32_t max, bool complete, uint32
     r->n_left = n_kept;
 }
 
-/* With the lock: waits until one of the entries left has arrived; one that could not be read is
- * read again here, for its error. */
-static int wait_for_one(struct resident *r, struct moe_err *err)
-{
-    for (uint32_t i = 0; i < r->n_left; i++)
-        if (r->states[view_of_entry(r, r->left[i])] == FAILED)
-            return read_expert(r, view_of_entry(r, r->left[i]), err);
-    pthread_cond_wait(&r->arrived, &r->lock);
-    return MOE_OK;
-}
-
 static int resident_next(struct moe_experts *self, uint32_t max, uint32_t *which,
                          struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
 {
     struct resident *r = (struct resident *)self;
-    int status = MOE_OK;
-    if (atomic_load(&r->complete)) {
-        give_entries(r, max, true, which, views, n);
+    give_entries(r, max, which, views, n);
+    if (*n > 0 || r->n_left == 0)
         return MOE_OK;
-    }
-    pthread_mutex_lock(&r->lock);
-    give_entries(r, max, false, which, views, n);
-    if (*n == 0 && r->n_left > 0) {
-        const double began = moe_seconds();
-        do {
-            status = wait_for_one(r, err);
-            give_entries(r, max, false, which, views, n);
-        } while (*n == 0 && status == MOE_OK);
-        r->phase->stall_seconds += moe_seconds() - began;
-        count_read(r);
-    }
-    pthread_mutex_unlock(&r->lock);
+    const double began = moe_seconds();
+    ask_left(r);
+    int status = moe_arrivals_await_any(r->arrivals, r->asked, r->n_left, err);
+    give_entries(r, max, which, views, n);
+    r->phase->stall_seconds += moe_seconds() - began;
+    count_read(r);
     return status;
 }
 
@@ -246,13 +140,7 @@ static void resident_release(struct moe_experts *self, uint32_t which)
 static void close_resident(struct moe_experts *self)
 {
     struct resident *r = (struct resident *)self;
-    pthread_mutex_lock(&r->lock);
-    r->ends = true;
-    pthread_mutex_unlock(&r->lock);
-    if (r->behind)
-        pthread_join(r->reader, NULL);
-    pthread_cond_destroy(&r->arrived);
-    pthread_mutex_destroy(&r->lock);
+    moe_arrivals_close(r->arrivals);
     if (r->gpu)
         moe_gpu_free(r->gpu, r->weights, r->weights_bytes);
     else
@@ -338,14 +226,13 @@ static int send_all(struct resident *r, const struct moe_progress *progress, str
     int status;
     MOE_STEP(transit_open(&transit, r->gpu, r->largest_bytes, err));
     for (uint64_t i = 0; i < r->n_views; i++) {
-        if (r->states[i] == ARRIVED)
-            continue;
+        if (r->views[i].variant == UINT32_MAX)
+            continue; /* there is none */
         MOE_STEP(send_expert(r, &r->views[i], r->pack, &transit, r->weights + r->places[i], err));
         moe_progress_report(progress, "loading experts", r->places[i], r->weights_bytes);
         MOE_STEP(moe_progress_stopped(progress) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped")
                                                 : MOE_OK);
     }
-    atomic_store(&r->complete, true);
 out:
     int sent = transit_close(&transit, r->gpu, status == MOE_OK ? err : NULL);
     return status == MOE_OK ? sent : status;
@@ -358,7 +245,6 @@ static void carve_tables(struct resident *r, struct moe_arena *arena)
 {
     r->views = moe_arena_take(arena, r->n_views, sizeof *r->views);
     r->places = moe_arena_take(arena, r->n_views, sizeof *r->places);
-    r->states = moe_arena_take(arena, r->n_views, sizeof *r->states);
     r->asked = moe_arena_take(arena, r->n_experts, sizeof *r->asked);
     r->left = moe_arena_take(arena, r->n_experts, sizeof *r->left);
 }
@@ -373,13 +259,11 @@ static int place_experts(struct resident *r, uint32_t variant, struct moe_err *e
         view->expert = (uint32_t)(i % r->n_experts);
         view->variant = moe_pack_usable_variant(r->pack, view->layer, view->expert, variant);
         r->places[i] = arena.used;
-        r->states[i] = view->variant == UINT32_MAX ? ARRIVED : EXPECTED;
-        if (r->states[i] == ARRIVED)
+        if (view->variant == UINT32_MAX)
             continue; /* there is none */
         MOE_TRY(moe_expert_view_read(view, r->pack, &arena, err));
         const uint64_t bytes = arena.used - r->places[i];
         r->largest_bytes = bytes > r->largest_bytes ? bytes : r->largest_bytes;
-        r->n_missing++;
     }
     r->weights_bytes = arena.used;
     return arena.overflowed
@@ -392,8 +276,7 @@ static int open_weights(struct resident *r, uint32_t variant, bool behind,
 {
     MOE_TRY(place_experts(r, variant, err));
     r->base.resident_bytes = r->base.resident_bytes_max = r->weights_bytes;
-    atomic_store(&r->complete, r->n_missing == 0);
-    if (r->n_missing == 0)
+    if (r->weights_bytes == 0)
         return MOE_OK;
     r->weights = r->gpu ? moe_gpu_alloc(r->gpu, r->weights_bytes, err)
                         : moe_pages_alloc(r->weights_bytes, err);
@@ -401,11 +284,18 @@ static int open_weights(struct resident *r, uint32_t variant, bool behind,
         return MOE_ERR_MEMORY;
     if (r->gpu)
         return send_all(r, progress, err);
+    /* Of what is compressed only one expert at a time has room beside its place. */
+    const bool compressed = !moe_pack_arranger(r->pack) && moe_pack_staging_bytes(r->pack) > 0;
+    const int threads = compressed ? 1 : moe_par_threads();
+    MOE_TRY(moe_arrivals_open(&r->arrivals, r->n_views, read_expert, r, err));
+    for (uint64_t i = 0; i < r->n_views; i++)
+        if (r->views[i].variant == UINT32_MAX)
+            moe_arrivals_leave_out(r->arrivals, i);
     if (behind)
-        return read_behind(r, err);
-    r->progress = progress;
-    MOE_TRY(read_at_once(r, err));
-    r->bytes_counted = r->bytes_read;
+        return moe_arrivals_begin(r->arrivals, threads, err);
+    MOE_TRY(moe_arrivals_read(r->arrivals, threads, progress, "loading experts", r->weights_bytes,
+                              err));
+    r->bytes_counted = moe_arrivals_bytes(r->arrivals);
     return MOE_OK;
 }
 
@@ -423,8 +313,6 @@ static int open_resident(struct moe_experts **out, const struct moe_pack *pack, 
     r->gpu = gpu;
     r->n_experts = moe_pack_n_experts(pack);
     r->n_views = (uint64_t)moe_pack_n_layers(pack) * r->n_experts;
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->arrived, NULL);
     carve_tables(r, &tables);
     tables =
         (struct moe_arena){.base = moe_alloc(tables.overflowed ? UINT64_MAX : tables.used, 1, err),

@@ -160,11 +160,13 @@ static int compute_layers(struct moe_session *s, uint32_t begin, uint32_t end,
 {
     const struct moe_layer_desc *layers = s->model->config.layers;
     MOE_TRY(moe_pass_expect(&s->pass, begin, end, err));
+    MOE_TRY(moe_session_await(s, MOE_DENSE_TABLES, 0, err));
     MOE_TRY(s->stages->enter(s, s->rows, s->n_rows, hidden_in, err));
     if (s->stages->replay && s->stages->replay(s, s->n_rows, begin, end))
         moe_session_count_alone(s, layers[end].moe_index - layers[begin].moe_index);
     else
         MOE_TRY(moe_pass_layers(&s->pass, begin, end, err));
+    MOE_TRY(moe_session_await(s, MOE_DENSE_END, 0, err));
     return s->stages->leave(s, s->n_rows, hidden_out, err);
 }
 
@@ -255,7 +257,9 @@ int moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
                struct moe_err *err)
 {
     const struct started started = start(s);
-    int status = s->stages->logits(s, first, n, logits, err);
+    int status = moe_session_await(s, MOE_DENSE_HEAD, 0, err);
+    if (status == MOE_OK)
+        status = s->stages->logits(s, first, n, logits, err);
     add_time(s, s->phase, &started);
     return status;
 }
@@ -355,7 +359,12 @@ int moe_encode_keep(struct moe_session *s, const struct moe_row *rows, uint32_t 
                     float *output, struct moe_err *err)
 {
     const struct started started = start(s);
-    int status = s->stages->keep_sources(s, rows, n_rows, output, err);
+    int status = MOE_OK;
+    for (uint32_t l = s->model->config.n_encoder; l < s->model->config.n_layers; l++)
+        if (status == MOE_OK) /* each makes keys and values of them */
+            status = moe_session_await(s, MOE_DENSE_LAYER, l, err);
+    if (status == MOE_OK)
+        status = s->stages->keep_sources(s, rows, n_rows, output, err);
     for (uint32_t i = 0; i < n_rows && status == MOE_OK; i += rows[i].length) {
         struct moe_encoded *source = &s->sources[rows[i].sequence];
         source->length = source->pending;
@@ -414,7 +423,11 @@ int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows
     s->n_rows = n_rows;
     moe_session_begin_pass(s, false, false);
     s->pass.drafts = true;
-    int status = s->stages->join(s, layer, rows, n_rows, from, err);
+    int status = moe_session_await(s, MOE_DENSE_TABLES, 0, err);
+    if (status == MOE_OK)
+        status = moe_session_await(s, MOE_DENSE_LAYER, layer, err);
+    if (status == MOE_OK)
+        status = s->stages->join(s, layer, rows, n_rows, from, err);
     if (status == MOE_OK)
         status = moe_pass_layers(&s->pass, layer, layer + 1, err);
     s->pass.drafts = false;

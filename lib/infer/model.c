@@ -2,14 +2,18 @@
  * loading. */
 #include "infer/model.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/par.h"
 #include "gpu.h"
+#include "infer/arrivals.h"
 #include "infer/experts.h"
+#include "infer/state.h"
 #include "kern/kern.h"
 #include "model/rope.h"
 #include "model/routes.h"
@@ -234,70 +238,74 @@ struct moe_mat *moe_model_matrix(const struct moe_model *m, enum moe_tensor_role
     return place_of(m, role, layer);
 }
 
-/* Rates of single cells are too many for each token. */
-static void take_exponentials(float *x, uint32_t n)
+/* A tensor of the dense part, and where it goes. */
+struct dense_tensor {
+    const struct moe_pack_tensor *t;
+    uint8_t *at;
+    enum moe_tensor_role role;
+    uint32_t layer, order; /* groups are read in rising order */
+    uint64_t first;        /* of its parts, counted through all tensors */
+};
+
+/* The dense part as it is read: its tensors in that order. */
+struct moe_dense {
+    struct moe_arrivals *arrivals; /* of parts */
+    uint64_t n_parts;
+    uint32_t n;
+    atomic_uint asked; /* tensors that the system was asked to read, the first */
+    struct dense_tensor tensors[];
+};
+
+static enum moe_dense_group group_of(const struct moe_model *m, enum moe_tensor_role role)
 {
-    for (uint32_t i = 0; i < n; i++)
-        x[i] = moe_expf(x[i]);
+    if (moe_tensor_spec(role)->kind != MOE_KIND_DENSE)
+        return MOE_DENSE_READY;
+    if (moe_tensor_spec(role)->per_layer)
+        return MOE_DENSE_LAYER;
+    switch (role) {
+    case MOE_T_LAST_PROJECTION:
+    case MOE_T_LAST_MIX:
+    case MOE_T_LAST_GATE_DOWN:
+    case MOE_T_LAST_GATE_UP:
+        return MOE_DENSE_END;
+    case MOE_T_HEAD:
+        return MOE_DENSE_HEAD;
+    case MOE_T_EMBED:
+        return m->config.tied_head ? MOE_DENSE_HEAD : MOE_DENSE_TABLES;
+    case MOE_T_LAYER_EMBED:
+        return MOE_DENSE_TABLES;
+    default:
+        return MOE_DENSE_START;
+    }
 }
 
-/* Reads a tensor to `at`; with a GPU that is an address there, and `staging` has room for it. */
-static int read_tensor(struct moe_model *m, enum moe_tensor_role role,
-                       const struct moe_pack_tensor *t, uint8_t *at, uint8_t *staging,
-                       struct moe_err *err)
+/* Where a group comes among all. */
+static uint32_t order_of(const struct moe_model *m, enum moe_dense_group group, uint32_t layer)
 {
-    char what[MOE_NAME_BYTES + 16];
-    uint8_t *here = m->gpu ? staging : at;
-    snprintf(what, sizeof what, "tensor '%s'", t->name);
-    int status = moe_pack_read(m->pack, &t->extent, here, what, err);
-    if (status != MOE_OK)
-        return status;
-    if (role == MOE_T_STATE_RATE && m->config.state_kind == MOE_STATE_SELECT)
-        take_exponentials((float *)(void *)here, t->rows);
-    if (!m->gpu)
-        return MOE_OK;
-    moe_gpu_upload(m->gpu, MOE_GPU_COPY, at, staging, t->extent.raw_bytes);
-    return moe_gpu_finish(m->gpu, err); /* staging is used again */
+    return group < MOE_DENSE_LAYER ? group
+                                   : group + (group == MOE_DENSE_LAYER
+                                                  ? layer
+                                                  : moe_config_all_layers(&m->config));
 }
 
-static int place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t layer,
-                        const struct moe_pack_tensor *t, uint8_t *at, uint8_t *staging,
-                        struct moe_err *err)
+/* Sets the place of a role to what lies at `at`. */
+static void place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t layer,
+                         const struct moe_pack_tensor *t, uint8_t *at)
 {
-    int status = read_tensor(m, role, t, at, staging, err);
-    if (status != MOE_OK)
-        return status;
     void *place = place_of(m, role, layer);
     if (moe_tensor_spec(role)->kind == MOE_KIND_VECTOR)
         *(const float **)place = (const float *)(const void *)at;
     else
         *(struct moe_mat *)place = (struct moe_mat){at, t->layout, t->rows, t->cols};
-    if (role == MOE_T_ROUTES && !m->gpu)
-        return moe_routes_check(&m->config, m->layers[layer].routes, moe_pack_path(m->pack),
-                                t->name, err);
-    return MOE_OK;
 }
 
-/* Has the system read the tensors that lie in the next bytes of the pack; *next is the first that
- * was not asked for. */
-static void read_ahead(const struct moe_model *m, const struct moe_pack_tensor *t, uint32_t *next)
-{
-    enum { AHEAD_BYTES = 32 << 20 };
-    for (; *next < moe_pack_n_tensors(m->pack); (*next)++) {
-        const struct moe_extent *x = &moe_pack_tensor_at(m->pack, *next)->extent;
-        if (x->offset >= t->extent.offset + AHEAD_BYTES)
-            break;
-        moe_pack_read_ahead(m->pack, x);
-    }
-}
-
-/* Walks over every tensor that the description implies. With arena->base NULL it only checks and
- * measures; with memory it reads. staging: as place_tensor's. */
-static int walk_tensors(struct moe_model *m, struct moe_arena *arena, uint8_t *staging,
-                        const struct moe_progress *progress, struct moe_err *err)
+/* Walks over every tensor that the description implies. With arena->base NULL it only checks,
+ * counts and measures; with memory it places them, and lists them in `list`. */
+static int walk_tensors(struct moe_model *m, struct moe_arena *arena, struct dense_tensor *list,
+                        struct moe_err *err)
 {
     const struct moe_config *c = &m->config;
-    uint32_t next = 0;
+    m->n_tensors = 0;
     for (uint32_t layer = 0; layer < moe_config_all_layers(c); layer++) {
         struct moe_layer *l = &m->layers[layer];
         l->is_moe = c->layers[layer].moe;
@@ -307,48 +315,205 @@ static int walk_tensors(struct moe_model *m, struct moe_arena *arena, uint8_t *s
             if ((!moe_tensor_spec(role)->per_layer && layer > 0) ||
                 !moe_tensor_shape(c, role, layer, &rows, &cols))
                 continue;
-            int status = expect_tensor(m, role, layer, rows, cols, &t, err);
-            if (status != MOE_OK)
-                return status;
+            MOE_TRY(expect_tensor(m, role, layer, rows, cols, &t, err));
             uint8_t *at = moe_arena_take(arena, t->extent.raw_bytes, 1);
             if (t->extent.raw_bytes > m->largest_tensor_bytes)
                 m->largest_tensor_bytes = t->extent.raw_bytes;
             if (at) {
-                read_ahead(m, t, &next);
-                status = place_tensor(m, role, layer, t, at, staging, err);
+                place_tensor(m, role, layer, t, at);
+                list[m->n_tensors] = (struct dense_tensor){
+                    t, at, role, layer, order_of(m, group_of(m, role), layer), 0};
             }
-            if (status != MOE_OK)
-                return status;
+            m->n_tensors++;
         }
         l->has_ffn = l->down.data != NULL;
-        if (arena->base) {
-            moe_progress_report(progress, "loading", arena->used, arena->size);
-            if (moe_progress_stopped(progress))
-                return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
-        }
     }
-    if (arena->overflowed)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: the dense weights have an impossible size",
-                        moe_pack_path(m->pack));
+    return arena->overflowed
+               ? moe_fail(err, MOE_ERR_FORMAT, "%s: the dense weights have an impossible size",
+                          moe_pack_path(m->pack))
+               : MOE_OK;
+}
+
+/* ---- Reading it ---- */
+
+/* Rates of single cells are too many for each token. */
+static void take_exponentials(float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = moe_expf(x[i]);
+}
+
+/* What is made of a vector that was read, and what its values must be. */
+static int finish_tensor(const struct moe_model *m, const struct dense_tensor *d, uint8_t *here,
+                         struct moe_err *err)
+{
+    float *values = (float *)(void *)here;
+    if (d->role == MOE_T_STATE_RATE && m->config.state_kind == MOE_STATE_SELECT)
+        take_exponentials(values, d->t->rows);
+    return d->role == MOE_T_ROUTES && !m->gpu
+               ? moe_routes_check(&m->config, values, moe_pack_path(m->pack), d->t->name, err)
+               : MOE_OK;
+}
+
+/* Has the system read the tensors that come next. */
+static void read_ahead(const struct moe_model *m, uint32_t i)
+{
+    enum { AHEAD_BYTES = 32 << 20 };
+    struct moe_dense *d = m->dense;
+    uint32_t asked = atomic_load(&d->asked);
+    for (uint64_t bytes = 0; i < d->n && bytes < AHEAD_BYTES; i++) {
+        const struct moe_extent *x = &d->tensors[i].t->extent;
+        bytes += x->stored_bytes;
+        if (i >= asked && atomic_compare_exchange_strong(&d->asked, &asked, i + 1))
+            moe_pack_read_ahead(m->pack, x);
+    }
+}
+
+static int read_part(void *ctx, uint64_t which, uint64_t *bytes, struct moe_err *err)
+{
+    const struct moe_model *m = ctx;
+    uint32_t low = 0, high = m->dense->n;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (m->dense->tensors[middle].first <= which)
+            low = middle;
+        else
+            high = middle;
+    }
+    const struct dense_tensor *d = &m->dense->tensors[low];
+    const uint32_t each = moe_pack_part_rows(m->pack, d->t);
+    const uint32_t row = (uint32_t)(which - d->first) * each, left = d->t->rows - row;
+    if (row == 0 && group_of(m, d->role) != MOE_DENSE_TABLES)
+        read_ahead(m, low);
+    MOE_TRY(moe_pack_read_part(m->pack, d->t, row, d->at, err));
+    *bytes += d->t->extent.raw_bytes * (left < each ? left : each) / d->t->rows;
+    return finish_tensor(m, d, d->at, err);
+}
+
+/* One by one, through memory of the host. */
+static int send_to_gpu(struct moe_model *m, const struct moe_progress *progress,
+                       struct moe_err *err)
+{
+    uint8_t *staging = moe_pages_alloc(m->largest_tensor_bytes, err);
+    uint64_t sent = 0;
+    int status;
+    MOE_STEP(staging ? MOE_OK : MOE_ERR_MEMORY);
+    for (uint32_t i = 0; i < m->dense->n; i++) {
+        const struct dense_tensor *d = &m->dense->tensors[i];
+        char what[MOE_NAME_BYTES + 16];
+        snprintf(what, sizeof what, "tensor '%s'", d->t->name);
+        read_ahead(m, i);
+        MOE_STEP(moe_pack_read(m->pack, &d->t->extent, staging, what, err));
+        MOE_STEP(finish_tensor(m, d, staging, err));
+        moe_gpu_upload(m->gpu, MOE_GPU_COPY, d->at, staging, d->t->extent.raw_bytes);
+        MOE_STEP(moe_gpu_finish(m->gpu, err)); /* staging is used again */
+        moe_progress_report(progress, "loading", sent += d->t->extent.raw_bytes, m->weights_bytes);
+        MOE_STEP(moe_progress_stopped(progress) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped")
+                                                : MOE_OK);
+    }
+out:
+    moe_pages_free(staging, m->largest_tensor_bytes);
+    return status;
+}
+
+static int compare_order(const void *a, const void *b)
+{
+    const struct dense_tensor *x = a, *y = b;
+    if (x->order != y->order)
+        return x->order < y->order ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Gives every tensor its place in memory and in the order of reading. */
+static int place_dense_part(struct moe_model *m, struct moe_err *err)
+{
+    m->weights = m->gpu ? moe_gpu_alloc(m->gpu, m->weights_bytes, err)
+                        : moe_pages_alloc(m->weights_bytes, err);
+    m->dense = moe_alloc(sizeof *m->dense + m->n_tensors * sizeof *m->dense->tensors, 1, err);
+    if (!m->weights || !m->dense)
+        return MOE_ERR_MEMORY;
+    struct moe_arena arena = {.base = m->weights, .size = m->weights_bytes};
+    m->dense->n = m->n_tensors;
+    MOE_TRY(walk_tensors(m, &arena, m->dense->tensors, err));
+    qsort(m->dense->tensors, m->dense->n, sizeof *m->dense->tensors, compare_order);
+    for (uint32_t i = 0; i < m->dense->n; i++) {
+        struct dense_tensor *d = &m->dense->tensors[i];
+        const uint32_t each = moe_pack_part_rows(m->pack, d->t);
+        d->first = m->dense->n_parts;
+        m->dense->n_parts += (d->t->rows + each - 1) / each;
+    }
+    if (m->config.tied_head)
+        m->head = m->embed;
     return MOE_OK;
 }
 
-static int read_dense_part(struct moe_model *m, const struct moe_progress *progress,
+static void forget_dense(struct moe_model *m)
+{
+    if (m->dense)
+        moe_arrivals_close(m->dense->arrivals);
+    free(m->dense);
+    m->dense = NULL;
+}
+
+/* behind: what is small is there, and the rest is on its way. */
+static int read_dense_part(struct moe_model *m, bool behind, const struct moe_progress *progress,
                            struct moe_err *err)
 {
-    uint8_t *staging = NULL;
-    m->weights = m->gpu ? moe_gpu_alloc(m->gpu, m->weights_bytes, err)
-                        : moe_pages_alloc(m->weights_bytes, err);
-    if (!m->weights)
-        return MOE_ERR_MEMORY;
-    if (m->gpu && !(staging = moe_pages_alloc(m->largest_tensor_bytes, err)))
-        return MOE_ERR_MEMORY;
-    struct moe_arena arena = {.base = m->weights, .size = m->weights_bytes};
-    int status = walk_tensors(m, &arena, staging, progress, err);
-    moe_pages_free(staging, m->largest_tensor_bytes);
-    if (m->config.tied_head)
-        m->head = m->embed;
+    MOE_TRY(place_dense_part(m, err));
+    if (m->gpu) {
+        int status = send_to_gpu(m, progress, err);
+        forget_dense(m);
+        return status;
+    }
+    MOE_TRY(moe_arrivals_open(&m->dense->arrivals, m->dense->n_parts, read_part, m, err));
+    /* What is compressed has room for one tensor at a time beside its place. */
+    const bool compressed = !moe_pack_arranger(m->pack) && moe_pack_staging_bytes(m->pack) > 0;
+    const int threads = compressed ? 1 : moe_par_threads();
+    if (behind && !compressed) { /* and the thread that waits reads, too */
+        MOE_TRY(moe_arrivals_begin(m->dense->arrivals, threads > 1 ? threads - 1 : 1, err));
+        return moe_model_await(m, MOE_DENSE_READY, 0, err);
+    }
+    int status = moe_arrivals_read(m->dense->arrivals, threads, progress, "loading",
+                                   m->weights_bytes, err);
+    forget_dense(m);
     return status;
+}
+
+int moe_model_await(const struct moe_model *m, enum moe_dense_group group, uint32_t layer,
+                    struct moe_err *err)
+{
+    const struct moe_dense *d = m->dense;
+    if (!d || moe_arrivals_complete(d->arrivals))
+        return MOE_OK;
+    const uint32_t order = order_of(m, group, layer);
+    uint32_t first = 0, end;
+    while (first < d->n && d->tensors[first].order < order)
+        first++;
+    for (end = first; end < d->n && d->tensors[end].order == order;)
+        end++;
+    if (first == end)
+        return MOE_OK;
+    return moe_arrivals_await(d->arrivals, d->tensors[first].first,
+                              end < d->n ? d->tensors[end].first : d->n_parts, err);
+}
+
+int moe_model_await_tokens(const struct moe_model *m, const struct moe_row *rows, uint32_t n_rows,
+                           struct moe_err *err)
+{
+    const struct moe_dense *d = m->dense;
+    if (!d || moe_arrivals_complete(d->arrivals))
+        return MOE_OK;
+    for (uint32_t i = 0; i < d->n; i++) {
+        const struct dense_tensor *x = &d->tensors[i];
+        if (x->role != MOE_T_EMBED && x->role != MOE_T_LAYER_EMBED)
+            continue;
+        for (uint32_t k = 0; k < n_rows; k++) {
+            const uint64_t part =
+                x->first + rows[k].token / moe_pack_part_rows(m->pack, x->t);
+            MOE_TRY(moe_arrivals_await(d->arrivals, part, part + 1, err));
+        }
+    }
+    return moe_model_await(m, MOE_DENSE_START, 0, err);
 }
 
 /* ---- The experts' shapes ---- */
@@ -465,7 +630,7 @@ int moe_model_open_image(struct moe_model **out, const char *path,
     m->layers = moe_alloc(m->config.n_layers + m->config.n_ahead, sizeof *m->layers, err);
     MOE_STEP(m->layers ? MOE_OK : MOE_ERR_MEMORY);
     MOE_STEP(check_experts(m, err));
-    MOE_STEP(walk_tensors(m, &sizes, NULL, NULL, err));
+    MOE_STEP(walk_tensors(m, &sizes, NULL, err));
 out:
     if (status != MOE_OK) {
         moe_model_close(m);
@@ -488,7 +653,7 @@ int moe_model_take_ahead(struct moe_model *m, struct moe_err *err)
     moe_pack_take_ahead(m->pack);
     int status = check_experts(m, err);
     if (status == MOE_OK)
-        status = walk_tensors(m, &sizes, NULL, NULL, err);
+        status = walk_tensors(m, &sizes, NULL, err);
     m->weights_bytes = sizes.used;
     return status;
 }
@@ -533,8 +698,14 @@ int moe_model_load(struct moe_model *m, uint32_t context, struct moe_gpu *gpu,
                    const struct moe_progress *progress, struct moe_err *err)
 {
     m->gpu = gpu;
-    int status = read_dense_part(m, progress, err);
-    return status == MOE_OK ? make_tables(m, context_or_all(m, context), err) : status;
+    MOE_TRY(read_dense_part(m, false, progress, err));
+    return make_tables(m, context_or_all(m, context), err);
+}
+
+int moe_model_load_behind(struct moe_model *m, uint32_t context, struct moe_err *err)
+{
+    MOE_TRY(read_dense_part(m, true, NULL, err));
+    return make_tables(m, context_or_all(m, context), err);
 }
 
 int moe_model_open(struct moe_model **out, const char *path, uint32_t context,
@@ -554,6 +725,7 @@ void moe_model_close(struct moe_model *m)
 {
     if (!m)
         return;
+    forget_dense(m);
     if (m->gpu)
         moe_gpu_free(m->gpu, m->weights, m->weights_bytes);
     else

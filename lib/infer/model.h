@@ -119,11 +119,14 @@ struct moe_model {
     uint8_t *weights;                             /* one block that holds all dense weights */
     uint64_t weights_bytes;
     uint64_t largest_tensor_bytes; /* of these */
+    uint32_t n_tensors;
+    struct moe_dense *dense; /* how they arrive; NULL: they are there */
     struct moe_gpu *gpu; /* borrowed; not NULL: `weights` lies there, and with it what all matrices
                             and vectors above point to; rope stays on the host */
 };
 
 struct moe_gpu;
+struct moe_row;
 
 /* Opens the pack: description, tokenizer, chat template. Every tensor and
  * expert that the description implies must be there, with the right size. No weights are read yet.
@@ -155,6 +158,28 @@ const float *moe_model_position_bias(const struct moe_model *model, uint32_t lay
  * may have; 0 means context_max. */
 int moe_model_load(struct moe_model *model, uint32_t context, struct moe_gpu *gpu,
                    const struct moe_progress *progress, struct moe_err *err);
+
+/* The same on the processor, but matrices are read behind the first passes: layer by layer, then
+ * what comes at a pass's end, and tables that only rows are taken of. Vectors and routers are there
+ * when it returns. The pack stays as it is until the model is closed. One that has something
+ * compressed is read at once. */
+int moe_model_load_behind(struct moe_model *model, uint32_t context, struct moe_err *err);
+
+/* When matrices are needed: */
+enum moe_dense_group {
+    MOE_DENSE_READY, /* (they are there) */
+    MOE_DENSE_START, /* before the first layer */
+    MOE_DENSE_LAYER, /* by that layer */
+    MOE_DENSE_END,   /* behind the last one */
+    MOE_DENSE_HEAD,  /* by logits */
+    MOE_DENSE_TABLES /* row by row (moe_model_await_tokens) */
+};
+/* Waits for a group, and reads meanwhile; layer: of MOE_DENSE_LAYER. Thread-safe. */
+int moe_model_await(const struct moe_model *model, enum moe_dense_group group, uint32_t layer,
+                    struct moe_err *err);
+/* Waits for what the rows' tokens need before the first layer. Thread-safe. */
+int moe_model_await_tokens(const struct moe_model *model, const struct moe_row *rows,
+                           uint32_t n_rows, struct moe_err *err);
 
 /* The place of the matrix of a role that the model has (moe_tensor_shape); the model's owner may
  * set it. */

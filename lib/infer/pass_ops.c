@@ -192,9 +192,24 @@ static void begin_layer(void *ctx, uint32_t layer)
     reached(ctx, layer, NULL);
 }
 
+/* Dense weights may arrive behind the first passes. */
+int moe_session_await(struct moe_session *s, enum moe_dense_group group, uint32_t layer,
+                      struct moe_err *err)
+{
+    if (!s->model->dense)
+        return MOE_OK;
+    const double began = moe_seconds();
+    int status = group == MOE_DENSE_TABLES
+                     ? moe_model_await_tokens(s->model, s->rows, s->n_rows, err)
+                     : moe_model_await(s->model, group, layer, err);
+    s->phase->stall_seconds += moe_seconds() - began;
+    return status;
+}
+
 static int attend_layer(void *ctx, uint32_t layer, struct moe_err *err)
 {
     struct moe_session *s = ctx;
+    MOE_TRY(moe_session_await(s, MOE_DENSE_LAYER, layer, err));
     MOE_TRY(s->stages->attend(s, layer, s->rows, s->n_rows, err));
     if (!is_drafting(s, layer))
         reached(s, layer, "attention");
@@ -228,6 +243,7 @@ static bool compute_alone(void *ctx, uint32_t layer)
 static int choose_early(void *ctx, uint32_t layer, struct moe_err *err)
 {
     struct moe_session *s = ctx;
+    MOE_TRY(moe_session_await(s, MOE_DENSE_LAYER, layer, err));
     return s->stages->choose(s, layer, s->rows, s->n_rows, err);
 }
 

@@ -23,6 +23,9 @@ void moe_session_drop_strategy(struct moe_session *s);
 uint64_t moe_session_strategy_bytes(const struct moe_model *model, uint32_t batch,
                                     const struct moe_strategy *strategy, uint32_t host_threads);
 
+/* Waits for dense weights (infer/model.h); MOE_DENSE_TABLES: for what the session's rows need. */
+int moe_session_await(struct moe_session *s, enum moe_dense_group group, uint32_t layer,
+                      struct moe_err *err);
 /* A pass over the session's rows begins; first: their sequence does. */
 void moe_session_begin_pass(struct moe_session *s, bool decode, bool first);
 /* Counts the activations of MoE layers that a device computed by itself. */

@@ -276,8 +276,9 @@ static int read_panels(const struct matrix_job *job, uint32_t begin, uint32_t en
             some = rows - r < MOE_PANEL_ROWS ? rows - r : MOE_PANEL_ROWS;
             for (uint32_t k = 0; k < some; k++)
                 of_row[k] = blocks + (uint64_t)(r + k) * in_row;
-            uint32_t finite = store_blocks(source, job->layout, of_row, some, 0, n, 0,
-                                           job->out + (row + r) / MOE_PANEL_ROWS * panel_bytes);
+            uint8_t *panel = job->out + (row + r) / MOE_PANEL_ROWS * panel_bytes;
+            memset(panel, 0, panel_bytes);
+            uint32_t finite = store_blocks(source, job->layout, of_row, some, 0, n, 0, panel);
             if (finite < some)
                 MOE_STEP(fail_not_finite(source, row + r + finite, err));
         }
@@ -293,6 +294,7 @@ static int read_strips(const struct matrix_job *job, uint32_t begin, uint32_t en
 {
     const struct row_source *source = job->source;
     const uint32_t strip = rows_at_once(source);
+    const uint64_t panel_bytes = moe_layout_panel_bytes(job->layout, source->cols);
     float *values = moe_alloc((uint64_t)strip * source->cols, sizeof *values, err);
     int status;
     MOE_STEP(values ? MOE_OK : MOE_ERR_MEMORY);
@@ -304,6 +306,7 @@ static int read_strips(const struct matrix_job *job, uint32_t begin, uint32_t en
             if (!(values[i] - values[i] == 0))
                 MOE_STEP(fail_not_finite(source, row + (uint32_t)(i / source->cols), err));
         }
+        memset(job->out + row / MOE_PANEL_ROWS * panel_bytes, 0, moe_panels(n) * panel_bytes);
         for (uint32_t i = 0; i < n; i++)
             moe_layout_store_row(job->out, job->layout, source->cols, row + i,
                                  values + (uint64_t)i * source->cols);
@@ -317,8 +320,6 @@ out:
 static int read_some(const struct matrix_job *job, uint32_t begin, uint32_t end,
                      struct moe_err *err)
 {
-    uint64_t panel_bytes = moe_layout_panel_bytes(job->layout, job->source->cols);
-    memset(job->out + begin * panel_bytes, 0, (end - begin) * panel_bytes);
     return (job->source->transposed ? read_strips : read_panels)(job, begin, end, err);
 }
 
@@ -614,6 +615,15 @@ static uint32_t tensor_at(const struct moe_pack *pack, uint64_t offset)
     return low;
 }
 
+/* Where a dense tensor comes from; its file is as it was. */
+static int find_dense(const struct in_place *p, const struct moe_pack_tensor *t,
+                      struct row_source *out, struct moe_err *err)
+{
+    const struct dense_place *place = &p->dense[t - p->pack->tensors];
+    MOE_TRY(convert_find_dense(p->from, place->role, place->layer, out, err));
+    return check_unchanged(p, out->tensor->file, err);
+}
+
 static int read_extent(struct pack_in_place *in_place, const struct moe_extent *extent, void *to,
                        struct moe_err *err)
 {
@@ -627,10 +637,29 @@ static int read_extent(struct pack_in_place *in_place, const struct moe_extent *
                    : moe_fail(err, MOE_ERR_USAGE, "%s: nothing is at %" PRIu64, p->pack->path,
                               extent->offset);
     const struct moe_pack_tensor *t = &p->pack->tensors[i];
-    MOE_TRY(convert_find_dense(p->from, p->dense[i].role, p->dense[i].layer, &source, err));
-    MOE_TRY(check_unchanged(p, source.tensor->file, err));
+    MOE_TRY(find_dense(p, t, &source, err));
     return t->is_vector ? convert_read_vector(p->source, p->dense[i].role, &source, to, err)
                         : read_matrix(&source, t->layout, to, err);
+}
+
+/* About a MiB, in whole strips. */
+static uint32_t part_rows(const struct moe_pack_tensor *t)
+{
+    enum { PART_BYTES = 1 << 20, LEAST = STRIP * MOE_PANEL_ROWS };
+    const uint64_t strip = STRIP * moe_layout_panel_bytes(t->layout, t->cols);
+    const uint64_t rows = (1 + PART_BYTES / strip) * LEAST;
+    return rows < t->rows ? (uint32_t)rows : t->rows;
+}
+
+static int read_part(const struct pack_in_place *in_place, const struct moe_pack_tensor *t,
+                     uint32_t row, void *to, struct moe_err *err)
+{
+    const struct in_place *p = (const struct in_place *)in_place;
+    const uint32_t left = t->rows - row, each = part_rows(t), n = left < each ? left : each;
+    struct row_source source;
+    MOE_TRY(find_dense(p, t, &source, err));
+    const struct matrix_job job = {.source = &source, .layout = t->layout, .out = to};
+    return read_some(&job, row / MOE_PANEL_ROWS, row / MOE_PANEL_ROWS + moe_panels(n), err);
 }
 
 static void read_dense_ahead(const struct pack_in_place *in_place, const struct moe_extent *extent)
@@ -747,6 +776,8 @@ static int open_in_place(struct moe_pack **out, const char *path, const char *ch
     if (!p)
         return MOE_ERR_MEMORY;
     p->base.read = read_extent;
+    p->base.part_rows = part_rows;
+    p->base.read_part = read_part;
     p->base.read_ahead = read_dense_ahead;
     p->base.close = close_in_place;
     int status = convert_plan_in_place(&p->source, checkpoint, &fd, &file_bytes, err);

@@ -438,6 +438,21 @@ int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, 
     return status;
 }
 
+uint32_t moe_pack_part_rows(const struct moe_pack *pack, const struct moe_pack_tensor *t)
+{
+    return pack->in_place && !pack->image && !t->is_vector ? pack->in_place->part_rows(t) : t->rows;
+}
+
+int moe_pack_read_part(const struct moe_pack *pack, const struct moe_pack_tensor *t, uint32_t row,
+                       void *to, struct moe_err *err)
+{
+    char what[MOE_NAME_BYTES + 16];
+    if (moe_pack_part_rows(pack, t) < t->rows)
+        return pack->in_place->read_part(pack->in_place, t, row, to, err);
+    snprintf(what, sizeof what, "tensor '%s'", t->name);
+    return moe_pack_read(pack, &t->extent, to, what, err);
+}
+
 void moe_pack_read_ahead(const struct moe_pack *pack, const struct moe_extent *extent)
 {
     enum { MOST = 64 << 20 }; /* what is read too early may be dropped before it is used */

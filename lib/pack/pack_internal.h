@@ -65,6 +65,9 @@ struct pack_in_place {
     uint64_t directory_bytes; /* what it holds itself */
     int (*read)(struct pack_in_place *in_place, const struct moe_extent *extent, void *to,
                 struct moe_err *err);
+    uint32_t (*part_rows)(const struct moe_pack_tensor *matrix);
+    int (*read_part)(const struct pack_in_place *in_place, const struct moe_pack_tensor *matrix,
+                     uint32_t row, void *to, struct moe_err *err);
     void (*read_ahead)(const struct pack_in_place *in_place, const struct moe_extent *extent);
     void (*close)(struct pack_in_place *in_place);
 };
