@@ -243,8 +243,8 @@ struct dense_tensor {
     const struct moe_pack_tensor *t;
     uint8_t *at;
     enum moe_tensor_role role;
-    uint32_t layer, order; /* groups are read in rising order */
-    uint64_t first;        /* of its parts, counted through all tensors */
+    uint32_t layer, order, number; /* groups are read in rising order */
+    uint64_t first;                /* of its parts, counted through all tensors */
 };
 
 /* The dense part as it is read: its tensors in that order. */
@@ -282,33 +282,29 @@ static enum moe_dense_group group_of(const struct moe_model *m, enum moe_tensor_
 /* Where a group comes among all. */
 static uint32_t order_of(const struct moe_model *m, enum moe_dense_group group, uint32_t layer)
 {
-    return group < MOE_DENSE_LAYER ? group
-                                   : group + (group == MOE_DENSE_LAYER
-                                                  ? layer
-                                                  : moe_config_all_layers(&m->config));
+    return group < MOE_DENSE_LAYER
+               ? group
+               : group + (group == MOE_DENSE_LAYER ? layer : moe_config_all_layers(&m->config));
 }
 
-/* Sets the place of a role to what lies at `at`. */
-static void place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t layer,
-                         const struct moe_pack_tensor *t, uint8_t *at)
+static void place_tensor(struct moe_model *m, const struct dense_tensor *d)
 {
-    void *place = place_of(m, role, layer);
-    if (moe_tensor_spec(role)->kind == MOE_KIND_VECTOR)
-        *(const float **)place = (const float *)(const void *)at;
+    void *place = place_of(m, d->role, d->layer);
+    if (moe_tensor_spec(d->role)->kind == MOE_KIND_VECTOR)
+        *(const float **)place = (const float *)(const void *)d->at;
     else
-        *(struct moe_mat *)place = (struct moe_mat){at, t->layout, t->rows, t->cols};
+        *(struct moe_mat *)place = (struct moe_mat){d->at, d->t->layout, d->t->rows, d->t->cols};
 }
 
-/* Walks over every tensor that the description implies. With arena->base NULL it only checks,
- * counts and measures; with memory it places them, and lists them in `list`. */
-static int walk_tensors(struct moe_model *m, struct moe_arena *arena, struct dense_tensor *list,
-                        struct moe_err *err)
+/* Walks over every tensor that the description implies: checks it; counts and measures all; lists
+ * them in `list`, if that is not NULL. */
+static int walk_tensors(struct moe_model *m, struct dense_tensor *list, struct moe_err *err)
 {
     const struct moe_config *c = &m->config;
+    struct moe_arena arena = {0};
     m->n_tensors = 0;
     for (uint32_t layer = 0; layer < moe_config_all_layers(c); layer++) {
-        struct moe_layer *l = &m->layers[layer];
-        l->is_moe = c->layers[layer].moe;
+        m->layers[layer].is_moe = c->layers[layer].moe;
         for (int role = 0; role < MOE_T_N_ROLES; role++) {
             const struct moe_pack_tensor *t = NULL;
             uint32_t rows, cols;
@@ -316,19 +312,22 @@ static int walk_tensors(struct moe_model *m, struct moe_arena *arena, struct den
                 !moe_tensor_shape(c, role, layer, &rows, &cols))
                 continue;
             MOE_TRY(expect_tensor(m, role, layer, rows, cols, &t, err));
-            uint8_t *at = moe_arena_take(arena, t->extent.raw_bytes, 1);
+            moe_arena_take(&arena, t->extent.raw_bytes, 1);
             if (t->extent.raw_bytes > m->largest_tensor_bytes)
                 m->largest_tensor_bytes = t->extent.raw_bytes;
-            if (at) {
-                place_tensor(m, role, layer, t, at);
+            if (list)
                 list[m->n_tensors] = (struct dense_tensor){
-                    t, at, role, layer, order_of(m, group_of(m, role), layer), 0};
-            }
+                    .t = t,
+                    .role = role,
+                    .layer = layer,
+                    .order = order_of(m, group_of(m, role), layer),
+                    .number = m->n_tensors,
+                };
             m->n_tensors++;
         }
-        l->has_ffn = l->down.data != NULL;
     }
-    return arena->overflowed
+    m->weights_bytes = arena.used;
+    return arena.overflowed
                ? moe_fail(err, MOE_ERR_FORMAT, "%s: the dense weights have an impossible size",
                           moe_pack_path(m->pack))
                : MOE_OK;
@@ -421,10 +420,11 @@ static int compare_order(const void *a, const void *b)
     const struct dense_tensor *x = a, *y = b;
     if (x->order != y->order)
         return x->order < y->order ? -1 : 1;
-    return x->at < y->at ? -1 : x->at > y->at;
+    return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* Gives every tensor its place in memory and in the order of reading. */
+/* Gives every tensor its place in the order of reading, and in memory in that order: what is small
+ * and there first lies together. */
 static int place_dense_part(struct moe_model *m, struct moe_err *err)
 {
     m->weights = m->gpu ? moe_gpu_alloc(m->gpu, m->weights_bytes, err)
@@ -434,14 +434,18 @@ static int place_dense_part(struct moe_model *m, struct moe_err *err)
         return MOE_ERR_MEMORY;
     struct moe_arena arena = {.base = m->weights, .size = m->weights_bytes};
     m->dense->n = m->n_tensors;
-    MOE_TRY(walk_tensors(m, &arena, m->dense->tensors, err));
+    MOE_TRY(walk_tensors(m, m->dense->tensors, err));
     qsort(m->dense->tensors, m->dense->n, sizeof *m->dense->tensors, compare_order);
     for (uint32_t i = 0; i < m->dense->n; i++) {
         struct dense_tensor *d = &m->dense->tensors[i];
         const uint32_t each = moe_pack_part_rows(m->pack, d->t);
+        d->at = moe_arena_take(&arena, d->t->extent.raw_bytes, 1);
         d->first = m->dense->n_parts;
         m->dense->n_parts += (d->t->rows + each - 1) / each;
+        place_tensor(m, d);
     }
+    for (uint32_t i = 0; i < moe_config_all_layers(&m->config); i++)
+        m->layers[i].has_ffn = m->layers[i].down.data != NULL;
     if (m->config.tied_head)
         m->head = m->embed;
     return MOE_OK;
@@ -473,8 +477,8 @@ static int read_dense_part(struct moe_model *m, bool behind, const struct moe_pr
         MOE_TRY(moe_arrivals_begin(m->dense->arrivals, threads > 1 ? threads - 1 : 1, err));
         return moe_model_await(m, MOE_DENSE_READY, 0, err);
     }
-    int status = moe_arrivals_read(m->dense->arrivals, threads, progress, "loading",
-                                   m->weights_bytes, err);
+    int status =
+        moe_arrivals_read(m->dense->arrivals, threads, progress, "loading", m->weights_bytes, err);
     forget_dense(m);
     return status;
 }
@@ -508,8 +512,7 @@ int moe_model_await_tokens(const struct moe_model *m, const struct moe_row *rows
         if (x->role != MOE_T_EMBED && x->role != MOE_T_LAYER_EMBED)
             continue;
         for (uint32_t k = 0; k < n_rows; k++) {
-            const uint64_t part =
-                x->first + rows[k].token / moe_pack_part_rows(m->pack, x->t);
+            const uint64_t part = x->first + rows[k].token / moe_pack_part_rows(m->pack, x->t);
             MOE_TRY(moe_arrivals_await(d->arrivals, part, part + 1, err));
         }
     }
@@ -623,27 +626,24 @@ int moe_model_open_image(struct moe_model **out, const char *path,
     struct moe_model *m = moe_alloc(1, sizeof *m, err);
     if (!m)
         return MOE_ERR_MEMORY;
-    struct moe_arena sizes = {0};
     int status;
     MOE_STEP(moe_pack_open_image(&m->pack, path, image, err));
     MOE_STEP(read_sections(m, path, err));
     m->layers = moe_alloc(m->config.n_layers + m->config.n_ahead, sizeof *m->layers, err);
     MOE_STEP(m->layers ? MOE_OK : MOE_ERR_MEMORY);
     MOE_STEP(check_experts(m, err));
-    MOE_STEP(walk_tensors(m, &sizes, NULL, err));
+    MOE_STEP(walk_tensors(m, NULL, err));
 out:
     if (status != MOE_OK) {
         moe_model_close(m);
         return status;
     }
-    m->weights_bytes = sizes.used;
     *out = m;
     return MOE_OK;
 }
 
 int moe_model_take_ahead(struct moe_model *m, struct moe_err *err)
 {
-    struct moe_arena sizes = {0};
     if (m->config.n_ahead == 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: has no layer that drafts (MTP): its checkpoint had none that "
@@ -651,11 +651,8 @@ int moe_model_take_ahead(struct moe_model *m, struct moe_err *err)
                         moe_pack_path(m->pack));
     m->config.n_drafting = m->config.n_ahead;
     moe_pack_take_ahead(m->pack);
-    int status = check_experts(m, err);
-    if (status == MOE_OK)
-        status = walk_tensors(m, &sizes, NULL, err);
-    m->weights_bytes = sizes.used;
-    return status;
+    MOE_TRY(check_experts(m, err));
+    return walk_tensors(m, NULL, err);
 }
 
 uint64_t moe_model_directory_bytes(const struct moe_model *m)

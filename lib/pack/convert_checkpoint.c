@@ -31,7 +31,8 @@ struct checkpoint_source {
     const struct moe_family *family;
     struct moe_config config;
     struct convert_source from; /* where the model's tensors lie in the checkpoint */
-    bool *used;                 /* per tensor of the checkpoint */
+    struct stacked_part stacked[MOE_E_N_PARTS];
+    bool *used; /* per tensor of the checkpoint */
     /* for each variant: all expert matrices can keep their codes */
     bool carried[CONVERT_MAX_VARIANTS];
     bool quantized;            /* some matrix is */
@@ -630,7 +631,8 @@ static int open_source(struct checkpoint_source *s, const char *dir, bool in_pla
     s->family = moe_family_find(s->config.family);
     if (!s->family)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: unknown family '%s'", dir, s->config.family);
-    s->from = (struct convert_source){.checkpoint = s->checkpoint,
+    s->from = (struct convert_source){.stacked = s->stacked,
+                                      .checkpoint = s->checkpoint,
                                       .config = &s->config,
                                       .family = s->family,
                                       .naming = s->gguf ? MOE_NAMING_GGUF : MOE_NAMING_HF};

@@ -73,6 +73,7 @@ struct row_source {
     uint64_t width;
     bool transposed;
     uint64_t first_line, first_column;
+    uint64_t expert_lines; /* from one expert to the next, where all lie in the tensor; else 0 */
     uint32_t step, block_rows, stride;
     uint32_t rotated_to, rotated_from, n_rotated;
     bool paired;
@@ -269,6 +270,14 @@ struct convert_source {
     const struct moe_config *config;
     const struct moe_family *family;
     enum moe_naming naming;
+    struct stacked_part
+        *stacked; /* [MOE_E_N_PARTS] which convert_find_expert found last; or NULL */
+};
+
+/* A layer's first expert's part, of a tensor that has all of them. */
+struct stacked_part {
+    struct row_source first; /* its tensor is NULL before one was found */
+    uint32_t layer;
 };
 
 /*

@@ -800,9 +800,10 @@ static int make_source(const struct convert_source *s, const struct wanted *w,
     if (out->transposed)
         out->block = NULL;
     if (w->is_expert && holds_all_experts(from))
-        out->first_line += t->n_items / out->width / s->config->n_experts * w->expert;
+        out->expert_lines = t->n_items / out->width / s->config->n_experts;
     else if (!w->is_expert)
         place_rotation(s, w->index, w->layer, out);
+    out->first_line += out->expert_lines * w->expert;
     if (out->block && out->block->kind == MOE_LAYOUT_F8_B &&
         scales_differ(out, moe_checkpoint_scale_rows(t)))
         out->block = moe_ggml_scaled_by_row(out->block);
@@ -822,6 +823,12 @@ int convert_find_dense(const struct convert_source *source, enum moe_tensor_role
 int convert_find_expert(const struct convert_source *source, uint32_t layer, uint32_t expert,
                         enum moe_expert_part part, struct row_source *out, struct moe_err *err)
 {
+    struct stacked_part *last = source->stacked ? &source->stacked[part] : NULL;
+    if (last && last->first.tensor && last->layer == layer) {
+        *out = last->first;
+        out->first_line += out->expert_lines * expert;
+        return MOE_OK;
+    }
     const struct moe_tensor_spec *spec = moe_expert_part_spec(part);
     struct wanted w = {.is_expert = true,
                        .index = part,
@@ -830,7 +837,15 @@ int convert_find_expert(const struct convert_source *source, uint32_t layer, uin
                        .layer = layer,
                        .expert = expert};
     moe_expert_part_shape(source->config, part, &w.rows, &w.cols);
-    return make_source(source, &w, out, err);
+    MOE_TRY(make_source(source, &w, out, err));
+    if (!last)
+        return MOE_OK;
+    /* How scales lie may differ from expert to expert. */
+    *last = (struct stacked_part){.layer = layer};
+    if (out->expert_lines && !(out->block && moe_kind_is_scaled(out->block->kind)))
+        last->first = *out;
+    last->first.first_line -= out->expert_lines * expert;
+    return MOE_OK;
 }
 
 int convert_compare_head(const struct convert_source *source, const struct moe_tensor **head,

@@ -303,9 +303,18 @@ static void a_read_error_ends_the_answer_and_nothing_else(void **state)
     moe_experts_close(experts);
 }
 
-/* ---- Resident experts that arrive behind the first passes ---- */
+/* ---- Weights that arrive behind the first passes ---- */
 
-static void arriving_experts_equal_resident(void **state)
+static struct moe_model *open_behind(const char *path)
+{
+    struct moe_model *model;
+    struct moe_err err = {0};
+    assert_ok(moe_model_open_directory(&model, path, &err), &err);
+    assert_ok(moe_model_load_behind(model, 0, &err), &err);
+    return model;
+}
+
+static void arriving_weights_equal_resident(void **state)
 {
     for (int i = 0; i < 6; i++) {
         struct moe_model *model;
@@ -316,7 +325,7 @@ static void arriving_experts_equal_resident(void **state)
         float *logits = calloc(1, logits_bytes());
         int status;
         moe_par_set_threads(1 + i / 2);
-        assert_ok(moe_model_open(&model, packs[i % 2], 0, NULL, &err), &err);
+        model = open_behind(packs[i % 2]);
         assert_ok(moe_experts_open_arriving(&experts, model->pack, 0, &err), &err);
         assert_ok(moe_session_open(&s, model, experts, &so, &err), &err);
         do { /* what is read is counted, and once */
@@ -331,25 +340,65 @@ static void arriving_experts_equal_resident(void **state)
         assert_ok(moe_experts_open_arriving(&experts, model->pack, 0, &err), &err);
         moe_experts_close(experts); /* while it reads */
         moe_model_close(model);
+        moe_model_close(open_behind(packs[i % 2])); /* while it reads */
     }
     moe_par_set_threads(2);
 }
 
-/* Turns over a bit of each expert of the last layer. */
+/* Turns over a bit of the pack. */
+static void damage(const struct moe_extent *extent)
+{
+    const int fd = open(packs[0], O_RDWR);
+    uint8_t byte;
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, (off_t)extent->offset), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)extent->offset), 1);
+    close(fd);
+}
+
+/* ... in each expert of the last layer. */
 static void damage_last_layer(void)
 {
     const struct moe_config *c = &fixture.model->config;
-    const int fd = open(packs[0], O_RDWR);
-    assert_true(fd >= 0);
-    for (uint32_t e = 0; e < c->n_experts; e++) {
-        uint8_t byte;
-        const off_t at =
-            (off_t)moe_pack_expert(fixture.model->pack, c->n_layers - 1, e, 0)->segments[0].offset;
-        assert_int_equal(pread(fd, &byte, 1, at), 1);
-        byte ^= 1;
-        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        damage(&moe_pack_expert(fixture.model->pack, c->n_layers - 1, e, 0)->segments[0]);
+}
+
+static void damaged_dense_weights_are_errors_of_passes(void **state)
+{
+    static const char *const names[] = {"embed", "layers.1.attn.q", "head"};
+    const struct moe_session_options so = {.batch = BATCH};
+    const struct moe_pack *pack = fixture.model->pack;
+    float *logits = calloc(1, logits_bytes());
+    for (int i = 0; i < 3; i++) {
+        struct moe_experts *experts;
+        struct moe_session *s;
+        struct moe_err err = {0};
+        char text[64];
+        int status;
+        const struct moe_pack_tensor *t = moe_pack_tensor_find(pack, names[i]);
+        if (!t)
+            continue; /* a head that is the embedding */
+        snprintf(text, sizeof text, "tensor '%s': checksum mismatch", names[i]);
+        damage(&t->extent);
+        struct moe_model *model = open_behind(packs[0]);
+        assert_ok(moe_experts_open_resident(&experts, pack, 0, NULL, NULL, &err), &err);
+        assert_ok(moe_session_open(&s, model, experts, &so, &err), &err);
+        for (int k = 0; k < 2; k++) {
+            run(s, N_PROMPT, logits, &err, &status);
+            assert_int_equal(status, MOE_ERR_FORMAT);
+            assert_non_null(strstr(err.text, text));
+        }
+        damage(&t->extent); /* undone */
+        run(s, N_PROMPT, logits, &err, &status);
+        assert_ok(status, &err);
+        assert_memory_equal(logits, expected, logits_bytes());
+        moe_session_close(s);
+        moe_experts_close(experts);
+        moe_model_close(model);
     }
-    close(fd);
+    free(logits);
 }
 
 static void damaged_experts_are_errors_of_passes_that_need_them(void **state)
@@ -389,7 +438,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_configuration_equals_resident),
         cmocka_unit_test(a_read_error_ends_the_answer_and_nothing_else),
-        cmocka_unit_test(arriving_experts_equal_resident),
+        cmocka_unit_test(arriving_weights_equal_resident),
+        cmocka_unit_test(damaged_dense_weights_are_errors_of_passes),
         cmocka_unit_test(damaged_experts_are_errors_of_passes_that_need_them),
     };
     return cmocka_run_group_tests_name("cached", tests, open_all, close_all);

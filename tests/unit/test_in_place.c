@@ -331,8 +331,8 @@ static void write_coded(const char *fixture, bool fp8)
     moe_buf_release(&config);
 }
 
-/* Logits of a text from the checkpoint in the directory of tests, its experts all in memory or at
- * most a quarter of them. */
+/* Logits of a text from the checkpoint in the directory of tests: all weights arrive behind the
+ * first passes, or at most a quarter of the experts is in memory. */
 static void logits_of(bool streamed, float *out)
 {
     enum { N = 24 };
@@ -342,7 +342,10 @@ static void logits_of(bool streamed, float *out)
     struct moe_err err = {0};
     struct moe_row rows[N];
     const struct moe_session_options so = {.batch = N};
-    assert_ok(moe_model_open(&model, dir, 0, NULL, &err), &err);
+    assert_ok(moe_model_open_directory(&model, dir, &err), &err);
+    assert_ok(streamed ? moe_model_load(model, 0, NULL, NULL, &err)
+                       : moe_model_load_behind(model, 0, &err),
+              &err);
     const struct moe_config *c = &model->config;
     const struct moe_cache_options o = {.cache_bytes = moe_cache_slot_bytes(model->pack, 0) *
                                                        c->n_layers * c->n_experts / 4,

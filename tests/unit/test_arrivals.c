@@ -1,0 +1,98 @@
+/* Weights that arrive: in which order items are read, by whom, and what becomes of those that
+ * cannot be read. */
+#include "infer/arrivals.h"
+
+#include <string.h>
+
+#include "../test.h"
+
+enum { N = 10, BROKEN = 7 };
+
+static struct script {
+    uint64_t order[4 * N]; /* items as they were read */
+    uint64_t n;
+    int failures; /* left, of item BROKEN */
+} script;
+
+static int read_item(void *ctx, uint64_t which, uint64_t *bytes, struct moe_err *err)
+{
+    struct script *s = ctx;
+    s->order[s->n++] = which;
+    *bytes += 100 + which;
+    return which == BROKEN && s->failures && s->failures--
+               ? moe_fail(err, MOE_ERR_FORMAT, "item %d is damaged", BROKEN)
+               : MOE_OK;
+}
+
+static struct moe_arrivals *open_items(int failures)
+{
+    struct moe_arrivals *a;
+    struct moe_err err = {0};
+    script = (struct script){.failures = failures};
+    assert_ok(moe_arrivals_open(&a, N, read_item, &script, &err), &err);
+    return a;
+}
+
+static void assert_read(const char *digits)
+{
+    assert_int_equal(script.n, strlen(digits));
+    for (uint64_t i = 0; i < script.n; i++)
+        assert_int_equal(script.order[i], digits[i] - '0');
+}
+
+static void who_waits_reads_what_is_needed_and_no_more(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_arrivals *a = open_items(0);
+    moe_arrivals_leave_out(a, 4);
+    assert_ok(moe_arrivals_await(a, 3, 6, &err), &err);
+    assert_read("35");
+    assert_ok(moe_arrivals_await(a, 2, 4, &err), &err);
+    assert_read("352");
+    assert_int_equal(moe_arrivals_bytes(a), 310);
+    assert_true(moe_arrivals_has(a, 2) && moe_arrivals_has(a, 4) && !moe_arrivals_has(a, 1));
+    assert_false(moe_arrivals_complete(a));
+    moe_arrivals_close(a);
+}
+
+static void what_is_asked_for_comes_first(void **state)
+{
+    const uint64_t asked[] = {8, 2};
+    struct moe_err err = {0};
+    struct moe_arrivals *a = open_items(0);
+    moe_arrivals_ask(a, asked, 2);
+    assert_ok(moe_arrivals_read(a, 1, NULL, "reading", 0, &err), &err);
+    assert_read("8201345679");
+    assert_true(moe_arrivals_complete(a));
+    assert_ok(moe_arrivals_await(a, 0, N, &err), &err);
+    assert_ok(moe_arrivals_await_any(a, asked, 2, &err), &err);
+    assert_int_equal(script.n, N);
+    moe_arrivals_close(a);
+}
+
+static void who_needs_a_damaged_item_is_told(void **state)
+{
+    const uint64_t broken = BROKEN;
+    struct moe_err err = {0};
+    struct moe_arrivals *a = open_items(3);
+    assert_fails(moe_arrivals_await(a, 6, 9, &err), MOE_ERR_FORMAT, "item 7 is damaged", &err);
+    assert_read("67");
+    assert_fails(moe_arrivals_await_any(a, &broken, 1, &err), MOE_ERR_FORMAT, "item 7 is damaged",
+                 &err);
+    assert_ok(moe_arrivals_await(a, 0, 6, &err), &err); /* nobody else is */
+    assert_fails(moe_arrivals_await(a, 6, 9, &err), MOE_ERR_FORMAT, "item 7 is damaged", &err);
+    assert_ok(moe_arrivals_await(a, 6, 9, &err), &err);
+    assert_ok(moe_arrivals_await(a, 0, N, &err), &err);
+    assert_true(moe_arrivals_complete(a));
+    moe_arrivals_close(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_waits_reads_what_is_needed_and_no_more),
+        cmocka_unit_test(what_is_asked_for_comes_first),
+        cmocka_unit_test(who_needs_a_damaged_item_is_told),
+    };
+    return cmocka_run_group_tests_name("arrivals", tests, NULL, NULL);
+}
