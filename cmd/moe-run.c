@@ -278,14 +278,15 @@ static void close_run(struct run *r)
 /* ---- Text ---- */
 
 /* How answers of the conversation are shown: read for thoughts and calls where there are tools, in
- * the interactive prompt, and for --json. */
-static void show_answers(struct moe_conversation *talk, struct repl_said *said)
+ * the interactive prompt, where a grammar holds what follows a thought, and for --json. */
+static void show_answers(const struct run *r, struct moe_conversation *talk, struct repl_said *said)
 {
-    bool reads = talk->tools || opt.json ||
-                 (is_interactive() && talk->chat && moe_chat_thought_member(talk->chat));
-    if (!reads || !talk->chat || opt.beams.n || cli_given("logprobs"))
+    const bool held = r->constraint && !talk->held_to_calls,
+               thinks = talk->chat && moe_chat_thought_member(talk->chat);
+    if (!(talk->tools || opt.json || (thinks && (held || is_interactive()))) || !talk->chat ||
+        opt.beams.n || cli_given("logprobs"))
         return;
-    *said = (struct repl_said){.hidden = opt.json};
+    *said = (struct repl_said){.hidden = opt.json, .apart = held && !is_interactive()};
     talk->on_part = repl_say_part;
     talk->part_ctx = said;
 }
@@ -334,7 +335,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
     if (!r->grammar)
         MOE_STEP(messages_hold_calls(&talk, r->engine, opt.tool_choice, &r->grammar, &r->constraint,
                                      err));
-    show_answers(&talk, &said);
+    show_answers(r, &talk, &said);
     if (is_interactive()) {
         struct repl repl = {
             .engine = r->engine,

@@ -39,7 +39,9 @@ int repl_stream(void *ctx, const char *bytes, uint64_t n);
  * terminal, text, and calls as "-> NAME(ARGUMENTS)". */
 struct repl_said {
     bool hidden; /* nothing is shown */
+    bool apart;  /* thoughts are on stderr: stdout has what a grammar holds, and no more */
     bool some, dim;
+    bool thought; /* the last part on stderr was one */
     enum moe_answer_part_kind last;
 };
 int repl_say_part(void *said, const struct moe_answer_part *part);

@@ -32,6 +32,15 @@ static void set_dim(struct repl_said *s, bool dim)
     s->dim = dim;
 }
 
+/* A piece of a thought on stderr, where notes may be. */
+static void say_apart(const struct moe_answer_part *part, bool begins)
+{
+    if (cli_quiet)
+        return;
+    fputs(begins ? "thought: " : "", stderr);
+    fwrite(part->bytes, 1, part->n, stderr);
+}
+
 int repl_say_part(void *said, const struct moe_answer_part *part)
 {
     struct repl_said *s = said;
@@ -41,6 +50,15 @@ int repl_say_part(void *said, const struct moe_answer_part *part)
     cli_progress_done();
     if (s->hidden)
         return MOE_OK;
+    if (s->apart && (thinks || s->thought)) {
+        if (thinks)
+            say_apart(part, !s->thought);
+        else if (!cli_quiet)
+            fputc('\n', stderr);
+        s->thought = thinks;
+        if (thinks)
+            return MOE_OK;
+    }
     if (calls)
         before = !s->some ? "-> " : s->last == MOE_PART_CALL_ENDS ? "\n-> " : "\n\n-> ";
     else if (part->kind == MOE_PART_CONTENT && s->some && begins)
@@ -66,7 +84,9 @@ int repl_say_part(void *said, const struct moe_answer_part *part)
 void repl_end_said(struct repl_said *s)
 {
     set_dim(s, false);
-    s->some = false;
+    if (s->thought && !cli_quiet)
+        fputc('\n', stderr);
+    s->some = s->thought = false;
 }
 
 void repl_explain_stop(enum moe_stop_reason why, uint32_t context)
