@@ -180,12 +180,13 @@ int messages_take(struct moe_conversation *talk, const char *file, const struct 
     return MOE_OK;
 }
 
-/* Refuses the choice of a function that is none of the tools. */
-static int check_choice(const json_t *tools, const char *choice, struct moe_err *err)
+/* Refuses the choice of a function that is none of the tools. *one: it, in a list; NULL: any. */
+static int check_choice(const json_t *tools, const char *choice, json_t **one, struct moe_err *err)
 {
     static const char *const words[] = {"auto", "none", "required"};
     size_t i;
     const json_t *tool;
+    *one = NULL;
     for (i = 0; i < 3; i++)
         if (strcmp(choice, words[i]) == 0)
             return MOE_OK;
@@ -193,7 +194,9 @@ static int check_choice(const json_t *tools, const char *choice, struct moe_err 
     {
         if (strcmp(json_string_value(json_object_get(moe_chat_function(tool), "name")), choice) ==
             0)
-            return MOE_OK;
+            return (*one = json_pack("[O]", tool))
+                       ? MOE_OK
+                       : moe_fail(err, MOE_ERR_MEMORY, "out of memory: the tools");
     }
     return moe_fail(err, MOE_ERR_USAGE,
                     "option --tool-choice: '%s' is none of the tools, nor auto, none, required",
@@ -203,7 +206,7 @@ static int check_choice(const json_t *tools, const char *choice, struct moe_err 
 int tools_read(const char *file, const char *choice, json_t **out, struct moe_err *err)
 {
     struct moe_buf text = {0};
-    json_t *json = NULL;
+    json_t *json = NULL, *one = NULL;
     int status = moe_file_read_all(file, MAX_TOOLS_BYTES, &text, err);
     if (status == MOE_OK)
         status = moe_json_parse(&json, file, text.data, text.size, JSON_MEMORY, err);
@@ -214,7 +217,8 @@ int tools_read(const char *file, const char *choice, json_t **out, struct moe_er
     if (status == MOE_OK)
         status = moe_chat_check_tools(file, tools, err);
     if (status == MOE_OK && choice)
-        status = check_choice(tools, choice, err);
+        status = check_choice(tools, choice, &one, err);
+    json_decref(one);
     *out = status == MOE_OK ? json_incref(tools) : NULL;
     moe_json_free(json);
     return status;
@@ -244,20 +248,22 @@ int messages_hold_calls(struct moe_conversation *talk, struct moe_engine *engine
                         struct moe_constraint **constraint, struct moe_err *err)
 {
     choice = choice ? choice : "auto";
-    bool must = strcmp(choice, "auto") != 0, any = strcmp(choice, "required") == 0;
+    bool must = strcmp(choice, "auto") != 0;
+    json_t *one;
     if (strcmp(choice, "none") == 0)
         talk->tools = NULL;
     if (!talk->chat || json_array_size(talk->tools) == 0)
         return MOE_OK;
-    MOE_TRY(check_choice(talk->tools, choice, err));
+    MOE_TRY(check_choice(talk->tools, choice, &one, err));
     struct moe_allowance allowance = moe_allowance_usual();
-    const struct moe_calls_wanted wanted = {.tools = talk->tools,
-                                            .only = must && !any ? choice : NULL,
+    const struct moe_calls_wanted wanted = {.tools = one ? one : talk->tools,
                                             .must = must,
-                                            .parallel = !must || any,
+                                            .parallel = !one,
                                             .thought = thought_before(talk),
                                             .no_thought = moe_chat_no_thought(talk->variables)};
-    MOE_TRY(moe_calls_grammar(grammar, talk->chat, &wanted, &allowance, err));
+    int status = moe_calls_grammar(grammar, talk->chat, &wanted, &allowance, err);
+    json_decref(one);
+    MOE_TRY(status);
     talk->held_to_calls = *grammar != NULL;
     talk->must_call = must;
     return *grammar

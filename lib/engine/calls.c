@@ -133,8 +133,7 @@ static int append_tool(struct moe_buf *out, const struct moe_chat *chat,
     const char *function_name = json_string_value(json_object_get(function, "name"));
     char rule[48], name[120];
     snprintf(rule, sizeof rule, "arguments-%zu", i);
-    snprintf(name, sizeof name, "the parameters of '%.64s' (tools[%zu])",
-             function_name ? function_name : "", i);
+    snprintf(name, sizeof name, "the parameters of '%.64s'", function_name ? function_name : "");
     int status = MOE_ERR_MEMORY;
     if (!object || !nothing)
         moe_fail(err, status, "out of memory: a tool's parameters");
@@ -166,9 +165,7 @@ int moe_calls_grammar(struct moe_grammar **out, const struct moe_chat *chat,
                           "leave out 'tool_choice'");
     json_array_foreach(wanted->tools, i, tool)
     {
-        const char *name = json_string_value(json_object_get(moe_chat_function(tool), "name"));
-        if (held && status == MOE_OK &&
-            (!wanted->only || (name && strcmp(name, wanted->only) == 0)))
+        if (held && status == MOE_OK)
             status = append_tool(&rules, chat, wanted, i, tool, allowance, err);
     }
     if (rules.failed)

@@ -69,8 +69,7 @@ int moe_answer_reader_thought(const struct moe_answer_reader *reader, const void
 /* ---- Calls that must come, or must be well formed ---- */
 
 struct moe_calls_wanted {
-    const struct json_t *tools; /* an array */
-    const char *only;           /* the one function to call; NULL: any */
+    const struct json_t *tools; /* an array of those that can be called */
     bool must; /* the answer is calls, after a thought; else any text up to a call's first mark */
     bool parallel;                 /* several calls */
     enum moe_chat_thought thought; /* before the answer */

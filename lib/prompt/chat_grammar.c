@@ -354,20 +354,9 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
     }
     put_piece(&w, f->end, "", "");
     moe_buf_text(out, "\ntool ::= ");
-    bool any = false;
-    json_array_foreach(wanted->tools, i, tool)
-    {
-        if (wanted->only && strcmp(name_of(tool), wanted->only) != 0)
-            continue;
-        moe_buf_printf(out, "%stool-%zu", any ? " | " : "", i);
-        any = true;
-    }
+    json_array_foreach(wanted->tools, i, tool) moe_buf_printf(out, "%stool-%zu", i ? " | " : "", i);
     moe_buf_text(out, "\n");
-    json_array_foreach(wanted->tools, i, tool)
-    {
-        if (!wanted->only || strcmp(name_of(tool), wanted->only) == 0)
-            put_tool(&w, i, tool);
-    }
+    json_array_foreach(wanted->tools, i, tool) put_tool(&w, i, tool);
     if (wanted->must) {
         const char *stop, *const ends = moe_chat_thought_end(chat, MOE_NEXT_CALL, &stop);
         moe_buf_text(out, "whole ::=");
@@ -408,5 +397,5 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
         uint32_t free = put_text_until(&w, mark, true, "held");
         moe_buf_printf(out, "root ::= until-%u\n", free);
     }
-    return any && !out->failed;
+    return json_array_size(wanted->tools) > 0 && !out->failed;
 }

@@ -10,6 +10,9 @@
 #include "serve/server.h"
 
 #define REQUEST "the request"
+/* Of thoughts. Nothing signs them here; some clients leave those without one out of later requests.
+ */
+#define SIGNATURE "unsigned"
 
 /* ---- Requests ---- */
 
@@ -379,7 +382,7 @@ static void put_text_block(struct moe_emit *e, const char *key, const char *type
     moe_emit_text(e, "type", type);
     moe_emit_bytes(e, type, text, n);
     if (strcmp(type, "thinking") == 0)
-        moe_emit_text(e, "signature", "");
+        moe_emit_text(e, "signature", text ? SIGNATURE : "");
     moe_emit_close(e);
 }
 
@@ -442,11 +445,27 @@ static void begin_stream(struct moe_reply *r, struct moe_buf *out)
     reply_end_event(&e, out);
 }
 
+static void write_delta(struct moe_reply *r, const char *type, const char *key,
+                        const struct moe_answer_part *part, struct moe_buf *out)
+{
+    struct moe_emit e;
+    reply_begin_event(&e, out, "content_block_delta");
+    moe_emit_u64(&e, "index", r->n_items);
+    moe_emit_open_map(&e, "delta");
+    moe_emit_text(&e, "type", type);
+    moe_emit_bytes(&e, key, part->bytes, part->n);
+    moe_emit_close(&e);
+    reply_end_event(&e, out);
+}
+
 static void close_block(struct moe_reply *r, struct moe_buf *out)
 {
+    const struct moe_answer_part signature = {.bytes = SIGNATURE, .n = strlen(SIGNATURE)};
     struct moe_emit e;
     if (r->open < 0)
         return;
+    if (r->open == MOE_PART_THOUGHT)
+        write_delta(r, "signature_delta", "signature", &signature, out);
     reply_begin_event(&e, out, "content_block_stop");
     moe_emit_u64(&e, "index", r->n_items++);
     reply_end_event(&e, out);
@@ -468,19 +487,6 @@ static void open_block(struct moe_reply *r, int kind, struct moe_buf *out)
     else
         put_text_block(&e, "content_block", kind == MOE_PART_THOUGHT ? "thinking" : "text", NULL,
                        0);
-    reply_end_event(&e, out);
-}
-
-static void write_delta(struct moe_reply *r, const char *type, const char *key,
-                        const struct moe_answer_part *part, struct moe_buf *out)
-{
-    struct moe_emit e;
-    reply_begin_event(&e, out, "content_block_delta");
-    moe_emit_u64(&e, "index", r->n_items);
-    moe_emit_open_map(&e, "delta");
-    moe_emit_text(&e, "type", type);
-    moe_emit_bytes(&e, key, part->bytes, part->n);
-    moe_emit_close(&e);
     reply_end_event(&e, out);
 }
 

@@ -193,10 +193,13 @@ static int put_tool_choice(json_t *chat, const json_t *choice, struct chat_maker
         chat_put(m, chat, "tool_choice",
                  json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
                            chat_text_of(choice, "name")));
+    else if (strcmp(chat_text_of(choice, "type"), "allowed_tools") == 0)
+        chat_put(m, chat, "tool_choice",
+                 json_pack("{s:s,s:O}", "type", "allowed_tools", "allowed_tools", choice));
     else
         return moe_fail(m->err, MOE_ERR_FORMAT,
                         REQUEST ": 'tool_choice' is none of auto, none, required, and an object of "
-                                "type function");
+                                "type function or allowed_tools");
     return MOE_OK;
 }
 

@@ -1031,11 +1031,11 @@ static int make_biases(struct job *j, const struct moe_model *model, uint32_t *n
 static struct moe_thought_options thought_options(const struct loaded *l, const struct job *j)
 {
     const struct moe_request *r = j->of->request;
-    const enum moe_chat_next next = r->grammar || !r->tools ? MOE_NEXT_CONTENT
-                                    : r->must_call          ? MOE_NEXT_CALL
-                                                            : MOE_NEXT_EITHER;
+    const enum moe_chat_next next = r->grammar || !r->callable ? MOE_NEXT_CONTENT
+                                    : r->must_call             ? MOE_NEXT_CALL
+                                                               : MOE_NEXT_EITHER;
     struct moe_thought_options t =
-        moe_thought_options_of(l->chat, r->tools, j->thought == MOE_THOUGHT_OPEN, next);
+        moe_thought_options_of(l->chat, r->callable, j->thought == MOE_THOUGHT_OPEN, next);
     t.apart = t.chat && t.opened && r->grammar;
     t.most = t.opened && r->no_thought ? 0 : r->thought_tokens;
     return t;
@@ -1096,7 +1096,7 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
     };
     if (j->reader)
         request.options.thought = thought_options(l, j);
-    if (j->reader && r->tools)
+    if (j->reader && r->callable)
         request.options.call_stop = moe_chat_call_stop(l->chat, &request.options.call_then);
     const uint32_t sequence = moe_generator_free_sequence(x->batch);
     const struct moe_prompt_text text = {request.owner, request.prompt, request.n_prompt};
@@ -1134,15 +1134,14 @@ static int prepare_calls(struct executor *x, const struct job *j, enum moe_chat_
     struct request *a = j->of;
     const struct moe_request *r = a->request;
     struct moe_allowance allowance = moe_server_allowance(s);
-    const struct moe_calls_wanted wanted = {.tools = r->tools,
-                                            .only = r->only_call,
+    const struct moe_calls_wanted wanted = {.tools = r->callable,
                                             .must = r->must_call,
                                             .parallel = r->parallel_calls,
                                             .thought = thought,
                                             .no_thought = r->no_thought};
     allowance.cancelled = &a->cancelled;
     allowance.max_steps /= CALLS_PART;
-    if (!r->tools || r->grammar || (a->calls && a->calls[j->queued.expert]))
+    if (!r->callable || r->grammar || (a->calls && a->calls[j->queued.expert]))
         return MOE_OK;
     if (!a->calls && !(a->calls = moe_alloc(s->n_models, sizeof(struct moe_grammar *), err)))
         return MOE_ERR_MEMORY;
@@ -1159,7 +1158,7 @@ static int begin_reader(struct executor *x, struct job *j, struct moe_err *err)
         return MOE_OK;
     j->thought = thought_before(l, &j->of->ids);
     MOE_TRY(prepare_calls(x, j, j->thought, err));
-    return moe_answer_reader_new(&j->reader, l->chat, r->tools, j->thought == MOE_THOUGHT_OPEN,
+    return moe_answer_reader_new(&j->reader, l->chat, r->callable, j->thought == MOE_THOUGHT_OPEN,
                                  report_part, j, err);
 }
 

@@ -603,38 +603,55 @@ static int read_messages(struct moe_request *r, const json_t *body, struct moe_e
 
 /* ---- Variables of templates ---- */
 
-/* The function that must be called is one of the tools. */
-static int read_only_call(struct moe_request *r, const json_t *tools, const json_t *named,
-                          struct moe_err *err)
+/* Takes those of the tools that a list of functions names, and leaves out what OpenAI's servers
+ * run. NULL: all. */
+static int take_callable(struct moe_request *r, const json_t *named, struct moe_err *err)
 {
-    size_t i;
-    const json_t *tool;
-    json_array_foreach(tools, i, tool)
+    size_t i, k;
+    const json_t *one;
+    json_t *tool;
+    int failed =
+        !(r->callable = json_array()) || (!named && json_array_extend(r->callable, r->tools));
+    json_array_foreach(named, i, one)
     {
-        const json_t *name = json_object_get(moe_chat_function(tool), "name");
-        if (json_is_string(name) && json_equal(name, named)) {
-            r->only_call = moe_strndup(json_string_value(named), json_string_length(named), err);
-            return r->only_call ? MOE_OK : MOE_ERR_MEMORY;
+        const json_t *name = json_object_get(moe_chat_function(one), "name");
+        const char *type = chat_text_of(one, "type");
+        bool found = *type && strcmp(type, "function") != 0;
+        json_array_foreach(r->tools, k, tool)
+        {
+            if (found || !name ||
+                !json_equal(name, json_object_get(moe_chat_function(tool), "name")))
+                continue;
+            found = true;
+            failed |= json_array_append(r->callable, tool);
         }
+        if (!found)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            REQUEST ": 'tool_choice' names '%.64s', which is none of the 'tools'",
+                            json_is_string(name) ? json_string_value(name) : "");
     }
-    return moe_fail(err, MOE_ERR_FORMAT,
-                    REQUEST ": 'tool_choice' names '%.64s', which is none of the 'tools'",
-                    json_string_value(named));
+    return failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request") : MOE_OK;
 }
 
 static int read_tools(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     const json_t *tools = json_object_get(body, "tools");
     const json_t *choice = json_object_get(body, "tool_choice");
-    const json_t *named = json_object_get(json_object_get(choice, "function"), "name");
+    const json_t *named = json_object_get(json_object_get(choice, "function"), "name"),
+                 *allowed = json_object_get(choice, "allowed_tools"),
+                 *mode = json_object_get(allowed, "mode"),
+                 *list = json_object_get(allowed, "tools");
     const char *how = json_is_string(named) ? "function"
+                      : allowed             ? json_string_value(mode)
                       : is_given(choice)    ? json_string_value(choice)
                                             : "auto";
     bool any = how && strcmp(how, "required") == 0, one = json_is_string(named);
-    if (!how || (!any && !one && strcmp(how, "auto") != 0 && strcmp(how, "none") != 0))
+    if (!how || (allowed && !json_is_array(list)) ||
+        (!any && !one && strcmp(how, "auto") != 0 && (allowed || strcmp(how, "none") != 0)))
         return moe_fail(err, MOE_ERR_FORMAT,
-                        REQUEST ": 'tool_choice' is none of auto, none, required, and an object "
-                                "that names a function");
+                        REQUEST ": 'tool_choice' is none of auto, none, required, an object that "
+                                "names a function, and one of type allowed_tools with a mode, auto "
+                                "or required, and a list of tools");
     MOE_TRY(moe_chat_check_tools(REQUEST, tools, err));
     if (json_array_size(tools) == 0 && (any || one))
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -648,12 +665,21 @@ static int read_tools(struct moe_request *r, const json_t *body, struct moe_err 
         return moe_fail(err, MOE_ERR_FORMAT,
                         REQUEST ": 'tool_choice' wants a call, and another key holds the answer "
                                 "to something else: leave one out");
-    if (one)
-        MOE_TRY(read_only_call(r, tools, named, err));
     r->parallel_calls = !one;
     MOE_TRY(
         moe_json_get_bool(REQUEST, body, "parallel_tool_calls", false, &r->parallel_calls, err));
-    return copy_value(r, &r->tools, tools, err);
+    MOE_TRY(copy_value(r, &r->tools, tools, err));
+    json_t *only = one ? json_pack("[O]", choice) : json_incref((json_t *)list);
+    int status = take_callable(r, only, err);
+    json_decref(only);
+    if (status == MOE_OK && !json_array_size(r->callable)) {
+        json_decref(r->callable);
+        r->callable = NULL;
+    }
+    if (status == MOE_OK && r->must_call && !r->callable)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          REQUEST ": 'tool_choice' wants a call, and allows no function");
+    return status;
 }
 
 /* Whether a thought is wanted, as the APIs of some makers have it; NULL: it is not said. */
@@ -1124,7 +1150,7 @@ void moe_request_free(struct moe_request *r)
     free(r->files);
     moe_json_free(r->messages);
     moe_json_free(r->tools);
-    free(r->only_call);
+    json_decref(r->callable);
     moe_json_free(r->variables);
     free(r->biases);
     free(r->breakers);

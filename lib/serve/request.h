@@ -110,7 +110,7 @@ struct moe_request {            /* owns everything it points at */
     struct json_t *messages, *tools, *variables; /* tools, variables: NULL for none */
     bool no_thought;                             /* is wanted, by one of the variables */
     bool must_call, parallel_calls; /* "tool_choice" is "required" or a function; several at once */
-    char *only_call;                /* the function; NULL: any */
+    struct json_t *callable;        /* those of the tools that may be called; NULL: none */
     uint64_t chat_bytes;            /* their memory */
     char *question;                 /* the last user's text; NULL: none */
     /* TEXT: prompts, and of the tasks MEAN and LAST what is pooled: at least one. */

@@ -308,7 +308,7 @@ static void fingerprint(const struct moe_request *r, struct moe_buf *out)
                    (unsigned)r->min_tokens);
     moe_buf_printf(out, " %llu", (unsigned long long)r->thought_tokens);
     put_text(out, r->model);
-    put_text(out, r->only_call);
+    put_json(out, r->callable);
     put_text(out, r->before);
     put_text(out, r->suffix);
     moe_buf_u8(out, r->keeps);

@@ -568,6 +568,9 @@ static void other_apis_name_their_keys(void **state)
          "\"tool_use\", \"id\": \"a\", \"name\": \"f\", \"input\": \"{}\"}]}]}",
          "'messages[0].content[0].input' is not an object"},
 #define R MOE_REQUEST_RESPONSES, "{\"input\": \"x\", "
+#define TOOLS                                                                                      \
+    "\"tools\": [{\"type\": \"function\", \"name\": \"f\"}, {\"type\": \"function\", \"name\": "   \
+    "\"g\"}], \"tool_choice\": "
         {R "\"max_output_tokens\": \"many\"}", "'max_output_tokens' is "},
         {R "\"instructions\": 7}", "'instructions' is not a text"},
         {R "\"reasoning\": \"high\"}", "'reasoning' is not an object"},
@@ -577,6 +580,13 @@ static void other_apis_name_their_keys(void **state)
         {R "\"tools\": [{\"type\": \"function\", \"name\": \"f\", \"parameters\": 7}]}",
          "'tools[0].parameters' is not an object"},
         {R "\"tool_choice\": {\"type\": \"mcp\"}}", "'tool_choice' is none of"},
+        {R "\"tool_choice\": {\"type\": \"allowed_tools\", \"mode\": \"none\", \"tools\": []}}",
+         "'tool_choice' is none of"},
+        {R TOOLS
+         "{\"type\": \"allowed_tools\", \"mode\": \"auto\", \"tools\": [{\"name\": \"h\"}]}}",
+         "'tool_choice' names 'h', which is none of the 'tools'"},
+        {R TOOLS "{\"type\": \"allowed_tools\", \"mode\": \"required\", \"tools\": []}}",
+         "'tool_choice' wants a call, and allows no function"},
         {R "\"background\": true}", "'background' is not supported"},
         {MOE_REQUEST_RESPONSES, "{}", "'input' is missing"},
         {MOE_REQUEST_RESPONSES, "{\"input\": []}", "'input' is empty"},
@@ -591,6 +601,28 @@ static void other_apis_name_their_keys(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         refused(cases[i].kind, cases[i].json, cases[i].words);
+}
+
+/* Of the tools that the template shows only some may be called. */
+static void tools_are_allowed_by_name(void **state)
+{
+    (void)state;
+    struct moe_request *r = parse(
+        MOE_REQUEST_RESPONSES,
+        "{\"input\": \"x\", " TOOLS "{\"type\": \"allowed_tools\", \"mode\": \"required\", "
+        "\"tools\": [{\"type\": \"web_search\"}, {\"type\": \"function\", \"name\": \"g\"}]}}");
+    assert_int_equal(json_array_size(r->tools), 2);
+    assert_int_equal(json_array_size(r->callable), 1);
+    assert_ptr_equal(json_array_get(r->callable, 0), json_array_get(r->tools, 1));
+    assert_true(r->must_call && r->parallel_calls);
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_CHAT, "{" HELLO ", \"tools\": [{\"function\": {\"name\": \"f\"}}], "
+                                "\"tool_choice\": {\"type\": \"allowed_tools\", \"allowed_tools\": "
+                                "{\"mode\": \"auto\", \"tools\": []}}}");
+    assert_int_equal(json_array_size(r->tools), 1);
+    assert_null(r->callable);
+    moe_request_free(r);
+#undef TOOLS
 }
 
 /* Keys without effect are named, and no others. */
@@ -640,6 +672,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(missing_keys_mean_what_the_api_says),
         cmocka_unit_test(other_apis_name_their_keys),
+        cmocka_unit_test(tools_are_allowed_by_name),
         cmocka_unit_test(ignored_keys_are_named),
         cmocka_unit_test(every_key_is_read),
         cmocka_unit_test(chats_keep_all_members),
