@@ -11,6 +11,8 @@
 #include "serve/reply_internal.h"
 
 #define REQUEST "the request"
+#define REFERENCE                                                                                  \
+    "item_reference" /* a type of items, and the role that they have until they are read */
 
 /* ---- Requests ---- */
 
@@ -117,6 +119,7 @@ static const struct {
      {{"call_id", CHAT_TEXT, true}, {"name", CHAT_TEXT, true}, {"arguments", CHAT_TEXT, true}}},
     {"function_call_output", {{"call_id", CHAT_TEXT, true}, {"output", CHAT_TEXT_OR_LIST, true}}},
     {"reasoning", {{"summary", CHAT_LIST, false}, {"content", CHAT_LIST, false}}},
+    {REFERENCE, {{"id", CHAT_TEXT, true}}},
 };
 
 static int append_items(json_t *messages, const json_t *input, struct chat_maker *m)
@@ -141,6 +144,10 @@ static int append_items(json_t *messages, const json_t *input, struct chat_maker
             MOE_TRY(append_result(messages, item, i, m));
         else if (strcmp(type, "reasoning") == 0)
             append_thought(messages, item, m);
+        else if (strcmp(type, REFERENCE) == 0)
+            chat_add(
+                m, messages,
+                json_pack("{s:s,s:s}", "role", REFERENCE, "content", chat_text_of(item, "id")));
         else
             return moe_fail(m->err, MOE_ERR_FORMAT,
                             REQUEST
@@ -148,6 +155,81 @@ static int append_items(json_t *messages, const json_t *input, struct chat_maker
                             i, type);
     }
     return MOE_OK;
+}
+
+/* Appends a message; one of the model goes on with what an item before it began. */
+static void join_message(json_t *messages, json_t *message, struct chat_maker *m)
+{
+    static const char *const whole[] = {"reasoning_content", "content"};
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1),
+           *content = json_object_get(message, "content"),
+           *calls = json_object_get(message, "tool_calls"), *had;
+    const bool goes_on = strcmp(chat_text_of(message, "role"), "assistant") == 0 &&
+                         strcmp(chat_text_of(last, "role"), "assistant") == 0,
+               new_text = content && !json_is_null(content);
+    if (!goes_on || (new_text && (!json_is_null(json_object_get(last, "content")) ||
+                                  json_object_get(last, "tool_calls")))) {
+        chat_add(m, messages, json_incref(message));
+        return;
+    }
+    for (int i = 0; i < 1 + new_text; i++)
+        chat_take(m, last, whole[i], message, whole[i]);
+    if (calls && (had = json_object_get(last, "tool_calls")))
+        m->failed |= json_array_extend(had, calls) != 0;
+    else
+        chat_take(m, last, "tool_calls", message, "tool_calls");
+}
+
+/* Appends the item that a response has. */
+static int append_referred(json_t *messages, const char *id, const struct moe_buf *response,
+                           struct chat_maker *m)
+{
+    json_t *whole;
+    const json_t *item;
+    size_t i;
+    int status = moe_json_parse(&whole, "the earlier response", response->data, response->size,
+                                MOE_REQUEST_MEMORY, m->err);
+    json_array_foreach(json_object_get(whole, "output"), i, item)
+    {
+        json_t *one = strcmp(chat_text_of(item, "id"), id) == 0 ? json_pack("[O]", item) : NULL;
+        if (one && status == MOE_OK)
+            status = append_items(messages, one, m);
+        json_decref(one);
+    }
+    moe_json_free(whole);
+    return status;
+}
+
+int moe_request_refer(struct moe_request *r,
+                      bool (*find)(void *ctx, const char *item, struct moe_buf *response),
+                      void *ctx, struct moe_err *err)
+{
+    struct chat_maker maker = {.err = err}, *m = &maker;
+    json_t *all = json_array(), *message;
+    size_t i;
+    int status = MOE_OK;
+    json_array_foreach(r->messages, i, message)
+    {
+        struct moe_buf response = {0};
+        const char *id = chat_text_of(message, "content");
+        if (status != MOE_OK)
+            break;
+        if (strcmp(chat_text_of(message, "role"), REFERENCE) != 0)
+            join_message(all, message, m);
+        else if (!find(ctx, id, &response))
+            status =
+                moe_fail(err, MOE_ERR_FORMAT,
+                         REQUEST ": 'input': there is no item '%.60s' here (any more): send the "
+                                 "item itself",
+                         id);
+        else
+            status = append_referred(all, id, &response, m);
+        moe_buf_release(&response);
+    }
+    r->chat_bytes += moe_json_bytes(all);
+    moe_json_free(r->messages);
+    r->messages = all;
+    return chat_end(m, status);
 }
 
 /* Functions; tools that OpenAI's servers run are not shown to the model. */
@@ -328,6 +410,10 @@ static int responses_to_chat(struct moe_request *r, json_t **out, const json_t *
                            chat_text_of(body, "instructions")));
     if (status == MOE_OK)
         status = append_items(messages, json_object_get(body, "input"), m);
+    size_t i;
+    const json_t *message;
+    json_array_foreach(messages, i, message) r->refers |=
+        strcmp(chat_text_of(message, "role"), REFERENCE) == 0;
     chat_put(m, chat, "messages", json_incref(messages));
     if (status == MOE_OK)
         status = put_tools(r, chat, json_object_get(body, "tools"), m);

@@ -410,6 +410,12 @@ static int continue_response(struct exchange *x, struct moe_request *r, struct m
     return status;
 }
 
+static bool find_item(void *ctx, const char *item, struct moe_buf *response)
+{
+    struct exchange *x = ctx;
+    return kept_responses_with_item(x->http->kept, item, x->owner, response);
+}
+
 static int on_read(void *ctx, struct moe_request *r, struct moe_err *err)
 {
     struct exchange *x = ctx;
@@ -417,6 +423,8 @@ static int on_read(void *ctx, struct moe_request *r, struct moe_err *err)
     const char *model = r->model ? r->model : moe_server_model(x->http->server, 0);
     if (r->before)
         MOE_TRY(continue_response(x, r, err));
+    if (r->refers)
+        MOE_TRY(moe_request_refer(r, find_item, x, err));
     if (r->keeps && x->http->options.responses_bytes)
         c->conversation = moe_request_conversation(r, &c->n_asked);
     MOE_TRY(moe_reply_new(&c->reply, r, model ? model : "", err));

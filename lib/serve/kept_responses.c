@@ -1,5 +1,5 @@
 /* Responses of /v1/responses that are kept in memory: a list, the oldest first. */
-#define _POSIX_C_SOURCE 200809L /* pthread */
+#define _GNU_SOURCE /* memmem */
 #include "serve/kept_responses.h"
 
 #include <pthread.h>
@@ -114,6 +114,22 @@ bool kept_responses_get(struct kept_responses *k, const char *id, uint64_t owner
         moe_buf_append(conversation, one->conversation.data, one->conversation.size);
     if (one && n_asked)
         *n_asked = one->n_asked;
+    pthread_mutex_unlock(&k->lock);
+    return one != NULL;
+}
+
+bool kept_responses_with_item(struct kept_responses *k, const char *item, uint64_t owner,
+                              struct moe_buf *response)
+{
+    char member[80];
+    const int n = snprintf(member, sizeof member, "\"id\":\"%.60s\"", item);
+    pthread_mutex_lock(&k->lock);
+    const struct kept *one = k->first;
+    while (one && (one->owner != owner || !one->response.size ||
+                   !memmem(one->response.data, one->response.size, member, (size_t)n)))
+        one = one->next;
+    if (one)
+        moe_buf_append(response, one->response.data, one->response.size);
     pthread_mutex_unlock(&k->lock);
     return one != NULL;
 }

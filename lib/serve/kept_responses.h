@@ -25,6 +25,9 @@ void kept_responses_put(struct kept_responses *k, const char *id, uint64_t owner
 /* Appends what is kept (NULL: not wanted). False: there is no such response of this owner. */
 bool kept_responses_get(struct kept_responses *k, const char *id, uint64_t owner,
                         struct moe_buf *response, struct moe_buf *conversation, uint32_t *n_asked);
+/* Appends the response that has an item with this id. */
+bool kept_responses_with_item(struct kept_responses *k, const char *item, uint64_t owner,
+                              struct moe_buf *response);
 bool kept_responses_drop(struct kept_responses *k, const char *id, uint64_t owner);
 
 #endif

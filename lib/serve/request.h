@@ -148,6 +148,7 @@ struct moe_request {            /* owns everything it points at */
      * conversation, and whether to keep the response. */
     char *before;
     uint32_t n_instructions;
+    bool refers; /* to items of earlier responses (moe_request_refer) */
     bool keeps;
     char *asked; /* of other APIs: JSON, members that replies give back; NULL: none */
 
@@ -174,6 +175,12 @@ uint64_t moe_request_bytes(const struct moe_request *r);
  * instructions. */
 int moe_request_go_on(struct moe_request *r, const void *conversation, uint64_t n,
                       struct moe_err *err);
+
+/* Puts the items of earlier responses in the place of what refers to them. find: appends the
+ * response, JSON, that has an item with this id; false: there is none. */
+int moe_request_refer(struct moe_request *r,
+                      bool (*find)(void *ctx, const char *item, struct moe_buf *response),
+                      void *ctx, struct moe_err *err);
 
 /* Its messages but for its instructions, n of them, as JSON, which counts among its bytes; free().
  * NULL: out of memory. */

@@ -263,6 +263,8 @@ says "*'input\[1\]' is empty*" "... and an empty text has none"
 
 # ---- Kept responses ----
 
+post /v1/responses '{"input":[{"role":"user","content":"Once"},{"type":"item_reference","id":"msg_1"}]}'
+says "*'input': there is no item 'msg_1' here (any more): send *" "an item that is not kept is told"
 post /v1/responses '{"input":"Once","previous_response_id":"resp_1"}'
 says "*'previous_response_id': there is no response 'resp_1' here (any more): send *" "a response that is not kept is told"
 post /v1/responses '{"temperature":0,"instructions":"Be short.","input":"Once","max_output_tokens":4}'
@@ -278,6 +280,10 @@ sed 's/"id":"[^"]*"//g; s/"created_at":[0-9]*//; s/"previous_response_id":[^,]*/
 post /v1/responses '{"temperature":0,"input":[{"role":"user","content":"Once"},{"role":"assistant","content":"'"$answered"'"},{"role":"user","content":"And?"}],"max_output_tokens":4}'
 sed 's/"id":"[^"]*"//g; s/"created_at":[0-9]*//; s/"previous_response_id":[^,]*//; s/"cached_tokens":[0-9]*//' "$got" >"$tmp/whole"
 check "... which is the same as sending the whole conversation" cmp "$tmp/second" "$tmp/whole"
+item=$(sed 's/.*"id":"\(msg_[0-9a-f]*\)".*/\1/' "$tmp/first")
+post /v1/responses '{"temperature":0,"input":[{"role":"user","content":"Once"},{"type":"item_reference","id":"'"$item"'"},{"role":"user","content":"And?"}],"max_output_tokens":4}'
+sed 's/"id":"[^"]*"//g; s/"created_at":[0-9]*//; s/"previous_response_id":[^,]*//; s/"cached_tokens":[0-9]*//' "$got" >"$tmp/referred"
+check "... and as referring to its item" cmp "$tmp/referred" "$tmp/whole"
 run "$load" -p "$port" -P "/v1/responses/$id/input_items" -o "$got"
 says '{"object":"list","data":\[{"type":"message","role":"user","content":\[{"type":"input_text","text":"Once"}\],"id":"msg_*_0","status":"completed"}\],"first_id":"msg_*_0","last_id":"msg_*_0","has_more":false}' \
     "... and what it answers be listed"

@@ -625,6 +625,56 @@ static void tools_are_allowed_by_name(void **state)
 #undef TOOLS
 }
 
+static bool find_item(void *ctx, const char *item, struct moe_buf *response)
+{
+    (void)ctx;
+    moe_buf_text(response, "{\"output\": [{\"type\": \"reasoning\", \"id\": \"rs_1\", \"content\": "
+                           "[{\"type\": \"reasoning_text\", \"text\": \"Hm\"}]}, {\"type\": "
+                           "\"function_call\", \"id\": \"fc_1\", \"call_id\": \"a\", \"name\": "
+                           "\"f\", \"arguments\": \"{}\"}]}");
+    return strcmp(item, "rs_1") == 0 || strcmp(item, "fc_1") == 0;
+}
+
+/* Items that are referred to are what they would be if they were sent. */
+static void items_are_found_again(void **state)
+{
+    static const char sent[] =
+        "{\"input\": [{\"role\": \"user\", \"content\": \"x\"}, %s, %s, {\"type\": "
+        "\"function_call\", \"call_id\": \"b\", \"name\": \"f\", \"arguments\": \"{}\"}, "
+        "{\"type\": "
+        "\"function_call_output\", \"call_id\": \"a\", \"output\": \"1\"}, {\"role\": "
+        "\"assistant\", \"content\": \"y\"}]}";
+    static const char thought[] = "{\"type\": \"reasoning\", \"summary\": [{\"type\": "
+                                  "\"summary_text\", \"text\": \"Hm\"}]}",
+                      call[] = "{\"type\": \"function_call\", \"call_id\": \"a\", \"name\": "
+                               "\"f\", \"arguments\": \"{}\"}",
+                      refers[] = "{\"type\": \"item_reference\", \"id\": \"%s\"}";
+    char text[2048], one[64], two[64];
+    struct moe_err err;
+    (void)state;
+    snprintf(text, sizeof text, sent, thought, call);
+    struct moe_request *r, *whole = parse(MOE_REQUEST_RESPONSES, text);
+    assert_false(whole->refers);
+    snprintf(one, sizeof one, refers, "rs_1");
+    snprintf(two, sizeof two, refers, "fc_1");
+    const char *const as[][2] = {{one, two}, {thought, two}, {one, call}};
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(text, sizeof text, sent, as[i][0], as[i][1]);
+        r = parse(MOE_REQUEST_RESPONSES, text);
+        assert_true(r->refers);
+        assert_ok(moe_request_refer(r, find_item, NULL, &err), &err);
+        assert_true(json_equal(r->messages, whole->messages));
+        moe_request_free(r);
+    }
+    snprintf(one, sizeof one, refers, "rs_2");
+    snprintf(text, sizeof text, sent, one, call);
+    r = parse(MOE_REQUEST_RESPONSES, text);
+    assert_int_equal(moe_request_refer(r, find_item, NULL, &err), MOE_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "there is no item 'rs_2' here"));
+    moe_request_free(r);
+    moe_request_free(whole);
+}
+
 /* Keys without effect are named, and no others. */
 static void ignored_keys_are_named(void **state)
 {
@@ -673,6 +723,7 @@ int main(void)
         cmocka_unit_test(missing_keys_mean_what_the_api_says),
         cmocka_unit_test(other_apis_name_their_keys),
         cmocka_unit_test(tools_are_allowed_by_name),
+        cmocka_unit_test(items_are_found_again),
         cmocka_unit_test(ignored_keys_are_named),
         cmocka_unit_test(every_key_is_read),
         cmocka_unit_test(chats_keep_all_members),
