@@ -16,7 +16,9 @@
  *   score    s_p = the panel product of key p and the query: one fma chain over key_dim
  *   cap      s_p = cap * tanh(s_p * (1 / cap)), where there is one
  *   bias     s_p = s_p + b[head][p - position], rounded: where positions are known by buckets, in
- *            attention of a text to itself (model/rope.h)
+ *            attention of a text to itself (model/rope.h). Where queries make their biases
+ *            (Inkling), for each number r[i] of the row and head by rising i s_p = fma(r[i],
+ *            profile[i][position - p], s_p), as far as profiles go
  *   chunk    of each in which the row sees a position, over those it sees:
  *              m = the largest s_p, e_p = moe_expf(s_p - m)
  *              sum = the 16-lane sum of e_p, lane = place in the chunk % 16, by the fixed tree
@@ -62,8 +64,10 @@ struct attend {
     uint32_t first;                   /* the row of the pass that rows[0] is */
     bool encoder;                     /* rows see their source */
     const struct moe_prompt *prompts; /* of sequences, whose prefixes are seen; NULL: none */
-    const float *bias;    /* of distance 0 and head 0, or NULL; distances lie side by side */
-    uint64_t bias_stride; /* from head to head */
+    const float *bias;     /* of distance 0 and head 0, or NULL; distances lie side by side */
+    uint64_t bias_stride;  /* from head to head */
+    const float *profiles; /* of biases that queries make, [rel_dim][extent], or NULL */
+    uint32_t rel_dim, extent;
     /* Attention to sources: the one of each sequence, whose keys they are; NULL: to the text. */
     const uint32_t *attends;
     const struct moe_encoded *sources;
@@ -175,6 +179,19 @@ static void add_bias(const struct attend *a, const struct column *col, uint32_t 
     moe_kern.add(bias, seen.end - seen.begin, scores + seen.begin);
 }
 
+/* The same of biases that the column's query makes, where its profiles reach. */
+static void add_own_bias(const struct attend *a, const struct column *col, uint32_t base,
+                         struct span seen, float *scores)
+{
+    uint32_t end = a->rows[col->row].position + 1, first = end > a->extent ? end - a->extent : 0;
+    uint32_t begin = first > base + seen.begin ? first - base : seen.begin;
+    const float *numbers = a->work->rel + (a->first + (uint64_t)col->row) * a->work->rel_stride +
+                           (uint64_t)col->head * a->rel_dim;
+    const float *profile = a->profiles + (base + begin + a->extent - end);
+    for (uint32_t i = 0; begin < seen.end && i < a->rel_dim; i++, profile += a->extent)
+        moe_kern.axpy(numbers[i], profile, seen.end - begin, scores + begin);
+}
+
 static void cap_scores(float cap, uint32_t n, float *scores)
 {
     moe_kern.scale(1 / cap, n, scores);
@@ -218,6 +235,8 @@ static void attend_one_chunk(const struct attend *a, struct tile *tile, const st
             cap_scores(a->cap, any.end - any.begin, s + any.begin);
         if (a->bias && seen[t].end)
             add_bias(a, &tile->cols[t], base, seen[t], s);
+        if (a->profiles && t < tile->n && seen[t].end)
+            add_own_bias(a, &tile->cols[t], base, seen[t], s);
         sum[t] = exp_seen(s, seen[t], any, &largest[t]);
     }
     if (tile->nt == MOE_TILE) /* a number that the compiler knows: it shuffles registers */
@@ -487,8 +506,9 @@ void moe_attention_rows(struct moe_session *s, uint32_t layer, const struct moe_
         .kv = &kv,
         .work = &w->attention,
         .room_floats = moe_kv_room_floats(s->kv_kind, kv.key_dim),
-        .scale = c->global_kv_rank && moe_config_is_global(c, layer) ? c->global_attn_scale
-                                                                     : c->attn_scale,
+        .scale = (c->global_kv_rank || c->rel_dim) && moe_config_is_global(c, layer)
+                     ? c->global_attn_scale
+                     : c->attn_scale,
         .cap = c->attn_cap,
         .layer = encoder ? c->n_encoder : layer,
         .group = moe_config_heads(c, layer) / kv.n_heads,
@@ -497,6 +517,9 @@ void moe_attention_rows(struct moe_session *s, uint32_t layer, const struct moe_
         .sinks = m->layers[layer].sinks,
         .rows = rows,
         .first = first,
+        .profiles = m->layers[layer].profiles,
+        .rel_dim = c->rel_dim,
+        .extent = moe_config_rel_extent(c, layer),
         .encoder = encoder,
         .prompts = s->prompts,
         .compressed = c->layers[layer].compression ? &w->compressed : NULL,

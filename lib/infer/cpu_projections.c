@@ -26,7 +26,7 @@ struct project {
     struct cpu_attention *w;
     uint32_t heads, head_dim, kv_heads, value_dim, rope_dim; /* the layer's */
     bool global, still;                                      /* still: nothing is rotated */
-    uint32_t n_rows, state;                                  /* state: recurrent_index */
+    uint32_t n_rows, number, state;                          /* state: recurrent_index */
     uint32_t kv_rank, rotated;                               /* of latent attention */
 };
 
@@ -91,6 +91,8 @@ static void finish_heads(const struct project *p, float *x, uint32_t n_heads, co
 static bool scales_queries(const struct project *p)
 {
     const struct moe_config *c = &p->s->model->config;
+    if (c->query_floor)
+        return !c->layers[p->number].windowed;
     return c->query_step && (p->still || !c->rope_in_windows);
 }
 
@@ -98,6 +100,9 @@ static bool scales_queries(const struct project *p)
 static float query_factor(const struct project *p, uint32_t position)
 {
     const struct moe_config *c = &p->s->model->config;
+    if (c->query_floor)
+        return (float)(1 + (double)c->query_scale *
+                               log(fmax(((double)position + 1) / (double)c->query_floor, 1)));
     uint64_t steps = ((uint64_t)position + !c->query_from_zero) / c->query_step;
     return (float)(1 + (double)c->query_scale * log1p((double)steps));
 }
@@ -223,6 +228,9 @@ static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
         finish_heads(p, k, p->kv_heads, l->k_norm, cs);
         if (scales_queries(p))
             moe_kern.scale(query_factor(p, p->rows[i].position), p->heads * p->head_dim, q);
+        if (c->rel_dim && scales_queries(p))
+            moe_kern.scale(query_factor(p, p->rows[i].position), p->heads * c->rel_dim,
+                           w->rel + (uint64_t)i * w->rel_stride);
         if (c->value_norm)
             norm_bare(p, v, p->kv_heads);
         if (c->clip_qkv > 0)
@@ -342,7 +350,7 @@ static void project_heads(struct project *p, uint32_t n_rows)
     const struct moe_layer *l = p->layer;
     struct cpu_attention *w = p->w;
     struct moe_inputs *from = &p->s->states.inputs;
-    struct moe_mm mm[5];
+    struct moe_mm mm[6];
     int n = 0;
     if (!l->attn_router.data)
         mm[n++] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
@@ -354,7 +362,16 @@ static void project_heads(struct project *p, uint32_t n_rows)
         mm[n++] = moe_inputs_mm(from, l->v_late, w->v + l->v.rows, w->stride.v);
     if (l->attn_gate.data)
         mm[n++] = moe_inputs_mm(from, l->attn_gate, w->gate, w->stride.out);
+    if (l->rel.data)
+        mm[n++] = moe_inputs_mm(from, l->rel, w->rel, w->rel_stride);
     moe_matmul(mm, n);
+    if (l->taps_k) {
+        uint64_t values_at = ((struct cpu_work *)p->s->device)->states.values_at;
+        stages_cpu_add_taps(p->s, p->number, p->rows, n_rows, l->taps_k, l->k.rows, 0, w->k,
+                            w->stride.k);
+        stages_cpu_add_taps(p->s, p->number, p->rows, n_rows, l->taps_v, l->v.rows, values_at, w->v,
+                            w->stride.v);
+    }
     if (l->attn_router.data)
         project_queries_of_experts(p);
     if (l->head_mix.data)
@@ -496,6 +513,7 @@ void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row 
         .rope_dim = global ? 2 * c->n_global_freqs : c->rope_dim,
         .global = global,
         .n_rows = n_rows,
+        .number = layer,
         .state = c->layers[layer].recurrent_index,
         .still = c->layers[layer].unrotated || (c->rope_in_windows && !c->layers[layer].windowed &&
                                                 !(c->rope_in_dense && !c->layers[layer].moe)),

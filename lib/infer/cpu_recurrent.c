@@ -221,6 +221,58 @@ void stages_cpu_convolve(struct cpu_state_pass *p)
     moe_par_for(n_chunks, 1, convolve, p);
 }
 
+/* ---- Convolutions beside attention (Inkling, MOE_STATE_TAPS) ---- */
+
+struct taps {
+    const struct moe_recurrent *r;
+    const struct moe_row *rows;
+    const float *weights;
+    float *x;
+    uint64_t at, stride;
+    uint32_t n_rows, n, state;
+};
+
+static void add_taps(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct taps *p = ctx;
+    uint32_t n_taps = p->r->n_taps;
+    for (uint32_t chunk = (uint32_t)begin; chunk < (uint32_t)end; chunk++) {
+        uint32_t first = chunk * CHUNK, n = p->n - first < CHUNK ? p->n - first : CHUNK;
+        const float *weights = p->weights + first;
+        for (uint32_t i = 0; i < p->n_rows; i++) {
+            float *x = p->x + i * p->stride + first, sum[CHUNK] = {0};
+            float *taps = moe_recurrent_taps(p->r, p->rows[i].sequence, p->state) + p->at + first;
+            for (uint32_t t = 0; t < n_taps; t++) {
+                float *tap = taps + t * p->r->stride;
+                if (p->rows[i].position == 0)
+                    memset(tap, 0, n * sizeof *tap);
+                moe_kern.mul_add(weights + (uint64_t)t * p->n, tap, n, sum);
+            }
+            moe_kern.mul_add(weights + (uint64_t)n_taps * p->n, x, n, sum);
+            for (uint32_t t = 0; t < n_taps; t++)
+                memcpy(taps + t * p->r->stride, t + 1 < n_taps ? taps + (t + 1) * p->r->stride : x,
+                       n * sizeof *x);
+            moe_kern.add(sum, n, x);
+        }
+    }
+}
+
+void stages_cpu_add_taps(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                         uint32_t n_rows, const float *weights, uint32_t n, uint64_t at, float *x,
+                         uint64_t stride)
+{
+    struct taps p = {.r = &((struct cpu_work *)s->device)->states,
+                     .rows = rows,
+                     .weights = weights,
+                     .x = x,
+                     .at = at,
+                     .stride = stride,
+                     .n_rows = n_rows,
+                     .n = n,
+                     .state = s->model->config.layers[layer].recurrent_index};
+    moe_par_for(chunks_of(n), 1, add_taps, &p);
+}
+
 /* ---- Panels of the state ---- */
 
 float *stages_cpu_state_panel(const struct cpu_state_pass *p, uint32_t row, uint32_t head,

@@ -56,10 +56,10 @@ static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
             moe_kern.scale(m->config.embed_scale, m->config.hidden, h);
         if (m->config.embed_norm)
             stages_cpu_norm_bare(h, m->config.hidden, m->config.norm_eps);
-        if (m->embed_weight) {
+        if (m->embed_bias)
             moe_kern.add(m->embed_bias, m->config.hidden, h);
+        if (m->embed_weight)
             multiply(m->embed_weight, m->config.hidden, h);
-        }
     }
 }
 
@@ -320,7 +320,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
             stages_cpu_store(s, layer, rows, n_rows);
         if (c->layers[layer].compression)
             stages_cpu_compress(s, layer, rows, n_rows);
-        if (moe_config_keeps_state(c, layer) && c->state_kind == MOE_STATE_CCA)
+        if (moe_config_keeps_state(c, layer) && moe_state_is_beside(c->state_kind))
             moe_recurrent_advance(s, layer, rows, n_rows);
         if (!moe_config_picks_positions(c) || c->layers[layer].windowed)
             moe_attention(s, layer, rows, n_rows);
@@ -334,6 +334,9 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     if (status != MOE_OK)
         return status;
     const struct moe_block_end end = stages_cpu_attention_end(c, l);
+    if (l->taps_attn)
+        stages_cpu_add_taps(s, layer, rows, n_rows, l->taps_attn, c->hidden, w->states.mixed_at,
+                            w->sum, s->states.stride);
     if (mixes)
         stages_cpu_add_to_stream(s, &end, n_rows);
     if (l->cross_norm) {
@@ -591,6 +594,8 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
         float *weights = s->request.weights + at;
         if (r->layer->routes)
             weigh_known(c, r->layer->routes, r->rows[i].token, p, scratch, chosen, weights);
+        else if (c->shared_sinks)
+            moe_route_with_sinks(c, r->layer->choice_bias, p, scratch, chosen, weights);
         else if (c->n_zero)
             moe_route_with_zeros(c, r->layer->choice_bias, p, scratch, &s->request, (uint32_t)i);
         else
@@ -642,6 +647,9 @@ static int choose(struct moe_session *s, uint32_t layer, const struct moe_row *r
         struct route route = {s, l, rows};
         moe_par_for(n_rows, 16, route_rows, &route);
         moe_router_scale_experts(l, r->chosen, (uint64_t)n_rows * c->top_k, r->weights);
+        for (uint32_t i = 0; l->ffn_factor && c->shared_sinks && i < n_rows; i++)
+            moe_kern.scale(*l->ffn_factor, c->shared_sinks,
+                           w->probabilities + i * w->router_stride + c->n_experts);
     }
     if (s->pass.replay)
         moe_replay_chosen(s->pass.replay, s->pass.moe, r->chosen, r->weights);
@@ -809,6 +817,19 @@ struct moe_inputs *stages_cpu_normed(struct moe_session *s, const struct moe_lay
     return in;
 }
 
+/* What goes into the down matrices of shared experts that are sinks, times their weights. */
+static void weigh_sinks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct moe_session *s = ctx;
+    const struct moe_config *c = &s->model->config;
+    const struct cpu_feed_forward *w = cpu_feed_forward(s);
+    uint32_t width = c->shared_ff / c->shared_sinks;
+    for (int64_t i = begin; i < end; i++)
+        for (uint32_t k = 0; k < c->shared_sinks; k++)
+            moe_kern.scale(w->probabilities[(uint64_t)i * w->router_stride + c->n_experts + k],
+                           width, w->gate + (uint64_t)i * w->stride + (uint64_t)k * width);
+}
+
 /* A dense layer's feed-forward, or the shared expert's, into `sum`; without the bias of down. */
 static void run_dense(struct moe_session *s, const struct moe_layer *l)
 {
@@ -818,6 +839,8 @@ static void run_dense(struct moe_session *s, const struct moe_layer *l)
     if (l->shared_norm)
         in = stages_cpu_normed(s, l, l->shared_norm, n_rows);
     gated_in(s, in, &l->gate, &l->up, l, NULL, NULL);
+    if (l->is_moe && s->model->config.shared_sinks)
+        moe_par_for(n_rows, 16, weigh_sinks, s);
     gated_out(s, n_rows, &l->down, w->sum);
 }
 
@@ -983,13 +1006,26 @@ static void add_late_rows(void *ctx, int64_t begin, int64_t end, int thread)
                      s->states.h + (uint64_t)i * s->states.stride);
 }
 
+/* Convolves what a layer's feed-forward has put out, in `sum`. */
+static void add_fed_taps(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+{
+    const struct cpu_work *w = s->device;
+    stages_cpu_add_taps(s, layer, s->rows, n_rows, s->model->layers[layer].taps_ffn,
+                        s->model->config.hidden, w->states.fed_at, w->sum, s->states.stride);
+}
+
 int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
     const struct moe_layer *l = &s->model->layers[layer];
+    const struct cpu_work *w = s->device;
     struct moe_block_end end = stages_cpu_ffn_end(&s->model->config, l);
     if (l->embed_gate.data)
         end.scale = NULL;
     run_dense(s, l);
+    for (uint32_t i = 0; l->ffn_factor && i < n_rows; i++)
+        moe_kern.scale(*l->ffn_factor, s->model->config.hidden, w->sum + i * s->states.stride);
+    if (l->taps_ffn)
+        add_fed_taps(s, layer, n_rows);
     stages_cpu_add_to_stream(s, &end, n_rows);
     if (l->embed_gate.data)
         add_layer_embed(s, layer, n_rows);
@@ -1172,7 +1208,10 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
             moe_kern.tanh(bypass, c->hidden, bypass);
             moe_kern.add(bypass, c->hidden, acc);
         }
-        end_block_row(m->s, &last, (uint64_t)i, acc);
+        if (m->layer->taps_ffn) /* a convolution comes first */
+            memcpy(sum, acc, c->hidden * sizeof *sum);
+        else
+            end_block_row(m->s, &last, (uint64_t)i, acc);
     }
 }
 
@@ -1186,5 +1225,10 @@ int stages_cpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, s
     for (uint32_t i = 0; s->model->config.adjugate_ff && i < n_rows; i++)
         add_adjugates(&m, i);
     moe_par_for(n_rows, 16, combine_rows, &m);
+    if (m.layer->taps_ffn) {
+        const struct moe_block_end end = stages_cpu_ffn_end(&s->model->config, m.layer);
+        add_fed_taps(s, layer, n_rows);
+        stages_cpu_add_to_stream(s, &end, n_rows);
+    }
     return MOE_OK;
 }

@@ -33,6 +33,8 @@ struct cpu_attention {
     float *attended; /* [batch][heads * cached value width]: out, except in latent attention */
     float *out;      /* [batch][heads * value_dim] */
     float *gate;     /* [batch][heads * value_dim], where outputs have one */
+    float *rel;      /* [batch][rel_stride] of each head the numbers that make its biases */
+    uint64_t rel_stride;
     struct moe_inputs from_q_down; /* q_down */
     struct moe_inputs from_out;    /* out */
     /* Of attn_experts: scores [batch][scores_stride]; what rows chose, and its weights,
@@ -249,6 +251,11 @@ void stages_cpu_state_scan(struct cpu_state_pass *p);
 void stages_cpu_state_select(struct cpu_state_pass *p);
 void stages_cpu_short_conv(struct cpu_state_pass *p);
 void stages_cpu_state_fade(struct cpu_state_pass *p);
+/* A part of MOE_STATE_TAPS: rows of x, `at` in the state's rows, each get the convolution of
+ * themselves and the rows before added. weights: [conv_width][n]. */
+void stages_cpu_add_taps(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                         uint32_t n_rows, const float *weights, uint32_t n, uint64_t at, float *x,
+                         uint64_t stride);
 /* Queries, keys and values (of Mamba only values) become silu of their convolution over the last
  * tokens. */
 void stages_cpu_convolve(struct cpu_state_pass *p);

@@ -69,6 +69,9 @@ static void carve_attention(struct cpu_attention *a, struct carving *to, const s
     a->v = moe_arena_take(&to->rows, batch * a->stride.v, sizeof(float));
     if (c->attn_gate)
         a->gate = moe_arena_take(&to->rows, batch * a->stride.out, sizeof(float));
+    a->rel_stride =
+        moe_padded((uint64_t)c->rel_dim * moe_larger(c->n_heads, moe_config_global_heads(c)));
+    a->rel = moe_arena_take(&to->rows, batch * a->rel_stride, sizeof(float));
     a->queries = a->q;
     a->attended = a->out;
     if (c->out_groups)
@@ -279,7 +282,7 @@ static void carve_cpu_work(struct cpu_work *w, struct moe_states *states, struct
         carve_index(&w->index, to, c, o);
     carve_feed_forward(&w->ff, to, c, o->batch, n_threads);
     w->states = moe_recurrent_shape(c, moe_session_states(o));
-    if (w->states.n_layers)
+    if (w->states.n_layers && c->state_kind != MOE_STATE_TAPS)
         carve_recurrent(w, to, c, o->batch);
     w->compressed = moe_compressed_shape(c, o);
     if (w->compressed.bytes)

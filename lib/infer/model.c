@@ -207,6 +207,13 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_HEAD_MIX_BIAS] = IN_LAYER(head_mix_bias),
     [MOE_T_KEY_SCALE] = IN_LAYER(key_scale),
     [MOE_T_ATTN_ROUTER] = IN_LAYER(attn_router),
+    [MOE_T_REL] = IN_LAYER(rel),
+    [MOE_T_PROFILES] = IN_LAYER(profiles),
+    [MOE_T_TAPS_K] = IN_LAYER(taps_k),
+    [MOE_T_TAPS_V] = IN_LAYER(taps_v),
+    [MOE_T_TAPS_ATTN] = IN_LAYER(taps_attn),
+    [MOE_T_TAPS_FFN] = IN_LAYER(taps_ffn),
+    [MOE_T_FFN_FACTOR] = IN_LAYER(ffn_factor),
     [MOE_T_ROUTER_DOWN] = IN_LAYER(router_down),
     [MOE_T_ROUTER_DOWN_BIAS] = IN_LAYER(router_down_bias),
     [MOE_T_ROUTER_KEEP] = IN_LAYER(router_keep),
@@ -342,6 +349,17 @@ static void take_exponentials(float *x, uint32_t n)
         x[i] = moe_expf(x[i]);
 }
 
+/* Profiles of distances become those of rising positions, as keys lie. */
+static void turn_profiles(float *x, uint32_t n_profiles, uint32_t extent)
+{
+    for (; n_profiles > 0; n_profiles--, x += extent)
+        for (uint32_t i = 0; i < extent / 2; i++) {
+            float far = x[extent - 1 - i];
+            x[extent - 1 - i] = x[i];
+            x[i] = far;
+        }
+}
+
 /* What is made of a vector that was read, and what its values must be. */
 static int finish_tensor(const struct moe_model *m, const struct dense_tensor *d, uint8_t *here,
                          struct moe_err *err)
@@ -349,6 +367,8 @@ static int finish_tensor(const struct moe_model *m, const struct dense_tensor *d
     float *values = (float *)(void *)here;
     if (d->role == MOE_T_STATE_RATE && m->config.state_kind == MOE_STATE_SELECT)
         take_exponentials(values, d->t->rows);
+    if (d->role == MOE_T_PROFILES)
+        turn_profiles(values, m->config.rel_dim, d->t->rows / m->config.rel_dim);
     return d->role == MOE_T_ROUTES && !m->gpu
                ? moe_routes_check(&m->config, values, moe_pack_path(m->pack), d->t->name, err)
                : MOE_OK;

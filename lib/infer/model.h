@@ -65,6 +65,10 @@ struct moe_layer {
     struct moe_mat v_late, head_mix;
     const float *head_conv, *head_conv_bias, *head_mix_bias, *key_scale;
     struct moe_mat attn_router; /* of attn_experts */
+    struct moe_mat rel; /* of biases by distance, and their profiles, the farthest position first */
+    const float *profiles;
+    const float *taps_k, *taps_v, *taps_attn, *taps_ffn; /* MOE_STATE_TAPS */
+    const float *ffn_factor;                             /* [1] of ffn_scale */
     struct moe_mat attn_gate;
     /* Of a layer with a recurrent state; state_rate of Mamba is no logarithm any more. */
     struct moe_mat state_q, state_k, state_v, state_z, state_z_down, state_decay_down, state_scale,

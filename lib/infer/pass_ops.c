@@ -106,11 +106,14 @@ int moe_session_take_strategy(struct moe_session *s, const struct moe_strategy *
                         "strategy %s computes experts a layer early, which is not implemented for "
                         "experts in a space of their own",
                         strategy->name);
-    if (c->n_zero && (strategy->precalculate || strategy->prefer > 0 || strategy->gate_below > 0))
+    if ((c->n_zero || c->shared_sinks) &&
+        (strategy->precalculate || strategy->prefer > 0 || strategy->gate_below > 0))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "strategy %s changes the router's choice, which is not implemented beside "
-                        "experts that give back what they take in",
-                        strategy->name);
+                        "%s",
+                        strategy->name,
+                        c->n_zero ? "experts that give back what they take in"
+                                  : "shared experts that the router weighs with the others");
     shape_pass(&s->pass, c, strategy);
     carve_work(&arena, c, &s->pass);
     arena = (struct moe_arena){.base = moe_alloc(arena.used, 1, err), .size = arena.used};

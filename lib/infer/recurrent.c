@@ -37,6 +37,18 @@ struct moe_recurrent moe_recurrent_shape(const struct moe_config *c, uint32_t n)
     r.values_at = 2 * keys;
     r.stride = 2 * keys + moe_padded((uint64_t)c->state_heads * c->state_value_dim);
     r.panel = (uint64_t)c->state_key_dim * MOE_PANEL_ROWS;
+    if (c->state_kind == MOE_STATE_TAPS) {
+        uint64_t width = 0, values = 0;
+        for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+            uint64_t heads = moe_config_kv_heads(c, layer);
+            width = moe_larger(width, moe_padded(heads * moe_config_head_dim(c, layer)));
+            values = moe_larger(values, moe_padded(heads * moe_config_value_dim(c, layer)));
+        }
+        r.values_at = width;
+        r.mixed_at = width + values;
+        r.fed_at = r.mixed_at + moe_padded(c->hidden);
+        r.stride = r.fed_at + moe_padded(c->hidden);
+    }
     r.layer = r.n_taps * r.stride + (uint64_t)c->state_heads * r.n_panels * r.panel;
     r.beside_rows = c->ngrams ? (uint64_t)(c->ngram_taps - 1) * c->ngrams : 0;
     r.beside_stride = moe_padded((uint64_t)c->n_streams * c->hidden);

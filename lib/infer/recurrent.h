@@ -8,7 +8,8 @@
  *   each head's state in panels of 16 values, [panel][key_dim][16] (kern.h's delta_step
  *   and scan_step).
  *
- * A short convolution has only the former, of its scaled values.
+ * A short convolution has only the former, of its scaled values; layers with convolutions of keys,
+ * values and what their blocks put out have these four parts of it.
  *
  * Behind those of all layers, where a layer has embeddings of n-grams: the inputs of their
  * convolution in the last positions, position p in row p % beside_rows, and the last tokens, the
@@ -38,6 +39,7 @@ struct moe_recurrent {
     uint32_t n_taps;                             /* conv_width - 1 */
     uint32_t n_panels;                           /* of a head */
     uint64_t keys_at, values_at, stride;         /* of a row of the convolution, in floats */
+    uint64_t mixed_at, fed_at;                   /* MOE_STATE_TAPS: of what blocks put out */
     uint64_t panel, layer, sequence;             /* floats of each */
     uint64_t beside_rows, beside_stride, beside; /* of n-grams: rows, floats of one and of all */
     uint64_t bytes;                              /* of all; UINT64_MAX: they overflow */

@@ -73,6 +73,8 @@ void moe_router_scale_experts(const struct moe_layer *l, const uint32_t *chosen,
 {
     for (uint64_t i = 0; l->expert_scale && i < n; i++)
         weights[i] *= l->expert_scale[chosen[i]];
+    for (uint64_t i = 0; l->ffn_factor && i < n; i++)
+        weights[i] *= *l->ffn_factor;
 }
 
 void moe_router_room_carve(struct moe_router_room *room, struct moe_arena *arena,
@@ -343,10 +345,10 @@ static void (*const choose[])(const struct moe_config *c, const float *choice_bi
     [MOE_ROUTER_SOFTPLUS] = choose_by_values,
 };
 
-/* As the model uses them, of a row's experts. */
-static void finish_weights(const struct moe_config *c, float *weights)
+/* As the model uses them, of a row's experts. beside: what else is in their sum. */
+static void finish_weights(const struct moe_config *c, float beside, float *weights)
 {
-    float sum = 0;
+    float sum = beside;
     for (uint32_t k = 0; k < c->top_k; k++)
         sum += weights[k];
     if (moe_router_is_single(c))
@@ -361,7 +363,21 @@ void moe_route_scores(const struct moe_config *c, const float *choice_bias, floa
                       float *scratch, uint32_t *chosen, float *weights)
 {
     choose[c->router_kind](c, choice_bias, p, scratch, chosen, weights);
-    finish_weights(c, weights);
+    finish_weights(c, 0, weights);
+}
+
+void moe_route_with_sinks(const struct moe_config *c, const float *choice_bias, float *p,
+                          float *scratch, uint32_t *chosen, float *weights)
+{
+    float *sinks = p + c->n_experts, beside = 0, sum = 0;
+    choose[c->router_kind](c, choice_bias, p, scratch, chosen, weights);
+    for (uint32_t k = 0; k < c->shared_sinks; k++)
+        beside += sinks[k] = value_of(c, sinks[k]);
+    for (uint32_t k = 0; k < c->top_k; k++)
+        sum += weights[k];
+    finish_weights(c, beside, weights);
+    for (uint32_t k = 0; k < c->shared_sinks; k++)
+        sinks[k] = sinks[k] / (sum + beside) * c->routed_scale;
 }
 
 /* The best come first, in the order of their values. */
@@ -425,7 +441,7 @@ void moe_router_weigh(const struct moe_config *c, const float *scores, const flo
         moe_kern.softmax(weights, c->top_k);
     else if (c->router_kind == MOE_ROUTER_SPARSEMIXER)
         mix_weights(c, scores, chosen, scratch, weights);
-    finish_weights(c, weights);
+    finish_weights(c, 0, weights);
 }
 
 void moe_router_leave_groups(const struct moe_config *c, const float *choice_bias,

@@ -76,6 +76,10 @@ void moe_router_scores(const struct moe_config *c, const struct moe_router_use *
  * n_experts]. */
 void moe_route_scores(const struct moe_config *c, const float *choice_bias, float *p,
                       float *scratch, uint32_t *chosen, float *weights);
+/* The same by a router that scores shared experts, too (shared_sinks): what is behind p's n_experts
+ * becomes their weights. */
+void moe_route_with_sinks(const struct moe_config *c, const float *choice_bias, float *p,
+                          float *scratch, uint32_t *chosen, float *weights);
 /* The same of a row of the request by a router that n_zero experts more stand behind, which give
  * back what they take in: p and choice_bias have them too. The best of those not chosen take the
  * places of zero experts that are, beyond their capacity: the rows pass the first of them with the
@@ -144,7 +148,8 @@ void moe_route_tokens(const struct moe_model *model, uint32_t layer, const struc
 /* Floats from one row of routers' scores to the next. */
 static inline uint64_t moe_router_stride(const struct moe_config *c)
 {
-    return moe_round_up(c->n_experts ? c->n_experts + c->n_zero : 1, MOE_PANEL_ROWS);
+    return moe_round_up(c->n_experts ? c->n_experts + c->n_zero + c->shared_sinks : 1,
+                        MOE_PANEL_ROWS);
 }
 
 #endif

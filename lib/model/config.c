@@ -401,8 +401,8 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
         return MOE_OK;
     bool short_conv = c->state_kind == MOE_STATE_CONV;
     bool select = c->state_kind == MOE_STATE_SELECT, fade = c->state_kind == MOE_STATE_FADE;
-    bool cca = c->state_kind == MOE_STATE_CCA;
-    uint32_t keys = short_conv || cca ? 0 : 1;
+    bool cca = c->state_kind == MOE_STATE_CCA, taps = c->state_kind == MOE_STATE_TAPS;
+    uint32_t keys = short_conv || cca || taps ? 0 : 1;
     if (select && (c->state_heads != 1 || c->state_key_dim > MOE_MAX_SELECTED ||
                    (uint64_t)c->state_key_dim * c->state_value_dim > MAX_CONV_WEIGHTS))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -420,6 +420,16 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
                         "all layers, for heads whose width is a multiple of 16 and ordinary "
                         "attention without biases and norms",
                         name);
+    if (taps && (c->state_heads != 1 || c->conv_bias || c->kv_rank || c->out_groups ||
+                 c->attn_experts || c->n_ahead || c->parallel_blocks || c->late_experts ||
+                 c->soft_bypass || c->layer_embed || moe_config_has_halves(c) ||
+                 moe_config_count_layers(c, MOE_LAYER(recurrent)) < c->n_layers ||
+                 (uint64_t)c->hidden * c->conv_width > MAX_CONV_WEIGHTS ||
+                 (uint64_t)c->n_kv_heads * c->head_dim * c->conv_width > MAX_CONV_WEIGHTS))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: convolutions of keys, values and outputs of blocks are implemented in "
+                        "all layers, without biases, for ordinary attention",
+                        name);
     if (short_conv && (c->state_heads != 1 || c->state_value_dim != c->hidden))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: a short convolution has one head, as wide as the stream", name);
@@ -427,7 +437,10 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
         {"the number of a state's heads", c->state_heads, 1, MOE_MAX_HEADS},
         {"the number of its key heads", c->state_key_heads, keys, keys ? c->state_heads : 0},
         {"the width of its keys", c->state_key_dim, keys, keys ? MOE_MAX_HEAD_DIM : 0},
-        {"the width of its values", c->state_value_dim, 1, select ? MAX_VALUES : MOE_MAX_HEAD_DIM},
+        {"the width of its values", c->state_value_dim, !taps,
+         taps     ? 0
+         : select ? MAX_VALUES
+                  : MOE_MAX_HEAD_DIM},
         {"the rank of its steps", c->state_step_rank, select, select ? MOE_MAX_DIM : 0},
         {"the width of a convolution", c->conv_width, 1, MAX_CONV_WIDTH},
     };
@@ -514,7 +527,8 @@ static int check_global(const struct moe_config *c, const char *name, struct moe
                         "%s: %" PRIu32 " attention heads cannot share %" PRIu32
                         " global key/value heads",
                         name, heads, c->global_kv_heads);
-    if (!c->n_global_freqs || 2 * c->n_global_freqs > c->global_head_dim)
+    bool rotates = c->positions == MOE_POSITIONS_ROTARY;
+    if (rotates && (!c->n_global_freqs || 2 * c->n_global_freqs > c->global_head_dim))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: global heads of %" PRIu32 " with %" PRIu32
                         " rotary frequencies, expected at least one, and at most one for two "
@@ -522,13 +536,42 @@ static int check_global(const struct moe_config *c, const char *name, struct moe
                         name, c->global_head_dim, c->n_global_freqs);
     MOE_TRY(check_freqs(name, c->global_freqs, c->n_global_freqs, c->n_global_freqs,
                         c->global_rope_scale, err));
-    if (c->n_encoder || c->state_heads || c->rope_original || c->rope_in_windows ||
-        c->qk_norm == MOE_QK_NORM_FULL || c->positions != MOE_POSITIONS_ROTARY)
+    bool taps = c->state_kind == MOE_STATE_TAPS;
+    if (c->n_encoder || (c->state_heads && !taps) || c->rope_original || c->rope_in_windows ||
+        c->qk_norm == MOE_QK_NORM_FULL || (!rotates && (!c->rel_dim || c->n_global_freqs)))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: layers with heads of another shape are implemented for ordinary "
-                        "attention with rotary positions",
+                        "attention with rotary positions, or biases by distance",
                         name);
     return MOE_OK;
+}
+
+/* Biases by distance that queries make. */
+static int check_own_biases(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    uint32_t windowed = moe_config_count_layers(c, MOE_LAYER(windowed));
+    if (!c->rel_dim)
+        return c->rel_extent || c->query_floor
+                   ? moe_fail(err, MOE_ERR_FORMAT,
+                              "%s: biases of distances, or a scale of them, that no number makes",
+                              name)
+                   : MOE_OK;
+    const struct range ranges[] = {
+        {"the numbers of a bias by distance", c->rel_dim, 1, MOE_MAX_HEAD_DIM},
+        {"the distance that global layers have biases for", c->rel_extent, 1, MOE_MAX_DIM},
+        {"the distance that local layers have biases for", windowed ? c->window : 1, 1,
+         MOE_MAX_DIM},
+        {"the numbers of all heads' biases", c->rel_dim * c->n_heads, 1, MOE_MAX_DIM},
+    };
+    MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
+    return c->positions != MOE_POSITIONS_NONE || c->kv_rank || c->out_groups || c->index_top ||
+                   c->window_chunks || c->n_encoder || c->prefix_lm || c->query_step ||
+                   c->n_ahead || moe_config_count_layers(c, MOE_LAYER(shares_keys))
+               ? moe_fail(err, MOE_ERR_UNSUPPORTED,
+                          "%s: biases by distance that queries make are implemented for ordinary "
+                          "attention of decoders without rotation",
+                          name)
+               : MOE_OK;
 }
 
 /* What only some layers of latent attention have, or only some models'. */
@@ -565,6 +608,7 @@ static int check_mixing(const struct moe_config *c, const char *name, struct moe
     MOE_TRY(check_attention(c, name, err));
     MOE_TRY(check_indexer(c, name, err));
     MOE_TRY(check_latent_layers(c, name, err));
+    MOE_TRY(check_own_biases(c, name, err));
     MOE_TRY(check_states(c, name, err));
     MOE_TRY(check_rope(c, name, err));
     MOE_TRY(check_stacks(c, name, err));
@@ -597,6 +641,15 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
          "routers that see what earlier ones made are implemented for one stream, without an "
          "encoder, late experts and norms of their own"},
         {c->zero_skips && !c->n_zero, MOE_ERR_FORMAT, "experts that give nothing, without any"},
+        {c->shared_sinks && (c->shared_ff == 0 || c->shared_ff % c->shared_sinks != 0),
+         MOE_ERR_FORMAT, "shared experts that the router scores, of no equal widths"},
+        {c->shared_sinks && (!single || !c->norm_topk || c->n_groups || c->n_zero ||
+                             c->shared_gate || c->router_bias || c->router_early || c->router_dim ||
+                             c->own_norms || c->choice_of_scores || c->weigh_inputs ||
+                             c->expert_capacity || moe_config_has_static(c, 0, c->n_layers)),
+         MOE_ERR_UNSUPPORTED,
+         "shared experts that the router scores are implemented beside sigmoids whose weights are "
+         "normalized, without groups and biases"},
         {c->choice_bias && c->router_kind != MOE_ROUTER_SOFTMAX && !single, MOE_ERR_UNSUPPORTED,
          "a bias used only to choose is implemented for routers with a softmax or sigmoids"},
         {c->weigh_inputs && (c->expert_bias || c->expert_capacity || c->expert_scale ||
@@ -655,8 +708,13 @@ static int check_residual(const struct moe_config *c, const char *name, struct m
                  !c->late_experts && !c->parallel_blocks && !c->layer_embed && !c->n_ahead &&
                  !moe_config_has_halves(c);
     const struct rule rules[] = {
+        {c->embed_weighed && (weighed || !c->embed_norm), MOE_ERR_FORMAT,
+         "embeddings are weighed behind their norm"},
+        {c->ffn_scale && (c->moe_norm || c->moe_bias || c->layer_embed || c->own_norms),
+         MOE_ERR_UNSUPPORTED,
+         "a scale of feed-forwards is implemented without other scales and norms of them"},
         {(c->residual != MOE_RESIDUAL_SUM || c->weighed_outputs || c->moe_bias || c->embed_norm ||
-          c->end_eps != 0 || c->last_eps != 0) &&
+          c->ffn_scale || c->end_eps != 0 || c->last_eps != 0) &&
              !plain,
          MOE_ERR_UNSUPPORTED,
          "residuals and outputs that are weighed value by value are implemented for decoders of "
@@ -969,18 +1027,19 @@ int moe_config_check_gpu(const struct moe_config *c, const char *name, struct mo
         !c->norm_gate_rank && !c->narrow_norm && !c->gate_direct && !c->adjugate_ff &&
         !moe_config_count_layers(c, MOE_LAYER(shares_keys)) && c->state_kind < MOE_STATE_FADE &&
         c->residual == MOE_RESIDUAL_SUM && !c->router_dim && !c->weighed_outputs && !c->moe_bias &&
-        !c->embed_norm && !c->out_norm && !c->attn_experts && c->score_scale == 1 &&
-        !c->router_early && !c->parallel_blocks && c->norm_kind != MOE_NORM_CENTRED &&
-        c->moe_scale == 1 && !c->expert_scale && !c->layer_scale && !c->dense_bias &&
-        !moe_config_has_static(c, 0, c->n_layers) && !c->out_groups && !c->n_streams &&
-        c->router_kind <= MOE_ROUTER_SIGMOID;
+        !c->embed_norm && !c->ffn_scale && !c->rel_dim && !c->shared_sinks && !c->out_norm &&
+        !c->attn_experts && c->score_scale == 1 && !c->router_early && !c->parallel_blocks &&
+        c->norm_kind != MOE_NORM_CENTRED && c->moe_scale == 1 && !c->expert_scale &&
+        !c->layer_scale && !c->dense_bias && !moe_config_has_static(c, 0, c->n_layers) &&
+        !c->out_groups && !c->n_streams && c->router_kind <= MOE_ROUTER_SIGMOID;
     if (computed)
         return MOE_OK;
     return moe_fail(
         err, MOE_ERR_UNSUPPORTED,
         "%s: a GPU does not compute encoders, prefixes, sparse, compressed or chunked attention, "
         "learnt or bucketed positions, hyper-connections, norms after blocks or rotation, heads of "
-        "two shapes, values of another width, gates of whole heads, caps of scores, floors of "
+        "two shapes, biases by distance, values of another width, gates of whole heads, caps of "
+        "scores, floors of "
         "decays, convolutions and experts in attention, weighed residuals, routers before "
         "attention "
         "or of several layers, static routing, experts with weighed inputs and some activations: "

@@ -94,8 +94,9 @@ struct moe_config {
     /* What attention, and what a layer's experts take in, is multiplied by the sigmoid of what two
      * matrices make of it, with silu between, through a vector of this width (A.X-K2). 0: not. */
     uint32_t norm_gate_rank;
-    float embed_scale; /* of an embedded token */
-    bool embed_norm;   /* an embedded token is divided by its root mean square */
+    float embed_scale;  /* of an embedded token */
+    bool embed_norm;    /* an embedded token is divided by its root mean square */
+    bool embed_weighed; /* ... and multiplied value by value (Inkling) */
     enum moe_residual_kind residual;
     float residual_scale; /* of the outputs of attention and feed-forward */
     float stream_scale;   /* of MOE_NORM_STREAM */
@@ -174,8 +175,17 @@ struct moe_config {
     uint32_t query_step;
     bool query_from_zero;
     float query_scale;
+    /* The same of global layers, and of what makes their biases: 1 + query_scale * log((p + 1) /
+     * query_floor) at positions beyond that many (Inkling). 0: not. */
+    uint32_t query_floor;
     bool tempered_heads; /* queries of a head, an indexer's too, at position p are multiplied by its
                             slope * log(p + 1) + base (Mistral-Large-4) */
+
+    /* Biases by distance (Inkling): of each head rel_dim numbers are projected from the layer's
+     * input, and the score of a position d before a row's gets the sum of these times the layer's
+     * profiles at d. Profiles are as long as a layer's window, of global layers rel_extent; beyond
+     * them there is no bias. 0: not this. */
+    uint32_t rel_dim, rel_extent;
 
     /* MLA, multi-head latent attention (DeepSeek-V2): keys and values are projected from a
      * normalized vector of kv_rank, and all heads share a rotated key of rope_dim. head_dim is
@@ -226,6 +236,8 @@ struct moe_config {
      * convolutions of conv_width, one by channel and one by head, are added to queries and keys,
      * each mixed with the other; queries and keys become unit vectors. The second half of the
      * values is the one of the token before.
+     * MOE_STATE_TAPS: keys, values, and what attention and feed-forward put out each get their
+     * convolution over conv_width tokens added.
      * MOE_STATE_FADE: no convolution; queries, keys and values are silu of their products, outputs
      * have a norm over all heads (its epsilon latent_eps), then gates. */
     enum moe_state_kind state_kind;
@@ -292,14 +304,20 @@ struct moe_config {
     uint32_t adjugate_ff, adjugate_of;
     float adjugate_scale;
     bool expert_bias;   /* gate, up and down have biases */
+    bool ffn_scale;     /* a dense layer's output, or the weights of all experts, are multiplied by
+                           a number of the layer (Inkling) */
     uint32_t shared_ff; /* width of all shared experts together; 0: none */
     bool shared_gate;   /* their output is multiplied by sigmoid(shared_gate . x) */
-    float moe_scale;    /* of the sum of routed and shared experts */
-    bool own_norms; /* router, shared and routed experts have a norm each of what they take in (the
-                       router's scaled by 1 / sqrt(hidden)), and shared and routed ones of what
-                       they put out (Gemma-4) */
-    bool moe_norm;  /* their sum has a norm of its own, other blocks' outputs none (A.X-K1) */
-    bool moe_bias;  /* ... and a bias (JetMoE) */
+    /* Shared experts that the router scores behind the others, as sinks: weights are divided by the
+     * sum of theirs and the chosen ones', and each weighs what goes into its down matrix (Inkling).
+     * 0: not. */
+    uint32_t shared_sinks;
+    float moe_scale; /* of the sum of routed and shared experts */
+    bool own_norms;  /* router, shared and routed experts have a norm each of what they take in (the
+                        router's scaled by 1 / sqrt(hidden)), and shared and routed ones of what
+                        they put out (Gemma-4) */
+    bool moe_norm;   /* their sum has a norm of its own, other blocks' outputs none (A.X-K1) */
+    bool moe_bias;   /* ... and a bias (JetMoE) */
     bool weighed_outputs; /* feed-forwards' outputs are multiplied value by value before their norm,
                              and so are those of each expert, which have a norm without weights
                              (Muse Spark) */
@@ -392,7 +410,7 @@ static inline uint32_t moe_config_stack_end(const struct moe_config *c, uint32_t
 /* Whether the layer has a recurrent state in place of attention. */
 static inline bool moe_config_is_recurrent(const struct moe_config *c, uint32_t layer)
 {
-    return c->state_heads && c->layers[layer].recurrent && c->state_kind != MOE_STATE_CCA;
+    return c->state_heads && c->layers[layer].recurrent && !moe_state_is_beside(c->state_kind);
 }
 
 /* Whether the layer has attention, and so keeps keys and values. */
@@ -582,6 +600,12 @@ static inline uint32_t moe_config_state_channels(const struct moe_config *c)
     uint32_t values = c->state_heads * c->state_value_dim;
     bool only_values = c->state_kind == MOE_STATE_SELECT || c->state_kind == MOE_STATE_CCA;
     return (only_values ? 0 : 2 * c->state_key_heads * c->state_key_dim) + values;
+}
+
+/* How far back a layer has biases by distance. */
+static inline uint32_t moe_config_rel_extent(const struct moe_config *c, uint32_t layer)
+{
+    return layer < c->n_layers && c->layers[layer].windowed ? c->window : c->rel_extent;
 }
 
 /* Values of a row between layers, in all its streams. */

@@ -24,8 +24,8 @@ static const char *const act_names[] = {"swiglu",         "swiglu-clamped", "geg
                                         "silu",           "relu2",          NULL};
 static const char *const norm_places[] = {"before", "after", "both", "stream", NULL};
 static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
-static const char *const state_names[] = {"delta",  "convolution", "kda", "scan",
-                                          "select", "fade",        "cca", NULL};
+static const char *const state_names[] = {"delta", "convolution", "kda",  "scan", "select",
+                                          "fade",  "cca",         "taps", NULL};
 static const char *const residual_names[] = {"sum", "kept", "weighed", NULL};
 
 #define FIELD(key, kind, optional, max, choices)                                                   \
@@ -56,6 +56,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(norm_gate_rank, MOE_MAX_DIM),
     OPTIONAL(embed_scale, MOE_FIELD_FLOAT),
     OPTIONAL(embed_norm, MOE_FIELD_BOOL),
+    OPTIONAL(embed_weighed, MOE_FIELD_BOOL),
     CHOICE(residual, residual_names),
     OPTIONAL(residual_scale, MOE_FIELD_FLOAT),
     OPTIONAL(stream_scale, MOE_FIELD_FLOAT),
@@ -113,6 +114,9 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(query_step, MOE_MAX_CONTEXT),
     OPTIONAL(query_from_zero, MOE_FIELD_BOOL),
     OPTIONAL(query_scale, MOE_FIELD_FLOAT),
+    OPTIONAL_U32(query_floor, MOE_MAX_CONTEXT),
+    OPTIONAL_U32(rel_dim, MOE_MAX_HEAD_DIM),
+    OPTIONAL_U32(rel_extent, MOE_MAX_CONTEXT),
     OPTIONAL(tempered_heads, MOE_FIELD_BOOL),
     OPTIONAL_U32(global_head_dim, MOE_MAX_HEAD_DIM),
     OPTIONAL_U32(global_kv_heads, MOE_MAX_HEADS),
@@ -169,6 +173,8 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(expert_bias, MOE_FIELD_BOOL),
     NEEDED_U32(shared_ff, MOE_MAX_DIM),
     NEEDED(shared_gate, MOE_FIELD_BOOL),
+    OPTIONAL_U32(shared_sinks, MOE_MAX_TOP_K),
+    OPTIONAL(ffn_scale, MOE_FIELD_BOOL),
     OPTIONAL(moe_scale, MOE_FIELD_FLOAT),
     CHOICE(router_kind, router_names),
     OPTIONAL(router_bias, MOE_FIELD_BOOL),

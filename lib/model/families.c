@@ -2423,7 +2423,79 @@ static const struct moe_source_names zaya_names = {
               V(CHOICE_BIAS, "mlp.gate.balancing_biases")},
 };
 
+/* Inkling, as transformers saves it and as published. */
+static const struct moe_source_names inkling_names = {
+    .dense = {[MOE_T_EMBED] = MOE_PART("model.embed_tokens.weight", FIRST),
+              [MOE_T_EMBED_WEIGHT] = MOE_ALL("model.embed_tokens.embed_norm.weight"),
+              [MOE_T_HEAD] = MOE_PART("lm_head.weight", FIRST),
+              V(SHARED_GATE_PROJ, "mlp.shared_experts.gate_proj"),
+              V(SHARED_UP, "mlp.shared_experts.up_proj"),
+              [MOE_T_SHARED_DOWN] = MOE_PART(L "mlp.shared_experts.down_proj", SIDES)},
+};
+static const struct moe_source_names inkling_published_names = {
+    .dense = {[MOE_T_EMBED] = MOE_PART("model.embed.weight", FIRST),
+              [MOE_T_EMBED_WEIGHT] = MOE_ALL("model.embed_norm.weight"),
+              [MOE_T_HEAD] = MOE_PART("model.unembed.weight", FIRST),
+              W(ATTN_NORM, "attn_norm"),
+              W(Q, "attn.wq_du"),
+              W(K, "attn.wk_dv"),
+              W(V, "attn.wv_dv"),
+              W(REL, "attn.wr_du"),
+              W(O, "attn.wo_ud"),
+              W(Q_NORM, "attn.q_norm"),
+              W(K_NORM, "attn.k_norm"),
+              WP(TAPS_K, "attn.k_sconv", CONV),
+              WP(TAPS_V, "attn.v_sconv", CONV),
+              [MOE_T_PROFILES] = MOE_PART(L "attn.rel_logits_proj.proj", PROFILES),
+              WP(TAPS_ATTN, "attn_sconv", CONV),
+              WP(TAPS_FFN, "mlp_sconv", CONV),
+              W(FFN_NORM, "mlp_norm"),
+              WP(GATE, "mlp.w13_dn", EVEN),
+              WP(UP, "mlp.w13_dn", ODD),
+              W(DOWN, "mlp.w2_md"),
+              V(CHOICE_BIAS, "mlp.gate.bias"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_PART(L "mlp.shared_experts.shared_w13_weight", EVEN),
+              [MOE_T_SHARED_UP] = MOE_PART(L "mlp.shared_experts.shared_w13_weight", ODD),
+              [MOE_T_SHARED_DOWN] = MOE_PART(L "mlp.shared_experts.shared_w2_weight", SIDES)},
+    .expert = {EP(GATE, "mlp.experts.w13_weight", EVEN), EP(UP, "mlp.experts.w13_weight", ODD),
+               EP(DOWN, "mlp.experts.w2_weight", EXPERT)},
+};
+
 static const struct moe_family states_families[] = {
+    /* Inkling, the part that reads text: biases by distance that queries make, local and global
+     * layers with heads of their own, convolutions of keys, values and what blocks put out, shared
+     * experts that the router weighs with the chosen ones. */
+    {
+        .name = "inkling_text",
+        .also = "inkling_mm_model|inkling",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(positions, MOE_POSITIONS_NONE),
+                              SET(qk_norm, MOE_QK_NORM_HEAD), SET(state_kind, MOE_STATE_TAPS),
+                              SET(state_heads, 1), SET(embed_norm, true), SET(embed_weighed, true),
+                              SET(ffn_scale, true)),
+        .hf = {.only = ONLY({"shared_expert_sink", "true"}),
+               .settings = SETTINGS(
+                   CONTEXT(131072), USE("model_max_length", context_max, 0, MOE_UNLESS_ZERO),
+                   SET(n_kv_heads, 8), SET(head_dim, 128),
+                   USE("unpadded_vocab_size", vocab, 0, MOE_UNLESS_ZERO),
+                   KEY("intermediate_size", dense_ff, 24576),
+                   USE("dense_intermediate_size", dense_ff, 0, MOE_UNLESS_ZERO),
+                   KEY("d_rel", rel_dim, 16), KEY("rel_extent", rel_extent, 1024),
+                   KEY("log_scaling_n_floor", query_floor, 0),
+                   KEY("log_scaling_alpha", query_scale, 0.1),
+                   KEY("conv_kernel_size", conv_width, 4),
+                   USE("sconv_kernel_size", conv_width, 0, MOE_UNLESS_ZERO),
+                   KEY("n_routed_experts", n_experts, 256), TOP_K(6),
+                   KEY("moe_intermediate_size", expert_ff, 3072),
+                   KEY("route_scale", routed_scale, 8),
+                   USE("logits_mup_width_multiplier", logit_scale, 24, MOE_RECIPROCAL)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 2,
+               .in_text_config = true,
+               .own = family_inkling_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&inkling_names, &inkling_published_names},
+                                   .ignored = {"model.mtp.*"}},
+    },
     /* ZAYA1: queries and keys that convolutions mix with those of the tokens before, half of the
      * values of the token before; one expert for a token, or none, chosen by routers of several
      * layers that add what the router before made; residuals that are weighed value by value. */
@@ -3096,7 +3168,7 @@ static const struct {
     {"hy_v4_vl|hy_v4_vl_text", "the text part of Hy4-VL, whose positions have three numbers"},
     {"ernie4_5_vl_moe|ernie4_5_vl_moe_text", "experts for images beside those for text"},
     {"glm5-next", "its arrangement of GLM-5.3 in GGUF"},
-    {"inkling|inkling_text|inkling2|inkling2_text|inkling2_loop|inkling2_loop_text",
+    {"inkling2|inkling2_text|inkling2_loop|inkling2_loop_text",
      "biases of scores by distance that queries make, convolutions of keys, values and blocks"},
     {"deci", "layers of several shapes"},
 };

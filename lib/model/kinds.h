@@ -55,7 +55,15 @@ enum moe_state_kind {
                          on head and layer */
     MOE_STATE_CCA,    /* beside attention, no matrix: the latest inputs of the convolutions that
                          queries and keys pass, and half of the last values (ZAYA) */
+    MOE_STATE_TAPS,   /* beside attention, no matrix: the latest inputs of the convolutions that
+                         keys, values and what both blocks put out pass (Inkling) */
 };
+
+/* Whether a layer with such a state has attention, too. */
+static inline int moe_state_is_beside(enum moe_state_kind kind)
+{
+    return kind >= MOE_STATE_CCA;
+}
 
 /* Norms of queries and keys; before RoPE unless it says after. */
 enum moe_qk_norm {

@@ -67,11 +67,17 @@ enum width {
     ONE_EMBED,    /* or of one */
     EXPERTS,
     CHOICES, /* and those that give back what they take in */
+    SCORED,  /* and shared ones that are scored, too */
     ROUTER_DIM,
     ROUTER_INPUT,
     SHARED_FF,
     EXPERT_FF,
     EXPERT_DIM,
+    RELATIVE,
+    PROFILES,
+    TAPS_OF_KEYS,
+    TAPS_OF_VALUES,
+    TAPS_OF_STREAM,
     POSITION_BIAS,
     CONTEXT,
     ROUTES,
@@ -107,7 +113,12 @@ enum condition {
     FEEDS_WEIGHED,
     FEEDS_BIAS,
     EMBEDS_WEIGHED,
-    CCA,          /* with convolutions of heads */
+    EMBEDS_BIASED,
+    CCA,        /* with convolutions of heads */
+    TAPS_HEADS, /* of keys and values, */
+    TAPS,       /* and of what blocks put out */
+    BIASED,     /* with biases by distance */
+    FFN_FACTOR,
     ATTN_CHOOSES, /* with experts in it */
     MIXES_GATED,  /* with a gate of the norm */
     EXPERTS_GATED,
@@ -222,7 +233,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_EMBED] = {MODEL("embed", DENSE), ALWAYS, VOCAB, HIDDEN,
                      NAMES("model.embed_tokens.weight", "token_embd.weight")},
     [MOE_T_EMBED_WEIGHT] = {MODEL("embed.weight", VECTOR), EMBEDS_WEIGHED, HIDDEN, ONE},
-    [MOE_T_EMBED_BIAS] = {MODEL("embed.bias", VECTOR), EMBEDS_WEIGHED, HIDDEN, ONE},
+    [MOE_T_EMBED_BIAS] = {MODEL("embed.bias", VECTOR), EMBEDS_BIASED, HIDDEN, ONE},
     [MOE_T_POSITIONS] = {MODEL("positions", DENSE), LEARNT, CONTEXT, HIDDEN},
     [MOE_T_EXTRA_POSITIONS] = {MODEL("positions.extra", DENSE), LEARNT_MORE, CONTEXT, HIDDEN},
     [MOE_T_LAYER_EMBED] = {MODEL("layer_embed", DENSE), LAYER_EMBED, VOCAB, LAYER_EMBEDS,
@@ -295,6 +306,21 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_HEAD_MIX_BIAS] = {LAYER("attn.mix.bias", VECTOR), CCA, ALL_HEADS, ONE},
     [MOE_T_KEY_SCALE] = {LAYER("attn.k.scale", VECTOR), CCA, KEY_HEADS, ONE},
     [MOE_T_ATTN_ROUTER] = {LAYER("attn.router", ROUTER), ATTN_CHOOSES, ATTN_EXPERTS, HIDDEN},
+    /* Inkling's. */
+    [MOE_T_REL] = {LAYER("attn.rel", DENSE), BIASED, RELATIVE, HIDDEN,
+                   HF(MOE_ALL(L "self_attn.r_proj.weight"))},
+    [MOE_T_PROFILES] = {LAYER("attn.rel.profiles", VECTOR), BIASED, PROFILES, ONE,
+                        HF(MOE_PART(L "self_attn.rel_logits_proj.proj", PROFILES))},
+    [MOE_T_TAPS_K] = {LAYER("attn.k.taps", VECTOR), TAPS_HEADS, TAPS_OF_KEYS, ONE,
+                      HF(MOE_PART(L "self_attn.k_sconv.conv1d.weight", CONV))},
+    [MOE_T_TAPS_V] = {LAYER("attn.v.taps", VECTOR), TAPS_HEADS, TAPS_OF_VALUES, ONE,
+                      HF(MOE_PART(L "self_attn.v_sconv.conv1d.weight", CONV))},
+    [MOE_T_TAPS_ATTN] = {LAYER("attn.taps", VECTOR), TAPS, TAPS_OF_STREAM, ONE,
+                         HF(MOE_PART(L "attn_sconv.conv1d.weight", CONV))},
+    [MOE_T_TAPS_FFN] = {LAYER("ffn.taps", VECTOR), TAPS, TAPS_OF_STREAM, ONE,
+                        HF(MOE_PART(L "mlp_sconv.conv1d.weight", CONV))},
+    [MOE_T_FFN_FACTOR] = {LAYER("ffn.factor", VECTOR), FFN_FACTOR, ONE, ONE,
+                          HF(MOE_ALL(L "mlp.global_scale"), MOE_ALL(L "mlp.gate.global_scale"))},
     [MOE_T_Q_BIAS] = {LAYER("attn.q.bias", VECTOR), QKV_BIAS, QUERIES, ONE,
                       NAMES(L "self_attn.q_proj.bias", B "attn_q.bias")},
     [MOE_T_K_BIAS] = {LAYER("attn.k.bias", VECTOR), QKV_BIAS, KEYS, ONE,
@@ -517,7 +543,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                     NAMES(L "mlp.down_proj.weight", B "ffn_down.weight")},
     [MOE_T_UP_BIAS] = {LAYER("ffn.up.bias", VECTOR), DENSE_BIAS, DENSE_FF, ONE},
     [MOE_T_DOWN_BIAS] = {LAYER("ffn.down.bias", VECTOR), DENSE_BIAS, HIDDEN, ONE},
-    [MOE_T_ROUTER] = {LAYER("router", ROUTER), ROUTED, CHOICES, ROUTER_INPUT,
+    [MOE_T_ROUTER] = {LAYER("router", ROUTER), ROUTED, SCORED, ROUTER_INPUT,
                       NAMES(L "mlp.gate.weight", B "ffn_gate_inp.weight")},
     [MOE_T_ROUTER_BIAS] = {LAYER("router.bias", VECTOR), ROUTER_BIAS, CHOICES, ONE,
                            GGUF(MOE_ALL(B "ffn_gate_inp.bias"))},
@@ -737,11 +763,17 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [ONE_EMBED] = c->layer_embed,
         [EXPERTS] = c->n_experts,
         [CHOICES] = c->n_experts + c->n_zero,
+        [SCORED] = c->n_experts + c->n_zero + c->shared_sinks,
         [ROUTER_DIM] = c->router_dim,
         [ROUTER_INPUT] = c->router_dim ? c->router_dim : c->hidden,
         [SHARED_FF] = c->shared_ff,
         [EXPERT_FF] = c->expert_ff,
         [EXPERT_DIM] = moe_config_expert_dim(c),
+        [RELATIVE] = heads * c->rel_dim,
+        [PROFILES] = c->rel_dim * moe_config_rel_extent(c, layer),
+        [TAPS_OF_KEYS] = keys * c->conv_width,
+        [TAPS_OF_VALUES] = moe_config_kv_heads(c, layer) * value * c->conv_width,
+        [TAPS_OF_STREAM] = c->hidden * c->conv_width,
         [POSITION_BIAS] = c->n_buckets * c->n_heads,
         [CONTEXT] = c->context_max,
         [ROUTES] = c->vocab * c->top_k,
@@ -788,6 +820,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
          windowed = layer < MOE_NO_LAYER && c->layers[layer].windowed;
     bool keys = attends && !(layer < MOE_NO_LAYER && c->layers[layer].shares_keys);
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
+    bool taps = c->state_kind == MOE_STATE_TAPS;
     bool keys_only = c->global_keys_are_values && moe_config_is_global(c, layer);
     bool both = c->norm_place == MOE_NORM_BOTH;
     bool normed = c->qk_norm != MOE_QK_NORM_NONE && c->qk_norm < MOE_QK_NORM_BARE;
@@ -810,7 +843,12 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [FEEDS_KEPT_BIAS] = (moe_layer || plain) && weighed,
         [FEEDS_WEIGHED] = (moe_layer || plain) && (weighed || c->weighed_outputs),
         [FEEDS_BIAS] = ((moe_layer || plain) && weighed) || (moe_layer && c->moe_bias),
-        [EMBEDS_WEIGHED] = weighed,
+        [EMBEDS_WEIGHED] = weighed || c->embed_weighed,
+        [EMBEDS_BIASED] = weighed,
+        [TAPS_HEADS] = attends && taps,
+        [TAPS] = taps,
+        [BIASED] = attends && c->rel_dim,
+        [FFN_FACTOR] = (moe_layer || plain) && c->ffn_scale,
         [CCA] = attends && c->state_kind == MOE_STATE_CCA,
         [ATTN_CHOOSES] = attends && c->attn_experts,
         [EXPERTS_GATED] = moe_layer && c->norm_gate_rank,

@@ -14,7 +14,7 @@
 /* Tensors outside experts. */
 enum moe_tensor_role {
     MOE_T_EMBED,
-    MOE_T_EMBED_WEIGHT, /* of an embedded token, with MOE_RESIDUAL_WEIGHED */
+    MOE_T_EMBED_WEIGHT, /* of an embedded token, with MOE_RESIDUAL_WEIGHED or embed_weighed */
     MOE_T_EMBED_BIAS,
     MOE_T_POSITIONS,       /* learnt positions, added to the embedding */
     MOE_T_EXTRA_POSITIONS, /* ... and to the input of layer extra_positions */
@@ -59,6 +59,13 @@ enum moe_tensor_role {
     MOE_T_HEAD_MIX_BIAS,
     MOE_T_KEY_SCALE,   /* ... of a head's keys */
     MOE_T_ATTN_ROUTER, /* of attn_experts, whose queries and outputs Q and O make */
+    MOE_T_REL,         /* of biases by distance: each head's rel_dim numbers, */
+    MOE_T_PROFILES,    /* ... profiles [rel_dim][moe_config_rel_extent] */
+    MOE_T_TAPS_K,      /* MOE_STATE_TAPS: convolutions, each [conv_width][channels] */
+    MOE_T_TAPS_V,
+    MOE_T_TAPS_ATTN,
+    MOE_T_TAPS_FFN,
+    MOE_T_FFN_FACTOR, /* of ffn_scale, [1] */
     MOE_T_Q_BIAS,
     MOE_T_K_BIAS,
     MOE_T_V_BIAS,
@@ -243,6 +250,7 @@ enum moe_tensor_kind {
 enum moe_take {
     MOE_TAKE_ALL = 0,     /* the tensor is [rows][cols]; rows may span several dimensions */
     MOE_TAKE_EXPERT,      /* [rows][cols], after n_experts */
+    MOE_TAKE_FIRST,       /* [rows or more][cols]: its first rows */
     MOE_TAKE_FIRST_HALF,  /* [2 * rows][cols]: its first rows */
     MOE_TAKE_SECOND_HALF, /* ... its last rows */
     MOE_TAKE_EVEN,        /* [2 * rows][cols]: rows 0, 2, 4, ... */
@@ -271,7 +279,9 @@ enum moe_take {
                         n-grams (moe_config_ngrams_joined), perhaps in numbered tensors */
     MOE_TAKE_TURNED, /* a vector [keys][values] stored as [values][keys] */
     MOE_TAKE_PLACES, /* a vector stored as [ratio][width] */
-    MOE_TAKE_ROUTES, /* a vector of whole numbers stored as [vocab][top_k] */
+    MOE_TAKE_PROFILES, /* a vector stored as [rel_dim][width] */
+    MOE_TAKE_SIDES,    /* [shared_sinks][rows][cols / shared_sinks]: side by side */
+    MOE_TAKE_ROUTES,   /* a vector of whole numbers stored as [vocab][top_k] */
 };
 
 /* How a vector's values are stored. */

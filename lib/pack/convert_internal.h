@@ -79,6 +79,8 @@ struct row_source {
     bool paired;
     uint32_t
         n_shards; /* of tensors that follow each other, numbered from the first; 0: it is one */
+    uint32_t
+        n_sides; /* of matrices that follow each other, whose rows stand side by side; 0: one */
     enum moe_stored stored;         /* of a vector */
     const struct moe_tensor *times; /* ... and what multiplies it; NULL: nothing */
 };

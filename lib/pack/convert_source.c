@@ -11,7 +11,7 @@
 
 enum {
     NAME_BYTES = 256,
-    TEXT_PARTS = 4, /* ways to name the text part of a model that also sees images */
+    TEXT_PARTS = 5, /* ways to name the text part of a model that also sees images */
 };
 
 /* ---- Names ---- */
@@ -77,10 +77,11 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
 bool convert_sees_images(const struct convert_source *source, const char *name)
 {
     /* GGUF files of llama.cpp have it apart; ollama's have it inside. */
-    static const char *const formats[MOE_N_NAMINGS][21] = {{"model.visual.*",
+    static const char *const formats[MOE_N_NAMINGS][22] = {{"model.visual.*",
                                                             "model.vision_tower.*",
                                                             "model.embed_vision.*",
                                                             "model.audio_tower.*",
+                                                            "model.audio.*",
                                                             "model.embed_audio.*",
                                                             "vision_model.*",
                                                             "multi_modal_projector.*",
@@ -265,7 +266,9 @@ static bool is_text_part(const struct convert_source *s, int i, const char *name
                           {"", "language_model."},
                           /* as transformers saves Kimi-K2.5 */
                           {"model.layers.", "language_model.model.blocks."},
-                          {"", "thinker."}};
+                          {"", "thinker."},
+                          /* Inkling's */
+                          {"model.", "model.llm."}};
     if (s->naming != MOE_NAMING_HF || !s->family->hf.in_text_config)
         return false;
     size_t n = strlen(ways[i].whole);
@@ -434,8 +437,11 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_JOINED:
     case MOE_TAKE_TURNED:
     case MOE_TAKE_PLACES:
+    case MOE_TAKE_PROFILES:
+    case MOE_TAKE_SIDES:
     case MOE_TAKE_ROUTES:
     case MOE_TAKE_TAPS:
+    case MOE_TAKE_FIRST:
         break;
     case MOE_TAKE_FIRST_HALF:
     case MOE_TAKE_SECOND_HALF:
@@ -465,6 +471,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         break;
     }
     uint32_t ratio = w->spec->per_layer ? moe_config_ratio(s->config, w->layer) : 0;
+    uint32_t rel_dim = s->config->rel_dim, sides = s->config->shared_sinks;
     const uint64_t lists[][3] = {
         [MOE_TAKE_BUCKETS] = {s->config->n_buckets, s->config->n_heads},
         [MOE_TAKE_ROW] = {1, rows},
@@ -474,6 +481,8 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         [MOE_TAKE_JOINED] = {rows * moe_config_ngrams_joined(s->config), s->config->ngram_dim},
         [MOE_TAKE_TURNED] = {s->config->state_value_dim, s->config->state_key_dim},
         [MOE_TAKE_PLACES] = {ratio, rows / (ratio ? ratio : 1)},
+        [MOE_TAKE_PROFILES] = {s->config->rel_dim, rel_dim ? rows / rel_dim : 0},
+        [MOE_TAKE_SIDES] = {sides, rows, sides ? cols / sides : 0},
         [MOE_TAKE_ROUTES] = {s->config->vocab, s->config->top_k},
     };
     if (from->take == MOE_TAKE_TAPS) {
@@ -483,7 +492,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         return 3;
     }
     if (from->take >= MOE_TAKE_BUCKETS) {
-        n = from->take == MOE_TAKE_CONV ? 3 : 2;
+        n = from->take == MOE_TAKE_CONV || from->take == MOE_TAKE_SIDES ? 3 : 2;
         memcpy(dims, lists[from->take], (size_t)n * sizeof **lists);
         return n;
     }
@@ -546,7 +555,11 @@ static int get_tensor(const struct convert_source *s, const struct wanted *w,
         return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
     if (t && from->take == MOE_TAKE_CONV && same_taps(t, dims))
         return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
-    if (t && from->take == MOE_TAKE_ALL && n == 2 && !transposed && same_lines(t, dims[0], dims[1]))
+    bool whole =
+        from->take == MOE_TAKE_ALL || from->take == MOE_TAKE_EVEN || from->take == MOE_TAKE_ODD;
+    if (t && from->take == MOE_TAKE_FIRST && t->n_dims == 2 && t->dims[0] > dims[0])
+        dims[0] = t->dims[0];
+    if (t && whole && n == 2 && !transposed && same_lines(t, dims[0], dims[1]))
         return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
     return moe_checkpoint_get(s->checkpoint, name, n, dims, out, err);
 }
@@ -626,10 +639,15 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_ROW:
     case MOE_TAKE_GROUPS:
     case MOE_TAKE_PLACES:
+    case MOE_TAKE_PROFILES:
     case MOE_TAKE_ROUTES:
     case MOE_TAKE_TAPS:
     case MOE_TAKE_JOINED:
+    case MOE_TAKE_FIRST:
     case MOE_TAKE_FIRST_HALF:
+        break;
+    case MOE_TAKE_SIDES:
+        v->n_sides = s->config->shared_sinks;
         break;
     case MOE_TAKE_HEAD_QUERY:
     case MOE_TAKE_HEAD_GATE:
@@ -797,7 +815,7 @@ static int make_source(const struct convert_source *s, const struct wanted *w,
                             out->times ? "of another length" : "missing", w->rows, t->name);
     }
     place_part(s, from, w->is_expert ? -1 : w->index, w->layer, out);
-    if (out->transposed)
+    if (out->transposed || out->n_sides)
         out->block = NULL;
     if (w->is_expert && holds_all_experts(from))
         out->expert_lines = t->n_items / out->width / s->config->n_experts;
@@ -944,11 +962,25 @@ static int read_columns(const struct row_source *v, uint32_t first, uint32_t n, 
     return MOE_OK;
 }
 
+/* Reads rows whose pieces stand in matrices that follow each other. */
+static int read_sides(const struct row_source *v, uint32_t first, uint32_t n, float *out,
+                      struct moe_err *err)
+{
+    for (uint32_t i = 0; i < n; i++)
+        for (uint64_t side = 0; side < v->n_sides; side++, out += v->width)
+            MOE_TRY(moe_checkpoint_read(v->checkpoint, v->tensor,
+                                        (side * v->rows + first + i) * v->width, v->width, out,
+                                        err));
+    return MOE_OK;
+}
+
 static int read_tensor(const struct row_source *source, uint32_t first, uint32_t n, float *out,
                        struct moe_err *err)
 {
     if (source->n_shards)
         return read_shards(source, first * source->width, n * source->width, out, err);
+    if (source->n_sides)
+        return read_sides(source, first, n, out, err);
     /* Reads at once all columns of the rows of a transposed tensor, else one line, or twice the
      wanted ones if they fit: tensors are often small. */
     uint64_t items = 2 * (uint64_t)n * source->width;

@@ -373,6 +373,8 @@ static struct family_case cases[] = {
     HF("jetmoe-b"),
     HF("muse-spark-a"),
     HF("muse-spark-b"),
+    HF("inkling-a"),
+    HF("inkling-b"),
     HF("kolibri-a"),
     HF("kolibri-b"),
     HF("hy4-a"),
