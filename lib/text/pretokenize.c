@@ -47,16 +47,21 @@ static void alphabet_write(const char *text, uint64_t n, struct moe_buf *out)
 
 bool moe_alphabet_read(const char *text, uint64_t n, struct moe_buf *out)
 {
-    uint64_t before = out->size;
-    int length;
-    for (uint64_t at = 0; at < n; at += (uint64_t)length) {
-        int byte = byte_of(moe_utf8_decode((const uint8_t *)text + at, n - at, &length));
-        if (byte < 0) {
-            out->size = before;
+    uint8_t *to = n ? moe_buf_reserve(out, n) : NULL;
+    uint64_t n_bytes = 0;
+    int length = 1;
+    for (uint64_t at = 0; at < n && to; at += (uint64_t)length) {
+        const bool ascii = text[at] > 32 && text[at] < 127; /* which is itself */
+        length = 1;
+        int byte = ascii ? text[at]
+                         : byte_of(moe_utf8_decode((const uint8_t *)text + at, n - at, &length));
+        if (byte < 0)
             return false;
-        }
-        moe_buf_u8(out, (uint8_t)byte);
+        to[n_bytes++] = (uint8_t)byte;
     }
+    if (to)
+        to[n_bytes] = '\0'; /* there is room for it */
+    out->size += n_bytes;
     return true;
 }
 

@@ -9,10 +9,12 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/par.h"
 #include "base/text.h"
 #include "fmt/gguf.h"
 #include "text/vocab.h"
@@ -114,6 +116,28 @@ static int read_tokens(struct reader *r)
 
 /* ---- Vocabularies with merges, nearly all of them byte-level ---- */
 
+struct merge_lines {
+    struct moe_tokenizer *tok;
+    const struct moe_gguf_array *lines;
+    atomic_llong failed; /* the first that is no merge; n: none */
+};
+
+static void find_merges(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    struct merge_lines *m = ctx;
+    struct moe_buf scratch = {0};
+    bool found = true;
+    for (int64_t i = begin; i < end && found; i++) {
+        uint64_t n;
+        const char *line = moe_gguf_array_text(m->lines, (uint64_t)i, &n);
+        found = moe_vocab_merge_line(m->tok, line, n, &scratch, &m->tok->bpe.merges[i]);
+        for (long long first = atomic_load(&m->failed); !found && i < first;)
+            if (atomic_compare_exchange_strong(&m->failed, &first, i))
+                break;
+    }
+    moe_buf_release(&scratch);
+}
+
 static int read_merges(struct reader *r)
 {
     struct moe_gguf_array lines = {0};
@@ -123,11 +147,13 @@ static int read_merges(struct reader *r)
     if (lines.n && !moe_gguf_array_is_text(&lines))
         MOE_STEP(damaged(r, KEY("merges") " is not a list of texts"));
     MOE_STEP(moe_vocab_reserve_merges(r->tok, r->name, lines.n, r->err));
-    for (uint64_t i = 0; i < lines.n; i++) {
-        uint64_t n;
-        const char *line = moe_gguf_array_text(&lines, i, &n);
-        if (!moe_vocab_merge_line(r->tok, line, n, &scratch, &r->tok->bpe.merges[i]))
-            MOE_STEP(moe_vocab_no_merge(r->name, i, &scratch, r->err));
+    struct merge_lines m = {r->tok, &lines, (long long)lines.n};
+    moe_par_for((int64_t)lines.n, 1024, find_merges, &m);
+    uint64_t first = (uint64_t)m.failed, n;
+    if (first < lines.n) { /* said of it alone */
+        const char *line = moe_gguf_array_text(&lines, first, &n);
+        moe_vocab_merge_line(r->tok, line, n, &scratch, &r->tok->bpe.merges[first]);
+        MOE_STEP(moe_vocab_no_merge(r->name, first, &scratch, r->err));
     }
 out:
     moe_buf_release(&scratch);
