@@ -89,6 +89,12 @@ static void set_settings(struct moe_engine *e, const struct moe_memory *memory)
     if (moe_strategy_takes_low(&r->strategy) && r->low != r->high)
         snprintf(s->low_precision, sizeof s->low_precision, "%s",
                  moe_pack_variant_at(pack, r->low)->name);
+    s->mapped = moe_pack_map_taken(pack) != UINT32_MAX;
+    if (s->mapped) {
+        const struct moe_pack_map map = moe_pack_map_at(pack, moe_pack_map_taken(pack));
+        s->map_tolerance = map.tolerance;
+        s->map_loss = map.loss;
+    }
     for (uint32_t c = 0; c < pools->n_classes; c++) {
         s->cache_slots += pools->pools[c].n_cache;
         s->working_slots += pools->pools[c].n_working;

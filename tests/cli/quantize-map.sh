@@ -107,6 +107,8 @@ for strategy in ondemand hobbit; do
     expect_stdout "$expected" "a tolerance of the first map, $strategy: as the pack of that map"
 done
 expect_stderr_like "*map for a tolerance of 2%: experts of 7.59 MiB*" "... says so"
+tokens "$tmp/several.moe" --tolerance 2% --expert-memory 2M --stats-json "$tmp/several.json"
+check "... and so do the statistics" grep -q '"expert_map_tolerance": 2' "$tmp/several.json"
 run "$bin/moe-plan" "$tmp/several.moe" --tolerance 2% --expert-memory 2M --max-tokens 40 --layer-seconds 2e-4 --link-rate 200M \
     -o "$tmp/several.plan"
 expect_stderr_like "*map for a tolerance of 2%*" "a plan with a tolerance says so"
