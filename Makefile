@@ -150,6 +150,8 @@ DERIVE := $(BUILD)/tests/tools/derive
 WIDEN := $(BUILD)/tests/tools/widen
 # Checkpoints whose layers choose experts by the token.
 MAKE_STATIC := $(BUILD)/tests/tools/make_static
+# A checkpoint that says what a table tells it, for scripts.
+MAKE_SCRIPT := $(BUILD)/tests/tools/make_script
 # Clients of a server, for scripts.
 HTTP_LOAD := $(BUILD)/tests/tools/http_load
 # Starts a service, for scripts.
@@ -179,7 +181,7 @@ MAKEFLAGS += -r
 all: $(PROGRAMS) $(SCRIPTS) $(MODELS) $(MPI_SO)
 	$(if $(LEFT_OUT),@echo "CUDA kernels are left out: the toolkit is here but no GPU (CUDA=1 compiles them; CUDA=0 does not ask)")
 lib: $(LIBMOE)
-tests: $(TESTS) $(MODELS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD) $(SERVICE_MANAGER) $(BUILD)/tree/installed $(DRAWN)/all
+tests: $(TESTS) $(MODELS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(MAKE_SCRIPT) $(HTTP_LOAD) $(SERVICE_MANAGER) $(BUILD)/tree/installed $(DRAWN)/all
 tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile

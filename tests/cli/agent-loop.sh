@@ -1,0 +1,99 @@
+# A whole loop with a tool by each API of moe-serve, and by moe-run: the question, the model's own call of the tool, its
+# result, and the answer that reads it. The model says what a table tells it (tests/tools/make_script.c), and nothing
+# holds it to that.
+# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
+. tests/cli/lib.sh
+got=$tmp/got
+post() { # PATH JSON
+    printf '%s' "$2" >"$tmp/body"
+    run "$load" -p "$port" -P "$1" -o "$got" -f "$tmp/body"
+}
+says() { # GLOB NAME
+    check "$2" matches "$got" "$1"
+}
+
+cat >"$tmp/script" <<'END'
+[["What is in a?<|im_end|>\n<|im_start|>assistant\n",
+  "I look.\n<tool_call>\n{\"name\": \"find\", \"arguments\": {\"path\": \"a\"}}\n</tool_call><|im_end|>"],
+ ["<|im_start|>tool\n7 words<|im_end|>\n<|im_start|>assistant\n", "There are 7 words, S\u00e3o.<|im_end|>"],
+ ["And b?<|im_end|>\n<|im_start|>assistant\n",
+  "<tool_call>\n{\"name\": \"find\", \"arguments\": {\"path\": \"b\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"find\", \"arguments\": {\"path\": \"c\"}}\n</tool_call><|im_end|>"],
+ ["<|im_start|>tool\n2 words<|im_end|>\n<|im_start|>assistant\n", "Two.<|im_end|>"]]
+END
+mkdir "$tmp/model"
+run "$BUILD/tests/tools/make_script" "$checkpoint" "$tmp/script" "$tmp/model"
+expect_exit 0 "a model is made of a table"
+listen "$bin/moe-serve" "$tmp/model" -t 1 --template-file tests/data/calls.jinja --name m || exit 1
+
+schema='{"type":"object","properties":{"path":{"type":"string"}},"required":["path"]}'
+ask='{"role":"user","content":"What is in a?"}'
+
+# ---- Chat completions ----
+
+tools='"tools":[{"type":"function","function":{"name":"find","parameters":'$schema'}}]'
+post /v1/chat/completions "{\"messages\":[$ask],$tools}"
+says '*"content":"I look.","tool_calls":\[{"id":"call_*","type":"function","function":{"name":"find","arguments":"{\\"path\\": \\"a\\"}"}}\],*"finish_reason":"tool_calls"*' \
+    "chat completions: the model calls the tool"
+message=$(sed 's/.*"message":\({.*}\),"logprobs.*/\1/; s/.*"message":\({.*}\),"finish_reason.*/\1/' "$got")
+id=$(sed 's/.*"id":"\(call_[0-9a-f]*\)".*/\1/' "$got")
+loop="$ask,$message,{\"role\":\"tool\",\"tool_call_id\":\"$id\",\"content\":\"7 words\"}"
+post /v1/chat/completions "{\"messages\":[$loop],$tools}"
+says '*"content":"There are 7 words, São.",*"finish_reason":"stop"*' "... and reads its result"
+post /v1/chat/completions "{\"messages\":[$loop,{\"role\":\"assistant\",\"content\":\"There are 7 words, São.\"},{\"role\":\"user\",\"content\":\"And b?\"}],$tools,\"stream\":true}"
+says '*"tool_calls":\[{"index":0,"id":*"name":"find"*"tool_calls":\[{"index":1,"id":*"name":"find"*"finish_reason":"tool_calls"*DONE*' \
+    "... and calls it twice in a later turn, in a stream"
+
+# ---- Messages ----
+
+tools='"max_tokens":99,"tools":[{"name":"find","input_schema":'$schema'}]'
+post /v1/messages "{\"messages\":[$ask],$tools}"
+says '*"content":\[{"type":"text","text":"I look."},{"type":"tool_use","id":"toolu_*","name":"find","input":{"path": *"a"}}\],"stop_reason":"tool_use"*' \
+    "Messages: the model calls the tool"
+blocks=$(sed 's/.*"content":\(\[.*\]\),"stop_reason.*/\1/' "$got")
+id=$(sed 's/.*"id":"\(toolu_[0-9a-f]*\)".*/\1/' "$got")
+loop="$ask,{\"role\":\"assistant\",\"content\":$blocks},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"$id\",\"content\":\"7 words\"}]}"
+post /v1/messages "{\"messages\":[$loop],$tools}"
+says '*{"type":"text","text":"There are 7 words, São."}*"stop_reason":"end_turn"*' "... and reads its result"
+post /v1/messages "{\"messages\":[$loop],$tools,\"stream\":true}"
+says '*"text_delta"*"stop_reason":"end_turn"*message_stop*' "... in a stream"
+
+# ---- Responses ----
+
+tools='"tools":[{"type":"function","name":"find","parameters":'$schema'}]'
+post /v1/responses "{\"input\":\"What is in a?\",$tools}"
+says '*"type":"output_text","text":"I look."*"type":"function_call","call_id":"call_*","name":"find","arguments":"{\\"path\\": \\"a\\"}"*"status":"completed"*' \
+    "Responses: the model calls the tool"
+before=$(sed 's/.*"id":"\(resp_[0-9a-f]*\)".*/\1/' "$got")
+id=$(sed 's/.*"call_id":"\(call_[0-9a-f]*\)".*/\1/' "$got")
+items=$(grep -o '"id":"\(msg\|fc\)_[0-9a-f]*"' "$got" | sed 's/.*/{"type":"item_reference",&},/' | tr -d '\n')
+result="{\"type\":\"function_call_output\",\"call_id\":\"$id\",\"output\":\"7 words\"}"
+post /v1/responses "{\"previous_response_id\":\"$before\",\"input\":[$result],$tools}"
+says '*"type":"output_text","text":"There are 7 words, São."*' "... and reads its result"
+post /v1/responses "{\"input\":[$ask,$items$result],$tools}"
+says '*"type":"output_text","text":"There are 7 words, São."*' "... also where items are referred to"
+post /v1/responses "{\"input\":\"What is in a?\",$tools,\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"auto\",\"tools\":[]}}"
+says '*"text":"I look.*<tool_call>*"status":"completed"*' "... a tool that is not allowed is not called"
+
+# ---- Ollama's API ----
+
+tools='"stream":false,"tools":[{"type":"function","function":{"name":"find","parameters":'$schema'}}]'
+post /api/chat "{\"model\":\"m\",\"messages\":[$ask],$tools}"
+says '*"tool_calls":\[{"id":"call_*","function":{*"name":"find","arguments":{"path": *"a"}}}\]*' "Ollama's chat: the model calls the tool"
+message=$(sed 's/.*"message":\({.*}\),"done.*/\1/' "$got")
+post /api/chat "{\"model\":\"m\",\"messages\":[$ask,$message,{\"role\":\"tool\",\"content\":\"7 words\"}],$tools}"
+says '*"content":"There are 7 words, São."*' "... and reads its result"
+kill "$server"
+wait "$server"
+
+# ---- moe-run ----
+
+tools='"tools":[{"type":"function","function":{"name":"find","parameters":'$schema'}}]'
+echo "{\"messages\":[$ask],$tools}" >"$tmp/messages"
+run "$bin/moe-run" -t 1 "$tmp/model" --messages "$tmp/messages" --template-file tests/data/calls.jinja --json
+expect_stdout_like '{"message": {*"content": "I look.", *"tool_calls": \[{*"find"*}, "finish_reason": "tool_calls"}' "moe-run: the model calls the tool"
+message=$(sed 's/.*"message": \({.*}\), "finish_reason.*/\1/' "$out")
+id=$(sed 's/.*"id": "\([^"]*\)".*/\1/' "$out")
+echo "{\"messages\":[$ask,$message,{\"role\":\"tool\",\"tool_call_id\":\"$id\",\"content\":\"7 words\"}],$tools}" >"$tmp/messages"
+run "$bin/moe-run" -t 1 "$tmp/model" --messages "$tmp/messages" --template-file tests/data/calls.jinja
+expect_stdout "There are 7 words, São." "... and reads its result"
+finish
