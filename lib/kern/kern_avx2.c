@@ -1278,6 +1278,7 @@ MOE_TEMPLATE void unpacked(int scales, int nt, MOE_UNPACKED_PARAMS)
 }
 
 MOE_UNPACK_EACH(MOE_UNPACK_ONE)
+MOE_UNPACK_ONE(MXFP4)
 MOE_PANEL_EACH_GRID(MOE_UNPACK_ONE)
 MOE_UNPACKED_ALL
 
@@ -1702,6 +1703,7 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
     fill_grid_panels(kern);
     fill_unpacked(kern);
     MOE_UNPACK_EACH(MOE_UNPACK_ENTER)
+    MOE_UNPACK_ENTER(MXFP4)
     MOE_PANEL_EACH_GRID(MOE_UNPACK_ENTER)
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;

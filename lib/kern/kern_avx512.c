@@ -697,9 +697,8 @@ MOE_TEMPLATE void unpacked(int scales, int nt, MOE_UNPACKED_PARAMS)
         _mm512_storeu_ps(y + t * y_stride, out[t]);
 }
 
-#define UNPACK_EACH_IQ4(each) each(IQ4_NL) each(IQ4_XS) each(IQ4_KS)
 MOE_UNPACK_EACH(MOE_UNPACK_ONE)
-UNPACK_EACH_IQ4(MOE_UNPACK_ONE)
+MOE_UNPACK_ONE(IQ4_NL)
 MOE_UNPACKED_ALL
 
 /* ---- Kinds with a grid, where the processor has VBMI; else AVX2 computes them ----
@@ -1301,7 +1300,8 @@ void moe_kern_fill_avx512(struct moe_kern *kern)
     fill_quant_panels(kern);
     fill_unpacked(kern);
     MOE_UNPACK_EACH(MOE_UNPACK_ENTER)
-    UNPACK_EACH_IQ4(MOE_UNPACK_ENTER)
+    MOE_UNPACK_ENTER(IQ4_NL)
+    MOE_UNPACK_LEAVE(MXFP4)
     if (__builtin_cpu_supports("avx512vbmi")) {
         fill_grid_tables();
         fill_grid_panels(kern);

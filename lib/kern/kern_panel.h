@@ -425,9 +425,9 @@ MOE_TEMPLATE void moe_tile_step(struct moe_tile *tile, int nt, uint32_t block)
  * kinds whose numbers take several instructions and those with two scales for a block. For others
  * the products of panels are as fast. */
 #define MOE_UNPACK_EACH(each)                                                                      \
-    each(MXFP4) each(Q2_K) each(Q3_K) each(Q6_K) each(NVFP4) each(Q1_0) each(TQ1_0) each(IQ2_K)    \
-        each(IQ2_KS) each(IQ3_K) each(IQ3_KS) each(IQ4_K) each(IQ5_K) each(IQ5_KS) each(IQ6_K)     \
-            each(IQ1_KT) each(IQ2_KT) each(IQ3_KT) each(IQ4_KT) each(IQ2_KL)
+    each(Q3_K) each(Q6_K) each(NVFP4) each(TQ1_0) each(IQ2_K) each(IQ2_KS) each(IQ3_K)             \
+        each(IQ3_KS) each(IQ4_K) each(IQ5_K) each(IQ5_KS) each(IQ6_K) each(IQ1_KT) each(IQ2_KT)    \
+            each(IQ3_KT) each(IQ4_KT) each(IQ2_KL)
 #define MOE_UNPACK_ONE(kind)                                                                       \
     static const uint8_t *unpack_##kind(const uint8_t *panel, uint32_t cols,                       \
                                         struct moe_unpacked *blocks)                               \
