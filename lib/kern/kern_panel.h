@@ -422,8 +422,8 @@ MOE_TEMPLATE void moe_tile_step(struct moe_tile *tile, int nt, uint32_t block)
 /* ---- Panels unpacked for many inputs ---- */
 
 /* A variant writes unpack(kind, panel, cols, blocks), MOE_TEMPLATE as moe_kern.unpack says, for
- * kinds whose numbers take several instructions and those with two scales for a block. For others
- * the products of panels are as fast. */
+ * kinds whose numbers take several instructions and most of those with two scales for a block. For
+ * others the products of panels are as fast, or faster. */
 #define MOE_UNPACK_EACH(each)                                                                      \
     each(Q3_K) each(Q6_K) each(NVFP4) each(TQ1_0) each(IQ2_K) each(IQ2_KS) each(IQ3_K)             \
         each(IQ3_KS) each(IQ4_K) each(IQ5_K) each(IQ5_KS) each(IQ6_K) each(IQ1_KT) each(IQ2_KT)    \
