@@ -60,6 +60,7 @@ struct attend {
     uint32_t window;       /* 0: all positions */
     bool window_chunks;    /* it begins at its multiples */
     const float *sinks;    /* [heads] or NULL */
+    bool own_sinks;        /* rows have theirs */
     const struct moe_row *rows;
     uint32_t first;                   /* the row of the pass that rows[0] is */
     bool encoder;                     /* rows see their source */
@@ -432,11 +433,12 @@ static void close_column(const struct attend *a, struct tile *tile, uint32_t t)
     uint32_t n = a->kv->value_dim;
     float *part = tile->part + (uint64_t)t * a->kv->value_padded;
     float *out = tile->out + (uint64_t)t * a->kv->value_padded;
-    if (a->sinks) {
-        memset(part, 0, n * sizeof *part);
-        attend_join(col, a->sinks[col->head], 1, part, n, out);
-    }
     uint64_t row = (uint64_t)a->first + col->row;
+    const float *sinks = a->own_sinks ? a->work->own_sinks + row * a->work->sinks_stride : a->sinks;
+    if (sinks) {
+        memset(part, 0, n * sizeof *part);
+        attend_join(col, sinks[col->head], 1, part, n, out);
+    }
     float *to = a->work->attended + row * a->work->stride.attended + (uint64_t)col->head * n;
     for (uint32_t d = 0; d < n; d++)
         to[d] = out[d] / col->sum;
@@ -515,6 +517,7 @@ void moe_attention_rows(struct moe_session *s, uint32_t layer, const struct moe_
         .window = c->layers[layer].windowed ? c->window : 0,
         .window_chunks = c->window_chunks,
         .sinks = m->layers[layer].sinks,
+        .own_sinks = c->own_sinks,
         .rows = rows,
         .first = first,
         .profiles = m->layers[layer].profiles,

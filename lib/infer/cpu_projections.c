@@ -65,6 +65,18 @@ static void norm_bare(const struct project *p, float *x, uint32_t n_heads)
         stages_cpu_norm_bare(x + head * p->head_dim, p->head_dim, p->s->model->config.norm_eps);
 }
 
+/* Heads of n values, multiplied by weights (NULL: not), become no longer than that. */
+static void clip_heads(float longest, const float *weights, uint32_t n_heads, uint32_t n, float *x)
+{
+    for (uint32_t i = 0; weights && i < n_heads * n; i++)
+        x[i] *= weights[i];
+    for (uint32_t head = 0; head < n_heads; head++, x += n) {
+        float factor = longest / (sqrtf(moe_kern.dot(x, x, n)) + 1e-6f);
+        if (factor < 1)
+            moe_kern.scale(factor, n, x);
+    }
+}
+
 /* Norm, clipping and rotary positions of the queries, or the keys, of one row. */
 static void finish_heads(const struct project *p, float *x, uint32_t n_heads, const float *norm,
                          const float *cs)
@@ -77,6 +89,8 @@ static void finish_heads(const struct project *p, float *x, uint32_t n_heads, co
         norm_heads(p, x, n_heads, norm);
     if (c->qk_norm == MOE_QK_NORM_PLAIN)
         norm_bare(p, x, n_heads);
+    if (c->qk_norm == MOE_QK_NORM_CLIP)
+        clip_heads(c->qk_clip, norm, n_heads, p->head_dim, x);
     if (c->clip_qkv > 0)
         moe_kern.clamp(c->clip_qkv, width, x);
     for (uint32_t head = 0; cs && head < n_heads; head++)
@@ -228,6 +242,9 @@ static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
         finish_heads(p, k, p->kv_heads, l->k_norm, cs);
         if (scales_queries(p))
             moe_kern.scale(query_factor(p, p->rows[i].position), p->heads * p->head_dim, q);
+        if (l->rel_scale)
+            clip_heads(c->rel_clip, l->rel_scale, p->heads, c->rel_dim,
+                       w->rel + (uint64_t)i * w->rel_stride);
         if (c->rel_dim && scales_queries(p))
             moe_kern.scale(query_factor(p, p->rows[i].position), p->heads * c->rel_dim,
                            w->rel + (uint64_t)i * w->rel_stride);
@@ -345,19 +362,54 @@ static void multiply_out_of_experts(const struct project *p)
     }
 }
 
+/* Keys, or values, of a layer whose streams are mixed for them. */
+static void project_mixed(struct project *p, const struct moe_mat *mat, const float *scores,
+                          const float *norm, const struct moe_mat *own, float *to, uint64_t stride)
+{
+    struct cpu_attention *w = p->w;
+    uint32_t hidden = p->s->model->config.hidden;
+    stages_cpu_streams_own(p->s, p->number, p->n_rows, scores, norm, w->own_in);
+    moe_inputs_set(&w->from_own, w->own_in, moe_padded(hidden), NULL, p->n_rows, hidden);
+    struct moe_mm mm[2] = {moe_inputs_mm(&w->from_own, *mat, to, stride)};
+    if (own->data)
+        mm[1] = moe_inputs_mm(&w->from_own, *own, w->own_taps, w->taps_stride);
+    moe_matmul(mm, own->data ? 2 : 1);
+}
+
+/* Convolves keys, or values. */
+static void add_head_taps(const struct project *p, const float *weights, const struct moe_mat *own,
+                          uint64_t at, uint32_t head, float *x, uint64_t stride)
+{
+    const struct cpu_taps taps = {
+        .weights = weights,
+        .own = own->data ? p->w->own_taps : NULL,
+        .x = x,
+        .scale = moe_config_taps_scale(&p->s->model->config, own->data != NULL),
+        .at = at,
+        .stride = stride,
+        .own_stride = p->w->taps_stride,
+        .n = p->kv_heads * head,
+        .head = head,
+    };
+    stages_cpu_add_taps(p->s, p->number, p->rows, p->n_rows, &taps);
+}
+
 static void project_heads(struct project *p, uint32_t n_rows)
 {
     const struct moe_layer *l = p->layer;
     struct cpu_attention *w = p->w;
     struct moe_inputs *from = &p->s->states.inputs;
-    struct moe_mm mm[6];
+    struct moe_mm mm[7];
+    bool mixed = l->k_input_norm != NULL;
     int n = 0;
     if (!l->attn_router.data)
         mm[n++] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
-    if (l->k.data)
+    if (l->k.data && !mixed)
         mm[n++] = moe_inputs_mm(from, l->k, w->k, w->stride.k);
-    if (l->v.data)
+    if (l->v.data && !mixed)
         mm[n++] = moe_inputs_mm(from, l->v, w->v, w->stride.v);
+    if (l->own_sinks.data)
+        mm[n++] = moe_inputs_mm(from, l->own_sinks, w->own_sinks, w->sinks_stride);
     if (l->v_late.data)
         mm[n++] = moe_inputs_mm(from, l->v_late, w->v + l->v.rows, w->stride.v);
     if (l->attn_gate.data)
@@ -365,13 +417,16 @@ static void project_heads(struct project *p, uint32_t n_rows)
     if (l->rel.data)
         mm[n++] = moe_inputs_mm(from, l->rel, w->rel, w->rel_stride);
     moe_matmul(mm, n);
-    if (l->taps_k) {
-        uint64_t values_at = ((struct cpu_work *)p->s->device)->states.values_at;
-        stages_cpu_add_taps(p->s, p->number, p->rows, n_rows, l->taps_k, l->k.rows, 0, w->k,
-                            w->stride.k);
-        stages_cpu_add_taps(p->s, p->number, p->rows, n_rows, l->taps_v, l->v.rows, values_at, w->v,
-                            w->stride.v);
-    }
+    if (mixed)
+        project_mixed(p, &l->k, l->k_scores, l->k_input_norm, &l->taps_k_own, w->k, w->stride.k);
+    if (l->taps_k)
+        add_head_taps(p, l->taps_k, &l->taps_k_own, 0, p->head_dim, w->k, w->stride.k);
+    if (mixed)
+        project_mixed(p, &l->v, l->v_scores, l->v_input_norm, &l->taps_v_own, w->v, w->stride.v);
+    if (l->taps_v)
+        add_head_taps(p, l->taps_v, &l->taps_v_own,
+                      ((struct cpu_work *)p->s->device)->states.values_at, p->value_dim, w->v,
+                      w->stride.v);
     if (l->attn_router.data)
         project_queries_of_experts(p);
     if (l->head_mix.data)

@@ -226,51 +226,61 @@ void stages_cpu_convolve(struct cpu_state_pass *p)
 struct taps {
     const struct moe_recurrent *r;
     const struct moe_row *rows;
-    const float *weights;
-    float *x;
-    uint64_t at, stride;
-    uint32_t n_rows, n, state;
+    const struct cpu_taps *of;
+    uint32_t n_rows, state;
 };
+
+/* The weights of n channels, from `first` on, for the token that is `back` before the row. */
+static const float *taps_weights(const struct taps *p, uint64_t row, uint32_t back, uint32_t first,
+                                 uint32_t n, float *room)
+{
+    const struct cpu_taps *of = p->of;
+    uint32_t n_taps = p->r->n_taps;
+    if (!of->own)
+        return of->weights + (uint64_t)(n_taps - back) * of->n + first;
+    const float *own = of->own + row * of->own_stride + back;
+    for (uint32_t d = 0; d < n; d++)
+        room[d] = of->weights[(uint64_t)back * of->n + first + d] +
+                  own[(uint64_t)((first + d) / of->head) * (n_taps + 1)];
+    return room;
+}
 
 static void add_taps(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct taps *p = ctx;
+    const struct cpu_taps *of = p->of;
     uint32_t n_taps = p->r->n_taps;
     for (uint32_t chunk = (uint32_t)begin; chunk < (uint32_t)end; chunk++) {
-        uint32_t first = chunk * CHUNK, n = p->n - first < CHUNK ? p->n - first : CHUNK;
-        const float *weights = p->weights + first;
+        uint32_t first = chunk * CHUNK, n = of->n - first < CHUNK ? of->n - first : CHUNK;
         for (uint32_t i = 0; i < p->n_rows; i++) {
-            float *x = p->x + i * p->stride + first, sum[CHUNK] = {0};
-            float *taps = moe_recurrent_taps(p->r, p->rows[i].sequence, p->state) + p->at + first;
+            float *x = of->x + i * of->stride + first, sum[CHUNK] = {0}, room[CHUNK];
+            float *taps = moe_recurrent_taps(p->r, p->rows[i].sequence, p->state) + of->at + first;
             for (uint32_t t = 0; t < n_taps; t++) {
                 float *tap = taps + t * p->r->stride;
                 if (p->rows[i].position == 0)
                     memset(tap, 0, n * sizeof *tap);
-                moe_kern.mul_add(weights + (uint64_t)t * p->n, tap, n, sum);
+                moe_kern.mul_add(taps_weights(p, i, n_taps - t, first, n, room), tap, n, sum);
             }
-            moe_kern.mul_add(weights + (uint64_t)n_taps * p->n, x, n, sum);
+            moe_kern.mul_add(taps_weights(p, i, 0, first, n, room), x, n, sum);
             for (uint32_t t = 0; t < n_taps; t++)
                 memcpy(taps + t * p->r->stride, t + 1 < n_taps ? taps + (t + 1) * p->r->stride : x,
                        n * sizeof *x);
             moe_kern.add(sum, n, x);
+            if (of->scale != 1)
+                moe_kern.scale(of->scale, n, x);
         }
     }
 }
 
 void stages_cpu_add_taps(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                         uint32_t n_rows, const float *weights, uint32_t n, uint64_t at, float *x,
-                         uint64_t stride)
+                         uint32_t n_rows, const struct cpu_taps *taps)
 {
     struct taps p = {.r = &((struct cpu_work *)s->device)->states,
                      .rows = rows,
-                     .weights = weights,
-                     .x = x,
-                     .at = at,
-                     .stride = stride,
+                     .of = taps,
                      .n_rows = n_rows,
-                     .n = n,
                      .state = s->model->config.layers[layer].recurrent_index};
-    moe_par_for(chunks_of(n), 1, add_taps, &p);
+    moe_par_for(chunks_of(taps->n), 1, add_taps, &p);
 }
 
 /* ---- Panels of the state ---- */

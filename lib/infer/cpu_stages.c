@@ -284,6 +284,20 @@ static void attend_source(struct moe_session *s, uint32_t layer, const struct mo
     stages_cpu_add_to_stream(s, &(struct moe_block_end){0}, n_rows);
 }
 
+/* Convolves what a block of the layer has put out, in `sum`. */
+static void add_block_taps(struct moe_session *s, uint32_t layer, uint32_t n_rows,
+                           const float *weights, uint64_t at)
+{
+    const struct cpu_work *w = s->device;
+    const struct cpu_taps taps = {.weights = weights,
+                                  .x = w->sum,
+                                  .scale = moe_config_taps_scale(&s->model->config, false),
+                                  .at = at,
+                                  .stride = s->states.stride,
+                                  .n = s->model->config.hidden};
+    stages_cpu_add_taps(s, layer, s->rows, n_rows, &taps);
+}
+
 static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                   uint32_t n_rows, struct moe_err *err)
 {
@@ -335,8 +349,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
         return status;
     const struct moe_block_end end = stages_cpu_attention_end(c, l);
     if (l->taps_attn)
-        stages_cpu_add_taps(s, layer, rows, n_rows, l->taps_attn, c->hidden, w->states.mixed_at,
-                            w->sum, s->states.stride);
+        add_block_taps(s, layer, n_rows, l->taps_attn, w->states.mixed_at);
     if (mixes)
         stages_cpu_add_to_stream(s, &end, n_rows);
     if (l->cross_norm) {
@@ -1006,14 +1019,6 @@ static void add_late_rows(void *ctx, int64_t begin, int64_t end, int thread)
                      s->states.h + (uint64_t)i * s->states.stride);
 }
 
-/* Convolves what a layer's feed-forward has put out, in `sum`. */
-static void add_fed_taps(struct moe_session *s, uint32_t layer, uint32_t n_rows)
-{
-    const struct cpu_work *w = s->device;
-    stages_cpu_add_taps(s, layer, s->rows, n_rows, s->model->layers[layer].taps_ffn,
-                        s->model->config.hidden, w->states.fed_at, w->sum, s->states.stride);
-}
-
 int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
     const struct moe_layer *l = &s->model->layers[layer];
@@ -1025,7 +1030,7 @@ int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, str
     for (uint32_t i = 0; l->ffn_factor && i < n_rows; i++)
         moe_kern.scale(*l->ffn_factor, s->model->config.hidden, w->sum + i * s->states.stride);
     if (l->taps_ffn)
-        add_fed_taps(s, layer, n_rows);
+        add_block_taps(s, layer, n_rows, l->taps_ffn, w->states.fed_at);
     stages_cpu_add_to_stream(s, &end, n_rows);
     if (l->embed_gate.data)
         add_layer_embed(s, layer, n_rows);
@@ -1227,7 +1232,8 @@ int stages_cpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, s
     moe_par_for(n_rows, 16, combine_rows, &m);
     if (m.layer->taps_ffn) {
         const struct moe_block_end end = stages_cpu_ffn_end(&s->model->config, m.layer);
-        add_fed_taps(s, layer, n_rows);
+        const struct cpu_work *w = s->device;
+        add_block_taps(s, layer, n_rows, m.layer->taps_ffn, w->states.fed_at);
         stages_cpu_add_to_stream(s, &end, n_rows);
     }
     return MOE_OK;

@@ -35,6 +35,11 @@ struct cpu_attention {
     float *gate;     /* [batch][heads * value_dim], where outputs have one */
     float *rel;      /* [batch][rel_stride] of each head the numbers that make its biases */
     uint64_t rel_stride;
+    float *own_sinks; /* [batch][sinks_stride] of own_sinks */
+    float *own_taps;  /* [batch][taps_stride] what rows add to weights of keys, or of values */
+    uint64_t sinks_stride, taps_stride;
+    float *own_in; /* [batch][hidden, padded] what keys, or values, are made of, with own_inputs */
+    struct moe_inputs from_own;
     struct moe_inputs from_q_down; /* q_down */
     struct moe_inputs from_out;    /* out */
     /* Of attn_experts: scores [batch][scores_stride]; what rows chose, and its weights,
@@ -251,11 +256,18 @@ void stages_cpu_state_scan(struct cpu_state_pass *p);
 void stages_cpu_state_select(struct cpu_state_pass *p);
 void stages_cpu_short_conv(struct cpu_state_pass *p);
 void stages_cpu_state_fade(struct cpu_state_pass *p);
-/* A part of MOE_STATE_TAPS: rows of x, `at` in the state's rows, each get the convolution of
- * themselves and the rows before added. weights: [conv_width][n]. */
+/* A part of MOE_STATE_TAPS: rows of x [n_rows][stride], `at` in the state's rows, each get the
+ * convolution of themselves and the rows before added, and are multiplied by `scale`. weights:
+ * [conv_width][n]; own: what each row adds to those of its heads, [n_rows][own_stride] with
+ * conv_width for each head of `head` channels, both from the latest token on; NULL: nothing. */
+struct cpu_taps {
+    const float *weights, *own;
+    float *x, scale;
+    uint64_t at, stride, own_stride;
+    uint32_t n, head;
+};
 void stages_cpu_add_taps(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                         uint32_t n_rows, const float *weights, uint32_t n, uint64_t at, float *x,
-                         uint64_t stride);
+                         uint32_t n_rows, const struct cpu_taps *taps);
 /* Queries, keys and values (of Mamba only values) become silu of their convolution over the last
  * tokens. */
 void stages_cpu_convolve(struct cpu_state_pass *p);
@@ -304,6 +316,9 @@ void stages_cpu_streams_get(const struct moe_session *s, uint32_t n_rows, float 
 /* h = what a block takes in of them; of rows [first, first + n). The head counts as the block
  * behind the last. */
 void stages_cpu_streams_in(struct moe_session *s, uint32_t block, uint32_t first, uint32_t n);
+/* to = the mixture of a layer's streams by these scores (NULL: there is one), under the norm. */
+void stages_cpu_streams_own(struct moe_session *s, uint32_t layer, uint32_t n_rows,
+                            const float *scores, const float *norm, float *to);
 /* Adds to the streams what the layer makes of the last tokens (cpu_ngrams.c). */
 void stages_cpu_ngrams(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                        uint32_t n_rows);

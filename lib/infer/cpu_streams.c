@@ -16,6 +16,9 @@
  *
  *   in[i]  = softmax over i of the sum of scores * norm(x[i])
  *
+ * With stream_normed (Inkling-2) that sum is divided by the root of hidden, and the block takes in
+ * in[i] * norm(x[i]), without weights of the norm; of a single stream, what it is.
+ *
  * Gated streams (Qwen4): every stream has a norm of its own, n[i]. Of all of these, side by side,
  * a matrix makes numbers r, and two others, with silu of the first one's numbers / n_streams
  * between them, a gate g for each value:
@@ -200,26 +203,81 @@ static void gated_in(struct mix *m, struct cpu_streams *st, uint32_t n)
     moe_par_for(n, 8, take_in_gated, m);
 }
 
-/* in of residual attention. */
+/* in of residual attention: of n streams, by their scores. normed: [hidden] room. */
+static void score_streams(const struct moe_config *c, const float *x, const float *scores,
+                          uint32_t n, float *normed, float *mix)
+{
+    float factor = c->stream_normed ? 1 / sqrtf((float)c->hidden) : 1;
+    float eps = c->stream_normed ? c->stream_eps : c->norm_eps;
+    for (uint32_t k = 0; k < n; k++) {
+        float lane[MOE_LANES] = {0};
+        moe_kern.rms_norm(x + (uint64_t)k * c->hidden, scores, c->hidden, eps, normed);
+        for (uint32_t d = 0; d < c->hidden; d++)
+            lane[d % MOE_LANES] += normed[d];
+        mix[k] = moe_math_join(lane) * factor;
+    }
+    moe_kern.softmax(mix, n);
+}
+
 static void score_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct mix *m = ctx;
     const struct moe_config *c = &m->s->model->config;
     const struct cpu_streams *st = &((struct cpu_work *)m->s->device)->streams;
-    for (int64_t i = begin; i < end; i++) {
-        const float *x = streams_of(m->s, m->first + (uint64_t)i);
-        float *normed = st->normed + (uint64_t)i * st->normed_stride;
-        float *mix = st->mix + (uint64_t)i * st->mix_stride;
-        for (uint32_t k = 0; k < m->n_streams; k++) {
-            float lane[MOE_LANES] = {0};
-            moe_kern.rms_norm(x + (uint64_t)k * c->hidden, m->by->scores, c->hidden, c->norm_eps,
-                              normed);
-            for (uint32_t d = 0; d < c->hidden; d++)
-                lane[d % MOE_LANES] += normed[d];
-            mix[k] = moe_math_join(lane);
-        }
-        moe_kern.softmax(mix, m->n_streams);
+    for (int64_t i = begin; i < end; i++)
+        score_streams(c, streams_of(m->s, m->first + (uint64_t)i), m->by->scores, m->n_streams,
+                      st->normed + (uint64_t)i * st->normed_stride,
+                      st->mix + (uint64_t)i * st->mix_stride);
+}
+
+/* h = the sum of n streams times mix, each under a norm where the model has them so. */
+static void sum_streams(const struct moe_config *c, const float *x, const float *mix, uint32_t n,
+                        float *h)
+{
+    memset(h, 0, c->hidden * sizeof *h);
+    for (uint32_t k = 0; k < n; k++, x += c->hidden) {
+        float factor = mix[k], lane[MOE_LANES] = {0};
+        for (uint32_t d = 0; c->stream_normed && d < c->hidden; d++)
+            lane[d % MOE_LANES] = fmaf(x[d], x[d], lane[d % MOE_LANES]);
+        if (c->stream_normed)
+            factor *= moe_math_rms_scale(moe_math_join(lane), c->hidden, c->stream_eps);
+        for (uint32_t d = 0; d < c->hidden; d++)
+            h[d] += factor * x[d];
     }
+}
+
+struct own {
+    const struct moe_session *s;
+    const float *scores, *norm;
+    float *to;
+    uint32_t n_streams;
+};
+
+static void own_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct own *o = ctx;
+    const struct moe_config *c = &o->s->model->config;
+    const struct cpu_streams *st = &((struct cpu_work *)o->s->device)->streams;
+    for (int64_t i = begin; i < end; i++) {
+        const float *x = streams_of(o->s, (uint64_t)i);
+        float *mix = st->mix + (uint64_t)i * st->mix_stride;
+        float *to = o->to + (uint64_t)i * moe_padded(c->hidden);
+        if (o->scores) {
+            score_streams(c, x, o->scores, o->n_streams,
+                          st->normed + (uint64_t)i * st->normed_stride, mix);
+            sum_streams(c, x, mix, o->n_streams, to);
+        } else {
+            memcpy(to, x, c->hidden * sizeof *to);
+        }
+        moe_kern.rms_norm(to, o->norm, c->hidden, c->norm_eps, to);
+    }
+}
+
+void stages_cpu_streams_own(struct moe_session *s, uint32_t layer, uint32_t n_rows,
+                            const float *scores, const float *norm, float *to)
+{
+    struct own o = {s, scores, norm, to, moe_config_streams_before(&s->model->config, 2 * layer)};
+    moe_par_for(n_rows, 8, own_rows, &o);
 }
 
 static void take_in_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -236,10 +294,7 @@ static void take_in_rows(void *ctx, int64_t begin, int64_t end, int thread)
             mix[k] = 1 / (float)m->n_streams;
         if (m->by && !m->by->scores)
             finish_mix(c, m->by, mix);
-        memset(h, 0, c->hidden * sizeof *h);
-        for (uint32_t k = 0; k < m->n_streams; k++)
-            for (uint32_t d = 0; d < c->hidden; d++)
-                h[d] += mix[k] * x[(uint64_t)k * c->hidden + d];
+        sum_streams(c, x, mix, m->n_streams, h);
     }
 }
 
@@ -258,6 +313,11 @@ void stages_cpu_streams_in(struct moe_session *s, uint32_t block, uint32_t first
     st->block = block;
     if (c->stream_rank) {
         gated_in(&m, st, n);
+        return;
+    }
+    if (c->stream_normed && m.n_streams == 1) {
+        for (uint32_t i = first; i < first + n; i++)
+            memcpy(s->states.h + i * s->states.stride, streams_of(s, i), c->hidden * sizeof(float));
         return;
     }
     if (last && c->stream_mean) {

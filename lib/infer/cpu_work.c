@@ -72,6 +72,19 @@ static void carve_attention(struct cpu_attention *a, struct carving *to, const s
     a->rel_stride =
         moe_padded((uint64_t)c->rel_dim * moe_larger(c->n_heads, moe_config_global_heads(c)));
     a->rel = moe_arena_take(&to->rows, batch * a->rel_stride, sizeof(float));
+    if (c->own_sinks) {
+        a->sinks_stride = moe_padded(moe_larger(c->n_heads, moe_config_global_heads(c)));
+        a->own_sinks = moe_arena_take(&to->rows, batch * a->sinks_stride, sizeof(float));
+    }
+    if (c->own_taps) {
+        a->taps_stride =
+            moe_padded((uint64_t)c->conv_width * moe_larger(c->n_kv_heads, c->global_kv_heads));
+        a->own_taps = moe_arena_take(&to->rows, batch * a->taps_stride, sizeof(float));
+    }
+    if (c->own_inputs) {
+        a->own_in = moe_arena_take(&to->rows, batch * moe_padded(c->hidden), sizeof(float));
+        moe_inputs_carve(&a->from_own, &to->rows, n, c->hidden);
+    }
     a->queries = a->q;
     a->attended = a->out;
     if (c->out_groups)

@@ -67,6 +67,8 @@ struct moe_layer {
     struct moe_mat attn_router; /* of attn_experts */
     struct moe_mat rel; /* of biases by distance, and their profiles, the farthest position first */
     const float *profiles;
+    struct moe_mat taps_k_own, taps_v_own, own_sinks;
+    const float *rel_scale, *k_scores, *v_scores, *k_input_norm, *v_input_norm;
     const float *taps_k, *taps_v, *taps_attn, *taps_ffn; /* MOE_STATE_TAPS */
     const float *ffn_factor;                             /* [1] of ffn_scale */
     struct moe_mat attn_gate;

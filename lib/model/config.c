@@ -550,8 +550,23 @@ static int check_global(const struct moe_config *c, const char *name, struct moe
 static int check_own_biases(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     uint32_t windowed = moe_config_count_layers(c, MOE_LAYER(windowed));
+    const struct rule rules[] = {
+        {c->own_taps && c->state_kind != MOE_STATE_TAPS, MOE_ERR_FORMAT,
+         "weights of convolutions that tokens make, without convolutions of keys and values"},
+        {c->own_sinks && !(c->attn_sinks && !c->sinks_in_windows && c->rel_dim), MOE_ERR_FORMAT,
+         "sinks that rows make are implemented in all layers, beside biases by distance"},
+        {(c->stream_normed || c->own_inputs) &&
+             (!c->stream_layers || !c->rel_dim || !(c->stream_eps > 0 && c->stream_eps < 1)),
+         MOE_ERR_FORMAT,
+         "mixtures of streams under norms, or for keys and values, are implemented for residual "
+         "attention beside biases by distance"},
+        {(c->qk_norm == MOE_QK_NORM_CLIP) != (c->qk_clip > 0) || !isfinite(c->qk_clip) ||
+             (c->qk_clip > 0 && !c->rel_dim),
+         MOE_ERR_FORMAT, "a length of heads that is no positive number, or nothing has"},
+    };
+    MOE_TRY(check_rules(name, rules, sizeof rules / sizeof rules[0], err));
     if (!c->rel_dim)
-        return c->rel_extent || c->query_floor
+        return c->rel_extent || c->query_floor || c->rel_clip != 0
                    ? moe_fail(err, MOE_ERR_FORMAT,
                               "%s: biases of distances, or a scale of them, that no number makes",
                               name)
@@ -565,8 +580,9 @@ static int check_own_biases(const struct moe_config *c, const char *name, struct
     };
     MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
     return c->positions != MOE_POSITIONS_NONE || c->kv_rank || c->out_groups || c->index_top ||
-                   c->window_chunks || c->n_encoder || c->prefix_lm || c->query_step ||
-                   c->n_ahead || moe_config_count_layers(c, MOE_LAYER(shares_keys))
+                   !(c->rel_clip >= 0 && isfinite(c->rel_clip)) || c->window_chunks ||
+                   c->n_encoder || c->prefix_lm || c->query_step || c->n_ahead ||
+                   moe_config_count_layers(c, MOE_LAYER(shares_keys))
                ? moe_fail(err, MOE_ERR_UNSUPPORTED,
                           "%s: biases by distance that queries make are implemented for ordinary "
                           "attention of decoders without rotation",
@@ -713,8 +729,11 @@ static int check_residual(const struct moe_config *c, const char *name, struct m
         {c->ffn_scale && (c->moe_norm || c->moe_bias || c->layer_embed || c->own_norms),
          MOE_ERR_UNSUPPORTED,
          "a scale of feed-forwards is implemented without other scales and norms of them"},
-        {(c->residual != MOE_RESIDUAL_SUM || c->weighed_outputs || c->moe_bias || c->embed_norm ||
-          c->ffn_scale || c->end_eps != 0 || c->last_eps != 0) &&
+        {c->embed_norm && c->n_streams && !c->stream_layers, MOE_ERR_UNSUPPORTED,
+         "a norm of embeddings is implemented for one stream, or those that are kept"},
+        {(c->residual != MOE_RESIDUAL_SUM || c->weighed_outputs || c->moe_bias ||
+          (c->embed_norm && !c->n_streams) || c->ffn_scale || c->end_eps != 0 ||
+          c->last_eps != 0) &&
              !plain,
          MOE_ERR_UNSUPPORTED,
          "residuals and outputs that are weighed value by value are implemented for decoders of "

@@ -8,6 +8,7 @@
 #ifndef MOE_MODEL_CONFIG_H
 #define MOE_MODEL_CONFIG_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -114,6 +115,11 @@ struct moe_config {
      * one, by a softmax of what its vector of scores makes of each under a norm. n_streams is what
      * the last layer has of them. 0: not this. */
     uint32_t stream_layers;
+    /* ... of the streams under a norm without weights, by scores divided by the root of hidden
+     * (Inkling-2). */
+    bool stream_normed;
+    /* Keys and values of layers without a window take in mixtures and norms of their own. */
+    bool own_inputs;
     bool stream_mean; /* of hyper-connections: the head takes in the streams' mean (GLM-5.3) */
     /* Gated streams (Qwen4): what a block takes in of each stream, under a norm, has a gate for
      * each value, which two matrices make of all through a vector of this width; no other norm
@@ -149,6 +155,7 @@ struct moe_config {
     float attn_cap;        /* scores become cap * tanh(score / cap) (Gemma-2); 0: no cap */
     bool attn_sinks;       /* attention sinks: a learnt score per head joins the softmax, without a
                               value */
+    bool own_sinks;        /* ... or each row's own, which a matrix makes of the layer's input */
     bool sinks_in_windows; /* ... only in layers with a window (MiMo-V2) */
     bool attn_gate;        /* outputs are multiplied by sigmoid(gate . x), each value by its own */
     bool gate_by_head;     /* ... or all values of a head by one */
@@ -186,6 +193,8 @@ struct moe_config {
      * profiles at d. Profiles are as long as a layer's window, of global layers rel_extent; beyond
      * them there is no bias. 0: not this. */
     uint32_t rel_dim, rel_extent;
+    /* Lengths that heads of queries and keys, or those numbers times weights, do not exceed. */
+    float qk_clip, rel_clip;
 
     /* MLA, multi-head latent attention (DeepSeek-V2): keys and values are projected from a
      * normalized vector of kv_rank, and all heads share a rotated key of rope_dim. head_dim is
@@ -249,6 +258,10 @@ struct moe_config {
     float decay_floor;  /* MOE_STATE_KDA: logarithms of decays are this, below 0, times a sigmoid
                            (Ling-3); 0: as in Kimi-Linear */
     bool conv_bias;
+    /* MOE_STATE_TAPS: sums are divided by the root of conv_width + 1, or of twice that less 1 where
+     * each token adds to the weights of a head's keys or values, in layers without a window
+     * (Inkling-2). */
+    bool own_taps;
 
     /* ---- Positions ---- */
 
@@ -600,6 +613,12 @@ static inline uint32_t moe_config_state_channels(const struct moe_config *c)
     uint32_t values = c->state_heads * c->state_value_dim;
     bool only_values = c->state_kind == MOE_STATE_SELECT || c->state_kind == MOE_STATE_CCA;
     return (only_values ? 0 : 2 * c->state_key_heads * c->state_key_dim) + values;
+}
+
+/* What a convolution of MOE_STATE_TAPS is multiplied by; own: tokens add to its weights. */
+static inline float moe_config_taps_scale(const struct moe_config *c, bool own)
+{
+    return c->own_taps ? 1 / sqrtf((float)(c->conv_width * (own ? 2 : 1) + 1)) : 1;
 }
 
 /* How far back a layer has biases by distance. */

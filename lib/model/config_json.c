@@ -16,7 +16,7 @@
 
 static const char *const norm_names[] = {"rms", "layer", "centred", NULL};
 static const char *const qk_norm_names[] = {"none", "head",  "full", "rotated",
-                                            "bare", "plain", NULL};
+                                            "bare", "plain", "clip", NULL};
 static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer",
                                            "sigmoid", "softplus",     NULL};
 static const char *const act_names[] = {"swiglu",         "swiglu-clamped", "geglu", "reglu",
@@ -84,6 +84,12 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(stream_eps, MOE_FIELD_FLOAT),
     OPTIONAL_U32(stream_layers, MOE_MAX_LAYERS),
     OPTIONAL(stream_mean, MOE_FIELD_BOOL),
+    OPTIONAL(stream_normed, MOE_FIELD_BOOL),
+    OPTIONAL(own_inputs, MOE_FIELD_BOOL),
+    OPTIONAL(own_sinks, MOE_FIELD_BOOL),
+    OPTIONAL(own_taps, MOE_FIELD_BOOL),
+    OPTIONAL(qk_clip, MOE_FIELD_FLOAT),
+    OPTIONAL(rel_clip, MOE_FIELD_FLOAT),
     OPTIONAL_U32(stream_rank, MOE_MAX_DIM),
     OPTIONAL_U32(ngrams, MOE_MAX_NGRAM),
     OPTIONAL_U32(ngram_heads, MOE_MAX_NGRAM_HEADS),

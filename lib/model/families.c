@@ -2461,7 +2461,112 @@ static const struct moe_source_names inkling_published_names = {
                EP(DOWN, "mlp.experts.w2_weight", EXPERT)},
 };
 
+/* Inkling-2: of layers without a window other norms, and a mixture of streams for queries. */
+static const struct moe_source_names inkling2_names = {
+    .dense = {[MOE_T_EMBED] = MOE_PART("model.embed_tokens.weight", FIRST),
+              [MOE_T_EMBED_WEIGHT] = MOE_ALL("model.embed_tokens.embed_norm.weight"),
+              [MOE_T_HEAD] = MOE_PART("lm_head.weight", FIRST),
+              [MOE_T_LAST_SCORES] = MOE_ALL("model.final_input.query"),
+              [MOE_T_ATTN_SCORES] = MOE_PART(L "attention_input.query", INPUT),
+              [MOE_T_K_SCORES] = MOE_PART(L "attention_input.query", INPUT),
+              [MOE_T_V_SCORES] = MOE_PART(L "attention_input.query", INPUT),
+              V(FFN_SCORES, "mlp_input.query"),
+              W(K_INPUT_NORM, "k_input_layernorm"),
+              W(V_INPUT_NORM, "v_input_layernorm"),
+              W(Q, "self_attn.q_proj.linear"),
+              W(K, "self_attn.k_proj.linear"),
+              W(V, "self_attn.v_proj.linear"),
+              [MOE_T_Q_NORM] = MOE_PART(L "self_attn.q_proj.norm.scale", HEADS),
+              W(REL, "self_attn.relative_position_bias.linear"),
+              [MOE_T_REL_SCALE] = MOE_PART(L "self_attn.relative_position_bias.norm.scale", HEADS),
+              [MOE_T_PROFILES] = MOE_PART(L "self_attn.relative_position_bias.proj", PROFILES),
+              WP(TAPS_K, "self_attn.k_proj.sconv.conv1d", CONV),
+              WP(TAPS_V, "self_attn.v_proj.sconv.conv1d", CONV),
+              W(TAPS_K_OWN, "self_attn.k_proj.sconv.weight_proj"),
+              W(TAPS_V_OWN, "self_attn.v_proj.sconv.weight_proj"),
+              WP(TAPS_ATTN, "post_attention_convolution.conv1d", CONV),
+              WP(TAPS_FFN, "post_mlp_convolution.conv1d", CONV),
+              W(OWN_SINKS, "self_attn.sink_proj"),
+              W(ATTN_GATE, "self_attn.o_proj.gate_proj"),
+              W(O, "self_attn.o_proj.linear")},
+};
+static const struct moe_source_names inkling2_global_names = {
+    .dense = {W(ATTN_NORM, "q_input_layernorm"),
+              [MOE_T_TAPS_K] = MOE_PART(L "self_attn.k_proj.sconv.static_weight", LATEST),
+              [MOE_T_TAPS_V] = MOE_PART(L "self_attn.v_proj.sconv.static_weight", LATEST),
+              /* as published, here and below */
+              [MOE_T_EMBED] = MOE_PART("model.embed.weight", FIRST),
+              [MOE_T_EMBED_WEIGHT] = MOE_ALL("model.embed_norm.weight"),
+              [MOE_T_HEAD] = MOE_PART("model.unembed.weight", FIRST),
+              [MOE_T_LAST_SCORES] = MOE_ALL("model.attn_res.output_query"),
+              [MOE_T_ATTN_SCORES] = MOE_PART("model.attn_res.attn_queries.%p", INPUT),
+              [MOE_T_K_SCORES] = MOE_PART("model.attn_res.attn_queries.%p", INPUT),
+              [MOE_T_V_SCORES] = MOE_PART("model.attn_res.attn_queries.%p", INPUT),
+              [MOE_T_FFN_SCORES] = MOE_ALL("model.attn_res.mlp_queries.%u"),
+              W(K_INPUT_NORM, "k_input_norm"), W(V_INPUT_NORM, "v_input_norm"), W(Q, "attn.wq_du"),
+              W(K, "attn.wk_dv"),
+              W(V, "attn.wv_dv"), [MOE_T_Q_NORM] = MOE_PART(L "attn.q_l2_clip.scale", HEADS),
+              W(REL, "attn.wr_du"), [MOE_T_REL_SCALE] = MOE_PART(L "attn.rel_l2_clip.scale", HEADS),
+              [MOE_T_PROFILES] = MOE_PART(L "attn.rel_logits_proj.proj", PROFILES),
+              V(TAPS_K_OWN, "attn.k_sconv.weight_proj"), V(TAPS_V_OWN, "attn.v_sconv.weight_proj"),
+              WP(TAPS_ATTN, "attn_sconv", CONV), WP(TAPS_FFN, "mlp_sconv", CONV),
+              W(OWN_SINKS, "attn.attn_sink_proj"), W(ATTN_GATE, "attn.gate_attn"),
+              W(O, "attn.wo_ud"), W(FFN_NORM, "mlp_norm"), V(CHOICE_BIAS, "mlp.gate.bias")},
+    .expert = {EP(GATE, "mlp.experts.w13_weight", EVEN), EP(UP, "mlp.experts.w13_weight", ODD),
+               EP(DOWN, "mlp.experts.w2_weight", EXPERT)},
+};
+static const struct moe_source_names inkling2_published_names = {
+    .dense = {W(ATTN_NORM, "attn_norm"), WP(TAPS_K, "attn.k_sconv", CONV),
+              WP(TAPS_V, "attn.v_sconv", CONV)},
+};
+static const struct moe_source_names inkling2_published_global_names = {
+    .dense =
+        {W(ATTN_NORM, "q_input_norm"), [MOE_T_TAPS_K] = MOE_PART(L "attn.k_sconv.static_w", LATEST),
+         [MOE_T_TAPS_V] = MOE_PART(L "attn.v_sconv.static_w", LATEST)},
+};
+
 static const struct moe_family states_families[] = {
+    /* Inkling-2, the part that reads text: Inkling with residual attention, heads of limited length
+     * in place of norms, sinks and weights of convolutions that tokens make, gates of outputs, and
+     * no shared experts. */
+    {
+        .name = "inkling2_text",
+        .also = "inkling2",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(positions, MOE_POSITIONS_NONE),
+                              SET(qk_norm, MOE_QK_NORM_CLIP), SET(state_kind, MOE_STATE_TAPS),
+                              SET(state_heads, 1), SET(embed_norm, true), SET(embed_weighed, true),
+                              SET(own_taps, true), SET(attn_sinks, true), SET(own_sinks, true),
+                              SET(own_inputs, true), SET(stream_normed, true),
+                              SET(stream_eps, 1e-6), SET(attn_gate, true), SET(value_norm, true),
+                              SET(expert_act, MOE_ACT_SITU), SET(dense_act, MOE_ACT_SITU)),
+        .hf = {.only = ONLY({"scoring_func", "sigmoid"}),
+               .settings = SETTINGS(
+                   CONTEXT(1048576), USE("model_max_length", context_max, 0, MOE_UNLESS_ZERO),
+                   SET(n_kv_heads, 8), SET(head_dim, 128),
+                   USE("unpadded_vocab_size", vocab, 200058, MOE_NOT_ZERO),
+                   KEY("d_rel", rel_dim, 16), KEY("rel_extent", rel_extent, 1024),
+                   KEY("log_scaling_n_floor", query_floor, 128000),
+                   KEY("log_scaling_alpha", query_scale, 0.1),
+                   KEY("conv_kernel_size", conv_width, 4),
+                   USE("sconv_kernel_size", conv_width, 0, MOE_UNLESS_ZERO),
+                   KEY("n_routed_experts", n_experts, 384), TOP_K(8),
+                   KEY("moe_intermediate_size", expert_ff, 2304),
+                   USE("intermediate_size", expert_ff, 0, MOE_UNLESS_ZERO),
+                   KEY("route_scale", routed_scale, 8),
+                   KEY("qk_l2_clip_threshold", qk_clip, 22.627416997969522),
+                   KEY("rel_l2_clip_threshold", rel_clip, 8),
+                   KEY("n_layers_per_attn_res_block", stream_layers, 6),
+                   KEY("mlp_gate_softcap", act_alpha, 4), KEY("mlp_up_softcap", act_limit, 25),
+                   KEY("final_logit_softcapping", logit_cap, 30)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .in_text_config = true,
+               .own = family_inkling2_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&inkling2_names, &inkling2_global_names,
+                                             &inkling2_published_names,
+                                             &inkling2_published_global_names},
+                                   .ignored = {"model.mtp.*"}},
+    },
     /* Inkling, the part that reads text: biases by distance that queries make, local and global
      * layers with heads of their own, convolutions of keys, values and what blocks put out, shared
      * experts that the router weighs with the chosen ones. */
@@ -2474,9 +2579,9 @@ static const struct moe_family states_families[] = {
                               SET(ffn_scale, true)),
         .hf = {.only = ONLY({"shared_expert_sink", "true"}),
                .settings = SETTINGS(
-                   CONTEXT(131072), USE("model_max_length", context_max, 0, MOE_UNLESS_ZERO),
-                   SET(n_kv_heads, 8), SET(head_dim, 128),
-                   USE("unpadded_vocab_size", vocab, 0, MOE_UNLESS_ZERO),
+                   CONTEXT(131072),
+                   USE("model_max_length", context_max, 0, MOE_UNLESS_ZERO), SET(n_kv_heads, 8),
+                   SET(head_dim, 128), USE("unpadded_vocab_size", vocab, 0, MOE_UNLESS_ZERO),
                    KEY("intermediate_size", dense_ff, 24576),
                    USE("dense_intermediate_size", dense_ff, 0, MOE_UNLESS_ZERO),
                    KEY("d_rel", rel_dim, 16), KEY("rel_extent", rel_extent, 1024),
@@ -3168,8 +3273,8 @@ static const struct {
     {"hy_v4_vl|hy_v4_vl_text", "the text part of Hy4-VL, whose positions have three numbers"},
     {"ernie4_5_vl_moe|ernie4_5_vl_moe_text", "experts for images beside those for text"},
     {"glm5-next", "its arrangement of GLM-5.3 in GGUF"},
-    {"inkling2|inkling2_text|inkling2_loop|inkling2_loop_text",
-     "biases of scores by distance that queries make, convolutions of keys, values and blocks"},
+    {"inkling2_loop|inkling2_loop_text",
+     "layers that are passed through several times, with messages from pass to pass"},
     {"deci", "layers of several shapes"},
 };
 

@@ -90,7 +90,7 @@ struct moe_source_names {
     struct moe_source expert[MOE_E_N_PARTS];
 };
 
-enum { MOE_MAX_OWN_NAMES = 3 };
+enum { MOE_MAX_OWN_NAMES = 4 };
 
 struct moe_family_tensors {
     /* Tried in this order, before the usual names: a tensor that a table has no name for, or that

@@ -2470,32 +2470,46 @@ int family_muse_spark_hf(struct moe_config *c, const char *path, const json_t *j
 
 /* ---- Inkling ---- */
 
-/* Heads of global layers are those of Llama's keys, of local ones "swa_*". Where a file has a width
- * of dense layers, "intermediate_size" is the experts'. */
-int family_inkling_hf(struct moe_config *c, const char *path, const json_t *json,
-                      struct moe_rope_settings *rope, struct moe_err *err)
+/* Heads of global layers are those of Llama's keys, of local ones "swa_*". */
+static int read_inkling_heads(struct moe_config *c, uint32_t n_heads, uint32_t n_kv_heads,
+                              uint32_t window, const char *path, const json_t *json,
+                              struct moe_err *err)
 {
     static const struct family_word kinds[] = {{"hybrid_sliding", 1}, {"hybrid", 0}, {NULL}};
     const json_t *types = family_given(json, "layer_types");
-    const json_t *local = family_given(json, "local_layer_ids");
-    uint32_t n_shared = 2, n_dense = 0;
-    if (local && !json_is_array(local))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'local_layer_ids' is not a list", path);
     c->global_heads = c->n_heads;
     c->global_kv_heads = c->n_kv_heads;
     c->global_head_dim = c->head_dim;
-    c->n_heads = 64;
-    c->n_kv_heads = 16;
+    c->n_heads = n_heads;
+    c->n_kv_heads = n_kv_heads;
     c->head_dim = 128;
-    c->window = 512;
+    c->window = window;
     const struct family_number numbers[] = {
         {"sliding_window_size", &c->window, MOE_MAX_CONTEXT},
         {"swa_num_attention_heads", &c->n_heads, MOE_MAX_HEADS},
         {"swa_num_key_value_heads", &c->n_kv_heads, MOE_MAX_HEADS},
         {"swa_head_dim", &c->head_dim, MOE_MAX_HEAD_DIM},
+    };
+    MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
+    moe_config_set_layers(c, MOE_LAYER(recurrent), 0, c->n_layers, 1);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].windowed = (i + 1) % 6 != 0;
+    return types ? family_read_words(c, MOE_LAYER(windowed), path, types, "layer_types", kinds,
+                                     false, err)
+                 : MOE_OK;
+}
+
+/* Where a file has a width of dense layers, "intermediate_size" is the experts'. */
+int family_inkling_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *local = family_given(json, "local_layer_ids");
+    uint32_t n_shared = 2, n_dense = 0;
+    const struct family_number numbers[] = {
         {"n_shared_experts", &n_shared, MOE_MAX_TOP_K},
         {"dense_mlp_idx", &n_dense, MOE_MAX_LAYERS},
     };
+    MOE_TRY(read_inkling_heads(c, 64, 16, 512, path, json, err));
     MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
     if (family_given(json, "dense_intermediate_size"))
         MOE_TRY(moe_json_get_u32(path, json, "intermediate_size", MOE_MAX_DIM, true, &c->expert_ff,
@@ -2504,14 +2518,23 @@ int family_inkling_hf(struct moe_config *c, const char *path, const json_t *json
     c->shared_sinks = n_shared;
     c->attn_scale = c->head_dim ? 1 / (float)c->head_dim : 0;
     c->global_attn_scale = c->global_head_dim ? 1 / (float)c->global_head_dim : 0;
-    moe_config_set_layers(c, MOE_LAYER(recurrent), 0, c->n_layers, 1);
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layers[i].windowed = !local && (i + 1) % 6 != 0;
     if (!family_given(json, "mlp_layer_types"))
         moe_config_set_layers(c, MOE_LAYER(moe), 0, n_dense < c->n_layers ? n_dense : c->n_layers,
                               0);
-    if (types)
-        return family_read_words(c, MOE_LAYER(windowed), path, types, "layer_types", kinds, false,
-                                 err);
+    if (local && !json_is_array(local))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'local_layer_ids' is not a list", path);
+    if (!local || family_given(json, "layer_types"))
+        return MOE_OK;
+    moe_config_set_layers(c, MOE_LAYER(windowed), 0, c->n_layers, 0);
     return family_read_layers(c, MOE_LAYER(windowed), 1, path, local, "local_layer_ids", err);
+}
+
+int family_inkling2_hf(struct moe_config *c, const char *path, const json_t *json,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    family_keep_streams(c);
+    MOE_TRY(read_inkling_heads(c, 48, 8, 1024, path, json, err));
+    c->attn_scale = c->head_dim ? 1 / sqrtf((float)c->head_dim) : 0;
+    c->global_attn_scale = c->global_head_dim ? 1 / sqrtf((float)c->global_head_dim) : 0;
+    return MOE_OK;
 }

@@ -73,6 +73,8 @@ enum moe_qk_norm {
     MOE_QK_NORM_ROTATED, /* HEAD, after RoPE (Hunyuan) */
     MOE_QK_NORM_BARE,    /* ROTATED without weights, where queries and keys rotate (Llama-4) */
     MOE_QK_NORM_PLAIN,   /* HEAD without weights (Muse Spark) */
+    MOE_QK_NORM_CLIP,    /* no norm: heads longer than qk_clip are made that long, queries after
+                            weights [heads * head_dim] (Inkling-2) */
 };
 
 /* From the router's scores to experts and weights. */

@@ -76,6 +76,7 @@ enum width {
     RELATIVE,
     PROFILES,
     TAPS_OF_KEYS,
+    TAPS_OF_HEADS,
     TAPS_OF_VALUES,
     TAPS_OF_STREAM,
     POSITION_BIAS,
@@ -117,7 +118,13 @@ enum condition {
     CCA,        /* with convolutions of heads */
     TAPS_HEADS, /* of keys and values, */
     TAPS,       /* and of what blocks put out */
-    BIASED,     /* with biases by distance */
+    BIASED,     /* with biases by distance, */
+    BIASES_CLIPPED,
+    TAPS_OWN, /* with weights of convolutions that tokens make, */
+    ROW_SINKS,
+    KEYS_MIXED, /* mixtures of streams for keys and values, */
+    KEYS_INPUT, /* and their norms */
+    MIXES_SCORED,
     FFN_FACTOR,
     ATTN_CHOOSES, /* with experts in it */
     MIXES_GATED,  /* with a gate of the norm */
@@ -309,6 +316,14 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     /* Inkling's. */
     [MOE_T_REL] = {LAYER("attn.rel", DENSE), BIASED, RELATIVE, HIDDEN,
                    HF(MOE_ALL(L "self_attn.r_proj.weight"))},
+    [MOE_T_REL_SCALE] = {LAYER("attn.rel.scale", VECTOR), BIASES_CLIPPED, RELATIVE, ONE},
+    [MOE_T_TAPS_K_OWN] = {LAYER("attn.k.taps.own", ROUTER), TAPS_OWN, TAPS_OF_HEADS, HIDDEN},
+    [MOE_T_TAPS_V_OWN] = {LAYER("attn.v.taps.own", ROUTER), TAPS_OWN, TAPS_OF_HEADS, HIDDEN},
+    [MOE_T_OWN_SINKS] = {LAYER("attn.sinks.own", ROUTER), ROW_SINKS, HEADS, HIDDEN},
+    [MOE_T_K_SCORES] = {LAYER("streams.k.scores", VECTOR), KEYS_MIXED, HIDDEN, ONE},
+    [MOE_T_V_SCORES] = {LAYER("streams.v.scores", VECTOR), KEYS_MIXED, HIDDEN, ONE},
+    [MOE_T_K_INPUT_NORM] = {LAYER("attn.k.input_norm", VECTOR), KEYS_INPUT, HIDDEN, ONE},
+    [MOE_T_V_INPUT_NORM] = {LAYER("attn.v.input_norm", VECTOR), KEYS_INPUT, HIDDEN, ONE},
     [MOE_T_PROFILES] = {LAYER("attn.rel.profiles", VECTOR), BIASED, PROFILES, ONE,
                         HF(MOE_PART(L "self_attn.rel_logits_proj.proj", PROFILES))},
     [MOE_T_TAPS_K] = {LAYER("attn.k.taps", VECTOR), TAPS_HEADS, TAPS_OF_KEYS, ONE,
@@ -418,7 +433,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_FFN_MIX_SCALE] = {LAYER("streams.ffn.scale", VECTOR), MIXES_STREAMS, STREAM_SCALES, ONE,
                              NAMES(L "ffn_hc.scale", B "hc_ffn_scale.weight")},
     /* Kimi-K3's. */
-    [MOE_T_ATTN_SCORES] = {LAYER("streams.attn.scores", VECTOR), KEEPS_STREAMS, HIDDEN, ONE,
+    [MOE_T_ATTN_SCORES] = {LAYER("streams.attn.scores", VECTOR), MIXES_SCORED, HIDDEN, ONE,
                            HF(MOE_TIMES(L "self_attention_res_proj.weight",
                                         L "self_attention_res_norm.weight")),
                            GGUF(MOE_ALL(B "attn_res_score.weight"))},
@@ -690,7 +705,7 @@ bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part
 
 static uint32_t tensor_width(const struct moe_config *c, enum width which, uint32_t layer)
 {
-    bool all_heads = c->qk_norm == MOE_QK_NORM_FULL;
+    bool all_heads = c->qk_norm == MOE_QK_NORM_FULL || c->qk_norm == MOE_QK_NORM_CLIP;
     uint32_t heads = moe_config_heads(c, layer), head = moe_config_head_dim(c, layer);
     uint32_t queries = heads * head, keys = moe_config_kv_heads(c, layer) * head;
     uint32_t value = moe_config_value_dim(c, layer);
@@ -771,6 +786,7 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [EXPERT_DIM] = moe_config_expert_dim(c),
         [RELATIVE] = heads * c->rel_dim,
         [PROFILES] = c->rel_dim * moe_config_rel_extent(c, layer),
+        [TAPS_OF_HEADS] = moe_config_kv_heads(c, layer) * c->conv_width,
         [TAPS_OF_KEYS] = keys * c->conv_width,
         [TAPS_OF_VALUES] = moe_config_kv_heads(c, layer) * value * c->conv_width,
         [TAPS_OF_STREAM] = c->hidden * c->conv_width,
@@ -848,6 +864,12 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [TAPS_HEADS] = attends && taps,
         [TAPS] = taps,
         [BIASED] = attends && c->rel_dim,
+        [BIASES_CLIPPED] = attends && c->rel_clip > 0,
+        [TAPS_OWN] = keys && taps && c->own_taps && !windowed,
+        [ROW_SINKS] = attends && c->own_sinks,
+        [KEYS_MIXED] = keys && c->own_inputs && !windowed && layer > 0,
+        [KEYS_INPUT] = keys && c->own_inputs && !windowed,
+        [MIXES_SCORED] = c->stream_layers > 0 && (layer > 0 || !c->stream_normed),
         [FFN_FACTOR] = (moe_layer || plain) && c->ffn_scale,
         [CCA] = attends && c->state_kind == MOE_STATE_CCA,
         [ATTN_CHOOSES] = attends && c->attn_experts,
@@ -894,8 +916,8 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [INDEX_TEMPERED] = indexed && c->tempered_heads,
         [SCORES] = indexed || compression == MOE_COMPRESS_CHOSEN,
         [QKV_BIAS] = attends && c->qkv_bias,
-        [QK_NORM] = attends && normed,
-        [SINKS] = attends && c->attn_sinks && (!c->sinks_in_windows || windowed),
+        [QK_NORM] = attends && (normed || c->qk_norm == MOE_QK_NORM_CLIP),
+        [SINKS] = attends && c->attn_sinks && !c->own_sinks && (!c->sinks_in_windows || windowed),
         [O_BIAS] = attends && c->o_bias,
         [POSITION_BUCKETS] = c->positions == MOE_POSITIONS_BUCKETS && first,
         [LEARNT] = c->positions == MOE_POSITIONS_LEARNT,

@@ -60,9 +60,17 @@ enum moe_tensor_role {
     MOE_T_KEY_SCALE,   /* ... of a head's keys */
     MOE_T_ATTN_ROUTER, /* of attn_experts, whose queries and outputs Q and O make */
     MOE_T_REL,         /* of biases by distance: each head's rel_dim numbers, */
+    MOE_T_REL_SCALE,   /* ... weights of these, with rel_clip, */
     MOE_T_PROFILES,    /* ... profiles [rel_dim][moe_config_rel_extent] */
     MOE_T_TAPS_K,      /* MOE_STATE_TAPS: convolutions, each [conv_width][channels] */
-    MOE_T_TAPS_V,
+    MOE_T_TAPS_V,      /* ... of own_taps and layers without a window the latest token first, and */
+    MOE_T_TAPS_K_OWN,  /* ... what each token adds to heads' weights */
+    MOE_T_TAPS_V_OWN,
+    MOE_T_OWN_SINKS, /* of own_sinks */
+    MOE_T_K_SCORES,  /* of own_inputs: scores of streams, and norms */
+    MOE_T_V_SCORES,
+    MOE_T_K_INPUT_NORM,
+    MOE_T_V_INPUT_NORM,
     MOE_T_TAPS_ATTN,
     MOE_T_TAPS_FFN,
     MOE_T_FFN_FACTOR, /* of ffn_scale, [1] */
@@ -280,8 +288,12 @@ enum moe_take {
     MOE_TAKE_TURNED, /* a vector [keys][values] stored as [values][keys] */
     MOE_TAKE_PLACES, /* a vector stored as [ratio][width] */
     MOE_TAKE_PROFILES, /* a vector stored as [rel_dim][width] */
-    MOE_TAKE_SIDES,    /* [shared_sinks][rows][cols / shared_sinks]: side by side */
-    MOE_TAKE_ROUTES,   /* a vector of whole numbers stored as [vocab][top_k] */
+    MOE_TAKE_HEADS,    /* a vector stored as [heads][width] */
+    MOE_TAKE_LATEST,   /* a vector stored as [conv_width][channels] */
+    MOE_TAKE_INPUT,  /* a vector: the row of queries, keys or values of [3][rows]; of layers with a
+                        window all of [rows] */
+    MOE_TAKE_SIDES,  /* [shared_sinks][rows][cols / shared_sinks]: side by side */
+    MOE_TAKE_ROUTES, /* a vector of whole numbers stored as [vocab][top_k] */
 };
 
 /* How a vector's values are stored. */
@@ -296,7 +308,7 @@ enum moe_stored {
     MOE_STORED_GATE_REST,
 };
 
-/* The first "%u" of a name is the layer, the second the expert. */
+/* The first "%u" of a name is the layer ("%p": the one before it), the second the expert. */
 struct moe_source {
     const char *name; /* NULL: never there */
     enum moe_take take;

@@ -16,7 +16,7 @@ enum {
 
 /* ---- Names ---- */
 
-/* Writes layer and expert into a name: the first "%u" is the layer, the second the expert. Not by
+/* Writes layer and expert into a name (struct moe_source). Not by
  * printf, since the format is data. */
 static void expand_name(const char *format, uint32_t layer, uint32_t expert, char out[NAME_BYTES])
 {
@@ -24,8 +24,9 @@ static void expand_name(const char *format, uint32_t layer, uint32_t expert, cha
     int next = 0;
     size_t at = 0;
     for (const char *p = format; *p && at < NAME_BYTES - 16; p++) {
-        if (p[0] == '%' && p[1] == 'u' && next < 2) {
-            at += (size_t)snprintf(out + at, NAME_BYTES - at, "%" PRIu32, numbers[next++]);
+        if (p[0] == '%' && (p[1] == 'u' || p[1] == 'p') && next < 2) {
+            uint32_t number = numbers[next++] - (p[1] == 'p');
+            at += (size_t)snprintf(out + at, NAME_BYTES - at, "%" PRIu32, number);
             p++;
         } else {
             out[at++] = *p;
@@ -438,6 +439,9 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_TURNED:
     case MOE_TAKE_PLACES:
     case MOE_TAKE_PROFILES:
+    case MOE_TAKE_HEADS:
+    case MOE_TAKE_LATEST:
+    case MOE_TAKE_INPUT:
     case MOE_TAKE_SIDES:
     case MOE_TAKE_ROUTES:
     case MOE_TAKE_TAPS:
@@ -472,6 +476,8 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     }
     uint32_t ratio = w->spec->per_layer ? moe_config_ratio(s->config, w->layer) : 0;
     uint32_t rel_dim = s->config->rel_dim, sides = s->config->shared_sinks;
+    uint32_t heads = moe_config_heads(s->config, w->layer);
+    uint32_t taps = s->config->conv_width ? s->config->conv_width : 1;
     const uint64_t lists[][3] = {
         [MOE_TAKE_BUCKETS] = {s->config->n_buckets, s->config->n_heads},
         [MOE_TAKE_ROW] = {1, rows},
@@ -482,6 +488,9 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         [MOE_TAKE_TURNED] = {s->config->state_value_dim, s->config->state_key_dim},
         [MOE_TAKE_PLACES] = {ratio, rows / (ratio ? ratio : 1)},
         [MOE_TAKE_PROFILES] = {s->config->rel_dim, rel_dim ? rows / rel_dim : 0},
+        [MOE_TAKE_HEADS] = {heads, rows / heads},
+        [MOE_TAKE_LATEST] = {taps, rows / taps},
+        [MOE_TAKE_INPUT] = {3, rows},
         [MOE_TAKE_SIDES] = {sides, rows, sides ? cols / sides : 0},
         [MOE_TAKE_ROUTES] = {s->config->vocab, s->config->top_k},
     };
@@ -490,6 +499,10 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         dims[1] = cols / s->config->conv_width;
         dims[2] = s->config->conv_width;
         return 3;
+    }
+    if (from->take == MOE_TAKE_INPUT && s->config->layers[w->layer].windowed) {
+        dims[0] = rows;
+        return 1;
     }
     if (from->take >= MOE_TAKE_BUCKETS) {
         n = from->take == MOE_TAKE_CONV || from->take == MOE_TAKE_SIDES ? 3 : 2;
@@ -640,6 +653,8 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_GROUPS:
     case MOE_TAKE_PLACES:
     case MOE_TAKE_PROFILES:
+    case MOE_TAKE_HEADS:
+    case MOE_TAKE_LATEST:
     case MOE_TAKE_ROUTES:
     case MOE_TAKE_TAPS:
     case MOE_TAKE_JOINED:
@@ -648,6 +663,9 @@ static void place_part(const struct convert_source *s, const struct moe_source *
         break;
     case MOE_TAKE_SIDES:
         v->n_sides = s->config->shared_sinks;
+        break;
+    case MOE_TAKE_INPUT:
+        first = (uint64_t)v->rows * (role == MOE_T_K_SCORES ? 1 : role == MOE_T_V_SCORES ? 2 : 0);
         break;
     case MOE_TAKE_HEAD_QUERY:
     case MOE_TAKE_HEAD_GATE:

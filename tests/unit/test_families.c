@@ -375,6 +375,8 @@ static struct family_case cases[] = {
     HF("muse-spark-b"),
     HF("inkling-a"),
     HF("inkling-b"),
+    HF("inkling2-a"),
+    HF("inkling2-b"),
     HF("kolibri-a"),
     HF("kolibri-b"),
     HF("hy4-a"),

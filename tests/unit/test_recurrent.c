@@ -176,6 +176,11 @@ static int open_taps(void **state)
     return open_all(state, DRAWN "/inkling-a");
 }
 
+static int open_own_taps(void **state)
+{
+    return open_all(state, DRAWN "/inkling2-a");
+}
+
 static int open_select(void **state)
 {
     return open_all(state, DRAWN "/jamba-a");
@@ -700,6 +705,7 @@ int main(void)
     failed += cmocka_run_group_tests_name("kda", kda, open_kda, close_all);
     failed += cmocka_run_group_tests_name("cca", kda, open_cca, close_all);
     failed += cmocka_run_group_tests_name("taps", kda, open_taps, close_all);
+    failed += cmocka_run_group_tests_name("own taps", kda, open_own_taps, close_all);
     failed += cmocka_run_group_tests_name("select", select, open_select, close_all);
     failed += cmocka_run_group_tests_name("compressed", compressed, open_compressed, close_all);
     failed += cmocka_run_group_tests_name("compressed, f16", compressed_f16, open_compressed_f16,
