@@ -290,6 +290,30 @@ int family_two_rotations_hf(struct moe_config *c, const char *path, const json_t
 
 /* ---- dots3-note: latent attention of two shapes ---- */
 
+/* Refuses a "per_layer_config" that is not of the local layers and the same for all of them. */
+static int check_dots3_layers(const struct moe_config *c, const char *path, const json_t *json,
+                              struct moe_err *err)
+{
+    const json_t *layers = family_given(json, "per_layer_config"), *of, *first = NULL;
+    bool fits = true;
+    uint32_t n = 0;
+    for (uint32_t i = 0; layers && i < c->n_layers; i++) {
+        char number[16];
+        snprintf(number, sizeof number, "%" PRIu32, i);
+        of = family_given(layers, number);
+        first = first ? first : of;
+        n += of != NULL;
+        fits &= c->layers[i].windowed ? of && json_equal(of, first) : !of;
+    }
+    return !layers || json_object_size(layers) == 0 || (fits && n == json_object_size(layers))
+               ? MOE_OK
+               : moe_fail(
+                     err, MOE_ERR_UNSUPPORTED,
+                     "%s: 'per_layer_config' of other layers than those with a window, or that "
+                     "differs among these, is not implemented",
+                     path);
+}
+
 /* Local layers' numbers: under "swa_", or as transformers saves them, of a layer what differs from
  * global ones. On entry they are these. */
 static int dots3_local(struct moe_config *c, uint32_t *q_rank, uint32_t *rope_dim,
@@ -354,6 +378,7 @@ int family_dots3_hf(struct moe_config *c, const char *path, const json_t *json,
     if (types)
         MOE_TRY(family_read_words(c, MOE_LAYER(windowed), path, types, "layer_types", kinds, true,
                                   err));
+    MOE_TRY(check_dots3_layers(c, path, json, err));
     const struct family_number numbers[] = {
         {"sliding_window_size", &c->window, MOE_MAX_CONTEXT},
         {"sliding_window", &c->window, MOE_MAX_CONTEXT},

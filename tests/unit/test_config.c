@@ -793,6 +793,11 @@ static void what_is_not_computed_is_refused(void **state)
         MODEL(type, ", " members), MOE_ERR_FORMAT, words                                           \
     }
         REFUSED("llama", "\"hidden_act\": \"gelu\"", "'hidden_act' is gelu, only silu is"),
+        REFUSED("dots3_note_text", "\"per_layer_config\": {\"0\": {\"head_dim\": 8}}",
+                "'per_layer_config' of other layers"),
+        REFUSED("inkling_text", "\"shared_expert_sink\": false", "'shared_expert_sink' is false"),
+        WRONG("inkling_text", "\"local_layer_ids\": 3", "'local_layer_ids' is not a list"),
+        REFUSED("inkling2_loop_text", "\"hidden_act\": \"silu\"", "messages from pass to pass"),
         REFUSED("llama", "\"hidden_act\": \"sil\"", "'hidden_act' is sil, only silu is"),
         WRONG("llama", "\"rms_norm_eps\": \"NaN\"", "'rms_norm_eps' is NaN"),
         REFUSED("llama", "\"mlp_bias\": true", "'mlp_bias' is true"),
