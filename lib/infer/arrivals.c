@@ -164,8 +164,10 @@ int moe_arrivals_begin(struct moe_arrivals *a, int threads, struct moe_err *err)
     a->behind = true;
     bool started = pthread_create(&a->reader, NULL, read_all, a) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    a->behind = started;
-    return started ? MOE_OK : moe_arrivals_read(a, threads, NULL, NULL, 0, err);
+    if (started)
+        return MOE_OK;
+    a->behind = false;
+    return moe_arrivals_read(a, threads, NULL, NULL, 0, err);
 }
 
 /* ---- Waiting ---- */
