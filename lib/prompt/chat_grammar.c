@@ -35,7 +35,9 @@ static void put_literal(struct moe_buf *out, const char *text, uint64_t n)
     moe_buf_text(out, "\"");
 }
 
-/* Writes any word of small letters but this one. */
+enum { MAX_WORD = 12 }; /* "object", "boolean": a model may not go on in one for ever */
+
+/* Writes any short word of small letters but this one. */
 static void put_other_word(struct moe_buf *out, const char *word, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -44,9 +46,10 @@ static void put_other_word(struct moe_buf *out, const char *word, size_t n)
             moe_buf_printf(out, "a-%c", word[i] - 1);
         if (word[i] < 'z')
             moe_buf_printf(out, "%c-z", word[i] + 1);
-        moe_buf_printf(out, "] [a-z]* | \"%c\"", word[i]);
+        moe_buf_printf(out, "] [a-z]{0,%zu} | \"%c\"", i + 1 < MAX_WORD ? MAX_WORD - 1 - i : 0,
+                       word[i]);
     }
-    moe_buf_text(out, " [a-z]+");
+    moe_buf_printf(out, " [a-z]{1,%zu}", n < MAX_WORD ? MAX_WORD - n : 1);
     for (size_t i = 0; i < n; i++)
         moe_buf_text(out, i + 1 < n ? ")?" : ")");
 }
