@@ -41,6 +41,10 @@ static const struct field fields_chat[] = {
      "\"tool_choice\": \"required\", \"tools\": [{\"type\": \"function\", "
      "\"function\": {\"name\": \"f\"}}]",
      NULL},
+    {"tool_choice.allowed_tools",
+     "\"tool_choice\": {\"type\": \"allowed_tools\", \"allowed_tools\": {\"mode\": \"auto\", "
+     "\"tools\": []}}, \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]",
+     "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]"},
     {"parallel_tool_calls",
      "\"parallel_tool_calls\": false, \"tools\": [{\"type\": \"function\", "
      "\"function\": {\"name\": \"f\"}}]",
@@ -142,6 +146,10 @@ static const struct field fields_responses[] = {
     {"tools", "\"tools\": [{\"type\": \"function\", \"name\": \"f\"}]", NULL},
     {"tool_choice",
      "\"tool_choice\": \"required\", \"tools\": [{\"type\": \"function\", \"name\": \"f\"}]", NULL},
+    {"tool_choice.tools",
+     "\"tool_choice\": {\"type\": \"allowed_tools\", \"mode\": \"auto\", \"tools\": []}, "
+     "\"tools\": [{\"type\": \"function\", \"name\": \"f\"}]",
+     "\"tools\": [{\"type\": \"function\", \"name\": \"f\"}]"},
     {"parallel_tool_calls",
      "\"parallel_tool_calls\": false, \"tools\": [{\"type\": \"function\", \"name\": \"f\"}]",
      NULL},
