@@ -249,10 +249,16 @@ static bool is_computed(const struct row_source *source)
 
 enum { STRIP = 16 /* panels: of what lies in columns, little would be read at a time */ };
 
+/* Whether rows do not lie as lines: they are columns, or stand side by side in several matrices. */
+static bool takes_values(const struct row_source *source)
+{
+    return source->transposed || source->n_sides;
+}
+
 /* Rows to read at a time. */
 static uint32_t rows_at_once(const struct row_source *source)
 {
-    return source->transposed || is_computed(source) ? STRIP * MOE_PANEL_ROWS : MOE_PANEL_ROWS;
+    return takes_values(source) || is_computed(source) ? STRIP * MOE_PANEL_ROWS : MOE_PANEL_ROWS;
 }
 
 /* Rows that are lines. */
@@ -288,7 +294,7 @@ out:
     return status;
 }
 
-/* Rows that are columns: a strip of them at a time. */
+/* Rows that are no lines: a strip of them at a time. */
 static int read_strips(const struct matrix_job *job, uint32_t begin, uint32_t end,
                        struct moe_err *err)
 {
@@ -320,7 +326,7 @@ out:
 static int read_some(const struct matrix_job *job, uint32_t begin, uint32_t end,
                      struct moe_err *err)
 {
-    return (job->source->transposed ? read_strips : read_panels)(job, begin, end, err);
+    return (takes_values(job->source) ? read_strips : read_panels)(job, begin, end, err);
 }
 
 static void read_range(void *ctx, int64_t begin, int64_t end, int thread)
