@@ -449,8 +449,11 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, int h, __m256 *d, __
             s = _mm256_max_epu32(_mm256_slli_epi32(s, 23), _mm256_set1_epi32(1 << 22));
             *d = _mm256_mul_ps(_mm256_castsi256_ps(s), _mm256_set1_ps(0.5f));
         } else {
-            s = _mm256_slli_epi32(s, 20);
-            *d = _mm256_mul_ps(_mm256_castsi256_ps(s), _mm256_set1_ps(0x1p119f));
+            const __m256i bits =
+                _mm256_add_epi32(_mm256_slli_epi32(s, 20), _mm256_set1_epi32(119 << 23));
+            const __m256 few = _mm256_mul_ps(_mm256_cvtepi32_ps(s), _mm256_set1_ps(0x1p-10f));
+            *d = _mm256_blendv_ps(_mm256_castsi256_ps(bits), few,
+                                  _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(8), s)));
         }
         return;
     }

@@ -491,8 +491,11 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, __m512 *d, __m512 *m
             s = _mm512_max_epu32(_mm512_slli_epi32(s, 23), _mm512_set1_epi32(1 << 22));
             *d = _mm512_mul_ps(_mm512_castsi512_ps(s), _mm512_set1_ps(0.5f));
         } else {
-            s = _mm512_slli_epi32(s, 20);
-            *d = _mm512_mul_ps(_mm512_castsi512_ps(s), _mm512_set1_ps(0x1p119f));
+            const __mmask16 few = _mm512_cmplt_epu32_mask(s, _mm512_set1_epi32(8));
+            const __m512i bits =
+                _mm512_add_epi32(_mm512_slli_epi32(s, 20), _mm512_set1_epi32(119 << 23));
+            *d = _mm512_mask_mul_ps(_mm512_castsi512_ps(bits), few, _mm512_cvtepi32_ps(s),
+                                    _mm512_set1_ps(0x1p-10f));
         }
         return;
     }

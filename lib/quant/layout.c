@@ -522,7 +522,10 @@ __attribute__((flatten)) void moe_layout_store_spans(uint8_t *data, struct moe_l
         OF_KIND(MOE_LAYOUT_IQ4_NL);
         OF_KIND(MOE_LAYOUT_IQ4_XS);
         OF_KIND(MOE_LAYOUT_MXFP4);
+        OF_KIND(MOE_LAYOUT_NVFP4);
         OF_KIND(MOE_LAYOUT_NVFP4_T);
+        OF_KIND(MOE_LAYOUT_TQ1_0);
+        OF_KIND(MOE_LAYOUT_TQ2_0);
         OF_KIND(MOE_LAYOUT_Q8_Z);
         OF_KIND(MOE_LAYOUT_Q4_Z);
         OF_KIND(MOE_LAYOUT_IQ1_S);
