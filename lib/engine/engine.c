@@ -237,8 +237,8 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *opt
             MOE_TRY(moe_ranks_give(o->ranks, e->model->pack, progress, err));
     }
     set_settings(e, &memory);
-    const bool behind = o->first_token_first && !e->gpu && !o->image && !o->experts_only &&
-                        !o->lockstep;
+    const bool behind =
+        o->first_token_first && !e->gpu && !o->image && !o->experts_only && !o->lockstep;
     e->arriving = behind && e->strategy.resident && !o->shares;
     if ((o->pack_in_ram || o->device.test) && !o->pack_copy && !e->strategy.resident)
         MOE_TRY(copy_pack(e, err));
