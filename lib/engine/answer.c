@@ -59,6 +59,21 @@ static void find_stop(struct moe_answer *a, const char *stop, uint64_t *first, u
     *keep = most > *keep ? most : *keep;
 }
 
+/* The same of the stop text that begins the end of the thought that the answer is in: it is kept
+ * back while that end may come, and ends the answer where something else follows. */
+static void find_own_stop(struct moe_answer *a, const char *stop, uint64_t *first, uint64_t *keep)
+{
+    const uint8_t *text = a->pending.data;
+    const uint64_t size = a->pending.size;
+    const uint8_t *at = memmem(text, size, stop, strlen(stop));
+    const uint64_t kept = at ? size - (uint64_t)(at - text) : overlap(text, size, stop);
+    if (at && !a->thought.ending && (uint64_t)(at - text) < *first) {
+        *first = (uint64_t)(at - text);
+        a->stop_text = stop;
+    }
+    *keep = kept > *keep ? kept : *keep;
+}
+
 /* Takes a token's bytes; shows what is certain. *stopped: a stop text appeared. */
 static int take_bytes(struct moe_answer *a, const uint8_t *bytes, uint32_t n, bool *stopped,
                       struct moe_err *err)
@@ -72,8 +87,8 @@ static int take_bytes(struct moe_answer *a, const uint8_t *bytes, uint32_t n, bo
     const bool may_stop = a->n_tokens >= a->options->min_tokens;
     const char *const *stop = may_stop ? a->options->stop_texts : NULL;
     for (; stop && *stop; stop++)
-        if (**stop && !is_within_thought(a, *stop))
-            find_stop(a, *stop, &first, &keep);
+        if (**stop)
+            (is_within_thought(a, *stop) ? find_own_stop : find_stop)(a, *stop, &first, &keep);
     *stopped = first != UINT64_MAX;
     if (*stopped) {
         int status = show(a, first);
@@ -198,18 +213,27 @@ struct moe_thought_options moe_thought_options_of(const struct moe_chat *chat,
     return t;
 }
 
+/* Whether a token of the end of a thought that is written comes next. */
+static bool writes_end(const struct moe_answer *a)
+{
+    return a->thought.place == MOE_IN_THOUGHT && a->n_thought_end < a->thought_end.n;
+}
+
 /* Chooses the next token where the end of a thought is written: one that is long enough, or the
- * rest of one before a call where there can be none. *written: it is chosen, or the answer ended
- * since it would end within the mark. */
-static int end_thought(struct moe_answer *a, uint32_t *id, bool *written, struct moe_err *err)
+ * rest of one before a call where there can be none. One that may be ending by itself is let, for
+ * as many tokens as the end has bytes. *written: it is chosen, or there was no room for the end in
+ * the answer or the context, n of whose tokens are taken, and the answer ended. */
+static int end_thought(struct moe_answer *a, uint64_t n, uint32_t *id, bool *written,
+                       struct moe_err *err)
 {
     const struct moe_thought_options *t = &a->options->thought;
-    const bool within = a->thought.place == MOE_IN_THOUGHT,
-               begun = within && a->n_thought_end < a->thought_end.n;
-    const char *end = !within                                         ? NULL
-                      : t->apart && a->thought.rest                   ? a->thought.rest
-                      : a->n_thought >= t->most && !a->thought.ending ? t->end
-                                                                      : NULL;
+    const bool begun = writes_end(a);
+    const char *end = NULL;
+    if (a->thought.place == MOE_IN_THOUGHT && t->apart && a->thought.rest)
+        end = a->thought.rest;
+    else if (a->thought.place == MOE_IN_THOUGHT && a->n_thought >= t->most &&
+             (!a->thought.ending || a->n_thought - t->most >= strlen(t->end)))
+        end = t->end;
     *written = begun || end;
     if (!begun && end && a->thought_end.n) { /* it is there, though its bytes were not */
         a->thought.place = MOE_BEHIND_THOUGHT;
@@ -219,6 +243,8 @@ static int end_thought(struct moe_answer *a, uint32_t *id, bool *written, struct
                                      err));
         if (a->thought_end.n > a->options->max_tokens - a->n_tokens)
             stop(a, MOE_STOP_LENGTH);
+        else if (n + a->thought_end.n > a->context + UINT64_C(1))
+            stop(a, MOE_STOP_CONTEXT);
     }
     if (*written && !a->ended)
         *id = a->thought_end.ids[a->n_thought_end];
@@ -313,7 +339,7 @@ int moe_answer_draw(struct moe_answer *a, struct moe_sampler *sampler, const flo
         .tokenizer = a->model->tokenizer,
     };
     bool written = false;
-    MOE_TRY(end_thought(a, id, &written, err));
+    MOE_TRY(end_thought(a, history->n, id, &written, err));
     if (written)
         return MOE_OK;
     struct moe_constraint *c = is_free(a) ? NULL : a->options->constraint;
@@ -376,12 +402,23 @@ int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, stru
         return status;
     uint32_t n_bytes = 0, n_token = 0, n_rest;
     bool stopped = false, complete = false;
-    const bool was_free = is_free(a);
+    const bool was_free = is_free(a), written = writes_end(a),
+               within = a->thought.place == MOE_IN_THOUGHT;
     const uint8_t *bytes = moe_answer_bytes(a->model, o->marks, id, &a->begins, &n_bytes);
     const uint8_t *token = moe_tokenizer_bytes(a->model->tokenizer, id, &n_token), *rest;
     status = follow_thought(a, token, n_token, &rest, &n_rest, err);
     if (status == MOE_OK && !is_free(a))
         status = constrain(a, was_free ? rest : bytes, was_free ? n_rest : n_bytes, &complete, err);
+    if (status == MOE_OK && (written || (within && a->thought.place == MOE_BEHIND_THOUGHT))) {
+        /* No stop text is looked for in what ended the thought. */
+        const uint32_t n_mark = written && a->thought.place == MOE_IN_THOUGHT ? n_bytes
+                                : n_bytes > n_rest                            ? n_bytes - n_rest
+                                                                              : 0;
+        moe_buf_append(&a->pending, bytes, n_mark);
+        status = a->pending.size ? show(a, a->pending.size) : MOE_OK;
+        bytes += n_mark;
+        n_bytes -= n_mark;
+    }
     if (n_bytes && status == MOE_OK)
         status = take_bytes(a, bytes, n_bytes, &stopped, err);
     if (stopped)
@@ -399,11 +436,13 @@ int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, stru
 
 int moe_answer_end(struct moe_answer *a, int status)
 {
-    const char *stop = a->options->call_stop;
+    /* The text with which a call, or the end of a thought, might have begun. */
+    const char *stop =
+        a->thought.place == MOE_IN_THOUGHT ? a->options->thought.stop : a->options->call_stop;
     const uint8_t *at = stop && a->pending.size
                             ? memmem(a->pending.data, a->pending.size, stop, strlen(stop))
                             : NULL;
-    if (at) /* no call has followed it */
+    if (at) /* it has not followed */
         a->pending.size = (uint64_t)(at - a->pending.data);
     int shown = a->pending.size ? show(a, a->pending.size) : MOE_OK;
     moe_buf_release(&a->pending);

@@ -420,12 +420,14 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
                         "all layers, for heads whose width is a multiple of 16 and ordinary "
                         "attention without biases and norms",
                         name);
-    if (taps && (c->state_heads != 1 || c->conv_bias || c->kv_rank || c->out_groups ||
-                 c->attn_experts || c->n_ahead || c->parallel_blocks || c->late_experts ||
-                 c->soft_bypass || c->layer_embed || moe_config_has_halves(c) ||
-                 moe_config_count_layers(c, MOE_LAYER(recurrent)) < c->n_layers ||
-                 (uint64_t)c->hidden * c->conv_width > MAX_CONV_WEIGHTS ||
-                 (uint64_t)c->n_kv_heads * c->head_dim * c->conv_width > MAX_CONV_WEIGHTS))
+    if (taps &&
+        (c->state_heads != 1 || c->conv_bias || c->kv_rank || c->out_groups || c->attn_experts ||
+         c->n_ahead || c->parallel_blocks || c->late_experts || c->soft_bypass || c->layer_embed ||
+         moe_config_has_halves(c) ||
+         moe_config_count_layers(c, MOE_LAYER(recurrent)) < c->n_layers ||
+         (uint64_t)c->hidden * c->conv_width > MAX_CONV_WEIGHTS ||
+         (uint64_t)c->n_kv_heads * c->head_dim * c->conv_width > MAX_CONV_WEIGHTS ||
+         (uint64_t)c->global_kv_heads * c->global_head_dim * c->conv_width > MAX_CONV_WEIGHTS))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: convolutions of keys, values and outputs of blocks are implemented in "
                         "all layers, without biases, for ordinary attention",
@@ -562,21 +564,26 @@ static int check_own_biases(const struct moe_config *c, const char *name, struct
          "attention beside biases by distance"},
         {(c->qk_norm == MOE_QK_NORM_CLIP) != (c->qk_clip > 0) || !isfinite(c->qk_clip) ||
              (c->qk_clip > 0 && !c->rel_dim),
-         MOE_ERR_FORMAT, "a length of heads that is no positive number, or nothing has"},
+         MOE_ERR_FORMAT, "heads are limited to a length that is no positive number"},
+        {c->query_floor && !(c->query_scale >= 0 && c->query_scale < 1e6), MOE_ERR_UNSUPPORTED,
+         "queries scaled by their position are implemented by 0 to 1e6"},
     };
     MOE_TRY(check_rules(name, rules, sizeof rules / sizeof rules[0], err));
     if (!c->rel_dim)
         return c->rel_extent || c->query_floor || c->rel_clip != 0
                    ? moe_fail(err, MOE_ERR_FORMAT,
-                              "%s: biases of distances, or a scale of them, that no number makes",
+                              "%s: biases by distance need the number of values that make them",
                               name)
                    : MOE_OK;
+    uint32_t global_heads = moe_config_global_heads(c);
+    uint32_t n_heads = c->n_heads > global_heads ? c->n_heads : global_heads;
     const struct range ranges[] = {
         {"the numbers of a bias by distance", c->rel_dim, 1, MOE_MAX_HEAD_DIM},
-        {"the distance that global layers have biases for", c->rel_extent, 1, MOE_MAX_DIM},
+        {"the distance that global layers have biases for", c->rel_extent, 1,
+         MOE_MAX_DIM / c->rel_dim},
         {"the distance that local layers have biases for", windowed ? c->window : 1, 1,
-         MOE_MAX_DIM},
-        {"the numbers of all heads' biases", c->rel_dim * c->n_heads, 1, MOE_MAX_DIM},
+         MOE_MAX_DIM / c->rel_dim},
+        {"the heads that have biases", n_heads, 1, MOE_MAX_DIM / c->rel_dim},
     };
     MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
     return c->positions != MOE_POSITIONS_NONE || c->kv_rank || c->out_groups || c->index_top ||

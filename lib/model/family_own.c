@@ -2502,6 +2502,9 @@ static int read_inkling_heads(struct moe_config *c, uint32_t n_heads, uint32_t n
 {
     static const struct family_word kinds[] = {{"hybrid_sliding", 1}, {"hybrid", 0}, {NULL}};
     const json_t *types = family_given(json, "layer_types");
+    if (c->n_heads == 0 || c->n_kv_heads == 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'num_attention_heads' and 'num_key_value_heads' must not be 0", path);
     c->global_heads = c->n_heads;
     c->global_kv_heads = c->n_kv_heads;
     c->global_head_dim = c->head_dim;
@@ -2511,6 +2514,7 @@ static int read_inkling_heads(struct moe_config *c, uint32_t n_heads, uint32_t n
     c->window = window;
     const struct family_number numbers[] = {
         {"sliding_window_size", &c->window, MOE_MAX_CONTEXT},
+        {"sliding_window", &c->window, MOE_MAX_CONTEXT},
         {"swa_num_attention_heads", &c->n_heads, MOE_MAX_HEADS},
         {"swa_num_key_value_heads", &c->n_kv_heads, MOE_MAX_HEADS},
         {"swa_head_dim", &c->head_dim, MOE_MAX_HEAD_DIM},

@@ -180,52 +180,73 @@ static void join_message(json_t *messages, json_t *message, struct chat_maker *m
         chat_take(m, last, "tool_calls", message, "tool_calls");
 }
 
-/* Appends the item that a response has. */
-static int append_referred(json_t *messages, const char *id, const struct moe_buf *response,
-                           struct chat_maker *m)
+static const json_t *item_of(const json_t *response, const char *id)
 {
-    json_t *whole;
     const json_t *item;
     size_t i;
-    int status = moe_json_parse(&whole, "the earlier response", response->data, response->size,
-                                MOE_REQUEST_MEMORY, m->err);
-    json_array_foreach(json_object_get(whole, "output"), i, item)
+    json_array_foreach(json_object_get(response, "output"), i, item)
     {
-        json_t *one = strcmp(chat_text_of(item, "id"), id) == 0 ? json_pack("[O]", item) : NULL;
-        if (one && status == MOE_OK)
-            status = append_items(messages, one, m);
-        json_decref(one);
+        if (strcmp(chat_text_of(item, "id"), id) == 0)
+            return item;
     }
-    moe_json_free(whole);
-    return status;
+    return NULL;
 }
 
+/* Items that one response has are looked for in it once; reading responses takes time that others
+ * wait for. */
 int moe_request_refer(struct moe_request *r,
                       bool (*find)(void *ctx, const char *item, struct moe_buf *response),
                       void *ctx, struct moe_err *err)
 {
+    enum { MOST_RESPONSES = 64 };
     struct chat_maker maker = {.err = err}, *m = &maker;
-    json_t *all = json_array(), *message;
+    json_t *all = json_array(), *response = NULL, *message;
+    uint64_t bytes = 0;
+    uint32_t n_read = 0;
     size_t i;
     int status = MOE_OK;
     json_array_foreach(r->messages, i, message)
     {
-        struct moe_buf response = {0};
+        struct moe_buf text = {0};
         const char *id = chat_text_of(message, "content");
-        if (status != MOE_OK)
-            break;
-        if (strcmp(chat_text_of(message, "role"), REFERENCE) != 0)
+        if (strcmp(chat_text_of(message, "role"), REFERENCE) != 0) {
             join_message(all, message, m);
-        else if (!find(ctx, id, &response))
+            continue;
+        }
+        const json_t *item = item_of(response, id);
+        if (!item && n_read == MOST_RESPONSES)
+            status = moe_fail(err, MOE_ERR_FORMAT,
+                              REQUEST ": 'input' refers to items of more than %d responses",
+                              MOST_RESPONSES);
+        else if (!item && find(ctx, id, &text)) {
+            moe_json_free(response);
+            response = NULL;
+            n_read++;
+            status = text.failed
+                         ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: an earlier response")
+                         : moe_json_parse(&response, "the earlier response", text.data, text.size,
+                                          MOE_REQUEST_MEMORY, err);
+            item = item_of(response, id);
+        }
+        moe_buf_release(&text);
+        if (status == MOE_OK && !item)
             status =
                 moe_fail(err, MOE_ERR_FORMAT,
                          REQUEST ": 'input': there is no item '%.60s' here (any more): send the "
                                  "item itself",
                          id);
-        else
-            status = append_referred(all, id, &response, m);
-        moe_buf_release(&response);
+        bytes += item ? moe_json_bytes(item) : 0;
+        if (status == MOE_OK && bytes > MOE_REQUEST_MEMORY / 8)
+            status = moe_fail(err, MOE_ERR_FORMAT,
+                              REQUEST ": the items that 'input' refers to take too much memory");
+        json_t *one = status == MOE_OK ? json_pack("[O]", item) : NULL;
+        if (one)
+            status = append_items(all, one, m);
+        json_decref(one);
+        if (status != MOE_OK)
+            break;
     }
+    moe_json_free(response);
     r->chat_bytes += moe_json_bytes(all);
     moe_json_free(r->messages);
     r->messages = all;

@@ -150,10 +150,11 @@ static int read_merges(struct reader *r)
     struct merge_lines m = {r->tok, &lines, (long long)lines.n};
     moe_par_for((int64_t)lines.n, 1024, find_merges, &m);
     uint64_t first = (uint64_t)m.failed, n;
-    if (first < lines.n) { /* said of it alone */
+    if (first < lines.n) { /* looked up again, for its error */
         const char *line = moe_gguf_array_text(&lines, first, &n);
-        moe_vocab_merge_line(r->tok, line, n, &scratch, &r->tok->bpe.merges[first]);
-        MOE_STEP(moe_vocab_no_merge(r->name, first, &scratch, r->err));
+        bool found = moe_vocab_merge_line(r->tok, line, n, &scratch, &r->tok->bpe.merges[first]);
+        MOE_STEP(found ? moe_fail(r->err, MOE_ERR_MEMORY, "out of memory: %s's merges", r->name)
+                       : moe_vocab_no_merge(r->name, first, &scratch, r->err));
     }
 out:
     moe_buf_release(&scratch);

@@ -150,6 +150,12 @@ find='"tools":[{"type":"function","function":{"name":"find","parameters":{"type"
 yes='"grammar":"root ::= \"yes\""'
 post /v1/chat/completions "{$asked,\"thinking_budget\":4,$yes}"
 says '*"reasoning_content":"?*","content":"yes",*"finish_reason":"stop"*' "a grammar follows the end before a content"
+for stop in '<s>' assistant 'e><s' '<say>' '<e><s>assistant<say>X'; do
+    post /v1/chat/completions "{$asked,\"thinking_budget\":4,$yes,\"stop\":[\"$stop\"]}"
+    says '*"reasoning_content":"?*","content":"yes",*"finish_reason":"stop"*' "... and no stop text is found in that end: $stop"
+done
+post /v1/chat/completions "{$hi,\"temperature\":0,\"max_tokens\":600,\"thinking_budget\":482,\"ignore_eos\":true}"
+check "an end that the context has no room for is not begun" lacks "$got" '<e>'
 post /v1/chat/completions "{$asked,\"thinking_budget\":4}"
 says '*"reasoning_content":"?*","content":"?*",*"completion_tokens":60,*' "a stop text that begins the end does not end the answer"
 check "... and nothing of it is left in the answer" lacks "$got" 'assistant<'
@@ -269,6 +275,10 @@ post /v1/responses '{"input":"Once","previous_response_id":"resp_1"}'
 says "*'previous_response_id': there is no response 'resp_1' here (any more): send *" "a response that is not kept is told"
 post /v1/responses '{"temperature":0,"instructions":"Be short.","input":"Once","max_output_tokens":4}'
 id=$(sed 's/.*"id":"\(resp_[0-9a-f]*\)".*/\1/' "$got")
+cp "$got" "$tmp/first"
+post /v1/responses '{"input":[{"role":"user","content":"Once"},{"type":"item_reference","id":"'"$id"'"}]}'
+says "*'input': there is no item '$id' here (any more): send *" "a response is no item of itself"
+cp "$tmp/first" "$got"
 answered=$(sed 's/.*"output_text","text":"\([^"]*\)".*/\1/' "$got")
 cp "$got" "$tmp/first"
 run "$load" -p "$port" -P "/v1/responses/$id" -o "$got"

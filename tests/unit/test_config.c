@@ -797,6 +797,8 @@ static void what_is_not_computed_is_refused(void **state)
                 "'per_layer_config' of other layers"),
         REFUSED("inkling_text", "\"shared_expert_sink\": false", "'shared_expert_sink' is false"),
         WRONG("inkling_text", "\"local_layer_ids\": 3", "'local_layer_ids' is not a list"),
+        WRONG("inkling_text", "\"d_rel\": 4096, \"rel_extent\": 1048577",
+              "the distance that global layers have biases for"),
         REFUSED("inkling2_loop_text", "\"hidden_act\": \"silu\"", "messages from pass to pass"),
         REFUSED("llama", "\"hidden_act\": \"sil\"", "'hidden_act' is sil, only silu is"),
         WRONG("llama", "\"rms_norm_eps\": \"NaN\"", "'rms_norm_eps' is NaN"),
