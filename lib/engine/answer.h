@@ -42,14 +42,14 @@ struct moe_beam_options {
 
 /* A thought with which an answer may begin. */
 struct moe_thought_options {
-    const struct moe_chat
-        *chat;                  /* whose answers it is read as (prompt/chat_answer.h), with these */
-    const struct json_t *tools; /* tools; NULL: it is not looked for; borrowed */
-    bool opened;                /* the prompt has the mark that begins it */
-    bool apart;                 /* ... and the constraint holds what follows it, after blanks */
-    uint64_t most;              /* tokens of it, behind which its end is written; UINT64_MAX: any */
-    /* That end, and the stop text that ends no answer within a thought, NULL: all do
-     * (moe_chat_thought_end). */
+    const struct moe_chat *chat; /* as whose answers it is read (prompt/chat_answer.h); borrowed;
+                                    NULL: it is not looked for */
+    const struct json_t *tools;  /* whose calls are told; NULL: calls are content; borrowed */
+    bool opened;                 /* the prompt has the mark that begins it */
+    bool apart;                  /* ... and the constraint holds what follows it, after blanks */
+    uint64_t most; /* tokens of it, behind which its end is written; UINT64_MAX: any */
+    /* The end that is written, and the stop text with which it begins, which ends no answer where
+     * the rest of the end follows; NULL: there is none (moe_chat_thought_end). */
     const char *end, *stop;
 };
 

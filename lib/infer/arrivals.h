@@ -13,7 +13,7 @@
 
 struct moe_arrivals;
 
-/* n items, none of which is there. read: has item `which` at its place when it returns, and adds
+/* n items that are not there yet. read: has item `which` at its place when it returns, and adds
  * its bytes to *bytes; called on several threads, for an item that could not be read once more. */
 int moe_arrivals_open(struct moe_arrivals **out, uint64_t n,
                       int (*read)(void *ctx, uint64_t which, uint64_t *bytes, struct moe_err *err),

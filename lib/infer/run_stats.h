@@ -29,7 +29,7 @@ struct moe_phase_stats {
                             was, and those in which a copy was, added up */
     /* Of `seconds`, the components but for computing (profile/device.h). */
     double handling_seconds; /* computing threads asked for loads and took them in */
-    double stall_seconds;    /* they waited for a load */
+    double stall_seconds;    /* they waited for weights: experts, in first passes dense ones */
     double host_seconds;     /* they waited for the host's experts */
     double ranks_seconds;    /* ... for those of other ranks (ranks/ranks.h) */
     double stall_bytes;      /* of bytes_read (with a GPU: bytes_uploaded), those moved in stalls */

@@ -239,7 +239,7 @@ int moe_pack_check_meant(const struct moe_pack *pack, struct moe_err *err);
 int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, void *to,
                   const char *what, struct moe_err *err);
 
-/* A tensor can be read in parts of so many rows (the last has fewer); a pack's file has one
+/* A tensor can be read in parts of this many rows (the last has fewer); a pack's file has one
  * checksum for all of them. */
 uint32_t moe_pack_part_rows(const struct moe_pack *pack, const struct moe_pack_tensor *tensor);
 /* Reads the part that begins with a row; to: where the whole tensor goes. Thread-safe. */

@@ -55,7 +55,8 @@ struct moe_answer_reader {
     uint64_t looked_at;     /* place in the answer of what was last looked for an end */
     uint64_t done;          /* bytes of it that are */
     uint64_t thought_end;   /* place in the answer behind the thought and what blanks follow it */
-    bool ending, ends_call; /* a thought's last bytes may end it; would, before a call */
+    bool ending,
+        ends_call; /* a thought's last bytes may begin its end; are all of it before a call */
     const struct call_form *form;
     struct moe_buf call;      /* all that the answer has of the call */
     struct moe_buf arguments; /* as handed on */

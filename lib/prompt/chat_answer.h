@@ -58,8 +58,8 @@ int moe_answer_reader_end(struct moe_answer_reader *reader, struct moe_err *err)
 struct moe_thought_at {
     enum moe_thought_place { MOE_BEFORE_THOUGHT, MOE_IN_THOUGHT, MOE_BEHIND_THOUGHT } place;
     bool ending;      /* in it: its last bytes may begin what ends it */
-    const char *rest; /* ... and end a thought before a call: what would make them the end of one
-                         before a content; NULL: they do not */
+    const char *rest; /* where these are the whole end before a call: the bytes that would make
+                         them the end before a content; NULL: they are not */
     uint64_t behind;  /* bytes of the answer that have followed it, after blanks */
 };
 /* Where it would be after n more bytes. Copies what is not handed on yet: with n 0 nothing. */

@@ -10,8 +10,7 @@
 #include "serve/server.h"
 
 #define REQUEST "the request"
-/* Of thoughts. Nothing signs them here; some clients leave those without one out of later requests.
- */
+/* What thoughts have as a signature: some clients drop thoughts that have none. */
 #define SIGNATURE "unsigned"
 
 /* ---- Requests ---- */
