@@ -879,6 +879,11 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
         .n_state = j->n_pooled,
         .changes = j->changes,
     };
+    if (result.status == MOE_ERR_FORMAT && result.err) { /* of the model: the request was sound */
+        err = *result.err;
+        result.status = err.status = MOE_ERR_IO;
+        result.err = &err;
+    }
     job_finish(x, j, &result);
 }
 
