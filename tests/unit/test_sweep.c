@@ -1,13 +1,14 @@
 /*
- * A pack's image is read in few sweeps (CoServe 4.3): a server that loads a model reads its
- * directory, and then the weights by rising offsets, but for two returns, each byte once.
+ * A pack's image is read in few sweeps (CoServe 4.3): an engine that loads all of a model
+ * at once reads its directory, and then the weights by rising offsets, but for two returns, each
+ * byte once.
  */
 #define _GNU_SOURCE /* syscall */
 #include "model_fixture.h"
 
 #include <sys/syscall.h>
 
-#include "serve/server.h"
+#include "engine/engine.h"
 
 /* ---- What is read ---- */
 
@@ -69,7 +70,7 @@ static void load(const char *experts, bool compressed)
 {
     char path[128];
     struct moe_convert_options options = pack_options(experts, 8);
-    struct moe_server *s;
+    struct moe_engine *e;
     struct moe_err err;
     uint64_t directory, wanted, got = 0, at = 0;
     uint32_t returns = 0;
@@ -77,12 +78,11 @@ static void load(const char *experts, bool compressed)
     snprintf(path, sizeof path, "/tmp/moe-sweep-%d.moe", (int)getpid());
     bundled_pack(path, &options);
     look_at(path, &directory, &wanted);
-    const struct moe_server_options o = {
-        .pack = path, .engine = {.memory_bytes = 1ull << 30, .session = {.context = 64}}};
+    const struct moe_engine_options o = {.memory_bytes = 1ull << 30, .session = {.context = 64}};
     n_reads = 0;
-    assert_ok(moe_server_open(&s, &o, NULL, &err), &err);
+    assert_ok(moe_engine_open(&e, path, &o, NULL, &err), &err);
     assert_true(n_reads < MOST_READS);
-    moe_server_close(s);
+    moe_engine_close(e);
     unlink(path);
     for (uint32_t i = 0; i < n_reads; i++) {
         uint64_t end = reads[i].offset + reads[i].bytes;
