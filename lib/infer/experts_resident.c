@@ -284,9 +284,7 @@ static int open_weights(struct resident *r, uint32_t variant, bool behind,
         return MOE_ERR_MEMORY;
     if (r->gpu)
         return send_all(r, progress, err);
-    /* Of what is compressed only one expert at a time has room beside its place. */
-    const bool compressed = !moe_pack_arranger(r->pack) && moe_pack_staging_bytes(r->pack) > 0;
-    const int threads = compressed ? 1 : moe_par_threads();
+    const int threads = moe_pack_is_compressed(r->pack) ? 1 : moe_par_threads();
     MOE_TRY(moe_arrivals_open(&r->arrivals, r->n_views, read_expert, r, err));
     for (uint64_t i = 0; i < r->n_views; i++)
         if (r->views[i].variant == UINT32_MAX)

@@ -498,8 +498,7 @@ static int read_dense_part(struct moe_model *m, bool behind, const struct moe_pr
         return status;
     }
     MOE_TRY(moe_arrivals_open(&m->dense->arrivals, m->dense->n_parts, read_part, m, err));
-    /* What is compressed has room for one tensor at a time beside its place. */
-    const bool compressed = !moe_pack_arranger(m->pack) && moe_pack_staging_bytes(m->pack) > 0;
+    const bool compressed = moe_pack_is_compressed(m->pack);
     const int threads = compressed ? 1 : moe_par_threads();
     if (behind && !compressed) { /* and the thread that waits reads, too */
         MOE_TRY(moe_arrivals_begin(m->dense->arrivals, threads > 1 ? threads - 1 : 1, err));

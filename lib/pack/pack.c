@@ -487,6 +487,11 @@ uint64_t moe_pack_staging_bytes(const struct moe_pack *pack)
     return largest;
 }
 
+bool moe_pack_is_compressed(const struct moe_pack *pack)
+{
+    return !moe_pack_arranger(pack) && moe_pack_staging_bytes(pack) > 0;
+}
+
 /*
  * Opening a pack: the one place that turns untrusted bytes into a struct moe_pack.
  */

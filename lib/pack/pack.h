@@ -150,6 +150,8 @@ uint64_t moe_pack_directory_offset(const struct moe_pack *pack);
 /* What moe_pack_read takes at most while it reads: room for something compressed or arranged; 0:
  * nothing is. */
 uint64_t moe_pack_staging_bytes(const struct moe_pack *pack);
+/* Whether something is compressed: that room is for one extent at a time, so one thread reads. */
+bool moe_pack_is_compressed(const struct moe_pack *pack);
 /* What the directory, as it is opened, holds in memory. */
 uint64_t moe_pack_directory_bytes(const struct moe_pack *pack);
 /* Hash of the whole directory, extents' checksums included: changes with any content. */
