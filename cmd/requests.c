@@ -44,13 +44,18 @@ int requests_serve(struct moe_server *server, const struct requests_options *o, 
                         "(-o FILE)");
     cli_catch_termination();
     int status = moe_lines_serve(server, &lines, &counts, err);
+    const uint64_t n = counts.n_served + counts.n_refused + counts.n_failed;
     if (counts.n_refused)
         cli_note("%" PRIu64 " of %" PRIu64 " requests got an error (see their results)",
-                 counts.n_refused, counts.n_served + counts.n_refused);
+                 counts.n_refused, n);
     if (counts.n_before)
         cli_detail("%" PRIu64 " requests had a result before", counts.n_before);
     if (status == MOE_ERR_INTERRUPTED && output)
         moe_fail(err, status, "interrupted; --resume serves the requests that are left");
+    if (status == MOE_OK && counts.n_failed)
+        status = moe_fail(err, MOE_ERR_IO, "%" PRIu64 " of %" PRIu64 " requests failed%s: %.400s",
+                          counts.n_failed, n, output ? ", and --resume serves them again" : "",
+                          counts.why.text);
     return status;
 }
 

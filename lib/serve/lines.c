@@ -173,7 +173,9 @@ static void *write_results(void *arg)
     struct task *t;
     pthread_mutex_lock(&l->mutex);
     while ((t = next_ended(l)) != NULL) {
-        bool wanted = l->status == MOE_OK && !t->dropped;
+        const bool failed = t->refused && moe_reply_http_status(&t->why) >= 500;
+        const bool counts = l->status == MOE_OK && !t->dropped;
+        const bool wanted = counts && !(failed && l->options->output);
         pthread_mutex_unlock(&l->mutex);
         int status = MOE_OK;
         moe_buf_clear(&line);
@@ -185,9 +187,11 @@ static void *write_results(void *arg)
         if (status != MOE_OK) {
             l->status = status;
             l->err = err;
-        } else if (wanted) {
+        } else if (counts) {
             l->counts.n_served += !t->refused;
-            l->counts.n_refused += t->refused;
+            l->counts.n_refused += t->refused && !failed;
+            if (failed && l->counts.n_failed++ == 0)
+                l->counts.why = t->why;
         }
         l->n_ahead--;
         l->ahead_bytes -= t->bytes;

@@ -43,7 +43,8 @@ struct moe_lines_options {
     /* Results are appended to this file, which may exist only with `resume`: requests that have a
      * result there are not served again, and an incomplete last line is cut off. Each result is one
      * write; so whenever a run is killed, it and the one that continues serve every request once.
-     * NULL: `put` gets them. */
+     * Requests that fail, through no fault of theirs, have no result there. NULL: `put` gets them,
+     * and those as errors. */
     const char *output;
     bool resume;
     /* Gets a line with its newline, in its own thread; a negative result ends the run. */
@@ -55,6 +56,8 @@ struct moe_lines_options {
 struct moe_lines_counts {
     uint64_t n_served;  /* results that are answers */
     uint64_t n_refused; /* results that are errors */
+    uint64_t n_failed;  /* requests that the model or the machine failed */
+    struct moe_err why; /* the first of these did */
     uint64_t n_before;  /* requests that already had a result */
 };
 

@@ -266,6 +266,25 @@ run "$bin/moe-run" "$tiny" --requests "$tmp/many" -o "$results" --resume
 texts "$results" >"$tmp/got"
 check "... and is gone on with" cmp -s "$tmp/want" "$tmp/got"
 
+# ---- A damaged model ----
+
+size=$(wc -c <"$tiny")
+cp "$tiny" "$tmp/damaged.moe"
+dd if=/dev/zero of="$tmp/damaged.moe" bs=1024 seek=$((size / 2560)) count=$((size / 3413)) conv=notrunc 2>"$err" # experts
+printf '%s\n' '{"custom_id": "a", "prompt": "The cat", "max_tokens": 3}' '{"custom_id": "b"}' >"$tmp/two"
+run "$bin/moe-run" "$tmp/damaged.moe" --requests "$tmp/two"
+expect_exit 1 "requests that the model fails are no success"
+expect_stderr_like "*moe-run: 1 of 2 requests failed: *damaged*" "... which is said"
+check "... and are errors of the server on standard output" grep -q '"custom_id":"a","response":null,.*"type":"server_error"' "$out"
+rm -f "$results"
+run "$bin/moe-run" "$tmp/damaged.moe" --requests "$tmp/two" -o "$results"
+expect_exit 1 "... with an output, too"
+expect_stderr_like "*moe-run: 1 of 2 requests failed, and --resume serves them again: *damaged*" "... which says how to go on"
+check "... and has refusals only" [ "$(ids_of "$results")" = b ]
+run "$bin/moe-run" "$tiny" --requests "$tmp/two" -o "$results" --resume
+expect_exit 0 "--resume with the model whole serves them"
+check "... and nothing twice" [ "$(ids_of "$results" | tr '\n' ' ')" = "a b " ]
+
 # ---- --exact: as asked, and as done ----
 
 many=$tmp/many.moe
