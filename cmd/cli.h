@@ -200,6 +200,7 @@ void cli_say(const char *format, ...) MOE_PRINTF(1, 2);
  * erase the bar first. */
 const struct moe_progress *cli_progress(void);
 void cli_progress_done(void); /* erases the bar */
+void cli_progress_over(void); /* and draws none until the next cli_progress: a text is on its way */
 
 /* Set by SIGINT once cli_catch_interrupt was called. While it is set, another SIGINT ends the
  * program at once with CLI_FAILED; cli_start_over clears it and arms it again. Reads are

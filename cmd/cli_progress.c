@@ -21,7 +21,7 @@ static struct {
     const char *what; /* the step being drawn; a literal of the library's */
     double first_step, began, drawn;
     uint64_t first; /* done when it began */
-    bool shown;
+    bool shown, over;
     bool lines; /* no terminal: a line now and then */
 } bar;
 
@@ -89,6 +89,8 @@ static void report_progress(void *ctx, const char *what, uint64_t done, uint64_t
 {
     (void)ctx;
     double now = moe_seconds();
+    if (bar.over)
+        return;
     if (bar.first_step == 0)
         bar.first_step = now;
     if (!bar.what || strcmp(bar.what, what) != 0) {
@@ -116,6 +118,7 @@ const struct moe_progress *cli_progress(void)
 {
     const char *term = getenv("TERM");
     bar.lines = !isatty(STDERR_FILENO) || (term && strcmp(term, "dumb") == 0);
+    bar.over = false;
     progress_hook.report = cli_quiet ? NULL : report_progress;
     return &progress_hook;
 }
@@ -124,6 +127,12 @@ void cli_progress_done(void)
 {
     erase();
     bar.first_step = 0;
+}
+
+void cli_progress_over(void)
+{
+    cli_progress_done();
+    bar.over = true;
 }
 
 /* ---- Signals ---- */

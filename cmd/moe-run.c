@@ -225,6 +225,7 @@ static int open_run(struct run *r, struct moe_err *err)
     opt.engine.seed = opt.sampling.seed;
     opt.engine.measures = opt.bench;
     opt.engine.first_token_first = !opt.bench;
+    opt.engine.passes = cli_progress();
     opt.engine.timeline = opt.trace_events ? &r->timeline : NULL;
     moe_timeline_init(&r->timeline);
     status = moe_engine_open(&r->engine, r->pack, &opt.engine, cli_progress(), err);

@@ -18,7 +18,7 @@
 int repl_stream(void *ctx, const char *bytes, uint64_t n)
 {
     (void)ctx;
-    cli_progress_done();
+    cli_progress_over();
     return cli_write(bytes, n) ? MOE_OK : MOE_ERR_IO;
 }
 
@@ -47,7 +47,7 @@ int repl_say_part(void *said, const struct moe_answer_part *part)
     bool thinks = part->kind == MOE_PART_THOUGHT, calls = part->kind == MOE_PART_CALL,
          begins = !s->some || s->last != part->kind;
     const char *before = "", *after = "";
-    cli_progress_done();
+    cli_progress_over();
     if (s->hidden)
         return MOE_OK;
     if (s->apart && (thinks || s->thought)) {

@@ -28,7 +28,7 @@ static inline void moe_progress_report(const struct moe_progress *p, const char 
 
 static inline bool moe_progress_stopped(const struct moe_progress *p)
 {
-    return p && p->stop && *p->stop;
+    return p && p->stop && __atomic_load_n(p->stop, __ATOMIC_RELAXED);
 }
 
 /* Decides when a long call saves its work. */

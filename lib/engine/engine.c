@@ -106,7 +106,7 @@ static int open_experts(struct moe_engine *e, struct moe_cache_options *cache,
 {
     const struct moe_model *m = e->model;
     if (e->arriving)
-        return moe_experts_open_arriving(&e->experts, m->pack, 0, err);
+        return moe_experts_open_arriving(&e->experts, m->pack, 0, m->passes, err);
     if (e->strategy.resident)
         return moe_experts_open_resident(&e->experts, m->pack, 0, e->gpu, progress, err);
     if (e->copy) {
@@ -239,11 +239,11 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *opt
     set_settings(e, &memory);
     const bool behind =
         o->first_token_first && !e->gpu && !o->image && !o->experts_only && !o->lockstep;
-    e->arriving = behind && e->strategy.resident && !o->shares;
+    e->arriving = behind && e->strategy.resident;
     if ((o->pack_in_ram || o->device.test) && !o->pack_copy && !e->strategy.resident)
         MOE_TRY(copy_pack(e, err));
     if (behind)
-        MOE_TRY(moe_model_load_behind(e->model, memory.session.context, err));
+        MOE_TRY(moe_model_load_behind(e->model, memory.session.context, progress, o->passes, err));
     else if (!o->experts_only)
         MOE_TRY(moe_model_load(e->model, memory.session.context, e->gpu, progress, err));
     MOE_TRY(open_experts(e, &memory.cache, progress, err));
@@ -338,6 +338,7 @@ int moe_engine_serve_rank(const char *path, const struct moe_engine_options *opt
     o.beside = NULL;
     o.timeline = NULL;
     o.first_token_first = false;
+    o.passes = NULL;
     char *own = NULL;
     bool begun_now = false;
     int status =

@@ -127,9 +127,10 @@ struct moe_engine_options {
      * of these experts then, and fewer where it did not count the layer. */
     bool ahead;
     /* On the host, dense weights, and experts of strategy `resident`, may arrive behind the first
-     * passes, which wait for those they need; false: opening waits for all. Experts do not where
-     * the engine shares a process. */
+     * passes, which wait for those they need; false: opening waits for all. `passes` is told while
+     * they wait, and ends them (moe_model_load_behind); borrowed, NULL: nobody is told. */
     bool first_token_first;
+    const struct moe_progress *passes;
     /* Called once the model's directory is open, before memory is split: the place to look at
      * texts: one that does not fit room->may_hold must not be read. An error ends the
      * opening. NULL: there is nothing to look at. */

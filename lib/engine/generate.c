@@ -397,13 +397,23 @@ void moe_generator_cancel(struct moe_generator *g, uint64_t id)
         finish_by_user(m);
 }
 
+/* Whoever has the row's text, after an error or because the user stopped the pass. */
+static void fail_row(struct moe_generator *g, uint32_t row, int status, const struct moe_err *err)
+{
+    struct member *m = stop_running(g, g->rows[row].sequence);
+    if (status == MOE_ERR_INTERRUPTED)
+        finish_by_user(m);
+    else
+        finish_member(m, status, err);
+}
+
 /* Ends everyone who has one of the first n_rows of a pass that failed. */
 static void fail_rows(struct moe_generator *g, uint32_t n_rows, int status,
                       const struct moe_err *err)
 {
     for (uint32_t i = 0; i < n_rows; i++)
         if (g->running[g->rows[i].sequence])
-            finish_member(stop_running(g, g->rows[i].sequence), status, err);
+            fail_row(g, i, status, err);
 }
 
 static bool is_stopped(const struct member *m)
@@ -846,7 +856,7 @@ static void draw_rows(struct moe_generator *g, uint32_t first, uint32_t n)
             else if (status == MOE_OK)
                 score(g, first + i, rows[i].of);
             else
-                finish_member(stop_running(g, g->rows[first + i].sequence), status, &err);
+                fail_row(g, first + i, status, &err);
     }
 }
 

@@ -18,7 +18,7 @@ struct moe_arrivals {
     int (*read)(void *ctx, uint64_t which, uint64_t *bytes, struct moe_err *err);
     void *ctx;
     int threads;
-    const struct moe_progress *progress; /* while all are waited for; NULL: none */
+    const struct moe_progress *progress; /* of who waits; NULL: none */
     const char *what;
     uint64_t total;
     bool behind; /* `reader` reads; else moe_arrivals_read waits for all */
@@ -126,15 +126,21 @@ static void *read_all(void *ctx)
     return NULL;
 }
 
+static void prepare(struct moe_arrivals *a, int threads, const struct moe_progress *progress,
+                    const char *what, uint64_t total)
+{
+    a->threads = threads;
+    a->progress = progress;
+    a->what = what;
+    a->total = total;
+}
+
 /* The first item that could not be read is read again, for its error. */
 int moe_arrivals_read(struct moe_arrivals *a, int threads, const struct moe_progress *progress,
                       const char *what, uint64_t total, struct moe_err *err)
 {
     int status = MOE_OK, team = moe_par_set_team(0);
-    a->threads = threads;
-    a->progress = progress;
-    a->what = what;
-    a->total = total;
+    prepare(a, threads, progress, what, total);
     while (status == MOE_OK && !moe_arrivals_complete(a)) {
         uint64_t which = 0;
         a->ends = false;
@@ -153,21 +159,22 @@ int moe_arrivals_read(struct moe_arrivals *a, int threads, const struct moe_prog
 }
 
 /* Signals stay with the program's own threads. */
-int moe_arrivals_begin(struct moe_arrivals *a, int threads, struct moe_err *err)
+int moe_arrivals_begin(struct moe_arrivals *a, int threads, const struct moe_progress *progress,
+                       const char *what, uint64_t total, struct moe_err *err)
 {
     sigset_t all, before;
     if (moe_arrivals_complete(a))
         return MOE_OK;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    a->threads = threads;
+    prepare(a, threads, progress, what, total);
     a->behind = true;
     bool started = pthread_create(&a->reader, NULL, read_all, a) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (started)
         return MOE_OK;
     a->behind = false;
-    return moe_arrivals_read(a, threads, NULL, NULL, 0, err);
+    return moe_arrivals_read(a, threads, progress, what, total, err);
 }
 
 /* ---- Waiting ---- */
@@ -201,6 +208,22 @@ void moe_arrivals_ask(struct moe_arrivals *a, const uint64_t *which, uint64_t n)
     pthread_mutex_unlock(&a->lock);
 }
 
+/* With the lock: what who waits does before each item. */
+static int go_on(struct moe_arrivals *a, struct moe_err *err)
+{
+    moe_progress_report(a->progress, a->what, moe_arrivals_bytes(a), a->total);
+    return moe_progress_stopped(a->progress) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped")
+                                             : MOE_OK;
+}
+
+/* The same, and waits until an item has been read. */
+static int wait_for_item(struct moe_arrivals *a, struct moe_err *err)
+{
+    MOE_TRY(go_on(a, err));
+    pthread_cond_wait(&a->arrived, &a->lock);
+    return MOE_OK;
+}
+
 int moe_arrivals_await_any(struct moe_arrivals *a, const uint64_t *which, uint64_t n,
                            struct moe_err *err)
 {
@@ -216,7 +239,7 @@ int moe_arrivals_await_any(struct moe_arrivals *a, const uint64_t *which, uint64
         if (!there && failed < n)
             status = read_item(a, which[failed], err);
         else if (!there)
-            pthread_cond_wait(&a->arrived, &a->lock);
+            status = wait_for_item(a, err);
     }
     pthread_mutex_unlock(&a->lock);
     return status;
@@ -228,12 +251,16 @@ int moe_arrivals_await(struct moe_arrivals *a, uint64_t first, uint64_t end, str
     if (moe_arrivals_complete(a))
         return MOE_OK;
     pthread_mutex_lock(&a->lock);
-    for (uint64_t i = first; i < end && status == MOE_OK; i++)
-        if (a->states[i] == EXPECTED)
-            status = read_item(a, i, err);
     for (uint64_t i = first; i < end && status == MOE_OK; i++) {
-        while (a->states[i] == BEING_READ)
-            pthread_cond_wait(&a->arrived, &a->lock);
+        if (a->states[i] != EXPECTED)
+            continue;
+        status = go_on(a, err);
+        if (status == MOE_OK)
+            status = read_item(a, i, err);
+    }
+    for (uint64_t i = first; i < end && status == MOE_OK; i++) {
+        while (a->states[i] == BEING_READ && status == MOE_OK)
+            status = wait_for_item(a, err);
         if (a->states[i] == FAILED)
             status = read_item(a, i, err);
     }

@@ -26,8 +26,11 @@ void moe_arrivals_leave_out(struct moe_arrivals *a, uint64_t which);
 /* Reads all items on that many threads. progress: by bytes of `total`, which `what` names. */
 int moe_arrivals_read(struct moe_arrivals *a, int threads, const struct moe_progress *progress,
                       const char *what, uint64_t total, struct moe_err *err);
-/* Has them read by that many threads of their own; where there can be none, reads them. */
-int moe_arrivals_begin(struct moe_arrivals *a, int threads, struct moe_err *err);
+/* Has them read by that many threads of their own; where there can be none, reads them. progress:
+ * told by those who wait, whom its `stop` ends with MOE_ERR_INTERRUPTED: reading goes on. Borrowed
+ * until all is closed. */
+int moe_arrivals_begin(struct moe_arrivals *a, int threads, const struct moe_progress *progress,
+                       const char *what, uint64_t total, struct moe_err *err);
 
 /* Whether all have arrived. */
 bool moe_arrivals_complete(const struct moe_arrivals *a);

@@ -289,10 +289,10 @@ static int open_weights(struct resident *r, uint32_t variant, bool behind,
     for (uint64_t i = 0; i < r->n_views; i++)
         if (r->views[i].variant == UINT32_MAX)
             moe_arrivals_leave_out(r->arrivals, i);
+    static const char what[] = "loading experts";
     if (behind)
-        return moe_arrivals_begin(r->arrivals, threads, err);
-    MOE_TRY(moe_arrivals_read(r->arrivals, threads, progress, "loading experts", r->weights_bytes,
-                              err));
+        return moe_arrivals_begin(r->arrivals, threads, progress, what, r->weights_bytes, err);
+    MOE_TRY(moe_arrivals_read(r->arrivals, threads, progress, what, r->weights_bytes, err));
     r->bytes_counted = moe_arrivals_bytes(r->arrivals);
     return MOE_OK;
 }
@@ -333,9 +333,10 @@ int moe_experts_open_resident(struct moe_experts **out, const struct moe_pack *p
 }
 
 int moe_experts_open_arriving(struct moe_experts **out, const struct moe_pack *pack,
-                              uint32_t variant, struct moe_err *err)
+                              uint32_t variant, const struct moe_progress *passes,
+                              struct moe_err *err)
 {
-    return open_resident(out, pack, variant, NULL, true, NULL, err);
+    return open_resident(out, pack, variant, NULL, true, passes, err);
 }
 
 uint64_t moe_experts_resident_host_bytes(const struct moe_pack *pack)

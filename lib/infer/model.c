@@ -501,7 +501,8 @@ static int read_dense_part(struct moe_model *m, bool behind, const struct moe_pr
     const bool compressed = moe_pack_is_compressed(m->pack);
     const int threads = compressed ? 1 : moe_par_threads();
     if (behind && !compressed) { /* and the thread that waits reads, too */
-        MOE_TRY(moe_arrivals_begin(m->dense->arrivals, threads > 1 ? threads - 1 : 1, err));
+        MOE_TRY(moe_arrivals_begin(m->dense->arrivals, threads > 1 ? threads - 1 : 1, m->passes,
+                                   "loading", m->weights_bytes, err));
         return moe_model_await(m, MOE_DENSE_READY, 0, err);
     }
     int status =
@@ -726,9 +727,12 @@ int moe_model_load(struct moe_model *m, uint32_t context, struct moe_gpu *gpu,
     return make_tables(m, context_or_all(m, context), err);
 }
 
-int moe_model_load_behind(struct moe_model *m, uint32_t context, struct moe_err *err)
+int moe_model_load_behind(struct moe_model *m, uint32_t context,
+                          const struct moe_progress *progress, const struct moe_progress *passes,
+                          struct moe_err *err)
 {
-    MOE_TRY(read_dense_part(m, true, NULL, err));
+    m->passes = passes;
+    MOE_TRY(read_dense_part(m, true, progress, err));
     return make_tables(m, context_or_all(m, context), err);
 }
 

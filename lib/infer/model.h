@@ -126,7 +126,8 @@ struct moe_model {
     uint64_t weights_bytes;
     uint64_t largest_tensor_bytes; /* of these */
     uint32_t n_tensors;
-    struct moe_dense *dense; /* how they arrive; NULL: they are there */
+    struct moe_dense *dense;           /* how they arrive; NULL: they are there */
+    const struct moe_progress *passes; /* (moe_model_load_behind); NULL: none */
     struct moe_gpu *gpu; /* borrowed; not NULL: `weights` lies there, and with it what all matrices
                             and vectors above point to; rope stays on the host */
 };
@@ -168,8 +169,12 @@ int moe_model_load(struct moe_model *model, uint32_t context, struct moe_gpu *gp
 /* The same on the processor, but matrices are read behind the first passes: layer by layer, then
  * what comes at a pass's end, and tables that only rows are taken of. Vectors and routers are there
  * when it returns. The pack stays as it is until the model is closed. One that has something
- * compressed is read at once. */
-int moe_model_load_behind(struct moe_model *model, uint32_t context, struct moe_err *err);
+ * compressed is read at once. passes: told while a pass waits for weights; its `stop` ends with
+ * MOE_ERR_INTERRUPTED passes that wait and those that read texts, but where states are recurrent.
+ * Borrowed; NULL: nobody is told. */
+int moe_model_load_behind(struct moe_model *model, uint32_t context,
+                          const struct moe_progress *progress, const struct moe_progress *passes,
+                          struct moe_err *err);
 
 /* When matrices are needed: */
 enum moe_dense_group {

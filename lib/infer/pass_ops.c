@@ -195,10 +195,13 @@ static void begin_layer(void *ctx, uint32_t layer)
     reached(ctx, layer, NULL);
 }
 
-/* Dense weights may arrive behind the first passes. */
+/* Dense weights may arrive behind the first passes, and a text that is read may need most experts.
+ */
 int moe_session_await(struct moe_session *s, enum moe_dense_group group, uint32_t layer,
                       struct moe_err *err)
 {
+    if (s->phase != &s->stats.decode && !s->state_ends && moe_progress_stopped(s->model->passes))
+        return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     if (!s->model->dense)
         return MOE_OK;
     const double began = moe_seconds();

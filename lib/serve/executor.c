@@ -316,6 +316,7 @@ static struct moe_engine_options options_of(const struct executor *x, const stru
     struct moe_server *s = x->server;
     struct moe_engine_options o = s->options.engine;
     o.first_token_first = s->n_models == 1; /* of several, loads are timed and come in turn */
+    o.passes = &s->passes;
     o.device = x->options.device;
     if (s->whole) {
         o.session.n_sequences = s->options.sequences;

@@ -172,10 +172,12 @@ static void load_first(void *ctx, uint32_t executor, uint32_t model)
 static int load_models(struct moe_server *s, const struct moe_progress *progress,
                        struct moe_err *err)
 {
-    s->opening = s->options.engine.ranks ? progress : NULL;
+    s->opening = progress;
     int status = moe_coe_place(s->dispatch, load_first, s, err);
     s->opening = NULL;
     MOE_TRY(status);
+    if (moe_progress_stopped(progress))
+        return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     for (uint32_t i = 0; i < s->n_executors && s->own; i++) {
         const struct loaded *l = &s->executors[i].loaded[0];
         if (l->state == MODEL_FAILED)
@@ -221,6 +223,7 @@ int moe_server_open(struct moe_server **out, const struct moe_server_options *op
     if (!s)
         return MOE_ERR_MEMORY;
     s->options = complete(options);
+    s->passes.stop = &s->ends;
     s->request_bytes_max = LEAST_QUEUE_BYTES;
     s->reading_bytes = SERVER_LEAST_READING;
     s->quick.last = &s->quick.first;
@@ -282,6 +285,7 @@ static void stop_executors(struct moe_server *s)
 {
     pthread_mutex_lock(&s->mutex);
     s->closing = true;
+    __atomic_store_n(&s->ends, 1, __ATOMIC_RELAXED);
     for (uint32_t i = 0; s->slots && i < s->n_slots; i++)
         if (s->slots[i])
             request_cancel(s, s->slots[i]);

@@ -186,8 +186,10 @@ struct moe_server {
     struct moe_gpu *gpu;    /* if executors compute on one: to measure it; engines open their own */
     uint64_t gpu_bytes;     /* budget of its memory; 0: none */
     struct moe_err failure; /* of the GPU; MOE_OK: it works */
-    const struct moe_progress *opening; /* of ranks that load while it opens; NULL: nobody looks */
-    uint64_t host_bytes;                /* main memory for packs above the disk */
+    const struct moe_progress *opening; /* while it opens; NULL: nobody looks */
+    volatile sig_atomic_t ends;         /* passes that wait for weights do so no longer */
+    struct moe_progress passes;
+    uint64_t host_bytes; /* main memory for packs above the disk */
     struct host_tier *host;
     struct moe_prompt_cache *prompt_cache; /* NULL: there is none */
     bool whole; /* the one model's engine has all memory, on a GPU: it is opened with its session */

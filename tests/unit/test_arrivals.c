@@ -2,21 +2,35 @@
  * cannot be read. */
 #include "infer/arrivals.h"
 
+#include <semaphore.h>
+#include <signal.h>
 #include <string.h>
 
 #include "../test.h"
 
 enum { N = 10, BROKEN = 7 };
 
+enum { HELD = 0, STOPS_AT = 3 };
+
 static struct script {
     uint64_t order[4 * N]; /* items as they were read */
     uint64_t n;
     int failures; /* left, of item BROKEN */
+    bool holds;   /* item HELD is being read until it is let go, and STOPS_AT sets `stop` */
+    sem_t held, let_go;
+    volatile sig_atomic_t stop;
+    uint64_t n_told;
 } script;
 
 static int read_item(void *ctx, uint64_t which, uint64_t *bytes, struct moe_err *err)
 {
     struct script *s = ctx;
+    if (s->holds && which == HELD) {
+        sem_post(&s->held);
+        sem_wait(&s->let_go);
+    }
+    if (s->holds && which == STOPS_AT)
+        __atomic_store_n(&s->stop, 1, __ATOMIC_RELAXED);
     s->order[s->n++] = which;
     *bytes += 100 + which;
     return which == BROKEN && s->failures && s->failures--
@@ -87,12 +101,47 @@ static void who_needs_a_damaged_item_is_told(void **state)
     moe_arrivals_close(a);
 }
 
+static void note_told(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    struct script *s = ctx;
+    assert_string_equal(what, "loading");
+    assert_in_range(done, 0, total);
+    s->n_told++;
+}
+
+/* One thread is held by its first item; who waits reads the others until it is stopped. */
+static void who_waits_is_told_and_can_be_stopped(void **state)
+{
+    const uint64_t held = HELD;
+    const struct moe_progress progress = {note_told, &script, &script.stop};
+    struct moe_err err = {0};
+    struct moe_arrivals *a = open_items(0);
+    sem_init(&script.held, 0, 0);
+    sem_init(&script.let_go, 0, 0);
+    script.holds = true;
+    assert_ok(moe_arrivals_begin(a, 1, &progress, "loading", 100 * N, &err), &err);
+    sem_wait(&script.held);
+    assert_fails(moe_arrivals_await(a, 1, N, &err), MOE_ERR_INTERRUPTED, "stopped", &err);
+    assert_read("123");
+    assert_int_equal(script.n_told, 4);
+    assert_fails(moe_arrivals_await(a, HELD, 1, &err), MOE_ERR_INTERRUPTED, "stopped", &err);
+    assert_fails(moe_arrivals_await_any(a, &held, 1, &err), MOE_ERR_INTERRUPTED, "stopped", &err);
+    script.stop = 0;
+    sem_post(&script.let_go);
+    assert_ok(moe_arrivals_await_any(a, &held, 1, &err), &err);
+    assert_ok(moe_arrivals_await(a, HELD, 1, &err), &err);
+    moe_arrivals_close(a);
+    sem_destroy(&script.held);
+    sem_destroy(&script.let_go);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_waits_reads_what_is_needed_and_no_more),
         cmocka_unit_test(what_is_asked_for_comes_first),
         cmocka_unit_test(who_needs_a_damaged_item_is_told),
+        cmocka_unit_test(who_waits_is_told_and_can_be_stopped),
     };
     return cmocka_run_group_tests_name("arrivals", tests, NULL, NULL);
 }

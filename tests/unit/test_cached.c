@@ -310,7 +310,7 @@ static struct moe_model *open_behind(const char *path)
     struct moe_model *model;
     struct moe_err err = {0};
     assert_ok(moe_model_open_directory(&model, path, &err), &err);
-    assert_ok(moe_model_load_behind(model, 0, &err), &err);
+    assert_ok(moe_model_load_behind(model, 0, NULL, NULL, &err), &err);
     return model;
 }
 
@@ -326,7 +326,7 @@ static void arriving_weights_equal_resident(void **state)
         int status;
         moe_par_set_threads(1 + i / 2);
         model = open_behind(packs[i % 2]);
-        assert_ok(moe_experts_open_arriving(&experts, model->pack, 0, &err), &err);
+        assert_ok(moe_experts_open_arriving(&experts, model->pack, 0, NULL, &err), &err);
         assert_ok(moe_session_open(&s, model, experts, &so, &err), &err);
         do { /* what is read is counted, and once */
             run(s, i % 2 ? N_PROMPT : 1, logits, &err, &status);
@@ -337,12 +337,42 @@ static void arriving_weights_equal_resident(void **state)
         free(logits);
         moe_session_close(s);
         moe_experts_close(experts);
-        assert_ok(moe_experts_open_arriving(&experts, model->pack, 0, &err), &err);
+        assert_ok(moe_experts_open_arriving(&experts, model->pack, 0, NULL, &err), &err);
         moe_experts_close(experts); /* while it reads */
         moe_model_close(model);
         moe_model_close(open_behind(packs[i % 2])); /* while it reads */
     }
     moe_par_set_threads(2);
+}
+
+/* A pass that reads a text ends when asked to, and is done again. */
+static void passes_can_be_stopped(void **state)
+{
+    const struct moe_session_options so = {.batch = BATCH};
+    volatile sig_atomic_t stop = 1;
+    const struct moe_progress passes = {.stop = &stop};
+    struct moe_model *model;
+    struct moe_experts *experts;
+    struct moe_session *s;
+    struct moe_err err = {0};
+    float *logits = calloc(1, logits_bytes());
+    int status;
+    assert_ok(moe_model_open_directory(&model, packs[0], &err), &err);
+    assert_ok(moe_model_load_behind(model, 0, NULL, NULL, &err), &err);
+    model->passes = &passes;
+    assert_ok(moe_experts_open_arriving(&experts, model->pack, 0, &passes, &err), &err);
+    assert_ok(moe_session_open(&s, model, experts, &so, &err), &err);
+    run(s, N_PROMPT, logits, &err, &status);
+    assert_int_equal(status, MOE_ERR_INTERRUPTED);
+    assert_string_equal(err.text, "stopped");
+    stop = 0;
+    run(s, N_PROMPT, logits, &err, &status);
+    assert_ok(status, &err);
+    assert_memory_equal(logits, expected, logits_bytes());
+    free(logits);
+    moe_session_close(s);
+    moe_experts_close(experts);
+    moe_model_close(model);
 }
 
 /* Turns over a bit of the pack. */
@@ -416,7 +446,7 @@ static void damaged_experts_are_errors_of_passes_that_need_them(void **state)
     snprintf(text, sizeof text, "layer %u expert 0 variant", c->n_layers - 1);
     assert_fails(moe_experts_open_resident(&experts, pack, 0, NULL, NULL, &err), MOE_ERR_FORMAT,
                  text, &err);
-    assert_ok(moe_experts_open_arriving(&experts, pack, 0, &err), &err);
+    assert_ok(moe_experts_open_arriving(&experts, pack, 0, NULL, &err), &err);
     assert_ok(moe_session_open(&s, fixture.model, experts, &so, &err), &err);
     snprintf(text, sizeof text, "layer %u expert ", c->n_layers - 1);
     for (int i = 0; i < 2; i++) {
@@ -439,6 +469,7 @@ int main(void)
         cmocka_unit_test(every_configuration_equals_resident),
         cmocka_unit_test(a_read_error_ends_the_answer_and_nothing_else),
         cmocka_unit_test(arriving_weights_equal_resident),
+        cmocka_unit_test(passes_can_be_stopped),
         cmocka_unit_test(damaged_dense_weights_are_errors_of_passes),
         cmocka_unit_test(damaged_experts_are_errors_of_passes_that_need_them),
     };

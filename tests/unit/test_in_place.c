@@ -344,14 +344,14 @@ static void logits_of(bool streamed, float *out)
     const struct moe_session_options so = {.batch = N};
     assert_ok(moe_model_open_directory(&model, dir, &err), &err);
     assert_ok(streamed ? moe_model_load(model, 0, NULL, NULL, &err)
-                       : moe_model_load_behind(model, 0, &err),
+                       : moe_model_load_behind(model, 0, NULL, NULL, &err),
               &err);
     const struct moe_config *c = &model->config;
     const struct moe_cache_options o = {.cache_bytes = moe_cache_slot_bytes(model->pack, 0) *
                                                        c->n_layers * c->n_experts / 4,
                                         .n_working = 2};
     assert_ok(streamed ? moe_experts_open_cached(&experts, model->pack, c->top_k, &o, NULL, &err)
-                       : moe_experts_open_arriving(&experts, model->pack, 0, &err),
+                       : moe_experts_open_arriving(&experts, model->pack, 0, NULL, &err),
               &err);
     assert_ok(moe_session_open(&s, model, experts, &so, &err), &err);
     for (uint32_t i = 0; i < N; i++)

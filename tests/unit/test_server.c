@@ -649,6 +649,33 @@ static uint64_t least_memory(const struct moe_coe_collection *c)
     return floor_of(o);
 }
 
+/* Opening ends when asked to, and what it reports is where to ask. */
+static void stop_at(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    *(volatile sig_atomic_t *)ctx = 1;
+}
+
+static void opening_can_be_stopped(void **state)
+{
+    volatile sig_atomic_t stop = 0;
+    const struct moe_progress progress = {stop_at, (void *)&stop, &stop};
+    struct moe_coe_collection *c = make_collection();
+    const struct moe_server_options one = {.pack = packs[0],
+                                           .engine = {.session = {.context = CONTEXT}}},
+                                    several = {.collection = c,
+                                               .engine = {.session = {.context = CONTEXT},
+                                                          .program_bytes = 64 << 20}};
+    struct moe_server *s;
+    struct moe_err err;
+    for (int i = 0; i < 2; i++) {
+        stop = i == 0;
+        assert_fails(moe_server_open(&s, i ? &several : &one, &progress, &err), MOE_ERR_INTERRUPTED,
+                     "stopped", &err);
+        assert_null(s);
+    }
+    moe_coe_collection_free(c);
+}
+
 /* One pack is not there, another one is damaged once it is known: their requests end with that. */
 static void a_broken_model_fails_alone(void **state)
 {
@@ -849,6 +876,7 @@ int main(void)
         cmocka_unit_test(who_asks_one_by_one_is_never_refused),
         cmocka_unit_test(large_requests_leave_room_for_small_ones),
         cmocka_unit_test(collections_answer_as_each_model_alone),
+        cmocka_unit_test(opening_can_be_stopped),
         cmocka_unit_test(a_broken_model_fails_alone),
         cmocka_unit_test(cancelled_at_any_moment_others_are_unharmed),
         cmocka_unit_test(nobody_starves),
