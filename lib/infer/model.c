@@ -636,9 +636,8 @@ static int read_sections(struct moe_model *m, const char *path, struct moe_err *
                         m->config.n_layers, m->config.n_experts, moe_pack_n_layers(m->pack),
                         moe_pack_n_experts(m->pack));
     bytes = moe_pack_section(m->pack, MOE_PACK_TOKENIZER, &n);
-    status = moe_tokenizer_read(&m->tokenizer, path, bytes, n, err);
-    if (status != MOE_OK)
-        return status;
+    if (!(m->tokenizer = moe_pack_take_tokenizer(m->pack)))
+        MOE_TRY(moe_tokenizer_read(&m->tokenizer, path, bytes, n, err));
     bytes = moe_pack_section(m->pack, MOE_PACK_CHAT, &n);
     m->chat_template = moe_strndup((const char *)bytes, n, err);
     if (!m->chat_template)

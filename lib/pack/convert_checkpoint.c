@@ -35,7 +35,8 @@ struct checkpoint_source {
     bool *used; /* per tensor of the checkpoint */
     /* for each variant: all expert matrices can keep their codes */
     bool carried[CONVERT_MAX_VARIANTS];
-    bool quantized;            /* some matrix is */
+    bool quantized;                  /* some matrix is */
+    struct moe_tokenizer *tokenizer; /* NULL once it was taken */
     struct moe_expert_map own; /* the bits that keep the precision of each expert; owns them */
 };
 
@@ -674,9 +675,10 @@ static void find_ahead(struct checkpoint_source *s)
 }
 
 /* Reads what the pack will say of model and tokenizer as opening a pack does (infer/model.c), so
- * that it is refused before anything is converted. */
-static int check_sections(const struct checkpoint_source *s, const struct moe_buf *model,
-                          const struct moe_buf *tokens, struct moe_err *err)
+ * that it is refused before anything is converted; in place the tokenizer itself is handed on. */
+static int check_sections(const struct converter *c, const struct checkpoint_source *s,
+                          const struct moe_buf *model, const struct moe_buf *tokens,
+                          struct moe_err *err)
 {
     const char *dir = moe_checkpoint_dir(s->checkpoint);
     struct moe_tokenizer *tokenizer = NULL;
@@ -686,7 +688,7 @@ static int check_sections(const struct checkpoint_source *s, const struct moe_bu
     config = moe_alloc(1, sizeof *config, err);
     int status =
         config ? moe_config_read(config, dir, model->data, model->size, err) : MOE_ERR_MEMORY;
-    if (status == MOE_OK)
+    if (status == MOE_OK && !c->in_place)
         status = moe_tokenizer_read(&tokenizer, dir, tokens->data, tokens->size, err);
     moe_tokenizer_free(tokenizer);
     free(config);
@@ -766,6 +768,7 @@ void convert_close_source(struct checkpoint_source *s)
     if (!s)
         return;
     moe_checkpoint_close(s->checkpoint);
+    moe_tokenizer_free(s->tokenizer);
     free(s->used);
     free(s->own.bits);
     free(s);
@@ -780,7 +783,6 @@ const struct convert_source *convert_source_of(const struct checkpoint_source *s
 static int convert(struct converter *c, struct checkpoint_source **source, const char *dir,
                    struct moe_convert_options *wanted, struct moe_err *err)
 {
-    struct moe_tokenizer *tokenizer = NULL;
     struct moe_buf model = {0}, tokens = {0};
     struct checkpoint_source *s = *source = moe_alloc(1, sizeof **source, err);
     int status;
@@ -794,11 +796,11 @@ static int convert(struct converter *c, struct checkpoint_source **source, const
     MOE_STEP(convert_check_map(c, s->config.n_experts, s->config.layers, err));
     if (c->in_place)
         expect_samples(s);
-    MOE_STEP(s->gguf ? moe_tokenizer_read_gguf(&tokenizer, s->gguf, err)
-                     : moe_tokenizer_read_hf(&tokenizer, dir, err));
+    MOE_STEP(s->gguf ? moe_tokenizer_read_gguf(&s->tokenizer, s->gguf, err)
+                     : moe_tokenizer_read_hf(&s->tokenizer, dir, err));
     moe_config_write(&s->config, &model);
-    moe_tokenizer_write(tokenizer, &tokens);
-    MOE_STEP(check_sections(s, &model, &tokens, err));
+    moe_tokenizer_write(s->tokenizer, &tokens);
+    MOE_STEP(check_sections(c, s, &model, &tokens, err));
     MOE_STEP(walk_experts(c, s, check_carried, err));
     MOE_STEP(check_unused(c, s, err));
     MOE_STEP(create_pack(c, s, err));
@@ -813,7 +815,6 @@ static int convert(struct converter *c, struct checkpoint_source **source, const
 out:
     moe_buf_release(&model);
     moe_buf_release(&tokens);
-    moe_tokenizer_free(tokenizer);
     return status;
 }
 
@@ -865,6 +866,13 @@ int convert_plan_in_place(struct checkpoint_source **out, const char *path, int 
         *out = NULL;
     }
     return status;
+}
+
+struct moe_tokenizer *convert_take_tokenizer(struct checkpoint_source *s)
+{
+    struct moe_tokenizer *taken = s->tokenizer;
+    s->tokenizer = NULL;
+    return taken;
 }
 
 int convert_read_vector(const struct checkpoint_source *s, enum moe_tensor_role role,

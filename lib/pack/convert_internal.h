@@ -292,6 +292,8 @@ int convert_plan_in_place(struct checkpoint_source **out, const char *path, int 
                           uint64_t *file_bytes, struct moe_err *err);
 void convert_close_source(struct checkpoint_source *s); /* NULL is fine */
 const struct convert_source *convert_source_of(const struct checkpoint_source *s);
+/* The caller's from then on; NULL: it was taken. */
+struct moe_tokenizer *convert_take_tokenizer(struct checkpoint_source *s);
 /* Reads a vector as the pack has it: `rows` values. */
 int convert_read_vector(const struct checkpoint_source *s, enum moe_tensor_role role,
                         const struct row_source *source, float *out, struct moe_err *err);

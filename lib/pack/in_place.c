@@ -50,6 +50,7 @@ struct in_place {
     struct dense_place *dense; /* of the pack's tensors */
     struct row_source *parts;  /* [layers, those that draft too][MOE_E_N_PARTS]: first experts' */
     struct part_place *places; /* [stored experts][MOE_E_N_PARTS] */
+    uint64_t reading[2];       /* what a thread takes that reads dense weights, experts */
 };
 
 static int stamp(const struct moe_checkpoint *ck, int file, struct source_file *out,
@@ -337,13 +338,6 @@ static void read_range(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     if (status != MOE_OK && __atomic_exchange_n(&job->status, status, __ATOMIC_ACQ_REL) == MOE_OK)
         job->err = err;
-}
-
-/* Bytes that reading a matrix takes on all threads. */
-static uint64_t reading_bytes(const struct row_source *source)
-{
-    uint64_t row = (uint64_t)source->cols * sizeof(float);
-    return (uint64_t)moe_par_threads() * rows_at_once(source) * row;
 }
 
 static int read_matrix(const struct row_source *source, struct moe_layout layout, uint8_t *out,
@@ -668,6 +662,11 @@ static int read_part(const struct pack_in_place *in_place, const struct moe_pack
     return read_some(&job, row / MOE_PANEL_ROWS, row / MOE_PANEL_ROWS + moe_panels(n), err);
 }
 
+static struct moe_tokenizer *take_tokenizer(struct pack_in_place *in_place)
+{
+    return convert_take_tokenizer(((struct in_place *)in_place)->source);
+}
+
 static void read_dense_ahead(const struct pack_in_place *in_place, const struct moe_extent *extent)
 {
     const struct in_place *p = (const struct in_place *)in_place;
@@ -691,6 +690,13 @@ static void close_in_place(struct pack_in_place *in_place)
     free(p);
 }
 
+/* Notes what a thread takes that reads the matrix. */
+static void note_reading(uint64_t *most, const struct row_source *source)
+{
+    const uint64_t bytes = (uint64_t)rows_at_once(source) * source->cols * sizeof(float);
+    *most = bytes > *most ? bytes : *most;
+}
+
 /* Notes which role and layer each tensor of the pack is. */
 static void place_dense(struct in_place *p)
 {
@@ -706,9 +712,8 @@ static void place_dense(struct in_place *p)
             moe_tensor_pack_name(role, layer, name);
             const struct moe_pack_tensor *t = moe_pack_tensor_find(p->pack, name);
             p->dense[t - p->pack->tensors] = (struct dense_place){role, layer};
-            if (convert_find_dense(p->from, role, layer, &source, NULL) == MOE_OK &&
-                reading_bytes(&source) > p->base.staging_bytes)
-                p->base.staging_bytes = reading_bytes(&source);
+            if (convert_find_dense(p->from, role, layer, &source, NULL) == MOE_OK)
+                note_reading(&p->reading[0], &source);
         }
 }
 
@@ -725,8 +730,7 @@ static int place_expert(struct in_place *p, uint32_t stored, struct moe_err *err
             (struct part_place){source.tensor, source.first_line};
         if (e->expert == 0)
             p->parts[(uint64_t)e->layer * MOE_E_N_PARTS + part] = source;
-        if (reading_bytes(&source) > p->base.staging_bytes)
-            p->base.staging_bytes = reading_bytes(&source);
+        note_reading(&p->reading[1], &source);
     }
     const struct moe_expert_class *class_ = &p->pack->classes[e->extent.class_index];
     for (uint32_t i = 0; i < class_->n_segments; i++) {
@@ -761,6 +765,8 @@ static int prepare(struct in_place *p, struct moe_err *err)
     place_dense(p);
     for (uint32_t i = 0; i < pack->n_stored && status == MOE_OK; i++)
         status = place_expert(p, i, err);
+    /* Both may arrive at the same time, on all threads and on one that waits for them. */
+    p->base.staging_bytes = ((uint64_t)moe_par_threads() + 1) * (p->reading[0] + p->reading[1]);
     p->base.arranger.ctx = p;
     p->base.arranger.n_files = (uint32_t)n_files;
     p->base.arranger.fd = arranger_fd;
@@ -785,6 +791,7 @@ static int open_in_place(struct moe_pack **out, const char *path, const char *ch
     p->base.part_rows = part_rows;
     p->base.read_part = read_part;
     p->base.read_ahead = read_dense_ahead;
+    p->base.take_tokenizer = take_tokenizer;
     p->base.close = close_in_place;
     int status = convert_plan_in_place(&p->source, checkpoint, &fd, &file_bytes, err);
     moe_heap_trim(); /* vocabularies that were read leave much free memory */

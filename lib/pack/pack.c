@@ -465,6 +465,11 @@ void moe_pack_read_ahead(const struct moe_pack *pack, const struct moe_extent *e
         posix_fadvise(pack->fd, (off_t)extent->offset, (off_t)n, POSIX_FADV_WILLNEED);
 }
 
+struct moe_tokenizer *moe_pack_take_tokenizer(struct moe_pack *pack)
+{
+    return pack->in_place ? pack->in_place->take_tokenizer(pack->in_place) : NULL;
+}
+
 static void stage(uint64_t *largest, const struct moe_extent *x)
 {
     if (x->stored_bytes != x->raw_bytes && x->stored_bytes > *largest)

@@ -106,6 +106,7 @@ struct moe_expert_extent {
 };
 
 struct moe_pack; /* opened for reading */
+struct moe_tokenizer;
 
 /* Opens, checks the header, every section's checksum, all bounds, overlaps and sizes; the weights
  * themselves are not read. MOE_ERR_FORMAT: damaged or not a pack; MOE_ERR_VERSION: of another
@@ -147,8 +148,11 @@ uint64_t moe_pack_file_bytes(const struct moe_pack *pack);
 /* The file begins with MOE_PACK_HEADER_BYTES that say all of its contents, by hashes; from here to
  * its end is its directory. Both are enough to open it. */
 uint64_t moe_pack_directory_offset(const struct moe_pack *pack);
-/* What moe_pack_read takes at most while it reads: room for something compressed or arranged; 0:
- * nothing is. */
+/* The tokenizer that was read when a checkpoint was opened in place of a pack, which its section is
+ * made of: the caller's from then on. NULL: there is none, or it was taken. */
+struct moe_tokenizer *moe_pack_take_tokenizer(struct moe_pack *pack);
+/* What all take at most that read it at the same time: room for something compressed or arranged;
+ * 0: nothing is. */
 uint64_t moe_pack_staging_bytes(const struct moe_pack *pack);
 /* Whether something is compressed: that room is for one extent at a time, so one thread reads. */
 bool moe_pack_is_compressed(const struct moe_pack *pack);

@@ -61,7 +61,7 @@ struct pack_expert {
  * ranges of the checkpoint's files when they are read. */
 struct pack_in_place {
     struct moe_arranger arranger;
-    uint64_t staging_bytes;   /* what `read` takes at most */
+    uint64_t staging_bytes;   /* what all that `read` take at most */
     uint64_t directory_bytes; /* what it holds itself */
     int (*read)(struct pack_in_place *in_place, const struct moe_extent *extent, void *to,
                 struct moe_err *err);
@@ -69,6 +69,7 @@ struct pack_in_place {
     int (*read_part)(const struct pack_in_place *in_place, const struct moe_pack_tensor *matrix,
                      uint32_t row, void *to, struct moe_err *err);
     void (*read_ahead)(const struct pack_in_place *in_place, const struct moe_extent *extent);
+    struct moe_tokenizer *(*take_tokenizer)(struct pack_in_place *in_place);
     void (*close)(struct pack_in_place *in_place);
 };
 

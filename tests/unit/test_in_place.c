@@ -8,12 +8,14 @@
 #include "base/bytes.h"
 #include "base/float16.h"
 #include "base/mem.h"
+#include "base/par.h"
 #include "fmt/checkpoint.h"
 #include "infer/experts.h"
 #include "infer/session.h"
 #include "io/loader.h"
 #include "kern/kern.h"
 #include "pack/pack.h"
+#include "text/tokenizer.h"
 
 #include "../make_pack.h"
 #include "../scratch_dir.h"
@@ -182,12 +184,45 @@ static bool is_refused(const char *checkpoint)
     return true;
 }
 
+/* The tokenizer that opening hands on, once, and the one that is read from the pack. */
+static void assert_same_tokenizer(struct moe_pack *in_place, const struct moe_pack *pack)
+{
+    static const char text[] = "It's 1 + 1 =  2, <s>na\xc3\xafve\xe2\x9c\x93</s>\n\tdef f(x):";
+    uint64_t n;
+    const void *section = moe_pack_section(pack, MOE_PACK_TOKENIZER, &n);
+    struct moe_tokenizer *handed = moe_pack_take_tokenizer(in_place), *read;
+    struct moe_buf written = {0};
+    struct moe_ids of_handed = {0}, of_read = {0};
+    struct moe_err err = {0};
+    assert_ok(moe_tokenizer_read(&read, "the pack", section, n, &err), &err);
+    assert_non_null(handed);
+    assert_null(moe_pack_take_tokenizer(in_place));
+    moe_tokenizer_write(handed, &written);
+    assert_int_equal(written.size, n);
+    assert_memory_equal(written.data, section, n);
+    for (int special = 0; special < 2; special++) {
+        int status = moe_tokenizer_encode(read, text, sizeof text - 1, special, &of_read, &err);
+        assert_int_equal(
+            moe_tokenizer_encode(handed, text, sizeof text - 1, special, &of_handed, &err), status);
+    }
+    assert_int_equal(of_handed.n, of_read.n);
+    if (of_read.n)
+        assert_memory_equal(of_handed.ids, of_read.ids, of_read.n * sizeof *of_read.ids);
+    assert_int_equal(moe_tokenizer_eos(handed), moe_tokenizer_eos(read));
+    moe_buf_release(&written);
+    moe_ids_release(&of_handed);
+    moe_ids_release(&of_read);
+    moe_tokenizer_free(handed);
+    moe_tokenizer_free(read);
+}
+
 static void assert_same_as_pack(const char *checkpoint)
 {
     struct moe_pack *in_place;
     struct moe_err err = {0};
     assert_ok(moe_pack_open(&in_place, checkpoint, &err), &err);
     struct moe_pack *pack = open_converted(checkpoint);
+    assert_same_tokenizer(in_place, pack);
     assert_same_tensors(in_place, pack);
     assert_same_experts(in_place, pack);
     moe_pack_close(in_place);
@@ -392,6 +427,30 @@ static void experts_of_codes_are_as_in_their_pack(void **state)
     }
 }
 
+/* Dense weights and experts are read at the same time, by all threads and by one that waits. */
+static void all_that_read_at_once_have_room(void **state)
+{
+    for (int threads = 1; threads <= 3; threads++) {
+        struct moe_pack *pack;
+        struct moe_err err = {0};
+        uint32_t dense = 0, expert = 0;
+        moe_par_set_threads(threads);
+        assert_ok(moe_pack_open(&pack, QWEN, &err), &err);
+        for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++) {
+            const struct moe_pack_tensor *t = moe_pack_tensor_at(pack, i);
+            dense = !t->is_vector && t->cols > dense ? t->cols : dense;
+        }
+        const struct moe_expert_class *class_ = moe_pack_class_at(pack, 0);
+        for (uint32_t i = 0; i < class_->n_matrices; i++)
+            expert = class_->matrices[i].cols > expert ? class_->matrices[i].cols : expert;
+        assert_true(dense > 0 && expert > 0);
+        assert_true(moe_pack_staging_bytes(pack) >=
+                    (uint64_t)(threads + 1) * MOE_PANEL_ROWS * (dense + expert) * sizeof(float));
+        moe_pack_close(pack);
+    }
+    moe_par_set_threads(2);
+}
+
 /* ---- What is around it ---- */
 
 static void copy_file(const char *from, const char *to)
@@ -492,6 +551,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_are_as_in_their_packs),
         cmocka_unit_test(experts_of_codes_are_as_in_their_pack),
+        cmocka_unit_test(all_that_read_at_once_have_room),
         cmocka_unit_test(a_copy_has_the_same_fingerprints),
         cmocka_unit_test(a_file_that_changes_is_refused_at_the_next_read),
         cmocka_unit_test(an_image_is_the_pack_that_would_be),
