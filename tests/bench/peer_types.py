@@ -197,6 +197,8 @@ def main():
     parser.add_argument("types", nargs="+", metavar="TYPE")
     parser.add_argument("--ggml", action="append", required=True, type=shape_gguf.Ggml, metavar="LIB")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME='DIR [OPTION...] [-- OPTION...]'")
+    parser.add_argument("--only", action="append", metavar="NAME", help="measure these programs; 'in place' and 'pack' are ours")
+    parser.add_argument("--keep", action="store_true", help="leave the files where they are")
     parser.add_argument("--shape", type=pathlib.Path, default=root / "profiles/shapes/qwen3-30b-a3b.json",
                         help="[%(default)s]")
     parser.add_argument("--gb", type=float, default=1, help="[%(default)s]")
@@ -223,6 +225,7 @@ def main():
     args.file_only = args.file_only or bool(args.depths)
     programs = [Ours(args, name) for name in (["in place"] if args.file_only else ["in place", "pack"])]
     programs += [Peer(args, p) for p in args.peer]
+    programs = [p for p in programs if not args.only or p.name in args.only]
     if not args.make:
         heads = ["kv", *(f"behind {d}" for d in args.depths)] if args.depths else [
             "GB: file, pack", "prompt", "decode", "first token, s", "peak, GB", *(f"at {s}%" for s in shares)]
@@ -237,7 +240,7 @@ def main():
             measure_depths(file, kind, programs, args)
         else:
             measure_type(file, kind, programs, shares, args)
-        for path in both(file):
+        for path in [] if args.keep else both(file):
             path.unlink()
 
 
