@@ -47,6 +47,7 @@ static int print_embedding(uint64_t n_tokens, enum moe_pooling pooling, const fl
         moe_emit_rounded(&e, NULL, DIGITS, (double)embedding[i]);
     moe_emit_close(&e);
     int status = moe_emit_end(&e, err);
+    cli_progress_done();
     if (status == MOE_OK && !cli_write(line.data, line.size))
         status = cli_flush(err);
     moe_buf_release(&line);
