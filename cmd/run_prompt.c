@@ -265,7 +265,6 @@ int messages_hold_calls(struct moe_conversation *talk, struct moe_engine *engine
     json_decref(one);
     MOE_TRY(status);
     talk->held_to_calls = *grammar != NULL;
-    talk->must_call = must;
     return *grammar
                ? moe_engine_constrain(engine, *grammar, moe_chat_marks(talk->chat), constraint, err)
                : MOE_OK;

@@ -48,7 +48,7 @@ int repl_say_part(void *said, const struct moe_answer_part *part)
          begins = !s->some || s->last != part->kind;
     const char *before = "", *after = "";
     cli_progress_over();
-    if (s->hidden)
+    if (s->hidden || (part->joins && begins)) /* they are apart already */
         return MOE_OK;
     if (s->apart && (thinks || s->thought)) {
         if (thinks)

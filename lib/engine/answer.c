@@ -205,10 +205,10 @@ const uint8_t *moe_answer_bytes(const struct moe_model *model, const struct moe_
 
 struct moe_thought_options moe_thought_options_of(const struct moe_chat *chat,
                                                   const struct json_t *tools, bool opened,
-                                                  enum moe_chat_next next)
+                                                  bool can_call)
 {
     struct moe_thought_options t = {.opened = opened, .tools = tools, .most = UINT64_MAX};
-    t.end = moe_chat_thought_end(chat, next, &t.stop);
+    t.end = moe_chat_thought_end(chat, can_call, &t.stop);
     t.chat = t.end ? chat : NULL;
     return t;
 }
@@ -216,24 +216,25 @@ struct moe_thought_options moe_thought_options_of(const struct moe_chat *chat,
 /* Whether a token of the end of a thought that is written comes next. */
 static bool writes_end(const struct moe_answer *a)
 {
-    return a->thought.place == MOE_IN_THOUGHT && a->n_thought_end < a->thought_end.n;
+    return a->n_thought_end < a->thought_end.n;
 }
 
 /* Chooses the next token where the end of a thought is written: one that is long enough, or the
  * rest of one before a call where there can be none. One that may be ending by itself is let, for
- * as many tokens as the end has bytes. *written: it is chosen, or there was no room for the end in
- * the answer or the context, n of whose tokens are taken, and the answer ended. */
+ * as many tokens as the end has bytes. Behind one more thought a content comes, lest the model
+ * think again. *written: it is chosen, or there was no room for the end in the answer or the
+ * context, n of whose tokens are taken, and the answer ended. */
 static int end_thought(struct moe_answer *a, uint64_t n, uint32_t *id, bool *written,
                        struct moe_err *err)
 {
     const struct moe_thought_options *t = &a->options->thought;
     const bool begun = writes_end(a);
-    const char *end = NULL;
-    if (a->thought.place == MOE_IN_THOUGHT && t->apart && a->thought.rest)
+    const char *end = NULL, *stop_text;
+    if (t->apart && a->thought.rest)
         end = a->thought.rest;
     else if (a->thought.place == MOE_IN_THOUGHT && a->n_thought >= t->most &&
              (!a->thought.ending || a->n_thought - t->most >= strlen(t->end)))
-        end = t->end;
+        end = a->wrote_end ? moe_chat_thought_end(t->chat, false, &stop_text) : t->end;
     *written = begun || end;
     if (!begun && end && a->thought_end.n) { /* it is there, though its bytes were not */
         a->thought.place = MOE_BEHIND_THOUGHT;
@@ -241,6 +242,7 @@ static int end_thought(struct moe_answer *a, uint64_t n, uint32_t *id, bool *wri
     } else if (!begun && end) {
         MOE_TRY(moe_tokenizer_encode(a->model->tokenizer, end, strlen(end), true, &a->thought_end,
                                      err));
+        a->wrote_end = end != a->thought.rest;
         if (a->thought_end.n > a->options->max_tokens - a->n_tokens)
             stop(a, MOE_STOP_LENGTH);
         else if (n + a->thought_end.n > a->context + UINT64_C(1))
@@ -259,7 +261,7 @@ static int follow_thought(struct moe_answer *a, const uint8_t *bytes, uint32_t n
     const bool within = a->thought.place == MOE_IN_THOUGHT;
     *rest = bytes;
     *n_rest = n;
-    if (a->thought.place == MOE_BEHIND_THOUGHT)
+    if (a->thought.place == MOE_BEHIND_THOUGHT && !a->thought.again)
         return MOE_OK;
     a->n_thought_end += a->n_thought_end < a->thought_end.n;
     if (n == 0)
@@ -270,11 +272,16 @@ static int follow_thought(struct moe_answer *a, const uint8_t *bytes, uint32_t n
     MOE_TRY(moe_answer_reader_add(a->reader, (const char *)bytes, n, err));
     MOE_TRY(moe_answer_reader_thought(a->reader, NULL, 0, &a->thought, err));
     a->n_thought += within;
-    if (a->thought.place == MOE_BEHIND_THOUGHT) {
+    a->thought.again &= !t->apart;
+    const bool ended = within && a->thought.place != MOE_IN_THOUGHT;
+    if (ended || a->thought.place == MOE_BEHIND_THOUGHT) {
         *n_rest = a->thought.behind < n ? (uint32_t)a->thought.behind : n;
         *rest = bytes + n - *n_rest;
-        a->knows_ends = false; /* what ends a thought ends an answer from here on */
     }
+    if (within != (a->thought.place == MOE_IN_THOUGHT))
+        a->knows_ends = false; /* what ends a thought ends an answer elsewhere */
+    if (a->thought.place != MOE_IN_THOUGHT && a->thought.again && !writes_end(a))
+        a->thought_end.n = a->n_thought_end = 0; /* the next one has an end of its own */
     return MOE_OK;
 }
 
@@ -409,11 +416,11 @@ int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, stru
     status = follow_thought(a, token, n_token, &rest, &n_rest, err);
     if (status == MOE_OK && !is_free(a))
         status = constrain(a, was_free ? rest : bytes, was_free ? n_rest : n_bytes, &complete, err);
-    if (status == MOE_OK && (written || (within && a->thought.place == MOE_BEHIND_THOUGHT))) {
+    if (status == MOE_OK && (written || (within && a->thought.place != MOE_IN_THOUGHT))) {
         /* No stop text is looked for in what ended the thought. */
-        const uint32_t n_mark = written && a->thought.place == MOE_IN_THOUGHT ? n_bytes
-                                : n_bytes > n_rest                            ? n_bytes - n_rest
-                                                                              : 0;
+        const uint32_t n_mark = written && a->thought.place != MOE_BEHIND_THOUGHT ? n_bytes
+                                : n_bytes > n_rest                                ? n_bytes - n_rest
+                                                                                  : 0;
         moe_buf_append(&a->pending, bytes, n_mark);
         status = a->pending.size ? show(a, a->pending.size) : MOE_OK;
         bytes += n_mark;

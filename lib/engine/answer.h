@@ -114,11 +114,11 @@ struct moe_generate_options {
     void *ctx;
 };
 
-/* Options for answers of a chat with these tools (NULL: none), where `next` may follow a thought.
+/* Options for answers of a chat with these tools (NULL: none); can_call: a call may come.
  * Without apart and most it is looked for because of its stop text. */
 struct moe_thought_options moe_thought_options_of(const struct moe_chat *chat,
                                                   const struct json_t *tools, bool opened,
-                                                  enum moe_chat_next next);
+                                                  bool can_call);
 
 struct moe_answer {
     const struct moe_model *model;              /* borrowed */
@@ -136,6 +136,7 @@ struct moe_answer {
     uint64_t n_thought;               /* tokens of it */
     struct moe_ids thought_end;       /* ids of its end where that is written */
     uint64_t n_thought_end;           /* those that the answer has */
+    bool wrote_end;                   /* one that was too long */
     struct moe_buf pending; /* bytes not shown yet: an unfinished character, or what may become a
                                stop text */
 };

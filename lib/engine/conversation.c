@@ -475,10 +475,7 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     if (c->chat && (at.place == MOE_IN_THOUGHT || !l->answer.size)) {
         const bool apart = o.constraint && !c->held_to_calls, opened = at.place == MOE_IN_THOUGHT,
                    can_call = !apart && json_array_size(c->tools);
-        o.thought = moe_thought_options_of(c->chat, c->tools, opened,
-                                           !can_call      ? MOE_NEXT_CONTENT
-                                           : c->must_call ? MOE_NEXT_CALL
-                                                          : MOE_NEXT_EITHER);
+        o.thought = moe_thought_options_of(c->chat, c->tools, opened, can_call);
         o.thought.apart = o.thought.chat && opened && apart;
         if (opened && moe_chat_no_thought(c->variables))
             o.thought.most = 0;

@@ -37,8 +37,8 @@ struct moe_conversation {
      * answer's thought is in the member that the template takes it from, apart from its content. */
     struct json_t *messages;
     const struct json_t *tools, *variables; /* of the template; NULL: none; borrowed */
-    /* Answers' constraint is one of calls, and of thoughts before them; a call must come. */
-    bool held_to_calls, must_call;
+    /* Answers' constraint is one of calls, and of thoughts before them. */
+    bool held_to_calls;
     /* Chat: gets what an answer says, read as it comes (prompt/chat_answer.h), in place of its
      * text: the message then has thoughts and calls of the tools apart. NULL: the text as it is. */
     int (*on_part)(void *part_ctx, const struct moe_answer_part *part);

@@ -75,7 +75,7 @@ void moe_chat_free(struct moe_chat *chat)
     free(chat->thought_begins);
     free(chat->thought_ends);
     free(chat->lead);
-    free(chat->thought_ends_call);
+    free(chat->thought_ends_content);
     free(chat->own_system);
     for (uint32_t i = 0; i < chat->n_calls; i++)
         chat_free_calls(&chat->calls[i]);
@@ -158,19 +158,33 @@ static uint64_t after_mark(const char *text, uint64_t n, const char *mark)
     return from < n && find_mark(text, from, n, mark) == from ? from + strlen(mark) : 0;
 }
 
+/* Whether text[0..*n) ends with the mark, which *n is then without, as without the blanks before.
+ */
+static bool take_end(const char *text, uint64_t *n, const char *mark)
+{
+    const uint64_t length = mark ? strlen(mark) : UINT64_MAX;
+    while (*n && moe_is_blank(text[*n - 1]))
+        (*n)--;
+    const bool ends = *n >= length && memcmp(text + *n - length, mark, length) == 0;
+    *n -= ends ? length : 0;
+    return ends;
+}
+
 enum moe_chat_thought moe_chat_thought_before(const struct moe_chat *chat, const void *rendered,
                                               uint64_t n)
 {
     const char *text = rendered;
-    while (n && moe_is_blank(text[n - 1]))
-        n--;
-    const char *const marks[] = {chat->thought_begins, chat->thought_ends, chat->thought_ends_call};
-    for (int i = 0; i < 3 && chat->thought_member; i++) {
-        uint64_t length = marks[i] ? strlen(marks[i]) : UINT64_MAX;
-        if (n >= length && memcmp(text + n - length, marks[i], length) == 0)
-            return i ? MOE_THOUGHT_OVER : MOE_THOUGHT_OPEN;
-    }
-    return MOE_THOUGHT_NONE;
+    if (!chat->thought_member)
+        return MOE_THOUGHT_NONE;
+    if (take_end(text, &n, chat->thought_begins))
+        return MOE_THOUGHT_OPEN;
+    if (take_end(text, &n, chat->thought_ends_content))
+        return MOE_THOUGHT_OVER;
+    /* What is between any messages ends one that was empty. */
+    return take_end(text, &n, chat->thought_ends) &&
+                   (!chat->thought_ends_content || take_end(text, &n, chat->thought_begins))
+               ? MOE_THOUGHT_OVER
+               : MOE_THOUGHT_NONE;
 }
 
 const char *moe_chat_own_system(const struct moe_chat *chat)
@@ -178,18 +192,16 @@ const char *moe_chat_own_system(const struct moe_chat *chat)
     return chat->own_system;
 }
 
-const char *moe_chat_thought_end(const struct moe_chat *chat, enum moe_chat_next next,
-                                 const char **stop)
+const char *moe_chat_thought_end(const struct moe_chat *chat, bool can_call, const char **stop)
 {
-    const char *ends = chat->thought_ends, *call = chat->thought_ends_call;
+    const char *ends = chat->thought_ends;
     *stop = NULL;
     if (!chat->thought_member || !chat->thought_begins || !ends)
         return NULL;
     for (char **s = chat->stops; *s && !*stop; s++)
         if (strncmp(ends, *s, strlen(*s)) == 0)
             *stop = *s;
-    const bool in_common = call && strncmp(ends, call, strlen(call)) == 0;
-    return call && (next == MOE_NEXT_CALL || (next == MOE_NEXT_EITHER && in_common)) ? call : ends;
+    return chat->thought_ends_content && !can_call ? chat->thought_ends_content : ends;
 }
 
 const char *moe_chat_thought_member(const struct moe_chat *chat)
@@ -206,11 +218,12 @@ void moe_chat_can(const struct moe_chat *chat, bool *calls, bool *thinks)
 void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer, uint64_t n,
                     struct moe_chat_answer *out)
 {
+    const char *ends = chat->thought_ends_content ? chat->thought_ends_content : chat->thought_ends;
     *out = (struct moe_chat_answer){.content = {0, n}};
     if (!chat->thought_member)
         return;
     uint64_t begin = after_mark(answer, n, chat->thought_begins);
-    uint64_t end = begin || opened ? find_mark(answer, begin, n, chat->thought_ends) : n;
+    uint64_t end = begin || opened ? find_mark(answer, begin, n, ends) : n;
     if (!begin && end == n) {
         uint64_t lead = after_mark(answer, n, chat->lead);
         out->content = lead ? within(answer, lead, n) : out->content;
@@ -218,8 +231,7 @@ void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer
     }
     out->has_thought = true;
     out->thought = within(answer, begin, end);
-    out->content =
-        end < n ? within(answer, end + strlen(chat->thought_ends), n) : (struct moe_span){n, 0};
+    out->content = end < n ? within(answer, end + strlen(ends), n) : (struct moe_span){n, 0};
 }
 
 /* ---- Templates in checkpoints ---- */

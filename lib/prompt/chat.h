@@ -135,12 +135,10 @@ void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer
 /* Whether a template's variables ("enable_thinking" and its other names, "reasoning_effort") say
  * that no thought is wanted. */
 bool moe_chat_no_thought(const struct json_t *variables);
-/* What ends a thought where that is written: before a call that must come, before a content, or as
- * far as both have it in common where either may come. *stop: the one of moe_chat_stops with which
- * such an end begins; NULL: none. Both borrowed; NULL: thoughts are not known. */
-enum moe_chat_next { MOE_NEXT_CONTENT, MOE_NEXT_CALL, MOE_NEXT_EITHER };
-const char *moe_chat_thought_end(const struct moe_chat *chat, enum moe_chat_next next,
-                                 const char **stop);
+/* What ends a thought where that is written: before a content, or as far as it is the same before a
+ * call, where one may come. *stop: the one of moe_chat_stops with which such an end begins; NULL:
+ * none. Both borrowed; NULL: thoughts are not known. */
+const char *moe_chat_thought_end(const struct moe_chat *chat, bool can_call, const char **stop);
 /* The message member from which the template takes a thought. */
 const char *moe_chat_thought_member(const struct moe_chat *chat);
 /* Whether calls of tools, and thoughts, are known in the form in which the template writes them. */

@@ -49,14 +49,15 @@ struct moe_answer_reader {
     void *ctx;
     enum state state;
     bool final, split;      /* no more bytes come; a thought or a call was read */
+    bool next;              /* a message has ended, and nothing of the next one was handed on */
+    unsigned said;          /* kinds of texts that were, as bits */
     struct moe_buf pending; /* not handed on yet */
     uint64_t n_before;      /* bytes of it that were there before the last came */
     uint64_t passed;        /* bytes of the answer before it */
     uint64_t looked_at;     /* place in the answer of what was last looked for an end */
     uint64_t done;          /* bytes of it that are */
     uint64_t thought_end;   /* place in the answer behind the thought and what blanks follow it */
-    bool ending,
-        ends_call; /* a thought's last bytes may begin its end; are all of it before a call */
+    bool ending;            /* a thought's last bytes may begin its end */
     const struct call_form *form;
     struct moe_buf call;      /* all that the answer has of the call */
     struct moe_buf arguments; /* as handed on */
@@ -170,7 +171,7 @@ static bool may_end(struct moe_answer_reader *r, const char *ends, const char *t
 static int hand_on(struct moe_answer_reader *r, enum moe_answer_part_kind kind, const void *bytes,
                    uint64_t n)
 {
-    const struct moe_answer_part part = {kind, bytes ? bytes : "", n};
+    const struct moe_answer_part part = {.kind = kind, .bytes = bytes ? bytes : "", .n = n};
     return r->on_part ? r->on_part(r->ctx, &part) : MOE_OK;
 }
 
@@ -185,7 +186,14 @@ static void pass_over(struct moe_answer_reader *r, uint64_t n, bool of_call)
 /* Hands on n bytes of text as they are. */
 static int hand_text(struct moe_answer_reader *r, enum moe_answer_part_kind kind, uint64_t n)
 {
-    int status = n ? hand_on(r, kind, r->pending.data + r->done, n) : MOE_OK;
+    const struct moe_answer_part line = {.kind = kind, .bytes = "\n\n", .n = 2, .joins = true};
+    if (n == 0)
+        return MOE_OK;
+    if (r->next && r->said & 1u << kind && r->on_part)
+        MOE_TRY(r->on_part(r->ctx, &line));
+    r->next = false;
+    r->said |= 1u << kind;
+    int status = hand_on(r, kind, r->pending.data + r->done, n);
     r->done += n;
     return status;
 }
@@ -655,25 +663,49 @@ static int take_call(struct moe_answer_reader *r, const struct beginning *b, boo
     return begin_arguments(r);
 }
 
-/* Hands on content up to where a call or nothing certain follows. */
-static int read_content(struct moe_answer_reader *r, bool at_begin)
+/* A message has ended, in an answer of several. */
+static void begin_message(struct moe_answer_reader *r)
 {
-    uint64_t n, i = 0, blanks;
+    r->split = r->next = true;
+    r->behind_thought = false;
+    r->state = BEGIN;
+}
+
+/* How much of the n bytes with which an answer ends is text, where they begin marks: no mark of
+ * several that is whole. */
+static uint64_t cut_text(const char *text, uint64_t n)
+{
+    return memchr(text, '>', n) || memchr(text, ']', n) ? 0 : n;
+}
+
+/* Hands on content up to where a call, another message or nothing certain follows. */
+static int read_content(struct moe_answer_reader *r)
+{
+    const char *const end = r->chat->thought_ends_content ? r->chat->thought_ends : NULL;
+    uint64_t n, i = 0, blanks, used = 0;
     const char *text = rest(r, &n);
     struct beginning b;
-    enum match found = NO;
-    for (; i < n && found == NO; i++)
-        if (!moe_is_blank(text[i]))
-            found = any_call_begins(r, at_begin && i == 0, text + i, n - i, &b);
-    i -= found != NO;
-    if (found == MORE && r->final)
-        found = NO, i = n;
+    enum match found = NO, ends = NO;
+    for (; i < n && found == NO && ends == NO; i++)
+        if (!moe_is_blank(text[i])) {
+            found = any_call_begins(r, false, text + i, n - i, &b);
+            ends = end && found == NO ? begins_with(end, text + i, n - i, &used) : NO;
+        }
+    i -= found != NO || ends != NO;
+    if (r->final && (found == MORE || ends == MORE)) {
+        i = ends == MORE ? i + cut_text(text + i, n - i) : n;
+        found = ends = NO;
+    }
     for (blanks = i; blanks > 0 && moe_is_blank(text[blanks - 1]); blanks--)
         ;
     /* Blanks before a call or behind the content are none of it. */
     MOE_TRY(hand_text(r, MOE_PART_CONTENT, r->final && found == NO && !r->split ? i : blanks));
+    if (ends == YES) {
+        r->done += i - blanks + used;
+        begin_message(r);
+    }
     if (found != YES) {
-        if (r->final)
+        if (r->final && ends != YES)
             r->done = r->pending.size;
         return MOE_OK;
     }
@@ -686,10 +718,35 @@ static int read_content(struct moe_answer_reader *r, bool at_begin)
     return hand_text(r, MOE_PART_CONTENT, i - blanks + 1);
 }
 
+/* What leads to a content behind the end that a thought has before anything. */
+static const char *content_begins(const struct moe_chat *chat)
+{
+    return chat->thought_ends_content ? chat->thought_ends_content + strlen(chat->thought_ends)
+                                      : NULL;
+}
+
+/* Whether a content begins at text. */
+static enum match lead_begins(const struct moe_answer_reader *r, const char *text, uint64_t n,
+                              uint64_t *used)
+{
+    const char *const learnt[] = {r->chat->lead, content_begins(r->chat)};
+    enum match found = NO;
+    for (size_t i = 0; i < 2 && found != YES; i++) {
+        const enum match is = learnt[i] ? begins_with(learnt[i], text, n, used) : NO;
+        found = is > found ? is : found;
+    }
+    for (uint32_t i = 0; i < r->chat->n_calls; i++)
+        for (const char *const *lead = r->chat->calls[i].contents; lead && *lead; lead++) {
+            const enum match is = found != YES ? begins_with(*lead, text, n, used) : YES;
+            found = is > found ? is : found;
+        }
+    return found;
+}
+
 /* Before content: a thought, or what leads to the content. */
 static int read_begin(struct moe_answer_reader *r)
 {
-    const char *const thought = r->chat->thought_begins, *lead = r->chat->lead;
+    const char *const thought = r->chat->thought_begins;
     uint64_t n, used, blanks = 0;
     const char *text = rest(r, &n);
     struct beginning b;
@@ -697,14 +754,16 @@ static int read_begin(struct moe_answer_reader *r)
         blanks++;
     if (blanks == n && !r->final)
         return MOE_OK;
+    text += blanks;
+    n -= blanks;
     enum match is_thought = thought ? begins_with(thought, text, n, &used) : NO;
     if (is_thought == YES) {
-        r->done += used;
-        r->split = true;
+        r->done += blanks + used;
+        r->split = r->first_bytes = true;
         r->state = THOUGHT;
         return MOE_OK;
     }
-    enum match is_call = any_call_begins(r, true, text + blanks, n - blanks, &b);
+    enum match is_call = any_call_begins(r, true, text, n, &b);
     bool is = false;
     if (is_call == YES) {
         r->done += blanks;
@@ -713,12 +772,15 @@ static int read_begin(struct moe_answer_reader *r)
             return MOE_OK;
         r->done -= blanks;
     }
-    enum match is_lead = lead && !is ? begins_with(lead, text, n, &used) : NO;
+    enum match is_lead = lead_begins(r, text, n, &used);
+    const bool text_may = is_thought == MORE || is_lead == MORE;
     if (is_lead == YES) {
-        r->done += used;
-        r->split = true;
+        r->done += blanks + used;
+        r->split = r->behind_thought = true;
         r->state = BEHIND;
-    } else if (r->final || (is_thought == NO && is_lead == NO && is_call != MORE)) {
+    } else if (r->final && text_may && (r->next || !cut_text(text, n))) {
+        r->done = r->pending.size; /* what a limit has left of marks */
+    } else if (r->final || (!text_may && is_call != MORE)) {
         r->state = CONTENT;
     }
     return MOE_OK;
@@ -727,7 +789,7 @@ static int read_begin(struct moe_answer_reader *r)
 /* In a thought: hands it on without the blanks around it. */
 static int read_thought(struct moe_answer_reader *r)
 {
-    const char *const ends[] = {r->chat->thought_ends, r->chat->thought_ends_call};
+    const char *const end = r->chat->thought_ends;
     struct beginning b;
     uint64_t n, used = 0, i = 0;
     const char *text = rest(r, &n);
@@ -743,21 +805,15 @@ static int read_thought(struct moe_answer_reader *r)
         if (is || (call == MORE && !r->final))
             return MOE_OK;
     }
-    r->ending = r->ends_call = false;
-    for (; i < n && found == NO; i++) {
-        enum match is[2] = {NO, NO};
-        uint64_t ended[2] = {0, 0};
-        for (int e = 0; e < 2 && !moe_is_blank(text[i]); e++)
-            is[e] = ends[e] ? begins_with(ends[e], text + i, n - i, &ended[e]) : NO;
-        const bool whole = is[0] == YES || is[1] == YES;
-        r->ending = is[0] == MORE || is[1] == MORE; /* the longer of two may follow */
-        r->ends_call = is[0] == MORE && is[1] == YES && ended[1] == n - i;
-        used = whole && r->ending ? n - i : ended[is[1] == YES && ended[1] > ended[0]];
-        found = r->ending && !(whole && r->final) ? MORE : whole ? YES : NO;
-    }
+    for (; i < n && found == NO; i++)
+        if (end && !moe_is_blank(text[i]))
+            found = begins_with(end, text + i, n - i, &used);
     i -= found != NO;
-    if (found == MORE && r->final)
-        found = NO, i = n;
+    r->ending = found == MORE;
+    if (found == MORE && r->final) {
+        i += cut_text(text + i, n - i);
+        found = NO;
+    }
     uint64_t blanks = i;
     while (blanks > 0 && moe_is_blank(text[blanks - 1]))
         blanks--;
@@ -766,8 +822,12 @@ static int read_thought(struct moe_answer_reader *r)
     if (found == YES) {
         r->done += i - blanks + used;
         r->thought_end = r->passed + r->done;
-        r->state = BEHIND;
-        r->behind_thought = true;
+        if (r->chat->thought_ends_content) {
+            begin_message(r);
+        } else {
+            r->state = BEHIND;
+            r->behind_thought = true;
+        }
     } else if (r->final) {
         r->done = r->pending.size;
     }
@@ -1212,8 +1272,17 @@ static int read_between(struct moe_answer_reader *r)
     if (is)
         return MOE_OK;
     enum match ends = *without_blanks(f->end) ? begins_with(f->end, text, n, &used) : NO;
-    if (!r->final && (another == MORE || ends == MORE))
+    /* What ends a call may stand for what ends a message. */
+    const char *const next =
+        r->chat->thought_ends_content ? chat_next_mark(r->chat->thought_ends) : NULL;
+    enum match follows = next ? begins_with(next, text, n, &used) : NO;
+    if (!r->final && (another == MORE || ends == MORE || follows == MORE))
         return MOE_OK;
+    if (follows == YES) {
+        r->done += used;
+        begin_message(r);
+        return MOE_OK;
+    }
     if (ends == YES)
         r->done += used;
     else if (ends == MORE || is_cut_mark(f, text, n))
@@ -1252,7 +1321,7 @@ static int read_state(struct moe_answer_reader *r)
     case BEHIND:
         return read_behind(r);
     case CONTENT:
-        return read_content(r, false);
+        return read_content(r);
     case ARGUMENTS:
         return read_arguments(r);
     case MEMBERS:
@@ -1347,14 +1416,14 @@ int moe_answer_reader_end(struct moe_answer_reader *r, struct moe_err *err)
 
 static struct moe_thought_at thought_at(const struct moe_answer_reader *r)
 {
-    const char *ends = r->chat->thought_ends, *call = r->chat->thought_ends_call;
     struct moe_thought_at at = {.place = r->state == BEGIN     ? MOE_BEFORE_THOUGHT
                                          : r->state == THOUGHT ? MOE_IN_THOUGHT
                                                                : MOE_BEHIND_THOUGHT,
+                                .again = r->chat->thought_ends_content != NULL,
                                 .behind = r->passed + r->pending.size - r->thought_end};
     at.ending = at.place == MOE_IN_THOUGHT && r->ending;
-    if (at.ending && r->ends_call && strncmp(ends, call, strlen(call)) == 0)
-        at.rest = ends + strlen(call);
+    if (at.place == MOE_BEFORE_THOUGHT && r->next && r->pending.size == 0)
+        at.rest = content_begins(r->chat);
     return at;
 }
 
@@ -1394,7 +1463,7 @@ static bool within(const char *text, const char *mark, uint64_t n)
 static bool is_mark(const struct moe_chat *chat, const char *text, uint64_t n)
 {
     bool is = within(chat->thought_begins, text, n) || within(chat->thought_ends, text, n) ||
-              within(chat->thought_ends_call, text, n) || within(chat->lead, text, n);
+              within(chat->thought_ends_content, text, n) || within(chat->lead, text, n);
     for (uint32_t i = 0; i < chat->n_calls && !is; i++) {
         const struct call_form *f = &chat->calls[i];
         const char *const pieces[] = {f->begin,
@@ -1412,6 +1481,8 @@ static bool is_mark(const struct moe_chat *chat, const char *text, uint64_t n)
                                       f->other.value_ends};
         for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++)
             is |= within(pieces[p], text, n);
+        for (const char *const *lead = f->contents; lead && *lead; lead++)
+            is |= within(*lead, text, n);
     }
     return is && n > 0;
 }

@@ -33,6 +33,8 @@ struct moe_answer_part {
     enum moe_answer_part_kind kind;
     const char *bytes; /* not terminated */
     uint64_t n;
+    bool joins; /* none of the answer's text: an empty line between two thoughts or contents of it,
+                   for those who write them as one */
 };
 
 struct moe_answer_reader;
@@ -54,12 +56,13 @@ int moe_answer_reader_add(struct moe_answer_reader *reader, const char *bytes, u
 /* The answer is over. */
 int moe_answer_reader_end(struct moe_answer_reader *reader, struct moe_err *err);
 
-/* Where an answer is with the thought that it may begin with. */
+/* Where an answer is with its thought. */
 struct moe_thought_at {
     enum moe_thought_place { MOE_BEFORE_THOUGHT, MOE_IN_THOUGHT, MOE_BEHIND_THOUGHT } place;
     bool ending;      /* in it: its last bytes may begin what ends it */
-    const char *rest; /* where these are the whole end before a call: the bytes that would make
-                         them the end before a content; NULL: they are not */
+    bool again;       /* another may follow */
+    const char *rest; /* where it has ended as before a call: the bytes that would make this the end
+                         before a content; NULL: anything else */
     uint64_t behind;  /* bytes of the answer that have followed it, after blanks */
 };
 /* Where it would be after n more bytes. Copies what is not handed on yet: with n 0 nothing. */

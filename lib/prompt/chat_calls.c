@@ -652,6 +652,16 @@ static void learn_elements(struct chat_probe *p, struct call_form *form)
 
 /* ---- Forms that templates do not write ---- */
 
+/* A preamble is what it says to the user before a call. */
+static const char *const harmony_contents[] = {"<|channel|>final\5<|message|>",
+                                               "<|channel|>commentary<|message|>", NULL};
+/* openai/gpt-oss, the harmony format: what models write differs from the template's order. */
+#define HARMONY(begins, goes_on)                                                                   \
+    {                                                                                              \
+        .style = CALLS_JSON, .begin = "", .open = begins, .named = goes_on "\5<|message|>",        \
+        .close = "<|call|>", .between = "", .end = "", .contents = harmony_contents                \
+    }
+
 /* Forms of models whose templates have the mark, or another that goes with it, or whose tokenizers
  * have it as a token. beside: also where the template writes another form. */
 static const struct known_form {
@@ -659,17 +669,9 @@ static const struct known_form {
     bool beside;
     struct call_form form;
 } known[] = {
-    /* openai/gpt-oss, the harmony format: what models write differs from the template's order. */
-    {"<|channel|>",
-     NULL,
-     true,
-     {.style = CALLS_JSON,
-      .begin = "",
-      .open = "<|channel|>commentary to=functions.",
-      .named = "\x05<|message|>",
-      .close = "",
-      .between = "",
-      .end = ""}},
+    {"<|channel|>", NULL, true, HARMONY("<|channel|>commentary to=functions.", "")},
+    {"<|channel|>", NULL, true, HARMONY("<|channel|>analysis to=functions.", "")},
+    {"<|channel|>", NULL, true, HARMONY(" to=functions.", "<|channel|>\6")},
     /* LiquidAI/LFM2: a list of Python's calls. */
     {"<|tool_call_start|>",
      "<|tool_list_start|>",
@@ -831,8 +833,7 @@ void chat_write_calls(const struct call_form *f, const json_t *calls, struct moe
 
 /* ---- All of it ---- */
 
-/* Finds what ends a thought before a call, where that is not what ends one before a content
- * (gpt-oss). */
+/* Finds what ends a thought before a call, where what ends one before a content is longer. */
 static void learn_thought_end(struct chat_probe *p)
 {
     struct moe_chat *chat = p->chat;
@@ -852,13 +853,16 @@ static void learn_thought_end(struct chat_probe *p)
     while (call_at && call_at > at && moe_is_blank(call_at[-1]))
         call_at--;
     if (call_at > at && call_at - at < MAX_PIECE) {
-        chat->thought_ends_call = moe_strndup(at, (size_t)(call_at - at), NULL);
-        p->short_of_memory |= !chat->thought_ends_call;
-        if (strstr(chat->thought_ends, TOOL)) { /* thoughts are written where a call follows */
-            free(chat->thought_ends);
-            chat->thought_ends = moe_strndup(at, (size_t)(call_at - at), NULL);
-            p->short_of_memory |= !chat->thought_ends;
+        const size_t n = (size_t)(call_at - at);
+        const bool longer = strncmp(chat->thought_ends, at, n) == 0 && chat->thought_ends[n];
+        char *ends = moe_strndup(at, n, NULL), *whole = chat->thought_ends;
+        p->short_of_memory |= !ends;
+        if (ends && (longer || strstr(whole, TOOL))) { /* some are written before calls only */
+            chat->thought_ends = ends;
+            chat->thought_ends_content = longer ? whole : NULL;
+            ends = longer ? NULL : whole;
         }
+        free(ends);
     }
     moe_buf_release(&out);
 }

@@ -361,7 +361,7 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
     moe_buf_text(out, "\n");
     json_array_foreach(wanted->tools, i, tool) put_tool(&w, i, tool);
     if (wanted->must) {
-        const char *stop, *const ends = moe_chat_thought_end(chat, MOE_NEXT_CALL, &stop);
+        const char *stop, *const ends = moe_chat_thought_end(chat, true, &stop);
         moe_buf_text(out, "whole ::=");
         for (const char *at = begin; at;
              at = chat_next_mark(at)) { /* the prompt may have the first */

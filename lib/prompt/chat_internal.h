@@ -23,6 +23,7 @@ struct chat_forms {
     bool one_system;        /* it takes one system text, not several */
     bool early_system;      /* ... and none behind a question */
     bool one_user;          /* it takes no two questions in a row */
+    bool one_text;          /* it refuses a thought beside a content in an answer with calls */
 };
 
 /*
@@ -36,7 +37,7 @@ enum {
     CALL_KEY = 4,    /* the parameter's */
     CALL_ANY = 5,    /* any text up to what follows */
     CALL_WORD = 6,   /* a word of small letters */
-    MAX_CALL_FORMS = 2,
+    MAX_CALL_FORMS = 4,
 };
 
 enum call_style {
@@ -57,6 +58,7 @@ struct call_form {
      * NULL: none does. */
     char *key_begins, *parameter_between, *quote;
     bool elements; /* lists and objects are written in the same way, items by the name "item" */
+    const char *const *contents; /* what leads to content beside calls; constants; NULL: nothing */
     struct {
         char *key_ends, *value_ends;
     } text, other;
@@ -83,8 +85,10 @@ struct moe_chat {
      * content of an answer without thought. */
     const char *thought_member;
     char *thought_begins, *thought_ends, *lead;
-    char *thought_ends_call; /* between a thought and a call; NULL: as before a content */
-    char *own_system;        /* moe_chat_own_system */
+    /* The longer end before a content; then an answer is any messages, thoughts, contents and
+     * calls, with thought_ends between them (gpt-oss). NULL: the end is the same. */
+    char *thought_ends_content;
+    char *own_system; /* moe_chat_own_system */
     struct call_form calls[MAX_CALL_FORMS];
     uint32_t n_calls;
     struct moe_ids marks; /* chat_answer.h: moe_chat_marks */

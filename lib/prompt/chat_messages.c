@@ -200,11 +200,35 @@ static bool change_thought(struct change *c, json_t *message)
     return false;
 }
 
+/* A thought and the content behind it become one thought. */
+static bool change_texts(struct change *c, json_t *message)
+{
+    const char *own = c->chat->thought_member;
+    const json_t *thought = own ? json_object_get(message, own) : NULL;
+    struct moe_buf all = {0};
+    if (!c->chat->forms.one_text || !json_array_size(json_object_get(message, "tool_calls")) ||
+        !json_string_length(thought))
+        return false;
+    moe_buf_append(&all, json_string_value(thought), json_string_length(thought));
+    moe_buf_text(&all, "\n\n");
+    const uint64_t n = all.size;
+    moe_chat_append_content(message, &all);
+    const bool both = all.failed || all.size > n;
+    if (both && c->make) {
+        change_member(c, message, own,
+                      all.failed ? NULL : json_stringn((const char *)all.data, all.size));
+        change_member(c, message, "content", json_string(""));
+    }
+    moe_buf_release(&all);
+    return both;
+}
+
 static bool change_message(struct change *c, json_t *message)
 {
     bool changed = change_content(c, message);
     changed |= change_role(c, message);
     changed |= change_thought(c, message);
+    changed |= change_texts(c, message);
     json_t *calls = json_object_get(message, "tool_calls"), *call;
     size_t i;
     json_array_foreach(calls, i, call) changed |= change_arguments(c, call);

@@ -435,6 +435,16 @@ static void find_thoughts(struct chat_probe *p, const char *source, uint64_t n)
     take_known_marks(p, source, n);
 }
 
+/* Finds whether an answer with a call may have a thought and a content. */
+static void find_texts(struct chat_probe *p)
+{
+    struct chat_forms *f = &p->chat->forms;
+    struct moe_buf out = {0};
+    f->one_text = p->chat->thought_member && !f->no_calls &&
+                  !probe_write(p, thought(p, p->chat->thought_member, true), tools(), false, &out);
+    moe_buf_release(&out);
+}
+
 int chat_probe_all(struct moe_chat *chat, const struct moe_tokenizer *tok, const char *source,
                    uint64_t n, struct moe_err *err)
 {
@@ -448,6 +458,7 @@ int chat_probe_all(struct moe_chat *chat, const struct moe_tokenizer *tok, const
     find_end_of_text(&p, heeds_prompt(&p));
     find_end_of_call(&p);
     find_thoughts(&p, source, n);
+    find_texts(&p);
     chat_learn_calls(&p, source, n);
     return p.short_of_memory ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", chat->name)
                              : MOE_OK;

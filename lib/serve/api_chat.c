@@ -25,6 +25,13 @@ void chat_take(struct chat_maker *m, json_t *chat, const char *as, const json_t 
         chat_put(m, chat, as, json_incref(value));
 }
 
+void chat_add_thought(struct chat_maker *m, json_t *message, const char *text)
+{
+    const char *had = chat_text_of(message, "reasoning_content");
+    chat_put(m, message, "reasoning_content",
+             json_sprintf("%s%s%s", had, *had ? "\n\n" : "", text));
+}
+
 const char *chat_text_of(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));

@@ -131,7 +131,7 @@ static int append_assistant(json_t *messages, const json_t *content, const char 
                                "function", "function", "name", chat_text_of(block, "name"),
                                "arguments", input ? json_incref(input) : json_object()));
         } else if (thinks) {
-            chat_put(m, message, "reasoning_content", json_string(chat_text_of(block, "thinking")));
+            chat_add_thought(m, message, chat_text_of(block, "thinking"));
         } else if (strcmp(type, "redacted_thinking") != 0 && status == MOE_OK) {
             json_t *one = json_pack("[O]", block);
             status = append_texts(parts, one, where, m);
@@ -397,28 +397,54 @@ static void put_call_block(struct moe_emit *e, const char *key, const struct cal
     moe_emit_close(e);
 }
 
+/* Keeps the open text, and then a call (NULL: none), as blocks. */
+static void keep_blocks(struct moe_reply *r, const struct call *call)
+{
+    struct moe_buf list = {0};
+    struct moe_emit e;
+    if (r->open >= 0) {
+        reply_begin_item(&e, &list);
+        put_text_block(&e, NULL, r->open == MOE_PART_THOUGHT ? "thinking" : "text", r->item.data,
+                       r->item.size);
+        reply_end_item(r, &e, &list);
+    }
+    moe_buf_clear(&r->item);
+    r->open = -1;
+    if (!call)
+        return;
+    reply_begin_item(&e, &list);
+    put_call_block(&e, NULL, call, &call->arguments);
+    reply_end_item(r, &e, &list);
+}
+
+/* Keeps a part for the whole reply; a call that fails is text. */
+static void keep_part(struct moe_reply *r, const struct moe_answer_part *part)
+{
+    const int kind = part->kind == MOE_PART_CALL_FAILS ? MOE_PART_CONTENT : (int)part->kind;
+    struct choice *c = &r->choices[0];
+    if (kind == MOE_PART_CALL_ENDS)
+        keep_blocks(r, c->n_calls ? &c->calls[c->n_calls - 1] : NULL);
+    if (kind != MOE_PART_THOUGHT && kind != MOE_PART_CONTENT)
+        return;
+    if (r->open != kind)
+        keep_blocks(r, NULL);
+    r->open = kind;
+    moe_buf_append(&r->item, part->bytes, part->n);
+    moe_buf_clear(&c->text);
+    moe_buf_clear(&c->thought);
+}
+
 static void write_whole(struct moe_reply *r, struct moe_buf *out)
 {
-    struct choice *c = &r->choices[0];
-    uint64_t said = 0; /* of the text */
     struct moe_emit e;
+    if (r->open < 0 && !r->items.size)
+        r->open = MOE_PART_CONTENT; /* an empty one */
+    keep_blocks(r, NULL);
     moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
     put_head(r, &e);
     moe_emit_open_list(&e, "content");
-    if (c->thought.size)
-        put_text_block(&e, NULL, "thinking", c->thought.data, c->thought.size);
-    for (uint32_t i = 0; i < c->n_calls; i++) {
-        const struct call *call = &c->calls[i];
-        if (call->fails) /* it is text */
-            continue;
-        if (call->text_at > said)
-            put_text_block(&e, NULL, "text", c->text.data + said, call->text_at - said);
-        said = call->text_at;
-        put_call_block(&e, NULL, call, &call->arguments);
-    }
-    if (c->text.size > said || !c->n_whole)
-        put_text_block(&e, NULL, "text", c->text.data ? c->text.data + said : NULL,
-                       c->text.size - said);
+    if (r->items.size)
+        moe_emit_json(&e, NULL, r->items.data, r->items.size);
     moe_emit_close(&e);
     put_stop(r, &e, true);
     put_usage(r, &e);
@@ -492,8 +518,10 @@ static void open_block(struct moe_reply *r, int kind, struct moe_buf *out)
 static void write_part(struct moe_reply *r, const struct moe_answer_part *part, struct moe_buf *out)
 {
     struct choice *c = &r->choices[0];
-    if (!r->stream)
+    if (!r->stream) {
+        keep_part(r, part);
         return;
+    }
     begin_stream(r, out);
     switch (part->kind) {
     case MOE_PART_THOUGHT:
@@ -577,6 +605,7 @@ static void fail_stream(struct moe_reply *r, struct moe_buf *out)
 }
 
 const struct moe_reply_api reply_messages = {
+    .apart = true,
     .to_chat = messages_to_chat,
     .keys = keys,
     .renamed = renamed,

@@ -74,8 +74,10 @@ static void append_thought(json_t *messages, const json_t *item, struct chat_mak
             moe_buf_text(&text, chat_text_of(part, "text"));
     }
     if (text.size)
-        chat_put(m, assistant(messages, m), "reasoning_content",
-                 json_stringn((const char *)text.data, text.size));
+        moe_buf_u8(&text, 0);
+    m->failed |= text.failed;
+    if (text.size && !text.failed)
+        chat_add_thought(m, assistant(messages, m), (const char *)text.data);
     moe_buf_release(&text);
 }
 
@@ -654,19 +656,10 @@ static void close_item(struct moe_reply *r, struct moe_buf *out)
         put_item(r, &e, "item", true);
         reply_end_event(&e, out);
     }
-    /* The item as an object: a list of one, without its brackets. */
     struct moe_buf list = {0};
-    moe_emit_begin_json(&e, &list, MOE_EMIT_COMPACT);
-    moe_emit_open_list(&e, "x");
+    reply_begin_item(&e, &list);
     put_item(r, &e, NULL, true);
-    moe_emit_close(&e);
-    moe_emit_end_item(&e, NULL);
-    if (r->items.size)
-        moe_buf_u8(&r->items, ',');
-    if (!list.failed)
-        moe_buf_append(&r->items, list.data + strlen("{\"x\":["), list.size - strlen("{\"x\":[]}"));
-    r->items.failed |= list.failed;
-    moe_buf_release(&list);
+    reply_end_item(r, &e, &list);
     r->n_items++;
     r->open = -1;
 }
@@ -894,6 +887,7 @@ int moe_reply_items(struct moe_buf *out, const struct moe_buf *conversation, uin
 }
 
 const struct moe_reply_api reply_responses = {
+    .apart = true,
     .to_chat = responses_to_chat,
     .keys = keys,
     .renamed = renamed,

@@ -632,7 +632,9 @@ static int report_text(struct job *j, const char *bytes, uint64_t n)
     struct moe_err err;
     if (j->reader)
         return moe_answer_reader_add(j->reader, bytes, n, &err);
-    return n ? report_part(j, &(struct moe_answer_part){MOE_PART_CONTENT, bytes, n}) : MOE_OK;
+    return n ? report_part(
+                   j, &(struct moe_answer_part){.kind = MOE_PART_CONTENT, .bytes = bytes, .n = n})
+             : MOE_OK;
 }
 
 static void report_token(struct job *j, const struct moe_token_said *said)
@@ -1036,11 +1038,8 @@ static int make_biases(struct job *j, const struct moe_model *model, uint32_t *n
 static struct moe_thought_options thought_options(const struct loaded *l, const struct job *j)
 {
     const struct moe_request *r = j->of->request;
-    const enum moe_chat_next next = r->grammar || !r->callable ? MOE_NEXT_CONTENT
-                                    : r->must_call             ? MOE_NEXT_CALL
-                                                               : MOE_NEXT_EITHER;
-    struct moe_thought_options t =
-        moe_thought_options_of(l->chat, r->callable, j->thought == MOE_THOUGHT_OPEN, next);
+    struct moe_thought_options t = moe_thought_options_of(
+        l->chat, r->callable, j->thought == MOE_THOUGHT_OPEN, r->callable && !r->grammar);
     t.apart = t.chat && t.opened && r->grammar;
     t.most = t.opened && r->no_thought ? 0 : r->thought_tokens;
     return t;

@@ -298,7 +298,7 @@ static struct call *begin_call(const struct moe_reply *r, struct choice *c)
         return NULL;
     c->calls = more;
     more += c->n_calls++;
-    *more = (struct call){.text_at = c->text.size};
+    *more = (struct call){0};
     reply_draw_id(more->id, r->api ? r->api->call_id : "call_");
     return more;
 }
@@ -481,7 +481,7 @@ void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answe
                     struct moe_buf *out)
 {
     struct choice *c = &r->choices[choice];
-    if (r->failed)
+    if (r->failed || (part->joins && r->api && r->api->apart && r->open != (int)part->kind))
         return;
     struct call *call = part->kind == MOE_PART_CALL ? begin_call(r, c)
                         : c->n_calls                ? &c->calls[c->n_calls - 1]
@@ -543,6 +543,25 @@ void reply_begin_event(struct moe_emit *e, struct moe_buf *out, const char *name
 void reply_end_event(struct moe_emit *e, struct moe_buf *out)
 {
     end_event(e, out);
+}
+
+void reply_begin_item(struct moe_emit *e, struct moe_buf *list)
+{
+    moe_emit_begin_json(e, list, MOE_EMIT_COMPACT);
+    moe_emit_open_list(e, "x");
+}
+
+void reply_end_item(struct moe_reply *r, struct moe_emit *e, struct moe_buf *list)
+{
+    moe_emit_close(e);
+    moe_emit_end_item(e, NULL);
+    if (r->items.size)
+        moe_buf_u8(&r->items, ',');
+    if (!list->failed) /* without the list's brackets */
+        moe_buf_append(&r->items, list->data + strlen("{\"x\":["),
+                       list->size - strlen("{\"x\":[]}"));
+    r->items.failed |= list->failed;
+    moe_buf_release(list);
 }
 
 static bool choice_failed(const struct choice *c)

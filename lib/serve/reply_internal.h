@@ -24,7 +24,6 @@ struct reply_logprobs {
 struct call {
     char id[40]; /* "" once it was sent */
     struct moe_buf name, arguments;
-    uint64_t text_at; /* bytes of the text that came before it */
     bool fails;
 };
 
@@ -75,6 +74,7 @@ struct moe_reply_api {
     const char *const (*renamed)[2];
     const char *id, *call_id; /* what the ids of replies and calls begin with */
     bool lines;               /* a stream is JSON lines, not server-sent events */
+    bool apart;               /* thoughts and texts with others between them are not joined */
     /* More of the answer, which the choice has noted already. `out`: a stream's events. NULL, as
      * `fail`: there are no answers. */
     void (*part)(struct moe_reply *r, const struct moe_answer_part *part, struct moe_buf *out);
@@ -106,6 +106,8 @@ struct chat_maker {
 };
 
 void chat_add(struct chat_maker *m, json_t *list, json_t *value);
+/* Adds a thought to those that the message has. */
+void chat_add_thought(struct chat_maker *m, json_t *message, const char *text);
 /* Sets a member. */
 void chat_put(struct chat_maker *m, json_t *object, const char *key, json_t *value);
 /* Sets the member `as` to that of the body, if it has one that is not null. */
@@ -148,6 +150,10 @@ int chat_end(const struct chat_maker *m, int status);
 /* Begins a server-sent event with a name; its data is an object that reply_end_event ends. */
 void reply_begin_event(struct moe_emit *e, struct moe_buf *out, const char *name);
 void reply_end_event(struct moe_emit *e, struct moe_buf *out);
+/* An item of those that the reply has at last (r->items), written into an empty list, which is
+ * released. */
+void reply_begin_item(struct moe_emit *e, struct moe_buf *list);
+void reply_end_item(struct moe_reply *r, struct moe_emit *e, struct moe_buf *list);
 /* An id of its own for a part of a reply: the prefix and 16 hexadecimal digits. */
 void reply_draw_id(char id[40], const char *prefix);
 

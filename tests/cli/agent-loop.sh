@@ -96,4 +96,46 @@ id=$(sed 's/.*"id": "\([^"]*\)".*/\1/' "$out")
 echo "{\"messages\":[$ask,$message,{\"role\":\"tool\",\"tool_call_id\":\"$id\",\"content\":\"7 words\"}],$tools}" >"$tmp/messages"
 run "$bin/moe-run" -t 1 "$tmp/model" --messages "$tmp/messages" --template-file tests/data/calls.jinja
 expect_stdout "There are 7 words, São." "... and reads its result"
+
+# ---- An answer of several messages ----
+
+cat >"$tmp/script" <<'END'
+[["What is in a?<|end|><|start|>assistant",
+  "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>analysis<|message|>By find.<|end|><|start|>assistant<|channel|>commentary to=functions.find <|constrain|>json<|message|>{\"path\": \"a\"}"],
+ ["7 words<|end|><|start|>assistant", "<|channel|>final<|message|>There are 7 words."]]
+END
+mkdir "$tmp/marked" "$tmp/channels"
+cp "$checkpoint"/* "$tmp/marked"
+sed -i 's/<|im_end|>/<|channel|>/g; s/<|im_start|>/<|start|>/g' "$tmp/marked"/tokenizer*.json # marks that are tokens
+run "$BUILD/tests/tools/make_script" "$tmp/marked" "$tmp/script" "$tmp/channels"
+expect_exit 0 "a model of channels is made"
+listen "$bin/moe-serve" "$tmp/channels" -t 1 --template-file tests/data/channels.jinja --name m || exit 1
+tools='"tools":[{"type":"function","function":{"name":"find","parameters":'$schema'}}]'
+post /v1/chat/completions "{\"messages\":[$ask],$tools}"
+says '*"reasoning_content":"Hm.\\u000a\\u000aBy find.","content":"I look.","tool_calls":*"name":"find","arguments":"{\\"path\\": \\"a\\"}"*"finish_reason":"tool_calls"*' \
+    "chat completions: thoughts, what is said before a call, and the call"
+message=$(sed 's/.*"message":\({.*}\),"logprobs.*/\1/' "$got")
+id=$(sed 's/.*"id":"\(call_[0-9a-f]*\)".*/\1/' "$got")
+post /v1/chat/completions "{\"messages\":[$ask,$message,{\"role\":\"tool\",\"tool_call_id\":\"$id\",\"content\":\"7 words\"}],$tools}"
+says '*"content":"There are 7 words.",*' "... which the template takes back in its form"
+post /v1/chat/completions "{\"messages\":[$ask],$tools,\"tool_choice\":\"required\",\"max_tokens\":60}"
+says '*"reasoning_content":"Hm.",*"finish_reason":"length"*' "... what must be a call follows the first thought"
+post /v1/chat/completions "{\"messages\":[$ask],$tools,\"thinking_budget\":1,\"max_tokens\":120}"
+says '*"reasoning_content":"H","content":""*"finish_reason":"stop"*' "... a thought is ended, and no mark of it shown"
+post /v1/chat/completions "{\"messages\":[$ask],\"response_format\":{\"type\":\"json_object\"},\"max_tokens\":120}"
+says '*"content":"{*"finish_reason":"*' "... an object that must come"
+tools='"max_tokens":199,"tools":[{"name":"find","input_schema":'$schema'}]'
+post /v1/messages "{\"messages\":[$ask],$tools}"
+says '*"content":\[{"type":"thinking","thinking":"Hm.","signature":*},{"type":"text","text":"I look."},{"type":"thinking","thinking":"By find.",*},{"type":"tool_use"*\],"stop_reason":"tool_use"*' \
+    "Messages: each in its place"
+blocks=$(sed 's/.*"content":\(\[.*\]\),"stop_reason.*/\1/' "$got")
+id=$(sed 's/.*"id":"\(toolu_[0-9a-f]*\)".*/\1/' "$got")
+post /v1/messages "{\"messages\":[$ask,{\"role\":\"assistant\",\"content\":$blocks},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"$id\",\"content\":\"7 words\"}]}],$tools,\"stream\":true}"
+says '*"text_delta","text":"There*message_stop*' "... and back"
+tools='"tools":[{"type":"function","name":"find","parameters":'$schema'}]'
+post /v1/responses "{\"input\":\"What is in a?\",$tools,\"stream\":true}"
+says '*"output":\[{*"type":"reasoning"*"text":"Hm."*"type":"message"*"text":"I look."*"type":"reasoning"*"text":"By find."*"type":"function_call"*\]*' \
+    "Responses: each in its place"
+kill "$server"
+wait "$server"
 finish

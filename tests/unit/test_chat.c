@@ -151,7 +151,7 @@ static void thoughts_are_told_from_contents(void **state)
         EACH("{% if m.role == 'user' %}" LONG LONG LONG LONG "{{ m.content }}{% else %} I:"
              "{{ m.reasoning_content }} ANSWER IS: {{ m.content }}\n{% endif %}") PROMPT(" I:"));
 #undef LONG
-    assert_null(moe_chat_thought_end(chat, MOE_NEXT_CONTENT, &stop));
+    assert_null(moe_chat_thought_end(chat, false, &stop));
     assert_null(stop);
     moe_chat_free(chat);
     chat = open_chat(EACH("<{{ m.role }}>{{ m.content.split('</think>')[-1] }}<|im_end|>")

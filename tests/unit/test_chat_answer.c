@@ -346,6 +346,17 @@ static void published_templates_read_their_own_calls(void **state)
                "assistant{% endif %}{% if m.tool_calls %}<call>{{ m.tool_calls[0].function.name "  \
                "}}:{{ m.tool_calls[0].function.arguments|tojson }}{% else %}<say>{{ m.content }}"  \
                "{% endif %}<e>") "{% if add_generation_prompt %}<s>assistant{% endif %}"
+/* An answer is several messages. */
+#define HARMONY                                                                                    \
+    TOOLS EACH(                                                                                    \
+        "<|start|>{{ m.role }}{% if m.thinking and (m.tool_calls or loop.last) %}<|channel|>"      \
+        "analysis<|message|>{{ m.thinking }}<|end|><|start|>assistant{% endif %}{% if "            \
+        "m.tool_calls %} to=functions.{{ m.tool_calls[0].function.name }}<|channel|>"              \
+        "commentary json<|message|>{{ m.tool_calls[0].function.arguments|tojson }}<|call|>"        \
+        "{% else %}{{ '<|channel|>final' if m.role == 'assistant' }}<|message|>{{ m.content "      \
+        "}}<|end|>{% endif %}") "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+#define NEXT "<|end|><|start|>assistant"
+#define SAYS(channel, text) "<|channel|>" channel "<|message|>" text
 #define BARE                                                                                       \
     TURN("{\"name\": \"{{ m.tool_calls[0].function.name }}\", \"parameters\": "                    \
          "{{ m.tool_calls[0].function.arguments|tojson }}}")
@@ -428,8 +439,37 @@ static const struct {
     {CHANNELS, "<hm>a<e><s>assistant<call>find_file:{}", "T:a|find_file({})"},
     {CHANNELS, "<hm>a<e><s>assistant<sad", "T:a|C:<sad"},
     {CHANNELS, "<hm>a<e><s>assistant<sa", "T:a"},
-    {CHANNELS, "<hm>a<e><s>assis", "T:a<e><s>assis"},
-    {CHANNELS, "<say>a<e><s>assistant<say>b", "C:a<e><s>assistant<say>b"},
+    /* What is left of several marks is none of the text, what may be some is. */
+    {CHANNELS, "<hm>a<e><s>assis", "T:a"},
+    {CHANNELS, "<say>a<e", "C:a<e"},
+    {CHANNELS, "<say>a<e><s>assistant<say>b", "C:a\n\nb"},
+    {HARMONY, SAYS("analysis", "hm") NEXT SAYS("final", "a <|end|> b") NEXT SAYS("final", "c"),
+     "T:hm|C:a <|end|> b\n\nc"},
+    {HARMONY,
+     SAYS("commentary", "I look.") NEXT SAYS("analysis", "hm") NEXT SAYS("analysis", "hm?")
+         NEXT SAYS("commentary to=functions.get_weather <|constrain|>json",
+                   "{\"days\": 2}") "<|call|>",
+     "C:I look.|T:hm\n\nhm?|get_weather({\"days\": 2})"},
+    {HARMONY,
+     SAYS("analysis", "hm") NEXT SAYS("commentary", "I look.") NEXT
+     " to=functions.find_file" SAYS("commentary <|constrain|>json", "{}") NEXT SAYS(
+         "analysis to=functions.find_file code", "{}") "<|call|><|start|>assistant" SAYS("fi"
+                                                                                         "na"
+                                                                                         "l",
+                                                                                         "So"),
+     "T:hm|C:I look.|find_file({})|find_file({})|C:\n\nSo"},
+    {HARMONY,
+     SAYS("analysis", "a") NEXT SAYS("commentary", "b") NEXT SAYS("analysis", "c")
+         NEXT SAYS("final <|constrain|>json", "{}"),
+     "T:a|C:b|T:\n\nc|C:\n\n{}"},
+    {HARMONY, SAYS("commentary to=functions.other", "{}"),
+     "C:" SAYS("commentary to=functions.other", "{}")},
+    {HARMONY, SAYS("analysis", "") NEXT SAYS("final", "b") NEXT "<|channel|>comm", "C:b"},
+    {HARMONY, SAYS("analysis", "hm") "<|end|><|st", "T:hm"},
+    {HARMONY, "<|channel|>analy", ""},
+    {HARMONY, "<|chan", "C:<|chan"},
+    {HARMONY, SAYS("analysis", "hm") NEXT "<|channel|>commentary to=functions.fi",
+     "T:hm|C:<|channel|>commentary to=functions.fi"},
     {LIST, "[TOOL_CALLS] [{\"name\": \"find_file\", \"arguments\": {}, \"id\": \"123456789\"},",
      "find_file({})"},
     {HERMES, "A tail <tool_", "C:A tail <tool_"},

@@ -32,8 +32,9 @@ static struct {
 
 static void say(const char *text)
 {
-    fake.events.part(fake.events.ctx, 0,
-                     &(struct moe_answer_part){MOE_PART_CONTENT, text, strlen(text)});
+    fake.events.part(
+        fake.events.ctx, 0,
+        &(struct moe_answer_part){.kind = MOE_PART_CONTENT, .bytes = text, .n = strlen(text)});
 }
 
 static void end(int status, const char *words, enum moe_stop_reason why)
