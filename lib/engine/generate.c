@@ -397,7 +397,7 @@ void moe_generator_cancel(struct moe_generator *g, uint64_t id)
         finish_by_user(m);
 }
 
-/* Whoever has the row's text, after an error or because the user stopped the pass. */
+/* Ends who has the row's text, after an error or because the user stopped the pass. */
 static void fail_row(struct moe_generator *g, uint32_t row, int status, const struct moe_err *err)
 {
     struct member *m = stop_running(g, g->rows[row].sequence);

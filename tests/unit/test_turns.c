@@ -105,6 +105,28 @@ static void assert_same_context(const struct talk *a, const struct talk *b)
 static const char *const QUESTIONS[] = {"Once upon a time there was a girl.", "And then?",
                                         "What did she say, and why?", "Who was there?"};
 
+/* A pass that was stopped while it read the question is the user's doing, and is gone on with. */
+static void a_pass_that_is_stopped_is_gone_on_with(void **state)
+{
+    volatile sig_atomic_t stop = 1;
+    const struct moe_progress passes = {.stop = &stop};
+    const struct moe_generate_options o = {.max_tokens = 15, .ignore_eos = true};
+    struct talk a, b;
+    struct moe_err err = {0};
+    begin(&a, chatml, 0, 64, 0);
+    begin(&b, chatml, 0, 64, 0);
+    fixture.model->passes = &passes;
+    assert_ok(moe_conversation_ask(&a.c, QUESTIONS[0], a.sampler, &o, &a.why, &err), &err);
+    assert_int_equal(a.why, MOE_STOP_USER);
+    assert_int_equal(a.session->stats.generated_tokens, 0);
+    stop = 0;
+    assert_string_equal(say(&a, NULL, 15, false), say(&b, QUESTIONS[0], 15, false));
+    assert_same_context(&a, &b);
+    fixture.model->passes = NULL;
+    end(&a);
+    end(&b);
+}
+
 /* ---- Saved ---- */
 
 static void a_loaded_conversation_goes_on(void **state)
@@ -371,6 +393,7 @@ static void nothing_is_dropped_unasked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pass_that_is_stopped_is_gone_on_with),
         cmocka_unit_test(a_loaded_conversation_goes_on),
         cmocka_unit_test(states_go_on_too),
         cmocka_unit_test(others_conversations_are_refused),
