@@ -147,7 +147,7 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
     cli_progress_done();
     if (status == MOE_OK) {
         if (talk->on_part)
-            repl_end_said(talk->part_ctx);
+            repl_end_said(talk->part_ctx, why);
         if (opt.json)
             status = messages_print_answer(talk, why, err);
         else if (isatty(STDOUT_FILENO) && !tokens)

@@ -42,11 +42,12 @@ struct repl_said {
     bool apart;  /* thoughts are on stderr: stdout has what a grammar holds, and no more */
     bool some, dim;
     bool thought; /* the last part on stderr was one */
+    bool thinks;  /* the last part of all was one */
     enum moe_answer_part_kind last;
 };
 int repl_say_part(void *said, const struct moe_answer_part *part);
-/* The answer is over; another may follow. */
-void repl_end_said(struct repl_said *said);
+/* The answer is over, which is told where it ended within its thought; another may follow. */
+void repl_end_said(struct repl_said *said, enum moe_stop_reason why);
 
 /* Says on stderr that an answer ended because the context is full; silent otherwise. */
 void repl_explain_stop(enum moe_stop_reason why, uint32_t context);

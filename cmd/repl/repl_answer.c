@@ -47,6 +47,7 @@ int repl_say_part(void *said, const struct moe_answer_part *part)
     bool thinks = part->kind == MOE_PART_THOUGHT, calls = part->kind == MOE_PART_CALL,
          begins = !s->some || s->last != part->kind;
     const char *before = "", *after = "";
+    s->thinks = thinks;
     cli_progress_over();
     if (s->hidden || (part->joins && begins)) /* they are apart already */
         return MOE_OK;
@@ -81,12 +82,14 @@ int repl_say_part(void *said, const struct moe_answer_part *part)
                : MOE_ERR_IO;
 }
 
-void repl_end_said(struct repl_said *s)
+void repl_end_said(struct repl_said *s, enum moe_stop_reason why)
 {
     set_dim(s, false);
     if (s->thought && !cli_quiet)
         fputc('\n', stderr);
-    s->some = s->thought = false;
+    if (s->thinks && why != MOE_STOP_USER)
+        cli_note("the answer ended within its thought");
+    s->some = s->thought = s->thinks = false;
 }
 
 void repl_explain_stop(enum moe_stop_reason why, uint32_t context)
@@ -266,7 +269,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     err->text[0] = 0;
     int status = generate(c, text, &o, &why, err);
     if (r->conversation->on_part)
-        repl_end_said(r->conversation->part_ctx);
+        repl_end_said(r->conversation->part_ctx, why);
     cli_start_over();
     cli_progress_done();
     if (status != MOE_OK && !err->text[0])

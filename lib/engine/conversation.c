@@ -440,15 +440,15 @@ static int listen_token(void *ctx, const struct moe_token_said *said)
     return l->options->token(l->options->ctx, said);
 }
 
-/* Where the answer so far is with the thought that the prompt opened. */
+/* Where the answer so far is with its thought. */
 static int find_thought(const struct moe_conversation *c, const struct moe_buf *answer,
                         struct moe_thought_at *at, struct moe_err *err)
 {
     struct moe_answer_reader *reader;
     *at = (struct moe_thought_at){.place = MOE_BEHIND_THOUGHT, .behind = answer->size};
-    if (!c->in_thought || c->cut)
+    if (!c->chat || c->cut)
         return MOE_OK;
-    MOE_TRY(moe_answer_reader_new(&reader, c->chat, NULL, true, NULL, NULL, err));
+    MOE_TRY(moe_answer_reader_new(&reader, c->chat, c->tools, c->in_thought, NULL, NULL, err));
     int status = moe_answer_reader_thought(reader, answer->data, answer->size, at, err);
     moe_answer_reader_free(reader);
     return status;
@@ -472,7 +472,7 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     if (l->reader && json_array_size(c->tools))
         o.call_stop = moe_chat_call_stop(c->chat, &o.call_then);
     o.token = options->token ? listen_token : NULL;
-    if (c->chat && (at.place == MOE_IN_THOUGHT || !l->answer.size)) {
+    if (c->chat && (at.place != MOE_BEHIND_THOUGHT || !l->answer.size)) {
         const bool apart = o.constraint && !c->held_to_calls, opened = at.place == MOE_IN_THOUGHT,
                    can_call = !apart && json_array_size(c->tools);
         o.thought = moe_thought_options_of(c->chat, c->tools, opened, can_call);
@@ -637,9 +637,9 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
         if (options->constraint) { /* where that left it: others may have come since */
             struct moe_thought_at at;
             status = find_thought(c, &l.answer, &at, err);
-            const uint64_t held = c->held_to_calls                 ? l.answer.size
-                                  : at.place == MOE_BEHIND_THOUGHT ? at.behind
-                                                                   : 0;
+            const uint64_t held = c->held_to_calls             ? l.answer.size
+                                  : at.place != MOE_IN_THOUGHT ? at.behind
+                                                               : 0;
             moe_constraint_restart(options->constraint);
             if (status == MOE_OK && l.answer.size)
                 status = moe_constraint_take(options->constraint,

@@ -262,15 +262,11 @@ static int put_thinking(struct moe_request *r, json_t *chat, const json_t *think
 {
     static const struct chat_member members[] = {{"type", CHAT_TEXT, true}, {NULL}};
     static const char *const known[] = {"type", "budget_tokens", NULL};
-    const char *type = chat_text_of(thinking, "type");
     if (!thinking || json_is_null(thinking))
         return MOE_OK;
     MOE_TRY(chat_check(m, thinking, "thinking", members));
-    MOE_TRY(chat_check_thinking(thinking, m->err));
     chat_ignore_others(r, thinking, "thinking.", known);
-    chat_put(m, chat, "chat_template_kwargs",
-             json_pack("{s:b}", "enable_thinking", strcmp(type, "disabled") != 0));
-    chat_take(m, chat, "thinking_budget_tokens", thinking, "budget_tokens");
+    chat_put(m, chat, "thinking", json_incref((json_t *)thinking));
     return MOE_OK;
 }
 
@@ -285,7 +281,6 @@ static const char *const renamed[][2] = {
     {"].function.", "]."},
     {"response_format", "output_config.format"},
     {"reasoning_effort", "output_config.effort"},
-    {"thinking_budget_tokens", "thinking.budget_tokens"},
     {NULL, NULL},
 };
 

@@ -83,9 +83,17 @@ static void append_thought(json_t *messages, const json_t *item, struct chat_mak
 
 static int append_message(json_t *messages, const json_t *item, size_t i, struct chat_maker *m)
 {
+    static const char *const roles[] = {"user", "assistant", "system", "developer"};
     const char *role = chat_text_of(item, "role");
     json_t *parts = NULL;
-    int status;
+    int status = MOE_ERR_FORMAT;
+    for (size_t k = 0; k < sizeof roles / sizeof roles[0]; k++)
+        if (strcmp(role, roles[k]) == 0)
+            status = MOE_OK;
+    if (status != MOE_OK)
+        return moe_fail(m->err, status,
+                        REQUEST ": 'input[%zu].role' is none of user, assistant, system, developer",
+                        i);
     MOE_STEP(read_content(&parts, json_object_get(item, "content"), i, m));
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     if (strcmp(role, "assistant") == 0 && json_is_null(json_object_get(last, "content")) &&
@@ -132,7 +140,13 @@ static int append_items(json_t *messages, const json_t *input, struct chat_maker
         chat_add(m, messages, json_pack("{s:s,s:O}", "role", "user", "content", input));
     json_array_foreach(input, i, item)
     {
-        const char *type = json_object_get(item, "type") ? chat_text_of(item, "type") : "message";
+        const json_t *said = json_object_get(item, "type");
+        const bool is_said = said && !json_is_null(said);
+        /* An id without anything else refers to the item. */
+        const char *type = is_said ? chat_text_of(item, "type")
+                           : json_object_get(item, "id") && !json_object_get(item, "role")
+                               ? REFERENCE
+                               : "message";
         char at[32];
         snprintf(at, sizeof at, "input[%zu]", i);
         for (size_t k = 0; k < sizeof items / sizeof items[0]; k++)
@@ -159,10 +173,9 @@ static int append_items(json_t *messages, const json_t *input, struct chat_maker
     return MOE_OK;
 }
 
-/* Appends a message; one of the model goes on with what an item before it began. */
+/* Appends a message behind an item that was referred to; one of the model goes on with it. */
 static void join_message(json_t *messages, json_t *message, struct chat_maker *m)
 {
-    static const char *const whole[] = {"reasoning_content", "content"};
     json_t *last = json_array_get(messages, json_array_size(messages) - 1),
            *content = json_object_get(message, "content"),
            *calls = json_object_get(message, "tool_calls"), *had;
@@ -174,8 +187,10 @@ static void join_message(json_t *messages, json_t *message, struct chat_maker *m
         chat_add(m, messages, json_incref(message));
         return;
     }
-    for (int i = 0; i < 1 + new_text; i++)
-        chat_take(m, last, whole[i], message, whole[i]);
+    if (json_object_get(message, "reasoning_content"))
+        chat_add_thought(m, last, chat_text_of(message, "reasoning_content"));
+    if (new_text)
+        chat_put(m, last, "content", json_incref(content));
     if (calls && (had = json_object_get(last, "tool_calls")))
         m->failed |= json_array_extend(had, calls) != 0;
     else
@@ -205,16 +220,21 @@ int moe_request_refer(struct moe_request *r,
     json_t *all = json_array(), *response = NULL, *message;
     uint64_t bytes = 0;
     uint32_t n_read = 0;
+    bool referred = false; /* the one before it */
     size_t i;
     int status = MOE_OK;
     json_array_foreach(r->messages, i, message)
     {
         struct moe_buf text = {0};
         const char *id = chat_text_of(message, "content");
-        if (strcmp(chat_text_of(message, "role"), REFERENCE) != 0) {
+        const bool refers = strcmp(chat_text_of(message, "role"), REFERENCE) == 0;
+        if (!refers && referred)
             join_message(all, message, m);
+        else if (!refers)
+            chat_add(m, all, json_incref(message));
+        referred = refers;
+        if (!refers)
             continue;
-        }
         const json_t *item = item_of(response, id);
         if (!item && n_read == MOST_RESPONSES)
             status = moe_fail(err, MOE_ERR_FORMAT,
@@ -378,6 +398,7 @@ static const char *const renamed[][2] = {
     {"response_format", "text.format"},
     {"reasoning_effort", "reasoning.effort"},
     {"].function.", "]."},
+    {"tool_choice.allowed_tools.", "tool_choice."},
     {NULL, NULL},
 };
 

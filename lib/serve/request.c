@@ -626,9 +626,15 @@ static int take_callable(struct moe_request *r, const json_t *named, struct moe_
             failed |= json_array_append(r->callable, tool);
         }
         if (!found)
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            REQUEST ": 'tool_choice' names '%.64s', which is none of the 'tools'",
-                            json_is_string(name) ? json_string_value(name) : "");
+            return json_string_length(name)
+                       ? moe_fail(err, MOE_ERR_FORMAT,
+                                  REQUEST
+                                  ": 'tool_choice' names '%.64s', which is none of the 'tools'",
+                                  json_string_value(name))
+                       : moe_fail(err, MOE_ERR_FORMAT,
+                                  REQUEST
+                                  ": 'tool_choice.allowed_tools.tools[%zu]' names no function",
+                                  i);
     }
     return failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request") : MOE_OK;
 }
@@ -641,17 +647,29 @@ static int read_tools(struct moe_request *r, const json_t *body, struct moe_err 
                  *allowed = json_object_get(choice, "allowed_tools"),
                  *mode = json_object_get(allowed, "mode"),
                  *list = json_object_get(allowed, "tools");
-    const char *how = json_is_string(named) ? "function"
-                      : allowed             ? json_string_value(mode)
-                      : is_given(choice)    ? json_string_value(choice)
-                                            : "auto";
-    bool any = how && strcmp(how, "required") == 0, one = json_is_string(named);
-    if (!how || (allowed && !json_is_array(list)) ||
-        (!any && !one && strcmp(how, "auto") != 0 && (allowed || strcmp(how, "none") != 0)))
+    const bool allows = allowed || strcmp(chat_text_of(choice, "type"), "allowed_tools") == 0;
+    const char *how = allows                   ? json_string_value(mode)
+                      : json_is_string(choice) ? json_string_value(choice)
+                      : json_is_object(choice) ? "function"
+                      : is_given(choice)       ? NULL
+                                               : "auto";
+    const bool any = how && strcmp(how, "required") == 0, one = !allows && json_is_object(choice),
+               free = how && (strcmp(how, "auto") == 0 || (!allows && strcmp(how, "none") == 0));
+    if (allows && !json_is_object(allowed))
         return moe_fail(err, MOE_ERR_FORMAT,
-                        REQUEST ": 'tool_choice' is none of auto, none, required, an object that "
-                                "names a function, and one of type allowed_tools with a mode, auto "
-                                "or required, and a list of tools");
+                        REQUEST ": 'tool_choice.allowed_tools' is not an object");
+    if (allows && !any && !free)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'tool_choice.allowed_tools.mode' is neither auto nor required");
+    if (allows && !json_is_array(list))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'tool_choice.allowed_tools.tools' is not a list");
+    if (one && !json_string_length(named))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tool_choice' names no function");
+    if (!any && !one && !free)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'tool_choice' is none of auto, none, required, and an object "
+                                "that names a function or is of type allowed_tools");
     MOE_TRY(moe_chat_check_tools(REQUEST, tools, err));
     if (json_array_size(tools) == 0 && (any || one))
         return moe_fail(err, MOE_ERR_FORMAT,

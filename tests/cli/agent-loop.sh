@@ -138,4 +138,7 @@ says '*"output":\[{*"type":"reasoning"*"text":"Hm."*"type":"message"*"text":"I l
     "Responses: each in its place"
 kill "$server"
 wait "$server"
+echo "{\"messages\":[$ask]}" >"$tmp/messages"
+run "$bin/moe-run" -t 1 "$tmp/channels" --messages "$tmp/messages" --template-file tests/data/channels.jinja --json -n 12
+expect_stderr_like "*the answer ended within its thought*" "moe-run: an answer that ends within its thought says so"
 finish

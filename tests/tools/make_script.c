@@ -58,6 +58,21 @@ static double sign(uint32_t token, uint32_t place)
 
 /* ---- The table ---- */
 
+/* The text of n tokens, the last one first. */
+static const char *text_of(const struct maker *m, const uint32_t *seen, uint32_t n,
+                           struct moe_buf *out)
+{
+    moe_buf_clear(out);
+    while (n-- > 0) {
+        uint32_t length = 0;
+        const uint8_t *bytes = moe_tokenizer_bytes(m->tok, seen[n], &length);
+        moe_buf_append(out, bytes, length);
+    }
+    moe_buf_u8(out, 0);
+    assert_false(out->failed);
+    return (const char *)out->data;
+}
+
 static void add_line(struct maker *m, const struct moe_ids *ids, uint64_t n)
 {
     struct line *l = &m->lines[m->n_lines];
@@ -69,8 +84,11 @@ static void add_line(struct maker *m, const struct moe_ids *ids, uint64_t n)
         const uint32_t both = other->n < l->n ? other->n : l->n;
         if (memcmp(other->seen, l->seen, both * sizeof *l->seen) != 0)
             continue;
+        struct moe_buf text[3] = {{0}};
         if (other->next != l->next)
-            fail_msg("the same %u tokens are followed by %u and by %u", both, other->next, l->next);
+            fail_msg("behind the same %u tokens '%s' the script says '%s' and '%s'", both,
+                     text_of(m, l->seen, both, &text[0]), text_of(m, &other->next, 1, &text[1]),
+                     text_of(m, &l->next, 1, &text[2]));
         return;
     }
     m->n_lines++;
@@ -93,7 +111,9 @@ static void read_script(struct maker *m, const char *path)
         assert_ok(moe_tokenizer_encode(m->tok, after, strlen(after), true, &ids, &err), &err);
         const uint64_t before = ids.n;
         assert_ok(moe_tokenizer_encode(m->tok, say, strlen(say), true, &ids, &err), &err);
-        m->lines = realloc(m->lines, (m->n_lines + ids.n) * sizeof *m->lines);
+        struct line *more = realloc(m->lines, (m->n_lines + ids.n) * sizeof *more);
+        assert_non_null(more);
+        m->lines = more;
         for (uint64_t n = before; n < ids.n; n++)
             add_line(m, &ids, n);
         moe_ids_release(&ids);

@@ -242,8 +242,7 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"\"tools\": {\"type\": \"function\"}", "'tools' is not a list"},
         {"\"tools\": [\"get_weather\"]", "'tools[0]' is not an object"},
         {"\"tool_choice\": \"required\"", "'tool_choice' wants a call, but there are no 'tools'"},
-        {"\"tool_choice\": {\"type\": \"function\"}",
-         "'tool_choice' is none of auto, none, required"},
+        {"\"tool_choice\": {\"type\": \"function\"}", "'tool_choice' names no function"},
         {"\"chat_template_kwargs\": [1]", "'chat_template_kwargs' is not an object"},
         {"\"reasoning_effort\": 3", "'reasoning_effort' is not a text"},
         {"\"thinking\": {\"budget\": 3}", "'thinking' is neither true, false nor an object with"},
@@ -581,7 +580,25 @@ static void other_apis_name_their_keys(void **state)
          "'tools[0].parameters' is not an object"},
         {R "\"tool_choice\": {\"type\": \"mcp\"}}", "'tool_choice' is none of"},
         {R "\"tool_choice\": {\"type\": \"allowed_tools\", \"mode\": \"none\", \"tools\": []}}",
-         "'tool_choice' is none of"},
+         "'tool_choice.mode' is neither auto nor required"},
+        {R "\"tool_choice\": {\"type\": \"allowed_tools\", \"mode\": \"auto\"}}",
+         "'tool_choice.tools' is not a list"},
+        {R "\"tool_choice\": {\"type\": \"function\"}}", "'tool_choice' names no function"},
+        {R TOOLS "{\"type\": \"allowed_tools\", \"mode\": \"auto\", \"tools\": [{\"type\": "
+                 "\"function\"}]}}",
+         "'tool_choice.tools[0]' names no function"},
+        {MOE_REQUEST_CHAT,
+         "{" HELLO ", \"tool_choice\": {\"type\": \"allowed_tools\", \"allowed_tools\": null}}",
+         "'tool_choice.allowed_tools' is not an object"},
+        {MOE_REQUEST_MESSAGES,
+         "{" HELLO ", \"max_tokens\": 1, \"tool_choice\": {\"type\": \"tool\"}}",
+         "'tool_choice' names no function"},
+        {MOE_REQUEST_MESSAGES,
+         "{" HELLO ", \"max_tokens\": 1, \"thinking_budget_tokens\": 3, \"thinking\": {\"type\": "
+         "\"enabled\", \"budget_tokens\": 9}}",
+         "'thinking_budget_tokens' and 'thinking.budget_tokens' are two different budgets"},
+        {MOE_REQUEST_RESPONSES, "{\"input\": [{\"role\": \"item_reference\", \"content\": \"x\"}]}",
+         "'input[0].role' is none of user, assistant, system, developer"},
         {R TOOLS
          "{\"type\": \"allowed_tools\", \"mode\": \"auto\", \"tools\": [{\"name\": \"h\"}]}}",
          "'tool_choice' names 'h', which is none of the 'tools'"},
@@ -657,8 +674,11 @@ static void items_are_found_again(void **state)
     assert_false(whole->refers);
     snprintf(one, sizeof one, refers, "rs_1");
     snprintf(two, sizeof two, refers, "fc_1");
-    const char *const as[][2] = {{one, two}, {thought, two}, {one, call}};
-    for (size_t i = 0; i < 3; i++) {
+    const char *const as[][2] = {{one, two},
+                                 {thought, two},
+                                 {one, call},
+                                 {"{\"id\": \"rs_1\"}", "{\"id\": \"fc_1\", \"type\": null}"}};
+    for (size_t i = 0; i < 4; i++) {
         snprintf(text, sizeof text, sent, as[i][0], as[i][1]);
         r = parse(MOE_REQUEST_RESPONSES, text);
         assert_true(r->refers);
@@ -666,6 +686,19 @@ static void items_are_found_again(void **state)
         assert_true(json_equal(r->messages, whole->messages));
         moe_request_free(r);
     }
+    /* Messages that stand by themselves do so beside references too. */
+    snprintf(text, sizeof text,
+             "{\"input\": [{\"role\": \"user\", \"content\": \"x\"}, %s, {\"role\": \"assistant\", "
+             "\"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}, {\"type\": "
+             "\"reasoning\", \"summary\": [{\"type\": \"summary_text\", \"text\": \"c\"}]}]}",
+             one);
+    r = parse(MOE_REQUEST_RESPONSES, text);
+    assert_ok(moe_request_refer(r, find_item, NULL, &err), &err);
+    assert_int_equal(json_array_size(r->messages), 3);
+    assert_string_equal(
+        json_string_value(json_object_get(json_array_get(r->messages, 1), "reasoning_content")),
+        "Hm");
+    moe_request_free(r);
     snprintf(one, sizeof one, refers, "rs_2");
     snprintf(text, sizeof text, sent, one, call);
     r = parse(MOE_REQUEST_RESPONSES, text);
