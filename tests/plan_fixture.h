@@ -51,7 +51,8 @@ static inline void fill_pace(struct moe_plan *p)
     p->pace.joint = 6.5e-6;
     p->pace.storage_rate = 3.25e9;
     p->pace.storage_piece_seconds = 8e-5;
-    p->pace.loads = (struct moe_link_costs){3.5e-6, 9e-5, 1e-5, 7.5e-11, 1.25, 4e-5, 16, 4};
+    p->pace.loads =
+        (struct moe_link_costs){3.5e-6, 9e-5, 1e-5, 7.5e-11, 1.25, 4e-5, 2e-4, 1.5, 16, 4};
 }
 
 static inline void fill_outlook(struct moe_plan *p)

@@ -344,7 +344,8 @@ static int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
     double host = d->host.memory_bytes_per_second.value;
     if (o->strategy.device.test) {
         in->pace.host_slowdown = o->strategy.device.speed;
-        in->pace.loads = (struct moe_link_costs){0}; /* its loads take nobody's time */
+        in->pace.loads = (struct moe_link_costs){/* its loads take nobody's time */
+                                                 .interruptions = in->pace.loads.interruptions};
     } else if (tier_of(in) == MOE_TIER_HOST && host > 0 &&
                d->accelerator.memory_bytes_per_second.value > 0)
         in->pace.host_slowdown = d->accelerator.memory_bytes_per_second.value / host;

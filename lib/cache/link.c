@@ -238,10 +238,33 @@ static bool is_here(const struct moe_link *l)
     return l->arrived.first != MOE_LINK_NONE && l->items[l->arrived.first].arrived_at <= l->clock;
 }
 
+/* How long the thread takes for `seconds` of work. Others have its processor for all of its time
+ * but a share of 1 / interruptions. What of its share it slept through it may take up later, and is
+ * not interrupted until it has. */
+static double interrupted(struct moe_link *l, double seconds)
+{
+    double by = l->costs.interruptions;
+    if (!(by > 1))
+        return seconds;
+    double of_others = 1 - 1 / by, free = fmin(seconds, l->credit / of_others);
+    l->credit = fmax(0, l->credit - free * of_others);
+    return free + (seconds - free) * by;
+}
+
+static void sleep_until(struct moe_link *l, double until)
+{
+    if (l->costs.interruptions > 1)
+        l->credit =
+            fmin(MOE_LINK_MOST_CREDIT, l->credit + (until - l->clock) / l->costs.interruptions);
+    link_run(l, until, false);
+    l->clock = until;
+    l->slept = true;
+}
+
 /* Lets the thread do the handling it owes while the link works. */
 static void pay(struct moe_link *l)
 {
-    double seconds = l->owed;
+    double seconds = interrupted(l, l->owed);
     l->owed = 0;
     if (seconds > 0) {
         link_run(l, l->clock + seconds, false);
@@ -269,7 +292,7 @@ double moe_link_advance(struct moe_link *l, double seconds)
         pay(l);
         seconds += l->slept ? l->costs.wake : 0;
         l->slept = false;
-        l->clock = end_of_computing(l, seconds);
+        l->clock = end_of_computing(l, interrupted(l, seconds));
     }
     return l->clock;
 }
@@ -281,12 +304,8 @@ double moe_link_wait(struct moe_link *l)
     pay(l);
     if (l->arrived.first == MOE_LINK_NONE)
         link_run(l, INFINITY, true);
-    if (!is_here(l) && l->arrived.first != MOE_LINK_NONE) {
-        double until = l->items[l->arrived.first].arrived_at;
-        link_run(l, until, false);
-        l->clock = until;
-        l->slept = true;
-    }
+    if (!is_here(l) && l->arrived.first != MOE_LINK_NONE)
+        sleep_until(l, l->items[l->arrived.first].arrived_at + l->costs.late);
     return l->clock;
 }
 

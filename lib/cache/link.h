@@ -32,6 +32,9 @@ enum {
     MOE_LINK_LEAST_PIECE_BYTES = 64 * 1024, /* of a prefetch on a slow link */
 };
 
+/* Seconds of processor, at most, that a thread is owed for having slept: a slice of Linux. */
+#define MOE_LINK_MOST_CREDIT 3e-3
+
 /* An item's bookkeeping; only the link writes it. */
 struct moe_link_item {
     uint64_t bytes, started; /* bytes to move; bytes in pieces started so far */
@@ -61,6 +64,9 @@ struct moe_link_costs {
     double handling_byte;          /* ... and for each byte of items that are taken */
     double slowdown;               /* factor on computing time while pieces move; 0: 1 */
     double wake;                   /* added to computing after the thread slept in moe_link_wait */
+    double late;                   /* by how much a thread that sleeps there wakes too late */
+    double interruptions;          /* how many times as long a thread that never sleeps takes for
+                                      what it computes, as others want its processor; 0: 1 */
     uint32_t demands_in_flight;    /* pieces that share the link's time and end together; */
     uint32_t prefetches_in_flight; /* prefetches join while there are fewer. 0: 1 */
 };
@@ -79,6 +85,7 @@ struct moe_link {
     double owed;                  /* handling not yet charged to the clock */
     double worked_seconds;        /* handling so far */
     bool slept;                   /* since the last computation */
+    double credit;                /* seconds of processor that others took while it slept */
     double clock;                 /* seconds */
     double free_at;               /* when the current pieces end, or the last ones ended */
     double busy_seconds;          /* time pieces took so far, current ones included */

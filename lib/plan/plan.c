@@ -1023,6 +1023,9 @@ static const struct moe_member times_members[] = {
     FIELD("handling_seconds_per_byte", pace.loads.handling_byte),
     FIELD("loading_slowdown", pace.loads.slowdown),
     FIELD("wake_seconds", pace.loads.wake),
+    FIELD("late_seconds", pace.loads.late),
+    MOE_FIELD_IN(MOE_IF_SET, struct moe_plan, "interruptions", pace.loads.interruptions, 1,
+                 HUGE_VAL),
     MOE_OWN(NULL, 0, pieces),
     MOE_OWN("experts", 0, variants),
 };

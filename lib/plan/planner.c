@@ -958,6 +958,7 @@ static void set_doubt(struct planner_variation *v, const struct moe_plan *plan,
         moe_pace_stretch(&v->pace, 1 + by);
         v->pace.loads.piece *= 1 + by;
         v->pace.loads.latency *= 1 + by;
+        v->pace.loads.late *= 1 + by;
         v->load_rate = rate / (1 + by);
         break;
     default:

@@ -489,6 +489,7 @@ static const struct moe_member model_members[] = {
     FIGURE(moe_device, "loading_slowdown", model.loading_slowdown),
     FIGURE(moe_device, "loading_steal", model.loading_steal),
     FIGURE(moe_device, "wake_seconds", model.wake),
+    FIGURE(moe_device, "late_seconds", model.late),
     MOE_LIST(struct moe_device, "variants", model.variants, model.n_variants, variant_record),
     MOE_LIST(struct moe_device, "batches", model.batches, model.n_batches, batch_record),
 };
@@ -502,6 +503,9 @@ static int check_model(struct moe_record_reader *r, struct moe_yaml_node *map, v
                              m->far_positions ? "far_attention_seconds" : "far_positions");
     if (m->far_positions && m->far_positions <= m->positions)
         return moe_yaml_fail(r->doc, map, r->err, "'far_positions' must be above 'positions'");
+    if (m->interruptions.value > 0 && m->interruptions.value < 1)
+        return moe_yaml_fail(r->doc, moe_yaml_get(map, "interruptions"), r->err,
+                             "'interruptions' must not be below 1");
     return MOE_OK;
 }
 

@@ -145,14 +145,17 @@ struct moe_device_model {
     uint32_t far_positions;                                    /* more of them; 0: not measured */
     struct moe_figure far_attention;    /* a batch's attention, of one row that attends to these */
     struct moe_figure head_seconds;     /* final norm and head, one row */
-    struct moe_figure interruptions;    /* how many times as long a row's layer takes in the mean of
-                                           stretches as by the medians of its parts: what other
-                                           programs and rare long pauses add; 0: not measured */
+    struct moe_figure interruptions;    /* how many times as long a row takes through MoE layers in
+                                           the mean as by each layer's median, where nothing waits:
+                                           what other programs and rare long pauses add, at least
+                                           1; 0: not measured */
     struct moe_figure loading_slowdown; /* how many times as long a row's layer takes while loads go
                                            on; 0: not measured */
     struct moe_figure loading_steal;    /* share of the processors' time that the host of a virtual
                                            machine keeps then; 0: nothing, or not measured */
     struct moe_figure wake; /* seconds by which computing after a wait for a load takes longer */
+    struct moe_figure late; /* seconds by which a thread that sleeps for a load's time wakes too
+                               late, in the mean */
     uint32_t n_variants;
     struct moe_device_variant variants[MOE_DEVICE_MAX_VARIANTS];
     uint32_t n_batches;

@@ -193,6 +193,8 @@ static int set_loads(struct moe_pace *p, const struct moe_device *d, double load
     moe_device_handling(d, &p->loads.handling, &p->loads.handling_byte);
     p->loads.slowdown = d->model.loading_slowdown.value;
     p->loads.wake = d->model.wake.value;
+    p->loads.late = d->model.late.value;
+    p->loads.interruptions = d->model.interruptions.value;
     return MOE_OK;
 }
 
@@ -221,8 +223,6 @@ int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
         MOE_TRY(set_expert(&out->experts[v], d, variants[v], err));
     set_attend(out, d);
     MOE_TRY(set_loads(out, d, load_rate, err));
-    if (d->model.interruptions.value > 1) /* what was measured is without them */
-        moe_pace_stretch(out, d->model.interruptions.value);
     return MOE_OK;
 }
 

@@ -190,6 +190,7 @@ void moe_show_device(const struct moe_device *d, struct moe_screen screen, struc
     put_figure(&pen, "slower during loads", &d->model.loading_slowdown, COUNT);
     put_figure(&pen, "... taken by the host", &d->model.loading_steal, COUNT);
     put_figure(&pen, "after a wait, more", &d->model.wake, SECONDS);
+    put_figure(&pen, "woken too late by", &d->model.late, SECONDS);
     put_steal(&d->model, &pen);
     if (d->model.far_positions)
         moe_buf_printf(out, "  attention to %" PRIu32 " tokens in place of %" PRIu32 "\n",

@@ -53,6 +53,7 @@ enum device_loading {
     DEVICE_QUIET = 0,  /* nothing is loaded */
     DEVICE_BACKGROUND, /* loads go on, nobody waits for them */
     DEVICE_WAITED, /* each expert is computed once a load has ended that begins with the request */
+    DEVICE_RESTED, /* nothing is loaded, and each layer comes after a sleep */
 };
 
 struct device_loads;

@@ -1,7 +1,10 @@
 /* The pieces of a layer, timed in the forward pass itself. */
+#define _POSIX_C_SOURCE 200809L /* nanosleep */
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "infer/forward.h"
@@ -150,12 +153,11 @@ void moe_device_experts_close(struct device_experts *e)
 enum {
     N_BATCHES = 3,
     HEAD_RUNS = 9,
+    REST_NANOSECONDS = 2000 * 1000,
     FAR_POSITIONS = 512,
     FAR_LAYERS = 2, /* next to each other: models have layers of two kinds in turn */
 };
 static const double LOADING_SECONDS = 1.5, STRETCH_SECONDS = 0.25;
-/* Upper limit, in multiples of LOADING_SECONDS, when loads rarely block. */
-static const double LOADING_LIMIT = 4;
 
 static const uint32_t batch_rows[N_BATCHES] = {64, 8, 1}; /* falling: the first fills the cache */
 
@@ -351,12 +353,21 @@ static int measure_far(struct bench *b, struct moe_device_model *out, struct moe
 
 /* Times a stretch of layers, one after the other, with loads beside them or not. */
 struct stretch {
-    double seconds;  /* computing: without what loads take */
-    double layers;   /* of these from each layer's beginning to its end */
-    double experts;  /* of these their experts' */
-    double steal;    /* share of all processors' time that the machine's host kept */
-    uint64_t sleeps; /* until a load had ended */
-    uint32_t n;      /* layers */
+    double seconds;    /* computing: without what loads and sleeps take */
+    double layers;     /* of these from each layer's beginning to its end */
+    double experts;    /* of these their experts' */
+    double steal;      /* share of all processors' time that the machine's host kept */
+    double late;       /* by which sleeps took too long */
+    uint64_t sleeps;   /* until a load had ended */
+    uint32_t first, n; /* layers */
+};
+
+struct comparison {
+    struct stretch quiet[DEVICE_MAX_SAMPLES], waiting[DEVICE_MAX_SAMPLES];
+    struct samples slowdown, steal, late;
+    uint32_t n;
+    struct samples *layers; /* of each layer, quietly; allocated */
+    double *medians;        /* of these; allocated */
 };
 
 static uint32_t next_moe_layer(const struct bench *b, uint32_t layer)
@@ -367,11 +378,20 @@ static uint32_t next_moe_layer(const struct bench *b, uint32_t layer)
     return layer;
 }
 
+/* Sleeps for about as long as a load takes; returns by how much too long. */
+static double rest(void)
+{
+    const double until = moe_seconds() + 1e-9 * REST_NANOSECONDS;
+    nanosleep(&(struct timespec){.tv_nsec = REST_NANOSECONDS}, NULL);
+    return fmax(0, moe_seconds() - until);
+}
+
 /* Runs one row through MoE layers in turn from `layer` on, for `seconds`, but at least one layer
  * and at most `most`. The first pass is of the same kind and not timed: threads that slept while
- * loads ended would make the quiet stretch the slowest. */
+ * loads ended would make the quiet stretch the slowest. samples: of each layer, or NULL. */
 static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how, uint32_t most,
-                        double seconds, struct stretch *to, struct moe_err *err)
+                        double seconds, struct stretch *to, struct samples *samples,
+                        struct moe_err *err)
 {
     struct device_loads *l = b->experts.loads;
     int status = moe_device_loads_set(l, how, err);
@@ -379,12 +399,16 @@ static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how
         status = run_layer(b, layer, 1, NULL, 0, err);
     const struct moe_ticks before = moe_ticks_now();
     double others = moe_device_loads_seconds(l), began = moe_seconds();
-    *to = (struct stretch){.sleeps = moe_device_loads_sleeps(l)};
+    *to = (struct stretch){.sleeps = moe_device_loads_sleeps(l), .first = layer};
     while (status == MOE_OK && to->n < most && (to->n == 0 || moe_seconds() - began < seconds)) {
+        if (how == DEVICE_RESTED)
+            to->late += rest();
         status = run_layer(b, layer, 1, NULL, 0, err);
         to->layers += b->took;
         to->experts += b->experts.seconds;
         to->n++;
+        if (samples)
+            add_sample(&samples[layer], b->took);
         layer = next_moe_layer(b, layer);
     }
     to->seconds = moe_seconds() - began - (moe_device_loads_seconds(l) - others);
@@ -395,45 +419,70 @@ static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how
     return status;
 }
 
-/* The same layers quietly, beside loads, and waiting for them, stretch after stretch. Stretches are
- * long enough to include rare long interruptions, such as a hypervisor's while it serves the loads:
- * of single layers few would include one, and the median would miss them. They are shorter where
- * `seconds`, for all of them, are less than LOADING_SECONDS. Waiting for loads takes much longer
- * than computing small experts, so that fewer layers do. */
-static int compare_loading(struct bench *b, double seconds, struct samples *layers,
-                           struct samples *slowdown, struct samples *steal, struct samples *wake,
+/* The same layers quietly, beside loads, waiting for them, and after sleeps, stretch after stretch.
+ * Stretches are long enough to include rare long interruptions, such as a hypervisor's while it
+ * serves the loads: of single layers few would include one, and the median would miss them. They
+ * are shorter where `seconds`, for all of them, are less than LOADING_SECONDS. Waiting for loads
+ * takes much longer than computing small experts, so that fewer layers do. */
+static int compare_loading(struct bench *b, double seconds, struct comparison *c,
                            struct moe_err *err)
 {
     uint32_t layer = b->model->config.n_encoder;
     double share = seconds < LOADING_SECONDS ? seconds / LOADING_SECONDS : 1;
-    double stretch = share * STRETCH_SECONDS, began = moe_seconds();
+    double stretch = share * STRETCH_SECONDS, began = moe_seconds(), took = 0;
     if (!b->model->layers[layer].is_moe)
         layer = next_moe_layer(b, layer);
-    while (slowdown->n < DEVICE_MAX_SAMPLES &&
-           (slowdown->n < DEVICE_RUNS || wake->n < DEVICE_RUNS ||
-            moe_seconds() - began < share * LOADING_SECONDS)) {
-        struct stretch quiet, beside, waiting = {.n = 0};
-        MOE_TRY(time_stretch(b, layer, DEVICE_QUIET, UINT32_MAX, stretch, &quiet, err));
-        MOE_TRY(time_stretch(b, layer, DEVICE_BACKGROUND, quiet.n, INFINITY, &beside, err));
-        MOE_TRY(time_stretch(b, layer, DEVICE_WAITED, quiet.n, stretch, &waiting, err));
-        for (uint32_t i = 0; i < quiet.n; i++)
+    while (c->n < DEVICE_MAX_SAMPLES && (c->n < DEVICE_RUNS || took < share * LOADING_SECONDS)) {
+        struct stretch *quiet = &c->quiet[c->n], *waiting = &c->waiting[c->n], beside, rested;
+        MOE_TRY(time_stretch(b, layer, DEVICE_QUIET, UINT32_MAX, stretch, quiet, c->layers, err));
+        MOE_TRY(time_stretch(b, layer, DEVICE_BACKGROUND, quiet->n, INFINITY, &beside, NULL, err));
+        MOE_TRY(time_stretch(b, layer, DEVICE_WAITED, quiet->n, stretch, waiting, NULL, err));
+        MOE_TRY(time_stretch(b, layer, DEVICE_RESTED, quiet->n, stretch, &rested, NULL, err));
+        for (uint32_t i = 0; i < quiet->n; i++)
             layer = next_moe_layer(b, layer);
-        add_sample(layers, quiet.layers / quiet.n);
-        add_sample(slowdown, beside.seconds / quiet.seconds);
-        add_sample(steal, beside.steal);
-        struct samples sorted = *slowdown;
-        double usual = moe_bench_summarize(sorted.values, sorted.n).median;
-        double expected =
-            (quiet.seconds + quiet.experts * (usual > 1 ? usual - 1 : 0)) * waiting.n / quiet.n;
-        if (waiting.sleeps)
-            add_sample(wake, (waiting.seconds - expected) / (double)waiting.sleeps);
-        if (slowdown->n >= DEVICE_RUNS &&
-            moe_seconds() - began > share * LOADING_LIMIT * LOADING_SECONDS)
-            break;
+        add_sample(&c->slowdown, beside.seconds / quiet->seconds);
+        add_sample(&c->steal, beside.steal);
+        add_sample(&c->late, rested.late / rested.n);
+        c->n++;
+        took = moe_seconds() - began;
         if (moe_progress_stopped(b->progress))
             return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
     return MOE_OK;
+}
+
+static double median_of(const struct samples *s)
+{
+    struct samples sorted = *s;
+    return s->n ? moe_bench_summarize(sorted.values, sorted.n).median : 0;
+}
+
+/* What the stretch's layers take if each takes its median. */
+static double by_medians(const struct bench *b, const struct comparison *c, const struct stretch *s)
+{
+    double sum = 0;
+    uint32_t layer = s->first;
+    for (uint32_t i = 0; i < s->n; i++, layer = next_moe_layer(b, layer))
+        sum += c->medians[layer];
+    return sum;
+}
+
+/* How many times as long the quiet stretches took as by medians, and what a sleep added to those
+ * that waited, whose experts are as much slower as beside loads. */
+static void compare_with_medians(const struct bench *b, struct comparison *c,
+                                 struct samples *interruptions, struct samples *wake)
+{
+    const double slowdown = fmax(1, median_of(&c->slowdown));
+    for (uint32_t layer = 0; layer < b->model->config.n_layers; layer++)
+        c->medians[layer] = median_of(&c->layers[layer]);
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct stretch *quiet = &c->quiet[i], *waiting = &c->waiting[i];
+        const double experts = quiet->experts / quiet->layers * (slowdown - 1);
+        add_sample(interruptions, quiet->layers / by_medians(b, c, quiet));
+        if (waiting->sleeps)
+            add_sample(wake, (waiting->seconds - by_medians(b, c, waiting) * (1 + experts)) /
+                                 (double)waiting->sleeps);
+    }
 }
 
 /* Sets a figure from samples if their median is above zero. Samples near zero can be negative
@@ -449,45 +498,41 @@ static void set_above_zero(struct moe_figure *f, struct samples *s)
     moe_bench_set_figure(f, s->values, s->n);
 }
 
-/* A row's layer by the medians of its parts; experts of the best variant. */
-static double layer_by_medians(const struct bench *b)
-{
-    struct batch_samples s = b->batches[N_BATCHES - 1];
-    struct samples *parts[] = {&s.attention, &s.router, &s.shared, &s.combine, &s.experts[0]};
-    double sum = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        if (parts[i]->n)
-            sum += moe_bench_summarize(parts[i]->values, parts[i]->n).median *
-                   (parts[i] == &s.experts[0] ? b->model->config.top_k : 1);
-    return sum;
-}
-
 /* For the best variant, whose experts are open. */
 static int measure_loading(struct bench *b, double seconds, struct moe_device_model *out,
                            struct moe_err *err)
 {
-    const struct moe_config *c = &b->model->config;
-    struct samples layers = {.n = 0}, slowdown = {.n = 0}, steal = {.n = 0}, wake = {.n = 0};
-    if (c->n_experts == 0 || b->experts.n == 0 || !has_layers(b, c->n_encoder, true))
+    const struct moe_config *config = &b->model->config;
+    struct samples interruptions = {.n = 0}, wake = {.n = 0};
+    struct comparison *c = NULL;
+    int status = MOE_OK;
+    if (config->n_experts == 0 || b->experts.n == 0 || !has_layers(b, config->n_encoder, true))
         return MOE_OK;
-    int status = moe_device_loads_open(&b->experts.loads, b->model->pack, 0, c->top_k, err);
-    if (status == MOE_OK && b->experts.loads)
-        status = compare_loading(b, seconds, &layers, &slowdown, &steal, &wake, err);
+    MOE_STEP(moe_device_loads_open(&b->experts.loads, b->model->pack, 0, config->top_k, err));
+    if (!b->experts.loads)
+        return MOE_OK;
+    c = moe_alloc(1, sizeof *c, err);
+    if (c) {
+        c->layers = moe_alloc(config->n_layers, sizeof *c->layers, err);
+        c->medians = moe_alloc(config->n_layers, sizeof *c->medians, err);
+    }
+    MOE_STEP(c && c->layers && c->medians ? compare_loading(b, seconds, c, err) : MOE_ERR_MEMORY);
+    compare_with_medians(b, c, &interruptions, &wake);
+    moe_bench_set_figure(&out->interruptions, interruptions.values, interruptions.n);
+    if (out->interruptions.value <= 1)
+        out->interruptions = (struct moe_figure){.value = 0};
+    set_above_zero(&out->loading_slowdown, &c->slowdown);
+    set_above_zero(&out->loading_steal, &c->steal);
+    set_above_zero(&out->late, &c->late);
+    set_above_zero(&out->wake, &wake);
+out:
     moe_device_loads_close(b->experts.loads);
     b->experts.loads = NULL;
-    const double expected = layer_by_medians(b);
-    for (uint32_t i = 0; i < layers.n && expected > 0; i++)
-        layers.values[i] /= expected;
-    if (status == MOE_OK && expected > 0 && layers.n) {
-        moe_bench_set_figure(&out->interruptions, layers.values, layers.n);
-        if (out->interruptions.value <= 1)
-            out->interruptions = (struct moe_figure){.value = 0};
+    if (c) {
+        free(c->layers);
+        free(c->medians);
     }
-    if (status == MOE_OK) {
-        set_above_zero(&out->loading_slowdown, &slowdown);
-        set_above_zero(&out->loading_steal, &steal);
-        set_above_zero(&out->wake, &wake);
-    }
+    free(c);
     return status;
 }
 

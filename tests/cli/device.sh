@@ -18,7 +18,7 @@ expect_exit 0 "a profile with a pack"
 check "... quietly" [ ! -s "$err" ]
 for key in 'format: moe-device' '  memory_bytes_per_second: ' '  cores: ' '  latency_seconds: ' \
     '    - in_flight: 1$' '    - in_flight: 8$' '  source_fingerprint: ' '  head_seconds: ' \
-    '  far_positions: 512' '  far_attention_seconds: ' '  loading_slowdown: ' \
+    '  far_positions: 512' '  far_attention_seconds: ' '  loading_slowdown: ' '  late_seconds: ' \
     '  bursts:' '    - loads: 8' '  handling:' '    - bytes: 4096' \
     '    - rows: 1$' '    - rows: 8$' '    - rows: 64$' '      attention_seconds: ' \
     '      router_seconds: ' '      shared_seconds: ' '      expert_seconds:$' '        "4": '; do
@@ -36,7 +36,7 @@ check "... figures between their ends" awk '
         match($0, /runs: [0-9]*/); runs = substr($0, RSTART + 6, RLENGTH - 6) + 0
         if (!(least > 0 && least <= value && value <= most && most < 1e15 && runs >= 5)) bad = 1
     }
-    END { exit bad || n < 41 || n > 43 }' "$tmp/device.yaml"
+    END { exit bad || n < 42 || n > 45 }' "$tmp/device.yaml"
 run "$bin/moe-profile" --show "$tmp/device.yaml"
 expect_exit 0 "--show"
 check "... names the parts" sh -c "grep -q '^Host' '$out' && grep -q '^Storage' '$out' &&

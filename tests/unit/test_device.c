@@ -82,6 +82,7 @@ static struct moe_device *full(void)
     m->loading_slowdown = measured(1.25);
     m->loading_steal = measured(0.0625);
     m->wake = measured(3e-5);
+    m->late = measured(2e-4);
     m->n_variants = 2;
     strcpy(m->variants[0].name, "8");
     strcpy(m->variants[1].name, "4d8");
@@ -156,7 +157,8 @@ static void what_is_written_is_read_back(void **state)
     assert_int_equal(again->model.far_positions, 512);
     assert_true(again->model.interruptions.value == 1.125 &&
                 again->model.loading_slowdown.value == 1.25 &&
-                again->model.loading_steal.value == 0.0625 && again->model.wake.max == 6e-5);
+                again->model.loading_steal.value == 0.0625 && again->model.wake.max == 6e-5 &&
+                again->model.late.value == 2e-4);
     assert_string_equal(again->timed[1].load.source, "a paper");
     moe_buf_release(&first);
     moe_buf_release(&second);
@@ -334,6 +336,7 @@ static void damage_is_named(void **state)
             "'far_attention_seconds' without 'far_positions'");
     refused(MODEL "  far_positions: 1\n  far_attention_seconds: 1\n", MOE_ERR_FORMAT,
             "'far_positions' must be above 'positions'");
+    refused(MODEL "  interruptions: 0.5\n", MOE_ERR_FORMAT, "'interruptions' must not be below 1");
     refused(MODEL "  wake_seconds: 0\n", MOE_ERR_FORMAT, "'wake_seconds' must be above zero");
     refused(HEAD "model: {layers: 1}\n", MOE_ERR_FORMAT, "'source_fingerprint' is missing");
     refused(HEAD "model: {source_fingerprint: \"123\"}\n", MOE_ERR_FORMAT, "16 hexadecimal digits");

@@ -202,6 +202,27 @@ static void computing_is_slower_while_pieces_move_and_after_sleep(void **state)
     assert_true(moe_link_advance(&l, 1) == 6);
 }
 
+/* Others have the thread's processor for half of its time, but for what it slept. */
+static void sleep_makes_up_for_interruptions(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    moe_link_init(&l, items, N, PIECE, PIECE * 1024.0);
+    l.costs.late = 1.0 / 1024;
+    l.costs.interruptions = 2;
+    assert_true(moe_link_advance(&l, 1) == 2);
+    moe_link_add(&l, 0, PIECE, MOE_LOAD_DEMAND, 0);
+    moe_link_add(&l, 1, PIECE, MOE_LOAD_DEMAND, 0);
+    assert_true(moe_link_wait(&l) == 2 + 2.0 / 1024); /* it wakes as the second has come, too */
+    assert_int_equal(moe_link_take_arrived(&l), 0);
+    assert_int_equal(moe_link_take_arrived(&l), 1);
+    assert_true(moe_link_advance(&l, 1.0 / 1024) == 2 + 3.0 / 1024);
+    assert_true(moe_link_advance(&l, 3.0 / 1024) == 2 + 8.0 / 1024); /* 1 of it is made up for */
+    moe_link_add(&l, 0, 1024 * PIECE, MOE_LOAD_DEMAND, 0);
+    double from = moe_link_wait(&l); /* a long sleep counts as a slice */
+    assert_true(fabs(moe_link_advance(&l, 1) - from - 2 + 2 * MOE_LINK_MOST_CREDIT) < 1e-9);
+}
+
 /* Two demands of two pieces each and a prefetch, three pieces at a time, prefetches while they are
  * two. */
 static void pieces_in_flight_arrive_together(void **state)
@@ -420,6 +441,7 @@ int main(void)
         cmocka_unit_test(handling_is_paid_before_anything_else),
         cmocka_unit_test(work_takes_the_place_of_sleep),
         cmocka_unit_test(computing_is_slower_while_pieces_move_and_after_sleep),
+        cmocka_unit_test(sleep_makes_up_for_interruptions),
         cmocka_unit_test(pieces_in_flight_arrive_together),
         cmocka_unit_test(prefetches_are_cut_finer_on_a_slow_link),
         cmocka_unit_test(a_dropped_item_still_takes_the_link_for_its_piece),

@@ -266,7 +266,9 @@ static void costs_of_loads_are_the_same(void **state)
                                                 .slowdown = 1.25,
                                                 .demands_in_flight = 3,
                                                 .prefetches_in_flight = 2,
-                                                .wake = 40e-6};
+                                                .wake = 40e-6,
+                                                .late = 120e-6,
+                                                .interruptions = 1.75};
     static const char *const words[] = {"ondemand", "lru", "prefetch predict=gate-ahead:2",
                                         "prefetch prefetch=until-router,all",
                                         "fate prefill=popularity"};

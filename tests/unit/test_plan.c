@@ -82,6 +82,7 @@ static void assert_same_pace(const struct moe_plan *a, const struct moe_plan *b)
         assert_same_line(&a->pace.pieces[i], &b->pace.pieces[i]);
     SAME(pace.attend), SAME(pace.positions), SAME(pace.loads.latency), SAME(pace.loads.handling);
     SAME(pace.loads.handling_byte), SAME(pace.loads.slowdown), SAME(pace.loads.wake);
+    SAME(pace.loads.late), SAME(pace.loads.interruptions);
     SAME(pace.loads.demands_in_flight), SAME(pace.loads.prefetches_in_flight);
     for (int i = 0; i < MOE_MAX_VARIANTS; i++) {
         SAME_TEXT(variants[i]);
