@@ -34,9 +34,9 @@
 # Knobs: CC, C, NVCC, NVCC_OPT, CFLAGS, WERROR=1, SANITIZE=address,undefined|thread, BUILD=dir,
 #        PREFIX=/usr/local, DESTDIR=, V=1 (show commands), CUDA=auto|0|1 (auto: kernels where nvidia-smi finds
 #        a GPU, and in packages where there is a toolkit), CUDA_ARCHS='80 90', MPI=auto|0|1 (auto: ranks where mpicc is),
-#        LEAVE_OUT='test_x ...' (of make
-#        asan and tsan), JOBS=N (at a time, of demo, asan, tsan), SHIM=0|1 (make asan with the tests of
-#        kernels/), STRIP=0 (install programs as they are built, for debuggers)
+#        STRIP=0 (install programs as they are built, for debuggers),
+#        of make asan and tsan: LEAVE_OUT='test_x ...', JOBS=N (at a time, of demo too), SHIM=0|1 (asan: with the
+#        tests of kernels/), KERNELS_OF=dir (the processors' kernels as another build has them)
 
 CC ?= cc
 AR ?= ar
@@ -139,7 +139,7 @@ CMD_SHARED_OBJ := $(CMD_SHARED:%.c=$(BUILD)/%.o)
 LIBCMD := $(BUILD)/libcmd.a
 PROGRAMS := $(CMD_MAIN:cmd/%.c=$(BUILD)/bin/%)
 # UNBUILT: names of tests that need not be built (make asan).
-build_all_but = $(sort $(filter-out $(UNBUILT:%=tests/unit/%.c) $(UNBUILT:%=tests/gpu/%.c),$(1)))
+build_all_but = $(sort $(filter-out $(foreach room,unit kern gpu,$(UNBUILT:%=tests/$(room)/%.c)),$(1)))
 TEST_SRC := $(call build_all_but,$(wildcard tests/unit/test_*.c tests/kern/test_*.c))
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # Programs with a stand-in, for scripts.
@@ -200,6 +200,12 @@ ifneq ($(filter x86_64%,$(ARCH)),)
 $(BUILD)/lib/kern/kern_avx2.o: VARIANT := $(LINES_ONLY) -mavx2 -mfma -mf16c
 $(BUILD)/lib/kern/kern_avx512.o: VARIANT := $(LINES_ONLY) -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl \
                                             -mavx512dq -mavx512vnni -mprefer-vector-width=512
+endif
+# Those of another build, in a sanitized one (CI's): compiling them again would take a fifth of it.
+ifneq ($(KERNELS_OF),)
+$(BUILD)/lib/kern/kern_avx%.o: $(KERNELS_OF)/lib/kern/kern_avx%.o
+	$(Q)mkdir -p $(@D)
+	$(Q)cp $< $@
 endif
 ifneq ($(filter aarch64%,$(ARCH)),)
 $(BUILD)/lib/kern/kern_neon_dot.o: VARIANT := -march=armv8.2-a+dotprod

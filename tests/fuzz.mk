@@ -15,10 +15,11 @@ FUZZ_FIXED = $(if $(filter-out 0,$(FUZZ_SEED)),$(shell setarch -R true 2>/dev/nu
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
 FUZZ_DIR := $(BUILD)/fuzz
-FUZZ_SANITIZE ?= -fsanitize=address,undefined
+# As in the Makefile: what the address sanitizer finds is not checked twice.
+FUZZ_SANITIZE ?= -fsanitize=address,undefined -fno-sanitize=null,object-size,pointer-overflow
 FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' \
               -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all \
-              -fsanitize=fuzzer-no-link $(FUZZ_SANITIZE)
+              -fsanitize=fuzzer-no-link $(FUZZ_SANITIZE) -D__SANITIZE_ADDRESS__ # as gcc says it
 # What the targets use; the archive gives each only what it needs. Rooms of which they use little are listed by
 # file: when the linker misses a name, add the file that defines it.
 FUZZ_ROOMS := base cache quant fmt model text prompt grammar profile pack

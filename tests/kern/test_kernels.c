@@ -2,12 +2,14 @@
  * Every slot of the kernel table, at every level this machine has, against the reference: the same
  * bits. The reference itself against double precision.
  *
- * Buffers are allocated to the byte, so that a sanitized build sees reads past their ends; outputs
- * lie between guard values that must survive.
+ * Outputs lie between guard values that must survive.
  */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "../test.h"
 
 #include <math.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/float16.h"
 #include "base/mem.h"
@@ -36,21 +38,48 @@ static void load_tables(void)
     }
 }
 
+/* Buffers end where a page begins that nobody may read: whoever reads past their ends dies. */
+enum { MOST_TAKEN = 64 };
+static struct {
+    void *buffer, *pages;
+    size_t bytes;
+} taken[MOST_TAKEN];
+
+/* n * item_bytes zeros. Where their size is no multiple of `aligned`, fewer than that many bytes
+ * lie behind them. */
+static void *take_aligned(uint64_t n, uint64_t item_bytes, uint64_t aligned)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), bytes = n * item_bytes;
+    const uint64_t room = moe_round_up(bytes, page);
+    int i = 0;
+    while (i < MOST_TAKEN && taken[i].buffer)
+        i++;
+    assert_true(i < MOST_TAKEN);
+    uint8_t *pages =
+        mmap(NULL, room + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(pages != MAP_FAILED);
+    assert_int_equal(mprotect(pages + room, page, PROT_NONE), 0);
+    taken[i].pages = pages;
+    taken[i].bytes = room + page;
+    return taken[i].buffer = pages + ((room - bytes) & ~(aligned - 1));
+}
 static void *take(uint64_t n, uint64_t item_bytes)
 {
-    struct moe_err err;
-    void *p = moe_alloc(n, item_bytes, &err);
-    if (!p)
-        fail_msg("%s", err.text);
-    return p;
+    return take_aligned(n, item_bytes, MOE_ALIGN);
 }
-
-/* Exactly n * item_bytes bytes, 16-byte aligned at least: malloc knows the end to the byte. */
 static void *take_exact(uint64_t n, uint64_t item_bytes)
 {
-    void *p = calloc(n ? n : 1, item_bytes);
-    assert_non_null(p);
-    return p;
+    return take_aligned(n, item_bytes, 1);
+}
+static void give_back(void *buffer)
+{
+    for (int i = 0; buffer && i < MOST_TAKEN; i++)
+        if (taken[i].buffer == buffer) {
+            assert_int_equal(munmap(taken[i].pages, taken[i].bytes), 0);
+            taken[i].buffer = NULL;
+            return;
+        }
+    assert_null(buffer);
 }
 
 /* ---- Test matrices and inputs ---- */
@@ -117,7 +146,7 @@ static void fill_affine(struct sample *s, uint64_t *seed, enum flavour flavour)
             }
             moe_layout_store_group(s->data, mat->layout, mat->cols, r, g, &gc);
         }
-    free(codes);
+    give_back(codes);
 }
 
 /* Exponents that the sums stay finite with; WIDE ones from the smallest on, which are subnormal. */
@@ -280,14 +309,14 @@ static struct sample sample_new(uint16_t kind, uint32_t group, uint32_t rows, ui
                                             : draw(seed, flavour);
         moe_layout_store_row(s.data, s.mat.layout, cols, r, row);
     }
-    free(row);
+    give_back(row);
     return s;
 }
 
 static void sample_free(struct sample *s)
 {
-    free(s->data);
-    free(s->m);
+    give_back(s->data);
+    give_back(s->m);
 }
 
 /* A tile of nt random inputs in both forms, to the byte. */
@@ -318,18 +347,18 @@ static struct inputs inputs_new(uint32_t cols, uint32_t block, int nt, uint64_t 
         if (block)
             ref.quantize(row, cols, block, nt, t, in.q, in.s, in.z, in.sum);
     }
-    free(row);
+    give_back(row);
     in.tile = (struct moe_tile){block ? NULL : in.x, in.q, in.s, in.z, in.sum};
     return in;
 }
 
 static void inputs_free(struct inputs *in)
 {
-    free(in->x);
-    free(in->q);
-    free(in->s);
-    free(in->z);
-    free(in->sum);
+    give_back(in->x);
+    give_back(in->q);
+    give_back(in->s);
+    give_back(in->z);
+    give_back(in->sum);
 }
 
 static uint32_t bits_of(float v)
@@ -426,8 +455,8 @@ static void compare_panel(const struct panel_case *c, uint64_t *seed)
                              (double)want[i]);
         }
     }
-    free(want);
-    free(got);
+    give_back(want);
+    give_back(got);
     inputs_free(&in);
     sample_free(&s);
 }
@@ -460,8 +489,8 @@ static void compare_few_panels(const struct panel_case *c, uint64_t *seed)
             fail_msg("%s %s group %u cols %u flavour %d", moe_cpu_level_name(levels[l].level),
                      moe_layout_name(c->kind), c->group, c->cols, c->flavour);
     }
-    free(want);
-    free(got);
+    give_back(want);
+    give_back(got);
     inputs_free(&in);
     sample_free(&s);
 }
@@ -510,7 +539,7 @@ static void check_reference(const struct panel_case *c, uint64_t *seed)
                          c->group, c->cols, (double)y[t * MOE_PANEL_ROWS + (int)r], sum);
         }
     }
-    free(row);
+    give_back(row);
     inputs_free(&in);
     sample_free(&s);
 }
@@ -561,10 +590,10 @@ static struct quantized quantized_new(uint32_t cols, uint32_t block, int nt)
 
 static void quantized_free(struct quantized *out)
 {
-    free(out->q);
-    free(out->s);
-    free(out->z);
-    free(out->sum);
+    give_back(out->q);
+    give_back(out->s);
+    give_back(out->z);
+    give_back(out->sum);
 }
 
 /* NaNs may differ in sign and payload. */
@@ -621,7 +650,7 @@ static void test_quantize_equals_reference(void **state)
                                              : 0.0f;
                 compare_quantize(x, cols, 32, nt);
                 compare_quantize(x, cols, 64, nt);
-                free(x);
+                give_back(x);
             }
 }
 
@@ -907,10 +936,10 @@ static void compare_vector(unsigned v, uint32_t n, uint32_t offset, enum flavour
             fail_msg("%s %s n %u offset %u flavour %d", moe_cpu_level_name(levels[l].level),
                      vectors[v].name, n, offset, flavour);
     }
-    free(a);
-    free(b);
-    free(want);
-    free(got);
+    give_back(a);
+    give_back(b);
+    give_back(want);
+    give_back(got);
 }
 
 static void test_vectors_equal_reference(void **state)
@@ -960,11 +989,11 @@ static struct delta draw_delta(uint32_t n, enum flavour flavour, uint64_t *seed)
 
 static void free_delta(struct delta *d)
 {
-    free(d->state);
-    free(d->k);
-    free(d->q);
-    free(d->decays);
-    free(d->rates);
+    give_back(d->state);
+    give_back(d->k);
+    give_back(d->q);
+    give_back(d->decays);
+    give_back(d->rates);
 }
 
 static void step_delta(const struct moe_kern *kern, const struct delta *d, float *state, float *y)
@@ -1003,8 +1032,8 @@ static void test_delta_steps_equal_reference(void **state)
                     fail_msg("%s delta, scan or select_step n %u flavour %d",
                              moe_cpu_level_name(levels[l].level), n, f);
             }
-            free(want);
-            free(got);
+            give_back(want);
+            give_back(got);
             free_delta(&d);
         }
 }
@@ -1032,7 +1061,7 @@ static void test_delta_step_against_double(void **state)
         }
         assert_true(fabs(sum - y[r]) < 1e-3);
     }
-    free(before);
+    give_back(before);
     free_delta(&d);
 }
 
@@ -1056,7 +1085,7 @@ static void test_scan_step_against_double(void **state)
         }
         assert_true(fabs(sum - y[r]) < 1e-3);
     }
-    free(before);
+    give_back(before);
     free_delta(&d);
 }
 
@@ -1082,7 +1111,7 @@ static void test_select_step_against_double(void **state)
         }
         assert_true(fabs(sum - y[r]) < 1e-3);
     }
-    free(before);
+    give_back(before);
     free_delta(&d);
 }
 
@@ -1128,12 +1157,12 @@ static void test_cells(void **state)
                     kern->cells[kind][log2](codes, (struct moe_layout){0, 0}, n, &tile, got, 16);
                     assert_memory_equal(got, want, nt * 16 * sizeof *got);
                 }
-                free(x);
-                free(got);
-                free(want);
+                give_back(x);
+                give_back(got);
+                give_back(want);
             }
-            free(codes);
-            free(scales);
+            give_back(codes);
+            give_back(scales);
         }
 }
 
@@ -1168,9 +1197,9 @@ static void test_turning(void **state)
             for (uint32_t i = 0; i < n; i++)
                 assert_true(fabsf(got[i] - x[i]) < 1e-5f);
         }
-        free(x);
-        free(want);
-        free(got);
+        give_back(x);
+        give_back(want);
+        give_back(got);
     }
 }
 
@@ -1198,12 +1227,12 @@ static void test_f16_conversions(void **state)
             assert_int_equal(memcmp(want16, got16, N * sizeof *got16), 0);
         }
     }
-    free(half);
-    free(want16);
-    free(got16);
-    free(want);
-    free(got);
-    free(x);
+    give_back(half);
+    give_back(want16);
+    give_back(got16);
+    give_back(want);
+    give_back(got);
+    give_back(x);
 }
 
 static void test_reference_vectors_against_double(void **state)
@@ -1346,8 +1375,8 @@ static void products_free(struct products *p)
 {
     for (int k = 0; k < N_PRODUCTS; k++)
         sample_free(&p->w[k]);
-    free(p->x);
-    free(p->memory);
+    give_back(p->x);
+    give_back(p->memory);
 }
 
 /* Products first..last-1 of inputs i..i+n-1 into y[k][input][MAX_ROWS]. `reversed` gathers the
@@ -1402,8 +1431,8 @@ static void test_products_do_not_depend_on_company(void **state)
                                      threads);
                     }
             }
-    free(alone);
-    free(got);
+    give_back(alone);
+    give_back(got);
     products_free(&p);
 }
 
@@ -1428,8 +1457,8 @@ static void test_products_gather_rows_and_clear_excess(void **state)
                 assert_true(!excess || bits_of(a[r]) == 0);
             }
         }
-    free(straight);
-    free(reversed);
+    give_back(straight);
+    give_back(reversed);
     products_free(&p);
 }
 
@@ -1476,10 +1505,10 @@ static void test_many_inputs(void **state)
         if (levels[l].level >= MOE_CPU_AVX2)
             assert_true(unpacked > 15);
     }
-    free(x);
-    free(together);
-    free(alone);
-    free(memory);
+    give_back(x);
+    give_back(together);
+    give_back(alone);
+    give_back(memory);
 }
 
 /* Inputs too wide to stay in the cache together are walked in groups of tiles. */
@@ -1507,10 +1536,10 @@ static void test_wide_products_in_groups(void **state)
         moe_matmul(&(struct moe_mm){w.mat, &act, alone, ROOM}, 1);
         assert_int_equal(memcmp(alone, together + i * ROOM, ROOM * sizeof *alone), 0);
     }
-    free(x);
-    free(together);
-    free(alone);
-    free(memory);
+    give_back(x);
+    give_back(together);
+    give_back(alone);
+    give_back(memory);
     sample_free(&w);
 }
 
