@@ -373,12 +373,19 @@ static void take_marks(struct chat_probe *p, const char *opening, uint64_t n, co
         same++;
     while (same && text[same - 1] == '<') /* "<think>" and "</think>" begin alike */
         same--;
-    char *begins = trimmed_mark(p, text + same, (uint64_t)(at - text) - same);
+    char *begins = trimmed_mark(p, text + same, (uint64_t)(at - text) - same),
+         *ends = trimmed_mark(p, after, (uint64_t)(answer - after));
+    if (!begins) /* what else the prompt opens the answer with, or ends an empty thought with */
+        begins = trimmed_mark(p, opening + same, n - same);
+    if (begins && ends && strncmp(ends, begins, strlen(begins)) == 0) {
+        free(begins);
+        begins = NULL;
+    }
     if (!begins) { /* the answer's opening contains it */
         uint64_t open = last_mark(text, same);
         begins = trimmed_mark(p, text + open, same - open);
     }
-    set_marks(p, begins, trimmed_mark(p, after, (uint64_t)(answer - after)), member);
+    set_marks(p, begins, ends, member);
 }
 
 /* Finds the text before the content of an answer without thought. */
@@ -394,18 +401,23 @@ static void find_lead(struct chat_probe *p, const char *opening, uint64_t n)
     moe_buf_release(&out);
 }
 
-/* Marks of models whose templates leave thoughts out of what they write, and look for their end. */
+/* Marks of models whose templates leave thoughts out of what they write, and look for their end;
+ * what ends their answers. Apriel-1.5 is told them in words, but for how it begins. */
 static void take_known_marks(struct chat_probe *p, const char *source, uint64_t n)
 {
-    static const char *const known[][2] = {{"<think>", "</think>"},
-                                           {"[THINK]", "[/THINK]"},
-                                           {"<thinking>", "</thinking>"},
-                                           {"<|START_THINKING|>", "<|END_THINKING|>"}};
+    static const char *const known[][3] = {
+        {"Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"},
+        {"<think>", "</think>", ""},
+        {"[THINK]", "[/THINK]", ""},
+        {"<thinking>", "</thinking>", ""},
+        {"<|START_THINKING|>", "<|END_THINKING|>", ""}};
     for (size_t i = 0; i < sizeof known / sizeof known[0] && !p->chat->thought_member; i++) {
         const char *begins = known[i][0], *ends = known[i][1];
-        if (memmem(source, n, ends, strlen(ends)))
-            set_marks(p, trimmed_mark(p, begins, strlen(begins)),
-                      trimmed_mark(p, ends, strlen(ends)), "reasoning_content");
+        if (!memmem(source, n, ends, strlen(ends)))
+            continue;
+        set_marks(p, trimmed_mark(p, begins, strlen(begins)), trimmed_mark(p, ends, strlen(ends)),
+                  "reasoning_content");
+        add_stop(p, known[i][2], strlen(known[i][2]));
     }
 }
 

@@ -536,6 +536,8 @@ static const struct {
     {LIST "{# </think> #}",
      "<think>hm</think>\n[{\"name\": \"find_file\", \"arguments\": {}, \"id\": \"123456789\"}]",
      "T:hm|find_file({})"},
+    {OTHER_ROLE "{# Say [BEGIN FINAL RESPONSE] ... </thinking> #}",
+     "Here are my reasoning steps:\nhm\n[BEGIN FINAL RESPONSE]\nSo.", "T:hm|C:So."},
     {LIST, "[{\"name\": \"other\"}, 1]", "C:[{\"name\": \"other\"}, 1]"},
     {LIST, "See [{\"name\": \"find_file\", \"arguments\": {}}]",
      "C:See [{\"name\": \"find_file\", \"arguments\": {}}]"},
