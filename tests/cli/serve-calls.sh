@@ -313,6 +313,14 @@ post /v1/responses '{"temperature":0,"store":false,"input":"Once","max_output_to
 id=$(sed -n 's/.*"id":"\(resp_[0-9a-f]*\)".*/\1/p' "$got" | head -n 1)
 run "$load" -p "$port" -P "/v1/responses/$id" -o "$got"
 says '*"there is no response *' "what is not to be stored is not kept"
+# DRY over HTTP draws what moe-run's options draw, and something else than without it.
+run "$bin/moe-run" -q -t 1 "$tiny" -p 'one two one two one two' -n 30 --temp 0 --dry-multiplier 4 --dry-allowed-length 1
+text=$(cat "$out")
+prompt='{"temperature":0,"max_tokens":30,"prompt":"one two one two one two"'
+post /v1/completions "$prompt"',"dry_multiplier":4,"dry_allowed_length":1}'
+says "*\"text\":\"$text\"*" "DRY over HTTP"
+post /v1/completions "$prompt"'}'
+check "... is what makes the difference" lacks "$got" "$text"
 kill "$server"
 wait "$server"
 finish
