@@ -52,8 +52,7 @@ void moe_device_experts_close(struct device_experts *e);
 enum device_loading {
     DEVICE_QUIET = 0,  /* nothing is loaded */
     DEVICE_BACKGROUND, /* loads go on, nobody waits for them */
-    DEVICE_WAITED, /* each expert is computed once a load has ended that begins with the request */
-    DEVICE_RESTED, /* nothing is loaded, and each layer comes after a sleep */
+    DEVICE_RESTED,     /* nothing is loaded, and each layer comes after a sleep */
 };
 
 struct device_loads;
@@ -64,15 +63,9 @@ void moe_device_loads_close(struct device_loads *l); /* NULL is fine */
 /* From now on; what is under way ends first. */
 int moe_device_loads_set(struct device_loads *l, enum device_loading how, struct moe_err *err);
 
-/* What the provider tells it: a layer asks for n experts; it is time to look; the next expert is
- * wanted: sleeps for a load, at most as many times as experts were asked for. */
-int moe_device_loads_begin(struct device_loads *l, uint32_t n, struct moe_err *err);
+/* The provider tells it that it is time to look. */
 int moe_device_loads_poll(struct device_loads *l, struct moe_err *err);
-int moe_device_loads_next(struct device_loads *l, struct moe_err *err);
-/* Whether experts are handed out one by one. */
-bool moe_device_loads_one_by_one(const struct device_loads *l);
-/* Seconds until now that were not computing: handling loads, and asleep; and how often it slept. */
+/* Seconds until now that were not computing: handling loads, and asleep. */
 double moe_device_loads_seconds(const struct device_loads *l);
-uint64_t moe_device_loads_sleeps(const struct device_loads *l);
 
 #endif

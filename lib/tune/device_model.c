@@ -23,16 +23,13 @@ static int begin_experts(struct moe_experts *self, const struct moe_layer_reques
     e->n_given = e->n_experts = e->n_rows = 0;
     e->seconds = e->first = 0;
     e->began = moe_seconds();
-    return e->loads ? moe_device_loads_begin(e->loads, request->n_entries, err) : MOE_OK;
+    return MOE_OK;
 }
 
 static int next_of_none(struct moe_experts *self, uint32_t max, uint32_t *which,
                         struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
 {
     struct device_experts *e = (struct device_experts *)self;
-    int status = e->loads ? moe_device_loads_next(e->loads, err) : MOE_OK;
-    if (e->loads && moe_device_loads_one_by_one(e->loads))
-        max = 1;
     for (*n = 0; *n < max && e->n_given < e->request->n_entries; ++*n, e->n_given++) {
         which[*n] = e->n_given;
         views[*n] = e->views[e->at];
@@ -40,7 +37,7 @@ static int next_of_none(struct moe_experts *self, uint32_t max, uint32_t *which,
     }
     e->last = moe_seconds();
     e->first = e->first > 0 ? e->first : e->last;
-    return status;
+    return MOE_OK;
 }
 
 static int poll(struct moe_experts *self, struct moe_err *err)
@@ -355,15 +352,13 @@ static int measure_far(struct bench *b, struct moe_device_model *out, struct moe
 struct stretch {
     double seconds;    /* computing: without what loads and sleeps take */
     double layers;     /* of these from each layer's beginning to its end */
-    double experts;    /* of these their experts' */
     double steal;      /* share of all processors' time that the machine's host kept */
     double late;       /* by which sleeps took too long */
-    uint64_t sleeps;   /* until a load had ended */
     uint32_t first, n; /* layers */
 };
 
 struct comparison {
-    struct stretch quiet[DEVICE_MAX_SAMPLES], waiting[DEVICE_MAX_SAMPLES];
+    struct stretch quiet[DEVICE_MAX_SAMPLES], rested[DEVICE_MAX_SAMPLES];
     struct samples slowdown, steal, late;
     uint32_t n;
     struct samples *layers; /* of each layer, quietly; allocated */
@@ -399,31 +394,28 @@ static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how
         status = run_layer(b, layer, 1, NULL, 0, err);
     const struct moe_ticks before = moe_ticks_now();
     double others = moe_device_loads_seconds(l), began = moe_seconds();
-    *to = (struct stretch){.sleeps = moe_device_loads_sleeps(l), .first = layer};
+    *to = (struct stretch){.first = layer};
     while (status == MOE_OK && to->n < most && (to->n == 0 || moe_seconds() - began < seconds)) {
         if (how == DEVICE_RESTED)
             to->late += rest();
         status = run_layer(b, layer, 1, NULL, 0, err);
         to->layers += b->took;
-        to->experts += b->experts.seconds;
         to->n++;
         if (samples)
             add_sample(&samples[layer], b->took);
         layer = next_moe_layer(b, layer);
     }
     to->seconds = moe_seconds() - began - (moe_device_loads_seconds(l) - others);
-    to->sleeps = moe_device_loads_sleeps(l) - to->sleeps;
     const struct moe_ticks after = moe_ticks_now();
     if (after.all > before.all)
         to->steal = (after.stolen - before.stolen) / (after.all - before.all);
     return status;
 }
 
-/* The same layers quietly, beside loads, waiting for them, and after sleeps, stretch after stretch.
- * Stretches are long enough to include rare long interruptions, such as a hypervisor's while it
- * serves the loads: of single layers few would include one, and the median would miss them. They
- * are shorter where `seconds`, for all of them, are less than LOADING_SECONDS. Waiting for loads
- * takes much longer than computing small experts, so that fewer layers do. */
+/* The same layers quietly, beside loads, and after sleeps, stretch after stretch. Stretches are
+ * long enough to include rare long interruptions, such as a hypervisor's while it serves the loads:
+ * of single layers few would include one, and the median would miss them. They are shorter where
+ * `seconds`, for all of them, are less than LOADING_SECONDS. */
 static int compare_loading(struct bench *b, double seconds, struct comparison *c,
                            struct moe_err *err)
 {
@@ -433,16 +425,15 @@ static int compare_loading(struct bench *b, double seconds, struct comparison *c
     if (!b->model->layers[layer].is_moe)
         layer = next_moe_layer(b, layer);
     while (c->n < DEVICE_MAX_SAMPLES && (c->n < DEVICE_RUNS || took < share * LOADING_SECONDS)) {
-        struct stretch *quiet = &c->quiet[c->n], *waiting = &c->waiting[c->n], beside, rested;
+        struct stretch *quiet = &c->quiet[c->n], *rested = &c->rested[c->n], beside;
         MOE_TRY(time_stretch(b, layer, DEVICE_QUIET, UINT32_MAX, stretch, quiet, c->layers, err));
         MOE_TRY(time_stretch(b, layer, DEVICE_BACKGROUND, quiet->n, INFINITY, &beside, NULL, err));
-        MOE_TRY(time_stretch(b, layer, DEVICE_WAITED, quiet->n, stretch, waiting, NULL, err));
-        MOE_TRY(time_stretch(b, layer, DEVICE_RESTED, quiet->n, stretch, &rested, NULL, err));
+        MOE_TRY(time_stretch(b, layer, DEVICE_RESTED, quiet->n, stretch, rested, NULL, err));
         for (uint32_t i = 0; i < quiet->n; i++)
             layer = next_moe_layer(b, layer);
         add_sample(&c->slowdown, beside.seconds / quiet->seconds);
         add_sample(&c->steal, beside.steal);
-        add_sample(&c->late, rested.late / rested.n);
+        add_sample(&c->late, rested->late / rested->n);
         c->n++;
         took = moe_seconds() - began;
         if (moe_progress_stopped(b->progress))
@@ -467,21 +458,17 @@ static double by_medians(const struct bench *b, const struct comparison *c, cons
     return sum;
 }
 
-/* How many times as long the quiet stretches took as by medians, and what a sleep added to those
- * that waited, whose experts are as much slower as beside loads. */
+/* How many times as long the quiet stretches took as by medians, and what a sleep added to a layer.
+ */
 static void compare_with_medians(const struct bench *b, struct comparison *c,
                                  struct samples *interruptions, struct samples *wake)
 {
-    const double slowdown = fmax(1, median_of(&c->slowdown));
     for (uint32_t layer = 0; layer < b->model->config.n_layers; layer++)
         c->medians[layer] = median_of(&c->layers[layer]);
     for (uint32_t i = 0; i < c->n; i++) {
-        const struct stretch *quiet = &c->quiet[i], *waiting = &c->waiting[i];
-        const double experts = quiet->experts / quiet->layers * (slowdown - 1);
+        const struct stretch *quiet = &c->quiet[i], *rested = &c->rested[i];
         add_sample(interruptions, quiet->layers / by_medians(b, c, quiet));
-        if (waiting->sleeps)
-            add_sample(wake, (waiting->seconds - by_medians(b, c, waiting) * (1 + experts)) /
-                                 (double)waiting->sleeps);
+        add_sample(wake, (rested->layers - by_medians(b, c, rested)) / rested->n);
     }
 }
 

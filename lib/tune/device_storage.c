@@ -248,7 +248,6 @@ enum {
     LEAST_ROUNDS = 5, /* where they take more than MOST_SECONDS */
     PAGE_READS = 16,  /* of a run that measures the latency */
     BURSTS = 20,      /* of a run: one takes well under a millisecond where loads are small */
-    TOGETHER = 4,     /* loads handled that are asked for at once, as by a layer */
     HANDLED = 16,     /* of a run */
 };
 
@@ -369,44 +368,31 @@ static int run_bursts(struct device_reads *r, struct rounds *to, struct moe_err 
 
 /* ---- What a load takes of the thread that waits for it ---- */
 
-/* Loads of the first n_bytes of TOGETHER places from `at` on, and waits for them. With
- * `tell`, their checksums are set, else they are checked if `l` checks. */
-static int load_together(struct device_reads *r, struct moe_loader *l, uint32_t at,
-                         uint64_t n_bytes, uint64_t *checksums, bool tell, struct moe_err *err)
-{
-    uint8_t *to[TOGETHER];
-    uint32_t handle;
-    int status = MOE_OK;
-    moe_loader_hold(l);
-    for (uint32_t i = 0; i < TOGETHER && status == MOE_OK; i++) {
-        to[i] = device_reads_buffer(r);
-        const struct moe_load load = {.offset = r->places[(at + i) % r->n].offset,
-                                      .stored_bytes = n_bytes,
-                                      .raw_bytes = n_bytes,
-                                      .checksum = checksums[at + i],
-                                      .to = to[i],
-                                      .priority = MOE_LOAD_DEMAND};
-        status = moe_loader_submit(l, &load, &handle, err);
-    }
-    moe_loader_let_go(l);
-    if (status == MOE_OK)
-        status = device_reads_wait(r, l, TOGETHER, NULL, err);
-    for (uint32_t i = 0; i < TOGETHER && tell && status == MOE_OK; i++)
-        checksums[at + i] = moe_hash64(to[i], n_bytes);
-    return status;
-}
-
 /* Times loads of one size, each checked as moe-run does. */
 struct handled {
     uint64_t n_bytes;
     uint64_t checksums[HANDLED];
 };
 
+/* Loads the first bytes of HANDLED places, one after the other: in a run, too, most loads are asked
+ * for and waited for by themselves. With `tell`, their checksums are set, else they are checked if
+ * `l` checks. */
 static int load_handled(struct device_reads *r, struct moe_loader *l, struct handled *h, bool tell,
                         struct moe_err *err)
 {
-    for (uint32_t i = 0; i < HANDLED; i += TOGETHER)
-        MOE_TRY(load_together(r, l, i, h->n_bytes, h->checksums, tell, err));
+    for (uint32_t i = 0; i < HANDLED; i++) {
+        uint32_t handle;
+        const struct moe_load load = {.offset = r->places[i % r->n].offset,
+                                      .stored_bytes = h->n_bytes,
+                                      .raw_bytes = h->n_bytes,
+                                      .checksum = h->checksums[i],
+                                      .to = device_reads_buffer(r),
+                                      .priority = MOE_LOAD_DEMAND};
+        MOE_TRY(moe_loader_submit(l, &load, &handle, err));
+        MOE_TRY(device_reads_wait(r, l, 1, NULL, err));
+        if (tell)
+            h->checksums[i] = moe_hash64(load.to, h->n_bytes);
+    }
     return MOE_OK;
 }
 
@@ -502,7 +488,7 @@ int moe_device_measure_storage(struct moe_device_storage *s, const struct moe_pa
     int status;
     MOE_STEP(device_reads_open(&r, pack, dir, progress, err));
     const struct moe_loader_options options = {
-        .fd = r.fd, .path = r.path, .n_requests = TOGETHER, .verify = true};
+        .fd = r.fd, .path = r.path, .n_requests = 1, .verify = true};
     MOE_STEP(moe_loader_open(&checking, &options, err));
     MOE_STEP(open_handled(&r, handled, &n_handled, err));
     MOE_STEP(run_rounds(&r, checking, handled, n_handled, &rounds, progress, err));
@@ -521,8 +507,7 @@ out:
 }
 
 /*
- * Loads beside computation, for the device bench: what computing takes while loads go on, and after
- * a wait for one.
+ * Loads beside computation, for the device bench: what computing takes while loads go on.
  */
 
 enum { LEAST_LOADS = 8, MAX_LOADS = 64 };
@@ -535,7 +520,7 @@ struct device_loads {
     uint64_t largest, stored;
     uint32_t n_buffers, n_requests, n_under_way;
     uint32_t *free, next, n_free; /* a ring of buffers: n_free from `next` on */
-    uint64_t random, sleeps;
+    uint64_t random;
     enum device_loading how;
 };
 
@@ -621,7 +606,7 @@ static int submit(struct device_loads *l, struct moe_err *err)
     l->n_free--;
     struct moe_load load = moe_expert_load(l->pack, &which);
     load.to = l->buffers + buffer * l->largest;
-    load.priority = l->how == DEVICE_WAITED ? MOE_LOAD_DEMAND : MOE_LOAD_PREFETCH;
+    load.priority = MOE_LOAD_PREFETCH;
     load.tag = buffer;
     l->n_under_way++;
     return moe_loader_submit(l->loader, &load, &handle, err);
@@ -641,41 +626,21 @@ static int take_loads(struct device_loads *l, const struct moe_load_done *done, 
     return status;
 }
 
-/* Sleeps until a load has ended. */
-static int wait_for_load(struct device_loads *l, struct moe_err *err)
-{
-    struct moe_load_done done;
-    double before = moe_loader_stats(l->loader)->wait_seconds;
-    uint32_t n = moe_loader_wait(l->loader, &done, 1);
-    l->sleeps += moe_loader_stats(l->loader)->wait_seconds > before;
-    return take_loads(l, &done, n, err);
-}
-
 int moe_device_loads_set(struct device_loads *l, enum device_loading how, struct moe_err *err)
 {
-    while (l->n_under_way > 0)
-        MOE_TRY(wait_for_load(l, err));
+    while (l->n_under_way > 0) {
+        struct moe_load_done done;
+        MOE_TRY(take_loads(l, &done, moe_loader_wait(l->loader, &done, 1), err));
+    }
     l->how = how;
     return moe_device_loads_poll(l, err);
-}
-
-int moe_device_loads_begin(struct device_loads *l, uint32_t n, struct moe_err *err)
-{
-    int status = MOE_OK;
-    moe_loader_hold(l->loader);
-    for (uint32_t i = 0;
-         l->how == DEVICE_WAITED && i < n && l->n_under_way < l->n_requests && status == MOE_OK;
-         i++)
-        status = submit(l, err);
-    moe_loader_let_go(l->loader);
-    return status;
 }
 
 int moe_device_loads_poll(struct device_loads *l, struct moe_err *err)
 {
     struct moe_load_done done[MAX_LOADS];
     if (l->how != DEVICE_BACKGROUND)
-        return MOE_OK; /* what is waited for is taken there */
+        return MOE_OK;
     int status = take_loads(l, done, moe_loader_poll(l->loader, done, MAX_LOADS), err);
     moe_loader_hold(l->loader);
     while (status == MOE_OK && l->n_under_way < l->n_requests)
@@ -684,23 +649,8 @@ int moe_device_loads_poll(struct device_loads *l, struct moe_err *err)
     return status;
 }
 
-int moe_device_loads_next(struct device_loads *l, struct moe_err *err)
-{
-    return l->how == DEVICE_WAITED && l->n_under_way > 0 ? wait_for_load(l, err) : MOE_OK;
-}
-
-bool moe_device_loads_one_by_one(const struct device_loads *l)
-{
-    return l->how == DEVICE_WAITED;
-}
-
 double moe_device_loads_seconds(const struct device_loads *l)
 {
     const struct moe_loader_stats *s = moe_loader_stats(l->loader);
     return s->work_seconds + s->wait_seconds;
-}
-
-uint64_t moe_device_loads_sleeps(const struct device_loads *l)
-{
-    return l->sleeps;
 }
