@@ -97,7 +97,8 @@ struct moe_forecast {
     double before;  /* passes: references and uniform bitwidths */
     double search;  /* passes: importances of the shard that are not known */
     double total;   /* passes: of both, for all shards from their beginning */
-    double savings; /* passes, a token at a time: ways to load less, at most */
+    double routing; /* passes, a token at a time, at most: routing towards the cache */
+    double savings; /* likewise: ways to load less */
     bool chooses;   /* and then chooses, which takes as many passes as it takes */
 };
 

@@ -431,6 +431,9 @@ void moe_show_forecast(const struct moe_forecast *f, struct moe_buf *out)
         put_passes(f, "then", f->search, ": importances", out);
     if (f->n_shards > 1)
         put_passes(f, "all", f->total, ": both, of all shards together", out);
+    if (f->routing > 0)
+        moe_buf_printf(out, "routing   up to %.0f passes, a token at a time: towards the cache\n",
+                       f->routing);
     if (f->savings > 0)
         moe_buf_printf(out, "savings   up to %.0f passes, a token at a time: loading less\n",
                        f->savings);
@@ -461,6 +464,7 @@ int moe_show_forecast_json(const struct moe_forecast *f, struct moe_buf *out, st
     moe_emit_rounded(&e, "passes_importances", 4, f->search);
     moe_emit_rounded(&e, "seconds", 4, (f->before + f->search) * f->pass_seconds);
     moe_emit_rounded(&e, "seconds_all_shards", 4, f->total * f->pass_seconds);
+    moe_emit_rounded(&e, "passes_routing_most", 4, f->routing);
     moe_emit_rounded(&e, "passes_savings_most", 4, f->savings);
     moe_emit_bool(&e, "chooses", f->chooses);
     return moe_emit_end(&e, err);

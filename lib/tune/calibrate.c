@@ -492,7 +492,8 @@ static void count_forecast(const struct trial *t, const struct calibration_need 
         .experts = (uint64_t)c->map->n_layers * c->map->n_experts,
         .chooses = o->n_shards <= 1 && o->tolerance >= 0,
     };
-    out->savings = out->chooses ? calibrate_savings_passes(c) : 0;
+    if (out->chooses)
+        calibrate_decoding_passes(c, &out->routing, &out->savings);
     out->chooses &= !o->without_bits;
     for (uint64_t i = o->shard; i < out->experts; i += o->n_shards) {
         out->in_shard++;

@@ -651,11 +651,12 @@ int calibrate_savings(struct calibration *c, struct moe_err *err)
     return MOE_OK;
 }
 
-double calibrate_savings_passes(const struct calibration *c)
+void calibrate_decoding_passes(const struct calibration *c, double *routing, double *savings)
 {
     const double checks =
         c->check ? (double)c->check->n_predicted / (double)c->corpus->n_predicted : 0;
-    return c->options->n_caches * (1 + count_ways(c) * (1 + checks));
+    *routing = c->options->routing_tolerance >= 0 ? MOST_POINTS + checks : 0;
+    *savings = c->options->n_caches * (1 + count_ways(c) * (1 + checks));
 }
 
 uint64_t calibrate_decoding_bytes(const struct calibration *c, const struct moe_corpus *corpus)
