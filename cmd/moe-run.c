@@ -278,16 +278,15 @@ static void close_run(struct run *r)
 
 /* ---- Text ---- */
 
-/* How answers of the conversation are shown: read for thoughts and calls where there are tools, in
- * the interactive prompt, where a grammar holds what follows a thought, and for --json. */
+/* How answers of the conversation are shown: read for thoughts and calls where the template or the
+ * caller has them, and for --json. */
 static void show_answers(const struct run *r, struct moe_conversation *talk, struct repl_said *said)
 {
-    const bool held = r->constraint && !talk->held_to_calls,
-               thinks = talk->chat && moe_chat_thought_member(talk->chat);
-    if (!(talk->tools || opt.json || (thinks && (held || is_interactive()))) || !talk->chat ||
+    if (!talk->chat || !(talk->tools || opt.json || moe_chat_thought_member(talk->chat)) ||
         opt.beams.n || cli_given("logprobs"))
         return;
-    *said = (struct repl_said){.hidden = opt.json, .apart = held && !is_interactive()};
+    *said = (struct repl_said){.hidden = opt.json,
+                               .apart = r->constraint && !talk->held_to_calls && !is_interactive()};
     talk->on_part = repl_say_part;
     talk->part_ctx = said;
 }

@@ -1,5 +1,4 @@
 /* Conversations: turns, and what the context holds of them. */
-#define _GNU_SOURCE /* memmem */
 
 #include "engine/conversation.h"
 
@@ -167,30 +166,23 @@ static void append_answer(const struct moe_conversation *c, struct moe_buf *out)
     }
 }
 
-/* The place in what was shown that corresponds to byte `to` of the whole answer, which has the
- * texts of special tokens, too. */
-static uint64_t shown_before(const struct moe_conversation *c, uint64_t to)
+/* Appends what the answer's tokens say: of special ones the marks (NULL: none), of all others the
+ * first `most` bytes. */
+static void append_said(const struct moe_conversation *c, const struct moe_ids *marks,
+                        uint64_t most, struct moe_buf *out)
 {
-    const struct moe_tokenizer *tok = c->session->model->tokenizer;
-    uint64_t at = 0, shown = 0;
-    for (uint64_t i = c->answer_at; i < c->history.n && at < to; i++) {
+    const struct moe_model *model = c->session->model;
+    bool begins = false;
+    for (uint64_t i = c->answer_at; i < c->history.n; i++) {
+        const uint32_t id = c->history.ids[i];
         uint32_t n = 0;
-        moe_tokenizer_bytes(tok, c->history.ids[i], &n);
-        uint64_t part = at + n > to ? to - at : n;
-        shown += moe_tokenizer_is_special(tok, c->history.ids[i]) ? 0 : part;
-        at += n;
+        const uint8_t *bytes = moe_answer_bytes(model, marks, id, &begins, &n);
+        if (!moe_tokenizer_is_special(model->tokenizer, id)) {
+            n = n < most ? n : (uint32_t)most;
+            most -= n;
+        }
+        moe_buf_append(out, bytes, n);
     }
-    return shown;
-}
-
-/* The part of what was shown that is at this place of the whole answer. */
-static json_t *part_of(const struct moe_conversation *c, const struct moe_buf *shown,
-                       struct moe_span in_all, struct moe_err *err)
-{
-    uint64_t from = shown_before(c, in_all.at), to = shown_before(c, in_all.at + in_all.n);
-    to = to > shown->size ? shown->size : to; /* a stop text is not shown */
-    from = from > to ? to : from;
-    return moe_chat_message("assistant", (const char *)shown->data + from, to - from, err);
 }
 
 /* Adds the thought to a message, which it takes over. NULL: memory is short. */
@@ -208,24 +200,6 @@ static json_t *with_thought(const struct moe_conversation *c, json_t *message, j
     return message;
 }
 
-/* The answer as a message, its thought apart; shown: what was shown of it. NULL: memory is short.
- */
-static json_t *answer_message(const struct moe_conversation *c, const struct moe_buf *shown,
-                              struct moe_err *err)
-{
-    struct moe_buf all = {0};
-    struct moe_chat_answer parts;
-    append_answer(c, &all);
-    moe_chat_split(c->chat, c->in_thought, (const char *)all.data, all.size, &parts);
-    bool whole = c->cut || all.failed || (!parts.has_thought && parts.content.n == all.size);
-    moe_buf_release(&all);
-    if (whole)
-        return moe_chat_message("assistant", (const char *)shown->data, shown->size, err);
-    json_t *message = part_of(c, shown, parts.content, err);
-    json_t *thought = message && parts.has_thought ? part_of(c, shown, parts.thought, err) : NULL;
-    return with_thought(c, message, thought, err);
-}
-
 /* Appends what was shown of the last answer, or read. */
 static void append_shown(const struct moe_conversation *c, struct moe_buf *out)
 {
@@ -236,14 +210,7 @@ static void append_shown(const struct moe_conversation *c, struct moe_buf *out)
         moe_buf_text(out, text);
         return;
     }
-    bool begins = false;
-    for (uint64_t i = c->answer_at; i < c->history.n; i++) {
-        uint32_t n = 0;
-        const uint8_t *bytes =
-            moe_answer_bytes(c->session->model, c->on_part ? moe_chat_marks(c->chat) : NULL,
-                             c->history.ids[i], &begins, &n);
-        moe_buf_append(out, bytes, n);
-    }
+    append_said(c, c->on_part ? moe_chat_marks(c->chat) : NULL, UINT64_MAX, out);
 }
 
 /* ---- From messages to tokens ---- */
@@ -416,21 +383,33 @@ static int listen(void *ctx, const char *bytes, uint64_t n)
     return l->options->text ? l->options->text(l->options->ctx, bytes, n) : MOE_OK;
 }
 
-/* Begins to read an answer, which has so far what the listener has. */
-static int read_answer(struct moe_conversation *c, struct listener *l, struct moe_err *err)
+/* Begins to read an answer, which says so far what `said` has. */
+static int read_answer(const struct moe_conversation *c, struct listener *l,
+                       const struct moe_buf *said, struct moe_err *err)
 {
-    l->talk = c;
-    l->err = err;
-    if (!c->chat || !c->on_part)
-        return MOE_OK;
     if (!(l->calls = json_array()))
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text");
     MOE_TRY(moe_answer_reader_new(&l->reader, c->chat, c->tools, c->in_thought && !c->cut,
                                   take_part, l, err));
     l->again = true;
-    int status =
-        moe_answer_reader_add(l->reader, (const char *)l->answer.data, l->answer.size, err);
-    l->again = false;
+    return moe_answer_reader_add(l->reader, (const char *)said->data, said->size, err);
+}
+
+/* Reads an answer whose text was handed on as it is. */
+static int read_shown(const struct moe_conversation *c, struct listener *l, struct moe_err *err)
+{
+    struct moe_buf said = {0};
+    int status;
+    if (c->cut || !(moe_chat_thought_member(c->chat) || json_array_size(c->tools))) {
+        moe_buf_append(&l->content, l->answer.data, l->answer.size);
+        return MOE_OK;
+    }
+    append_said(c, moe_chat_marks(c->chat), l->answer.size, &said); /* no stop text */
+    MOE_STEP(said.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text")
+                         : read_answer(c, l, &said, err));
+    MOE_STEP(moe_answer_reader_end(l->reader, err));
+out:
+    moe_buf_release(&said);
     return status;
 }
 
@@ -459,7 +438,11 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
                   enum moe_stop_reason *why, struct moe_err *err)
 {
     struct moe_thought_at at;
-    MOE_TRY(read_answer(c, l, err));
+    l->talk = c;
+    l->err = err;
+    if (c->chat && c->on_part)
+        MOE_TRY(read_answer(c, l, &l->answer, err));
+    l->again = false;
     MOE_TRY(find_thought(c, &l->answer, &at, err));
     const char **stops = moe_prompt_stops(options->stop_texts, c->chat, err);
     if (!stops)
@@ -531,8 +514,10 @@ static int answer_and_keep(struct moe_conversation *c, struct moe_sampler *sampl
                            bool in_place, enum moe_stop_reason *why, struct moe_err *err)
 {
     int status = answer(c, sampler, options, l, why, err);
+    if (status == MOE_OK && c->chat && !l->reader)
+        status = read_shown(c, l, err);
     if (status == MOE_OK && c->chat) {
-        json_t *message = l->reader ? read_message(c, l, err) : answer_message(c, &l->answer, err);
+        json_t *message = read_message(c, l, err);
         if (message && in_place)
             drop_messages(c, moe_conversation_n(c) - 1);
         status = add_message(c, message, err);

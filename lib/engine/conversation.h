@@ -40,7 +40,8 @@ struct moe_conversation {
     /* Answers' constraint is one of calls, and of thoughts before them. */
     bool held_to_calls;
     /* Chat: gets what an answer says, read as it comes (prompt/chat_answer.h), in place of its
-     * text: the message then has thoughts and calls of the tools apart. NULL: the text as it is. */
+     * text. NULL: nobody does, and the text is handed on as it is. The message has thoughts and
+     * calls of the tools apart in either case. */
     int (*on_part)(void *part_ctx, const struct moe_answer_part *part);
     void *part_ctx;
     struct tm now;      /* for templates that show it: when the conversation began */

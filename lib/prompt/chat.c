@@ -126,38 +126,6 @@ int moe_chat_render(const struct moe_chat *chat, const struct moe_chat_input *in
 
 /* ---- Answers ---- */
 
-/* The place of `mark` in text[from..n), or n. */
-static uint64_t find_mark(const char *text, uint64_t from, uint64_t n, const char *mark)
-{
-    uint64_t length = strlen(mark);
-    for (uint64_t i = from; i + length <= n; i++)
-        if (memcmp(text + i, mark, length) == 0)
-            return i;
-    return n;
-}
-
-/* text[from..to) without the blanks around it. */
-static struct moe_span within(const char *text, uint64_t from, uint64_t to)
-{
-    while (from < to && moe_is_blank(text[from]))
-        from++;
-    while (to > from && moe_is_blank(text[to - 1]))
-        to--;
-    return (struct moe_span){from, to - from};
-}
-
-/* The place after the mark that the text begins with, ignoring blanks before it; 0: it does not
- * begin with it. */
-static uint64_t after_mark(const char *text, uint64_t n, const char *mark)
-{
-    uint64_t from = 0;
-    if (!mark)
-        return 0;
-    while (from < n && moe_is_blank(text[from]))
-        from++;
-    return from < n && find_mark(text, from, n, mark) == from ? from + strlen(mark) : 0;
-}
-
 /* Whether text[0..*n) ends with the mark, which *n is then without, as without the blanks before.
  */
 static bool take_end(const char *text, uint64_t *n, const char *mark)
@@ -213,25 +181,6 @@ void moe_chat_can(const struct moe_chat *chat, bool *calls, bool *thinks)
 {
     *calls = chat->n_calls > 0;
     *thinks = chat->thought_begins != NULL;
-}
-
-void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer, uint64_t n,
-                    struct moe_chat_answer *out)
-{
-    const char *ends = chat->thought_ends_content ? chat->thought_ends_content : chat->thought_ends;
-    *out = (struct moe_chat_answer){.content = {0, n}};
-    if (!chat->thought_member)
-        return;
-    uint64_t begin = after_mark(answer, n, chat->thought_begins);
-    uint64_t end = begin || opened ? find_mark(answer, begin, n, ends) : n;
-    if (!begin && end == n) {
-        uint64_t lead = after_mark(answer, n, chat->lead);
-        out->content = lead ? within(answer, lead, n) : out->content;
-        return;
-    }
-    out->has_thought = true;
-    out->thought = within(answer, begin, end);
-    out->content = end < n ? within(answer, end + strlen(ends), n) : (struct moe_span){n, 0};
 }
 
 /* ---- Templates in checkpoints ---- */

@@ -117,21 +117,6 @@ enum moe_chat_thought { MOE_THOUGHT_NONE, MOE_THOUGHT_OPEN, MOE_THOUGHT_OVER };
 enum moe_chat_thought moe_chat_thought_before(const struct moe_chat *chat, const void *rendered,
                                               uint64_t n);
 
-/* The parts of an answer. */
-struct moe_chat_answer {
-    bool has_thought;
-    struct moe_span thought, content; /* without the blanks around them */
-};
-/*
- * Splits n bytes of answer, including the texts of special tokens. The marks are those between
- * which the template writes a message's reasoning_content (or thinking, or reasoning) in the last
- * answer: "<think>" and "</think>", or "<|channel|>analysis<|message|>" and all text between the
- * thought and the content. The text between the marks is the thought, the rest the content. A
- * thought without its end mark counts as thought if the answer itself opened it, else as content.
- * If a template writes no thoughts everything is content.
- */
-void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer, uint64_t n,
-                    struct moe_chat_answer *out);
 /* Whether a template's variables ("enable_thinking" and its other names, "reasoning_effort") say
  * that no thought is wanted. */
 bool moe_chat_no_thought(const struct json_t *variables);

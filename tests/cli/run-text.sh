@@ -188,6 +188,21 @@ expect_stdout 'Hm' "... and what is no call ends there"
 moe -p x $roles --tool-choice find -n 60 --json
 expect_stdout_like '*"tool_calls": \[{*"name": "find", "arguments": "{\\"path\\": \\"[ab]\\"}"}}\]}, "finish_reason": "tool_calls"}' \
     "... and one that must come does"
+# A thought that the template opens ends with a bracket, which the model writes.
+cat >"$tmp/thinks.jinja" <<'END'
+{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.reasoning_content %}[hm]{{ m.reasoning_content }}){% endif %}{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+[hm]{% endif %}
+END
+moe -p "$story" --template-file "$tmp/thinks.jinja" --temp 0 -n 20
+expect_stdout_like "thought: [!)]*1
+
+[!)]*" "-p tells a thought from what follows it"
+expect_stderr_lines 0 "... without a word beside them"
+moe -p "$story" --template-file "$tmp/thinks.jinja" --temp 0 -n 4
+expect_stdout_like "thought: ?*" "... and from nothing"
+expect_stderr_like "*the answer ended within its thought*" "... which it says"
 # A thought that the template opens and nobody wants is closed before a call that must come.
 sed 's/^{{ m.content }}/{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n<\/think>\n\n{% endif %}&/
 s/^{% endif %}$/<think>\n&/' tests/data/calls.jinja >"$tmp/thinks.jinja"

@@ -7,6 +7,7 @@
 
 #include "fmt/json.h"
 #include "prompt/chat.h"
+#include "prompt/chat_answer.h"
 
 static struct fixture fixture;
 
@@ -95,20 +96,35 @@ static void templates_tell_how_answers_end(void **state)
         "<|im_end|>", "<|endoftext|>");
 }
 
-static void check_split(const struct moe_chat *chat, const char *prompt, const char *answer,
-                        const char *thought, const char *content)
+struct parts {
+    struct moe_buf thought, content;
+};
+
+static int take_part(void *ctx, const struct moe_answer_part *part)
 {
-    struct moe_chat_answer parts;
-    bool opened = moe_chat_thought_before(chat, prompt, strlen(prompt)) == MOE_THOUGHT_OPEN;
-    moe_chat_split(chat, opened, answer, strlen(answer), &parts);
-    char got[128];
-    snprintf(got, sizeof got, "%.*s", (int)parts.content.n, answer + parts.content.at);
-    assert_string_equal(got, content);
-    assert_int_equal(parts.has_thought, thought != NULL);
-    if (!thought)
-        return;
-    snprintf(got, sizeof got, "%.*s", (int)parts.thought.n, answer + parts.thought.at);
-    assert_string_equal(got, thought);
+    struct parts *parts = ctx;
+    moe_buf_append(part->kind == MOE_PART_THOUGHT ? &parts->thought : &parts->content, part->bytes,
+                   part->n);
+    return MOE_OK;
+}
+
+static void check_read(const struct moe_chat *chat, const char *prompt, const char *answer,
+                       const char *thought, const char *content)
+{
+    const bool opened = moe_chat_thought_before(chat, prompt, strlen(prompt)) == MOE_THOUGHT_OPEN;
+    struct parts parts = {0};
+    struct moe_answer_reader *reader;
+    struct moe_err err = {0};
+    assert_ok(moe_answer_reader_new(&reader, chat, NULL, opened, take_part, &parts, &err), &err);
+    assert_ok(moe_answer_reader_add(reader, answer, strlen(answer), &err), &err);
+    assert_ok(moe_answer_reader_end(reader, &err), &err);
+    moe_answer_reader_free(reader);
+    moe_buf_u8(&parts.thought, 0);
+    moe_buf_u8(&parts.content, 0);
+    assert_string_equal((const char *)parts.thought.data, thought);
+    assert_string_equal((const char *)parts.content.data, content);
+    moe_buf_release(&parts.thought);
+    moe_buf_release(&parts.content);
 }
 
 static void thoughts_are_told_from_contents(void **state)
@@ -117,17 +133,17 @@ static void thoughts_are_told_from_contents(void **state)
         EACH("<{{ m.role }}>{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n"
              "</think>\n\n{% endif %}{{ m.content }}<|im_end|>") PROMPT("<assistant>"));
     assert_string_equal(moe_chat_thought_member(chat), "reasoning_content");
-    check_split(chat, "<assistant>", "<think>\nhm\n</think>\n\n4", "hm", "4");
-    check_split(chat, "<assistant>", "4", NULL, "4");
-    check_split(chat, "<assistant>", "<think>\nhm", "hm", "");
-    check_split(chat, "<assistant><think>\n", "hm</think>4", "hm", "4");
-    check_split(chat, "<assistant><think>\n", "4", NULL, "4");
+    check_read(chat, "<assistant>", "<think>\nhm\n</think>\n\n4", "hm", "4");
+    check_read(chat, "<assistant>", "4", "", "4");
+    check_read(chat, "<assistant>", "<think>\nhm", "hm", "");
+    check_read(chat, "<assistant><think>\n", "hm</think>4", "hm", "4");
+    check_read(chat, "<assistant><think>\n", "4", "4", "");
     moe_chat_free(chat);
     /* Where what opens an answer closes the thought, the marks begin alike. */
     chat = open_chat(EACH("<{{ m.role }}>{% if m.reasoning_content %}<think>{{ m.reasoning_content "
                           "}}</think>{% endif %}{{ m.content }}<|im_end|>")
                          PROMPT("<assistant></think>"));
-    check_split(chat, "", "<think>hm</think>4", "hm", "4");
+    check_read(chat, "", "<think>hm</think>4", "hm", "4");
     moe_chat_free(chat);
     /* Channels: all that is between thought and content is the mark. */
     chat = open_chat(EACH("[{{ m.role }}{% if m.thinking and loop.last %}|analysis]"
@@ -135,14 +151,14 @@ static void thoughts_are_told_from_contents(void **state)
                           "{{ '|final' if m.role == 'assistant' }}]{{ m.content }}<|im_end|>")
                          PROMPT("[assistant"));
     assert_string_equal(moe_chat_thought_member(chat), "thinking");
-    check_split(chat, "[assistant", "|analysis]hm[end][assistant|final]4", "hm", "4");
-    check_split(chat, "[assistant", "|final]4", NULL, "4");
+    check_read(chat, "[assistant", "|analysis]hm[end][assistant|final]4", "hm", "4");
+    check_read(chat, "[assistant", "|final]4", "", "4");
     moe_chat_free(chat);
     /* Where they are written if they are asked for, and where they are taken out of what comes. */
     chat = open_chat(EACH("<{{ m.role }}>{% if thinking and m.reasoning %}<hm>{{ m.reasoning }}"
                           "</hm>{% endif %}{{ m.content }}<|im_end|>") PROMPT("<assistant>"));
     assert_string_equal(moe_chat_thought_member(chat), "reasoning");
-    check_split(chat, "<assistant>", "<hm>a</hm>4", "a", "4");
+    check_read(chat, "<assistant>", "<hm>a</hm>4", "a", "4");
     moe_chat_free(chat);
     /* The end's mark is none without the beginning's, which is too long here. */
 #define LONG "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -156,11 +172,11 @@ static void thoughts_are_told_from_contents(void **state)
     moe_chat_free(chat);
     chat = open_chat(EACH("<{{ m.role }}>{{ m.content.split('</think>')[-1] }}<|im_end|>")
                          PROMPT("<assistant>"));
-    check_split(chat, "<assistant>", "<think>hm</think>4", "hm", "4");
-    check_split(chat, "<assistant><think>\n", "hm</think>4", "hm", "4");
+    check_read(chat, "<assistant>", "<think>hm</think>4", "hm", "4");
+    check_read(chat, "<assistant><think>\n", "hm</think>4", "hm", "4");
     moe_chat_free(chat);
     chat = open_chat(EACH("{{ m.content }}"));
-    check_split(chat, "", "<think>hm</think>4", NULL, "<think>hm</think>4");
+    check_read(chat, "", "<think>hm</think>4", "", "<think>hm</think>4");
     moe_chat_free(chat);
 }
 

@@ -231,6 +231,44 @@ static void a_stop_text_leaves_the_context(void **state)
     end(&fresh);
 }
 
+static int hear_part(void *ctx, const struct moe_answer_part *part)
+{
+    return hear(ctx, part->bytes, part->n);
+}
+
+/* Whoever hears an answer, read or as it is, the message has its thought apart, and no stop text.
+ */
+static void a_message_has_its_thought_apart(void **state)
+{
+    struct talk t, read;
+    struct moe_chat *thinks = open_chat(
+        "{% for m in messages %}{{ '<|im_start|>' + m.role }}\n{% if m.reasoning_content %}[hm]"
+        "{{ m.reasoning_content }}]{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n[hm]{% endif %}");
+    begin(&t, thinks, 0);
+    begin(&read, thinks, 0);
+    read.c.on_part = hear_part;
+    read.c.part_ctx = &read;
+    for (int behind = 0; behind < 2; behind++) { /* the stop text is in the thought, or behind it */
+        t.stops[0] = read.stops[0] = behind ? "+" : "[";
+        const char *raw = answer(&t, "Once upon a time", 20);
+        answer(&read, "Once upon a time", 20);
+        assert_int_equal(t.why, MOE_STOP_TEXT);
+        assert_int_equal(strchr(raw, ']') != NULL, behind);
+        assert_true(json_equal(t.c.messages, read.c.messages));
+        const json_t *message = json_array_get(t.c.messages, 1);
+        const char *thought = json_string_value(json_object_get(message, "reasoning_content")),
+                   *content = moe_chat_text(message);
+        assert_true(thought && *thought && !strpbrk(thought, "]+"));
+        assert_true(behind ? *content && !strpbrk(content, "]+") : !*content);
+        moe_conversation_reset(&t.c);
+        moe_conversation_reset(&read.c);
+    }
+    end(&t);
+    end(&read);
+    moe_chat_free(thinks);
+}
+
 static void reset_and_system_start_again(void **state)
 {
     struct talk t;
@@ -479,6 +517,7 @@ int main(void)
         cmocka_unit_test(a_turn_taken_back_leaves_the_tokens_before_it),
         cmocka_unit_test(typed_marks_are_words),
         cmocka_unit_test(a_stop_text_leaves_the_context),
+        cmocka_unit_test(a_message_has_its_thought_apart),
         cmocka_unit_test(reset_and_system_start_again),
         cmocka_unit_test(continuing_equals_one_answer),
         cmocka_unit_test(plain_text_has_no_turns),
