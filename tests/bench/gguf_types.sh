@@ -78,7 +78,10 @@ int main(int argc, char **argv)
     int all = llama_tokenize(TOKENIZER(m), text, bytes, ids, 1 << 20, false, false);
     double sum = 0;
     struct llama_batch b = llama_batch_init(window, 0, 1);
-    llama_token first = llama_vocab_bos(vocab) < 0 ? llama_vocab_eos(vocab) : llama_vocab_bos(vocab);
+    /* The separator of documents that windows begin with here, whatever the file calls its first token. */
+    llama_token first = llama_vocab_eos(vocab);
+    if (llama_tokenize(TOKENIZER(m), "<|endoftext|>", 13, ids + all, 8, false, true) == 1)
+        first = ids[all];
     for (int w = 0; w < windows && (w + 1) * (window - 1) <= all; w++) {
         llama_token *of = ids + w * (window - 1) - 1; /* behind the token that windows begin with */
         CLEAR(x);
