@@ -46,7 +46,7 @@ int repl_say_part(void *said, const struct moe_answer_part *part)
     struct repl_said *s = said;
     bool thinks = part->kind == MOE_PART_THOUGHT, calls = part->kind == MOE_PART_CALL,
          begins = !s->some || s->last != part->kind;
-    const char *before = "", *after = "";
+    const char *before = "", *name = "", *after = "";
     s->thinks = thinks;
     cli_progress_over();
     if (s->hidden || (part->joins && begins)) /* they are apart already */
@@ -62,10 +62,10 @@ int repl_say_part(void *said, const struct moe_answer_part *part)
     }
     if (calls)
         before = !s->some ? "-> " : s->last == MOE_PART_CALL_ENDS ? "\n-> " : "\n\n-> ";
-    else if (part->kind == MOE_PART_CONTENT && s->some && begins)
+    else if ((thinks || part->kind == MOE_PART_CONTENT) && s->some && begins)
         before = "\n\n";
-    else if (thinks && begins && !cli_may_colour(STDOUT_FILENO))
-        before = "thought: ";
+    if (thinks && begins && !cli_may_colour(STDOUT_FILENO))
+        name = "thought: ";
     if (calls)
         after = "(";
     else if (part->kind == MOE_PART_CALL_ENDS)
@@ -76,8 +76,8 @@ int repl_say_part(void *said, const struct moe_answer_part *part)
     s->some = true;
     s->last = part->kind;
     bool shown = part->kind != MOE_PART_CALL_FAILS; /* its text was shown as it came */
-    return cli_write(before, strlen(before)) && cli_write(part->bytes, shown ? part->n : 0) &&
-                   cli_write(after, strlen(after))
+    return cli_write(before, strlen(before)) && cli_write(name, strlen(name)) &&
+                   cli_write(part->bytes, shown ? part->n : 0) && cli_write(after, strlen(after))
                ? MOE_OK
                : MOE_ERR_IO;
 }

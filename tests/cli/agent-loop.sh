@@ -141,4 +141,12 @@ wait "$server"
 echo "{\"messages\":[$ask]}" >"$tmp/messages"
 run "$bin/moe-run" -t 1 "$tmp/channels" --messages "$tmp/messages" --template-file tests/data/channels.jinja --json -n 12
 expect_stderr_like "*the answer ended within its thought*" "moe-run: an answer that ends within its thought says so"
+run "$bin/moe-run" -t 1 "$tmp/channels" -p 'What is in a?' --template-file tests/data/channels.jinja --temp 0
+expect_stdout_like 'thought: Hm.
+
+I look.
+
+thought: By find.*' "... -p shows each part behind an empty line"
+run "$bin/moe-run" -t 1 "$tmp/channels" -p '7 words' --template-file tests/data/channels.jinja --temp 0
+expect_stdout 'There are 7 words.' "... and no mark of an answer without a thought"
 finish
