@@ -854,10 +854,11 @@ static void learn_thought_end(struct chat_probe *p)
         call_at--;
     if (call_at > at && call_at - at < MAX_PIECE) {
         const size_t n = (size_t)(call_at - at);
-        const bool longer = strncmp(chat->thought_ends, at, n) == 0 && chat->thought_ends[n];
         char *ends = moe_strndup(at, n, NULL), *whole = chat->thought_ends;
+        const bool only_calls = strstr(whole, TOOL); /* thoughts are written before calls only */
+        const bool longer = !only_calls && strncmp(whole, at, n) == 0 && whole[n];
         p->short_of_memory |= !ends;
-        if (ends && (longer || strstr(whole, TOOL))) { /* some are written before calls only */
+        if (ends && (longer || only_calls)) {
             chat->thought_ends = ends;
             chat->thought_ends_content = longer ? whole : NULL;
             ends = longer ? NULL : whole;

@@ -175,6 +175,16 @@ static void thoughts_are_told_from_contents(void **state)
     check_read(chat, "<assistant>", "<think>hm</think>4", "hm", "4");
     check_read(chat, "<assistant><think>\n", "hm</think>4", "hm", "4");
     moe_chat_free(chat);
+    /* Where they are written before calls only, and the content behind these (Gemma 4). */
+    chat = open_chat("{{ tools|tojson if tools }}" EACH(
+        "<{{ m.role }}>{% if m.reasoning_content and m.tool_calls %}[hm]{{ m.reasoning_content }}"
+        "[/hm]{% endif %}{% for c in m.tool_calls %}<call>{\"name\": \"{{ c.function.name }}\", "
+        "\"arguments\": {{ c.function.arguments|tojson }}}</call>{% endfor %}{{ m.content }}"
+        "<|im_end|>") PROMPT("<assistant>"));
+    assert_string_equal(moe_chat_thought_end(chat, false, &stop), "[/hm]");
+    assert_string_equal(moe_chat_thought_end(chat, true, &stop), "[/hm]");
+    check_read(chat, "<assistant>", "[hm]a[/hm]4", "a", "4");
+    moe_chat_free(chat);
     chat = open_chat(EACH("{{ m.content }}"));
     check_read(chat, "", "<think>hm</think>4", "", "<think>hm</think>4");
     moe_chat_free(chat);
