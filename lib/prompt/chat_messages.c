@@ -249,15 +249,17 @@ static bool joins(const struct change *c, const json_t *before, const json_t *me
             moe_chat_has_role(message, "user"));
 }
 
-static void join(struct change *c, json_t *before, const json_t *message)
+/* Makes one message of those from `from` until `until`. */
+static void join(struct change *c, json_t *messages, size_t from, size_t until)
 {
     struct moe_buf all = {0};
-    moe_chat_append_content(before, &all);
-    moe_buf_text(&all, "\n\n");
-    moe_chat_append_content(message, &all);
+    for (size_t i = from; i < until; i++) {
+        moe_buf_text(&all, i > from ? "\n\n" : "");
+        moe_chat_append_content(json_array_get(messages, i), &all);
+    }
     json_t *text = all.failed ? NULL : json_stringn((const char *)all.data, all.size);
     change_member(
-        c, before, "content",
+        c, json_array_get(messages, from), "content",
         c->chat->forms.parts_only ? json_pack("[{s:s,s:o*}]", "type", "text", "text", text) : text);
     moe_buf_release(&all);
 }
@@ -266,22 +268,30 @@ static void join(struct change *c, json_t *before, const json_t *message)
  * them in no other way. */
 static bool change_order(struct change *c, json_t *messages)
 {
+    const size_t n = json_array_size(messages);
     bool changed = false, asked = false;
-    for (size_t i = 0; i < json_array_size(messages); i++) {
+    size_t kept = 0, end;
+    for (size_t i = 0; i < n; i++) {
         json_t *message = json_array_get(messages, i);
         const bool late = asked && c->chat->forms.early_system && is_system(message);
         asked |= !is_system(message);
         changed |= late;
         if (late && c->make)
             change_member(c, message, "role", json_string("user"));
-        if (i == 0 || !joins(c, json_array_get(messages, i - 1), message))
-            continue;
-        changed = true;
-        if (c->make) {
-            join(c, json_array_get(messages, i - 1), message);
-            json_array_remove(messages, i--);
-        }
     }
+    for (size_t i = 0; i < n; i = end) {
+        for (end = i + 1;
+             end < n && joins(c, json_array_get(messages, i), json_array_get(messages, end)); end++)
+            ;
+        changed |= end > i + 1;
+        if (!c->make)
+            continue;
+        if (end > i + 1)
+            join(c, messages, i, end);
+        json_array_set(messages, kept++, json_array_get(messages, i));
+    }
+    while (c->make && json_array_size(messages) > kept)
+        json_array_remove(messages, json_array_size(messages) - 1);
     return changed;
 }
 

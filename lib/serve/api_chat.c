@@ -25,11 +25,36 @@ void chat_take(struct chat_maker *m, json_t *chat, const char *as, const json_t 
         chat_put(m, chat, as, json_incref(value));
 }
 
-void chat_add_thought(struct chat_maker *m, json_t *message, const char *text)
+void chat_add_thought(struct chat_maker *m, json_t *message, json_t *text)
 {
-    const char *had = chat_text_of(message, "reasoning_content");
-    chat_put(m, message, "reasoning_content",
-             json_sprintf("%s%s%s", had, *had ? "\n\n" : "", text));
+    json_t *had = json_object_get(message, "reasoning_content");
+    if (json_is_array(had)) {
+        chat_add(m, had, text);
+    } else {
+        chat_put(m, message, "reasoning_content", json_pack("[O*,o]", had, text));
+    }
+}
+
+void chat_join_thoughts(struct chat_maker *m, json_t *messages)
+{
+    size_t i, k;
+    json_t *message, *thought;
+    json_array_foreach(messages, i, message)
+    {
+        const json_t *thoughts = json_object_get(message, "reasoning_content");
+        struct moe_buf all = {0};
+        if (!json_is_array(thoughts))
+            continue;
+        json_array_foreach(thoughts, k, thought)
+        {
+            if (all.size && json_string_length(thought))
+                moe_buf_text(&all, "\n\n");
+            moe_buf_append(&all, json_string_value(thought), json_string_length(thought));
+        }
+        chat_put(m, message, "reasoning_content",
+                 all.failed ? NULL : json_stringn(all.data ? (char *)all.data : "", all.size));
+        moe_buf_release(&all);
+    }
 }
 
 const char *chat_text_of(const json_t *object, const char *key)

@@ -131,7 +131,7 @@ static int append_assistant(json_t *messages, const json_t *content, const char 
                                "function", "function", "name", chat_text_of(block, "name"),
                                "arguments", input ? json_incref(input) : json_object()));
         } else if (thinks) {
-            chat_add_thought(m, message, chat_text_of(block, "thinking"));
+            chat_add_thought(m, message, json_incref(json_object_get(block, "thinking")));
         } else if (strcmp(type, "redacted_thinking") != 0 && status == MOE_OK) {
             json_t *one = json_pack("[O]", block);
             status = append_texts(parts, one, where, m);
@@ -314,6 +314,7 @@ static int messages_to_chat(struct moe_request *r, json_t **out, const json_t *b
         status = append_system(messages, json_object_get(body, "system"), "system", m);
     if (status == MOE_OK)
         status = append_messages(messages, json_object_get(body, "messages"), m);
+    chat_join_thoughts(m, messages);
     chat_put(m, chat, "messages", json_incref(messages));
     if (status == MOE_OK)
         status = put_tools(chat, json_object_get(body, "tools"), m);

@@ -73,11 +73,10 @@ static void append_thought(json_t *messages, const json_t *item, struct chat_mak
         json_array_foreach(json_object_get(item, lists[l]), i, part)
             moe_buf_text(&text, chat_text_of(part, "text"));
     }
-    if (text.size)
-        moe_buf_u8(&text, 0);
     m->failed |= text.failed;
     if (text.size && !text.failed)
-        chat_add_thought(m, assistant(messages, m), (const char *)text.data);
+        chat_add_thought(m, assistant(messages, m),
+                         json_stringn((const char *)text.data, text.size));
     moe_buf_release(&text);
 }
 
@@ -187,8 +186,9 @@ static void join_message(json_t *messages, json_t *message, struct chat_maker *m
         chat_add(m, messages, json_incref(message));
         return;
     }
-    if (json_object_get(message, "reasoning_content"))
-        chat_add_thought(m, last, chat_text_of(message, "reasoning_content"));
+    json_t *thought = json_object_get(message, "reasoning_content");
+    if (thought)
+        chat_add_thought(m, last, json_incref(thought));
     if (new_text)
         chat_put(m, last, "content", json_incref(content));
     if (calls && (had = json_object_get(last, "tool_calls")))
@@ -269,6 +269,7 @@ int moe_request_refer(struct moe_request *r,
             break;
     }
     moe_json_free(response);
+    chat_join_thoughts(m, all);
     r->chat_bytes += moe_json_bytes(all);
     moe_json_free(r->messages);
     r->messages = all;
@@ -454,6 +455,7 @@ static int responses_to_chat(struct moe_request *r, json_t **out, const json_t *
                            chat_text_of(body, "instructions")));
     if (status == MOE_OK)
         status = append_items(messages, json_object_get(body, "input"), m);
+    chat_join_thoughts(m, messages);
     size_t i;
     const json_t *message;
     json_array_foreach(messages, i, message) r->refers |=
@@ -788,8 +790,9 @@ static bool keep_response(struct moe_reply *r, const char *conversation, struct 
     moe_buf_u8(&list, ']');
     if (!list.failed)
         moe_json_parse(&said, REQUEST, list.data, list.size, MOE_REQUEST_MEMORY, NULL);
-    bool whole =
-        messages && said && append_items(messages, said, &maker) == MOE_OK && !maker.failed;
+    bool whole = messages && said && append_items(messages, said, &maker) == MOE_OK;
+    chat_join_thoughts(&maker, messages);
+    whole &= !maker.failed;
     char *text = whole ? moe_json_text(messages, JSON_COMPACT) : NULL;
     if (text)
         moe_buf_text(out, text);

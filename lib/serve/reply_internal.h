@@ -106,8 +106,10 @@ struct chat_maker {
 };
 
 void chat_add(struct chat_maker *m, json_t *list, json_t *value);
-/* Adds a thought to those that the message has. */
-void chat_add_thought(struct chat_maker *m, json_t *message, const char *text);
+/* Adds a thought, a text that it takes over, to those that the message has: a list, until
+ * chat_join_thoughts makes one text of each message's, with empty lines between them. */
+void chat_add_thought(struct chat_maker *m, json_t *message, json_t *text);
+void chat_join_thoughts(struct chat_maker *m, json_t *messages);
 /* Sets a member. */
 void chat_put(struct chat_maker *m, json_t *object, const char *key, json_t *value);
 /* Sets the member `as` to that of the body, if it has one that is not null. */

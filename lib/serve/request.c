@@ -607,36 +607,43 @@ static int read_messages(struct moe_request *r, const json_t *body, struct moe_e
  * run. NULL: all. */
 static int take_callable(struct moe_request *r, const json_t *named, struct moe_err *err)
 {
-    size_t i, k;
-    const json_t *one;
-    json_t *tool;
-    int failed =
-        !(r->callable = json_array()) || (!named && json_array_extend(r->callable, r->tools));
+    size_t i;
+    const json_t *one, *found;
+    const char *name;
+    json_t *tool, *names = json_object(); /* each: whether there is such a tool */
+    int status = MOE_OK, failed = !(r->callable = json_array()) || !names;
     json_array_foreach(named, i, one)
     {
-        const json_t *name = json_object_get(moe_chat_function(one), "name");
         const char *type = chat_text_of(one, "type");
-        bool found = *type && strcmp(type, "function") != 0;
-        json_array_foreach(r->tools, k, tool)
-        {
-            if (found || !name ||
-                !json_equal(name, json_object_get(moe_chat_function(tool), "name")))
-                continue;
-            found = true;
-            failed |= json_array_append(r->callable, tool);
-        }
-        if (!found)
-            return json_string_length(name)
-                       ? moe_fail(err, MOE_ERR_FORMAT,
-                                  REQUEST
-                                  ": 'tool_choice' names '%.64s', which is none of the 'tools'",
-                                  json_string_value(name))
-                       : moe_fail(err, MOE_ERR_FORMAT,
-                                  REQUEST
-                                  ": 'tool_choice.allowed_tools.tools[%zu]' names no function",
-                                  i);
+        name = chat_text_of(moe_chat_function(one), "name");
+        if (*type && strcmp(type, "function") != 0)
+            continue;
+        if (!*name)
+            MOE_STEP(moe_fail(err, MOE_ERR_FORMAT,
+                              REQUEST ": 'tool_choice.allowed_tools.tools[%zu]' names no function",
+                              i));
+        failed |= json_object_set_new(names, name, json_false());
     }
-    return failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request") : MOE_OK;
+    json_array_foreach(r->tools, i, tool)
+    {
+        name = chat_text_of(moe_chat_function(tool), "name");
+        if (named && !json_object_get(names, name))
+            continue;
+        failed |= json_array_append(r->callable, tool);
+        failed |= json_object_set_new(names, name, json_true());
+    }
+    json_object_foreach(names, name, found)
+    {
+        if (json_is_false(found))
+            MOE_STEP(moe_fail(err, MOE_ERR_FORMAT,
+                              REQUEST ": 'tool_choice' names '%.64s', which is none of the 'tools'",
+                              name));
+    }
+    if (failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
+out:
+    json_decref(names);
+    return status;
 }
 
 static int read_tools(struct moe_request *r, const json_t *body, struct moe_err *err)

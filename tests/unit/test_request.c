@@ -708,6 +708,97 @@ static void items_are_found_again(void **state)
     moe_request_free(whole);
 }
 
+static json_malloc_t plain_malloc;
+static uint64_t n_allocated; /* bytes */
+
+static void *counted_malloc(size_t n)
+{
+    n_allocated += n;
+    return plain_malloc(n);
+}
+
+/* Bytes that reading a request allocates, with n copies of a part after its beginning. */
+static uint64_t bytes_read(enum moe_request_kind kind, const char *begins, const char *part,
+                           const char *ends, int n)
+{
+    struct moe_buf text = {0};
+    struct moe_err err;
+    json_free_t plain_free;
+    moe_buf_text(&text, begins);
+    for (int i = 0; i < n; i++)
+        moe_buf_printf(&text, "%s%s", i ? "," : "", part);
+    moe_buf_text(&text, ends);
+    json_get_alloc_funcs(&plain_malloc, &plain_free);
+    json_set_alloc_funcs(counted_malloc, plain_free);
+    n_allocated = 0;
+    struct moe_request *r = parse(kind, (const char *)text.data);
+    if (r->refers)
+        assert_ok(moe_request_refer(r, find_item, NULL, &err), &err);
+    json_set_alloc_funcs(plain_malloc, plain_free);
+    moe_request_free(r);
+    moe_buf_release(&text);
+    return n_allocated;
+}
+
+/* Twice the parts take twice the work: others wait while a request is read. */
+static void many_parts_take_time_in_proportion(void **state)
+{
+    static const struct {
+        enum moe_request_kind kind;
+        const char *begins, *part, *ends;
+    } cases[] = {
+        {MOE_REQUEST_MESSAGES,
+         "{\"max_tokens\": 1, \"messages\": [{\"role\": \"assistant\", \"content\": [",
+         "{\"type\": \"thinking\", \"thinking\": \"x\"}",
+         "]}, {\"role\": \"user\", \"content\": \"x\"}]}"},
+        {MOE_REQUEST_RESPONSES, "{\"input\": [",
+         "{\"type\": \"reasoning\", \"content\": [{\"text\": \"x\"}]}", "]}"},
+        {MOE_REQUEST_RESPONSES, "{\"input\": [", "{\"id\": \"rs_1\"}", "]}"},
+        {MOE_REQUEST_RESPONSES, "{\"input\": [",
+         "{\"id\": \"rs_1\"}, {\"type\": \"reasoning\", \"content\": [{\"text\": \"x\"}]}", "]}"},
+        {MOE_REQUEST_CHAT,
+         "{" HELLO ", \"tools\": [{\"function\": {\"name\": \"f\"}}, {\"function\": {\"name\": "
+         "\"f\"}}], \"tool_choice\": {\"type\": \"allowed_tools\", \"allowed_tools\": {\"mode\": "
+         "\"auto\", \"tools\": [",
+         "{\"name\": \"f\"}", "]}}}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t once =
+                     bytes_read(cases[i].kind, cases[i].begins, cases[i].part, cases[i].ends, 1000),
+                 twice =
+                     bytes_read(cases[i].kind, cases[i].begins, cases[i].part, cases[i].ends, 2000);
+        if (twice * 2 > once * 5)
+            fail_msg("case %zu: %llu bytes, and %llu for twice the parts", i,
+                     (unsigned long long)once, (unsigned long long)twice);
+    }
+}
+
+/* The thoughts of a message are one text. */
+static void thoughts_are_joined(void **state)
+{
+    (void)state;
+    struct moe_request *r = parse(
+        MOE_REQUEST_MESSAGES,
+        "{\"max_tokens\": 1, \"messages\": [{\"role\": \"assistant\", \"content\": [{\"type\": "
+        "\"thinking\", \"thinking\": \"a\"}, {\"type\": \"text\", \"text\": \"x\"}, {\"type\": "
+        "\"thinking\", \"thinking\": \"\"}, {\"type\": \"thinking\", \"thinking\": \"b\"}]}]}");
+    assert_string_equal(
+        json_string_value(json_object_get(json_array_get(r->messages, 0), "reasoning_content")),
+        "a\n\nb");
+    moe_request_free(r);
+    r = parse(MOE_REQUEST_RESPONSES,
+              "{\"input\": [{\"type\": \"reasoning\", \"content\": [{\"text\": \"a\"}]}, {\"id\": "
+              "\"rs_1\"}, {\"type\": \"reasoning\", \"summary\": [{\"text\": \"b\"}]}]}");
+    struct moe_err err;
+    assert_ok(moe_request_refer(r, find_item, NULL, &err), &err);
+    assert_int_equal(json_array_size(r->messages), 1);
+    assert_string_equal(
+        json_string_value(json_object_get(json_array_get(r->messages, 0), "reasoning_content")),
+        "a\n\nHm\n\nb");
+    moe_request_free(r);
+}
+
 /* Keys without effect are named, and no others. */
 static void ignored_keys_are_named(void **state)
 {
@@ -757,6 +848,8 @@ int main(void)
         cmocka_unit_test(other_apis_name_their_keys),
         cmocka_unit_test(tools_are_allowed_by_name),
         cmocka_unit_test(items_are_found_again),
+        cmocka_unit_test(many_parts_take_time_in_proportion),
+        cmocka_unit_test(thoughts_are_joined),
         cmocka_unit_test(ignored_keys_are_named),
         cmocka_unit_test(every_key_is_read),
         cmocka_unit_test(chats_keep_all_members),
