@@ -221,6 +221,10 @@ static int end_call(struct moe_answer_reader *r, bool whole)
     if (status == MOE_ERR_MEMORY || r->arguments.failed || r->call.failed || r->scratch.failed)
         return moe_fail(r->err, MOE_ERR_MEMORY, "out of memory: a call's arguments");
     r->state = is_object ? BETWEEN : CONTENT;
+    if (!is_object) { /* it is content that the next message's is apart from */
+        r->said |= 1u << MOE_PART_CONTENT;
+        r->next = false;
+    }
     return is_object ? hand_on(r, MOE_PART_CALL_ENDS, NULL, 0)
                      : hand_on(r, MOE_PART_CALL_FAILS, r->call.data, r->call.size);
 }
@@ -678,6 +682,16 @@ static uint64_t cut_text(const char *text, uint64_t n)
     return memchr(text, '>', n) || memchr(text, ']', n) ? 0 : n;
 }
 
+/* The same of a thought, which never ends so by itself: nor two bytes of a mark that no word has.
+ */
+static uint64_t cut_thought(const char *text, uint64_t n)
+{
+    uint64_t marks = 0;
+    for (uint64_t i = 0; i < n; i++)
+        marks += !moe_is_blank(text[i]) && !((text[i] | 32) >= 'a' && (text[i] | 32) <= 'z');
+    return marks < 2 ? cut_text(text, n) : 0;
+}
+
 /* Hands on content up to where a call, another message or nothing certain follows. */
 static int read_content(struct moe_answer_reader *r)
 {
@@ -752,7 +766,7 @@ static int read_begin(struct moe_answer_reader *r)
     struct beginning b;
     while (blanks < n && moe_is_blank(text[blanks]))
         blanks++;
-    if (blanks == n && !r->final)
+    if (blanks == n && (n == 0 || !r->final))
         return MOE_OK;
     text += blanks;
     n -= blanks;
@@ -773,7 +787,7 @@ static int read_begin(struct moe_answer_reader *r)
         r->done -= blanks;
     }
     enum match is_lead = lead_begins(r, text, n, &used);
-    const bool text_may = is_thought == MORE || is_lead == MORE;
+    const bool text_may = n && (is_thought == MORE || is_lead == MORE);
     if (is_lead == YES) {
         r->done += blanks + used;
         r->split = r->behind_thought = true;
@@ -811,7 +825,7 @@ static int read_thought(struct moe_answer_reader *r)
     i -= found != NO;
     r->ending = found == MORE;
     if (found == MORE && r->final) {
-        i += cut_text(text + i, n - i);
+        i += cut_thought(text + i, n - i);
         found = NO;
     }
     uint64_t blanks = i;

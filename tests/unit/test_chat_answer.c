@@ -466,6 +466,18 @@ static const struct {
      "C:" SAYS("commentary to=functions.other", "{}")},
     {HARMONY, SAYS("analysis", "") NEXT SAYS("final", "b") NEXT "<|channel|>comm", "C:b"},
     {HARMONY, SAYS("analysis", "hm") "<|end|><|st", "T:hm"},
+    {HARMONY, SAYS("analysis", "hm") "<|", "T:hm"},
+    {HARMONY, SAYS("analysis", "a <"), "T:a <"},
+    {HARMONY, SAYS("final", "a <|"), "C:a <|"},
+    {HERMES, "<think>hm</thi", "T:hm"},
+    {HARMONY, " \n", "C: \n"},
+    {HARMONY, "", ""},
+    /* Content follows a failed call, which is content, as it follows another. */
+    {HARMONY,
+     SAYS("analysis", "hm") NEXT SAYS("commentary to=functions.find_file json", "{\"path\": x}")
+         NEXT SAYS("final", "Sorry."),
+     "T:hm|find_file({\"path\": x}!" SAYS("commentary to=functions.find_file json",
+                                          "{\"path\": x}") "|C:\n\nSorry."},
     {HARMONY, "<|channel|>analy", ""},
     {HARMONY, "<|chan", "C:<|chan"},
     {HARMONY, SAYS("analysis", "hm") NEXT "<|channel|>commentary to=functions.fi",
