@@ -269,6 +269,17 @@ static int compare_models(const void *a, const void *b)
     return order ? order : strcmp(x->path, y->path);
 }
 
+/* Those in a directory, or NULL: in the usual places; sorted by name. */
+static void find(struct models *m, const char *dir)
+{
+    if (dir)
+        scan(m, "", dir, DEPTH);
+    else
+        find_usual(m);
+    if (m->n)
+        qsort(m->items, m->n, sizeof *m->items, compare_models);
+}
+
 int kept_models_list(const char *dir, struct moe_buf *out, struct moe_err *err)
 {
     struct models m = {0};
@@ -276,14 +287,9 @@ int kept_models_list(const char *dir, struct moe_buf *out, struct moe_err *err)
     size_t widest = 0;
     if (dir && !moe_path_is_directory(dir))
         return moe_fail(err, MOE_ERR_USAGE, "%s: not a directory", dir);
-    if (dir)
-        scan(&m, "", dir, DEPTH);
-    else
-        find_usual(&m);
+    find(&m, dir);
     if (m.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory");
-    if (m.n)
-        qsort(m.items, m.n, sizeof *m.items, compare_models);
     for (uint32_t i = 0; i < m.n; i++)
         widest = strlen(m.items[i].name) > widest ? strlen(m.items[i].name) : widest;
     for (uint32_t i = 0; i < m.n && status == MOE_OK; i++) {
@@ -301,21 +307,35 @@ int kept_models_list(const char *dir, struct moe_buf *out, struct moe_err *err)
     return status;
 }
 
-/* Whether that is the model's name, its last part, that of its repository in the Hugging Face
- * cache, or, of ollama, the name without ":latest". */
-static bool has_name(const struct model *x, const char *name)
+/* Whether `name` is the last parts of a path, `n` bytes. */
+static bool ends_path(const char *path, size_t n, const char *name)
+{
+    size_t m = strlen(name);
+    return n > m && path[n - m - 1] == '/' && strncasecmp(path + n - m, name, m) == 0;
+}
+
+/* How well a name says the model. 2: it is the model's, its last part, that of its repository in
+ * the Hugging Face cache, or, of ollama, without ":latest". 1: the repository's directory, or how a
+ * name begins: "qwen3" of "qwen3:30b" or "Qwen3-Q4_0". 0: another's. */
+static int says(const char *name, const struct model *x)
 {
     const char *last = strrchr(x->name, '/');
     char repository[PATH_MAX];
-    size_t n = strlen(x->name);
-    if (strcasecmp(x->name, name) == 0 || (last && strcasecmp(last + 1, name) == 0))
-        return true;
+    size_t n = strlen(name);
+    last = last ? last + 1 : x->name;
+    if (strcasecmp(x->name, name) == 0 || strcasecmp(last, name) == 0)
+        return 2;
     if (strstr(x->path, "/models--")) {
         directory_name(x->path, repository);
-        return strcasecmp(repository, name) == 0;
+        if (strcasecmp(repository, name) == 0)
+            return 2;
     }
-    return n > 7 && strcmp(x->name + n - 7, ":latest") == 0 && strlen(name) == n - 7 &&
-           strncasecmp(x->name, name, n - 7) == 0;
+    if (strncasecmp(x->name, name, n) == 0 && strcmp(x->name + n, ":latest") == 0)
+        return 2;
+    if (ends_path(x->path, (size_t)(strrchr(x->path, '/') - x->path), name))
+        return 1;
+    return (strncasecmp(x->name, name, n) == 0 && strchr("-:.", x->name[n])) ||
+           (strncasecmp(last, name, n) == 0 && strchr("-:.", last[n]));
 }
 
 /* A path, or a file by its ending, rather than a model's short name. */
@@ -335,17 +355,16 @@ int kept_model_resolve(const char **name)
     struct moe_buf candidates = {0};
     struct moe_err err;
     uint32_t n = 0;
-    int status = -1;
+    int status = -1, best = 1;
     /* A directory that is no checkpoint stands for the model in it. */
     const bool directory = moe_path_is_directory(*name) && !has_file(*name, "config.json");
     if (strlen(*name) == 0 || (moe_path_exists(*name) && !directory))
         return -1;
-    if (directory)
-        scan(&m, "", *name, DEPTH);
-    else
-        find_usual(&m);
+    find(&m, directory ? *name : NULL);
+    for (uint32_t i = 0; i < m.n && !directory && best < 2; i++)
+        best = says(*name, &m.items[i]) == 2 ? 2 : 1;
     for (uint32_t i = 0; i < m.n; i++)
-        if (directory || has_name(&m.items[i], *name)) {
+        if (directory || says(*name, &m.items[i]) >= best) {
             snprintf(path, sizeof path, "%s", m.items[i].path);
             if (n++ < NAMED)
                 moe_buf_printf(&candidates, "%s%s", n > 1 ? ", " : "", m.items[i].path);

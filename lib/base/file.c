@@ -179,32 +179,40 @@ static bool is_plain_text(const uint8_t *bytes, uint64_t n)
     return true;
 }
 
+const char *moe_file_nature(const uint8_t *begin, uint64_t n)
+{
+    uint64_t blank = 0;
+    while (blank < n && begin[blank] && strchr(" \t\r\n", begin[blank]))
+        blank++;
+    for (size_t i = 0; i < sizeof natures / sizeof *natures; i++) {
+        size_t m = strlen(natures[i].begin);
+        uint64_t at = m == 1 ? blank : 0;
+        if (n - at >= m && memcmp(begin + at, natures[i].begin, m) == 0)
+            return natures[i].what;
+    }
+    return NULL;
+}
+
 int moe_file_refuse(int fd, const char *path, const char *expected, struct moe_err *err)
 {
     uint8_t begin[64];
     ssize_t got = pread(fd, begin, sizeof begin, 0);
-    uint64_t n = got > 0 ? (uint64_t)got : 0, blank = 0, zeros = 0;
-    const char *what = NULL;
+    uint64_t n = got > 0 ? (uint64_t)got : 0, zeros = 0;
+    const char *what = moe_file_nature(begin, n);
     while (zeros < n && begin[zeros] == 0)
         zeros++;
-    while (blank < n && strchr(" \t\r\n", begin[blank]) && begin[blank])
-        blank++;
-    for (size_t i = 0; i < sizeof natures / sizeof *natures && !what; i++) {
-        size_t m = strlen(natures[i].begin);
-        uint64_t at = m == 1 ? blank : 0;
-        if (n - at >= m && memcmp(begin + at, natures[i].begin, m) == 0)
-            what = natures[i].what;
-    }
     if (moe_path_is_unfinished(path))
         what = "a download that has not finished: finish it, or download the file again";
     else if (got == 0)
         what = "empty: download the file again";
     else if (n >= 16 && zeros == n)
         what = "zeros at its beginning, as of a download that has not finished: download it again";
+    else if (n >= 8 && !what && *begin == '{' && is_plain_text(begin, n))
+        what = "JSON: if it belongs to a checkpoint, give the directory";
     if (what)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: is %s", path, what);
     return moe_fail(err, MOE_ERR_FORMAT,
-                    n >= 16 && is_plain_text(begin, n)
+                    n >= 8 && is_plain_text(begin, n)
                         ? "%s: not %s but a text: a server's error message? Then download the file "
                           "again"
                         : "%s: not %s",

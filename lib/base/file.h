@@ -72,6 +72,9 @@ struct moe_arranger {
                 const uint8_t *read, uint32_t step, uint8_t *to, bool *more, struct moe_err *err);
 };
 
+/* What a file is that begins with these n bytes and is no text in YAML or JSON ("a Git LFS pointer,
+ * ...": what to do is said); NULL: nothing that is known. A literal. */
+const char *moe_file_nature(const uint8_t *begin, uint64_t n);
 /* Refuses a file that is not what it should be: says what it is instead and what to do (a Git LFS
  * pointer, a server's page, an archive, a download that has not finished), or, where it is none of
  * these, that it is "not EXPECTED". MOE_ERR_FORMAT. */

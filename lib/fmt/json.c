@@ -301,6 +301,14 @@ static bool quote_not_finite(const uint8_t *text, uint64_t n, struct moe_buf *ou
     return found;
 }
 
+int moe_json_parse_file(struct json_t **out, const char *path, const void *text, uint64_t n,
+                        uint64_t max_memory, struct moe_err *err)
+{
+    int status = moe_json_parse(out, path, text, n, max_memory, err);
+    const char *is = status == MOE_ERR_FORMAT ? moe_file_nature(text, n) : NULL;
+    return is ? moe_fail(err, status, "%s: is %s", path, is) : status;
+}
+
 int moe_json_read(struct json_t **out, const char *path, uint64_t max_bytes, uint64_t max_memory,
                   struct moe_err *err)
 {
@@ -308,7 +316,7 @@ int moe_json_read(struct json_t **out, const char *path, uint64_t max_bytes, uin
     *out = NULL;
     int status = moe_file_read_all(path, max_bytes, &text, err);
     if (status == MOE_OK) {
-        status = moe_json_parse(out, path, text.data, text.size, max_memory, err);
+        status = moe_json_parse_file(out, path, text.data, text.size, max_memory, err);
         if (status == MOE_ERR_FORMAT && quote_not_finite(text.data, text.size, &quoted))
             status = quoted.failed
                          ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path)

@@ -33,7 +33,12 @@ enum {
  */
 int moe_json_parse(struct json_t **out, const char *name, const void *text, uint64_t n,
                    uint64_t max_memory, struct moe_err *err);
-/* The same where an object may have a member twice: its last value holds. For what models write. */
+/* The same of a whole file's bytes: one that is no JSON is called what it is instead, if that is
+ * known (moe_file_nature). */
+int moe_json_parse_file(struct json_t **out, const char *path, const void *text, uint64_t n,
+                        uint64_t max_memory, struct moe_err *err);
+/* moe_json_parse where an object may have a member twice: its last value holds. For what models
+ * write. */
 int moe_json_parse_repeated(struct json_t **out, const char *name, const void *text, uint64_t n,
                             uint64_t max_memory, struct moe_err *err);
 /* Reads and parses a file of at most max_bytes. NaN and the infinities, which Python writes, are

@@ -1,6 +1,7 @@
 /* The KV cache of a session: where keys and values of a row lie. */
 #include "infer/kv.h"
 
+#include <ctype.h>
 #include <float.h>
 #include <string.h>
 
@@ -40,11 +41,12 @@ const char *moe_kv_kind_at(int i)
     return i < N_KINDS ? kind_names[i][i] : NULL;
 }
 
-/* Whether `name` is the kind's, or what llama.cpp calls it: q8_0 for q8. */
+/* Whether `name` is the kind's, in letters of either size, or what llama.cpp calls it: q8_0 for q8.
+ */
 static bool is_kind(const char *name, const char *kind)
 {
     for (; *kind; kind++) {
-        if (*name++ != *kind)
+        if (tolower((unsigned char)*name++) != *kind)
             return false;
         if (strchr("48", *kind) && strncmp(name, "_0", 2) == 0)
             name += 2;

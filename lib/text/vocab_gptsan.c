@@ -175,11 +175,11 @@ int moe_tokenizer_parse_gptsan(struct moe_tokenizer **out, const char *vocab_nam
     json_t *pairs = NULL, *named = NULL;
     bool clean = false;
     int status;
-    MOE_STEP(moe_json_parse(&pairs, emoji_name, emoji->data, emoji->size, MOE_JSON_TOKENIZER_MEMORY,
-                            err));
+    MOE_STEP(moe_json_parse_file(&pairs, emoji_name, emoji->data, emoji->size,
+                                 MOE_JSON_TOKENIZER_MEMORY, err));
     if (config)
-        MOE_STEP(moe_json_parse(&named, config_name, config->data, config->size,
-                                MOE_JSON_TOKENIZER_CONFIG_MEMORY, err));
+        MOE_STEP(moe_json_parse_file(&named, config_name, config->data, config->size,
+                                     MOE_JSON_TOKENIZER_CONFIG_MEMORY, err));
     if (named && !json_is_object(named))
         MOE_STEP(moe_hf_damaged(&r, "not a configuration"));
     if (named)

@@ -1142,8 +1142,8 @@ static int parse_others(struct moe_hf_reader *r, const struct moe_hf_texts *text
         const struct moe_hf_text *text = others[i].text;
         if (!text->data)
             continue;
-        MOE_TRY(moe_json_parse(others[i].to, text->name, text->data, text->n,
-                               MOE_JSON_TOKENIZER_CONFIG_MEMORY, r->err));
+        MOE_TRY(moe_json_parse_file(others[i].to, text->name, text->data, text->n,
+                                    MOE_JSON_TOKENIZER_CONFIG_MEMORY, r->err));
         if (!json_is_object(*others[i].to))
             return moe_fail(r->err, MOE_ERR_FORMAT, "%s: %s", text->name, others[i].what);
     }
@@ -1161,8 +1161,8 @@ int moe_tokenizer_parse_hf_files(struct moe_tokenizer **out, const struct moe_hf
     struct moe_err why = {0};
     json_t *root = NULL;
     int status;
-    MOE_STEP(
-        moe_json_parse(&root, file->name, file->data, file->n, MOE_JSON_TOKENIZER_MEMORY, err));
+    MOE_STEP(moe_json_parse_file(&root, file->name, file->data, file->n, MOE_JSON_TOKENIZER_MEMORY,
+                                 err));
     MOE_STEP(parse_others(&r, texts));
     r.tok = moe_tokenizer_new(err);
     MOE_STEP(r.tok ? read_root(&r, root) : MOE_ERR_MEMORY);

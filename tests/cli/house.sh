@@ -88,7 +88,7 @@ check "a test that was announced and did not run has failed" last "1 passed, 1 f
 
 # What continuous integration leaves out under sanitizers is there to be left out, with a reason.
 sed 's/#.*//' tests/unsanitized.txt | while read -r left_out why; do
-    [ -z "$left_out" ] || { [ -n "$why" ] && [ -n "$(ls "tests/cli/$left_out" tests/unit/"$left_out".c tests/gpu/"$left_out".c 2>/dev/null)" ]; } ||
+    [ -z "$left_out" ] || { [ -n "$why" ] && [ -n "$(ls "tests/cli/$left_out" tests/unit/"$left_out".c tests/kern/"$left_out".c tests/gpu/"$left_out".c 2>/dev/null)" ]; } ||
         echo "$left_out"
 done >"$tmp/unknown"
 check "tests/unsanitized.txt names tests, each with a reason" [ ! -s "$tmp/unknown" ]

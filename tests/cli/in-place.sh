@@ -62,7 +62,9 @@ check "... and opened by their names" [ "$code $expected" = "0 $(base64 "$out")"
 at_home "$bin/moe-run" qwen --ids hex
 expect_stdout '258 120' "... those of ollama without their tag"
 at_home "$bin/moe-run" twice -p x
-error_line 2 "moe-run: 'twice' is the name of 2 models, name one: *Twice.gguf, *twice.gguf (see moe-run --help)" "a name of two is refused"
+error_line 2 "moe-run: 'twice' is the name of 2 models, name one: *twice.gguf, *Twice.gguf (see moe-run --help)" "a name of two is refused"
+at_home "$bin/moe-run" who/some-gguf --ids hex
+expect_stdout '258 120' "... the directory of one is its name, too"
 at_home "$bin/moe-run" other -p x
 error_line 1 "moe-run: other: cannot open: no such file, nor a model of that name*(see moe-run --list)" "... and that of none with what lists them"
 at_home "$bin/moe-run" other.moe -p x
@@ -72,6 +74,8 @@ mkdir -p "$sole"
 cp "$gguf" "$sole/sole-q8.gguf"
 at_home "$bin/moe-run" org/Sole-GGUF --ids hex
 expect_stdout '258 120' "a repository with one file is its name"
+at_home "$bin/moe-run" Sole --ids hex
+expect_stdout '258 120' "... or how it begins"
 run "$bin/moe-run" "$sole" --ids hex
 expect_stdout '258 120' "... and a directory with one its path"
 ln -s nowhere "$sole/link.gguf"
@@ -88,5 +92,19 @@ run "$bin/moe-run" --list "$sole"
 expect_stdout_like "sole-q8 *sole-q8.gguf" "what cannot be opened is not listed"
 cp "$gguf" "$sole/other.gguf"
 run "$bin/moe-run" "$sole" -p x
-error_line 2 "moe-run: '$sole' holds 2 models, name one: *.gguf, *.gguf (see moe-run --help)" "a directory of two is refused"
+error_line 2 "moe-run: '$sole' holds 2 models, name one: *other.gguf, *sole-q8.gguf (see moe-run --help)" "a directory of two is refused"
+
+# Files of a checkpoint that stand for others, and parts of it in its place.
+cp -r "$checkpoint" "$tmp/clone"
+printf '%s\noid sha256:00\nsize 5\n' "$pointer" >"$tmp/clone/tokenizer.json"
+run "$bin/moe-run" "$tmp/clone" -p x
+error_line 3 "moe-run: $tmp/clone/tokenizer.json: is a Git LFS pointer, *git lfs pull*" "a tokenizer that is a Git LFS pointer"
+echo '<html>no</html>' >"$tmp/clone/config.json"
+run "$bin/moe-run" "$tmp/clone" -p x
+error_line 3 "moe-run: $tmp/clone/config.json: is a page in HTML*" "settings that are a page"
+run "$bin/moe-run" "$checkpoint/config.json" -p x
+error_line 3 "moe-run: $checkpoint/config.json: is JSON: *give the directory" "a file of a checkpoint's"
+printf 'Entry not found' >"$tmp/x.gguf"
+run "$bin/moe-run" "$tmp/x.gguf" -p x
+error_line 3 "moe-run: $tmp/x.gguf: *download the file again" "a server's short message"
 finish
