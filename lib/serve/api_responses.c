@@ -139,15 +139,16 @@ static int append_items(json_t *messages, const json_t *input, struct chat_maker
         chat_add(m, messages, json_pack("{s:s,s:O}", "role", "user", "content", input));
     json_array_foreach(input, i, item)
     {
-        const json_t *said = json_object_get(item, "type");
-        const bool is_said = said && !json_is_null(said);
-        /* An id without anything else refers to the item. */
-        const char *type = is_said ? chat_text_of(item, "type")
-                           : json_object_get(item, "id") && !json_object_get(item, "role")
-                               ? REFERENCE
-                               : "message";
+        static const struct chat_member any[] = {{"type", CHAT_TEXT, false}, {NULL}};
         char at[32];
         snprintf(at, sizeof at, "input[%zu]", i);
+        MOE_TRY(chat_check(m, item, at, any));
+        /* An id without anything else refers to the item. */
+        const char *type =
+            json_is_string(json_object_get(item, "type")) ? chat_text_of(item, "type")
+            : json_is_string(json_object_get(item, "id")) && !json_object_get(item, "role")
+                ? REFERENCE
+                : "message";
         for (size_t k = 0; k < sizeof items / sizeof items[0]; k++)
             if (strcmp(type, items[k].type) == 0)
                 MOE_TRY(chat_check(m, item, at, items[k].members));
@@ -309,24 +310,18 @@ static int put_tools(struct moe_request *r, json_t *chat, const json_t *tools, s
     return status;
 }
 
-static int put_tool_choice(json_t *chat, const json_t *choice, struct chat_maker *m)
+/* Which tools may be called; what is none of these forms the chat's reader refuses. */
+static void put_tool_choice(json_t *chat, json_t *choice, struct chat_maker *m)
 {
-    if (!choice || json_is_null(choice))
-        return MOE_OK;
-    if (json_is_string(choice))
-        chat_put(m, chat, "tool_choice", json_incref((json_t *)choice));
-    else if (strcmp(chat_text_of(choice, "type"), "function") == 0)
+    if (strcmp(chat_text_of(choice, "type"), "function") == 0)
         chat_put(m, chat, "tool_choice",
                  json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
                            chat_text_of(choice, "name")));
     else if (strcmp(chat_text_of(choice, "type"), "allowed_tools") == 0)
         chat_put(m, chat, "tool_choice",
                  json_pack("{s:s,s:O}", "type", "allowed_tools", "allowed_tools", choice));
-    else
-        return moe_fail(m->err, MOE_ERR_FORMAT,
-                        REQUEST ": 'tool_choice' is none of auto, none, required, and an object of "
-                                "type function or allowed_tools");
-    return MOE_OK;
+    else if (choice)
+        chat_put(m, chat, "tool_choice", json_incref(choice));
 }
 
 static int put_format(struct moe_request *r, json_t *chat, const json_t *text, struct chat_maker *m)
@@ -463,8 +458,7 @@ static int responses_to_chat(struct moe_request *r, json_t **out, const json_t *
     chat_put(m, chat, "messages", json_incref(messages));
     if (status == MOE_OK)
         status = put_tools(r, chat, json_object_get(body, "tools"), m);
-    if (status == MOE_OK)
-        status = put_tool_choice(chat, json_object_get(body, "tool_choice"), m);
+    put_tool_choice(chat, json_object_get(body, "tool_choice"), m);
     if (status == MOE_OK)
         status = put_format(r, chat, json_object_get(body, "text"), m);
     json_decref(messages);

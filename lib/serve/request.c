@@ -654,13 +654,17 @@ static int read_tools(struct moe_request *r, const json_t *body, struct moe_err 
                  *allowed = json_object_get(choice, "allowed_tools"),
                  *mode = json_object_get(allowed, "mode"),
                  *list = json_object_get(allowed, "tools");
-    const bool allows = allowed || strcmp(chat_text_of(choice, "type"), "allowed_tools") == 0;
+    const json_t *kind = json_object_get(choice, "type");
+    const char *type = is_given(kind) ? chat_text_of(choice, "type")
+                       : allowed      ? "allowed_tools"
+                                      : "function";
+    const bool allows = json_is_object(choice) && strcmp(type, "allowed_tools") == 0;
     const char *how = allows                   ? json_string_value(mode)
                       : json_is_string(choice) ? json_string_value(choice)
-                      : json_is_object(choice) ? "function"
                       : is_given(choice)       ? NULL
                                                : "auto";
-    const bool any = how && strcmp(how, "required") == 0, one = !allows && json_is_object(choice),
+    const bool any = how && strcmp(how, "required") == 0,
+               one = json_is_object(choice) && strcmp(type, "function") == 0,
                free = how && (strcmp(how, "auto") == 0 || (!allows && strcmp(how, "none") == 0));
     if (allows && !json_is_object(allowed))
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -673,15 +677,17 @@ static int read_tools(struct moe_request *r, const json_t *body, struct moe_err 
                         REQUEST ": 'tool_choice.allowed_tools.tools' is not a list");
     if (one && !json_string_length(named))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tool_choice' names no function");
+    const char *unknown = chat_text_of(choice, "type");
     if (!any && !one && !free)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        REQUEST ": 'tool_choice' is none of auto, none, required, and an object "
-                                "that names a function or is of type allowed_tools");
+                        REQUEST ": 'tool_choice'%s%.40s%s must be auto, none, required, or an "
+                                "object of type function or allowed_tools",
+                        *unknown ? " of type '" : "", unknown, *unknown ? "'" : "");
     MOE_TRY(moe_chat_check_tools(REQUEST, tools, err));
     if (json_array_size(tools) == 0 && (any || one))
         return moe_fail(err, MOE_ERR_FORMAT,
                         REQUEST ": 'tool_choice' wants a call, but there are no 'tools'");
-    if (json_array_size(tools) == 0 || strcmp(how, "none") == 0)
+    if (json_array_size(tools) == 0 || (how && strcmp(how, "none") == 0))
         return MOE_OK;
     r->must_call = any || one;
     if (r->must_call && (is_given(json_object_get(body, "response_format")) ||
