@@ -43,7 +43,7 @@ static int render(const struct moe_chat *chat, const char *messages, const char 
     struct moe_buf text = {0};
     struct moe_err err = {0};
     json_t *list, *tool_list = NULL;
-    assert_ok(moe_json_parse(&list, "m", messages, strlen(messages), 1 << 20, &err), &err);
+    assert_ok(moe_json_parse(&list, "m", messages, strlen(messages), 4 << 20, &err), &err);
     if (tools)
         assert_ok(moe_json_parse(&tool_list, "t", tools, strlen(tools), 1 << 20, &err), &err);
     const struct moe_chat_input in = {
@@ -298,6 +298,47 @@ static void messages_take_the_templates_order(void **state)
         assert_string_equal(got, cases[i].text);
         moe_chat_free(chat);
     }
+}
+
+static json_malloc_t plain_malloc;
+static uint64_t n_allocated; /* bytes */
+
+static void *counted_malloc(size_t n)
+{
+    n_allocated += n;
+    return plain_malloc(n);
+}
+
+/* Twice the messages that become one take twice the work. */
+static void many_messages_are_joined_at_once(void **state)
+{
+    enum { N = 1000 };
+    struct moe_chat *chat =
+        open_chat(EACH("{% if not loop.first and m.role == messages[loop.index0 - 1].role %}"
+                       "{{ raise_exception('again') }}{% endif %}{{ m.content }};"));
+    static char got[16 * N];
+    uint64_t taken[3] = {0};
+    json_free_t plain_free;
+    (void)state;
+    json_get_alloc_funcs(&plain_malloc, &plain_free);
+    json_set_alloc_funcs(counted_malloc, plain_free);
+    for (int times = 1; times <= 2; times++) {
+        struct moe_buf talk = {0};
+        for (int i = 0; i < times * N; i++)
+            moe_buf_printf(&talk, "%c{\"role\":\"user\",\"content\":\"abcd\"}", i ? ',' : '[');
+        moe_buf_text(&talk, "]");
+        n_allocated = 0;
+        assert_int_equal(render(chat, (const char *)talk.data, NULL, got, sizeof got), MOE_OK);
+        taken[times] = n_allocated;
+        assert_int_equal(strlen(got), times * N * 6 - 1);
+        assert_memory_equal(got, "abcd\n\nabcd\n\nabcd\n\n", 18);
+        moe_buf_release(&talk);
+    }
+    json_set_alloc_funcs(plain_malloc, plain_free);
+    if (taken[2] * 2 > taken[1] * 5)
+        fail_msg("%llu bytes, and %llu for twice the messages", (unsigned long long)taken[1],
+                 (unsigned long long)taken[2]);
+    moe_chat_free(chat);
 }
 
 static void system_texts_begin_questions(void **state)
@@ -586,6 +627,7 @@ int main(void)
         cmocka_unit_test(thoughts_are_told_from_contents),
         cmocka_unit_test(messages_take_the_templates_form),
         cmocka_unit_test(messages_take_the_templates_order),
+        cmocka_unit_test(many_messages_are_joined_at_once),
         cmocka_unit_test(system_texts_begin_questions),
         cmocka_unit_test(what_a_template_refuses_is_said),
         cmocka_unit_test(tools_are_told_in_words),
