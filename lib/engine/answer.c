@@ -159,7 +159,9 @@ void moe_answer_begin(struct moe_answer *a, const struct moe_model *model, uint3
         stop(a, MOE_STOP_EOS);
     else if (options->constraint)
         moe_constraint_prepare(options->constraint, a->begins, ends_answer, a);
-    if (options->thought.chat)
+    if (options->thought.chat && options->thought.said)
+        a->thought = options->thought.at;
+    else if (options->thought.chat)
         a->thought.place = options->thought.opened ? MOE_IN_THOUGHT : MOE_BEFORE_THOUGHT;
 }
 
@@ -266,9 +268,13 @@ static int follow_thought(struct moe_answer *a, const uint8_t *bytes, uint32_t n
     a->n_thought_end += a->n_thought_end < a->thought_end.n;
     if (n == 0)
         return MOE_OK;
-    if (!a->reader)
+    if (!a->reader) {
         MOE_TRY(moe_answer_reader_new(&a->reader, t->chat, t->apart ? NULL : t->tools, t->opened,
                                       NULL, NULL, err));
+        if (t->said)
+            MOE_TRY(
+                moe_answer_reader_add(a->reader, (const char *)t->said->data, t->said->size, err));
+    }
     MOE_TRY(moe_answer_reader_add(a->reader, (const char *)bytes, n, err));
     MOE_TRY(moe_answer_reader_thought(a->reader, NULL, 0, &a->thought, err));
     a->n_thought += within;

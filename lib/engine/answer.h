@@ -46,7 +46,10 @@ struct moe_thought_options {
                                     NULL: it is not looked for */
     const struct json_t *tools;  /* whose calls are told; NULL: calls are content; borrowed */
     bool opened;                 /* the prompt has the mark that begins it */
-    bool apart;                  /* ... and the constraint holds what follows it, after blanks */
+    const struct moe_buf *said;  /* what an answer that goes on has, with marks, and where that is;
+                                    borrowed; NULL: it begins */
+    struct moe_thought_at at;
+    bool apart;    /* ... and the constraint holds what follows it, after blanks */
     uint64_t most; /* tokens of it, behind which its end is written; UINT64_MAX: any */
     /* The end that is written, and the stop text with which it begins, which ends no answer where
      * the rest of the end follows; NULL: there is none (moe_chat_thought_end). */

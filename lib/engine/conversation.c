@@ -200,12 +200,13 @@ static json_t *with_thought(const struct moe_conversation *c, json_t *message, j
     return message;
 }
 
-/* Appends what was shown of the last answer, or read. */
+/* Appends what was shown of the last answer, or read: its tokens where the context holds it as it
+ * came, as a message has no marks and nothing of one that is cut. */
 static void append_shown(const struct moe_conversation *c, struct moe_buf *out)
 {
     const json_t *last = json_array_get(c->messages, json_array_size(c->messages) - 1);
     const char *member = moe_chat_thought_member(c->chat), *text = moe_chat_text(last);
-    if (text && !(member && json_object_get(last, member)) &&
+    if (text && (c->cut || !c->in_step) && !(member && json_object_get(last, member)) &&
         (c->cut || !json_object_get(last, "tool_calls"))) {
         moe_buf_text(out, text);
         return;
@@ -317,6 +318,9 @@ struct listener {
     json_t *calls;
     struct moe_answer_reader *reader;
     bool again; /* it reads what was handed on before */
+    /* The end of that which the answer could have gone on from as a mark: it was handed on, too. */
+    struct moe_buf told;
+    enum moe_answer_part_kind told_kind;
     struct moe_err *err;
 };
 
@@ -328,13 +332,16 @@ static void release_listener(struct listener *l)
     moe_buf_release(&l->content);
     moe_buf_release(&l->thought);
     moe_buf_release(&l->arguments);
+    moe_buf_release(&l->told);
 }
 
-/* An id as templates accept: nine letters and digits. */
+/* An id as templates accept: nine letters and digits, the same where the answer goes on. */
 static json_t *new_call(const struct listener *l, const struct moe_answer_part *part)
 {
+    const uint64_t n = moe_conversation_n(l->talk);
+    const bool goes_on = moe_chat_has_role(message_at(l->talk, n - 1), "assistant");
     char id[16];
-    snprintf(id, sizeof id, "call%03u%02u", (unsigned)moe_conversation_n(l->talk) % 1000,
+    snprintf(id, sizeof id, "call%03u%02u", (unsigned)(n - goes_on) % 1000,
              (unsigned)json_array_size(l->calls) % 100);
     return json_pack("{s:s,s:s,s:{s:s%,s:s}}", "id", id, "type", "function", "function", "name",
                      part->bytes, (size_t)part->n, "arguments", "{}");
@@ -371,7 +378,20 @@ static int take_part(void *ctx, const struct moe_answer_part *part)
     }
     if (failed || l->content.failed || l->thought.failed || l->arguments.failed)
         return moe_fail(l->err, MOE_ERR_MEMORY, "out of memory: the answer's text");
-    return l->again ? MOE_OK : l->talk->on_part(l->talk->part_ctx, part);
+    if (l->again)
+        return MOE_OK;
+    /* What was told already is no mark now, or else it is left at that. */
+    struct moe_answer_part more = *part;
+    const uint64_t n = part->n < l->told.size ? part->n : l->told.size;
+    if (n && part->kind == l->told_kind && !part->joins &&
+        memcmp(l->told.data, part->bytes, n) == 0) {
+        more.bytes += n;
+        more.n -= n;
+        memmove(l->told.data, l->told.data + n, l->told.size -= n);
+    } else if (part->n) {
+        moe_buf_clear(&l->told);
+    }
+    return part->n && !more.n ? MOE_OK : l->talk->on_part(l->talk->part_ctx, &more);
 }
 
 static int listen(void *ctx, const char *bytes, uint64_t n)
@@ -393,6 +413,27 @@ static int read_answer(const struct moe_conversation *c, struct listener *l,
                                   take_part, l, err));
     l->again = true;
     return moe_answer_reader_add(l->reader, (const char *)said->data, said->size, err);
+}
+
+/* Reads an answer that goes on, and what was told of its end when it stopped. */
+static int read_again(const struct moe_conversation *c, struct listener *l, struct moe_err *err)
+{
+    struct listener ended = {.talk = c, .err = err};
+    int status;
+    MOE_STEP(read_answer(c, l, &l->answer, err));
+    MOE_STEP(read_answer(c, &ended, &l->answer, err));
+    MOE_STEP(moe_answer_reader_end(ended.reader, err));
+    const bool thinks = ended.thought.size > l->thought.size;
+    const struct moe_buf *all = thinks ? &ended.thought : &ended.content,
+                         *sure = thinks ? &l->thought : &l->content;
+    l->told_kind = thinks ? MOE_PART_THOUGHT : MOE_PART_CONTENT;
+    if (all->size > sure->size)
+        moe_buf_append(&l->told, all->data + sure->size, all->size - sure->size);
+    if (l->told.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text");
+out:
+    release_listener(&ended);
+    return status;
 }
 
 /* Reads an answer whose text was handed on as it is. */
@@ -438,10 +479,11 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
                   enum moe_stop_reason *why, struct moe_err *err)
 {
     struct moe_thought_at at;
+    struct moe_buf said = {0};
     l->talk = c;
     l->err = err;
     if (c->chat && c->on_part)
-        MOE_TRY(read_answer(c, l, &l->answer, err));
+        MOE_TRY(read_again(c, l, err));
     l->again = false;
     MOE_TRY(find_thought(c, &l->answer, &at, err));
     const char **stops = moe_prompt_stops(options->stop_texts, c->chat, err);
@@ -455,25 +497,33 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     if (l->reader && json_array_size(c->tools))
         o.call_stop = moe_chat_call_stop(c->chat, &o.call_then);
     o.token = options->token ? listen_token : NULL;
-    if (c->chat && (at.place != MOE_BEHIND_THOUGHT || !l->answer.size)) {
-        const bool apart = o.constraint && !c->held_to_calls, opened = at.place == MOE_IN_THOUGHT,
+    if (c->chat && (at.place != MOE_BEHIND_THOUGHT || at.again || !l->answer.size)) {
+        const bool apart = o.constraint && !c->held_to_calls, within = at.place == MOE_IN_THOUGHT,
                    can_call = !apart && json_array_size(c->tools);
-        o.thought = moe_thought_options_of(c->chat, c->tools, opened, can_call);
-        o.thought.apart = o.thought.chat && opened && apart;
-        if (opened && moe_chat_no_thought(c->variables))
+        moe_buf_append(&said, l->answer.data, l->answer.size);
+        o.thought = moe_thought_options_of(c->chat, c->tools, c->in_thought && !c->cut, can_call);
+        o.thought.apart = o.thought.chat && within && apart;
+        if (within && moe_chat_no_thought(c->variables))
             o.thought.most = 0;
+        if (said.size) {
+            o.thought.said = &said;
+            o.thought.at = at;
+        }
     }
     o.ctx = l;
     o.source = c->source.n ? c->source.ids : NULL;
     o.n_source = c->source.n;
     o.again = c->again;
     int status;
+    if (said.failed)
+        MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text"));
     MOE_STEP(moe_generate(c->session, sampler, &c->history, &o, why, err));
     if (l->reader)
         MOE_STEP(moe_answer_reader_end(l->reader, err));
     if (l->answer.failed)
         MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text"));
 out:
+    moe_buf_release(&said);
     c->source.n = 0;
     free(stops);
     return status;

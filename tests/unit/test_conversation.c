@@ -6,8 +6,11 @@
 
 #include <jansson.h>
 
+#include "base/file.h"
 #include "engine/conversation.h"
 #include "engine/prompt.h"
+#include "grammar/constraint.h"
+#include "grammar/grammar.h"
 #include "text/vocab.h"
 
 enum { START = 4094, END = 4095 }; /* ids of <|im_start|> and <|im_end|> */
@@ -53,7 +56,9 @@ struct talk {
     struct moe_buf heard; /* the last answer as it was streamed */
     enum moe_stop_reason why;
     const char *stops[2];
-    int refuse; /* the callback's status */
+    struct moe_constraint *constraint;
+    enum moe_answer_part_kind last; /* heard by hear_kind */
+    int refuse;                     /* the callback's status */
 };
 
 static void begin(struct talk *t, const struct moe_chat *chat, uint32_t context)
@@ -88,8 +93,12 @@ static int hear(void *ctx, const char *bytes, uint64_t n)
 /* Asks, or continues where `text` is NULL. */
 static int ask(struct talk *t, const char *text, uint64_t n, struct moe_err *err)
 {
-    const struct moe_generate_options options = {
-        .max_tokens = n, .ignore_eos = true, .stop_texts = t->stops, .text = hear, .ctx = t};
+    const struct moe_generate_options options = {.constraint = t->constraint,
+                                                 .max_tokens = n,
+                                                 .ignore_eos = true,
+                                                 .stop_texts = t->stops,
+                                                 .text = hear,
+                                                 .ctx = t};
     moe_buf_clear(&t->heard);
     return text ? moe_conversation_ask(&t->c, text, t->sampler, &options, &t->why, err)
                 : moe_conversation_continue(&t->c, t->sampler, &options, &t->why, err);
@@ -323,6 +332,90 @@ static void continuing_equals_one_answer(void **state)
     end(&whole);
 }
 
+/* Parts with a sign where another kind begins. */
+static int hear_kind(void *ctx, const struct moe_answer_part *part)
+{
+    struct talk *t = ctx;
+    if (part->kind != t->last)
+        moe_buf_printf(&t->heard, "[%d]", (int)part->kind);
+    t->last = part->kind;
+    return hear(ctx, part->bytes, part->n);
+}
+
+/* An answer that is what a grammar says, in steps of n tokens; `joined` gets what is heard. */
+static void answer_in_steps(struct talk *t, uint64_t n, struct moe_buf *joined)
+{
+    moe_buf_clear(joined);
+    moe_conversation_reset(&t->c);
+    t->last = MOE_PART_CALL_FAILS;
+    moe_buf_text(joined, answer(t, "go?", n));
+    while (t->why == MOE_STOP_LENGTH)
+        moe_buf_text(joined, answer(t, NULL, n));
+    assert_int_equal(t->why, MOE_STOP_EOS);
+}
+
+/* Wherever an answer of several messages is cut, within marks, too, it goes on as if it were not.
+ */
+static void continuing_reads_on_within_marks(void **state)
+{
+    static const char *const says[] = {
+        "<|channel|>analysis<|message|>T1.<|end|><|start|>assistant<|channel|>analysis<|message|>"
+        "T 2 < 3<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|><|start|>"
+        "assistant<|channel|>final<|message|>1 < 2 <|> F.",
+        "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>analysis"
+        "<|message|>T.<|end|><|start|>assistant<|channel|>commentary to=functions.find "
+        "<|constrain|>json<|message|>{\\\"path\\\": 1}<|call|>",
+        "1 < 2 <|<| <|channe 3 <|",
+    };
+    struct moe_err err = {0};
+    struct moe_buf source = {0}, joined = {0}, whole = {0}, rule = {0};
+    struct moe_vocabulary *v;
+    struct moe_grammar *g;
+    struct talk t;
+    json_t *tools =
+        json_pack("[{s:s,s:{s:s,s:{s:s,s:{s:{s:s}}}}}]", "type", "function", "function", "name",
+                  "find", "parameters", "type", "object", "properties", "path", "type", "integer");
+    assert_ok(moe_file_read_all("tests/data/channels.jinja", 1 << 20, &source, &err), &err);
+    moe_buf_u8(&source, 0);
+    struct moe_chat *channels = open_chat((const char *)source.data);
+    assert_ok(
+        moe_vocabulary_new(&v, fixture.model->tokenizer, fixture.model->config.vocab, NULL, &err),
+        &err);
+    for (size_t i = 0; i < N_ITEMS(says); i++) {
+        moe_buf_clear(&rule);
+        moe_buf_printf(&rule, "root ::= \"%s\"", says[i]);
+        struct moe_allowance allowance = moe_allowance_usual();
+        assert_ok(moe_grammar_parse(&g, "rule", rule.data, rule.size, &allowance, &err), &err);
+        begin(&t, channels, 0);
+        assert_ok(moe_constraint_new(&t.constraint, g, v, &err), &err);
+        t.c.held_to_calls = true; /* all of the answer */
+        t.c.tools = i == 1 ? tools : NULL;
+        t.c.on_part = hear_kind;
+        t.c.part_ctx = &t;
+        answer_in_steps(&t, UINT64_MAX, &whole);
+        json_t *message = json_deep_copy(json_array_get(t.c.messages, 1));
+        assert_int_equal(json_object_get(message, "thinking") != NULL, i < 2);
+        assert_int_equal(json_array_size(json_object_get(message, "tool_calls")), i == 1);
+        for (uint64_t n = 1; n < 60; n += n < 8 ? 1 : 5) {
+            answer_in_steps(&t, n, &joined);
+            if (i == 2) /* of a mark that is cut its beginning may be told */
+                assert_string_equal((const char *)joined.data, (const char *)whole.data);
+            assert_true(json_equal(json_array_get(t.c.messages, 1), message));
+        }
+        json_decref(message);
+        moe_constraint_free(t.constraint);
+        end(&t);
+        moe_grammar_free(g);
+    }
+    moe_vocabulary_free(v);
+    moe_chat_free(channels);
+    json_decref(tools);
+    moe_buf_release(&source);
+    moe_buf_release(&joined);
+    moe_buf_release(&whole);
+    moe_buf_release(&rule);
+}
+
 static void plain_text_has_no_turns(void **state)
 {
     struct talk t;
@@ -520,6 +613,7 @@ int main(void)
         cmocka_unit_test(a_message_has_its_thought_apart),
         cmocka_unit_test(reset_and_system_start_again),
         cmocka_unit_test(continuing_equals_one_answer),
+        cmocka_unit_test(continuing_reads_on_within_marks),
         cmocka_unit_test(plain_text_has_no_turns),
         cmocka_unit_test(a_full_context_takes_the_question_back),
         cmocka_unit_test(a_refused_answer_is_taken_back),
