@@ -146,14 +146,13 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
                              talk, text, sampler, &go, &why, err);
     cli_progress_done();
     if (status == MOE_OK) {
-        if (talk->on_part)
-            repl_end_said(talk->part_ctx, why);
+        const bool thinks = talk->on_part && repl_end_said(talk->part_ctx);
         if (opt.json)
             status = messages_print_answer(talk, why, err);
         else if (isatty(STDOUT_FILENO) && !tokens)
             cli_write("\n", 1);
         status = status == MOE_OK ? cli_flush(err) : status;
-        repl_explain_stop(why, talk->session->context);
+        repl_explain_stop(why, thinks, talk->session->context);
         repl_explain_shift(&talk->session->stats);
         if (status == MOE_OK && opt.prompt_cache)
             status = save_prompt(&keeping, false, err);

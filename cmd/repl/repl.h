@@ -46,11 +46,12 @@ struct repl_said {
     enum moe_answer_part_kind last;
 };
 int repl_say_part(void *said, const struct moe_answer_part *part);
-/* The answer is over, which is told where it ended within its thought; another may follow. */
-void repl_end_said(struct repl_said *said, enum moe_stop_reason why);
+/* The answer is over, and another may follow. Returns whether it ended within its thought. */
+bool repl_end_said(struct repl_said *said);
 
-/* Says on stderr that an answer ended because the context is full; silent otherwise. */
-void repl_explain_stop(enum moe_stop_reason why, uint32_t context);
+/* Says on stderr, once the answer's line is ended, that it ended because the context is full, or
+ * within its thought (thinks), unless the user ended it; silent otherwise. */
+void repl_explain_stop(enum moe_stop_reason why, bool thinks, uint32_t context);
 /* Says on stderr that a full context has lost something; silent otherwise. */
 void repl_explain_shift(const struct moe_stats *stats);
 

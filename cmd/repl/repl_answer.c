@@ -82,18 +82,20 @@ int repl_say_part(void *said, const struct moe_answer_part *part)
                : MOE_ERR_IO;
 }
 
-void repl_end_said(struct repl_said *s, enum moe_stop_reason why)
+bool repl_end_said(struct repl_said *s)
 {
+    const bool thinks = s->thinks;
     set_dim(s, false);
     if (s->thought && !cli_quiet)
         fputc('\n', stderr);
-    if (s->thinks && why != MOE_STOP_USER)
-        cli_note("the answer ended within its thought");
     s->some = s->thought = s->thinks = false;
+    return thinks;
 }
 
-void repl_explain_stop(enum moe_stop_reason why, uint32_t context)
+void repl_explain_stop(enum moe_stop_reason why, bool thinks, uint32_t context)
 {
+    if (thinks && why != MOE_STOP_USER)
+        cli_note("the answer ended within its thought");
     if (why == MOE_STOP_CONTEXT)
         cli_note("the context of %u tokens is full: the answer stops here", context);
 }
@@ -268,8 +270,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
     cli_start_over();
     err->text[0] = 0;
     int status = generate(c, text, &o, &why, err);
-    if (r->conversation->on_part)
-        repl_end_said(r->conversation->part_ctx, why);
+    bool thinks = r->conversation->on_part && repl_end_said(r->conversation->part_ctx);
     cli_start_over();
     cli_progress_done();
     if (status != MOE_OK && !err->text[0])
@@ -285,7 +286,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
         return MOE_ERR_IO;
     moe_engine_finish_stats(r->engine, &s->stats);
     moe_stats_add(r->total, &s->stats);
-    repl_explain_stop(why, s->context);
+    repl_explain_stop(why, thinks && why != MOE_STOP_LENGTH, s->context); /* that is told below */
     repl_explain_shift(&s->stats);
     if (why == MOE_STOP_CONTEXT)
         tell_full(c);

@@ -141,6 +141,12 @@ wait "$server"
 echo "{\"messages\":[$ask]}" >"$tmp/messages"
 run "$bin/moe-run" -t 1 "$tmp/channels" --messages "$tmp/messages" --template-file tests/data/channels.jinja --json -n 12
 expect_stderr_like "*the answer ended within its thought*" "moe-run: an answer that ends within its thought says so"
+if command -v script >/dev/null; then
+    run script -qec "$bin/moe-run -t 1 $tmp/channels -p 'What is in a?' --template-file tests/data/channels.jinja -n 12 --temp 0" /dev/null
+    check "... on a terminal in a line of its own" grep -q '^moe-run: the answer ended within its thought' "$out"
+else
+    skip "the end of a thought on a terminal" "no script"
+fi
 run "$bin/moe-run" -t 1 "$tmp/channels" -p 'What is in a?' --template-file tests/data/channels.jinja --temp 0
 expect_stdout_like 'thought: Hm.
 
