@@ -144,6 +144,46 @@ uint64_t moe_prompt_again(const struct moe_model *model, const struct moe_chat *
     return n;
 }
 
+/* Ends what was rendered where the last message's text ends, with the blanks at that end or, as
+ * templates may drop them, without. */
+static int end_behind_text(const struct moe_chat_input *input, struct moe_buf *all,
+                           struct moe_buf *words, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    moe_chat_append_content(json_array_get(input->messages, json_array_size(input->messages) - 1),
+                            &text);
+    uint64_t n = text.size, end = 0, kept = 0;
+    for (bool trimmed = false; !text.failed && end == 0 && n > 0; trimmed = true) {
+        for (uint64_t at = all->size; at >= n && end == 0; at--)
+            end = memcmp(all->data + at - n, text.data, n) == 0 ? at : 0;
+        if (trimmed)
+            break;
+        while (n > 0 && strchr(" \t\r\n", text.data[n - 1]))
+            n--;
+    }
+    const bool failed = text.failed;
+    const uint64_t text_bytes = text.size;
+    moe_buf_release(&text);
+    if (failed)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: a message");
+    if (end == 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        text_bytes ? "the chat template does not write the last message's text as "
+                                     "it is: it cannot be continued"
+                                   : "the last message has no text that could be continued");
+    struct moe_span *spans = (struct moe_span *)(void *)words->data;
+    for (uint64_t i = 0; i < words->size / sizeof *spans; i++)
+        if (spans[i].at < end) {
+            spans[kept] = spans[i];
+            if (spans[kept].n > end - spans[kept].at)
+                spans[kept].n = end - spans[kept].at;
+            kept++;
+        }
+    words->size = kept * sizeof *spans;
+    all->size = end;
+    return MOE_OK;
+}
+
 int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
                     const struct moe_chat_input *input, uint64_t context, struct moe_ids *ids,
                     uint64_t *again, struct moe_err *err)
@@ -158,10 +198,12 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
     MOE_STEP(check_texts(model, input->messages, context, most, err));
     MOE_STEP(check_texts(model, input->tools, context, most, err));
     MOE_STEP(moe_chat_render(chat, input, &all, &words, err));
+    if (input->continues)
+        MOE_STEP(end_behind_text(input, &all, &words, err));
     MOE_STEP(moe_prompt_check_length(model, (const char *)all.data, all.size, context, most, err));
     MOE_STEP(moe_prompt_encode(model, &all, &words, 0, ids, err));
     if (again)
-        *again = moe_prompt_again(model, chat, input, &all, ids);
+        *again = input->continues ? ids->n : moe_prompt_again(model, chat, input, &all, ids);
 out:
     moe_buf_release(&all);
     moe_buf_release(&words);

@@ -34,9 +34,10 @@ int moe_prompt_check_length(const struct moe_model *model, const char *text, uin
 uint64_t moe_prompt_again(const struct moe_model *model, const struct moe_chat *chat,
                           const struct moe_chat_input *input, const struct moe_buf *rendered,
                           const struct moe_ids *ids);
-/* Appends the ids of a chat, with what opens the answer, and sets *again to how many of all ids its
- * next turn begins with (NULL: not wanted). MOE_ERR_LIMIT: one of its texts alone does not fit
- * `context`. MOE_ERR_UNSUPPORTED: the model has an encoder. */
+/* Appends the ids of a chat, with what opens the answer, or, where it `continues`, up to the end of
+ * the last message's text, and sets *again to how many of all ids its next turn begins with (NULL:
+ * not wanted). MOE_ERR_LIMIT: one of its texts alone does not fit `context`. MOE_ERR_UNSUPPORTED:
+ * the model has an encoder, or the template does not write that text as it is. */
 int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
                     const struct moe_chat_input *input, uint64_t context, struct moe_ids *ids,
                     uint64_t *again, struct moe_err *err);

@@ -48,11 +48,12 @@ void moe_chat_free(struct moe_chat *chat); /* NULL is fine */
 /* ---- Rendering ---- */
 
 struct moe_chat_input {
-    const struct json_t *messages;   /* an array */
-    const struct json_t *tools;      /* an array; NULL or empty: none */
-    const struct json_t *variables;  /* an object, or NULL */
-    bool add_generation_prompt;      /* ends with the opening of an answer */
-    struct tm now;                   /* some templates show the date */
+    const struct json_t *messages;  /* an array */
+    const struct json_t *tools;     /* an array; NULL or empty: none */
+    const struct json_t *variables; /* an object, or NULL */
+    bool add_generation_prompt;     /* ends with the opening of an answer */
+    bool continues; /* the last message is an answer that goes on (moe_prompt_chat) */
+    struct tm now;  /* some templates show the date */
     struct moe_allowance *allowance; /* what rendering may cost; NULL: the usual */
 };
 

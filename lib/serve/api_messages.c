@@ -315,6 +315,10 @@ static int messages_to_chat(struct moe_request *r, json_t **out, const json_t *b
     if (status == MOE_OK)
         status = append_messages(messages, json_object_get(body, "messages"), m);
     chat_join_thoughts(m, messages);
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    if (strcmp(chat_text_of(last, "role"), "assistant") == 0 &&
+        !json_object_get(last, "tool_calls"))
+        chat_put(m, chat, "continue_final_message", json_true());
     chat_put(m, chat, "messages", json_incref(messages));
     if (status == MOE_OK)
         status = put_tools(chat, json_object_get(body, "tools"), m);

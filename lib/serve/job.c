@@ -925,7 +925,8 @@ static int make_prompt(const struct moe_server *s, const struct loaded *l, const
     const struct moe_chat_input chat = {.messages = r->messages,
                                         .tools = r->tools,
                                         .variables = r->variables,
-                                        .add_generation_prompt = true,
+                                        .add_generation_prompt = !r->continues,
+                                        .continues = r->continues,
                                         .now = moe_chat_today(),
                                         .allowance = &allowance};
     allowance.cancelled = &a->cancelled;

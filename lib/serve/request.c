@@ -457,7 +457,6 @@ static const struct {
     {"allowed_token_ids", "", 0},
     {"bad_words", "", 0},
     {"chat_template", "", 0},
-    {"continue_final_message", "", 0},
     {"guided_choice", "", 0},
     {"guided_grammar", "", 0},
     {"guided_json", "", 0},
@@ -799,10 +798,32 @@ static int read_variables(struct moe_request *r, const json_t *body, struct moe_
     return status;
 }
 
+/* An answer that was begun goes on. */
+static int read_continues(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    static const char key[] = "continue_final_message";
+    const json_t *last = json_array_get(r->messages, json_array_size(r->messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    MOE_TRY(moe_json_get_bool(REQUEST, body, key, false, &r->continues, err));
+    if (r->continues && (!role || strcmp(role, "assistant") != 0 ||
+                         !json_object_get(last, "content") || json_object_get(last, "tool_calls")))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": '%s' needs an assistant's text as the last message", key);
+    if (r->continues && r->must_call)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'tool_choice' wants a call, and '%s' a text", key);
+    if (r->continues && r->grammar)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": an answer that was begun cannot be held to a format or grammar: "
+                                "leave out its beginning");
+    return MOE_OK;
+}
+
 static int read_chat(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     MOE_TRY(read_messages(r, body, err));
     MOE_TRY(read_tools(r, body, err));
+    MOE_TRY(read_continues(r, body, err));
     return read_variables(r, body, err);
 }
 
@@ -983,6 +1004,7 @@ static const struct {
     {"messages", MOE_REQUEST_CHAT},
     {"tool_choice", MOE_REQUEST_CHAT},
     {"parallel_tool_calls", MOE_REQUEST_CHAT},
+    {"continue_final_message", MOE_REQUEST_CHAT},
     {"chat_template_kwargs", MOE_REQUEST_CHAT},
     {"reasoning_effort", MOE_REQUEST_CHAT},
     {"enable_thinking", MOE_REQUEST_CHAT},

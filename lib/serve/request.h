@@ -108,6 +108,7 @@ struct moe_request {            /* owns everything it points at */
     /* CHAT: the conversation as in prompt/chat.h, with all its members; variables are those of
      * "chat_template_kwargs", and "reasoning_effort". */
     struct json_t *messages, *tools, *variables; /* tools, variables: NULL for none */
+    bool continues;                              /* the answer goes on with the last message */
     bool no_thought;                             /* is wanted, by one of the variables */
     bool must_call, parallel_calls; /* "tool_choice" is "required" or a function; several at once */
     struct json_t *callable;        /* those of the tools that may be called; NULL: none */

@@ -37,6 +37,22 @@ says "*'tool_choice' names 'other', which is none of the 'tools'*" "a function t
 post /v1/chat/completions "{$chat,\"tool_choice\":\"required\"}"
 says "*'tool_choice' wants a call, but there are no 'tools'*" "a call without tools is refused"
 
+# An answer that was begun goes on.
+said() { sed -n 's/.*"content":"\(.*\)","refusal.*/\1/p' "$got"; } # as JSON has it
+asked='"messages":[{"role":"user","content":"What now?"}'
+post /v1/chat/completions "{$asked],\"temperature\":0,\"max_tokens\":24}"
+whole=$(said)
+post /v1/chat/completions "{$asked],\"temperature\":0,\"max_tokens\":9}"
+begun=$(said)
+post /v1/chat/completions "{$asked,{\"role\":\"assistant\",\"content\":\"$begun\"}],\"temperature\":0,\"max_tokens\":15,\"continue_final_message\":true}"
+check "an answer that was begun goes on as by itself" [ -n "$begun" -a "$begun$(said)" = "$whole" ]
+post /v1/messages "{$asked,{\"role\":\"assistant\",\"content\":\"$begun\"}],\"temperature\":0,\"max_tokens\":15}"
+check "... in Messages without being asked to" sh -c 'test "$1" = "$2"' sh "$begun$(sed -n 's/.*"text":"\(.*\)"}\],"stop_reason.*/\1/p' "$got")" "$whole"
+post /v1/chat/completions "{$asked],\"continue_final_message\":true}"
+says "*'continue_final_message' needs an assistant's text as the last message*" "... which is the last message"
+post /v1/chat/completions "{$asked,{\"role\":\"assistant\",\"content\":\"{\"}],\"continue_final_message\":true,\"response_format\":{\"type\":\"json_object\"}}"
+says "*cannot be held to a format or grammar*" "... and held to nothing"
+
 strange() { # SCHEMA GLOB NAME: of the second tool
     post /v1/chat/completions "{$chat,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\"}},
 {\"type\":\"function\",\"function\":{\"name\":\"strange\",\"parameters\":$1}}],\"tool_choice\":\"required\"}"

@@ -81,7 +81,10 @@ static const struct field fields_chat[] = {
     {"cache_prompt", "\"cache_prompt\": true", NULL},
     {"id_slot", "\"id_slot\": 0", NULL},
     {"samplers", "\"samplers\": [\"top_k\"]", NULL},
-    {"continue_final_message", "\"continue_final_message\": true", NULL},
+    {"continue_final_message",
+     "\"continue_final_message\": true, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "
+     "{\"role\": \"assistant\", \"content\": \"y\"}]",
+     NULL},
     {0},
 };
 static const struct field fields_text[] = {
