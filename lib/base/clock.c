@@ -23,6 +23,17 @@ double moe_thread_seconds(void)
     return seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
+void moe_wait_at_most(pthread_cond_t *changed, pthread_mutex_t *lock, int milliseconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += milliseconds / 1000;
+    until.tv_nsec += milliseconds % 1000 * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(changed, lock, &until);
+}
+
 /* ---- Stolen time ---- */
 
 struct moe_ticks moe_ticks_now(void)

@@ -8,8 +8,11 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/par.h"
+
+enum { LOOK_MS = 100 /* between looks at the stop flag */ };
 
 enum arrival { EXPECTED, BEING_READ, ARRIVED, FAILED };
 
@@ -57,6 +60,7 @@ void moe_arrivals_close(struct moe_arrivals *a)
         return;
     pthread_mutex_lock(&a->lock);
     a->ends = true;
+    pthread_cond_broadcast(&a->arrived);
     pthread_mutex_unlock(&a->lock);
     if (a->behind)
         pthread_join(a->reader, NULL);
@@ -84,7 +88,7 @@ static bool take_next(struct moe_arrivals *a, uint64_t *which)
     return found;
 }
 
-/* With the lock, which is open while it reads. */
+/* With the lock, which is open while it reads. What was interrupted is read as if never begun. */
 static int read_item(struct moe_arrivals *a, uint64_t which, struct moe_err *err)
 {
     uint64_t bytes = 0;
@@ -92,7 +96,13 @@ static int read_item(struct moe_arrivals *a, uint64_t which, struct moe_err *err
     pthread_mutex_unlock(&a->lock);
     int status = a->read(a->ctx, which, &bytes, err);
     pthread_mutex_lock(&a->lock);
-    a->states[which] = status == MOE_OK ? ARRIVED : FAILED;
+    a->states[which] = status == MOE_OK                ? ARRIVED
+                       : status == MOE_ERR_INTERRUPTED ? EXPECTED
+                                                       : FAILED;
+    if (status == MOE_ERR_INTERRUPTED) {
+        a->next = which < a->next ? which : a->next;
+        a->n_taken = 0;
+    }
     atomic_fetch_add(&a->bytes, status == MOE_OK ? bytes : 0);
     a->n_missing -= status == MOE_OK;
     atomic_store(&a->complete, a->n_missing == 0);
@@ -101,7 +111,7 @@ static int read_item(struct moe_arrivals *a, uint64_t which, struct moe_err *err
 }
 
 /* On one of the threads that read: until nothing is left or, where all are waited for, one fails.
- */
+ * Behind a pass, what was interrupted waits until the next one is on its way. */
 static void read_some(void *ctx, int64_t begin, int64_t end, int thread)
 {
     struct moe_arrivals *a = ctx;
@@ -109,6 +119,9 @@ static void read_some(void *ctx, int64_t begin, int64_t end, int thread)
     pthread_mutex_lock(&a->lock);
     while (take_next(a, &which)) {
         int status = read_item(a, which, NULL);
+        while (a->behind && status == MOE_ERR_INTERRUPTED && !a->ends &&
+               moe_progress_stopped(a->progress))
+            moe_wait_at_most(&a->arrived, &a->lock, LOOK_MS);
         if (a->behind)
             continue;
         if (thread == 0)
@@ -216,11 +229,11 @@ static int go_on(struct moe_arrivals *a, struct moe_err *err)
                                              : MOE_OK;
 }
 
-/* The same, and waits until an item has been read. */
+/* The same, and waits until an item has been read, or for a while. */
 static int wait_for_item(struct moe_arrivals *a, struct moe_err *err)
 {
     MOE_TRY(go_on(a, err));
-    pthread_cond_wait(&a->arrived, &a->lock);
+    moe_wait_at_most(&a->arrived, &a->lock, LOOK_MS);
     return MOE_OK;
 }
 
@@ -261,7 +274,7 @@ int moe_arrivals_await(struct moe_arrivals *a, uint64_t first, uint64_t end, str
     for (uint64_t i = first; i < end && status == MOE_OK; i++) {
         while (a->states[i] == BEING_READ && status == MOE_OK)
             status = wait_for_item(a, err);
-        if (a->states[i] == FAILED)
+        if (status == MOE_OK && a->states[i] != ARRIVED)
             status = read_item(a, i, err);
     }
     pthread_mutex_unlock(&a->lock);

@@ -14,7 +14,8 @@
 struct moe_arrivals;
 
 /* n items that are not there yet. read: has item `which` at its place when it returns, and adds
- * its bytes to *bytes; called on several threads, for an item that could not be read once more. */
+ * its bytes to *bytes; called on several threads, for an item that could not be read once more.
+ * MOE_ERR_INTERRUPTED, where the `stop` of those who wait is set: the item is read later. */
 int moe_arrivals_open(struct moe_arrivals **out, uint64_t n,
                       int (*read)(void *ctx, uint64_t which, uint64_t *bytes, struct moe_err *err),
                       void *ctx, struct moe_err *err);

@@ -107,11 +107,10 @@ int moe_experts_open_resident(struct moe_experts **out, const struct moe_pack *p
                               const struct moe_progress *progress, struct moe_err *err);
 /* The same on the host, but experts are read behind the first passes, by a thread: layer by layer,
  * and first those that a pass waits for. One that cannot be read is an error of the pass that needs
- * it. passes: told while a pass waits, and ends it (moe_model_load_behind). The pack stays as it is
- * until this is closed. */
-int moe_experts_open_arriving(struct moe_experts **out, const struct moe_pack *pack,
-                              uint32_t variant, const struct moe_progress *passes,
-                              struct moe_err *err);
+ * it. passes: told while a pass waits, and ends it (moe_model_load_behind); its `stop` becomes the
+ * pack's (moe_pack_stop_with). The pack stays as it is until this is closed. */
+int moe_experts_open_arriving(struct moe_experts **out, struct moe_pack *pack, uint32_t variant,
+                              const struct moe_progress *passes, struct moe_err *err);
 /* Host memory that it takes for a GPU, while loading. */
 uint64_t moe_experts_resident_host_bytes(const struct moe_pack *pack);
 /* Its views, [layers of the model][n_experts] (those of dense layers and absent experts are empty),

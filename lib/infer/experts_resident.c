@@ -332,10 +332,10 @@ int moe_experts_open_resident(struct moe_experts **out, const struct moe_pack *p
     return open_resident(out, pack, variant, gpu, false, progress, err);
 }
 
-int moe_experts_open_arriving(struct moe_experts **out, const struct moe_pack *pack,
-                              uint32_t variant, const struct moe_progress *passes,
-                              struct moe_err *err)
+int moe_experts_open_arriving(struct moe_experts **out, struct moe_pack *pack, uint32_t variant,
+                              const struct moe_progress *passes, struct moe_err *err)
 {
+    moe_pack_stop_with(pack, passes ? passes->stop : NULL);
     return open_resident(out, pack, variant, NULL, true, passes, err);
 }
 

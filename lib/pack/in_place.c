@@ -237,6 +237,7 @@ struct matrix_job {
     const struct row_source *source;
     struct moe_layout layout;
     uint8_t *out;
+    const volatile sig_atomic_t *stop; /* NULL: none */
     int status;
     struct moe_err err;
 };
@@ -262,6 +263,13 @@ static uint32_t rows_at_once(const struct row_source *source)
     return takes_values(source) || is_computed(source) ? STRIP * MOE_PANEL_ROWS : MOE_PANEL_ROWS;
 }
 
+static int go_on(const struct matrix_job *job, struct moe_err *err)
+{
+    return job->stop && __atomic_load_n(job->stop, __ATOMIC_RELAXED)
+               ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped")
+               : MOE_OK;
+}
+
 /* Rows that are lines. */
 static int read_panels(const struct matrix_job *job, uint32_t begin, uint32_t end,
                        struct moe_err *err)
@@ -277,6 +285,7 @@ static int read_panels(const struct matrix_job *job, uint32_t begin, uint32_t en
     MOE_STEP(blocks ? MOE_OK : MOE_ERR_MEMORY);
     for (uint32_t row = begin * MOE_PANEL_ROWS; row < last; row += rows) {
         rows = last - row < most ? last - row : most;
+        MOE_STEP(go_on(job, err));
         MOE_STEP(convert_read_blocks(source, row, rows, blocks, err));
         for (uint32_t r = 0, some; r < rows; r += some) {
             const uint8_t *of_row[MOE_PANEL_ROWS];
@@ -308,6 +317,7 @@ static int read_strips(const struct matrix_job *job, uint32_t begin, uint32_t en
     uint32_t last = end * MOE_PANEL_ROWS < source->rows ? end * MOE_PANEL_ROWS : source->rows;
     for (uint32_t row = begin * MOE_PANEL_ROWS, n; row < last; row += n) {
         n = last - row < strip ? last - row : strip;
+        MOE_STEP(go_on(job, err));
         MOE_STEP(convert_read_rows(source, row, n, values, err));
         for (uint64_t i = 0; i < (uint64_t)n * source->cols; i++) {
             if (!(values[i] - values[i] == 0))
@@ -340,10 +350,15 @@ static void read_range(void *ctx, int64_t begin, int64_t end, int thread)
         job->err = err;
 }
 
-static int read_matrix(const struct row_source *source, struct moe_layout layout, uint8_t *out,
-                       struct moe_err *err)
+static const volatile sig_atomic_t *stop_of(const struct in_place *p)
 {
-    struct matrix_job job = {.source = source, .layout = layout, .out = out};
+    return __atomic_load_n(&p->pack->stop, __ATOMIC_RELAXED);
+}
+
+static int read_matrix(const struct in_place *p, const struct row_source *source,
+                       struct moe_layout layout, uint8_t *out, struct moe_err *err)
+{
+    struct matrix_job job = {.source = source, .layout = layout, .out = out, .stop = stop_of(p)};
     bool strips = rows_at_once(source) > MOE_PANEL_ROWS;
     moe_par_for(moe_panels(source->rows), strips ? STRIP : 4, read_range, &job);
     if (job.status != MOE_OK && err)
@@ -596,7 +611,7 @@ static int read_expert(const struct in_place *p, const struct stored_segment *s,
         MOE_TRY(moe_expert_part_is_bias(part)
                     ? convert_read_vector(p->source, MOE_T_N_ROLES, &source,
                                           (float *)(void *)(to + m->offset), err)
-                    : read_matrix(&source, m->layout, to + m->offset, err));
+                    : read_matrix(p, &source, m->layout, to + m->offset, err));
     }
     return MOE_OK;
 }
@@ -639,7 +654,7 @@ static int read_extent(struct pack_in_place *in_place, const struct moe_extent *
     const struct moe_pack_tensor *t = &p->pack->tensors[i];
     MOE_TRY(find_dense(p, t, &source, err));
     return t->is_vector ? convert_read_vector(p->source, p->dense[i].role, &source, to, err)
-                        : read_matrix(&source, t->layout, to, err);
+                        : read_matrix(p, &source, t->layout, to, err);
 }
 
 /* About a MiB, in whole strips. */
@@ -658,7 +673,8 @@ static int read_part(const struct pack_in_place *in_place, const struct moe_pack
     const uint32_t left = t->rows - row, each = part_rows(t), n = left < each ? left : each;
     struct row_source source;
     MOE_TRY(find_dense(p, t, &source, err));
-    const struct matrix_job job = {.source = &source, .layout = t->layout, .out = to};
+    const struct matrix_job job = {
+        .source = &source, .layout = t->layout, .out = to, .stop = stop_of(p)};
     return read_some(&job, row / MOE_PANEL_ROWS, row / MOE_PANEL_ROWS + moe_panels(n), err);
 }
 

@@ -438,6 +438,11 @@ int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, 
     return status;
 }
 
+void moe_pack_stop_with(struct moe_pack *pack, const volatile sig_atomic_t *stop)
+{
+    __atomic_store_n(&pack->stop, stop, __ATOMIC_RELAXED);
+}
+
 uint32_t moe_pack_part_rows(const struct moe_pack *pack, const struct moe_pack_tensor *t)
 {
     return pack->in_place && !pack->image && !t->is_vector ? pack->in_place->part_rows(t) : t->rows;

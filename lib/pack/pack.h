@@ -245,6 +245,10 @@ int moe_pack_check_meant(const struct moe_pack *pack, struct moe_err *err);
 int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, void *to,
                   const char *what, struct moe_err *err);
 
+/* While *stop is set, reading out of a checkpoint in place ends with MOE_ERR_INTERRUPTED between
+ * its rows. Borrowed until the pack is closed; NULL: none. Thread-safe. */
+void moe_pack_stop_with(struct moe_pack *pack, const volatile sig_atomic_t *stop);
+
 /* A tensor can be read in parts of this many rows (the last has fewer); a pack's file has one
  * checksum for all of them. */
 uint32_t moe_pack_part_rows(const struct moe_pack *pack, const struct moe_pack_tensor *tensor);

@@ -810,12 +810,7 @@ static uint32_t wait_for_all(struct moe_http *h, double seconds, const volatile 
             n += x->stage != EXCHANGE_RECEIVING;
         if (n == 0 || moe_seconds() >= end || (now && *now))
             break;
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 50 * 1000 * 1000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&h->fewer, &h->lock, &until);
+        moe_wait_at_most(&h->fewer, &h->lock, 50);
     }
     pthread_mutex_unlock(&h->lock);
     return n;

@@ -1,5 +1,5 @@
 /* JSON Lines service: reads requests from a file, submits them and writes their answers. */
-#define _POSIX_C_SOURCE 200809L /* pthread, clock_gettime */
+#define _POSIX_C_SOURCE 200809L /* pthread */
 #include "serve/lines.h"
 
 #include <inttypes.h>
@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "fmt/emit.h"
@@ -205,17 +205,6 @@ static void *write_results(void *arg)
 
 /* ---- Reading ---- */
 
-/* Waits a little, or until something changes. Under the mutex. */
-static void wait_a_little(struct lines *l)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += LOOK_MS * 1000000L;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&l->changed, &l->mutex, &until);
-}
-
 /* The error of writing, or MOE_ERR_INTERRUPTED if *stop is set; else MOE_OK. Under the mutex. */
 static int check_end(const struct lines *l, struct moe_err *err)
 {
@@ -234,7 +223,7 @@ static int take_room(struct lines *l, const struct task *t, struct moe_err *err)
     while ((status = check_end(l, err)) == MOE_OK &&
            (l->n_ahead >= MOE_LINES_AHEAD ||
             (l->n_ahead > 0 && l->ahead_bytes + t->bytes > MOE_LINES_AHEAD_BYTES)))
-        wait_a_little(l);
+        moe_wait_at_most(&l->changed, &l->mutex, LOOK_MS);
     if (status == MOE_OK) {
         l->n_ahead++;
         l->ahead_bytes += t->bytes;
@@ -264,7 +253,7 @@ static int submit_task(struct lines *l, struct task *t, struct moe_request *r, s
         pthread_mutex_lock(&l->mutex);
         status = check_end(l, err);
         if (status == MOE_OK && refused == MOE_ERR_LIMIT)
-            wait_a_little(l);
+            moe_wait_at_most(&l->changed, &l->mutex, LOOK_MS);
         pthread_mutex_unlock(&l->mutex);
     }
     moe_request_free(r);
@@ -350,7 +339,7 @@ static int wait_for_rest(struct lines *l, struct moe_err *err)
     int status;
     pthread_mutex_lock(&l->mutex);
     while ((status = check_end(l, err)) == MOE_OK && l->n_ahead > 0)
-        wait_a_little(l);
+        moe_wait_at_most(&l->changed, &l->mutex, LOOK_MS);
     pthread_mutex_unlock(&l->mutex);
     return status;
 }

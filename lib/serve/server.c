@@ -167,6 +167,11 @@ static void load_first(void *ctx, uint32_t executor, uint32_t model)
     executor_load(&s->executors[executor], model);
 }
 
+static int go_on(const struct moe_progress *progress, struct moe_err *err)
+{
+    return moe_progress_stopped(progress) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped") : MOE_OK;
+}
+
 /* Fills the pools before the first request, then the tier above the disk. A single pack must load.
  */
 static int load_models(struct moe_server *s, const struct moe_progress *progress,
@@ -176,8 +181,7 @@ static int load_models(struct moe_server *s, const struct moe_progress *progress
     int status = moe_coe_place(s->dispatch, load_first, s, err);
     s->opening = NULL;
     MOE_TRY(status);
-    if (moe_progress_stopped(progress))
-        return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    MOE_TRY(go_on(progress, err));
     for (uint32_t i = 0; i < s->n_executors && s->own; i++) {
         const struct loaded *l = &s->executors[i].loaded[0];
         if (l->state == MODEL_FAILED)
@@ -194,6 +198,7 @@ static int load_models(struct moe_server *s, const struct moe_progress *progress
 static int open_all(struct moe_server *s, const struct moe_progress *progress, struct moe_err *err)
 {
     MOE_TRY(models_list(s, err));
+    MOE_TRY(go_on(progress, err));
     MOE_TRY(open_slots(s, err));
     MOE_TRY(open_executors(s, err));
     MOE_TRY(find_gpu(s, err));
@@ -203,10 +208,12 @@ static int open_all(struct moe_server *s, const struct moe_progress *progress, s
     MOE_TRY(s->whole ? skip_survey(s, err) : memory_survey(s, progress, err));
     if (!s->whole)
         MOE_TRY(memory_divide(s, err));
+    MOE_TRY(go_on(progress, err));
     MOE_TRY(dispatching_open(s, err));
     MOE_TRY(host_tier_open(s, err));
     if (s->options.prompt_cache.directory)
         MOE_TRY(moe_prompt_cache_open(&s->prompt_cache, &s->options.prompt_cache, err));
+    MOE_TRY(go_on(progress, err));
     MOE_TRY(load_models(s, progress, err));
     for (uint32_t i = 0; i < s->n_executors; i++)
         MOE_TRY(executor_start(&s->executors[i], err));

@@ -399,7 +399,7 @@ static void damaged_dense_weights_are_errors_of_passes(void **state)
 {
     static const char *const names[] = {"embed", "layers.1.attn.q", "head"};
     const struct moe_session_options so = {.batch = BATCH};
-    const struct moe_pack *pack = fixture.model->pack;
+    struct moe_pack *pack = fixture.model->pack;
     float *logits = calloc(1, logits_bytes());
     for (int i = 0; i < 3; i++) {
         struct moe_experts *experts;
@@ -435,7 +435,7 @@ static void damaged_experts_are_errors_of_passes_that_need_them(void **state)
 {
     const struct moe_session_options so = {.batch = BATCH};
     const struct moe_config *c = &fixture.model->config;
-    const struct moe_pack *pack = fixture.model->pack;
+    struct moe_pack *pack = fixture.model->pack;
     char text[64];
     struct moe_experts *experts;
     struct moe_session *s;

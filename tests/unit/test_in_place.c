@@ -427,6 +427,22 @@ static void experts_of_codes_are_as_in_their_pack(void **state)
     }
 }
 
+static void reading_can_be_stopped(void **state)
+{
+    const volatile sig_atomic_t stop = 1;
+    struct moe_pack *pack;
+    struct moe_err err = {0};
+    assert_ok(moe_pack_open(&pack, QWEN, &err), &err);
+    const struct moe_extent *x = &moe_pack_expert(pack, 0, 0, 0)->segments[0];
+    uint8_t *to = calloc(1, x->raw_bytes);
+    moe_pack_stop_with(pack, &stop);
+    assert_fails(moe_pack_read(pack, x, to, "x", &err), MOE_ERR_INTERRUPTED, "stopped", &err);
+    moe_pack_stop_with(pack, NULL);
+    assert_ok(moe_pack_read(pack, x, to, "x", &err), &err);
+    moe_pack_close(pack);
+    free(to);
+}
+
 /* Dense weights and experts are read at the same time, by all threads and by one that waits. */
 static void all_that_read_at_once_have_room(void **state)
 {
@@ -551,6 +567,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_are_as_in_their_packs),
         cmocka_unit_test(experts_of_codes_are_as_in_their_pack),
+        cmocka_unit_test(reading_can_be_stopped),
         cmocka_unit_test(all_that_read_at_once_have_room),
         cmocka_unit_test(a_copy_has_the_same_fingerprints),
         cmocka_unit_test(a_file_that_changes_is_refused_at_the_next_read),
