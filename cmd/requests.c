@@ -1,4 +1,5 @@
 /* --requests of moe-run and moe-serve. */
+#define _POSIX_C_SOURCE 200809L /* strnlen */
 #include "requests.h"
 
 #include <inttypes.h>
@@ -6,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 
 int requests_open(struct moe_server **out, const struct requests_options *o,
                   const struct moe_server_options *server, struct moe_err *err)
@@ -45,6 +47,7 @@ int requests_serve(struct moe_server *server, const struct requests_options *o, 
     cli_catch_termination();
     int status = moe_lines_serve(server, &lines, &counts, err);
     const uint64_t n = counts.n_served + counts.n_refused + counts.n_failed;
+    const uint64_t n_why = strnlen(counts.why.text, 400);
     if (counts.n_refused)
         cli_note("%" PRIu64 " of %" PRIu64 " requests got an error (see their results)",
                  counts.n_refused, n);
@@ -53,8 +56,9 @@ int requests_serve(struct moe_server *server, const struct requests_options *o, 
     if (status == MOE_ERR_INTERRUPTED && output)
         moe_fail(err, status, "interrupted; --resume serves the requests that are left");
     if (status == MOE_OK && counts.n_failed)
-        status = moe_fail(err, MOE_ERR_IO, "%" PRIu64 " of %" PRIu64 " requests failed%s: %.400s",
+        status = moe_fail(err, MOE_ERR_IO, "%" PRIu64 " of %" PRIu64 " requests failed%s: %.*s",
                           counts.n_failed, n, output ? ", and --resume serves them again" : "",
+                          (int)moe_utf8_complete((const uint8_t *)counts.why.text, n_why),
                           counts.why.text);
     return status;
 }
