@@ -78,7 +78,7 @@ struct moe_pack {
     struct pack_in_place *in_place; /* owned; NULL: a pack's file */
     int fd;                         /* -1 in place */
     uint64_t file_bytes, fingerprint, source_fingerprint;
-    const uint8_t *image; /* the file in memory, borrowed; NULL: it is read */
+    const uint8_t *image;              /* the file in memory, borrowed; NULL: it is read */
     const volatile sig_atomic_t *stop; /* (moe_pack_stop_with) */
 
     struct pack_section table[PACK_MAX_SECTIONS]; /* in file order of the table: rising ids */
