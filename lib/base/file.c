@@ -207,16 +207,15 @@ int moe_file_refuse(int fd, const char *path, const char *expected, struct moe_e
         what = "empty: download the file again";
     else if (n >= 16 && zeros == n)
         what = "zeros at its beginning, as of a download that has not finished: download it again";
-    else if (n >= 8 && !what && *begin == '{' && is_plain_text(begin, n))
-        what = "JSON: if it belongs to a checkpoint, give the directory";
     if (what)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: is %s", path, what);
-    return moe_fail(err, MOE_ERR_FORMAT,
-                    n >= 8 && is_plain_text(begin, n)
-                        ? "%s: not %s but a text: a server's error message? Then download the file "
-                          "again"
-                        : "%s: not %s",
-                    path, expected);
+    if (n < 8 || !is_plain_text(begin, n))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: not %s", path, expected);
+    const size_t length = strlen(path);
+    return moe_fail(err, MOE_ERR_FORMAT, "%s: not %s but a text: %s", path, expected,
+                    length > 5 && strcmp(path + length - 5, ".json") == 0
+                        ? "if it belongs to a checkpoint, give the directory"
+                        : "a server's error message? Then download the file again");
 }
 
 bool moe_path_is_directory(const char *path)

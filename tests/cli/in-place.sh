@@ -103,7 +103,7 @@ echo '<html>no</html>' >"$tmp/clone/config.json"
 run "$bin/moe-run" "$tmp/clone" -p x
 error_line 3 "moe-run: $tmp/clone/config.json: is a page in HTML*" "settings that are a page"
 run "$bin/moe-run" "$checkpoint/config.json" -p x
-error_line 3 "moe-run: $checkpoint/config.json: is JSON: *give the directory" "a file of a checkpoint's"
+error_line 3 "moe-run: $checkpoint/config.json: not an expert pack*but a text: if it belongs to a checkpoint, give the directory" "a file of a checkpoint's"
 printf 'Entry not found' >"$tmp/x.gguf"
 run "$bin/moe-run" "$tmp/x.gguf" -p x
 error_line 3 "moe-run: $tmp/x.gguf: *download the file again" "a server's short message"
