@@ -153,8 +153,7 @@ struct moe_device_model {
                                            on; 0: not measured */
     struct moe_figure loading_steal;    /* share of the processors' time that the host of a virtual
                                            machine keeps then; 0: nothing, or not measured */
-    struct moe_figure
-        wake; /* seconds by which a layer takes longer after a sleep of a load's time */
+    struct moe_figure wake;             /* seconds by which a layer takes longer after a sleep */
     struct moe_figure late; /* seconds by which a thread that sleeps for a load's time wakes too
                                late, in the mean */
     uint32_t n_variants;

@@ -675,8 +675,8 @@ static void begin_message(struct moe_answer_reader *r)
     r->state = BEGIN;
 }
 
-/* How much of the n bytes with which an answer ends is text, where they begin marks: no mark of
- * several that is whole. */
+/* How much of the n bytes with which an answer ends, and which may begin several marks, is text:
+ * nothing, where a '>' or ']' says that the first of these marks is whole. */
 static uint64_t cut_text(const char *text, uint64_t n)
 {
     return memchr(text, '>', n) || memchr(text, ']', n) ? 0 : n;
