@@ -1109,8 +1109,8 @@ static int look_at_needs(struct moe_needs_on *out, const struct moe_model *model
     return MOE_OK;
 }
 
-/* Names the layout of most weights, as GGUF names types: of an expert of the first class, or where
- * there is none of all matrices. */
+/* Names the layout of most weights, as GGUF names types: in a .gguf file its own, else that of an
+ * expert of the first class, or where there is none of all matrices. */
 static void name_weights(const struct moe_pack *pack, char name[MOE_NAME_BYTES])
 {
     enum { KINDS = 256 };
@@ -1129,7 +1129,8 @@ static void name_weights(const struct moe_pack *pack, char name[MOE_NAME_BYTES])
     }
     for (uint16_t kind = 0; kind < KINDS; kind++)
         most = bytes[kind] > bytes[most] ? kind : most;
-    snprintf(name, MOE_NAME_BYTES, "%s", moe_layout_name(most));
+    const char *own = moe_pack_gguf_type(pack);
+    snprintf(name, MOE_NAME_BYTES, "%s", own ? own : moe_layout_name(most));
     for (char *c = name; *c; c++)
         *c = (char)toupper((unsigned char)*c);
 }

@@ -70,6 +70,7 @@ struct moe_sampling_field {
     const char *about;  /* what its ends mean: "0: all" */
     bool whole;
     double low, high;
+    const char *alias; /* the key as other servers have it; NULL: the same */
 };
 /* The i-th; NULL past the last. */
 const struct moe_sampling_field *moe_sampling_field(int i);

@@ -763,6 +763,24 @@ static int place_expert(struct in_place *p, uint32_t stored, struct moe_err *err
     return MOE_OK;
 }
 
+/* The name of the type that most bytes of a .gguf file have; NULL: of no type that is known. */
+static const char *type_of_most(const struct moe_checkpoint *ck)
+{
+    enum { TYPES = 512 }; /* by number */
+    uint64_t bytes[TYPES] = {0};
+    const struct moe_ggml_type *most = NULL;
+    for (uint64_t i = 0; i < moe_checkpoint_n_tensors(ck); i++) {
+        const struct moe_tensor *t = moe_checkpoint_at(ck, i);
+        const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
+        if (!type || type->number >= TYPES)
+            continue;
+        bytes[type->number] += t->bytes;
+        if (!most || bytes[type->number] > bytes[most->number])
+            most = type;
+    }
+    return most ? most->name : NULL;
+}
+
 static int prepare(struct in_place *p, struct moe_err *err)
 {
     const struct moe_pack *pack = p->pack;
@@ -783,6 +801,7 @@ static int prepare(struct in_place *p, struct moe_err *err)
         status = place_expert(p, i, err);
     /* Both may arrive at the same time, on all threads and on one that waits for them. */
     p->base.staging_bytes = ((uint64_t)moe_par_threads() + 1) * (p->reading[0] + p->reading[1]);
+    p->base.type = moe_checkpoint_gguf(ck) ? type_of_most(ck) : NULL;
     p->base.arranger.ctx = p;
     p->base.arranger.n_files = (uint32_t)n_files;
     p->base.arranger.fd = arranger_fd;

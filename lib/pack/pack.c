@@ -171,6 +171,11 @@ uint64_t moe_pack_source_fingerprint(const struct moe_pack *pack)
     return pack->source_fingerprint;
 }
 
+const char *moe_pack_gguf_type(const struct moe_pack *pack)
+{
+    return pack->in_place ? pack->in_place->type : NULL;
+}
+
 const uint8_t *moe_pack_section(const struct moe_pack *pack, enum moe_pack_section id, uint64_t *n)
 {
     static const uint8_t nothing[1];

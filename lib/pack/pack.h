@@ -164,6 +164,9 @@ uint64_t moe_pack_fingerprint(const struct moe_pack *pack);
  * made from one checkpoint, so that statistics can follow the model through re-packing. */
 uint64_t moe_pack_source_fingerprint(const struct moe_pack *pack);
 
+/* The type of most weights of a .gguf file in place, as GGUF names it: "Q4_1"; NULL: it is none. */
+const char *moe_pack_gguf_type(const struct moe_pack *pack);
+
 /* A section's bytes, borrowed; *n may be 0. */
 const uint8_t *moe_pack_section(const struct moe_pack *pack, enum moe_pack_section id, uint64_t *n);
 

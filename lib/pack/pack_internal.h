@@ -63,6 +63,7 @@ struct pack_in_place {
     struct moe_arranger arranger;
     uint64_t staging_bytes;   /* what all that `read` take at most */
     uint64_t directory_bytes; /* what it holds itself */
+    const char *type;         /* of most bytes in a .gguf file, as it names types; NULL: no such */
     int (*read)(struct pack_in_place *in_place, const struct moe_extent *extent, void *to,
                 struct moe_err *err);
     uint32_t (*part_rows)(const struct moe_pack_tensor *matrix);

@@ -133,12 +133,12 @@ int chat_check_thinking(const json_t *thinking, struct moe_err *err)
 bool chat_says_draws(const char *key)
 {
     static const char *const others_of_draws[] = {
-        "repetition_penalty", "logit_bias", "dry_sequence_breakers", "min_tokens",
-        "stop_token_ids",     "grammar",    "chat_template_kwargs",  "thinking_budget_tokens"};
+        "logit_bias",           "dry_sequence_breakers", "min_tokens", "stop_token_ids", "grammar",
+        "chat_template_kwargs", "thinking_budget_tokens"};
     const struct moe_sampling_field *f;
     bool is = false;
     for (int i = 0; (f = moe_sampling_field(i)) != NULL; i++)
-        is = is || strcmp(f->key, key) == 0;
+        is = is || strcmp(f->key, key) == 0 || (f->alias && strcmp(f->alias, key) == 0);
     for (size_t i = 0; i < sizeof others_of_draws / sizeof others_of_draws[0]; i++)
         is = is || strcmp(others_of_draws[i], key) == 0;
     return is;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/hash.h"
 #include "fmt/emit.h"
 #include "serve/http_internal.h"
 #include "serve/server.h"
@@ -183,23 +184,33 @@ static void put_details(struct moe_emit *e, const struct moe_server_model *m)
     moe_emit_close(e);
 }
 
+/* Writes 64 digits that tell models apart, as a SHA-256 would: the fingerprint and what follows
+ * from it. */
+static void put_digest(struct moe_emit *e, uint64_t fingerprint)
+{
+    char digest[65];
+    for (int i = 0; i < 4; i++) {
+        snprintf(digest + 16 * i, 17, "%016llx", (unsigned long long)fingerprint);
+        fingerprint = moe_hash64_chain(fingerprint, &i, sizeof i);
+    }
+    moe_emit_text(e, "digest", digest);
+}
+
 void http_write_tags(struct moe_server *s, bool only_loaded, struct moe_buf *out)
 {
     struct moe_server_model m;
     struct moe_emit e;
-    char digest[65];
     moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
     moe_emit_open_list(&e, "models");
     for (uint32_t i = 0; moe_server_describe(s, i, &m); i++) {
         if (only_loaded && !m.loaded)
             continue;
-        snprintf(digest, sizeof digest, "%064llx", (unsigned long long)m.fingerprint);
         moe_emit_open_map(&e, NULL);
         moe_emit_text(&e, "name", m.name);
         moe_emit_text(&e, "model", m.name);
         put_time(&e, only_loaded ? "expires_at" : "modified_at", only_loaded ? NEVER : m.modified);
         moe_emit_u64(&e, "size", m.file_bytes);
-        moe_emit_text(&e, "digest", digest);
+        put_digest(&e, m.fingerprint);
         put_details(&e, &m);
         if (only_loaded) {
             moe_emit_u64(&e, "size_vram", 0); /* not told apart here: /metrics has it */
@@ -224,17 +235,19 @@ void http_write_show(struct moe_server *s, const struct moe_server_model *m, str
 {
     struct moe_buf template = {0};
     struct moe_emit e;
+    char parameters[32];
     moe_server_template(s, m->name, &template);
     moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
     moe_emit_text(&e, "license", "");
     moe_emit_text(&e, "modelfile", "");
-    moe_emit_text(&e, "parameters", "");
+    snprintf(parameters, sizeof parameters, m->context ? "num_ctx %u" : "", m->context);
+    moe_emit_text(&e, "parameters", parameters);
     moe_emit_bytes(&e, "template", template.data, template.size);
     put_details(&e, m);
     moe_emit_open_map(&e, "model_info");
     moe_emit_text(&e, "general.architecture", m->family);
     moe_emit_u64(&e, "general.parameter_count", m->parameters);
-    put_info(&e, m, "context_length", m->context);
+    put_info(&e, m, "context_length", m->most_context);
     put_info(&e, m, "embedding_length", m->hidden);
     put_info(&e, m, "block_count", m->n_layers);
     moe_emit_close(&e);

@@ -621,9 +621,10 @@ static enum MHD_Result respond_model(struct exchange *x, const char *name)
 {
     struct moe_server_model m;
     struct moe_err err;
-    if (moe_server_describe_name(x->http->server, name, &m, &err) != MOE_OK)
+    const bool one = x->route == MOE_HTTP_MODEL;
+    if (moe_server_describe_name(x->http->server, name, one, &m, &err) != MOE_OK)
         return http_respond_error(x, MHD_HTTP_NOT_FOUND, &err);
-    if (x->route == MOE_HTTP_MODEL)
+    if (one)
         http_write_model(&m, &x->out);
     else
         http_write_show(x->http->server, &m, &x->out);

@@ -185,11 +185,12 @@ bool moe_server_describe(struct moe_server *s, uint32_t i, struct moe_server_mod
     return out->name != NULL;
 }
 
-int moe_server_describe_name(struct moe_server *s, const char *name, struct moe_server_model *out,
-                             struct moe_err *err)
+int moe_server_describe_name(struct moe_server *s, const char *name, bool listed,
+                             struct moe_server_model *out, struct moe_err *err)
 {
     uint32_t model = find_name(s, name);
-    bool served = model != MOE_COE_NONE || strcmp(name, BY_RULES) == 0 || takes_any_name(s);
+    bool served = model != MOE_COE_NONE || strcmp(name, BY_RULES) == 0 || s->options.any_name ||
+                  (!listed && takes_any_name(s));
     *out = (struct moe_server_model){.name = name, .family = "", .weights = "", .format = ""};
     if (model == MOE_COE_NONE && s->own && served)
         model = 0;

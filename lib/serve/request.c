@@ -90,8 +90,8 @@ static int read_sampling(struct moe_request *r, const json_t *body, struct moe_e
 {
     const struct moe_sampling_field *f;
     for (int i = 0; (f = moe_sampling_field(i)) != NULL; i++) {
-        if (strcmp(f->key, "repeat_penalty") == 0)
-            MOE_TRY(read_value(r, body, i, "repetition_penalty", err));
+        if (f->alias)
+            MOE_TRY(read_value(r, body, i, f->alias, err));
         MOE_TRY(read_value(r, body, i, f->key, err));
     }
     return MOE_OK;

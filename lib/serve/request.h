@@ -2,8 +2,8 @@
  * Request: what a client asks for, read from the body of OpenAI's /v1/chat/completions or
  * /v1/completions. Limits and the meaning of missing keys are the API's (/v1/completions ends after
  * 16 tokens), except for what says how tokens are drawn, which is then the model's, as in moe-run.
- * Added are llama.cpp's keys for that (moe_sampling_field), vLLM's repetition_penalty, ignore_eos,
- * min_tokens and stop_token_ids, and draft, which is on if the server drafts.
+ * Added are llama.cpp's keys for that (moe_sampling_field) and other names of them, vLLM's
+ * ignore_eos, min_tokens and stop_token_ids, and draft, which is on if the server drafts.
  *
  * response_format, and llama.cpp's json_schema and grammar, restrict the answer (grammar/).
  *

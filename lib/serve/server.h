@@ -175,9 +175,10 @@ struct moe_server_model {
 };
 /* Describes the i-th name: as above, and then the aliases. False: past the end. */
 bool moe_server_describe(struct moe_server *s, uint32_t i, struct moe_server_model *out);
-/* ... or the name that a client asks for. MOE_ERR_USAGE: it is not served. */
-int moe_server_describe_name(struct moe_server *s, const char *name, struct moe_server_model *out,
-                             struct moe_err *err);
+/* ... or the name that a client asks for. listed: only names above, unless the server was told to
+ * take any (any_name). MOE_ERR_USAGE: it is not served. */
+int moe_server_describe_name(struct moe_server *s, const char *name, bool listed,
+                             struct moe_server_model *out, struct moe_err *err);
 
 /* Whether the GPU has failed, with what failed as *err: requests for it fail from then on, and only
  * another process can use it. */

@@ -265,9 +265,10 @@ get /v1/v1/models
 says "*there is nothing at '/v1/v1/models'; did you mean '/v1/models'?*" "... or has one twice"
 
 run "$load" -p "$port" -P /api/tags -o "$got"
-says '{"models":\[{"name":"tiny",*"size":[1-9]*"digest":"0*"details":{*"format":"moe",*"parameter_size":"17.5M","quantization_level":"Q4"*' "... list models"
+says '{"models":\[{"name":"tiny",*"size":[1-9]*"details":{*"format":"moe",*"parameter_size":"17.5M","quantization_level":"Q4"*' "... list models"
+check "... by digests of 64 digits that do not begin with zeros" grep -qE '"digest":"[1-9a-f][0-9a-f]{63}"' "$got"
 post /api/show '{"model":"tiny"}'
-says '*"model_info":{*.context_length":512,*"capabilities":\["completion","tools"\],*' "... and say what a model can"
+says '*"parameters":"num_ctx 512",*"model_info":{*.context_length":512,*"capabilities":\["completion","tools"\],*' "... and say what a model can"
 
 
 post /v1/embeddings '{"input":["A cat","A cat"],"model":"m","user":"me"}'

@@ -63,8 +63,10 @@ says '*"object":*"list"*"id":*"tiny"*"object":*"model"*' "... names the model"
 says '*"sampling":{"temperature":{"value":0.8,"from":"model"},"top_k":{"value":40,"from":"default"}*' "... and how it draws"
 says '*"context_length":512,"max_model_len":512,*"n_ctx_train":512,*"n_params":[1-9]*' "... and how long its texts may be"
 ask /v1/models/org%2Fother
-is 200 "/v1/models/{id}, of any name"
-says '{"id":"org/other","object":"model",*"root":"tiny","context_length":512,*' "... is the model that answers"
+is 404 "/v1/models/{id} of a name that is not listed"
+says "*the model 'org/other' is not served here; these are: tiny*\"code\":\"model_not_found\"*" "... says so"
+ask /v1/models/tiny
+says '{"id":"tiny","object":"model",*"root":"tiny","context_length":512,*' "... and of one that is"
 ask /
 is 200 "/"
 has_header "content-type: text/html" "... is a page"
@@ -247,7 +249,9 @@ run "$bin/moe-serve" "$tiny" --port 0 --api-key-file "$tmp/keys"
 error_line 1 "moe-serve: $tmp/keys: others may read or change these keys: *" "keys that others can read"
 chmod 600 "$tmp/keys"
 serve --api-key-file "$tmp/keys" --allow-origin http://pages.example --max-body 64K --max-queue 2 --sequences 1 \
-    --request-timeout 1 --grace 0.2 || exit 1
+    --request-timeout 1 --grace 0.2 --any-model-name || exit 1
+ask /v1/models/org%2Fother -H "Authorization: Bearer sk-first"
+says '{"id":"org/other",*"root":"tiny",*' "with --any-model-name every name is a model's"
 ask /v1/models
 error_is 401 "key" "no key"
 has_header "www-authenticate: Bearer" "... says how"

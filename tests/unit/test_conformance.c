@@ -5,6 +5,7 @@
 #include "../test.h"
 
 #include <jansson.h>
+#include <math.h>
 
 #include "base/file.h"
 #include "serve/request.h"
@@ -24,10 +25,6 @@ static const struct field fields_chat[] = {
     {"max_tokens", "\"max_tokens\": 3", NULL},
     {"max_completion_tokens", "\"max_completion_tokens\": 3", NULL},
     {"n_predict", "\"n_predict\": 3", NULL},
-    {"temperature", "\"temperature\": 0.5", NULL},
-    {"top_p", "\"top_p\": 0.5", NULL},
-    {"top_k", "\"top_k\": 3", NULL},
-    {"min_p", "\"min_p\": 0.1", NULL},
     {"n", "\"n\": 2", NULL},
     {"seed", "\"seed\": 7", NULL},
     {"stop", "\"stop\": [\"a\"]", NULL},
@@ -57,15 +54,8 @@ static const struct field fields_chat[] = {
     {"thinking_budget", "\"thinking_budget\": 9", NULL},
     {"chat_template_kwargs", "\"chat_template_kwargs\": {\"a\": 1}", NULL},
     {"metadata", "\"metadata\": {\"a\": \"b\"}", NULL},
-    {"frequency_penalty", "\"frequency_penalty\": 0.5", NULL},
-    {"presence_penalty", "\"presence_penalty\": 0.5", NULL},
-    {"repetition_penalty", "\"repetition_penalty\": 1.1", NULL},
-    {"logit_bias", "\"logit_bias\": {\"5\": 1}", NULL},
-    {"min_tokens", "\"min_tokens\": 2", NULL},
-    {"stop_token_ids", "\"stop_token_ids\": [5]", NULL},
     {"ignore_eos", "\"ignore_eos\": true", NULL},
     {"json_schema", "\"json_schema\": {\"type\": \"object\"}", NULL},
-    {"grammar", "\"grammar\": \"root ::= \\\"a\\\"\"", NULL},
     {"functions", "\"functions\": [{\"name\": \"f\"}]", NULL},
     {"function_call", "\"function_call\": {\"name\": \"f\"}", NULL},
     {"modalities", "\"modalities\": [\"audio\"]", NULL},
@@ -91,10 +81,6 @@ static const struct field fields_text[] = {
     {"model", "\"model\": \"m\"", NULL},
     {"max_tokens", "\"max_tokens\": 3", NULL},
     {"n_predict", "\"n_predict\": 3", NULL},
-    {"temperature", "\"temperature\": 0.5", NULL},
-    {"top_p", "\"top_p\": 0.5", NULL},
-    {"top_k", "\"top_k\": 3", NULL},
-    {"min_p", "\"min_p\": 0.1", NULL},
     {"n", "\"n\": 2", NULL},
     {"seed", "\"seed\": 7", NULL},
     {"stop", "\"stop\": \"a\"", NULL},
@@ -104,9 +90,6 @@ static const struct field fields_text[] = {
     {"echo", "\"echo\": true", NULL},
     {"best_of", "\"best_of\": 2", NULL},
     {"suffix", "\"suffix\": \"a\"", NULL},
-    {"frequency_penalty", "\"frequency_penalty\": 0.5", NULL},
-    {"presence_penalty", "\"presence_penalty\": 0.5", NULL},
-    {"logit_bias", "\"logit_bias\": {\"5\": 1}", NULL},
     {"response_format", "\"response_format\": {\"type\": \"json_object\"}", NULL},
     {"user", "\"user\": \"me\"", NULL},
     {0},
@@ -116,9 +99,6 @@ static const struct field fields_messages[] = {
     {"system", "\"system\": \"a\"", NULL},
     {"stop_sequences", "\"stop_sequences\": [\"a\"]", NULL},
     {"stream", "\"stream\": true", NULL},
-    {"temperature", "\"temperature\": 0.5", NULL},
-    {"top_p", "\"top_p\": 0.5", NULL},
-    {"top_k", "\"top_k\": 3", NULL},
     {"tools", "\"tools\": [{\"name\": \"f\", \"input_schema\": {\"type\": \"object\"}}]", NULL},
     {"tool_choice", "\"tool_choice\": {\"type\": \"any\"}, \"tools\": [{\"name\": \"f\"}]", NULL},
     {"thinking", "\"thinking\": {\"type\": \"enabled\"}", NULL},
@@ -143,8 +123,6 @@ static const struct field fields_responses[] = {
     {"model", "\"model\": \"m\"", NULL},
     {"instructions", "\"instructions\": \"a\"", NULL},
     {"max_output_tokens", "\"max_output_tokens\": 3", NULL},
-    {"temperature", "\"temperature\": 0.5", NULL},
-    {"top_p", "\"top_p\": 0.5", NULL},
     {"stream", "\"stream\": true", NULL},
     {"tools", "\"tools\": [{\"type\": \"function\", \"name\": \"f\"}]", NULL},
     {"tool_choice",
@@ -196,20 +174,8 @@ static const struct field fields_ollama_chat[] = {
     {"messages.images",
      "\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"images\": [\"aGk=\"]}]", NULL},
     {"options.num_predict", "\"options\": {\"num_predict\": 3}", NULL},
-    {"options.temperature", "\"options\": {\"temperature\": 0.5}", NULL},
-    {"options.top_k", "\"options\": {\"top_k\": 3}", NULL},
-    {"options.top_p", "\"options\": {\"top_p\": 0.5}", NULL},
-    {"options.min_p", "\"options\": {\"min_p\": 0.1}", NULL},
     {"options.seed", "\"options\": {\"seed\": 7}", NULL},
     {"options.stop", "\"options\": {\"stop\": [\"a\"]}", NULL},
-    {"options.repeat_penalty", "\"options\": {\"repeat_penalty\": 1.1}", NULL},
-    {"options.repeat_last_n", "\"options\": {\"repeat_last_n\": 9}", NULL},
-    {"options.presence_penalty", "\"options\": {\"presence_penalty\": 0.5}", NULL},
-    {"options.frequency_penalty", "\"options\": {\"frequency_penalty\": 0.5}", NULL},
-    {"options.typical_p", "\"options\": {\"typical_p\": 0.5}", NULL},
-    {"options.mirostat", "\"options\": {\"mirostat\": 2}", NULL},
-    {"options.mirostat_tau", "\"options\": {\"mirostat_tau\": 4}", NULL},
-    {"options.mirostat_eta", "\"options\": {\"mirostat_eta\": 0.2}", NULL},
     {"options.num_ctx", "\"options\": {\"num_ctx\": 9}", NULL},
     {"options.num_keep", "\"options\": {\"num_keep\": 9}", NULL},
     {"options.num_batch", "\"options\": {\"num_batch\": 9}", NULL},
@@ -241,16 +207,11 @@ static const struct field fields_ollama_embed[] = {
 static const struct field fields_completion[] = {
     {"model", "\"model\": \"m\"", NULL},
     {"n_predict", "\"n_predict\": 3", NULL},
-    {"temperature", "\"temperature\": 0.5", NULL},
-    {"top_k", "\"top_k\": 3", NULL},
-    {"repeat_penalty", "\"repeat_penalty\": 1.1", NULL},
     {"seed", "\"seed\": 7", NULL},
     {"stop", "\"stop\": [\"a\"]", NULL},
     {"stream", "\"stream\": true", NULL},
-    {"grammar", "\"grammar\": \"root ::= \\\"a\\\"\"", NULL},
     {"json_schema", "\"json_schema\": {\"type\": \"object\"}", NULL},
     {"ignore_eos", "\"ignore_eos\": true", NULL},
-    {"logit_bias", "\"logit_bias\": [[5, 1]]", NULL},
     {"response_fields", "\"response_fields\": [\"content\"]", NULL},
     {"n_probs", "\"n_probs\": 3", NULL},
     {"return_tokens", "\"return_tokens\": true", NULL},
@@ -296,6 +257,17 @@ static const struct route {
      fields_ollama_generate},
     {MOE_REQUEST_OLLAMA_EMBED, "/api/embed", "\"model\": \"m\", \"input\": \"x\"",
      fields_ollama_embed},
+};
+
+/* What says how tokens are drawn, beside the fields of model/sampling.h: the same for every route
+ * that answers, of Ollama's within "options". */
+static const struct field fields_shared[] = {
+    {"logit_bias", "\"logit_bias\": {\"5\": 1}", NULL},
+    {"dry_sequence_breakers", "\"dry_sequence_breakers\": [\"a\"]", NULL},
+    {"min_tokens", "\"min_tokens\": 2", NULL},
+    {"stop_token_ids", "\"stop_token_ids\": [5]", NULL},
+    {"grammar", "\"grammar\": \"root ::= \\\"a\\\"\"", NULL},
+    {0},
 };
 
 static void put_json(struct moe_buf *out, const json_t *value)
@@ -396,6 +368,45 @@ static enum outcome try_field(const struct route *route, const struct field *f)
     return ignored ? IGNORED : WORKS;
 }
 
+/* Tries a member with every route that answers: it works. Writes it behind others. */
+static void write_shared(const char *name, const char *json, struct moe_buf *out)
+{
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+        char within[256], named[64];
+        const bool options = routes[i].kind == MOE_REQUEST_OLLAMA_CHAT ||
+                             routes[i].kind == MOE_REQUEST_OLLAMA_GENERATE;
+        if (routes[i].kind == MOE_REQUEST_EMBEDDINGS || routes[i].kind == MOE_REQUEST_OLLAMA_EMBED)
+            continue;
+        snprintf(within, sizeof within, "\"options\": {%s}", json);
+        snprintf(named, sizeof named, "options.%s", name);
+        const struct field f = {options ? named : name, options ? within : json, NULL};
+        if (try_field(&routes[i], &f) != WORKS)
+            fail_msg("%s: '%s' does not work", routes[i].path, f.name);
+    }
+    moe_buf_printf(out, "%s.Cm %s", out->size ? " ,\n" : "", name);
+}
+
+static void write_all_shared(struct moe_buf *out)
+{
+    const struct moe_sampling_field *s;
+    struct moe_buf list = {0};
+    for (int i = 0; (s = moe_sampling_field(i)) != NULL; i++) {
+        const double value = s->whole ? 2 : (s->low + fmin(s->high, s->low + 2)) / 2;
+        const char *const keys[] = {s->key, s->alias};
+        char json[96];
+        for (int k = 0; k < 2 && keys[k]; k++) {
+            snprintf(json, sizeof json, "\"%s\": %g", keys[k], value);
+            write_shared(keys[k], json, &list);
+        }
+    }
+    for (const struct field *f = fields_shared; f->name; f++)
+        write_shared(f->name, f->json, &list);
+    moe_buf_text(out, ".It All that answer\nWorks, of Ollama's API within\n.Cm options :\n");
+    moe_buf_append(out, list.data, list.size);
+    moe_buf_text(out, " .\n");
+    moe_buf_release(&list);
+}
+
 /* Writes a route's members by what becomes of them. */
 static void write_route(const struct route *route, struct moe_buf *out)
 {
@@ -424,6 +435,7 @@ static void the_page_says_what_is_done(void **state)
     struct moe_err err;
     (void)state;
     moe_buf_text(&found, ".Bl -tag -width Ds\n");
+    write_all_shared(&found);
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++)
         write_route(&routes[i], &found);
     moe_buf_text(&found, ".El\n");

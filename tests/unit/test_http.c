@@ -102,8 +102,8 @@ bool moe_server_describe(struct moe_server *s, uint32_t i, struct moe_server_mod
     return out->name != NULL;
 }
 
-int moe_server_describe_name(struct moe_server *s, const char *name, struct moe_server_model *out,
-                             struct moe_err *err)
+int moe_server_describe_name(struct moe_server *s, const char *name, bool listed,
+                             struct moe_server_model *out, struct moe_err *err)
 {
     moe_server_describe(s, 0, out);
     return strcmp(name, out->name) == 0 ? MOE_OK : moe_fail(err, MOE_ERR_USAGE, "not served");

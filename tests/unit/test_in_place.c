@@ -487,6 +487,18 @@ static struct moe_pack *open_copy(const char *name)
     return pack;
 }
 
+static void a_gguf_file_names_the_type_of_most_weights(void **state)
+{
+    struct moe_pack *in_place, *pack = open_converted(QWEN);
+    struct moe_err err = {0};
+    (void)state;
+    assert_ok(moe_pack_open(&in_place, "tests/fixtures/gguf/mixtral.gguf", &err), &err);
+    assert_string_equal(moe_pack_gguf_type(in_place), "Q4_0");
+    assert_null(moe_pack_gguf_type(pack));
+    moe_pack_close(in_place);
+    moe_pack_close(pack);
+}
+
 static void a_copy_has_the_same_fingerprints(void **state)
 {
     struct moe_pack *a = open_copy("a.gguf"), *b = open_copy("b.gguf"), *c;
@@ -569,6 +581,7 @@ int main(void)
         cmocka_unit_test(experts_of_codes_are_as_in_their_pack),
         cmocka_unit_test(reading_can_be_stopped),
         cmocka_unit_test(all_that_read_at_once_have_room),
+        cmocka_unit_test(a_gguf_file_names_the_type_of_most_weights),
         cmocka_unit_test(a_copy_has_the_same_fingerprints),
         cmocka_unit_test(a_file_that_changes_is_refused_at_the_next_read),
         cmocka_unit_test(an_image_is_the_pack_that_would_be),
