@@ -27,6 +27,11 @@ same "$drawn/switch-a" --hidden 2 --ff 4
 same "$drawn/switch-b" --hidden 4 --ff 2 --heads 2
 same "$models/tiny-switch" --hidden 4 --ff 4
 
+run "$widen" --layers 2 "$checkpoint" "$tmp/short"
+expect_exit 0 "its first layers"
+check "... are a model" "$bin/moe-quantize" -q -o "$tmp/short.moe" --method rtn --experts 4 "$tmp/short"
+run "$widen" --layers 13 "$checkpoint" "$tmp/more"
+error_line 2 'widen: *has fewer layers than --layers asks for' "more layers than there are"
 run "$widen" --hidden 2 "$drawn/switch-b" "$tmp/tied"
 error_line 2 'widen: *its head is its embedding: --hidden must be a power of four' "a tied head by two"
 run "$widen" --hidden 2 "$drawn/mixtral-a" "$tmp/other"

@@ -1,7 +1,7 @@
 /*
  * widen: makes a wider model that computes the same function, for benchmarks.
  *
- *     widen [--hidden F] [--ff G] [--heads H] [--shard-bytes SIZE] SRC_DIR DST_DIR
+ *     widen [--hidden F] [--ff G] [--heads H] [--layers N] [--shard-bytes SIZE] SRC_DIR DST_DIR
  *
  * Every hidden unit of a Qwen2-MoE or Switch Transformers checkpoint is repeated F
  * times and every feed-forward unit G times, powers of two: unit i becomes i, n + i, 2n + i, ... of
@@ -13,6 +13,9 @@
  * head sums over hidden units and so becomes a tensor of its own. With Switch Transformers, which
  * scale a tied head's input by the root of their width, it stays tied: the sum and the scale leave
  * the root of F over, by which the norm before it is divided, so that F is then a power of four.
+ *
+ * With --layers only the first N of a Qwen2-MoE are taken: a model that says little, and costs
+ * tests little.
  *
  * Weights in bf16 stay so; those in f16, of which a divided one may lose bits, become f32.
  *
@@ -132,6 +135,7 @@ struct widening {
     const struct kind *kind;
     bool tied; /* the head is the embedding, in the wide model too */
     uint64_t times[N_AXES];
+    uint64_t n_layers; /* that are taken; 0: all */
     uint64_t shard_bytes;
     const char *src, *dst;
     struct moe_checkpoint *ck;
@@ -211,6 +215,10 @@ static int list_outputs(struct widening *w, struct moe_err *err)
         status = add_output(w, "lm_head.weight", embedding, err);
     for (uint64_t i = 0; i < n && status == MOE_OK; i++) {
         const struct moe_tensor *t = moe_checkpoint_at(w->ck, i);
+        uint64_t layer;
+        if (w->n_layers && sscanf(t->name, "model.layers.%" SCNu64, &layer) == 1 &&
+            layer >= w->n_layers)
+            continue;
         status = add_output(w, t->name, t, err);
     }
     return status;
@@ -400,6 +408,13 @@ static int widen_config(struct widening *w, json_t *config, const char *path, st
                 json_integer(json_integer_value(hidden) / json_integer_value(heads)));
         json_object_set_new(config, "tie_word_embeddings", json_false());
     }
+    if (w->n_layers) {
+        json_t *layers = json_object_get(config, "num_hidden_layers");
+        if (w->n_layers > (uint64_t)json_integer_value(layers))
+            return moe_fail(err, MOE_ERR_USAGE, "%s: has fewer layers than --layers asks for",
+                            path);
+        json_integer_set(layers, (json_int_t)w->n_layers);
+    }
     for (int i = 0; w->kind->numbers[i].key; i++)
         multiply(config, w->kind->numbers[i].key, w->times[w->kind->numbers[i].axis]);
     return MOE_OK;
@@ -543,7 +558,8 @@ static bool parse_factor(const char *text, uint64_t *out)
 
 static int usage(void)
 {
-    fputs("usage: widen [--hidden F] [--ff G] [--heads H] [--shard-bytes SIZE] SRC_DIR DST_DIR\n"
+    fputs("usage: widen [--hidden F] [--ff G] [--heads H] [--layers N] [--shard-bytes SIZE] "
+          "SRC_DIR DST_DIR\n"
           "F, G and H are powers of two up to 1024\n",
           stderr);
     return 2;
@@ -551,17 +567,17 @@ static int usage(void)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"hidden", required_argument, NULL, 'h'},
-                                            {"ff", required_argument, NULL, 'f'},
-                                            {"heads", required_argument, NULL, 'a'},
-                                            {"shard-bytes", required_argument, NULL, 's'},
-                                            {0}};
+    static const struct option options[] = {
+        {"hidden", required_argument, NULL, 'h'},      {"ff", required_argument, NULL, 'f'},
+        {"heads", required_argument, NULL, 'a'},       {"layers", required_argument, NULL, 'l'},
+        {"shard-bytes", required_argument, NULL, 's'}, {0}};
     struct widening w = {.times = {1, 1, 1, 1}, .shard_bytes = 4ull << 30};
     struct moe_err err = {0};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         bool ok = c == 'h'   ? parse_factor(optarg, &w.times[HIDDEN])
                   : c == 'f' ? parse_factor(optarg, &w.times[FF])
                   : c == 'a' ? parse_factor(optarg, &w.times[HEADS])
+                  : c == 'l' ? moe_parse_u64(optarg, &w.n_layers)
                   : c == 's' ? moe_parse_bytes(optarg, &w.shard_bytes)
                              : false;
         if (!ok)
