@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -60,15 +61,20 @@ int moe_prompt_too_long(const struct moe_config *config, uint64_t n, bool least,
                     least ? "at least " : "", n, context, way);
 }
 
-int moe_prompt_check_length(const struct moe_model *model, const char *text, uint64_t n,
-                            uint64_t context, uint64_t most_bytes, struct moe_err *err)
+/* words: of a chat, whose special tokens are such outside of them; NULL: plain text. */
+static int check_length(const struct moe_model *model, const char *text, uint64_t n,
+                        const struct moe_buf *words, uint64_t context, uint64_t most_bytes,
+                        struct moe_err *err)
 {
     struct moe_tokenizer_survey look;
     const struct moe_tokenizer *tok = model->tokenizer;
+    const struct moe_span *spans = words ? (const struct moe_span *)(void *)words->data : NULL;
     /* no more tokens than bytes */
     if (n <= context && moe_tokenizer_memory(tok, n, n) <= most_bytes)
         return MOE_OK;
-    MOE_TRY(moe_tokenizer_look(tok, text, n, LOOK * context, &look, err));
+    MOE_TRY(words ? moe_tokenizer_look_chat(tok, text, n, spans, words->size / sizeof *spans,
+                                            LOOK * context, &look, err)
+                  : moe_tokenizer_look(tok, text, n, LOOK * context, &look, err));
     if (look.least_ids > context)
         return moe_prompt_too_long(&model->config, look.least_ids, true, context, err);
     return moe_tokenizer_memory(tok, n, look.longest_piece) <= most_bytes
@@ -77,6 +83,12 @@ int moe_prompt_check_length(const struct moe_model *model, const char *text, uin
                           "making tokens of the prompt's %" PRIu64 " bytes, of which the longest "
                           "word has %" PRIu64 ", takes more than %" PRIu64 " KiB of memory",
                           n, look.longest_piece, most_bytes >> 10);
+}
+
+int moe_prompt_check_length(const struct moe_model *model, const char *text, uint64_t n,
+                            uint64_t context, uint64_t most_bytes, struct moe_err *err)
+{
+    return check_length(model, text, n, NULL, context, most_bytes, err);
 }
 
 /* Each text in messages or tools: a conversation with one that is too long is not even written. */
@@ -200,13 +212,125 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
     MOE_STEP(moe_chat_render(chat, input, &all, &words, err));
     if (input->continues)
         MOE_STEP(end_behind_text(input, &all, &words, err));
-    MOE_STEP(moe_prompt_check_length(model, (const char *)all.data, all.size, context, most, err));
+    MOE_STEP(check_length(model, (const char *)all.data, all.size, &words, context, most, err));
     MOE_STEP(moe_prompt_encode(model, &all, &words, 0, ids, err));
     if (again)
         *again = input->continues ? ids->n : moe_prompt_again(model, chat, input, &all, ids);
 out:
     moe_buf_release(&all);
     moe_buf_release(&words);
+    return status;
+}
+
+/* ---- The end of a conversation ---- */
+
+static bool is_system(const json_t *message)
+{
+    return moe_chat_has_role(message, "system") || moe_chat_has_role(message, "developer");
+}
+
+/* Where the conversation may begin, ascending, in `cuts`: with a question, the last of which are
+ * the messages from *asked until *answered, or behind them with an answer. Returns how many. */
+static size_t find_cuts(const json_t *messages, size_t *cuts, size_t *asked, size_t *answered)
+{
+    const size_t n_messages = json_array_size(messages);
+    size_t n = 0, n_kept = 0;
+    bool before = false; /* the message before is a question */
+    *asked = *answered = 0;
+    for (size_t i = 0; i < n_messages; i++) {
+        const bool is = moe_chat_has_role(json_array_get(messages, i), "user");
+        if (is && !before)
+            *asked = i;
+        if (is)
+            *answered = i + 1;
+        before = is;
+    }
+    before = false;
+    for (size_t i = 0; i < n_messages; i++) {
+        const json_t *message = json_array_get(messages, i);
+        const bool is = moe_chat_has_role(message, "user");
+        if (n_kept &&
+            ((is && !before) || (i > *answered && moe_chat_has_role(message, "assistant"))))
+            cuts[n++] = i;
+        n_kept += !is_system(message);
+        before = is;
+    }
+    return n;
+}
+
+/* The messages from `cut` on, with the system texts and the last question before it; NULL: out of
+ * memory. */
+static json_t *end_of(const json_t *messages, size_t cut, size_t asked, size_t answered)
+{
+    json_t *kept = json_array(), *message;
+    size_t i;
+    int failed = !kept;
+    json_array_foreach((json_t *)messages, i, message)
+    {
+        if (i >= cut || is_system(message) || (i >= asked && i < answered))
+            failed |= json_array_append(kept, message);
+    }
+    if (!failed)
+        return kept;
+    json_decref(kept);
+    return NULL;
+}
+
+int moe_prompt_chat_end(const struct moe_model *model, const struct moe_chat *chat,
+                        const struct moe_chat_input *input, uint64_t context, uint64_t room,
+                        struct moe_ids *ids, uint64_t *again, uint32_t *n_left_out,
+                        struct moe_err *err)
+{
+    const size_t n_messages = json_array_size(input->messages);
+    struct moe_allowance allowance = input->allowance ? *input->allowance : moe_allowance_usual();
+    struct moe_chat_input in = *input;
+    struct moe_ids tried = {0};
+    size_t asked, answered, *cuts;
+    uint64_t next;
+    *n_left_out = 0;
+    int status = moe_prompt_chat(model, chat, input, context, ids, again, err);
+    if (status == MOE_OK && ids->n > context)
+        status = moe_prompt_too_long(&model->config, ids->n, false, context, err);
+    if (status != MOE_ERR_LIMIT)
+        return status;
+    if (!(cuts = moe_alloc(n_messages, sizeof *cuts, err)))
+        return MOE_ERR_MEMORY;
+    /* Those from `high` on leave enough, those before `low` do not. The shortest are tried first,
+     * so that no try is much longer than what fits; together they have what one conversation may
+     * cost. */
+    size_t low = 0, high = find_cuts(input->messages, cuts, &asked, &answered), step = 1;
+    in.allowance = &allowance;
+    while (low < high) {
+        const size_t at = low ? low + (high - low) / 2 : high - (step < high ? step : high);
+        json_t *kept = end_of(input->messages, cuts[at], asked, answered);
+        in.messages = kept;
+        tried.n = 0;
+        allowance.bytes = 0;
+        allowance.status = MOE_OK;
+        status = kept ? moe_prompt_chat(model, chat, &in, context, &tried, &next, err)
+                      : moe_fail(err, MOE_ERR_MEMORY, "out of memory: messages");
+        if (status == MOE_OK && tried.n + room > context)
+            status = moe_prompt_too_long(&model->config, tried.n, false, context, err);
+        if (status == MOE_OK) {
+            struct moe_ids fits = tried;
+            tried = *ids;
+            *ids = fits;
+            high = at;
+            *n_left_out = (uint32_t)(n_messages - json_array_size(kept));
+            if (again)
+                *again = next;
+        } else {
+            low = at + 1;
+        }
+        json_decref(kept);
+        step *= 2;
+        if (status != MOE_OK && status != MOE_ERR_LIMIT)
+            break;
+    }
+    if (*n_left_out && status == MOE_ERR_LIMIT)
+        status = MOE_OK;
+    free(cuts);
+    moe_ids_release(&tried);
     return status;
 }
 

@@ -177,14 +177,16 @@ static int append_messages(json_t *messages, const json_t *list, struct chat_mak
     return MOE_OK;
 }
 
-static const char *const chat_keys[] = {"model",  "messages", "tools", "format",
-                                        "stream", "options",  "think", NULL};
+static const char *const chat_keys[] = {"model",   "messages", "tools",    "format", "stream",
+                                        "options", "think",    "truncate", NULL};
 
 static int chat_to_chat(struct moe_request *r, json_t **out, const json_t *body,
                         struct moe_err *err)
 {
-    static const struct chat_member members[] = {
-        {"messages", CHAT_LIST, false}, {"tools", CHAT_LIST, false}, {NULL}};
+    static const struct chat_member members[] = {{"messages", CHAT_LIST, false},
+                                                 {"tools", CHAT_LIST, false},
+                                                 {"truncate", CHAT_BOOL, false},
+                                                 {NULL}};
     json_t *chat = *out = json_object(), *messages = json_array();
     struct chat_maker maker = {.err = err}, *m = &maker;
     int status = chat_check(m, body, "", members);
@@ -194,6 +196,7 @@ static int chat_to_chat(struct moe_request *r, json_t **out, const json_t *body,
         status = append_messages(messages, json_object_get(body, "messages"), m);
     chat_put(m, chat, "messages", messages);
     chat_take(m, chat, "tools", body, "tools");
+    r->truncates = json_is_true(json_object_get(body, "truncate"));
     if (status == MOE_OK && !json_array_size(json_object_get(body, "messages")))
         only_load(r, chat, body, m);
     return chat_end(m, status);

@@ -348,20 +348,28 @@ static int put_format(struct moe_request *r, json_t *chat, const json_t *text, s
 /* What would change the answer, and is not done, unless it has the value that asks for nothing. */
 static int refuse_what_is_not_done(const json_t *body, struct chat_maker *m)
 {
-    static const struct {
-        const char *key, *nothing;
-    } not_done[] = {{"background", ""},   {"conversation", ""},       {"prompt", ""},
-                    {"top_logprobs", ""}, {"truncation", "disabled"}, {"max_tool_calls", ""}};
+    static const char *const not_done[] = {"background", "conversation", "prompt", "top_logprobs",
+                                           "max_tool_calls"};
     for (size_t i = 0; i < sizeof not_done / sizeof not_done[0]; i++) {
-        const json_t *value = json_object_get(body, not_done[i].key);
+        const json_t *value = json_object_get(body, not_done[i]);
         if (value && !json_is_null(value) && !json_is_false(value) &&
             !(json_is_number(value) && json_number_value(value) == 0) &&
-            !(json_is_string(value) && strcmp(json_string_value(value), not_done[i].nothing) == 0))
+            !(json_is_string(value) && !*json_string_value(value)))
             return moe_fail(m->err, MOE_ERR_FORMAT,
                             REQUEST ": '%s' is not supported by this server; leave it out",
-                            not_done[i].key);
+                            not_done[i]);
     }
     return MOE_OK;
+}
+
+static int read_truncation(struct moe_request *r, const json_t *how, struct chat_maker *m)
+{
+    const char *text = json_string_value(how);
+    r->truncates = text && strcmp(text, "auto") == 0;
+    return r->truncates || !how || json_is_null(how) || (text && strcmp(text, "disabled") == 0)
+               ? MOE_OK
+               : moe_fail(m->err, MOE_ERR_FORMAT,
+                          REQUEST ": 'truncation' is neither auto nor disabled");
 }
 
 static const char *const keys[] = {"model",
@@ -416,6 +424,7 @@ static int responses_to_chat(struct moe_request *r, json_t **out, const json_t *
                                        "tools",
                                        "top_p",
                                        "store",
+                                       "truncation",
                                        NULL};
     static const struct chat_member members[] = {{"input", CHAT_TEXT_OR_LIST, true},
                                                  {"instructions", CHAT_TEXT, false},
@@ -443,6 +452,8 @@ static int responses_to_chat(struct moe_request *r, json_t **out, const json_t *
         status = r->before ? MOE_OK : MOE_ERR_MEMORY;
     }
     r->keeps = !json_is_false(json_object_get(body, "store"));
+    if (status == MOE_OK)
+        status = read_truncation(r, json_object_get(body, "truncation"), m);
     r->n_instructions = *chat_text_of(body, "instructions") != 0;
     if (r->n_instructions)
         chat_add(m, messages,
@@ -553,6 +564,7 @@ static void put_asked(const struct moe_reply *r, struct moe_emit *e)
         {"tools", "[]"},
         {"top_p", "null"},
         {"store", "true"},
+        {"truncation", "\"disabled\""},
     };
     const char *text_asked = r->asked ? r->asked : "{}";
     json_t *asked;
@@ -565,7 +577,15 @@ static void put_asked(const struct moe_reply *r, struct moe_emit *e)
         free(text);
     }
     json_decref(asked);
-    moe_emit_text(e, "truncation", "disabled");
+    if (r->n_left_out) {
+        char text[128];
+        snprintf(text, sizeof text,
+                 "the conversation does not fit the context: its %u oldest messages are left out",
+                 r->n_left_out);
+        moe_emit_open_list(e, "warnings");
+        moe_emit_text(e, NULL, text);
+        moe_emit_close(e);
+    }
     moe_emit_bool(e, "background", false);
 }
 

@@ -284,6 +284,7 @@ struct completion {
     unsigned refused;        /* HTTP status of `why`; 0: it was accepted */
     struct moe_err why;
     char ignored[MOE_REQUEST_IGNORED]; /* keys of the request */
+    uint32_t n_left_out;               /* messages that did not fit; under the server's lock */
     char *conversation;                /* of a response to keep, as it was asked; NULL: of others */
     uint32_t n_asked;                  /* messages of it */
 };
@@ -297,9 +298,13 @@ static void free_completion(struct completion *c)
 
 /* ---- Events of the server ---- */
 
-static void on_begun(void *ctx, uint64_t n_prompt)
+static void on_begun(void *ctx, uint64_t n_prompt, uint32_t n_left_out)
 {
-    moe_reply_begun(((struct exchange *)ctx)->completion->reply, n_prompt);
+    struct exchange *x = ctx;
+    moe_reply_begun(x->completion->reply, n_prompt, n_left_out);
+    pthread_mutex_lock(&x->http->lock);
+    x->completion->n_left_out = n_left_out;
+    pthread_mutex_unlock(&x->http->lock);
 }
 
 static void on_part(void *ctx, uint32_t choice, const struct moe_answer_part *part)
@@ -510,6 +515,7 @@ static enum MHD_Result complete(struct exchange *x)
     const struct completion *c = x->completion;
     pthread_mutex_lock(&h->lock);
     bool some = x->out.size > 0, is_cut = x->cut, is_gone = x->gone;
+    const uint32_t n_left_out = c->n_left_out;
     if ((is_cut || x->done || (x->streams && some)) && !is_gone)
         x->stage = EXCHANGE_SENDING;
     pthread_mutex_unlock(&h->lock);
@@ -521,9 +527,12 @@ static enum MHD_Result complete(struct exchange *x)
         const struct moe_err *why = c->refused ? &c->why : moe_reply_failed(c->reply);
         return http_respond_error(x, c->refused ? c->refused : moe_reply_http_status(why), why);
     }
+    char left_out[16];
+    snprintf(left_out, sizeof left_out, "%u", n_left_out);
     const char *const headers[][2] = {
         {"Cache-Control", x->streams ? "no-cache" : "no-store"},
         {"X-Moe-Ignored", c->ignored[0] ? c->ignored : NULL},
+        {"X-Moe-Left-Out", n_left_out ? left_out : NULL},
         {NULL},
     };
     const char *type = x->lines ? "application/x-ndjson" : "text/event-stream";

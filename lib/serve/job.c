@@ -622,7 +622,7 @@ static void report_begin(const struct job *j)
     const struct moe_server_events *e = &j->of->events;
     if (e->begun) {
         pthread_mutex_lock(&j->of->telling);
-        e->begun(e->ctx, j->of->ids.n);
+        e->begun(e->ctx, j->of->ids.n, j->of->n_left_out);
         pthread_mutex_unlock(&j->of->telling);
     }
 }
@@ -898,6 +898,13 @@ static uint32_t most_positions(const struct moe_session *s, const struct moe_req
     return counts && most > s->context ? most : s->context;
 }
 
+/* What a prompt that could have more leaves of the context. */
+static uint64_t answer_room(const struct loaded *l, const struct moe_request *r)
+{
+    const uint64_t part = l->engine->session->context / 4;
+    return r->max_tokens < part ? r->max_tokens : part;
+}
+
 /* Makes the ids of what is between two texts; other files have what the answer leaves of the
  * context.
  */
@@ -905,14 +912,13 @@ static int make_between(const struct moe_server *s, const struct loaded *l,
                         const struct moe_request *r, const struct moe_request_input *p,
                         struct moe_ids *ids, struct moe_err *err)
 {
-    const uint64_t context = l->engine->session->context,
-                   answer = r->max_tokens < context / 4 ? r->max_tokens : context / 4;
     struct moe_prompt_file files[MOE_REQUEST_MAX_FILES];
     for (uint32_t i = 0; i < r->n_files; i++)
         files[i] = (struct moe_prompt_file){r->files[i].name, r->files[i].text};
     MOE_TRY(moe_prompt_between(l->engine->model, p->text, p->n, r->suffix, ids, err));
-    return moe_prompt_files(l->engine->model, files, r->n_files, context - answer, s->reading_bytes,
-                            ids, err);
+    return moe_prompt_files(l->engine->model, files, r->n_files,
+                            l->engine->session->context - answer_room(l, r), s->reading_bytes, ids,
+                            err);
 }
 
 /* Makes the ids that the answer continues. */
@@ -936,9 +942,13 @@ static int make_prompt(const struct moe_server *s, const struct loaded *l, const
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "the model '%s' has no chat template: request a text completion instead",
                         name);
+    const uint32_t most = most_positions(l->engine->session, r);
+    a->n_left_out = 0;
+    if (r->kind == MOE_REQUEST_CHAT && r->truncates)
+        return moe_prompt_chat_end(model, l->chat, &chat, most, answer_room(l, r), &a->ids,
+                                   &a->again, &a->n_left_out, err);
     if (r->kind == MOE_REQUEST_CHAT)
-        return moe_prompt_chat(model, l->chat, &chat, most_positions(l->engine->session, r),
-                               &a->ids, &a->again, err);
+        return moe_prompt_chat(model, l->chat, &chat, most, &a->ids, &a->again, err);
     const struct moe_request_input *p = &r->inputs[a->ids_input];
     if (p->text && r->bare)
         MOE_TRY(moe_tokenizer_encode(model->tokenizer, p->text, p->n, r->special, &a->ids, err));

@@ -472,9 +472,10 @@ bool moe_reply_token(struct moe_reply *r, uint32_t choice, const struct moe_toke
     return keeps;
 }
 
-void moe_reply_begun(struct moe_reply *r, uint64_t n_prompt)
+void moe_reply_begun(struct moe_reply *r, uint64_t n_prompt, uint32_t n_left_out)
 {
     r->n_begun = n_prompt;
+    r->n_left_out = n_left_out;
 }
 
 void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answer_part *part,

@@ -56,8 +56,8 @@ uint64_t moe_reply_prompt_tokens(const struct moe_reply *r);
  * If a choice fails, a stream gets an error as its last event; otherwise nothing is written:
  * moe_reply_failed says why, and moe_reply_error writes that.
  */
-/* The answers begin, to a prompt of n_prompt tokens. */
-void moe_reply_begun(struct moe_reply *reply, uint64_t n_prompt);
+/* The answers begin, to a prompt of n_prompt tokens without n_left_out messages of it. */
+void moe_reply_begun(struct moe_reply *reply, uint64_t n_prompt, uint32_t n_left_out);
 /* A token before its text. True: the reply keeps what is said of it. */
 bool moe_reply_token(struct moe_reply *reply, uint32_t choice, const struct moe_token_said *said);
 void moe_reply_part(struct moe_reply *reply, uint32_t choice, const struct moe_answer_part *part,

@@ -46,7 +46,8 @@ struct moe_reply {
     bool stream, stream_usage, logprobs;
     char id[40], *model;
     int64_t created;
-    uint64_t n_begun; /* tokens of the prompt that is being answered */
+    uint64_t n_begun;    /* tokens of the prompt that is being answered */
+    uint32_t n_left_out; /* messages that it lacks */
     uint64_t n_prompt, n_tokens, n_cached, n_drafted, n_accepted;
     uint32_t n, n_each, n_shown, n_ended; /* as of struct moe_request */
     bool failed;

@@ -109,7 +109,8 @@ struct moe_request {            /* owns everything it points at */
      * "chat_template_kwargs", and "reasoning_effort". */
     struct json_t *messages, *tools, *variables; /* tools, variables: NULL for none */
     bool continues;                              /* the answer goes on with the last message */
-    bool no_thought;                             /* is wanted, by one of the variables */
+    bool truncates;  /* its oldest turns are left out where it is too long (moe_prompt_chat_end) */
+    bool no_thought; /* is wanted, by one of the variables */
     bool must_call, parallel_calls; /* "tool_choice" is "required" or a function; several at once */
     struct json_t *callable;        /* those of the tools that may be called; NULL: none */
     uint64_t chat_bytes;            /* their memory */

@@ -91,6 +91,7 @@ struct request {
     pthread_mutex_t preparing;
     struct moe_ids ids;
     uint64_t again;             /* of these, that the next turn begins with */
+    uint32_t n_left_out;        /* messages, since they did not fit */
     uint32_t n_begun;           /* choices that have had it */
     uint32_t ids_of;            /* the model; MOE_COE_NONE: not prepared */
     uint32_t ids_input;         /* which of the request's inputs */

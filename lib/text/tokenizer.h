@@ -80,6 +80,10 @@ struct moe_tokenizer_survey {
 };
 int moe_tokenizer_look(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                        uint64_t enough, struct moe_tokenizer_survey *out, struct moe_err *err);
+/* ... of those that moe_tokenizer_encode_chat makes. */
+int moe_tokenizer_look_chat(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                            const struct moe_span *words, uint64_t n_words, uint64_t enough,
+                            struct moe_tokenizer_survey *out, struct moe_err *err);
 /* Bytes that it owns, without its compiled patterns. */
 uint64_t moe_tokenizer_held_bytes(const struct moe_tokenizer *tok);
 /* The most bytes that encoding n bytes takes, beside them and their ids, with such a longest piece

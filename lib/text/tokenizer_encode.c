@@ -395,13 +395,29 @@ int moe_tokenizer_encode_start(const struct moe_tokenizer *tok, const char *text
     return moe_tokenizer_encode_parts(tok, text, n, out->n + enough, stop_encoding, NULL, out, err);
 }
 
+static int survey(struct encoder *e, uint64_t n, uint64_t enough, struct moe_tokenizer_survey *out,
+                  struct moe_err *err)
+{
+    *out = (struct moe_tokenizer_survey){0};
+    e->enough = enough;
+    e->take = stop_encoding;
+    e->survey = out;
+    return encode(e, n, err);
+}
+
 int moe_tokenizer_look(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                        uint64_t enough, struct moe_tokenizer_survey *out, struct moe_err *err)
 {
+    return survey(&(struct encoder){.tok = tok, .text = text}, n, enough, out, err);
+}
+
+int moe_tokenizer_look_chat(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                            const struct moe_span *words, uint64_t n_words, uint64_t enough,
+                            struct moe_tokenizer_survey *out, struct moe_err *err)
+{
     struct encoder e = {
-        .tok = tok, .text = text, .enough = enough, .take = stop_encoding, .survey = out};
-    *out = (struct moe_tokenizer_survey){0};
-    return encode(&e, n, err);
+        .tok = tok, .special = true, .text = text, .words = words, .n_words = n_words};
+    return survey(&e, n, enough, out, err);
 }
 
 uint64_t moe_tokenizer_memory(const struct moe_tokenizer *tok, uint64_t n, uint64_t longest_piece)

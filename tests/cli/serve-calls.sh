@@ -284,6 +284,44 @@ says "*'dimensions' is 1000000000, but the model's states have 192*" "... howeve
 post /v1/embeddings '{"input":["x",""]}'
 says "*'input\[1\]' is empty*" "... and an empty text has none"
 
+# ---- Conversations that do not fit ----
+
+turns() { # FROM TO: items of a conversation
+    awk -v i="$1" -v to="$2" 'BEGIN { for (; i < to; i++)
+        printf("{\"role\":\"user\",\"content\":\"question %d about cats\"},{\"role\":\"assistant\",\"content\":\"answer %d\"},", i, i) }'
+}
+calls() { # FROM TO: calls and their results
+    awk -v i="$1" -v to="$2" 'BEGIN { for (; i < to; i++)
+        printf(",{\"type\":\"function_call\",\"call_id\":\"c%d\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":\"c%d\",\"output\":\"%d\"}", i, i, i) }'
+}
+left_out() { sed -n 's/^[Xx]-[Mm]oe-[Ll]eft-[Oo]ut: \([0-9]*\).*/\1/p' "$tmp/head"; }
+said() { sed 's/.*"output":\(.*\),"error".*/\1/; s/"id":"[^"]*"//g' "$got"; }
+rest='{"role":"user","content":"And now?"}],"instructions":"Be short.","temperature":0,"max_output_tokens":3'
+post /v1/responses '{"input":['"$(turns 0 40)$rest}"
+says '*"the prompt of at least * does not fit*' "a conversation that is too long is refused"
+post /v1/responses '{"input":['"$(turns 0 40)$rest"',"truncation":"auto"}'
+said >"$tmp/auto"
+n=$(left_out)
+says '*"truncation":"auto","warnings":\["the conversation does not fit the context: its '"$n"' oldest messages are left out"\]*' \
+    "... or loses its oldest turns, as it says"
+post /v1/responses '{"input":['"$(turns $((n / 2)) 40)$rest"',"truncation":"auto"}'
+said >"$tmp/end"
+check "... and is answered as its end is, of which nothing is left out" [ -s "$tmp/auto" -a "$n" -gt 0 -a -z "$(left_out)" ]
+check "... by the same text" cmp "$tmp/auto" "$tmp/end"
+post /v1/responses '{"input":['"$(turns $((n / 2 - 1)) 40)$rest"',"truncation":"auto"}'
+check "... as few as help" [ "$(left_out)" = 2 ]
+ask='[{"role":"user","content":"Do it."}'
+rest='],"temperature":0,"max_output_tokens":3,"truncation":"auto","tools":[{"type":"function","name":"f"}]}'
+post /v1/responses '{"input":'"$ask$(calls 0 60)$rest"
+said >"$tmp/auto"
+n=$(left_out)
+post /v1/responses '{"input":'"$ask$(calls $((n / 2)) 60)$rest"
+said >"$tmp/end"
+check "calls are left out with their results, and the question is not" [ "$n" -gt 0 -a -z "$(left_out)" ]
+check "... which is answered" cmp "$tmp/auto" "$tmp/end"
+post /api/chat '{"model":"m","stream":false,"options":{"num_predict":3},"truncate":true,"messages":['"$(turns 0 40)"'{"role":"user","content":"?"}]}'
+check "Ollama's clients ask for it in their way" [ "$(left_out)" -gt 0 ]
+
 # ---- Kept responses ----
 
 post /v1/responses '{"input":[{"role":"user","content":"Once"},{"type":"item_reference","id":"msg_1"}]}'

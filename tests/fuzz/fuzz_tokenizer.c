@@ -68,6 +68,12 @@ static void encode(const struct moe_tokenizer *tok, const void *text, uint64_t n
         if (ids.ids[i] >= moe_tokenizer_n_tokens(tok))
             abort();
     }
+    struct moe_tokenizer_survey look;
+    if (status == MOE_OK && n & 2 &&
+        fuzz_must(
+            FUZZ_TRY(moe_tokenizer_look_chat(tok, text, n, words, 2, ids.n + 1, &look, &err))) &&
+        look.least_ids > ids.n)
+        abort();
     if (status == MOE_OK)
         fuzz_must(FUZZ_TRY(moe_tokenizer_decode(tok, ids.ids, ids.n, &answer, &err)));
     moe_buf_release(&answer);

@@ -168,6 +168,7 @@ static const struct field fields_ollama_chat[] = {
     {"tools", "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]", NULL},
     {"format", "\"format\": \"json\"", NULL},
     {"stream", "\"stream\": false", NULL},
+    {"truncate", "\"truncate\": true", NULL},
     {"think", "\"think\": \"low\"", NULL},
     {"keep_alive", "\"keep_alive\": \"5m\"", NULL},
     {"logprobs", "\"logprobs\": true", NULL},
@@ -298,6 +299,7 @@ static void fingerprint(const struct moe_request *r, struct moe_buf *out)
     put_text(out, r->before);
     put_text(out, r->suffix);
     moe_buf_u8(out, r->keeps);
+    moe_buf_u8(out, r->truncates);
     for (uint32_t i = 0; i < r->n_inputs; i++) {
         const struct moe_request_input *input = &r->inputs[i];
         put_text(out, input->text);

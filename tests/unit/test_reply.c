@@ -406,7 +406,7 @@ static void messages_have_their_blocks_in_order(void **state)
         struct moe_reply *r =
             reply_to(MOE_REQUEST_MESSAGES, stream ? CHAT ", \"max_tokens\": 9, \"stream\": true}"
                                                   : CHAT ", \"max_tokens\": 9}");
-        moe_reply_begun(r, 5);
+        moe_reply_begun(r, 5, 0);
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
             moe_reply_part(r, 0, &parts[i], &out);
         moe_reply_ended(r, 0, &cut_off, &out);

@@ -172,7 +172,11 @@ static struct moe_ids encode_chat(const struct moe_tokenizer *tok, const char *t
 {
     struct moe_ids ids = {0};
     struct moe_err err = {0};
-    assert_ok(moe_tokenizer_encode_chat(tok, text, strlen(text), words, n_words, &ids, &err), &err);
+    struct moe_tokenizer_survey look;
+    const uint64_t n = strlen(text);
+    assert_ok(moe_tokenizer_encode_chat(tok, text, n, words, n_words, &ids, &err), &err);
+    assert_ok(moe_tokenizer_look_chat(tok, text, n, words, n_words, UINT64_MAX, &look, &err), &err);
+    assert_true(look.least_ids <= ids.n);
     return ids;
 }
 
