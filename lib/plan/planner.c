@@ -163,7 +163,8 @@ static double compute_limit(const struct moe_planner *p, const struct moe_simula
 }
 
 /* Parts of the trace that lie apart, for texts of one kind are often next to each other: each is
- * another text, judged with empty caches. Below 0 with fewer than two. */
+ * another text, judged with empty caches. Below 0 with fewer than two. Simulates beside them what
+ * set_first asks for. */
 static int set_error(const struct moe_planner *p, const struct moe_strategy *strategy,
                      const struct moe_trial_run *whole, struct moe_plan *plan, struct moe_err *err)
 {
@@ -171,7 +172,7 @@ static int set_error(const struct moe_planner *p, const struct moe_strategy *str
     uint64_t n = (moe_trace_totals(p->trace)->sequences - p->excerpt.first + every - 1) / every;
     uint64_t tokens = whole->simulated.prefill.tokens + whole->simulated.decode.tokens;
     struct moe_planner part = *p;
-    struct moe_trial parts[N_PARTS];
+    struct moe_trial parts[N_PARTS + 1];
     double sum = 0, squares = 0, n_judged = 0;
     part.lookups = NULL;
     part.excerpt.max_tokens = tokens / N_PARTS + 1;
@@ -179,7 +180,10 @@ static int set_error(const struct moe_planner *p, const struct moe_strategy *str
         parts[i] = moe_trial_of(&part, strategy, 0, 0);
         parts[i].excerpt.first = p->excerpt.first + i * n / N_PARTS * every;
     }
-    int status = n >= N_PARTS ? moe_trials_ahead(&part, parts, N_PARTS, NULL, 0, 0, err) : MOE_OK;
+    parts[N_PARTS] = moe_trial_of(p, strategy, 0, 0);
+    parts[N_PARTS].excerpt.cold = N_COLD;
+    int status =
+        n >= N_PARTS ? moe_trials_ahead(&part, parts, N_PARTS + 1, NULL, 0, 0, err) : MOE_OK;
     if (status != MOE_OK)
         return status;
     for (uint64_t i = 0; i < N_PARTS && n >= N_PARTS; i++) {
@@ -381,8 +385,8 @@ int moe_planner_make(const struct moe_planner *planner, const struct moe_strateg
     set_evidence(p, &t.simulated, &plan->evidence);
     set_losses(p, &t.fitted, plan);
     reporting.any_loss = p->calibration && p->calibration->tolerance > 0;
-    MOE_STEP(set_first(p, strategy, plan, err));
     MOE_STEP(set_error(p, strategy, &t, plan, err));
+    MOE_STEP(set_first(p, strategy, plan, err));
     MOE_STEP(set_slots(p, &t.fitted, placement, plan, err));
     MOE_STEP(set_contents(p, &t.fitted, placement, plan, err));
     MOE_STEP(set_boundary_by_accuracy(p, plan, err));
@@ -861,18 +865,22 @@ static int add_bits(const struct moe_planner *p, const struct moe_fitted *f,
     return status;
 }
 
-/* Those that need nothing but another size, rate or batch, side by side. */
+/* Those that need nothing but another size, rate, pace or batch, side by side. */
 static int simulate_ahead(const struct moe_planner *p, const struct moe_fitted *f,
                           struct moe_err *err)
 {
     const struct moe_plan_memory *m = &f->memory;
     const struct moe_strategy *s = &f->strategy;
     struct moe_planner without = *p;
+    struct planner_variation faster;
     without.lookups = NULL;
-    struct moe_trial trials[2 * N_ROOMS + 4];
+    struct moe_trial trials[2 * N_ROOMS + 5];
     uint32_t n = 0;
     if (s->resident)
         return MOE_OK;
+    planner_begin_variation(&faster, p, f);
+    moe_pace_stretch(&faster.pace, 0.5);
+    trials[n++] = moe_trial_of(&faster.planner, s, 0, 0);
     trials[n++] = moe_trial_of(&without, s, 0, p->pace->load_rate * 2);
     trials_at(&without, s, 2 * present(f), &trials[n]);
     trials_at(&without, s, (uint64_t)((double)present(f) * 0.5), &trials[n += N_ROOMS]);
@@ -981,16 +989,28 @@ int planner_set_doubts(const struct moe_planner *p, const struct moe_fitted *f,
                        struct moe_plan *plan, struct moe_err *err)
 {
     double by[MOE_N_ASSUMPTIONS];
+    struct planner_variation all[MOE_N_ASSUMPTIONS];
+    struct moe_trial trials[MOE_N_ASSUMPTIONS];
+    struct moe_planner without = *p;
+    uint32_t n = 0;
     plan->n_doubts = 0;
+    without.lookups = NULL;
     find_doubts(plan, !f->strategy.resident, by);
     for (enum moe_assumption what = 0; what < MOE_N_ASSUMPTIONS; what++) {
-        struct moe_trial_run t;
-        struct planner_variation v;
+        struct planner_variation *v = &all[what];
         if (by[what] <= 0)
             continue;
-        planner_begin_variation(&v, p, f);
-        set_doubt(&v, plan, what, by[what]);
-        MOE_TRY(moe_planner_try(&v.planner, v.strategy, 0, v.load_rate, &t, NULL, err));
+        planner_begin_variation(v, p, f);
+        set_doubt(v, plan, what, by[what]);
+        trials[n++] = moe_trial_of(&v->planner, v->strategy, 0, v->load_rate);
+    }
+    MOE_TRY(moe_trials_ahead(&without, trials, n, NULL, 0, 0, err));
+    for (enum moe_assumption what = 0; what < MOE_N_ASSUMPTIONS; what++) {
+        const struct planner_variation *v = &all[what];
+        struct moe_trial_run t;
+        if (by[what] <= 0)
+            continue;
+        MOE_TRY(moe_planner_try(&v->planner, v->strategy, 0, v->load_rate, &t, NULL, err));
         insert(plan, &(struct moe_plan_doubt){what, by[what], moe_trial_tokens_per_second(&t)});
     }
     return MOE_OK;

@@ -96,9 +96,9 @@ int moe_planner_try_machines(const struct moe_planner_machines *m,
                              struct moe_err *err);
 
 /* Searches the strategies of the table and their parts for the fastest decoding (--strategy auto):
- * every strategy that can run here without statistics, then from the two best of them one part
- * after the other, as long as that gains; with a calibration, also its findings. It simulates so
- * few sequences of the trace that a search takes a minute or less. Everything tried goes to
+ * every strategy that can run here without statistics, then of the fastest of them one part after
+ * the other, as long as that gains; with a calibration, also its findings. It simulates so few
+ * sequences of the trace that a search takes a minute or less. Everything tried goes to
  * plan->tried, the fastest first. MOE_ERR_LIMIT: nothing can run here. */
 int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
                        struct moe_strategy *best, struct moe_err *err);
@@ -139,6 +139,7 @@ struct moe_trial {
     double load_rate;
     struct moe_excerpt excerpt; /* the planner's, or another of its trace */
     uint32_t batch, staging;
+    const struct moe_pace *pace;
 };
 
 /* Of a planner that tries these on its trace, with moe_par_threads() threads; set p->trials to it.
@@ -146,12 +147,13 @@ struct moe_trial {
 int moe_trials_open(struct moe_trials **out, const struct moe_planner *p, struct moe_err *err);
 void moe_trials_close(struct moe_trials *t); /* NULL is fine */
 
-/* As moe_planner_try would be asked for it with p's own excerpt, batch and staging. */
+/* As moe_planner_try would be asked for it with p's own excerpt, batch, staging and pace. */
 static inline struct moe_trial moe_trial_of(const struct moe_planner *p,
                                             const struct moe_strategy *strategy, uint64_t bytes,
                                             double load_rate)
 {
-    return (struct moe_trial){strategy, bytes, load_rate, p->excerpt, p->batch, p->staging};
+    return (struct moe_trial){strategy, bytes,      load_rate, p->excerpt,
+                              p->batch, p->staging, p->pace};
 }
 
 /* Simulates those of n that were not yet, and remembers them. What cannot run here is left for

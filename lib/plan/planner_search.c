@@ -1,5 +1,5 @@
 /*
- * The search of --strategy auto: the strategies of the table first, then parts of the best ones.
+ * The search of --strategy auto: the strategies of the table first, then parts of the fastest.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +13,15 @@
 #include "sched/strategy.h"
 
 enum {
-    N_STARTS = 2,                /* strategies whose parts are changed */
     MOST_ROUNDS = 4,             /* through all parts */
     SEARCH_TOKEN_LAYERS = 60000, /* of the trace, for each trial */
     KEPT_BYTES = 128 << 20,      /* of the trace, between trials */
 };
 /* A smaller gain is not worth another part. */
 static const double LEAST_GAIN = 1.003;
+/* A change that makes the strategy so much slower is not tried again when other parts have changed:
+ * parts change what another one gains by less. */
+static const double HOPELESS = 0.98;
 
 #define SEARCHING "searching for the fastest strategy"
 
@@ -46,6 +48,7 @@ static const struct change {
     {MOE_PART_PREFETCH, "all,slack", false},
     {MOE_PART_PREFETCH, "count:1", false},
     {MOE_PART_PREFETCH, "count:2", false},
+    {MOE_PART_PREFETCH, "count:2,all", false},
     {MOE_PART_PREFETCH, "until-router,all", false},
     {MOE_PART_PROTECT, "on", false},
     {MOE_PART_PROTECT, "off", false},
@@ -73,8 +76,9 @@ struct search {
     struct moe_strategy ways[MOE_MAX_WAYS]; /* to load less, within a tolerance */
     uint32_t n_ways;
     struct moe_plan *plan;
-    struct moe_strategy best[N_STARTS];
-    double worth[N_STARTS]; /* descending */
+    struct moe_strategy best;
+    double worth;
+    bool hopeless[N_CHANGES];
     uint32_t n_steps, n_done, n_shown;
 };
 
@@ -144,31 +148,6 @@ static int report(struct search *s, struct moe_err *err)
     return moe_progress_stopped(progress) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped") : MOE_OK;
 }
 
-/* Inserts it into the best few, by worth. */
-static void rank(struct search *s, const struct moe_strategy *strategy, double worth)
-{
-    uint32_t at = N_STARTS;
-    while (at > 0 && worth > s->worth[at - 1])
-        at--;
-    if (at == N_STARTS)
-        return;
-    for (uint32_t i = N_STARTS - 1; i > at; i--) {
-        s->best[i] = s->best[i - 1];
-        s->worth[i] = s->worth[i - 1];
-    }
-    s->best[at] = *strategy;
-    s->worth[at] = worth;
-}
-
-static int try_and_rank(struct search *s, const struct moe_strategy *strategy, struct moe_err *err)
-{
-    double worth;
-    int status = try_one(s, strategy, &worth, err);
-    if (status == MOE_OK && worth > 0)
-        rank(s, strategy, worth);
-    return status;
-}
-
 /* The i-th of the table as it is tried: `plain`, and with a calibration, by its findings, `found`.
  */
 static void from_table(const struct search *s, int i, struct moe_strategy *plain,
@@ -234,7 +213,12 @@ static int try_table(struct search *s, struct moe_err *err)
     int status;
     MOE_STEP(try_ahead(s, all, n, err));
     for (uint32_t i = 0; i < n; i++) {
-        MOE_STEP(try_and_rank(s, &all[i], err));
+        double worth;
+        MOE_STEP(try_one(s, &all[i], &worth, err));
+        if (worth > s->worth) {
+            s->best = all[i];
+            s->worth = worth;
+        }
         if (!both || i % 2)
             MOE_STEP(report(s, err));
     }
@@ -295,22 +279,24 @@ static bool approximate(struct moe_strategy *s, const struct moe_strategy *way)
     return true;
 }
 
-/* Changes parts of a strategy, the best change of a round first, until none gains. */
-static int improve(struct search *s, struct moe_strategy *strategy, double *worth,
-                   struct moe_err *err)
+/* Changes parts of the best strategy, the best change of a round first, until none gains. */
+static int improve(struct search *s, struct moe_err *err)
 {
     struct moe_strategy candidates[N_CHANGES + MOE_MAX_WAYS];
-    int status = find_ways(s, strategy, err);
+    uint32_t changed[N_CHANGES];
+    int status = find_ways(s, &s->best, err);
     for (uint32_t round = 0; round < MOST_ROUNDS && status == MOE_OK; round++) {
-        struct moe_strategy winner = *strategy;
-        double best = *worth;
+        struct moe_strategy winner = s->best;
+        double best = s->worth;
         uint32_t n = 0;
         for (uint32_t i = 0; i < N_CHANGES; i++) {
-            candidates[n] = *strategy;
-            n += change(s, &candidates[n], i);
+            candidates[n] = s->best;
+            changed[n] = i;
+            n += !s->hopeless[i] && change(s, &candidates[n], i);
         }
+        const uint32_t n_changed = n;
         for (uint32_t i = 0; i < s->n_ways; i++) {
-            candidates[n] = *strategy;
+            candidates[n] = s->best;
             n += approximate(&candidates[n], &s->ways[i]);
         }
         status = try_ahead(s, candidates, n, err);
@@ -319,16 +305,18 @@ static int improve(struct search *s, struct moe_strategy *strategy, double *wort
             status = try_one(s, &candidates[i], &found, err);
             if (status == MOE_OK)
                 status = report(s, err);
+            if (i < n_changed && found > 0 && found < s->worth * HOPELESS)
+                s->hopeless[changed[i]] = true;
             if (found > best) {
                 winner = candidates[i];
                 best = found;
             }
         }
         s->n_done += N_CHANGES + MOE_MAX_WAYS - n; /* those that do not apply */
-        if (best <= *worth * LEAST_GAIN)
+        if (best <= s->worth * LEAST_GAIN)
             break;
-        *strategy = winner;
-        *worth = best;
+        s->best = winner;
+        s->worth = best;
     }
     return status;
 }
@@ -365,19 +353,18 @@ int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
     fewer.lookups = NULL;
     if (p->exact)
         fewer.calibration = NULL;
-    s.n_steps = N_STARTS * MOST_ROUNDS * (N_CHANGES + MOE_MAX_WAYS);
+    s.n_steps = MOST_ROUNDS * (N_CHANGES + MOE_MAX_WAYS);
     free(plan->tried);
     plan->n_tried = 0;
     plan->tried = moe_alloc(MOE_PLAN_MAX_TRIED, sizeof *plan->tried, err);
     if (!plan->tried)
         return MOE_ERR_MEMORY;
     MOE_TRY(try_table(&s, err));
-    if (s.worth[0] <= 0)
+    if (s.worth <= 0)
         MOE_TRY(refuse_search(p, err));
-    for (uint32_t i = 0; i < N_STARTS; i++)
-        if (s.worth[i] > 0 && !s.best[i].resident)
-            MOE_TRY(improve(&s, &s.best[i], &s.worth[i], err));
-    *best = s.worth[1] > s.worth[0] ? s.best[1] : s.best[0];
+    if (!s.best.resident)
+        MOE_TRY(improve(&s, err));
+    *best = s.best;
     return MOE_OK;
 }
 
@@ -493,7 +480,7 @@ int planner_prepare(const struct moe_planner *p, const struct moe_strategy *stra
                       .load_seconds = planner_load_seconds(p, &out->pace, f->high),
                       .seed = p->seed},
         .statistics = known,
-        .tapes = is_known(p) ? p->trials->tapes : NULL,
+        .tapes = p->trials && p->trace == p->trials->trace ? p->trials->tapes : NULL,
         .learnt = p->learnt,
         .pace = &out->pace,
         .host_bytes = f->host.total ? f->host_bytes : p->host_bytes,
@@ -746,6 +733,7 @@ static bool set_side(struct side *sides, uint32_t n, const struct moe_planner *p
     s->planner.excerpt = trial->excerpt;
     s->planner.batch = trial->batch;
     s->planner.staging = trial->staging;
+    s->planner.pace = trial->pace;
     if (planner_prepare(&s->planner, trial->strategy, trial->bytes, trial->load_rate, &s->prepared,
                         &ignored) != MOE_OK)
         return false;

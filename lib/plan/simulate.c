@@ -518,12 +518,13 @@ struct tape_key {
     const struct moe_policy_ops *cache;
     uint64_t max_tokens, first, warm; /* of the excerpt, and */
     uint32_t every, cut, cold, prompt;
-    uint32_t batch, n_tokens;
+    uint32_t n_tokens;
 };
 
 struct tape {
     struct tape *next;
     struct tape_key key;
+    uint32_t batch, most_rows; /* of a pass, at most and in fact */
     struct moe_buf data;
     bool whole; /* another may read it */
 };
@@ -558,20 +559,30 @@ void moe_tapes_close(struct moe_tapes *t)
     free(t);
 }
 
-/* A whole tape of that key, or a new one, to be written, if it is the first and there is room for
- * `bytes`; else NULL. */
-static struct tape *find_tape(struct moe_tapes *t, const struct tape_key *key, uint64_t bytes)
+/* Whether choices come in the same passes: a batch that no pass fills is as good as any that holds
+ * them. */
+static bool has_passes(const struct tape *tape, uint32_t batch)
+{
+    return batch == tape->batch ||
+           (tape->whole && tape->most_rows < tape->batch && tape->most_rows <= batch);
+}
+
+/* A whole tape of that key and batch, or a new one, to be written, if it is the first and there is
+ * room for `bytes`; else NULL. */
+static struct tape *find_tape(struct moe_tapes *t, const struct tape_key *key, uint32_t batch,
+                              uint64_t bytes)
 {
     struct moe_err ignored;
     pthread_mutex_lock(&t->lock);
     struct tape *tape = t->first;
-    while (tape && memcmp(&tape->key, key, sizeof *key) != 0)
+    while (tape && (memcmp(&tape->key, key, sizeof *key) != 0 || !has_passes(tape, batch)))
         tape = tape->next;
     const bool known = tape != NULL;
     if (known && !tape->whole)
         tape = NULL;
     if (!known && bytes <= t->room && (tape = moe_alloc(1, sizeof *tape, &ignored))) {
         tape->key = *key;
+        tape->batch = batch;
         tape->next = t->first;
         t->first = tape;
         t->room -= bytes;
@@ -600,20 +611,21 @@ static struct tape *share_record(const struct simulator *s)
     key.cut = e->cut;
     key.cold = e->cold;
     key.prompt = e->prompt;
-    key.batch = moe_replay_batch(s->replay);
     key.n_tokens = f->n_tokens;
     const uint64_t all = moe_trace_totals(in->trace)->tokens;
     const uint64_t n = e->max_tokens && e->max_tokens < all ? e->max_tokens : all;
-    struct tape *tape = find_tape(in->tapes, &key, n * s->inventory->n_layers * f->step_bytes);
+    struct tape *tape =
+        find_tape(in->tapes, &key, s->batch, n * s->inventory->n_layers * f->step_bytes);
     if (tape)
         f->share(f, &tape->data, tape->whole);
     return tape;
 }
 
 /* Once all is written. */
-static void finish_tape(struct moe_tapes *t, struct tape *tape)
+static void finish_tape(struct moe_tapes *t, struct tape *tape, uint32_t most_rows)
 {
     pthread_mutex_lock(&t->lock);
+    tape->most_rows = most_rows;
     tape->whole = !tape->data.failed;
     pthread_mutex_unlock(&t->lock);
 }
@@ -626,10 +638,12 @@ static int simulate(const struct moe_simulation *in, struct moe_simulated *out,
     struct moe_replay_pass pass;
     int status = open_simulator(&s, err);
     struct tape *tape = status == MOE_OK ? share_record(&s) : NULL;
+    uint32_t most_rows = 0;
     while (status == MOE_OK) {
         status = moe_replay_next(s.replay, &pass, err);
         if (status != MOE_OK || pass.n_rows == 0)
             break;
+        most_rows = pass.n_rows > most_rows ? pass.n_rows : most_rows;
         status = run_pass(&s, out, &pass, err);
         if (status == MOE_OK && moe_progress_stopped(in->progress))
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
@@ -637,7 +651,7 @@ static int simulate(const struct moe_simulation *in, struct moe_simulated *out,
     if (status == MOE_OK) /* evictions at the end count for the last pass */
         moe_scheduler_begin_tokens(s.scheduler, 0, false, &s.uncounted.decode.experts);
     if (tape && status == MOE_OK)
-        finish_tape(in->tapes, tape);
+        finish_tape(in->tapes, tape, most_rows);
     if (status == MOE_OK)
         count_work(&s);
     close_simulator(&s);

@@ -40,6 +40,9 @@ struct setting {
     uint64_t host_bytes;
 };
 
+/* What simulations share; NULL: nothing. */
+static struct moe_tapes *tapes;
+
 static int try_run(const struct script *script, const struct setting *set,
                    struct moe_simulated *out, struct moe_simulated_layer *layers,
                    struct moe_err *err)
@@ -65,6 +68,7 @@ static int try_run(const struct script *script, const struct setting *set,
         .batch = set->batch ? set->batch : 1,
         .piece_bytes = PIECE,
         .host_bytes = set->host_bytes,
+        .tapes = tapes,
     };
     int status = moe_simulate(&in, out, layers, err);
     moe_trace_close(trace);
@@ -597,6 +601,38 @@ static void figures_add_up(void **state)
     assert_true(stalled > 100 && late > 10 && below_optimum > 100 && from_storage > 100);
 }
 
+/* What `learned` makes of choices is taken over from another simulation of the same passes: of any
+ * batch that holds every prompt, or of the same. Nothing else becomes of it. */
+static void passes_are_followed_once(void **state)
+{
+    static const uint32_t batches[] = {12, 40, 3, 9, 3, 2, 40};
+    static const char *const those[] = {"lru+cache=learned", "prefetch"};
+    uint64_t rng = 5;
+    for (uint32_t round = 0; round < 20; round++) {
+        struct script s = {
+            .n_layers = 3, .n_experts = 12, .top_k = 2, .keep = 4, .ahead = 3, .n = 90};
+        struct moe_tapes *shared;
+        struct moe_err err = {0};
+        script_random(&s, &rng, 5, 80, false);
+        assert_ok(moe_tapes_open(&shared, 1 << 20, &err), &err);
+        for (uint32_t i = 0; i < N_ITEMS(batches) * N_ITEMS(those); i++) {
+            const struct setting set = {those[i % N_ITEMS(those)],
+                                        4 + i,
+                                        4,
+                                        batches[i / N_ITEMS(those)],
+                                        round_pace(),
+                                        {0},
+                                        0};
+            const struct moe_simulated alone = run(&s, &set);
+            tapes = shared;
+            const struct moe_simulated out = run(&s, &set);
+            tapes = NULL;
+            assert_memory_equal(&out, &alone, sizeof out);
+        }
+        moe_tapes_close(shared);
+    }
+}
+
 /* ---- Refusals ---- */
 
 static void refusals(void **state)
@@ -766,6 +802,7 @@ int main(void)
         cmocka_unit_test(excerpts),
         cmocka_unit_test(first_answers),
         cmocka_unit_test(figures_add_up),
+        cmocka_unit_test(passes_are_followed_once),
         cmocka_unit_test(refusals),
         cmocka_unit_test(nobody_looks_further_than_traces_do),
         cmocka_unit_test(a_trace_of_another_shape),
