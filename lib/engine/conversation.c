@@ -359,6 +359,7 @@ static int take_part(void *ctx, const struct moe_answer_part *part)
         break;
     case MOE_PART_CALL_FAILS:
         failed = json_array_remove(l->calls, last - 1);
+        moe_buf_text(&l->content, l->content.size && part->n ? "\n\n" : "");
         /* fall through */
     case MOE_PART_CONTENT:
         moe_buf_append(&l->content, part->bytes, part->n);
@@ -422,7 +423,7 @@ static int read_again(const struct moe_conversation *c, struct listener *l, stru
     int status;
     MOE_STEP(read_answer(c, l, &l->answer, err));
     MOE_STEP(read_answer(c, &ended, &l->answer, err));
-    MOE_STEP(moe_answer_reader_end(ended.reader, err));
+    MOE_STEP(moe_answer_reader_end(ended.reader, true, err));
     const bool thinks = ended.thought.size > l->thought.size;
     const struct moe_buf *all = thinks ? &ended.thought : &ended.content,
                          *sure = thinks ? &l->thought : &l->content;
@@ -448,7 +449,7 @@ static int read_shown(const struct moe_conversation *c, struct listener *l, stru
     append_said(c, moe_chat_marks(c->chat), l->answer.size, &said); /* no stop text */
     MOE_STEP(said.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text")
                          : read_answer(c, l, &said, err));
-    MOE_STEP(moe_answer_reader_end(l->reader, err));
+    MOE_STEP(moe_answer_reader_end(l->reader, false, err));
 out:
     moe_buf_release(&said);
     return status;
@@ -519,7 +520,8 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
         MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text"));
     MOE_STEP(moe_generate(c->session, sampler, &c->history, &o, why, err));
     if (l->reader)
-        MOE_STEP(moe_answer_reader_end(l->reader, err));
+        MOE_STEP(moe_answer_reader_end(l->reader,
+                                       *why == MOE_STOP_LENGTH || *why == MOE_STOP_CONTEXT, err));
     if (l->answer.failed)
         MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text"));
 out:

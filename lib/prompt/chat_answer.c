@@ -49,6 +49,7 @@ struct moe_answer_reader {
     void *ctx;
     enum state state;
     bool final, split;      /* no more bytes come; a thought or a call was read */
+    bool cut, called;       /* a limit has ended it; a call was whole */
     bool next;              /* a message has ended, and nothing of the next one was handed on */
     unsigned said;          /* kinds of texts that were, as bits */
     struct moe_buf pending; /* not handed on yet */
@@ -221,12 +222,14 @@ static int end_call(struct moe_answer_reader *r, bool whole)
     if (status == MOE_ERR_MEMORY || r->arguments.failed || r->call.failed || r->scratch.failed)
         return moe_fail(r->err, MOE_ERR_MEMORY, "out of memory: a call's arguments");
     r->state = is_object ? BETWEEN : CONTENT;
-    if (!is_object) { /* it is content that the next message's is apart from */
-        r->said |= 1u << MOE_PART_CONTENT;
-        r->next = false;
-    }
-    return is_object ? hand_on(r, MOE_PART_CALL_ENDS, NULL, 0)
-                     : hand_on(r, MOE_PART_CALL_FAILS, r->call.data, r->call.size);
+    r->called |= is_object;
+    if (is_object)
+        return hand_on(r, MOE_PART_CALL_ENDS, NULL, 0);
+    if (!whole && r->cut && r->called)
+        return hand_on(r, MOE_PART_CALL_FAILS, NULL, 0);
+    r->said |= 1u << MOE_PART_CONTENT; /* which the next message's is apart from */
+    r->next = false;
+    return hand_on(r, MOE_PART_CALL_FAILS, r->call.data, r->call.size);
 }
 
 /* ---- Tools ---- */
@@ -707,7 +710,7 @@ static int read_content(struct moe_answer_reader *r)
         }
     i -= found != NO || ends != NO;
     if (r->final && (found == MORE || ends == MORE)) {
-        i = ends == MORE ? i + cut_text(text + i, n - i) : n;
+        i = ends == MORE ? i + cut_text(text + i, n - i) : r->cut && r->called ? i : n;
         found = ends = NO;
     }
     for (blanks = i; blanks > 0 && moe_is_blank(text[blanks - 1]); blanks--)
@@ -1299,7 +1302,7 @@ static int read_between(struct moe_answer_reader *r)
     }
     if (ends == YES)
         r->done += used;
-    else if (ends == MORE || is_cut_mark(f, text, n))
+    else if (ends == MORE || is_cut_mark(f, text, n) || (another == MORE && r->cut))
         r->done += n;
     r->state = BEHIND;
     return MOE_OK;
@@ -1420,11 +1423,12 @@ int moe_answer_reader_add(struct moe_answer_reader *r, const char *bytes, uint64
     return r->pending.size ? read_on(r, err) : MOE_OK;
 }
 
-int moe_answer_reader_end(struct moe_answer_reader *r, struct moe_err *err)
+int moe_answer_reader_end(struct moe_answer_reader *r, bool cut, struct moe_err *err)
 {
     r->looked_at = UINT64_MAX;
     MOE_TRY(read_on(r, err)); /* what goes on behind a value that is none */
     r->final = true;
+    r->cut = cut;
     return read_on(r, err);
 }
 

@@ -26,7 +26,7 @@ enum moe_answer_part_kind {
     MOE_PART_ARGUMENTS,  /* more of its arguments: pieces of one JSON object */
     MOE_PART_CALL_ENDS,  /* the arguments are whole, and JSON */
     MOE_PART_CALL_FAILS, /* ... are not, or the answer ended before: all that the answer has of the
-                            call */
+                            call; nothing, where a limit cut it off behind whole ones */
 };
 
 struct moe_answer_part {
@@ -53,8 +53,10 @@ void moe_answer_reader_free(struct moe_answer_reader *reader); /* NULL is fine *
  */
 int moe_answer_reader_add(struct moe_answer_reader *reader, const char *bytes, uint64_t n,
                           struct moe_err *err);
-/* The answer is over. */
-int moe_answer_reader_end(struct moe_answer_reader *reader, struct moe_err *err);
+/* The answer is over; cut: by a limit. What that has left of a call behind whole ones is no
+ * content.
+ */
+int moe_answer_reader_end(struct moe_answer_reader *reader, bool cut, struct moe_err *err);
 
 /* Where an answer is with its thought. */
 struct moe_thought_at {

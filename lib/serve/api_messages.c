@@ -424,9 +424,9 @@ static void keep_part(struct moe_reply *r, const struct moe_answer_part *part)
     struct choice *c = &r->choices[0];
     if (kind == MOE_PART_CALL_ENDS)
         keep_blocks(r, c->n_calls ? &c->calls[c->n_calls - 1] : NULL);
-    if (kind != MOE_PART_THOUGHT && kind != MOE_PART_CONTENT)
+    if ((kind != MOE_PART_THOUGHT && kind != MOE_PART_CONTENT) || !part->n)
         return;
-    if (r->open != kind)
+    if (r->open != kind || part->kind == MOE_PART_CALL_FAILS)
         keep_blocks(r, NULL);
     r->open = kind;
     moe_buf_append(&r->item, part->bytes, part->n);

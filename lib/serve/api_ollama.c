@@ -313,7 +313,7 @@ static void write_part(struct moe_reply *r, const struct moe_answer_part *part, 
     if (!r->stream || part->kind == MOE_PART_CALL || part->kind == MOE_PART_ARGUMENTS)
         return;
     if (part->kind == MOE_PART_CALL_FAILS)
-        moe_buf_append(&c->text, part->bytes, part->n);
+        reply_put_failed(c, part);
     moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
     put_head(r, &e);
     put_said(r, &e, c);

@@ -735,6 +735,8 @@ static void write_part(struct moe_reply *r, const struct moe_answer_part *part, 
     }
     if (fails) /* it is text */
         r->open = -1;
+    if (fails && !part->n)
+        return;
     if (part->kind != MOE_PART_ARGUMENTS)
         open_item(r, kind, out);
     if (part->kind != MOE_PART_CALL) {

@@ -862,7 +862,8 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
     }
     int told = j->holds ? flush_held(j) : MOE_OK;
     if (told == MOE_OK && j->reader)
-        told = moe_answer_reader_end(j->reader, &err);
+        told = moe_answer_reader_end(j->reader,
+                                     r->why == MOE_STOP_LENGTH || r->why == MOE_STOP_CONTEXT, &err);
     end_reader(j);
     const struct moe_err lost = {MOE_ERR_MEMORY, "out of memory: the answer's text"};
     struct moe_server_result result = {

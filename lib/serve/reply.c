@@ -338,7 +338,7 @@ static bool has_new_calls(const struct choice *c)
     return false;
 }
 
-/* Writes "warnings": the calls that are content since they are malformed. */
+/* Writes "warnings": the calls that are malformed, or were cut off. */
 static void put_warnings(const struct moe_reply *r, struct moe_emit *e, const struct choice *c)
 {
     if (c->n_whole == c->n_calls)
@@ -347,10 +347,11 @@ static void put_warnings(const struct moe_reply *r, struct moe_emit *e, const st
     for (uint32_t i = 0; i < c->n_calls; i++)
         if (c->calls[i].fails) {
             char text[192];
-            snprintf(text, sizeof text,
-                     r->stream ? "the call of '%.100s' is malformed"
-                               : "the call of '%.100s' is malformed: its text is content",
-                     c->calls[i].name.data ? (const char *)c->calls[i].name.data : "");
+            const bool ended = i + 1 == c->n_calls && strcmp(c->finish, "length") == 0;
+            snprintf(text, sizeof text, "the call of '%.*s' is %s%s", (int)c->calls[i].name.size,
+                     c->calls[i].name.data ? (const char *)c->calls[i].name.data : "",
+                     ended ? "cut off" : "malformed",
+                     r->stream || c->calls[i].left_out ? "" : ": its text is content");
             moe_emit_text(e, NULL, text);
         }
     moe_emit_close(e);
@@ -478,6 +479,13 @@ void moe_reply_begun(struct moe_reply *r, uint64_t n_prompt, uint32_t n_left_out
     r->n_left_out = n_left_out;
 }
 
+void reply_put_failed(struct choice *c, const struct moe_answer_part *part)
+{
+    moe_buf_text(&c->text, c->has_text && part->n ? "\n\n" : "");
+    moe_buf_append(&c->text, part->bytes, part->n);
+    c->has_text |= part->n > 0;
+}
+
 void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answer_part *part,
                     struct moe_buf *out)
 {
@@ -493,6 +501,7 @@ void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answe
         break;
     case MOE_PART_CONTENT:
         moe_buf_append(&c->text, part->bytes, part->n);
+        c->has_text |= part->n > 0;
         break;
     case MOE_PART_CALL:
         if (call)
@@ -508,10 +517,12 @@ void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answe
             return;
         break;
     case MOE_PART_CALL_FAILS:
-        if (call)
+        if (call) {
             call->fails = true;
+            call->left_out = !part->n;
+        }
         if (!r->stream) /* a stream has sent it as a call */
-            moe_buf_append(&c->text, part->bytes, part->n);
+            reply_put_failed(c, part);
         break;
     }
     if (r->api && r->api->part)

@@ -24,14 +24,14 @@ struct reply_logprobs {
 struct call {
     char id[40]; /* "" once it was sent */
     struct moe_buf name, arguments;
-    bool fails;
+    bool fails, left_out; /* it is content; or not even that */
 };
 
 struct choice {
     struct moe_buf text, thought; /* not sent yet */
     struct call *calls;           /* [n_calls]; of a stream only the last has anything */
     uint32_t n_calls, n_whole;
-    bool short_of_memory;
+    bool short_of_memory, has_text; /* content was said */
     struct reply_logprobs logprobs;
     double log_sum; /* of the probabilities of its tokens so far, n_said */
     uint64_t n_said;
@@ -94,6 +94,9 @@ struct moe_reply_api {
 extern const struct moe_reply_api reply_messages, reply_count, reply_responses, reply_tokenize,
     reply_detokenize, reply_completion, reply_infill, reply_ollama_chat, reply_ollama_generate,
     reply_embeddings, reply_ollama_embed, reply_ollama_embeddings;
+
+/* Puts a call that fails behind the choice's content, with an empty line between. */
+void reply_put_failed(struct choice *c, const struct moe_answer_part *part);
 
 /* Ollama's errors (api_ollama.c). */
 void reply_ollama_error(struct moe_buf *out, unsigned http_status, const struct moe_err *why);

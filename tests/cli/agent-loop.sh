@@ -43,6 +43,24 @@ post /v1/chat/completions "{\"messages\":[$loop,{\"role\":\"assistant\",\"conten
 says '*"tool_calls":\[{"index":0,"id":*"name":"find"*"tool_calls":\[{"index":1,"id":*"name":"find"*"finish_reason":"tool_calls"*DONE*' \
     "... and calls it twice in a later turn, in a stream"
 
+# Where the limit falls into the second call, the first is a call, and nothing of the other is text.
+tools_of_messages='"tools":[{"name":"find","input_schema":'$schema'}]'
+tools_of_responses='"tools":[{"type":"function","name":"find","parameters":'$schema'}]'
+b='{"role":"user","content":"And b?"}'
+cut=0 shown=0
+for n in 28 34 40 46 52 58; do
+    post /v1/chat/completions "{\"messages\":[$b],$tools,\"max_tokens\":$n}"
+    matches "$got" '*"content":null,"tool_calls":\[{"id":*"}}\],"refusal":null},*"finish_reason":"length"*' && cut=$((cut + 1))
+    post /v1/messages "{\"messages\":[$b],$tools_of_messages,\"max_tokens\":$n}"
+    matches "$got" '*"content":\[{"type":"tool_use",*}}\],"stop_reason":"max_tokens"*' && cut=$((cut + 1))
+    post /v1/responses "{\"input\":[$b],$tools_of_responses,\"max_output_tokens\":$n}"
+    matches "$got" '*"output":\[{"id":"fc_*"status":"completed"}\],"error":null,*' && cut=$((cut + 1))
+    post /api/chat "{\"model\":\"m\",\"stream\":false,\"messages\":[$b],$tools,\"options\":{\"num_predict\":$n}}"
+    matches "$got" '*"content":"","tool_calls":\[{*}}}\]},*"done_reason":"length"*' && cut=$((cut + 1))
+    grep -q 'tool_call>' "$got" && shown=$((shown + 1))
+done
+check "a second call that is cut off is no text, wherever it is cut" [ "$cut" = 24 -a "$shown" = 0 ]
+
 # ---- Messages ----
 
 tools='"max_tokens":99,"tools":[{"name":"find","input_schema":'$schema'}]'

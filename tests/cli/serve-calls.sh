@@ -70,7 +70,7 @@ says_so 'Let me look.\\n<tool_call>\\n{\\\"name\\\": \\\"find\\\", \\\"arguments
 says '*"content":"Let me look.","tool_calls":\[{*"name":"find","arguments":"{\\"path\\": 7}"*"finish_reason":"tool_calls"*' \
     "content and call come apart"
 says_so 'Hm <tool_call>\\n{\\\"name\\\": \\\"find\\\", \\\"arguments\\\": {path}}\\n</tool_call>'
-says '*"content":"Hm<tool_call>*{path}*"finish_reason":"stop","warnings":\["the call of '"'find'"' is malformed: its text is content"\]*' \
+says '*"content":"Hm\\u000a\\u000a<tool_call>*{path}*"finish_reason":"stop","warnings":\["the call of '"'find'"' is malformed: its text is content"\]*' \
     "a malformed call is content, and the choice says so"
 says_so '<tool_call>\\n{\\\"name\\\": \\\"none\\\", \\\"arguments\\\": {}}\\n</tool_call>'
 says '*"content":"<tool_call>*none*"finish_reason":"stop"}*' "what calls no tool is content"

@@ -113,7 +113,7 @@ static int read_answer(const struct moe_chat *chat, bool opened, const uint8_t *
         status =
             moe_answer_reader_add(r, (const char *)data + i, n - i < step ? n - i : step, &err);
     if (status == MOE_OK)
-        status = moe_answer_reader_end(r, &err);
+        status = moe_answer_reader_end(r, false, &err);
     moe_answer_reader_free(r);
     return status;
 }

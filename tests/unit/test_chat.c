@@ -117,7 +117,7 @@ static void check_read(const struct moe_chat *chat, const char *prompt, const ch
     struct moe_err err = {0};
     assert_ok(moe_answer_reader_new(&reader, chat, NULL, opened, take_part, &parts, &err), &err);
     assert_ok(moe_answer_reader_add(reader, answer, strlen(answer), &err), &err);
-    assert_ok(moe_answer_reader_end(reader, &err), &err);
+    assert_ok(moe_answer_reader_end(reader, false, &err), &err);
     moe_answer_reader_free(reader);
     moe_buf_u8(&parts.thought, 0);
     moe_buf_u8(&parts.content, 0);

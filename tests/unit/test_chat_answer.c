@@ -47,22 +47,45 @@ static int note_part(void *ctx, const struct moe_answer_part *part)
     return MOE_OK;
 }
 
-static const char *read_answer(const struct moe_chat *chat, const json_t *tools, bool opened,
-                               const char *answer, size_t step, struct moe_buf *out)
+static const char *read_bytes(const struct moe_chat *chat, const json_t *tools, bool opened,
+                              const char *answer, size_t n, size_t step, bool cut,
+                              struct moe_buf *out)
 {
     struct moe_answer_reader *r;
     struct moe_err err = {0};
     struct said said = {.last = -1};
-    size_t n = strlen(answer);
     assert_ok(moe_answer_reader_new(&r, chat, tools, opened, note_part, &said, &err), &err);
     for (size_t i = 0; i < n; i += step)
         assert_ok(moe_answer_reader_add(r, answer + i, n - i < step ? n - i : step, &err), &err);
-    assert_ok(moe_answer_reader_end(r, &err), &err);
+    assert_ok(moe_answer_reader_end(r, cut, &err), &err);
     moe_answer_reader_free(r);
     moe_buf_u8(&said.text, 0);
     moe_buf_release(out);
     *out = said.text;
     return (const char *)out->data;
+}
+
+static const char *read_answer(const struct moe_chat *chat, const json_t *tools, bool opened,
+                               const char *answer, size_t step, struct moe_buf *out)
+{
+    return read_bytes(chat, tools, opened, answer, strlen(answer), step, false, out);
+}
+
+/* Wherever a limit cuts off calls, nothing of them is content behind a whole one. */
+static bool cuts_are_no_content(const struct moe_chat *chat, const json_t *tools, bool opened,
+                                const char *answer, const char *name)
+{
+    struct moe_buf got = {0};
+    bool ok = true;
+    for (size_t n = strlen(answer); ok && n > 0; n--) {
+        const char *said = read_bytes(chat, tools, opened, answer, n, n, true, &got);
+        const char *whole = strstr(said, ")"), *fails = whole ? strchr(whole, '!') : NULL;
+        ok = !whole || (!strstr(whole, "|C:") && (!fails || !fails[1]));
+        if (!ok)
+            print_message("%s: %.*s\n  reads %s\n", name, (int)n, answer, said);
+    }
+    moe_buf_release(&got);
+    return ok;
 }
 
 /* ---- Published templates ---- */
@@ -209,6 +232,7 @@ static bool round_trip(const char *name, const char *source, const json_t *tools
             if (!ok)
                 print_message("%-60s step %zu reads %s\n   of %s\n", name, step, said, answer);
         }
+        ok = ok && cuts_are_no_content(chat, tools, opened, answer, name);
         size_t taken =
             ok ? grammar_takes(chat, tools, true, opened ? MOE_THOUGHT_OPEN : MOE_THOUGHT_NONE,
                                false, answer)
@@ -602,6 +626,24 @@ static void answers_are_read_in_any_pieces(void **state)
     json_decref(tools);
 }
 
+static void calls_that_are_cut_off_are_no_content(void **state)
+{
+    json_t *tools = the_tools();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct moe_chat *chat;
+        struct moe_err err = {0};
+        const char *said = cases[i].said, *second = strstr(said, ")|");
+        if (!second || strchr("CT!", second[2]) || said[strlen(said) - 1] != ')')
+            continue;
+        assert_ok(moe_chat_open(&chat, "t", cases[i].template, strlen(cases[i].template),
+                                fixture.model->tokenizer, &err),
+                  &err);
+        assert_true(cuts_are_no_content(chat, tools, false, cases[i].answer, "a case"));
+        moe_chat_free(chat);
+    }
+    json_decref(tools);
+}
+
 /* ---- Calls that must be well formed ---- */
 
 static const struct {
@@ -907,6 +949,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_read_in_any_pieces),
+        cmocka_unit_test(calls_that_are_cut_off_are_no_content),
         cmocka_unit_test(calls_are_held_to_form_and_schema),
         cmocka_unit_test(texts_are_told_by_their_schemas),
         cmocka_unit_test(names_that_forms_cannot_write_are_refused),

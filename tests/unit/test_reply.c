@@ -371,7 +371,7 @@ static void ollamas_streams_are_lines(void **state)
         "\"message\":{\"role\":\"assistant\",\"content\":\"\",\"thinking\":\"Hm\"},\"done\":false}",
         "\"message\":{\"role\":\"assistant\",\"content\":\"So:\"},\"done\":false}",
         "\"function\":{\"index\":0,\"name\":\"find\",\"arguments\":{\"a\":1}}}]},\"done\":false}",
-        "\"content\":\"<call>{\"},\"done\":false}",
+        "\"content\":\"\\u000a\\u000a<call>{\"},\"done\":false}",
         "\"content\":\"\"},\"done\":true,\"done_reason\":\"stop\",\"total_duration\":3000000000,"
         "\"load_duration\":500000000,\"prompt_eval_count\":3,\"prompt_eval_duration\":500000000,"
         "\"eval_count\":9,\"eval_duration\":2000000000}",
