@@ -69,6 +69,7 @@ static void say(const char *format, va_list args, const char *tail)
     cli_progress_done();
     char text[1024];
     vsnprintf(text, sizeof text, format, args);
+    moe_blank_controls(text);
     if (!cli_mute)
         fprintf(stderr, "%s: %s%s\n", program->name, text, tail);
 }

@@ -310,9 +310,9 @@ int messages_show_prompt(struct moe_conversation *talk, const char *text, struct
     struct moe_buf out = {0};
     struct moe_ids ids = {0};
     int status = preview(talk, text, &out, &ids, err);
-    moe_buf_u8(&out, '\n');
+    moe_buf_text(&out, "\nids:");
     for (uint64_t i = 0; i < ids.n; i++)
-        moe_buf_printf(&out, "%s%" PRIu32, i ? " " : "", ids.ids[i]);
+        moe_buf_printf(&out, " %" PRIu32, ids.ids[i]);
     moe_buf_u8(&out, '\n');
     if (status == MOE_OK && out.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the prompt");

@@ -6,9 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Replaces control characters: a name from a damaged file must not move the cursor of the user's
- * terminal. Keeps bytes from 0x80 up, which are UTF-8 in every sound case. */
-static void blank_control_characters(char *text)
+void moe_blank_controls(char *text)
 {
     for (unsigned char *p = (unsigned char *)text; *p; p++)
         if (*p < 0x20 || *p == 0x7f)
@@ -20,7 +18,7 @@ static int failv(struct moe_err *err, int status, const char *format, va_list ar
     if (err) {
         err->status = status;
         vsnprintf(err->text, sizeof err->text, format, args);
-        blank_control_characters(err->text);
+        moe_blank_controls(err->text);
     }
     return status;
 }

@@ -229,7 +229,8 @@ static int put_tool_choice(json_t *chat, const json_t *choice, struct chat_maker
         chat_put(m, chat, "tool_choice", json_string(type));
     else
         return moe_fail(m->err, MOE_ERR_FORMAT,
-                        REQUEST ": 'tool_choice' is of none of the types auto, any, tool, none");
+                        REQUEST ": 'tool_choice.type' is '%.40s', expected auto, any, tool or none",
+                        type);
     if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")))
         chat_put(m, chat, "parallel_tool_calls", json_false());
     return MOE_OK;

@@ -146,6 +146,9 @@ static int describe_statistics(struct profiling *p, uint64_t pack_fingerprint, s
     for (uint32_t i = 0; i < o->n_texts && status == MOE_OK; i++) {
         uint64_t n;
         status = moe_documents_count(&documents, o->texts[i], &n, &origin->texts[i], err);
+        if (status == MOE_OK && n == 0)
+            status = moe_fail(err, MOE_ERR_FORMAT, "%s: has no %s to profile", o->texts[i],
+                              o->pairs ? "pair" : "text");
         origin->n_texts++;
         origin->documents += n;
     }

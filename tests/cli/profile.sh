@@ -16,6 +16,8 @@ check "... leaves no file" [ ! -e "$tmp/x" ]
 : >"$tmp/empty"
 run "$bin/moe-profile" "$tiny" --text "$tmp/empty" -o "$tmp/x"
 error_line 3 "moe-profile: $tmp/empty: has no text to profile" "an empty text"
+run "$bin/moe-profile" "$tiny" --text tests/data/math.calib.txt --text "$tmp/empty" -o "$tmp/x"
+error_line 3 "moe-profile: $tmp/empty: has no text to profile" "... beside another one"
 
 # A text of 10 documents in windows of 48 tokens, in 7 shards side by side, as the man page's recipe does it.
 awk '/^<\|endoftext\|>$/ { n++ } n < 5 { print }' tests/data/math.valid.txt >"$tmp/a.txt"

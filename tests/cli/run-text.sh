@@ -121,7 +121,7 @@ check "--show-prompt shows what is fed, to the byte" cmp -s "$tmp/shown" "$tmp/w
 check "... and its ids: the mark that was typed is text" [ "$(tail -n 1 "$out" | tr ' ' '\n' | grep -c '^4095$')" = 2 ]
 moe -p "$story" --raw --show-prompt
 expect_stdout "$story
-4093 997 804 259 534" "--show-prompt of plain text"
+ids: 4093 997 804 259 534" "--show-prompt of plain text"
 echo '{"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "tools": []}' >"$tmp/messages"
 moe --messages "$tmp/messages" --template-file tests/data/chatml.jinja --show-prompt
 expect_stdout_like '<|im_start|>user
@@ -222,7 +222,7 @@ expect_stdout "4093 997 804 259 534" "--ids prints the ids, those that the token
 moe --ids ''
 expect_stdout "4093" "--ids of nothing"
 moe --raw -p "$story" --show-prompt
-check "... those that a plain text is continued from" [ "$(tail -n 1 "$out")" = "4093 997 804 259 534" ]
+check "... those that a plain text is continued from" [ "$(tail -n 1 "$out")" = "ids: 4093 997 804 259 534" ]
 
 # The tokenizer's files say whether a text begins with a token, not whether there is such a token.
 mkdir "$tmp/plain"
@@ -232,7 +232,7 @@ sed 's/"bos_token"/"add_bos_token": false, "bos_token"/' "$checkpoint/tokenizer_
 run "$bin/moe-run" "$tmp/plain.moe" --ids "$story"
 expect_stdout "997 804 259 534" "add_bos_token false: --ids"
 run "$bin/moe-run" "$tmp/plain.moe" --raw -p "$story" --show-prompt
-check "... a plain text" [ "$(tail -n 1 "$out")" = "997 804 259 534" ]
+check "... a plain text" [ "$(tail -n 1 "$out")" = "ids: 997 804 259 534" ]
 printf '{"prompt": "%s", "max_tokens": 1}\n' "$story" >"$tmp/request"
 run "$bin/moe-run" "$tmp/plain.moe" --requests "$tmp/request"
 expect_stdout_like '*"prompt_tokens":4,*' "... a request"
