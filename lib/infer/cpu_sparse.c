@@ -7,13 +7,23 @@
  * of epsilon 1e-6), and for each row weights w_h of its heads; of queries and keys the first
  * rope_dim values are rotated, unless the layer rotates nothing. For a row:
  *
- *   score    of the positions' keys, defined below (Indexers)
+ *   score    of the positions' keys, defined below
  *   choice   the index_top positions of the highest scores, of equal ones the first; all where
  *            there are no more. A layer that shares a choice takes that of the last layer before it
  *            that has an indexer.
  *   result   that of attention (cpu_attention.c) over these positions by rising number, as if they
  * were all of the text: place i of them stands for position i. So a row that sees all of its text
  * gets what it would get without an indexer.
+ *
+ * Where an indexer chooses blocks (MiniMax-M3's), the text is cut into blocks of index_block
+ * positions. Queries come from the layer's input; they and keys are under a norm (rms_norm of the
+ * layers' epsilon) before they are rotated. Head h of the indexer chooses for head h of keys and
+ * values:
+ *
+ *   score    of a block: the largest panel product of q_h and a key in it, up to the row's own;
+ *            infinite for the index_local last blocks
+ *   choice   the index_top / index_block best blocks, of equal ones the first; so the row's own
+ *            block, which may be incomplete, is always the last
  *
  * A row's choice and result depend on nothing else in its pass. Rows are computed one after the
  * other, threads share each: keys and values of a row's choice are brought together first, for all
@@ -30,6 +40,60 @@
 #include "model/config.h"
 
 enum { CHUNK = MOE_ATTENTION_CHUNK };
+
+/*
+ * Indexers: which of the keys that a row may see its attention sees (DeepSeek-V3.2: of positions,
+ * as above; DeepSeek-V4: of entries of groups of them). A key's score, with q_h the row's
+ * queries and w_h what each head of them counts:
+ *
+ *   s = fma(w_h, max(d_h, 0), s) by rising h, from 0; d_h the panel product of key and q_h, one fma
+ *   chain. (Descriptions divide by square roots of widths and numbers of heads, which does not
+ *   change the order of the scores.)
+ *
+ * The index_top best are chosen, of equal scores the first; all where there are no more.
+ */
+
+static uint64_t tiles_floats(const struct moe_config *c)
+{
+    return moe_round_up(c->index_heads, MOE_TILE) * c->index_dim;
+}
+
+/* A row's queries side by side, eight heads at a time; zeros stand for heads there are not. */
+static void index_tiles(const struct moe_config *c, const float *queries, float *tiles)
+{
+    for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE)
+        for (uint32_t i = 0; i < c->index_dim; i++)
+            for (uint32_t t = 0; t < MOE_TILE; t++)
+                *tiles++ = h + t < c->index_heads ? queries[(h + t) * c->index_dim + i] : 0;
+}
+
+/* Products of the first n <= CHUNK keys of some panels and eight heads: [MOE_TILE][CHUNK]. */
+static void index_products(const struct moe_config *c, struct moe_layout layout, const float *tile,
+                           const uint8_t *keys, uint32_t n, float *products)
+{
+    int form = moe_kern_layout_index(layout.kind);
+    uint64_t item = moe_layout_bits(layout.kind) / 8;
+    const struct moe_tile in = {.x = tile};
+    for (uint32_t i = 0; i < n; i += MOE_PANEL_ROWS)
+        moe_kern.panel[form][MOE_N_TILES - 1](keys + (uint64_t)i * c->index_dim * item, layout,
+                                              c->index_dim, &in, products + i, CHUNK);
+}
+
+/* products: scratch, as above. */
+static void index_scores(const struct moe_config *c, struct moe_layout layout, const float *tiles,
+                         const float *weights, const uint8_t *keys, uint32_t n, float *products,
+                         float *scores)
+{
+    memset(scores, 0, n * sizeof *scores);
+    for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE) {
+        index_products(c, layout, tiles + (uint64_t)h * c->index_dim, keys, n, products);
+        for (uint32_t t = 0; t < MOE_TILE && h + t < c->index_heads; t++) {
+            float *of = products + t * CHUNK;
+            moe_kern.relu(of, n, of);
+            moe_kern.axpy(weights[h + t], of, n, scores);
+        }
+    }
+}
 
 /* A layer's pass, and the row of it at work. */
 struct sparse {
@@ -87,12 +151,18 @@ static void finish_rows(void *ctx, int64_t first, int64_t end, int thread)
         const float *angles = rope + (uint64_t)sp->rows[i].position * c->rope_dim;
         float *k = x->k + (uint64_t)i * x->k_stride;
         float *q = x->q + (uint64_t)i * x->q_stride;
-        moe_kern.layer_norm(k, sp->l->index_k_norm, sp->l->index_k_norm_bias, c->index_dim,
-                            c->index_eps, k);
+        if (c->index_block)
+            moe_kern.rms_norm(k, sp->l->index_k_norm, c->index_dim, c->norm_eps, k);
+        else
+            moe_kern.layer_norm(k, sp->l->index_k_norm, sp->l->index_k_norm_bias, c->index_dim,
+                                c->index_eps, k);
         if (rotated)
             moe_kern.rope(k, angles, rotated);
         if (!is_limited(x, &sp->rows[i]))
             continue;
+        for (uint32_t h = 0; c->index_block && h < c->index_heads; h++)
+            moe_kern.rms_norm(q + h * c->index_dim, sp->l->index_head_norm, c->index_dim,
+                              c->norm_eps, q + h * c->index_dim);
         if (sp->l->index_slope)
             stages_cpu_temper(sp->l->index_slope, sp->l->index_base, c->index_heads, c->index_dim,
                               sp->rows[i].position, q);
@@ -112,7 +182,9 @@ void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_ro
     for (uint32_t i = 0; i < n_rows; i++)
         any |= is_limited(x, &rows[i]);
     struct moe_mm mm[3] = {moe_inputs_mm(from, sp.l->index_k, x->k, x->k_stride)};
-    if (any) {
+    if (any && s->model->config.index_block) {
+        mm[1] = moe_inputs_mm(from, sp.l->index_q, x->q, x->q_stride);
+    } else if (any) {
         struct cpu_attention *a = &w->attention;
         if (sp.l->index_q_norm)
             moe_par_for(n_rows, 8, norm_inputs, &sp);
@@ -122,11 +194,23 @@ void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_ro
         mm[1] = moe_inputs_mm(from, sp.l->index_weights, x->weights, x->weights_stride);
         mm[2] = moe_inputs_mm(&w->attention.from_q_down, sp.l->index_q, x->q, x->q_stride);
     }
-    moe_matmul(mm, any ? 3 : 1);
+    moe_matmul(mm, !any ? 1 : s->model->config.index_block ? 2 : 3);
     moe_par_for(n_rows, 8, finish_rows, &sp);
 }
 
 /* ---- Scores ---- */
+
+/* Products of keys and each head's queries: scores [index_heads][stride]. */
+static void score_heads(const struct moe_config *c, struct moe_layout layout, const float *tiles,
+                        const uint8_t *keys, uint32_t n, float *products, uint64_t stride,
+                        float *scores)
+{
+    for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE) {
+        index_products(c, layout, tiles + (uint64_t)h * c->index_dim, keys, n, products);
+        for (uint32_t t = 0; t < MOE_TILE && h + t < c->index_heads; t++)
+            memcpy(scores + (h + t) * stride, products + t * CHUNK, n * sizeof *scores);
+    }
+}
 
 static void score_chunks(void *ctx, int64_t first, int64_t end, int thread)
 {
@@ -142,23 +226,50 @@ static void score_chunks(void *ctx, int64_t first, int64_t end, int thread)
         uint32_t n = left < CHUNK ? left : CHUNK;
         const uint8_t *keys = moe_kv_index_keys(kv, sp->layer, moe_kv_block(kv, r->sequence, base));
         float *scores = sp->x->scores + base;
-        stages_cpu_index_scores(c, layout, sp->x->tiles, weights, keys, n, products, scores);
+        if (c->index_block)
+            score_heads(c, layout, sp->x->tiles, keys, n, products, sp->x->scores_stride, scores);
+        else
+            index_scores(c, layout, sp->x->tiles, weights, keys, n, products, scores);
     }
 }
 
 /* ---- The choice ---- */
 
+/* Of heads: the blocks that they choose, [index_heads][top / index_block]. */
+static void choose_blocks(void *ctx, int64_t first, int64_t end, int thread)
+{
+    const struct sparse *sp = ctx;
+    const struct moe_config *c = &sp->s->model->config;
+    struct cpu_index *x = sp->x;
+    uint32_t width = c->index_block, top = x->top / width;
+    uint32_t n = sp->rows[sp->row].position + 1, n_blocks = (n - 1) / width + 1;
+    for (int64_t h = first; h < end; h++) {
+        float *scores = x->scores + (uint64_t)h * x->scores_stride; /* of blocks in place of keys */
+        for (uint32_t b = 0; b < n_blocks; b++) {
+            float best = scores[b * width];
+            for (uint32_t i = b * width; i < n && i < (b + 1) * width; i++)
+                best = scores[i] > best ? scores[i] : best;
+            scores[b] = b + c->index_local >= n_blocks ? INFINITY : best;
+        }
+        moe_best_places(scores, n_blocks, top, x->places + (uint64_t)h * top);
+    }
+}
+
 /* The row's choice, made here or by a layer before this one. */
 static int find_places(struct sparse *sp, struct moe_err *err)
 {
     struct cpu_index *x = sp->x;
+    const struct moe_config *c = &sp->s->model->config;
     const struct moe_row *r = &sp->rows[sp->row];
     struct moe_row *of = &x->of[sp->row];
     if (sp->l->index_k_norm) {
         uint32_t n = r->position + 1;
-        stages_cpu_index_tiles(&sp->s->model->config, x->q + sp->row * x->q_stride, x->tiles);
+        index_tiles(c, x->q + sp->row * x->q_stride, x->tiles);
         moe_par_for((n - 1) / CHUNK + 1, 1, score_chunks, sp);
-        moe_best_places(x->scores, n, x->top, x->places + (uint64_t)sp->row * x->top);
+        if (c->index_block)
+            moe_par_for(c->index_heads, 1, choose_blocks, sp);
+        else
+            moe_best_places(x->scores, n, x->top, x->places + (uint64_t)sp->row * x->top);
         *of = *r;
     }
     if (of->sequence == r->sequence && of->position == r->position)
@@ -170,19 +281,30 @@ static int find_places(struct sparse *sp, struct moe_err *err)
 
 /* ---- Attention ---- */
 
+/* The position that is number i of those that the row's head sees. */
+static uint32_t chosen_position(const struct sparse *sp, uint32_t head, uint32_t i)
+{
+    const struct cpu_index *x = sp->x;
+    uint32_t width = sp->s->model->config.index_block;
+    return width ? x->places[head * (x->top / width) + i / width] * width + i % width
+                 : x->places[(uint64_t)sp->row * x->top + i];
+}
+
 /* Copies keys and values of the row's positions to their places in its choice. */
 static void bring_positions(void *ctx, int64_t first, int64_t end, int thread)
 {
     const struct sparse *sp = ctx;
     const struct moe_kv *kv = &sp->kv, *chosen = &sp->x->chosen;
-    const uint32_t *places = sp->x->places + (uint64_t)sp->row * sp->x->top;
     for (int64_t i = first; i < end; i++) {
-        uint32_t block = moe_kv_block(kv, sp->rows[sp->row].sequence, places[i]);
         uint32_t to_block = moe_kv_block(chosen, 0, (uint32_t)i);
-        const struct moe_kv_cells from = moe_kv_cells(kv, sp->layer, block, 0);
-        const struct moe_kv_cells to = moe_kv_cells(chosen, sp->layer, to_block, 0);
-        moe_kv_copy(kv, &from, places[i] % kv->block_positions, &to,
-                    (uint64_t)i % chosen->block_positions);
+        for (uint32_t head = 0; head < kv->n_heads; head++) {
+            uint32_t at = chosen_position(sp, head, (uint32_t)i);
+            uint32_t block = moe_kv_block(kv, sp->rows[sp->row].sequence, at);
+            const struct moe_kv_cells from = moe_kv_cells(kv, sp->layer, block, head);
+            const struct moe_kv_cells to = moe_kv_cells(chosen, sp->layer, to_block, head);
+            moe_kv_copy(kv, &from, at % kv->block_positions, &to,
+                        (uint64_t)i % chosen->block_positions);
+        }
     }
 }
 
@@ -201,58 +323,14 @@ int stages_cpu_attend_chosen(struct moe_session *s, uint32_t layer, const struct
         }
         end++;
         MOE_TRY(find_places(&sp, err));
-        const struct moe_row last = {.position = x->top - 1};
-        moe_par_for(x->top, 16, bring_positions, &sp);
+        uint32_t width = s->model->config.index_block, n = x->top;
+        if (width) /* the row's own block may be incomplete */
+            n -= width - 1 - rows[sp.row].position % width;
+        const struct moe_row last = {.position = n - 1};
+        moe_par_for(n, 16, bring_positions, &sp);
         moe_attention_rows(s, layer, &last, sp.row, 1, &x->chosen);
     }
     return MOE_OK;
-}
-
-/*
- * Indexers: which of the keys that a row may see its attention sees (DeepSeek-V3.2: of positions,
- * as above; DeepSeek-V4: of entries of groups of them). A key's score, with q_h the row's
- * queries and w_h what each head of them counts:
- *
- *   s = fma(w_h, max(d_h, 0), s) by rising h, from 0; d_h the panel product of key and q_h, one fma
- *   chain. (Descriptions divide by square roots of widths and numbers of heads, which does not
- *   change the order of the scores.)
- *
- * The index_top best are chosen, of equal scores the first; all where there are no more.
- */
-
-/* ---- Scores ---- */
-
-static uint64_t tiles_floats(const struct moe_config *c)
-{
-    return moe_round_up(c->index_heads, MOE_TILE) * c->index_dim;
-}
-
-void stages_cpu_index_tiles(const struct moe_config *c, const float *queries, float *tiles)
-{
-    for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE)
-        for (uint32_t i = 0; i < c->index_dim; i++)
-            for (uint32_t t = 0; t < MOE_TILE; t++)
-                *tiles++ = h + t < c->index_heads ? queries[(h + t) * c->index_dim + i] : 0;
-}
-
-void stages_cpu_index_scores(const struct moe_config *c, struct moe_layout layout,
-                             const float *tiles, const float *weights, const uint8_t *keys,
-                             uint32_t n, float *products, float *scores)
-{
-    int form = moe_kern_layout_index(layout.kind);
-    uint64_t item = moe_layout_bits(layout.kind) / 8;
-    memset(scores, 0, n * sizeof *scores);
-    for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE) {
-        const struct moe_tile in = {.x = tiles + (uint64_t)h * c->index_dim};
-        for (uint32_t i = 0; i < n; i += MOE_PANEL_ROWS)
-            moe_kern.panel[form][MOE_N_TILES - 1](keys + (uint64_t)i * c->index_dim * item, layout,
-                                                  c->index_dim, &in, products + i, CHUNK);
-        for (uint32_t t = 0; t < MOE_TILE && h + t < c->index_heads; t++) {
-            float *of = products + t * CHUNK;
-            moe_kern.relu(of, n, of);
-            moe_kern.axpy(weights[h + t], of, n, scores);
-        }
-    }
 }
 
 /* ---- Entries ---- */
@@ -295,10 +373,10 @@ static void score_chunk(const struct choose *p, uint32_t row, uint32_t chunk, co
     const struct moe_compressed_part part =
         moe_compressed_at(&w->compressed, p->rows[row].sequence, p->layer);
     uint32_t base = chunk * CHUNK, left = n_seen(p, row) - base;
-    stages_cpu_index_scores(p->c, (struct moe_layout){.kind = MOE_LAYOUT_F32}, tiles,
-                            p->e->weights + row * p->e->weights_stride,
-                            (const uint8_t *)(part.index + (uint64_t)base * p->c->index_dim),
-                            left < CHUNK ? left : CHUNK, products, scores + base);
+    index_scores(p->c, (struct moe_layout){.kind = MOE_LAYOUT_F32}, tiles,
+                 p->e->weights + row * p->e->weights_stride,
+                 (const uint8_t *)(part.index + (uint64_t)base * p->c->index_dim),
+                 left < CHUNK ? left : CHUNK, products, scores + base);
 }
 
 static void choose(const struct choose *p, uint32_t row, const float *scores)
@@ -318,7 +396,7 @@ static void choose_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct scratch s = scratch_of(p, thread);
     for (uint32_t row = (uint32_t)begin; row < (uint32_t)end; row++) {
         uint32_t n = n_seen(p, row) > p->c->index_top ? n_seen(p, row) : 0;
-        stages_cpu_index_tiles(p->c, p->e->queries + row * p->e->queries_stride, s.tiles);
+        index_tiles(p->c, p->e->queries + row * p->e->queries_stride, s.tiles);
         for (uint32_t chunk = 0; chunk * CHUNK < n; chunk++)
             score_chunk(p, row, chunk, s.tiles, s.products, s.scores);
         choose(p, row, s.scores);
@@ -363,7 +441,7 @@ void stages_cpu_choose_entries(struct moe_session *s, uint32_t layer, const stru
         return;
     }
     const struct scratch first = scratch_of(&p, 0);
-    stages_cpu_index_tiles(c, p.e->queries, first.tiles);
+    index_tiles(c, p.e->queries, first.tiles);
     if (n_seen(&p, 0) > c->index_top)
         moe_par_for((n_seen(&p, 0) - 1) / CHUNK + 1, 1, score_indexed_chunks, &p);
     choose(&p, 0, first.scores);

@@ -336,7 +336,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
             stages_cpu_compress(s, layer, rows, n_rows);
         if (moe_config_keeps_state(c, layer) && moe_state_is_beside(c->state_kind))
             moe_recurrent_advance(s, layer, rows, n_rows);
-        if (!moe_config_picks_positions(c) || c->layers[layer].windowed)
+        if (!moe_config_sees_choice(c, layer))
             moe_attention(s, layer, rows, n_rows);
         else if (status == MOE_OK)
             status = stages_cpu_attend_chosen(s, layer, rows, n_rows, err);

@@ -66,11 +66,13 @@ struct cpu_index {
     float *k;       /* [batch][index_dim] */
     float *weights; /* [batch][index_heads] how much each head counts */
     /* Where the context is longer than what a row sees: */
-    uint32_t top;         /* positions that a row sees; 0: all */
-    float *tiles;         /* [index_heads / 8][index_dim][8] a row's queries side by side */
-    float *scores;        /* [context] of one row */
+    uint32_t top;  /* positions that a row sees; 0: all */
+    float *tiles;  /* [index_heads / 8][index_dim][8] a row's queries side by side */
+    float *scores; /* [context] of one row; of blocks [index_heads][scores_stride] */
+    uint64_t scores_stride;
     float *scratch;       /* [threads][8][chunk] */
-    uint32_t *places;     /* [batch][top] the positions that a row of the pass sees, rising */
+    uint32_t *places;     /* [batch][top] the positions that a row of the pass sees, rising; of
+                             blocks [index_heads][top / index_block], of one row */
     struct moe_row *of;   /* [batch] the rows that these are of */
     struct moe_kv chosen; /* keys and values of one row's */
     uint32_t *table;      /* its */
@@ -286,14 +288,6 @@ void stages_cpu_compress(struct moe_session *s, uint32_t layer, const struct moe
                          uint32_t n_rows);
 void stages_cpu_choose_entries(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                                uint32_t n_rows);
-/* An indexer's queries of a row side by side, eight heads at a time; zeros stand for heads there
- * are not (cpu_sparse.c). */
-void stages_cpu_index_tiles(const struct moe_config *c, const float *queries, float *tiles);
-/* By these the scores of the first n <= MOE_ATTENTION_CHUNK keys of some panels. weights: of the
- * heads; products: [MOE_TILE][MOE_ATTENTION_CHUNK] scratch. */
-void stages_cpu_index_scores(const struct moe_config *c, struct moe_layout layout,
-                             const float *tiles, const float *weights, const uint8_t *keys,
-                             uint32_t n, float *products, float *scores);
 /* Floats of scratch that a thread needs to choose among this many entries. */
 uint64_t moe_index_scratch_floats(const struct moe_config *c, uint64_t n_entries);
 /* cosines and sines of a row's position in the layer, pair by pair. */

@@ -125,10 +125,16 @@ static void carve_index(struct cpu_index *x, struct carving *to, const struct mo
         return;
     uint64_t per_thread = (uint64_t)MOE_TILE * MOE_ATTENTION_CHUNK;
     x->tiles = moe_arena_take(&to->other, n_tiles * c->index_dim * MOE_TILE, sizeof(float));
-    x->scores = moe_arena_take(&to->other, moe_padded(o->context), sizeof(float));
+    x->scores_stride = moe_padded(o->context);
+    x->scores = moe_arena_take(&to->other, x->scores_stride * (c->index_block ? c->index_heads : 1),
+                               sizeof(float));
     x->scratch =
         moe_arena_take(&to->other, (uint64_t)moe_par_threads() * per_thread, sizeof(float));
-    x->places = moe_arena_take(&to->rows, batch * x->top, sizeof *x->places);
+    if (c->index_block)
+        x->places = moe_arena_take(&to->other, (uint64_t)c->index_heads * (x->top / c->index_block),
+                                   sizeof *x->places);
+    else
+        x->places = moe_arena_take(&to->rows, batch * x->top, sizeof *x->places);
     x->of = moe_arena_take(&to->rows, batch, sizeof *x->of);
     x->chosen = moe_kv_chosen_shape(c, o, x->top);
     x->table = moe_arena_take(&to->other, x->chosen.per_sequence, sizeof *x->table);

@@ -322,8 +322,8 @@ struct moe_kv moe_kv_chosen_shape(const struct moe_config *c, const struct moe_s
     set_heads(&kv, layer);
     kv.index_dim = 0;
     kv.n_layers = 1;
-    kv.whole.key_bytes = kv.key_bytes;
-    kv.whole.value_bytes = kv.value_bytes;
+    kv.whole.key_bytes = kv.n_heads * kv.key_bytes;
+    kv.whole.value_bytes = kv.n_heads * kv.value_bytes;
     kv.bytes = all_bytes(&kv);
     return kv;
 }
@@ -428,7 +428,7 @@ void moe_kv_copy_block(const struct moe_kv *kv, uint32_t from, uint32_t to)
 struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
 {
     /* Where queries have no vector of q_rank, an indexer's input takes its place. */
-    bool own = moe_config_picks_positions(c) && !c->q_rank;
+    bool own = moe_config_picks_positions(c) && !c->q_rank && !c->index_block;
     struct moe_attention_strides s = {
         .q_down = moe_padded(own ? c->hidden : (uint64_t)c->q_rank << c->q_twice)};
     for (uint32_t layer = 0; layer <= c->n_layers; layer++) { /* the last: one that drafts */

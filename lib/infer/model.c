@@ -100,6 +100,7 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_INDEX_Q_NORM] = IN_LAYER(index_q_norm),
     [MOE_T_INDEX_Q_NORM_BIAS] = IN_LAYER(index_q_norm_bias),
     [MOE_T_INDEX_Q] = IN_LAYER(index_q),
+    [MOE_T_INDEX_HEAD_NORM] = IN_LAYER(index_head_norm),
     [MOE_T_INDEX_K] = IN_LAYER(index_k),
     [MOE_T_INDEX_K_NORM] = IN_LAYER(index_k_norm),
     [MOE_T_INDEX_K_NORM_BIAS] = IN_LAYER(index_k_norm_bias),

@@ -58,6 +58,7 @@ struct moe_layer {
     struct moe_mat q_down, q, k, v, kv_down, k_up, v_up, o;
     struct moe_mat index_q, index_k, index_weights; /* of a layer that chooses positions */
     const float *index_q_norm, *index_q_norm_bias, *index_k_norm, *index_k_norm_bias;
+    const float *index_head_norm; /* of each of the indexer's queries, where it chooses blocks */
     const float *slope, *base, *index_slope, *index_base; /* tempered_heads: a number for each */
     const float *q_down_norm, *q_norm, *k_norm, *kv_down_norm;
     const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;

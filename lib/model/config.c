@@ -282,31 +282,43 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
 {
     bool sharing = moe_config_count_layers(c, MOE_LAYER(shares_choice)) > 0;
     if (!c->index_top || c->out_groups)
-        return (!c->out_groups && (c->index_heads || c->index_dim)) || sharing
+        return (!c->out_groups && (c->index_heads || c->index_dim || c->index_block)) || sharing
                    ? moe_fail(err, MOE_ERR_FORMAT,
                               "%s: an indexer, or layers that share its choice, without a number "
                               "of positions to choose",
                               name)
                    : MOE_OK;
-    if (!c->kv_rank || c->state_heads || c->rope_original || c->positions != MOE_POSITIONS_ROTARY)
+    if ((!c->kv_rank && !c->index_block) || c->state_heads || c->rope_original ||
+        c->positions != MOE_POSITIONS_ROTARY)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: an indexer that chooses positions is implemented for latent attention "
                         "with rotary positions, without states and LongRoPE",
+                        name);
+    if (c->index_block &&
+        (c->kv_rank || c->global_head_dim || c->window || c->n_ahead || c->n_encoder ||
+         c->prefix_lm || c->tempered_heads || sharing || c->index_heads != c->n_kv_heads ||
+         c->index_top % c->index_block || moe_config_count_layers(c, MOE_LAYER(shares_keys))))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: an indexer that chooses blocks is implemented for ordinary attention "
+                        "of decoders without windows, with a head for each head of keys",
                         name);
     const struct range ranges[] = {
         {"the positions that an indexer chooses", c->index_top, 1, MOE_MAX_CONTEXT},
         {"the number of an indexer's heads", c->index_heads, 1, MOE_MAX_HEADS},
         {"the width of an indexer's head", c->index_dim, c->rope_dim, MOE_MAX_HEAD_DIM},
+        {"the last blocks, which are always chosen", c->index_block ? c->index_local : 1, 1,
+         c->index_block ? c->index_top / c->index_block : 1},
     };
     MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
     if (c->layers[0].shares_choice)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: the first layer has no choice of positions to share", name);
     if (moe_config_indexers(c, c->n_layers) == 0 ||
-        (sharing && moe_config_count_layers(c, MOE_LAYER(windowed)) > 0))
+        (sharing && (moe_config_count_layers(c, MOE_LAYER(windowed)) > 0 ||
+                     moe_config_count_layers(c, MOE_LAYER(sees_all)) > 0)))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: positions that no layer's indexer chooses, or choices that are shared "
-                        "beside layers with windows, are not implemented",
+                        "beside layers that see others, are not implemented",
                         name);
     return MOE_OK;
 }

@@ -45,6 +45,8 @@ struct moe_layer_desc {
     bool windowed; /* attention sees a sliding window */
     bool
         shares_choice; /* without an indexer: sees what the nearest earlier indexer chose (GLM-5) */
+    bool sees_all;     /* without an indexer, beside layers that have one: attention over the whole
+                          text (MiniMax-M3) */
     bool shares_keys;  /* sees the keys and values of the nearest earlier layer that has some, and
                           a window or a rotation as it has (Gemma-4) */
     bool unrotated; /* latent attention without a rotated part: heads are all of the latent vector
@@ -212,10 +214,14 @@ struct moe_config {
      * scores highest (infer/cpu_sparse.c). The indexer has index_heads queries, projected from the
      * vector of q_rank, or without one from the layer's input under a layer norm, and one key a
      * position, both of index_dim values whose first rope_dim rotate where the layer's heads do.
-     * Layers with a window have none. */
+     * Layers with a window have none. Or it chooses blocks of index_block positions (MiniMax-M3),
+     * of ordinary attention: each of its heads, which are as many as heads of keys, for one of
+     * these, index_top positions' at most, the index_local last ones among them; its queries come
+     * from the layer's input, each head's under a norm. */
     uint32_t index_top; /* 0: rows see all positions */
     uint32_t index_heads, index_dim;
-    float index_eps; /* of the norm of its keys */
+    uint32_t index_block, index_local; /* 0: it chooses positions one by one */
+    float index_eps;                   /* of the norm of its keys */
 
     /* Compressed attention (DeepSeek-V4): one normalized vector is key and value of all heads.
      * Queries are projected from a normalized vector of q_rank and divided, head by head, by their
@@ -491,13 +497,18 @@ static inline void moe_config_static_layers(const struct moe_config *c, uint8_t 
 /* Whether indexers choose among positions (and not among entries). */
 static inline bool moe_config_picks_positions(const struct moe_config *c)
 {
-    return c->index_top && c->kv_rank;
+    return c->index_top && !c->out_groups;
+}
+/* Whether this layer's rows see what an indexer chose, its own or an earlier one's. */
+static inline bool moe_config_sees_choice(const struct moe_config *c, uint32_t layer)
+{
+    const struct moe_layer_desc *l = &c->layers[layer];
+    return moe_config_picks_positions(c) && !(layer < c->n_layers && (l->windowed || l->sees_all));
 }
 static inline bool moe_config_has_indexer(const struct moe_config *c, uint32_t layer)
 {
-    const struct moe_layer_desc *l = &c->layers[layer];
-    return moe_config_picks_positions(c) && moe_config_attends(c, layer) &&
-           !(layer < c->n_layers && (l->shares_choice || l->windowed));
+    return moe_config_sees_choice(c, layer) && moe_config_attends(c, layer) &&
+           !(layer < c->n_layers && c->layers[layer].shares_choice);
 }
 /* How many of the first `layer` layers have an indexer. */
 static inline uint32_t moe_config_indexers(const struct moe_config *c, uint32_t layer)

@@ -147,6 +147,8 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(index_top, MOE_MAX_CONTEXT),
     OPTIONAL_U32(index_heads, MOE_MAX_HEADS),
     OPTIONAL_U32(index_dim, MOE_MAX_HEAD_DIM),
+    OPTIONAL_U32(index_block, MOE_MAX_CONTEXT),
+    OPTIONAL_U32(index_local, MOE_MAX_CONTEXT),
     OPTIONAL(index_eps, MOE_FIELD_FLOAT),
     CHOICE(positions, position_names),
     OPTIONAL_U32(n_buckets, MOE_MAX_BUCKETS),
@@ -221,6 +223,7 @@ static const struct layer_list {
     {"windowed_layers", MOE_LAYER(windowed), 1},
     {"recurrent_layers", MOE_LAYER(recurrent), 1},
     {"sharing_layers", MOE_LAYER(shares_choice), 1},
+    {"all_seeing_layers", MOE_LAYER(sees_all), 1},
     {"key_sharing_layers", MOE_LAYER(shares_keys), 1},
     {"unrotated_layers", MOE_LAYER(unrotated), 1},
     {"wide_ffn_layers", MOE_LAYER(wide_ffn), 1},
@@ -369,8 +372,6 @@ static bool says_layers(const struct moe_config *c, size_t member)
         return c->window;
     case MOE_LAYER(recurrent):
         return c->state_heads && moe_config_count_layers(c, member);
-    case MOE_LAYER(shares_choice):
-        return moe_config_picks_positions(c) && moe_config_indexers(c, c->n_layers) < c->n_layers;
     case MOE_LAYER(no_attention):
     case MOE_LAYER(no_ffn):
         return moe_config_has_halves(c);

@@ -627,9 +627,17 @@ static const struct moe_source_names minimax_m3_names = {
               W_LESS_ONE(FFN_NORM, "post_attention_layernorm"),
               W_LESS_ONE(Q_NORM, "self_attn.q_norm"),
               W_LESS_ONE(K_NORM, "self_attn.k_norm"),
+              W(INDEX_Q, "self_attn.index_q_proj"),
+              W(INDEX_K, "self_attn.index_k_proj"),
+              W_LESS_ONE(INDEX_HEAD_NORM, "self_attn.index_q_norm"),
+              W_LESS_ONE(INDEX_K_NORM, "self_attn.index_k_norm"),
               W(SHARED_GATE_PROJ, "block_sparse_moe.shared_experts.gate_proj"),
               W(SHARED_UP, "block_sparse_moe.shared_experts.up_proj"),
               W(SHARED_DOWN, "block_sparse_moe.shared_experts.down_proj")},
+};
+static const struct moe_source_names minimax_m3_gguf_names = {
+    .dense = {[MOE_T_INDEX_Q] = MOE_ALL(B "indexer.q_proj.weight"),
+              [MOE_T_INDEX_K] = MOE_ALL(B "indexer.k_proj.weight")},
 };
 /* Names in memory, under which newer versions of transformers may save. */
 static const struct moe_source_names minimax_newer_names = {
@@ -1388,8 +1396,8 @@ static const struct moe_family deepseek_families[] = {
         .tensors[MOE_NAMING_HF].names = {&minimax_names, &minimax_newer_names},
     },
     /* The text part of MiniMax-M3: gpt-oss' activation everywhere, norms by head that are stored
-     * minus 1, like all others, dense layers first, a shared expert. Its indexer chooses blocks of
-     * positions in longer contexts than are offered (the function). */
+     * minus 1, like all others, dense layers first, a shared expert, an indexer that chooses blocks
+     * of positions. */
     {
         .name = "minimax_m3_vl",
         .also = "minimax_m3_vl_text",
@@ -1421,9 +1429,8 @@ static const struct moe_family deepseek_families[] = {
                  .sigmoid = true,
                  .settings = SETTINGS(GGUF_NORM_TOPK(true)),
                  .own = family_minimax_m3_gguf},
-        .tensors = {[MOE_NAMING_HF] = {.names = {&minimax_names, &minimax_m3_names},
-                                       .ignored = {L "self_attn.index*"}},
-                    [MOE_NAMING_GGUF].ignored = {B "indexer.*"}},
+        .tensors = {[MOE_NAMING_HF].names = {&minimax_names, &minimax_m3_names},
+                    [MOE_NAMING_GGUF].names = {&minimax_m3_gguf_names}},
     },
     {.name = NULL},
 };

@@ -754,13 +754,19 @@ int family_laguna_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
 int family_minimax_m3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                            struct moe_rope_settings *rope, struct moe_err *err)
 {
+    static const char *const keys[FAMILY_N_INDEX] = {"head_count", "key_length", "block_size",
+                                                     "top_k", "local_blocks"};
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
-    uint32_t blocks = 0, width = 0;
-    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.indexer.top_k").text,
-                             MOE_MAX_DIM, true, &blocks, err));
-    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.indexer.block_size").text,
-                             MOE_MAX_DIM, true, &width, err));
-    family_limit_context(c, blocks, width);
+    uint32_t n[FAMILY_N_INDEX] = {0};
+    for (int i = 0; i < FAMILY_N_INDEX; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "attention.indexer.%s", keys[i]);
+        MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, key).text, MOE_MAX_DIM, true, &n[i],
+                                 err));
+    }
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].sees_all = !family_gguf_tensor(ck, "blk.%u.indexer.k_proj.weight", i);
+    family_index_blocks(c, n);
     return MOE_OK;
 }
 

@@ -103,6 +103,17 @@ int family_by_kind(const struct moe_config *config, const uint32_t *numbers, con
 int family_set_ngrams(struct moe_config *config, uint32_t n_layers, const char *path,
                       struct moe_err *err);
 
+/* The numbers of an indexer that chooses blocks (config.h), in this order; where sees_all is set
+ * for all layers, there is none. */
+enum {
+    FAMILY_INDEX_HEADS,
+    FAMILY_INDEX_DIM,
+    FAMILY_INDEX_BLOCK,
+    FAMILY_INDEX_TOP, /* blocks */
+    FAMILY_INDEX_LOCAL,
+    FAMILY_N_INDEX
+};
+void family_index_blocks(struct moe_config *config, const uint32_t numbers[FAMILY_N_INDEX]);
 /* Limits contexts to lengths at which an indexer chooses every block: `blocks` of `width`
  * positions. */
 void family_limit_context(struct moe_config *config, uint32_t blocks, uint32_t width);

@@ -941,37 +941,56 @@ static int listed_experts(struct moe_config *c, uint32_t first, const char *path
 
 /* ---- MiniMax-M3 ---- */
 
-/* Where layers have an indexer, which chooses blocks of positions: contexts are as long as all
- * blocks that it may choose. */
+/* An indexer for blocks, which some layers have: those that do not see all. */
+void family_index_blocks(struct moe_config *c, const uint32_t numbers[FAMILY_N_INDEX])
+{
+    if (moe_config_count_layers(c, MOE_LAYER(sees_all)) == c->n_layers) {
+        moe_config_set_layers(c, MOE_LAYER(sees_all), 0, c->n_layers, 0);
+        return;
+    }
+    c->index_heads = numbers[FAMILY_INDEX_HEADS];
+    c->index_dim = numbers[FAMILY_INDEX_DIM];
+    c->index_block = numbers[FAMILY_INDEX_BLOCK];
+    c->index_local = numbers[FAMILY_INDEX_LOCAL];
+    uint64_t seen = (uint64_t)numbers[FAMILY_INDEX_TOP] * c->index_block;
+    c->index_top = seen < UINT32_MAX ? (uint32_t)seen : UINT32_MAX;
+}
+
 int family_minimax_m3_hf(struct moe_config *c, const char *path, const json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err)
 {
     static const struct family_word kinds[] = {
-        {"minimax_m3_sparse", 1}, {"full_attention", 0}, {NULL}};
+        {"minimax_m3_sparse", 0}, {"full_attention", 1}, {NULL}};
     const json_t *index = family_given(json, "sparse_attention_config");
     const json_t *types = family_given(json, "layer_types");
-    uint32_t blocks = 16, width = 128;
-    bool chosen = index != NULL;
-    const struct family_number numbers[] = {
-        {"index_topk_blocks", &blocks, MOE_MAX_DIM},
-        {"index_block_size", &width, MOE_MAX_DIM},
+    uint32_t n[FAMILY_N_INDEX] = {4, 128, 128, 16, 1};
+    const struct family_number numbers[FAMILY_N_INDEX] = {
+        {"index_n_heads", &n[FAMILY_INDEX_HEADS], MOE_MAX_HEADS},
+        {"index_head_dim", &n[FAMILY_INDEX_DIM], MOE_MAX_HEAD_DIM},
+        {"index_block_size", &n[FAMILY_INDEX_BLOCK], MOE_MAX_DIM},
+        {"index_topk_blocks", &n[FAMILY_INDEX_TOP], MOE_MAX_DIM},
+        {"index_local_blocks", &n[FAMILY_INDEX_LOCAL], MOE_MAX_DIM},
     };
-    const struct family_number published[] = {
-        {"sparse_topk_blocks", &blocks, MOE_MAX_DIM},
-        {"sparse_block_size", &width, MOE_MAX_DIM},
+    const struct family_number published[FAMILY_N_INDEX] = {
+        {"sparse_num_index_heads", &n[FAMILY_INDEX_HEADS], MOE_MAX_HEADS},
+        {"sparse_index_dim", &n[FAMILY_INDEX_DIM], MOE_MAX_HEAD_DIM},
+        {"sparse_block_size", &n[FAMILY_INDEX_BLOCK], MOE_MAX_DIM},
+        {"sparse_topk_blocks", &n[FAMILY_INDEX_TOP], MOE_MAX_DIM},
+        {"sparse_local_block", &n[FAMILY_INDEX_LOCAL], MOE_MAX_DIM},
     };
+    uint8_t chooses[MOE_MAX_LAYERS] = {0};
     MOE_TRY(listed_experts(c, 0, path, json, err));
-    MOE_TRY(family_read_numbers(path, json, numbers, 2, err));
-    if (index)
-        MOE_TRY(family_read_numbers(path, index, published, 2, err));
-    if (types) {
-        MOE_TRY(family_read_words(c, MOE_LAYER(windowed), path, types, "layer_types", kinds, false,
-                                  err));
-        chosen = moe_config_count_layers(c, MOE_LAYER(windowed)) > 0;
-        moe_config_set_layers(c, MOE_LAYER(windowed), 0, c->n_layers, 0);
+    MOE_TRY(family_read_numbers(path, json, numbers, FAMILY_N_INDEX, err));
+    if (index) {
+        MOE_TRY(family_read_numbers(path, index, published, FAMILY_N_INDEX, err));
+        MOE_TRY(read_layout(c, path, index, "sparse_attention_freq", 0, chooses, err));
     }
-    if (chosen)
-        family_limit_context(c, blocks, width);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].sees_all = !chooses[i];
+    if (types)
+        MOE_TRY(family_read_words(c, MOE_LAYER(sees_all), path, types, "layer_types", kinds, false,
+                                  err));
+    family_index_blocks(c, n);
     return MOE_OK;
 }
 

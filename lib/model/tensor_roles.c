@@ -165,12 +165,15 @@ enum condition {
     HAS_VALUES, /* ... with a matrix for values */
     VALUES_BIAS,
     LATENT,
-    LATENT_KEPT,   /* ... that keeps a vector of its own */
-    LATENT_Q,      /* with queries from a low-rank vector */
-    INDEXED,       /* with an indexer for positions */
-    INDEXED_INPUT, /* ... whose queries are made of the layer's input */
-    SCORES,        /* ... or entries */
-    TEMPERED,      /* with queries scaled by head */
+    LATENT_KEPT,    /* ... that keeps a vector of its own */
+    LATENT_Q,       /* with queries from a low-rank vector */
+    INDEXED,        /* with an indexer for positions */
+    INDEXED_INPUT,  /* ... whose queries are made of the layer's input */
+    INDEXED_BLOCKS, /* ... that chooses blocks of them */
+    INDEX_WEIGHED,  /* ... or one by one */
+    SCORES,         /* with an indexer for positions or entries */
+    SCORES_WEIGHED, /* ... whose heads have weights */
+    TEMPERED,       /* with queries scaled by head */
     INDEX_TEMPERED,
     QKV_BIAS,
     QK_NORM,
@@ -376,13 +379,17 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                        HF(MOE_ALL(L "self_attn.indexer.wq_b.weight"),
                           MOE_ALL(C "indexer.q_b_proj.weight")),
                        GGUF(MOE_ALL(B "indexer.attn_q_b.weight"))},
+    [MOE_T_INDEX_HEAD_NORM] = {LAYER("attn.index.q.head_norm", VECTOR), INDEXED_BLOCKS, INDEX_KEY,
+                               ONE, GGUF(MOE_ALL(B "indexer.q_norm.weight"))},
     [MOE_T_INDEX_K] = {LAYER("attn.index.k", DENSE), INDEXED, INDEX_KEY, HIDDEN,
                        NAMES(L "self_attn.indexer.wk.weight", B "indexer.attn_k.weight")},
     [MOE_T_INDEX_K_NORM] = {LAYER("attn.index.k.norm", VECTOR), INDEXED, INDEX_KEY, ONE,
                             NAMES(L "self_attn.indexer.k_norm.weight", B "indexer.k_norm.weight")},
-    [MOE_T_INDEX_K_NORM_BIAS] = {LAYER("attn.index.k.norm.bias", VECTOR), INDEXED, INDEX_KEY, ONE,
+    [MOE_T_INDEX_K_NORM_BIAS] = {LAYER("attn.index.k.norm.bias", VECTOR), INDEX_WEIGHED, INDEX_KEY,
+                                 ONE,
                                  NAMES(L "self_attn.indexer.k_norm.bias", B "indexer.k_norm.bias")},
-    [MOE_T_INDEX_WEIGHTS] = {LAYER("attn.index.weights", ROUTER), SCORES, INDEX_HEADS, HIDDEN,
+    [MOE_T_INDEX_WEIGHTS] = {LAYER("attn.index.weights", ROUTER), SCORES_WEIGHED, INDEX_HEADS,
+                             HIDDEN,
                              HF(MOE_ALL(L "self_attn.indexer.weights_proj.weight"),
                                 MOE_ALL(C "indexer.scorer.weights_proj.weight")),
                              GGUF(MOE_ALL(B "indexer.proj.weight"))},
@@ -911,10 +918,13 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [LATENT_KEPT] = keys && c->kv_rank > 0,
         [LATENT_Q] = attends && c->q_rank > 0,
         [INDEXED] = indexed,
-        [INDEXED_INPUT] = indexed && !c->q_rank,
+        [INDEXED_INPUT] = indexed && !c->q_rank && !c->index_block,
+        [INDEXED_BLOCKS] = indexed && c->index_block,
+        [INDEX_WEIGHED] = indexed && !c->index_block,
         [TEMPERED] = attends && c->tempered_heads,
         [INDEX_TEMPERED] = indexed && c->tempered_heads,
         [SCORES] = indexed || compression == MOE_COMPRESS_CHOSEN,
+        [SCORES_WEIGHED] = (indexed && !c->index_block) || compression == MOE_COMPRESS_CHOSEN,
         [QKV_BIAS] = attends && c->qkv_bias,
         [QK_NORM] = attends && (normed || c->qk_norm == MOE_QK_NORM_CLIP),
         [SINKS] = attends && c->attn_sinks && !c->own_sinks && (!c->sinks_in_windows || windowed),

@@ -89,12 +89,14 @@ enum moe_tensor_role {
     MOE_T_HEAD_SLOPE, /* of tempered_heads, here and of an indexer */
     MOE_T_HEAD_BASE,
     /* An indexer (config.h): queries, with a norm of their input if that is the layer's, keys with
-     * a norm, and each head's weight. */
+     * a norm, and each head's weight; where it chooses blocks a norm of each head's queries, and no
+     * biases and weights. */
     MOE_T_INDEX_SLOPE,
     MOE_T_INDEX_BASE,
     MOE_T_INDEX_Q_NORM,
     MOE_T_INDEX_Q_NORM_BIAS,
     MOE_T_INDEX_Q,
+    MOE_T_INDEX_HEAD_NORM,
     MOE_T_INDEX_K,
     MOE_T_INDEX_K_NORM,
     MOE_T_INDEX_K_NORM_BIAS,

@@ -747,6 +747,7 @@ static void place_rotation(const struct convert_source *s, int role, uint32_t la
         v->rotated_to = v->rotated_from = moe_config_kv_rank(c, layer);
         break;
     case MOE_T_INDEX_Q:
+    case MOE_T_INDEX_HEAD_NORM:
     case MOE_T_INDEX_K:
     case MOE_T_INDEX_K_NORM:
     case MOE_T_INDEX_K_NORM_BIAS:

@@ -113,8 +113,7 @@ static struct moe_rerun *place_rerun(struct moe_arena *arena, const struct moe_c
     moe_answers_carve(&r.answers, arena, session.n_sequences, options->answer_tokens);
     r.held = moe_arena_take(arena, session.n_sequences, sizeof *r.held);
     if (options->keeps_states) {
-        bool shares = moe_config_picks_positions(config) &&
-                      moe_config_indexers(config, config->n_layers) < config->n_layers;
+        bool shares = moe_config_count_layers(config, MOE_LAYER(shares_choice)) > 0;
         r.in = moe_arena_take(arena, batch * hidden, sizeof *r.in);
         r.out = moe_arena_take(arena, batch * hidden, sizeof *r.out);
         for (int i = 0; i < 2; i++) {

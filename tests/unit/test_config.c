@@ -415,10 +415,13 @@ static void phimoe_minicpm_granite(void **state)
 
     read_ok(MODEL("minimax_m3_vl_text",
                   ", \"hidden_act\": \"swigluoai\", \"moe_layer_freq\": [0, 1, 1, 1], "
+                  "\"num_key_value_heads\": 2, \"rotary_dim\": 16, "
                   "\"sparse_attention_config\": {\"sparse_topk_blocks\": 4, "
+                  "\"sparse_attention_freq\": [0, 1, 1, 1], \"sparse_num_index_heads\": 2, "
                   "\"sparse_block_size\": 32}, \"index_topk_blocks\": 2"));
     assert_layers("dMMM", "----");
-    assert_true(config.context_max == 128 && config.dense_ff == 12288 && config.shared_ff == 3072);
+    assert_true(config.index_top == 128 && config.dense_ff == 12288 && config.shared_ff == 3072);
+    assert_true(config.index_block == 32 && config.index_local == 1 && config.context_max > 2048);
     assert_int_equal(config.dense_act, MOE_ACT_SWIGLU_CLAMPED);
     read_ok(MODEL("minimax_m3_vl_text",
                   ", \"layer_types\": [\"full_attention\", \"full_attention\", "

@@ -102,6 +102,11 @@ static int open_glm(void **state)
     return open_all(state, DRAWN "/glm5-b");
 }
 
+static int open_minimax(void **state)
+{
+    return open_all(state, DRAWN "/minimax-m3-c");
+}
+
 static int close_all(void **state)
 {
     struct sparse *r = *state;
@@ -278,8 +283,10 @@ static void keys_are_booked(void **state)
     struct sparse *r = *state;
     const struct moe_config *c = &r->f.model->config;
     struct moe_session_options o = {.context = 256, .n_sequences = 1, .batch = 4};
-    uint64_t indexers = c->n_layers == 5 ? 2 : 3; /* "FSSFS", or each of 3 layers */
-    uint64_t position = c->n_layers * (12 + 32 + 32) + indexers * c->index_dim;
+    /* "FSSFS", or each of 3 layers, or for blocks the first and the last. */
+    uint64_t indexers = c->n_layers == 5 || c->index_block ? 2 : 3;
+    uint64_t of_layer = c->index_block ? 2 * (16 + 16) : 12 + 32 + 32;
+    uint64_t position = c->n_layers * of_layer + indexers * c->index_dim;
     assert_int_equal(moe_config_indexers(c, c->n_layers), indexers);
     assert_int_equal(moe_session_kv_bytes(c, &o), 256 * position * 4);
     uint64_t before = moe_session_bytes(c, &o), more = 256 * position * 4;
@@ -291,17 +298,23 @@ static void keys_are_booked(void **state)
 
 /* ---- Descriptions ---- */
 
-static int read_with(const char *more, struct moe_config *c, struct moe_err *err)
+static int read_changed(const char *path, const char *more, struct moe_config *c,
+                        struct moe_err *err)
 {
     json_error_t error;
-    json_t *json = json_load_file("tests/fixtures/glm5-b/config.json", 0, &error);
-    json_t *changes = json_loads(more, 0, &error);
+    json_t *json = json_load_file(path, 0, &error);
+    json_t *changes = json_loads(more, 0, &error), *text = json_object_get(json, "text_config");
     assert_non_null(changes);
-    json_object_update(json, changes);
+    json_object_update_recursive(text ? text : json, changes);
     int status = moe_config_read_hf_json(c, "x", json, err);
     json_decref(changes);
     json_decref(json);
     return status;
+}
+
+static int read_with(const char *more, struct moe_config *c, struct moe_err *err)
+{
+    return read_changed("tests/fixtures/glm5-b/config.json", more, c, err);
 }
 
 static void layers_share_as_is_said(void **state)
@@ -355,9 +368,66 @@ static void what_is_not_computed_is_refused(void **state)
     }
 }
 
+#define SPARSE(setting) "{\"sparse_attention_config\": {" setting "}}"
+
+static void blocks_are_chosen_as_is_said(void **state)
+{
+    static const struct {
+        const char *changes, *all; /* which layers see all */
+        uint32_t top;              /* 0: there is no indexer */
+    } cases[] = {
+        {"{}", "010", 12},
+        {SPARSE("\"sparse_attention_freq\": [0, 1, 1], \"sparse_topk_blocks\": 5"), "100", 15},
+        {SPARSE("\"sparse_attention_freq\": [0, 0, 0]"), "000", 0},
+        {"{\"layer_types\": [\"full_attention\", \"full_attention\", \"minimax_m3_sparse\"]}",
+         "110", 12},
+    };
+    static const struct {
+        const char *changes;
+        int status;
+        const char *words;
+    } refused[] = {
+        {SPARSE("\"sparse_num_index_heads\": 3"), MOE_ERR_UNSUPPORTED,
+         "a head for each head of keys"},
+        {SPARSE("\"sparse_local_block\": 0"), MOE_ERR_FORMAT, "always chosen is 0"},
+        {SPARSE("\"sparse_local_block\": 5"), MOE_ERR_FORMAT, "the last blocks"},
+        {SPARSE("\"sparse_index_dim\": 6"), MOE_ERR_FORMAT, "the width of an indexer's head"},
+        {SPARSE("\"sparse_attention_freq\": [1]"), MOE_ERR_FORMAT, "must be a list of 3 layers"},
+        {"{\"layer_types\": [\"sliding\", \"sliding\", \"sliding\"]}", MOE_ERR_UNSUPPORTED,
+         "'sliding'"},
+    };
+    const char *path = "tests/fixtures/minimax-m3-c/config.json";
+    struct moe_err err = {0};
+    struct moe_config c, again;
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_buf text = {0};
+        assert_ok(read_changed(path, cases[i].changes, &c, &err), &err);
+        assert_int_equal(c.index_top, cases[i].top);
+        for (uint32_t layer = 0; layer < c.n_layers; layer++)
+            assert_int_equal(c.layers[layer].sees_all, cases[i].all[layer] == '1');
+        moe_config_write(&c, &text);
+        assert_ok(moe_config_read(&again, "y", text.data, text.size, &err), &err);
+        assert_memory_equal(c.layers, again.layers, sizeof c.layers);
+        assert_true(again.index_block == c.index_block && again.index_local == c.index_local);
+        moe_buf_release(&text);
+    }
+    for (size_t i = 0; i < N_ITEMS(refused); i++) {
+        memset(&err, 0, sizeof err);
+        assert_fails(read_changed(path, refused[i].changes, &c, &err), refused[i].status,
+                     refused[i].words, &err);
+    }
+}
+
 int main(void)
 {
     struct moe_err err = {0};
+    const struct CMUnitTest minimax[] = {
+        cmocka_unit_test(any_batch_gives_the_same_bits),
+        cmocka_unit_test(company_changes_nothing),
+        cmocka_unit_test(texts_go_back_fork_and_share),
+        cmocka_unit_test(files_hold_the_indexer),
+        cmocka_unit_test(keys_are_booked),
+    };
     const struct CMUnitTest deepseek[] = {
         cmocka_unit_test(any_batch_gives_the_same_bits),
         cmocka_unit_test(company_changes_nothing),
@@ -378,11 +448,14 @@ int main(void)
     const struct CMUnitTest descriptions[] = {
         cmocka_unit_test(layers_share_as_is_said),
         cmocka_unit_test(what_is_not_computed_is_refused),
+        cmocka_unit_test(blocks_are_chosen_as_is_said),
     };
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
     return cmocka_run_group_tests_name("sparse: DeepSeek-V3.2", deepseek, open_deepseek,
                                        close_all) +
            cmocka_run_group_tests_name("sparse: GLM-5, sharing", glm, open_glm, close_all) +
+           cmocka_run_group_tests_name("sparse: MiniMax-M3, blocks", minimax, open_minimax,
+                                       close_all) +
            cmocka_run_group_tests_name("sparse: descriptions", descriptions, NULL, NULL);
 }
