@@ -389,7 +389,11 @@ int run_options_grammar(struct moe_grammar **out, struct moe_err *err)
 {
     if (opt.grammar)
         return moe_grammar_read(out, opt.grammar, err);
-    if (opt.json_schema)
-        return moe_grammar_read_schema(out, opt.json_schema, err);
+    if (opt.json_schema) {
+        MOE_TRY(moe_grammar_read_schema(out, opt.json_schema, err));
+        if (moe_grammar_notes(*out))
+            cli_note("%s: %s", opt.json_schema, moe_grammar_notes(*out));
+        return MOE_OK;
+    }
     return opt.json_object ? moe_grammar_of_objects(out, err) : MOE_OK;
 }

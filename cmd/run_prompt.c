@@ -264,6 +264,8 @@ int messages_hold_calls(struct moe_conversation *talk, struct moe_engine *engine
     int status = moe_calls_grammar(grammar, talk->chat, &wanted, &allowance, err);
     json_decref(one);
     MOE_TRY(status);
+    if (*grammar && moe_grammar_notes(*grammar))
+        cli_note("%s", moe_grammar_notes(*grammar));
     talk->held_to_calls = *grammar != NULL;
     return *grammar
                ? moe_engine_constrain(engine, *grammar, moe_chat_marks(talk->chat), constraint, err)

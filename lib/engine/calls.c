@@ -45,18 +45,20 @@ struct part {
 /* Appends the rule `rule` for a schema's values; where the schema cannot be held to and `otherwise`
  * is not NULL, for that schema's. `name` begins errors. */
 static int append_schema(struct moe_buf *out, const char *rule, const char *name, struct part part,
-                         const json_t *schema, const json_t *otherwise,
+                         const json_t *schema, const json_t *otherwise, struct moe_buf *notes,
                          struct moe_allowance *allowance, struct moe_err *err)
 {
-    struct moe_buf rules = {0};
+    struct moe_buf rules = {0}, own = {0};
     char prefix[64];
     struct moe_err why;
     snprintf(prefix, sizeof prefix, "of-%s-", rule);
-    int status =
-        moe_grammar_write_schema(&rules, name, schema, part.values, part.until, allowance, &why);
+    int status = moe_grammar_write_schema(&rules, name, schema, part.values, part.until, &own,
+                                          allowance, &why);
     if (status != MOE_OK && status != MOE_ERR_MEMORY && allowance->status == MOE_OK && otherwise) {
         moe_buf_clear(&rules);
-        status = moe_grammar_write_schema(&rules, name, otherwise, part.values, part.until,
+        moe_buf_clear(&own);
+        moe_buf_printf(&own, "any values are taken, since %s", why.text);
+        status = moe_grammar_write_schema(&rules, name, otherwise, part.values, part.until, NULL,
                                           allowance, &why);
     }
     moe_buf_u8(&rules, 0);
@@ -64,10 +66,14 @@ static int append_schema(struct moe_buf *out, const char *rule, const char *name
         moe_buf_printf(out, "%s ::= %sroot\n", rule, prefix);
         append_renamed(out, (const char *)rules.data, prefix);
         if (part.until)
-            moe_buf_printf(out, "%sany ::= any\n%smore ::= more\n", prefix, prefix);
+            moe_buf_printf(out, "%sany ::= any\n", prefix);
+        if (own.size)
+            moe_buf_printf(notes, "%s%s: %.*s", notes->size ? "; " : "", name, (int)own.size,
+                           (const char *)own.data);
     } else if (err) {
         *err = why;
     }
+    moe_buf_release(&own);
     moe_buf_release(&rules);
     return status;
 }
@@ -89,7 +95,8 @@ static json_t *property_schema(const json_t *parameters, const json_t *property)
 
 static int append_properties(struct moe_buf *out, const struct moe_chat *chat, size_t tool,
                              const char *tool_name, const json_t *parameters, const json_t *any,
-                             struct moe_allowance *allowance, struct moe_err *err)
+                             struct moe_buf *notes, struct moe_allowance *allowance,
+                             struct moe_err *err)
 {
     json_t *properties = json_object_get(parameters, "properties"), *property;
     const char *key;
@@ -112,10 +119,10 @@ static int append_properties(struct moe_buf *out, const struct moe_chat *chat, s
             status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: a tool's parameters");
         snprintf(rule, sizeof rule, "bare-%zu-%u", tool, j);
         if (status == MOE_OK && as.held)
-            status = append_schema(out, rule, name, texts, schema, any, allowance, err);
+            status = append_schema(out, rule, name, texts, schema, any, notes, allowance, err);
         snprintf(rule, sizeof rule, "value-%zu-%u", tool, j++);
         if (status == MOE_OK && as.json)
-            status = append_schema(out, rule, name, others, schema, any, allowance, err);
+            status = append_schema(out, rule, name, others, schema, any, notes, allowance, err);
         json_decref(schema);
     }
     return status;
@@ -123,7 +130,7 @@ static int append_properties(struct moe_buf *out, const struct moe_chat *chat, s
 
 static int append_tool(struct moe_buf *out, const struct moe_chat *chat,
                        const struct moe_calls_wanted *wanted, size_t i, const json_t *tool,
-                       struct moe_allowance *allowance, struct moe_err *err)
+                       struct moe_buf *notes, struct moe_allowance *allowance, struct moe_err *err)
 {
     const json_t *function = moe_chat_function(tool),
                  *parameters = json_object_get(function, "parameters");
@@ -138,12 +145,12 @@ static int append_tool(struct moe_buf *out, const struct moe_chat *chat,
     if (!object || !nothing)
         moe_fail(err, status, "out of memory: a tool's parameters");
     else if (moe_chat_text_ends(chat))
-        status =
-            append_properties(out, chat, i, name, parameters, strict ? NULL : any, allowance, err);
+        status = append_properties(out, chat, i, name, parameters, strict ? NULL : any, notes,
+                                   allowance, err);
     else
         status = append_schema(out, rule, name, (struct part){MOE_SCHEMA_ALL, NULL},
                                json_is_object(parameters) ? parameters : nothing,
-                               strict ? NULL : object, allowance, err);
+                               strict ? NULL : object, notes, allowance, err);
     json_decref(object);
     json_decref(nothing);
     return status;
@@ -153,7 +160,7 @@ int moe_calls_grammar(struct moe_grammar **out, const struct moe_chat *chat,
                       const struct moe_calls_wanted *wanted, struct moe_allowance *allowance,
                       struct moe_err *err)
 {
-    struct moe_buf rules = {0};
+    struct moe_buf rules = {0}, notes = {0};
     size_t i;
     const json_t *tool;
     int status = MOE_OK;
@@ -166,13 +173,16 @@ int moe_calls_grammar(struct moe_grammar **out, const struct moe_chat *chat,
     json_array_foreach(wanted->tools, i, tool)
     {
         if (held && status == MOE_OK)
-            status = append_tool(&rules, chat, wanted, i, tool, allowance, err);
+            status = append_tool(&rules, chat, wanted, i, tool, &notes, allowance, err);
     }
     if (rules.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the grammar of calls");
     if (status == MOE_OK && held)
         status =
             moe_grammar_parse(out, "the grammar of calls", rules.data, rules.size, allowance, err);
+    if (*out)
+        moe_grammar_note(*out, &notes);
+    moe_buf_release(&notes);
     moe_buf_release(&rules);
     return status;
 }

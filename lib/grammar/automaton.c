@@ -273,7 +273,29 @@ void moe_grammar_free(struct moe_grammar *g)
     free(g->rule_slots);
     free(g->sets);
     free(g->states);
+    free(g->notes);
     free(g);
+}
+
+const char *moe_grammar_notes(const struct moe_grammar *g)
+{
+    return g->notes;
+}
+
+void moe_grammar_note(struct moe_grammar *g, const struct moe_buf *notes)
+{
+    struct moe_buf all = {0};
+    if (notes->size == 0 || notes->failed)
+        return;
+    moe_buf_printf(&all, "%s%s%.*s", g->notes ? g->notes : "", g->notes ? "; " : "",
+                   (int)notes->size, (const char *)notes->data);
+    moe_buf_u8(&all, 0);
+    if (!all.failed) {
+        free(g->notes);
+        g->notes = (char *)all.data;
+        return;
+    }
+    moe_buf_release(&all);
 }
 
 uint64_t moe_grammar_bytes(const struct moe_grammar *g)
@@ -283,7 +305,7 @@ uint64_t moe_grammar_bytes(const struct moe_grammar *g)
                      g->n_slots * sizeof *g->rule_slots;
     for (uint32_t i = 0; i < g->n_rules; i++)
         bytes += strlen(g->rules[i].name) + NAME_BYTES;
-    return bytes;
+    return bytes + (g->notes ? strlen(g->notes) + NAME_BYTES : 0);
 }
 
 /* ---- The automaton ---- */

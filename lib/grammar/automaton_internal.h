@@ -52,6 +52,7 @@ struct moe_grammar {
     /* Bytes that no state distinguishes form one class. */
     uint8_t class_of[256], byte_of[256];
     uint32_t n_classes;
+    char *notes;                     /* moe_grammar_notes */
     int status;                      /* the first failure of adding; MOE_OK: none */
     struct moe_allowance *allowance; /* while it is read */
     bool must_end;                   /* likewise: rules that can never end are refused */

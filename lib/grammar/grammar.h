@@ -31,19 +31,24 @@ enum {
  */
 int moe_grammar_parse(struct moe_grammar **out, const char *name, const void *text, uint64_t n,
                       struct moe_allowance *allowance, struct moe_err *err);
-/* From a JSON schema: every answer is JSON that the schema accepts. What cannot be guaranteed is
- * refused with its JSON pointer, as MOE_ERR_UNSUPPORTED. */
+/* From a JSON schema: every answer is JSON that the schema accepts, but for what moe_grammar_notes
+ * says. What cannot be guaranteed is refused with its JSON pointer, as MOE_ERR_UNSUPPORTED. */
 int moe_grammar_of_schema(struct moe_grammar **out, const char *name, const struct json_t *schema,
                           struct moe_allowance *allowance, struct moe_err *err);
+/* What of its schemas is kept in a wider sense, as "#/POINTER: WHAT; ..."; NULL: nothing. */
+const char *moe_grammar_notes(const struct moe_grammar *g);
+/* Adds such notes; as many as there is memory for. */
+void moe_grammar_note(struct moe_grammar *g, const struct moe_buf *notes);
 /* Appends the schema's GBNF: of all its values, or (until not NULL) of its texts alone, or of all
  * but those. Texts alone are written as they are, without quotes, and do not hold `until`, or where
- * their length or pattern is given its first two characters; the rules `any`, a text that does not
- * hold it, and `more`, the same behind its first character, are left to the caller. No value: the
- * rule takes nothing. */
+ * more than 256 of their characters are counted its first two characters, or where they follow a
+ * pattern its first; the rule `any`, a text that does not hold it, is left to the caller. No value:
+ * the rule takes nothing. notes (or NULL): what is kept in a wider sense is appended. */
 enum moe_schema_values { MOE_SCHEMA_ALL, MOE_SCHEMA_TEXTS, MOE_SCHEMA_OTHERS };
 int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct json_t *schema,
                              enum moe_schema_values values, const char *until,
-                             struct moe_allowance *allowance, struct moe_err *err);
+                             struct moe_buf *notes, struct moe_allowance *allowance,
+                             struct moe_err *err);
 /* Accepts any JSON object. */
 int moe_grammar_of_objects(struct moe_grammar **out, struct moe_err *err);
 /* From files. */

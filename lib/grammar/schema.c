@@ -12,7 +12,7 @@
 #include "grammar/automaton_internal.h"
 #include "grammar/grammar.h"
 
-enum { MAX_REFERENCES = 64 /* that lead to each other */, MAX_EXCLUDE_DEPTH = 4 };
+enum { MAX_EXCLUDE_DEPTH = 4 };
 
 /* ---- Types ---- */
 
@@ -75,6 +75,26 @@ static json_t *list_of_types(unsigned types)
 }
 
 /* ---- Values ---- */
+
+static unsigned type_of(const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return moe_json_digits(value) ? TYPE_INTEGER : TYPE_OBJECT;
+    case JSON_ARRAY:
+        return TYPE_ARRAY;
+    case JSON_STRING:
+        return TYPE_STRING;
+    case JSON_INTEGER:
+        return TYPE_INTEGER;
+    case JSON_REAL:
+        return json_real_value(value) == floor(json_real_value(value)) ? TYPE_INTEGER : TYPE_NUMBER;
+    case JSON_NULL:
+        return TYPE_NULL;
+    default:
+        return TYPE_BOOLEAN;
+    }
+}
 
 /* Whether two values are the same, as json_equal, in steps of the allowance; not if these are
  * spent, which the next schema_step refuses. */
@@ -184,29 +204,28 @@ const struct schema_keyword schema_about[] = {
 
 /* Keywords that are refused: answers depend on them. JSON schema ignores unknown ones. */
 static const char *const refused[] = {
-    "not",
-    "if",
-    "then",
-    "else",
-    "dependentRequired",
-    "dependentSchemas",
-    "dependencies",
-    "contains",
-    "minContains",
-    "maxContains",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "$dynamicRef",
-    "$recursiveRef",
-    "contentSchema",
-    "extends",
-    "disallow",
-    NULL,
+    "contains",    "minContains",   "maxContains", "unevaluatedItems", "unevaluatedProperties",
+    "$dynamicRef", "$recursiveRef", "extends",     "disallow",         NULL,
 };
 
 /* Keywords of all values. */
-static const char *const of_all[] = {"type",  "enum",  "const", "$ref",
-                                     "anyOf", "oneOf", "allOf", NULL};
+static const char *const of_all[] = {"type",
+                                     "enum",
+                                     "const",
+                                     "$ref",
+                                     "anyOf",
+                                     "oneOf",
+                                     "allOf",
+                                     "not",
+                                     "if",
+                                     "then",
+                                     "else",
+                                     "dependentRequired",
+                                     "dependentSchemas",
+                                     "dependencies",
+                                     SCHEMA_PATTERNS,
+                                     SCHEMA_CHOICES,
+                                     NULL};
 
 static bool is_listed(const char *const *list, const char *key)
 {
@@ -338,6 +357,51 @@ static json_t *common_values(struct schema *s, const json_t *a, const json_t *b)
     return both;
 }
 
+/* The given values, as a list that is borrowed or (const) new in *made; NULL: any. */
+static const json_t *given(const json_t *schema, json_t **made)
+{
+    const json_t *constant = json_object_get(schema, "const");
+    *made = constant ? json_pack("[O]", constant) : NULL;
+    return *made ? *made : json_object_get(schema, "enum");
+}
+
+/* Whether a "not" is one of values: of an enum, a const or types. */
+static bool leaves_out_values(const json_t * not )
+{
+    const bool values = json_is_array(json_object_get(not, "enum"));
+    const char *const but = values ? "enum" : "const", *key;
+    bool only = json_is_object(not ) && types_of(not ) != 0;
+    json_t *ignored;
+    json_object_foreach((json_t *)not, key, ignored) only &=
+        !is_keyword(key) || strcmp(key, but) == 0 || strcmp(key, "type") == 0;
+    return only;
+}
+
+static bool names_values(const json_t * not )
+{
+    return leaves_out_values(not ) &&
+           (json_object_get(not, "enum") || json_object_get(not, "const"));
+}
+
+/* Leaves out what another "not" does too. */
+static bool add_left_out(struct schema *s, json_t *merged, const json_t *other)
+{
+    json_t *made_a, *made_b, *both = json_array(), *not = json_object();
+    const json_t *a = given(json_object_get(merged, "not"), &made_a), *b = given(other, &made_b);
+    moe_allowance_step(s->allowance, json_array_size(a) + json_array_size(b));
+    moe_allowance_take(s->allowance, 2 * SCHEMA_MEMORY + (json_array_size(a) + json_array_size(b)) *
+                                                             sizeof(void *));
+    bool added = both && not &&json_array_extend(both, (json_t *)a) == 0 &&
+                 json_array_extend(both, (json_t *)b) == 0 &&
+                 json_object_set(not, "enum", both) == 0 &&
+                 json_object_set(merged, "not", not ) == 0;
+    json_decref(made_a);
+    json_decref(made_b);
+    json_decref(both);
+    json_decref(not );
+    return added;
+}
+
 /* Merges another schema's member into a merged one that has another; false: unknown how. */
 static bool merge_member(struct schema *s, json_t *merged, const char *key, json_t *b)
 {
@@ -348,36 +412,75 @@ static bool merge_member(struct schema *s, json_t *merged, const char *key, json
     double of_a, of_b;
     if ((least || most) && moe_json_number(a, &of_a) && moe_json_number(b, &of_b))
         return (of_a > of_b) == least || json_object_set(merged, key, b) == 0;
-    if (lists && (strcmp(key, "required") == 0 || strcmp(key, "allOf") == 0))
+    if (lists && (strcmp(key, "required") == 0 || strcmp(key, "allOf") == 0 ||
+                  strcmp(key, SCHEMA_CHOICES) == 0 || strcmp(key, SCHEMA_PATTERNS) == 0))
         return add_list(s, merged, key, b);
+    if (strcmp(key, "pattern") == 0 && json_is_string(a) && json_is_string(b)) {
+        json_t *more = json_pack("[O]", b);
+        moe_allowance_take(s->allowance, 2 * SCHEMA_MEMORY);
+        if (!json_object_get(merged, SCHEMA_PATTERNS))
+            return json_object_set_new(merged, SCHEMA_PATTERNS, more) == 0;
+        bool added = add_list(s, merged, SCHEMA_PATTERNS, more);
+        json_decref(more);
+        return added;
+    }
+    if (strcmp(key, "not") == 0 && names_values(a) && names_values(b))
+        return add_left_out(s, merged, b);
+    if (strcmp(key, "const") == 0) /* both cannot be */
+        return schema_equal(s, a, b) || json_object_set_new(merged, "enum", json_array()) == 0;
     if (lists && strcmp(key, "enum") == 0)
         return json_object_set_new(merged, key, common_values(s, a, b)) == 0;
     if (strcmp(key, "properties") == 0 && json_is_object(a) && json_is_object(b))
         return add_properties(s, merged, b);
-    return strcmp(key, "items") == 0 && add_both(s, merged, key, b);
+    if (strcmp(key, "additionalProperties") == 0 && (json_is_boolean(a) || json_is_boolean(b)))
+        return json_object_set(merged, key, json_is_false(a) || json_is_true(b) ? a : b) == 0;
+    return (strcmp(key, "items") == 0 || strcmp(key, "additionalProperties") == 0) &&
+           add_both(s, merged, key, b);
 }
 
-/* A property that the other schema, which accepts only its own, does not have. */
-static const char *closed_out(const struct schema *s, const json_t *closed, const json_t *other)
+/* Whether it says what properties may be that it does not describe. */
+static bool closes(const json_t *schema)
 {
-    const json_t *more = json_object_get(closed, "additionalProperties");
+    const json_t *more = json_object_get(schema, "additionalProperties");
+    return more && !json_is_true(more);
+}
+
+/* Lets the properties that another schema does not describe be what it says of these. */
+static int add_additional(struct schema *s, json_t *merged, const json_t *one, const json_t *other)
+{
+    json_t *more = json_object_get(other, "additionalProperties"), *value;
+    const json_t *described = json_object_get(other, "properties");
     const char *name;
-    json_t *value;
-    if (!more || json_is_true(more))
-        return NULL;
-    moe_allowance_step(s->allowance, json_object_size(json_object_get(other, "properties")));
-    json_object_foreach(
-        json_object_get(other, "properties"), name,
-        value) if (!json_object_get(json_object_get(closed, "properties"), name)) return name;
-    return NULL;
+    if (!closes(other))
+        return MOE_OK;
+    json_object_foreach(json_object_get(one, "properties"), name, value)
+    {
+        MOE_TRY(schema_step(s, NULL, 4));
+        if (json_object_get(described, name))
+            continue;
+        if (json_object_get(other, "patternProperties"))
+            return schema_refuse(s, "patternProperties",
+                                 "combined with schemas that describe more, as '%.60s', it is not "
+                                 "supported",
+                                 name);
+        json_t *own = own_member(s, merged, "properties");
+        if (!own || json_object_set_new(own, name,
+                                        json_is_false(more)
+                                            ? json_false()
+                                            : json_pack("{s:[O,O]}", "allOf", value, more)) != 0)
+            return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
+        moe_allowance_take(s->allowance, 2 * SCHEMA_MEMORY);
+    }
+    return MOE_OK;
 }
 
 static int merge_with(struct schema *s, json_t **merged, const json_t *b);
+static int list_choices(struct schema *s, const json_t **schema);
 
 /* Follows references repeatedly; merges the keywords beside them. */
 static int resolve_references(struct schema *s, const json_t **schema)
 {
-    for (int i = 0; i < MAX_REFERENCES; i++) {
+    for (int i = 0; i < SCHEMA_MAX_REFERENCES; i++) {
         const char *reference = json_string_value(json_object_get(*schema, "$ref"));
         if (!reference)
             return MOE_OK;
@@ -409,6 +512,7 @@ static int merge_with(struct schema *s, json_t **merged, const json_t *b)
     json_t *value;
     MOE_TRY(schema_step(s, NULL, 8));
     MOE_TRY(resolve_references(s, &b));
+    MOE_TRY(list_choices(s, &b));
     if (json_is_false(b) || json_is_false(*merged)) {
         *merged = json_false();
         return MOE_OK;
@@ -417,13 +521,9 @@ static int merge_with(struct schema *s, json_t **merged, const json_t *b)
         return MOE_OK;
     if (!json_is_object(b))
         return schema_refuse(s, NULL, "a schema was expected: an object, true or false");
-    const char *out_of = closed_out(s, *merged, b);
-    out_of = out_of ? out_of : closed_out(s, b, *merged);
-    if (out_of)
-        return schema_refuse(s, "additionalProperties",
-                             "one of the combined schemas allows '%.60s', another "
-                             "leaves it out",
-                             out_of);
+    json_t *a = NULL; /* as it was, where one of them says what others may be */
+    if (closes(*merged) || closes(b))
+        MOE_TRY(keep_schema(s, a = json_copy(*merged)));
     json_object_foreach((json_t *)b, key, value)
     {
         const json_t *there = json_object_get(*merged, key);
@@ -443,21 +543,15 @@ static int merge_with(struct schema *s, json_t **merged, const json_t *b)
         if (!done)
             return schema_refuse(s, key, "two different ones cannot be combined");
     }
-    return MOE_OK;
+    if (a)
+        MOE_TRY(add_additional(s, *merged, b, a));
+    return a ? add_additional(s, *merged, a, b) : MOE_OK;
 }
 
 /* ---- Apart ---- */
 
 /* Whether no value written for one is accepted by the other, as far as can be told. */
 static bool schemas_exclude(const struct schema *s, const json_t *a, const json_t *b, int depth);
-
-/* The given values, as a list that is borrowed or (const) new in *made; NULL: any. */
-static const json_t *given(const json_t *schema, json_t **made)
-{
-    const json_t *constant = json_object_get(schema, "const");
-    *made = constant ? json_pack("[O]", constant) : NULL;
-    return *made ? *made : json_object_get(schema, "enum");
-}
 
 static bool values_differ(const struct schema *s, const json_t *a, const json_t *b)
 {
@@ -504,17 +598,6 @@ static bool object_is_not(const struct schema *s, const json_t *one, const json_
     return false;
 }
 
-static const json_t *follow_references(const struct schema *s, const json_t *schema)
-{
-    for (int i = 0; i < MAX_REFERENCES && schema; i++) {
-        const char *reference = json_string_value(json_object_get(schema, "$ref"));
-        if (!reference)
-            break;
-        schema = schema_find(s, reference);
-    }
-    return schema;
-}
-
 /* The types of its values, including given values. */
 static unsigned all_types(const struct schema *s, const json_t *schema)
 {
@@ -537,8 +620,8 @@ static unsigned all_types(const struct schema *s, const json_t *schema)
 
 static bool schemas_exclude(const struct schema *s, const json_t *a, const json_t *b, int depth)
 {
-    a = follow_references(s, a);
-    b = follow_references(s, b);
+    a = schema_follow(s, a);
+    b = schema_follow(s, b);
     if (depth > MAX_EXCLUDE_DEPTH || !json_is_object(a) || !json_is_object(b) ||
         moe_allowance_step(s->allowance, 16) != MOE_OK)
         return false;
@@ -553,6 +636,404 @@ static bool schemas_exclude(const struct schema *s, const json_t *a, const json_
         (both == TYPE_OBJECT && object_is_not(s, a, b, depth) && object_is_not(s, b, a, depth));
     *known = (struct schema_apart){a, b, depth, apart};
     return apart;
+}
+
+/* ---- Choices ----
+ *
+ * if/then/else, and what depends on properties, where each test is of what a few properties are: a
+ * property is one of the values that are tested, another one, or not there. Each way to combine
+ * these becomes an alternative with what follows in its case. */
+
+enum { MAX_TESTED = 4, MAX_CASES = 300, MAX_FEW = 5000 };
+
+static bool few_values(struct schema *s, const json_t *schema, json_t *list, int depth)
+{
+    enum { MAX_DEPTH = 16 };
+    json_t *made = NULL, *part;
+    size_t i, twice;
+    const char *key;
+    schema = schema_follow(s, schema);
+    const json_t *values = json_is_object(schema) ? given(schema, &made) : NULL;
+    const json_t *parts = json_object_get(schema, "anyOf");
+    parts = parts ? parts : json_object_get(schema, "oneOf");
+    const json_t *type = json_object_get(schema, "type");
+    const unsigned types = json_is_object(schema) ? types_of(schema) : 0;
+    json_t *all = json_array(), *seen = json_object();
+    bool few = all && seen && types && depth < MAX_DEPTH &&
+               moe_allowance_step(s->allowance, 8 + json_array_size(values)) == MOE_OK;
+    json_object_foreach((json_t *)schema, key, part)
+    {
+        const bool known = strcmp(key, "type") == 0 || strcmp(key, "enum") == 0 ||
+                           strcmp(key, "const") == 0 || strcmp(key, "anyOf") == 0 ||
+                           strcmp(key, "oneOf") == 0;
+        few &= known || !is_keyword(key);
+    }
+    few &= (values != NULL) + (parts != NULL) <= 1;
+    if (few && values) {
+        json_array_foreach(values, i, part)
+        {
+            if (type_of(part) & types)
+                json_array_append(all, part);
+        }
+    } else if (few && parts) {
+        json_array_foreach(parts, i, part) few = few && few_values(s, part, all, depth + 1);
+    } else if (few && type && !(types & ~(unsigned)(TYPE_BOOLEAN | TYPE_NULL))) {
+        if (types & TYPE_BOOLEAN) {
+            json_array_append_new(all, json_true());
+            json_array_append_new(all, json_false());
+        }
+        if (types & TYPE_NULL)
+            json_array_append_new(all, json_null());
+    } else {
+        few = false;
+    }
+    for (size_t n = json_array_size(list); few && n > 0; n = 0)
+        few = note_values(s, seen, list, 0, &twice) == MOE_OK;
+    json_array_foreach(all, i, part)
+    {
+        char *text = few ? value_key(part) : NULL;
+        few = text && json_array_size(list) < MAX_FEW;
+        if (few && !json_object_get(seen, text)) {
+            json_object_set_new(seen, text, json_true());
+            json_array_append(list, part);
+        }
+        free(text);
+    }
+    moe_allowance_take(s->allowance, json_array_size(list) * sizeof(void *));
+    json_decref(made);
+    json_decref(all);
+    json_decref(seen);
+    return few;
+}
+
+static bool has_choices(const json_t *schema)
+{
+    return json_object_get(schema, "if") || json_object_get(schema, "dependentRequired") ||
+           json_object_get(schema, "dependentSchemas") || json_object_get(schema, "dependencies");
+}
+
+/* Replaces if/then/else, and what depends on properties, by a list of choices. */
+static int list_choices(struct schema *s, const json_t **schema)
+{
+    static const char *const keys[] = {"dependentRequired", "dependentSchemas", "dependencies"};
+    static const char *const parts[] = {"if", "then", "else"};
+    json_t *own, *list, *one, *value;
+    const char *name;
+    if (!has_choices(*schema))
+        return MOE_OK;
+    MOE_TRY(keep_schema(s, own = json_copy((json_t *)*schema)));
+    list = json_object_get(own, SCHEMA_CHOICES) ? json_copy(json_object_get(own, SCHEMA_CHOICES))
+                                                : json_array();
+    MOE_TRY(keep_schema(s, list));
+    if (json_object_get(own, "if")) {
+        MOE_TRY(keep_schema(s, one = json_object()));
+        for (int i = 0; i < 3; i++)
+            if (json_object_get(own, parts[i]))
+                json_object_set(one, parts[i], json_object_get(own, parts[i]));
+        json_array_append(list, one);
+    }
+    for (int k = 0; k < 3; k++)
+        json_object_foreach(json_object_get(*schema, keys[k]), name, value)
+        {
+            one = json_is_array(value)
+                      ? json_pack("{s:{s:[s]},s:{s:O}}", "if", "required", name, "then", "required",
+                                  value)
+                      : json_pack("{s:{s:[s]},s:O}", "if", "required", name, "then", value);
+            MOE_TRY(keep_schema(s, one));
+            json_array_append(list, one);
+        }
+    for (int i = 0; i < 3; i++) {
+        json_object_del(own, keys[i]);
+        json_object_del(own, parts[i]);
+    }
+    json_object_set(own, SCHEMA_CHOICES, list);
+    *schema = own;
+    return MOE_OK;
+}
+
+/* What a property is in a case. */
+struct tested {
+    const char *name;
+    json_t *values; /* that are tested: an array of arrays, those that every test takes alike */
+    json_t *schema; /* what it may be otherwise */
+    size_t n, at;   /* values[at]; n: another value; n + 1: not there */
+};
+
+/* Whether the test of a property takes a value; NULL: one that no test has. */
+static bool test_takes(const struct schema *s, const json_t *test, const json_t *value)
+{
+    json_t *made;
+    const json_t *not = json_object_get(test, "not");
+    const json_t *list = given(not ? not : test, &made);
+    const bool takes = !list || (value ? list_has(s, list, value) : false) != (not != NULL);
+    json_decref(made);
+    return takes;
+}
+
+static bool all_tests_take(const struct schema *s, const json_t *choice,
+                           const struct tested *tested, size_t n)
+{
+    const json_t *test = schema_follow(s, json_object_get(choice, "if"));
+    const json_t *properties = json_object_get(test, "properties");
+    const json_t *required = json_object_get(test, "required");
+    bool all = !json_is_false(test);
+    for (size_t i = 0; i < n && all; i++) {
+        const struct tested *t = &tested[i];
+        const json_t *one = schema_follow(s, json_object_get(properties, t->name));
+        json_t *name = json_string(t->name);
+        if (t->at == t->n + 1)
+            all = !list_has(s, required, name);
+        else if (one)
+            all = test_takes(
+                s, one, t->at == t->n ? NULL : json_array_get(json_array_get(t->values, t->at), 0));
+        json_decref(name);
+    }
+    return all;
+}
+
+/* Adds a property to those that are tested. */
+static int add_tested(struct schema *s, struct tested *tested, size_t *n, const char *name,
+                      struct tested **out)
+{
+    size_t i = 0;
+    while (i < *n && strcmp(tested[i].name, name) != 0)
+        i++;
+    if (i == MAX_TESTED)
+        return schema_refuse(s, "if", "tests of more than %d properties are not supported",
+                             MAX_TESTED);
+    if (i == *n) {
+        tested[(*n)++] = (struct tested){.name = name, .values = json_array()};
+        MOE_TRY(keep_schema(s, tested[i].values));
+    }
+    *out = &tested[i];
+    return MOE_OK;
+}
+
+/* Reads which values of which properties the choices test. */
+static int read_tests(struct schema *s, const json_t *choices, struct tested *tested, size_t *n)
+{
+    static const char *const known[] = {"properties", "required", "type", NULL};
+    static const char why[] = "only tests of what properties are, by const or enum, and of which "
+                              "are there are supported";
+    json_t *choice, *property, *made = NULL, *value;
+    size_t i, k;
+    const char *name;
+    *n = 0;
+    json_array_foreach(choices, i, choice)
+    {
+        const json_t *test = schema_follow(s, json_object_get(choice, "if")), *required;
+        struct tested *t;
+        if (!json_is_object(test) && !json_is_boolean(test))
+            return schema_refuse(s, "if", "a schema was expected: an object, true or false");
+        json_object_foreach((json_t *)test, name, property)
+        {
+            if (is_keyword(name) && !is_listed(known, name))
+                return schema_refuse(s, "if", "%s", why);
+        }
+        if (json_object_get(test, "type") && types_of(test) != TYPE_OBJECT)
+            return schema_refuse(s, "if", "%s", why);
+        required = json_object_get(test, "required");
+        for (k = 0; k < json_array_size(required); k++)
+            if ((name = json_string_value(json_array_get(required, k))))
+                MOE_TRY(add_tested(s, tested, n, name, &t));
+        json_object_foreach(json_object_get(test, "properties"), name, property)
+        {
+            const json_t *one = schema_follow(s, property);
+            const json_t *not = json_object_get(one, "not");
+            const json_t *list = json_is_object(one) ? given(not ? not : one, &made) : NULL;
+            MOE_TRY(add_tested(s, tested, n, name, &t));
+            int status = MOE_OK;
+            if (list ? !names_values(not ? not : one) || (not &&json_object_size(one) > 1)
+                     : !json_is_true(one) && (!json_is_object(one) || has_other_keyword(one, "")))
+                status = schema_refuse(s, "if", "%s", why);
+            json_array_foreach(list, k, value)
+            {
+                if (status == MOE_OK)
+                    status = schema_step(s, NULL, 1 + json_array_size(t->values));
+                if (status == MOE_OK && !list_has(s, t->values, value))
+                    json_array_append(t->values, value);
+            }
+            if (list)
+                json_decref(made);
+            MOE_TRY(status);
+        }
+    }
+    return MOE_OK;
+}
+
+/* Puts values together that every test takes alike, and leaves out those that the property never
+ * has. */
+static int group_values(struct schema *s, const json_t *choices, struct tested *t,
+                        const json_t *base)
+{
+    json_t *groups = json_object(), *few = json_array(), *value, *choice, *list = json_array();
+    json_t *others = json_array();
+    const json_t *properties = json_object_get(base, "properties"), *one;
+    size_t i, k;
+    const char *key;
+    int status = MOE_OK;
+    struct moe_buf taken = {0};
+    one = json_object_get(properties, t->name);
+    one = one ? one : json_object_get(base, "additionalProperties");
+    const bool is_few = one && few_values(s, one, few, 0);
+    const unsigned types = json_is_object(one) ? all_types(s, schema_follow(s, one)) : TYPE_ALL;
+    const json_t *all = is_few ? few : t->values;
+    json_array_foreach(all, i, value)
+    {
+        if (!list_has(s, t->values, value)) {
+            json_array_append(others, value);
+            continue;
+        }
+        if (!(type_of(value) & types))
+            continue;
+        moe_buf_clear(&taken);
+        json_array_foreach(choices, k, choice)
+        {
+            const json_t *test = schema_follow(s, json_object_get(choice, "if"));
+            test = schema_follow(s, json_object_get(json_object_get(test, "properties"), t->name));
+            moe_buf_u8(&taken, test && test_takes(s, test, value) ? '1' : '0');
+        }
+        moe_buf_u8(&taken, 0);
+        if (status == MOE_OK && !taken.failed)
+            status = schema_step(s, NULL, json_array_size(choices) + json_array_size(t->values));
+        if (status != MOE_OK || taken.failed)
+            break;
+        key = (const char *)taken.data;
+        if (!json_object_get(groups, key))
+            json_object_set_new(groups, key, json_array());
+        json_array_append(json_object_get(groups, key), value);
+    }
+    json_object_foreach(groups, key, value) json_array_append(list, value);
+    /* Another value than those that are tested. */
+    if (json_is_false(one))
+        t->schema = NULL;
+    else if (is_few)
+        t->schema = json_array_size(others) ? json_pack("{s:O}", "enum", others) : NULL;
+    else
+        t->schema = json_pack("{s:[O,{s:{s:O}}]}", "allOf", one ? (json_t *)one : json_true(),
+                              "not", "enum", t->values);
+    if (!json_array_size(t->values) && !is_few && one && !json_is_false(one)) {
+        json_decref(t->schema);
+        t->schema = json_incref((json_t *)one);
+    }
+    t->values = list;
+    t->n = json_array_size(list);
+    moe_allowance_take(s->allowance, 4 * SCHEMA_MEMORY);
+    if (status == MOE_OK && (taken.failed || json_array_append_new(s->kept, list) != 0 ||
+                             (t->schema && json_array_append_new(s->kept, t->schema) != 0)))
+        status = moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
+    moe_buf_release(&taken);
+    json_decref(groups);
+    json_decref(others);
+    json_decref(few);
+    return status;
+}
+
+/* The schema in the case that each tested property is at; *out NULL: there is none. */
+static int case_of(struct schema *s, const json_t *base, const json_t *choices,
+                   const struct tested *tested, size_t n, json_t **out)
+{
+    json_t *all, *properties, *required, *choice;
+    const json_t *given_required = json_object_get(base, "required");
+    size_t k;
+    *out = NULL;
+    MOE_TRY(keep_schema(s, all = json_copy((json_t *)base)));
+    MOE_TRY(keep_schema(s, properties = json_object_get(base, "properties")
+                                            ? json_copy(json_object_get(base, "properties"))
+                                            : json_object()));
+    MOE_TRY(keep_schema(s, required = json_is_array(given_required)
+                                          ? json_copy((json_t *)given_required)
+                                          : json_array()));
+    for (size_t i = 0; i < n; i++) {
+        const struct tested *t = &tested[i];
+        json_t *name = json_string(t->name), *of = json_array_get(t->values, t->at), *there;
+        const bool must = list_has(s, required, name);
+        there = json_object_get(properties, t->name);
+        if (t->at < t->n && there && schema_says_more(schema_follow(s, there), "enum"))
+            of = json_pack("{s:[O,{s:O}]}", "allOf", there, "enum", of);
+        else if (t->at < t->n)
+            of = json_pack("{s:O}", "enum", of);
+        else
+            of = json_incref(t->at == t->n ? t->schema : json_false());
+        if (t->at <= t->n)
+            json_array_append(required, name);
+        json_object_set_new(properties, t->name, of);
+        json_decref(name);
+        if (t->at > t->n && must)
+            return MOE_OK;
+    }
+    json_object_set(all, "properties", properties);
+    if (json_array_size(required))
+        json_object_set(all, "required", required);
+    json_object_set_new(all, "type", json_string("object"));
+    json_array_foreach(choices, k, choice)
+    {
+        const char *key = all_tests_take(s, choice, tested, n) ? "then" : "else";
+        json_t *then = json_object_get(choice, key);
+        if (!then)
+            continue;
+        uint64_t from = schema_enter(s, key);
+        MOE_TRY(merge_with(s, &all, then));
+        schema_leave(s, from);
+        if (json_is_false(all))
+            return MOE_OK;
+    }
+    *out = all;
+    return schema_step(s, NULL, 8);
+}
+
+static int schema_choices(struct schema *s, const json_t *schema, struct moe_buf *to)
+{
+    const json_t *choices = json_object_get(schema, SCHEMA_CHOICES);
+    struct tested tested[MAX_TESTED];
+    struct moe_buf all = {0}, one = {0};
+    json_t *base, *alternative;
+    size_t n, n_cases = 1;
+    bool none;
+    int status;
+    if (json_object_get(schema, "type") && types_of(schema) != TYPE_OBJECT)
+        return schema_refuse(s, "if", "it is supported for type object only");
+    if (!json_is_array(choices))
+        return schema_refuse(s, "if", "a schema was expected");
+    MOE_TRY(schema_without(s, schema, SCHEMA_CHOICES, &base));
+    MOE_TRY(read_tests(s, choices, tested, &n));
+    for (size_t i = 0; i < n; i++) {
+        MOE_TRY(group_values(s, choices, &tested[i], base));
+        n_cases *= tested[i].n + 2;
+        tested[i].at = 0;
+        if (n_cases > MAX_CASES)
+            return schema_refuse(s, "if", "its tests make more than %d cases", MAX_CASES);
+    }
+    for (size_t number = 0; number < n_cases; number++) {
+        bool there = true;
+        size_t rest = number;
+        for (size_t i = 0; i < n; i++) {
+            tested[i].at = rest % (tested[i].n + 2);
+            rest /= tested[i].n + 2;
+            there &= tested[i].at != tested[i].n || tested[i].schema;
+        }
+        if (!there)
+            continue;
+        MOE_STEP(case_of(s, base, choices, tested, n, &alternative));
+        if (!alternative)
+            continue;
+        moe_buf_clear(&one);
+        MOE_STEP(schema_if_any(s, alternative, &none, &one));
+        moe_buf_text(&all, all.size && one.size ? " | " : "");
+        moe_buf_append(&all, one.data, one.size);
+        all.failed |= one.failed;
+    }
+    if (all.size == 0 && s->types & TYPE_OBJECT)
+        MOE_STEP(schema_refuse_all(s, "if", "no case allows a value"));
+    if (all.size) {
+        schema_make_rule(s, &all);
+        moe_buf_append(to, all.data, all.size);
+    }
+    status = MOE_OK;
+out:
+    moe_buf_release(&one);
+    moe_buf_release(&all);
+    return status;
 }
 
 /* Combined JSON schemas: allOf, anyOf, oneOf, and given values. */
@@ -574,10 +1055,11 @@ static int schema_all_of(struct schema *s, const json_t *schema, struct moe_buf 
     return status == MOE_OK ? s->value(s, all, to) : status;
 }
 
-/* Refuses alternatives of oneOf that may share a value. */
+/* Notes alternatives of oneOf that may share a value: what only one of them may take is then taken
+ * from any. */
 static int check_apart(struct schema *s, const json_t *alternatives)
 {
-    size_t n = json_array_size(alternatives), first = n, second;
+    size_t n = json_array_size(alternatives), first = n, second = 0;
     json_t *seen = json_object(), *made;
     int status = seen ? MOE_OK : moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
     for (size_t i = 0; i < n && first == n && status == MOE_OK; i++) {
@@ -598,12 +1080,9 @@ static int check_apart(struct schema *s, const json_t *alternatives)
         json_decref(made);
     }
     json_decref(seen);
-    return status != MOE_OK || first == n
-               ? status
-               : schema_refuse(s, "oneOf",
-                               "that %zu and %zu exclude each other is not seen: give them "
-                               "types or constants that differ, or write anyOf",
-                               first, second);
+    if (status == MOE_OK && first < n)
+        schema_note(s, "oneOf", "kept as anyOf: %zu and %zu may both take a value", first, second);
+    return status;
 }
 
 /* key: anyOf or oneOf. */
@@ -614,6 +1093,7 @@ static int schema_any_of(struct schema *s, const json_t *schema, const char *key
     json_t *rest = NULL, *merged = json_array();
     struct moe_buf all = {0}, one = {0};
     size_t n = json_array_size(parts);
+    bool none;
     int status;
     MOE_STEP(merged ? MOE_OK : moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema"));
     if (!json_is_array(parts) || n == 0 || n > 1000)
@@ -631,16 +1111,16 @@ static int schema_any_of(struct schema *s, const json_t *schema, const char *key
             MOE_STEP(keep_schema(s, part = json_copy(rest)));
             MOE_STEP(merge_with(s, &part, other));
         }
-        if (json_array_append(merged, part) != 0)
+        MOE_STEP(schema_if_any(s, part, &none, &one));
+        if (!none && json_array_append(merged, part) != 0)
             MOE_STEP(moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema"));
-        MOE_STEP(s->value(s, part, &one));
         moe_buf_text(&all, all.size && one.size ? " | " : "");
         moe_buf_append(&all, one.data, one.size);
         all.failed |= one.failed;
         schema_leave(s, from);
     }
     if (all.size == 0 && s->types == TYPE_ALL)
-        MOE_STEP(schema_refuse(s, key, "none of them allows a value"));
+        MOE_STEP(schema_refuse_all(s, key, "none of them allows a value"));
     if (strcmp(key, "oneOf") == 0)
         MOE_STEP(check_apart(s, merged));
     if (all.size) {
@@ -655,26 +1135,6 @@ out:
 }
 
 /* ---- Given values ---- */
-
-static unsigned type_of(const json_t *value)
-{
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return moe_json_digits(value) ? TYPE_INTEGER : TYPE_OBJECT;
-    case JSON_ARRAY:
-        return TYPE_ARRAY;
-    case JSON_STRING:
-        return TYPE_STRING;
-    case JSON_INTEGER:
-        return TYPE_INTEGER;
-    case JSON_REAL:
-        return json_real_value(value) == floor(json_real_value(value)) ? TYPE_INTEGER : TYPE_NUMBER;
-    case JSON_NULL:
-        return TYPE_NULL;
-    default:
-        return TYPE_BOOLEAN;
-    }
-}
 
 /* Writes one of n texts, in any order and perhaps more than once. */
 static int put_choice(struct schema *s, char **texts, size_t n, struct moe_buf *to)
@@ -691,16 +1151,36 @@ static int put_choice(struct schema *s, char **texts, size_t n, struct moe_buf *
     return schema_choice(s, texts, kept, 0, 0, to);
 }
 
-/* Whether a text holds what ends it, but for blanks, which may be those before the end itself. */
+/* Whether a text holds what ends it. */
 static bool holds_end(const struct schema *s, const char *text)
 {
-    size_t n = s->until ? strcspn(s->until, "\1\2\3\4\5\6") : 0;
-    while (n > 0 && strchr(" \t\r\n", s->until[n - 1]))
-        n--;
+    const size_t n = schema_end_length(s);
     for (; n > 0 && *text; text++)
         if (strncmp(text, s->until, n) == 0)
             return true;
     return false;
+}
+
+/* Whether the keywords about a given value's type take it. */
+static int value_fits(struct schema *s, const json_t *schema, const json_t *value, bool *fits)
+{
+    const unsigned type = type_of(value);
+    uint32_t texts;
+    const char *key;
+    *fits = true;
+    for (size_t i = 0; schema_about[i].key; i++) {
+        if (!(schema_about[i].types & type) || !schema_get(schema, schema_about[i].key))
+            continue;
+        if (type & (TYPE_OBJECT | TYPE_ARRAY))
+            return schema_refuse(s, schema_about[i].key,
+                                 "not supported beside an enum or const of objects or lists");
+        if (type != TYPE_STRING)
+            return schema_number_fits(s, schema, value, fits);
+        MOE_TRY(schema_texts_of(s, schema, &texts, &key));
+        *fits = texts_take(s, texts, json_string_value(value));
+        return schema_step(s, NULL, 4);
+    }
+    return MOE_OK;
 }
 
 /* enum, const. */
@@ -711,11 +1191,10 @@ static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *
     unsigned types = TYPE_ALL;
     size_t n_ends = 0;
     struct moe_buf all = {0};
+    json_t *made;
+    const json_t *left_out = given(schema_get(schema, "not"), &made);
     json_t *type_only = json_object();
     int status = type_only ? MOE_OK : moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
-    for (size_t i = 0; schema_about[i].key && status == MOE_OK; i++)
-        if (schema_get(schema, schema_about[i].key))
-            status = schema_refuse(s, schema_about[i].key, "not supported beside enum or const");
     if (status == MOE_OK && values && !json_is_array(values))
         status = schema_refuse(s, "enum", "a list was expected");
     if (status == MOE_OK && json_object_get(schema, "type")) {
@@ -729,7 +1208,12 @@ static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *
     status = texts ? status : MOE_ERR_MEMORY;
     for (size_t i = 0; i < n && status == MOE_OK; i++) {
         const json_t *value = values ? json_array_get(values, i) : constant;
-        if (!(type_of(value) & types) || (constant && !schema_equal(s, value, constant)))
+        if (!(type_of(value) & types) || (constant && !schema_equal(s, value, constant)) ||
+            list_has(s, left_out, value))
+            continue;
+        bool fits = true;
+        status = value_fits(s, schema, value, &fits);
+        if (status != MOE_OK || !fits)
             continue;
         if (s->until && holds_end(s, json_string_value(value))) {
             n_ends++;
@@ -749,10 +1233,11 @@ static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *
     if (n_texts > 0 && all.size == 0)
         moe_buf_text(&all, "\"\""); /* the empty text alone */
     if (status == MOE_OK && n_ends == n)
-        status = schema_refuse(s, values ? "enum" : "const",
-                               n ? "every text holds what ends a text" : "no value is taken here");
+        status =
+            schema_refuse_all(s, values ? "enum" : "const",
+                              n ? "every text holds what ends a text" : "no value is taken here");
     if (status == MOE_OK && all.size == 0 && s->types == TYPE_ALL)
-        status = schema_refuse(s, values ? "enum" : "const", "no value is taken here");
+        status = schema_refuse_all(s, values ? "enum" : "const", "no value is taken here");
     if (status == MOE_OK && all.size) {
         schema_make_rule(s, &all);
         moe_buf_append(to, all.data, all.size);
@@ -760,6 +1245,7 @@ static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *
     while (n_texts > 0)
         free(texts[--n_texts]);
     free(texts);
+    json_decref(made);
     moe_buf_release(&all);
     return status;
 }
@@ -771,7 +1257,6 @@ static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *
 static const char common[] =
     "ws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n"
     "char ::= [^\"\\\\\\x00-\\x1F] | \"\\\\\" ( [\"\\\\/bfnrt] | \"u\" unit )\n"
-    "rest ::= char{0,40} \"\\\"\"\n" /* of a name */
     "hex ::= [0-9A-Fa-f]\n"
     "unit ::= [1-9A-CEFa-cef] hex{3} | \"0\" ( [1-9A-Fa-f] hex{2} | \"0\" ( [1-9A-Fa-f] hex |"
     " \"0\" [1-9A-Fa-f] ) ) | [Dd] ( [0-7] hex{2} | [89ABab] hex{2} \"\\\\u\" [Dd] [C-Fc-f] hex{2} "
@@ -792,12 +1277,15 @@ static const char common[] =
 /* Refers to the rule of a reference, made at its first use: so schemas may refer to themselves. */
 static int write_reference(struct schema *s, const char *reference, struct moe_buf *to)
 {
+    enum { NONE = -1 }; /* its target has no values */
     const json_t *known = json_object_get(s->references, reference), *target;
     struct moe_buf expression = {0}, path = s->path;
-    if (known) {
+    if (known && json_integer_value(known) != NONE) {
         moe_buf_printf(to, "ref%lld", (long long)json_integer_value(known));
         return MOE_OK;
     }
+    if (known)
+        return schema_refuse_all(s, "$ref", "no value is allowed here");
     if (!(target = schema_find(s, reference)))
         return schema_refuse(s, "$ref", "'%.100s' does not exist in this schema", reference);
     size_t number = json_object_size(s->references);
@@ -808,6 +1296,11 @@ static int write_reference(struct schema *s, const char *reference, struct moe_b
     int status = s->value(s, target, &expression);
     moe_buf_release(&s->path);
     s->path = path;
+    if (status != MOE_OK && s->none) { /* rules that nothing leads to may refer to it */
+        moe_buf_clear(&expression);
+        moe_buf_text(&expression, "\"\"");
+        json_object_set_new(s->references, reference, json_integer(NONE));
+    }
     moe_buf_printf(&s->rules, "ref%zu ::= ", number);
     moe_buf_append(&s->rules, expression.data, expression.size);
     moe_buf_text(&s->rules, "\n");
@@ -819,13 +1312,17 @@ static int write_reference(struct schema *s, const char *reference, struct moe_b
 
 /* ---- What keywords ask for ---- */
 
-static int check_keywords(const struct schema *s, const json_t *schema)
+static int check_keywords(struct schema *s, const json_t *schema)
 {
     if (schema_is_nothing(schema))
-        return schema_refuse(s, NULL, "no value is allowed here");
+        return schema_refuse_all(s, NULL, "no value is allowed here");
     for (size_t i = 0; refused[i]; i++)
         if (json_object_get(schema, refused[i]) && strcmp(refused[i], "unevaluatedProperties") != 0)
             return schema_refuse(s, refused[i], "this keyword is not supported");
+    const json_t *not = schema_get(schema, "not");
+    if (not &&!json_is_false(not ) && !leaves_out_values(not ))
+        return schema_refuse(s, "not",
+                             "only of types, an enum, a const or everything is supported");
     const json_t *evaluated = schema_get(schema, "unevaluatedProperties");
     if (evaluated && !json_is_boolean(evaluated))
         return schema_refuse(s, "unevaluatedProperties", "only true and false are supported");
@@ -860,20 +1357,40 @@ static int by_types(struct schema *s, const json_t *schema, struct moe_buf *to)
         types = wanted ? wanted : types;
     }
     types &= s->types;
-    if (types == TYPE_ALL) {
+    json_t *made, *value;
+    const json_t *not = schema_get(schema, "not");
+    unsigned left_out = 0; /* types of which some values are */
+    size_t i;
+    if (not &&!names_values(not )) /* numbers are not told from integers where these are left out */
+        types &= ~(types_of(not ) & TYPE_INTEGER ? types_of(not ) | TYPE_NUMBER : types_of(not ));
+    not = given(not, &made);
+    json_array_foreach(not, i, value) left_out |= type_of(value);
+    const bool no_true = list_has(s, not, json_true()), no_false = list_has(s, not, json_false());
+    json_decref(made);
+    if (types & left_out & (TYPE_OBJECT | TYPE_ARRAY))
+        return schema_refuse(s, "not", "of objects and lists it is not supported");
+    if (left_out & TYPE_NULL)
+        types &= ~(unsigned)TYPE_NULL;
+    if (no_true && no_false)
+        types &= ~(unsigned)TYPE_BOOLEAN;
+    if (types == TYPE_ALL && !left_out) {
         moe_buf_text(to, "value");
         return MOE_OK;
     }
     const unsigned here = s->types;
+    const uint64_t path = s->path.size;
+    const uint32_t depth = s->depth;
+    int none = MOE_OK;
     for (unsigned t = 1; t < TYPE_ALL && status == MOE_OK; t *= 2) {
         if (!(types & t) || (t == TYPE_INTEGER && types & TYPE_NUMBER))
             continue;
+        const uint64_t size = all.size;
         moe_buf_text(&all, all.size ? " | " : "");
         s->types = TYPE_ALL;
         if (t == TYPE_NULL)
             moe_buf_text(&all, "\"null\"");
         else if (t == TYPE_BOOLEAN)
-            moe_buf_text(&all, "boolean");
+            moe_buf_text(&all, no_true ? "\"false\"" : no_false ? "\"true\"" : "boolean");
         else if (t == TYPE_OBJECT)
             status = schema_object(s, schema, &all);
         else if (t == TYPE_ARRAY)
@@ -882,10 +1399,22 @@ static int by_types(struct schema *s, const json_t *schema, struct moe_buf *to)
             status = schema_string(s, schema, &all);
         else
             status = schema_number(s, schema, t == TYPE_INTEGER, &all);
+        if (status != MOE_OK && s->none) { /* another type may have some */
+            none = status;
+            s->none = false;
+            s->path.size = path;
+            s->depth = depth;
+            all.size = size;
+            status = schema_step(s, NULL, 1);
+        }
     }
     s->types = here;
+    if (status == MOE_OK && all.size == 0 && none != MOE_OK) {
+        s->none = true; /* as the sentence of the last one says */
+        status = none;
+    }
     if (status == MOE_OK && all.size == 0 && here == TYPE_ALL)
-        status = schema_refuse(s, "type", "no type is taken here");
+        status = schema_refuse_all(s, "type", "no type is taken here");
     if (status == MOE_OK && all.size) {
         schema_make_rule(s, &all);
         moe_buf_append(to, all.data, all.size);
@@ -896,6 +1425,7 @@ static int by_types(struct schema *s, const json_t *schema, struct moe_buf *to)
 
 static int value_of(struct schema *s, const json_t *schema, struct moe_buf *to)
 {
+    MOE_TRY(list_choices(s, &schema));
     const char *reference = json_string_value(json_object_get(schema, "$ref"));
     if (json_object_get(schema, "$ref") && !reference)
         return schema_refuse(s, "$ref", "a text was expected");
@@ -909,6 +1439,8 @@ static int value_of(struct schema *s, const json_t *schema, struct moe_buf *to)
         return schema_any_of(s, schema, "anyOf", to);
     if (json_object_get(schema, "oneOf"))
         return schema_any_of(s, schema, "oneOf", to);
+    if (json_object_get(schema, SCHEMA_CHOICES))
+        return schema_choices(s, schema, to);
     if (json_object_get(schema, "enum") || json_object_get(schema, "const"))
         return schema_given(s, schema, to);
     return by_types(s, schema, to);
@@ -925,7 +1457,7 @@ static int write_value(struct schema *s, const json_t *schema, struct moe_buf *t
         return MOE_OK;
     }
     if (json_is_false(schema))
-        return schema_refuse(s, NULL, "false: no value is allowed here");
+        return schema_refuse_all(s, NULL, "false: no value is allowed here");
     if ((!json_is_object(schema) && !json_is_true(schema)) || moe_json_digits(schema))
         return schema_refuse(s, NULL, "a schema was expected: an object, true or false");
     int status = check_keywords(s, schema);
@@ -942,12 +1474,14 @@ static int write_value(struct schema *s, const json_t *schema, struct moe_buf *t
  * back to themselves. */
 static int write_rules(struct moe_buf *out, const char *name, const json_t *schema,
                        enum moe_schema_values values, const char *until, bool *refers,
-                       struct moe_allowance *allowance, struct moe_err *err)
+                       struct moe_buf *notes, struct moe_allowance *allowance, struct moe_err *err)
 {
     struct schema s = {.name = name,
                        .root = schema,
+                       .notes = notes,
                        .allowance = allowance,
                        .value = write_value,
+                       .few_values = few_values,
                        .types = values == MOE_SCHEMA_ALL     ? TYPE_ALL
                                 : values == MOE_SCHEMA_TEXTS ? TYPE_STRING
                                                              : TYPE_ALL & ~TYPE_STRING,
@@ -963,16 +1497,12 @@ static int write_rules(struct moe_buf *out, const char *name, const json_t *sche
     MOE_STEP(s.kept && s.references && s.written && s.apart
                  ? MOE_OK
                  : moe_fail(err, MOE_ERR_MEMORY, "out of memory: a schema"));
+    MOE_STEP(texts_begin(&s));
     MOE_STEP(write_value(&s, schema, &root));
     moe_buf_text(out, "root ::= ");
     moe_buf_append(out, root.data, root.size);
     moe_buf_text(out, root.size ? "\n" : "[]\n");
     moe_buf_append(out, s.rules.data, s.rules.size);
-    if (s.until) {
-        int length;
-        moe_buf_printf(out, "plain ::= [^\\x00\\U%08X]\n",
-                       moe_utf8_decode((const uint8_t *)s.until, strlen(s.until), &length));
-    }
     moe_buf_text(out, common);
     if (out->failed || root.failed || s.rules.failed || s.path.failed)
         MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory: the grammar of a schema"));
@@ -985,6 +1515,7 @@ out:
     json_decref(s.references);
     json_decref(s.written);
     free(s.apart);
+    texts_end(&s);
     s.allowance->bytes = held;
     return status;
 }
@@ -1008,14 +1539,15 @@ static int read_rules(struct moe_grammar **out, const char *name, const void *ru
 
 int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct json_t *schema,
                              enum moe_schema_values values, const char *until,
-                             struct moe_allowance *allowance, struct moe_err *err)
+                             struct moe_buf *notes, struct moe_allowance *allowance,
+                             struct moe_err *err)
 {
     struct moe_allowance usual = moe_allowance_usual();
     struct moe_grammar *g = NULL;
     uint64_t from = out->size, held;
     bool refers;
     allowance = allowance ? allowance : &usual;
-    int status = write_rules(out, name, schema, values, until, &refers, allowance, err);
+    int status = write_rules(out, name, schema, values, until, &refers, notes, allowance, err);
     held = allowance->bytes;
     if (status == MOE_OK && refers)
         status = read_rules(&g, name, out->data + from, out->size - from, true, allowance, err);
@@ -1027,16 +1559,20 @@ int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct
 int moe_grammar_of_schema(struct moe_grammar **out, const char *name, const struct json_t *schema,
                           struct moe_allowance *allowance, struct moe_err *err)
 {
-    struct moe_buf text = {0};
+    struct moe_buf text = {0}, notes = {0};
     struct moe_allowance usual = moe_allowance_usual();
     bool refers;
     allowance = allowance ? allowance : &usual;
     *out = NULL;
-    int status = write_rules(&text, name, schema, MOE_SCHEMA_ALL, NULL, &refers, allowance, err);
+    int status =
+        write_rules(&text, name, schema, MOE_SCHEMA_ALL, NULL, &refers, &notes, allowance, err);
     moe_allowance_take(allowance, text.room);
     if (status == MOE_OK)
         status = read_rules(out, name, text.data, text.size, refers, allowance, err);
+    if (status == MOE_OK)
+        moe_grammar_note(*out, &notes);
     allowance->bytes -= text.room;
+    moe_buf_release(&notes);
     moe_buf_release(&text);
     return status;
 }

@@ -1,8 +1,8 @@
 /*
- * Patterns of JSON schemas: regular expressions as GBNF, in quotation marks and with JSON's
- * escapes, or as they are, where a class then lacks the character that may end the text. Classes
- * are those that ECMAScript and Python agree on, so letters and digits are ASCII's. Lookaround,
- * back references and Unicode properties are refused.
+ * Patterns of JSON schemas: regular expressions as sets of texts. Classes are those that ECMAScript
+ * and Python agree on, so letters and digits are ASCII's; where what must not follow is described,
+ * all that either of them has. Of texts without quotes, a class lacks the character that may end
+ * them. Back references, Unicode properties and what looks behind are refused.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,15 +17,13 @@ enum { MAX_DEPTH = 60, MAX_RANGES = 512 };
 struct pattern {
     struct schema *s;
     const char *at, *end;
-    struct moe_buf *to;
     int depth;
-    uint64_t least, most; /* characters that what was read last may have; UINT64_MAX: any number */
-    /* The last item's repetitions, and their place in `to`; items of the whole pattern. */
-    uint64_t repetition_at, repeat_least, repeat_most;
-    uint32_t n_items;
+    bool started; /* there may be characters before */
+    bool began;   /* the text begins here */
+    bool wide;    /* of texts that are left out: classes have what they may have */
+    bool negated; /* within [^...] */
     struct range ranges[MAX_RANGES];
     uint32_t n;
-    bool single; /* a class of one character, which the pattern names */
 };
 
 static int pattern_refuse(const struct pattern *p, const char *what)
@@ -43,100 +41,20 @@ static int add_range(struct pattern *p, uint32_t low, uint32_t high)
     return MOE_OK;
 }
 
-static int by_low(const void *a, const void *b)
-{
-    const struct range *x = a, *y = b;
-    return (x->low > y->low) - (x->low < y->low);
-}
-
-/* Writes the characters from low to high as in JSON: some need escapes, a few have short ones. */
-static void put_escaped(struct moe_buf *to, uint32_t low, uint32_t high, bool *any)
-{
-    static const char shorts[] = "\bb\ff\nn\rr\tt\"\"\\\\";
-    for (; low <= high && (low < 0x20 || low == '"' || low == '\\'); low++) {
-        const char *e = shorts;
-        while (*e && (uint32_t)*e != low)
-            e += 2;
-        moe_buf_text(to, *any ? " | " : "");
-        if (*e)
-            moe_buf_printf(to, "\"\\\\\\U%08X\"", (unsigned)e[1]);
-        else if (low > 0)
-            moe_buf_printf(to, "\"\\\\u00%02X\"", low);
-        else
-            moe_buf_text(to, "[]"); /* NUL is never written */
-        *any = true;
-    }
-    if (low > high)
-        return;
-    uint32_t end = low < '"' && high >= '"'     ? '"' - 1
-                   : low < '\\' && high >= '\\' ? '\\' - 1
-                                                : high;
-    moe_buf_text(to, *any ? " | " : "");
-    moe_buf_printf(to, "[\\U%08X-\\U%08X]", low, end);
-    *any = true;
-    if (end < high)
-        put_escaped(to, end + 1, high, any);
-}
-
-/* Writes them as they are, but for NUL and `out`. */
-static void put_bare(struct moe_buf *to, uint32_t low, uint32_t high, uint32_t out, bool *any)
-{
-    if (low <= out && out <= high) {
-        if (out > low)
-            put_bare(to, low, out - 1, UINT32_MAX, any);
-        if (out < high)
-            put_bare(to, out + 1, high, UINT32_MAX, any);
-        return;
-    }
-    low += low == 0;
-    if (low > high)
-        return;
-    moe_buf_text(to, *any ? " | " : "");
-    moe_buf_printf(to, "[\\U%08X-\\U%08X]", low, high);
-    *any = true;
-}
-
-static void put_range(const struct pattern *p, uint32_t low, uint32_t high, bool *any)
+/* The class that was read. Of texts without quotes it lacks the character that may end them, unless
+ * it is a character that the pattern names. */
+static uint32_t class_of(struct pattern *p, bool negated, uint32_t most)
 {
     const char *until = p->s->until;
+    const bool single = !negated && p->n == 1 && p->ranges[0].low == p->ranges[0].high;
     int length;
-    if (!until)
-        put_escaped(p->to, low, high, any);
-    else
-        put_bare(p->to, low, high,
-                 p->single ? UINT32_MAX
-                           : moe_utf8_decode((const uint8_t *)until, strlen(until), &length),
-                 any);
-}
-
-/* Leaves out surrogates: a range ends before them and continues after. */
-static void put_characters(const struct pattern *p, uint32_t low, uint32_t high, bool *any)
-{
-    if (low < 0xd800)
-        put_range(p, low, high < 0xd800 ? high : 0xd7ff, any);
-    if (high > 0xdfff)
-        put_range(p, low > 0xdfff ? low : 0xe000, high, any);
-}
-
-/* Writes a choice of the class's characters. */
-static void put_class(struct pattern *p, bool negated, uint32_t most)
-{
-    bool any = false;
-    uint32_t next = 0;
-    p->single = !negated && p->n == 1 && p->ranges[0].low == p->ranges[0].high;
-    qsort(p->ranges, p->n, sizeof *p->ranges, by_low);
-    moe_buf_text(p->to, "( ");
-    for (uint32_t i = 0; i < p->n; i++) {
-        uint32_t low = p->ranges[i].low > next ? p->ranges[i].low : next;
-        if (negated && p->ranges[i].low > next)
-            put_characters(p, next, p->ranges[i].low - 1, &any);
-        if (!negated && p->ranges[i].high >= low)
-            put_characters(p, low, p->ranges[i].high, &any);
-        next = p->ranges[i].high >= next ? p->ranges[i].high + 1 : next;
-    }
-    if (negated && next <= most)
-        put_characters(p, next, most, &any);
-    moe_buf_text(p->to, any ? " )" : "[] )");
+    const uint32_t class = texts_class(p->s, p->ranges, p->n, negated, most);
+    p->n = 0;
+    if (!until || single || p->wide)
+        return class;
+    struct range end;
+    end.low = end.high = moe_utf8_decode((const uint8_t *)until, strlen(until), &length);
+    return texts_and(p->s, class, texts_class(p->s, &end, 1, true, 0x10ffff));
 }
 
 /* ---- Escapes ---- */
@@ -185,7 +103,7 @@ static int read_escape(struct pattern *p, uint32_t *c)
             p->at++;
             for (int k = 0; k < classes[i].n; k++)
                 MOE_TRY(add_range(p, classes[i].ranges[k].low, classes[i].ranges[k].high));
-            return MOE_OK;
+            return p->wide && !p->negated ? add_range(p, 0x80, 0x10ffff) : MOE_OK;
         }
     for (const char *e = simple; *e; e += 2)
         if (*e == name) {
@@ -218,11 +136,12 @@ static int read_one(struct pattern *p, uint32_t *c)
     return MOE_OK;
 }
 
-static int read_class(struct pattern *p)
+static int read_class(struct pattern *p, uint32_t *out)
 {
     bool negated = *++p->at == '^', shorthand = false;
     p->at += negated;
     p->n = 0;
+    p->negated = negated;
     while (*p->at != ']') {
         uint32_t low, high;
         if (*p->at == '[' && p->at[1] == ':')
@@ -241,197 +160,185 @@ static int read_class(struct pattern *p)
         MOE_TRY(add_range(p, low, high));
     }
     p->at++;
+    p->negated = false;
     /* Implementations disagree on what \w and the like exclude beyond ASCII. */
-    put_class(p, negated, shorthand ? 0x7f : 0x10ffff);
-    p->least = p->most = 1;
+    *out = class_of(p, negated, shorthand && !p->wide ? 0x7f : 0x10ffff);
     return MOE_OK;
 }
 
 /* ---- Sequences ---- */
 
-static int read_alternatives(struct pattern *p, bool outermost);
+static int read_alternatives(struct pattern *p, uint32_t *out);
 
-static int read_group(struct pattern *p)
+/* Reads a group; one that looks ahead stands for no characters. */
+static int read_group(struct pattern *p, uint32_t *out)
 {
-    if (p->at[1] == '?' && p->at[2] != ':')
-        return pattern_refuse(p, "lookaround, named groups and options are not supported");
-    p->at += p->at[1] == '?' ? 3 : 1;
+    const bool looks = p->at[1] == '?' && (p->at[2] == '=' || p->at[2] == '!');
+    const bool lacks = looks && p->at[2] == '!', started = p->started, began = p->began;
+    const char *name = p->at[1] == '?' && p->at[2] == 'P' ? p->at + 3 : p->at + 2;
+    bool fails = false;
+    if (p->at[1] == '?' && *name == '<' && name[1] != '=' && name[1] != '!')
+        p->at = name + strcspn(name, ">") + (strchr(name, '>') != NULL);
+    else if (p->at[1] == '?' && p->at[2] != ':' && !looks)
+        return pattern_refuse(p, "looking behind, options and other groups than (?:, (?=, (?! and "
+                                 "(?<name> are not supported");
+    else
+        p->at += p->at[1] == '?' ? 3 : 1;
     if (++p->depth > MAX_DEPTH)
         return pattern_refuse(p, "too many nested groups");
-    moe_buf_text(p->to, "( ");
-    MOE_TRY(read_alternatives(p, false));
-    moe_buf_text(p->to, " )");
+    p->wide ^= lacks;
+    MOE_TRY(read_alternatives(p, out));
+    p->wide ^= lacks;
     p->depth--;
     if (*p->at != ')')
         return pattern_refuse(p, "')' was expected");
     p->at++;
-    return MOE_OK;
+    if (looks) {
+        p->started = started;
+        p->began = began;
+        *out = texts_looking(p->s, !lacks, *out, &fails);
+    }
+    return fails ? pattern_refuse(p, "^ is only supported where a text begins, and what looks "
+                                     "ahead not in what is repeated")
+                 : MOE_OK;
 }
 
-static int read_item(struct pattern *p)
+static int read_item(struct pattern *p, uint32_t *out)
 {
     uint32_t c;
     p->n = 0;
-    p->least = p->most = 1;
     switch (*p->at) {
     case '(':
-        return read_group(p);
+        return read_group(p, out);
     case '[':
-        return read_class(p);
+        p->started = true;
+        return read_class(p, out);
     case '.':
+        p->started = true;
         p->at++;
-        p->ranges[p->n++] = (struct range){'\n', '\n'};
-        p->ranges[p->n++] = (struct range){'\r', '\r'};
-        p->ranges[p->n++] = (struct range){0x2028, 0x2029};
-        put_class(p, true, 0x10ffff);
+        MOE_TRY(add_range(p, '\n', '\n'));
+        if (!p->wide) {
+            MOE_TRY(add_range(p, '\r', '\r'));
+            MOE_TRY(add_range(p, 0x2028, 0x2029));
+        }
+        *out = class_of(p, true, 0x10ffff);
         return MOE_OK;
     case '^':
+        if (p->started)
+            return pattern_refuse(p, "^ is only supported where a text begins");
+        p->at++;
+        *out = p->began ? TEXTS_EMPTY : texts_at_end(p->s, false);
+        p->began = true;
+        return MOE_OK;
     case '$':
-        return pattern_refuse(p, "^ and $ are only supported at the ends of the pattern");
+        p->at++;
+        *out = texts_at_end(p->s, true);
+        return MOE_OK;
     case '*':
     case '+':
     case '?':
     case '{':
         return pattern_refuse(p, "there is nothing to repeat");
     }
+    p->started = true;
     MOE_TRY(read_one(p, &c));
     if (c != UINT32_MAX)
         MOE_TRY(add_range(p, c, c));
-    put_class(p, false, 0x10ffff);
+    *out = class_of(p, false, 0x10ffff);
     return MOE_OK;
 }
 
-static uint64_t times(uint64_t a, uint64_t b)
+/* Reads repetitions; lazy or not, the texts are the same. */
+static int read_repetition(struct pattern *p, uint32_t *item)
 {
-    uint64_t product = 0;
-    return a == 0 || b == 0                                                     ? 0
-           : a == UINT64_MAX || b == UINT64_MAX || !moe_mul_u64(a, b, &product) ? UINT64_MAX
-                                                                                : product;
-}
-
-static uint64_t plus(uint64_t a, uint64_t b)
-{
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
-/* Notes how often the item is there that was read last. */
-static void note_repetition(struct pattern *p, uint64_t least, uint64_t most)
-{
-    p->repeat_least = least;
-    p->repeat_most = most;
-    p->least = times(p->least, least);
-    p->most = times(p->most, most);
-}
-
-/* Writes repetitions in GBNF; lazy or not, the texts are the same. */
-static int read_repetition(struct pattern *p)
-{
-    p->repetition_at = p->to->size;
-    p->repeat_least = p->repeat_most = 1;
+    uint64_t least, most;
     if (*p->at == '{') {
         char *end;
-        unsigned long least = strtoul(p->at + 1, &end, 10), most = least;
-        bool starts = p->at[1] >= '0' && p->at[1] <= '9', comma = *end == ',';
+        bool starts = p->at[1] >= '0' && p->at[1] <= '9', comma;
+        least = most = strtoul(p->at + 1, &end, 10);
+        comma = *end == ',';
         if (comma && end[1] >= '0' && end[1] <= '9')
             most = strtoul(end + 1, &end, 10);
         else if (comma)
-            most = SCHEMA_MAX_COUNT, end++;
-        if (!starts || *end != '}' || least > most || most > SCHEMA_MAX_COUNT)
+            most = UINT64_MAX, end++;
+        if (!starts || *end != '}' || least > most || least > SCHEMA_MAX_COUNT ||
+            (most > SCHEMA_MAX_COUNT && most < UINT64_MAX))
             return pattern_refuse(p, "{m}, {m,} or {m,n} with counts up to 100000 was expected");
-        moe_buf_append(p->to, p->at, (uint64_t)(end + 1 - p->at));
         p->at = end + 1;
-        note_repetition(p, least, comma && end[-1] == ',' ? UINT64_MAX : most);
     } else if (*p->at == '*' || *p->at == '+' || *p->at == '?') {
-        note_repetition(p, *p->at == '+', *p->at == '?' ? 1 : UINT64_MAX);
-        moe_buf_append(p->to, p->at++, 1);
+        least = *p->at == '+';
+        most = *p->at == '?' ? 1 : UINT64_MAX;
+        p->at++;
     } else {
         return MOE_OK;
     }
+    *item = texts_repeat(p->s, *item, least, most);
     if (*p->at == '+')
         return pattern_refuse(p, "possessive repetitions are not supported");
     p->at += *p->at == '?';
     return MOE_OK;
 }
 
-/* A pattern that is not anchored may have any text beside it. */
-static int read_sequence(struct pattern *p, bool outermost)
+static int read_sequence(struct pattern *p, uint32_t *out)
 {
-    bool from_start = outermost && *p->at == '^', to_end = false;
-    uint64_t least = 0, most = outermost && !from_start ? UINT64_MAX : 0;
-    p->at += from_start;
-    const char *beside = p->s->until ? "plain* " : "char* ";
-    moe_buf_text(p->to, outermost && !from_start ? beside : "");
-    while (*p->at && *p->at != '|' && *p->at != ')') {
-        to_end = outermost && *p->at == '$' && (!p->at[1] || p->at[1] == '|');
-        p->at += to_end;
-        if (to_end)
-            break;
-        MOE_TRY(schema_step(p->s, p->to, 1));
-        MOE_TRY(read_item(p));
-        MOE_TRY(read_repetition(p));
-        p->n_items++;
-        least = plus(least, p->least);
-        most = plus(most, p->most);
-        moe_buf_text(p->to, " ");
+    struct moe_buf items = {0};
+    int status = MOE_OK;
+    while (*p->at && *p->at != '|' && *p->at != ')' && status == MOE_OK) {
+        uint32_t item = TEXTS_NONE;
+        status = read_item(p, &item);
+        if (status == MOE_OK)
+            status = read_repetition(p, &item);
+        moe_buf_append(&items, &item, sizeof item);
+        if (status == MOE_OK)
+            status = schema_step(p->s, &items, 1);
     }
-    moe_buf_text(p->to, outermost && !to_end ? beside : "");
-    p->least = least;
-    p->most = outermost && !to_end ? UINT64_MAX : most;
-    return MOE_OK;
-}
-
-static int read_alternatives(struct pattern *p, bool outermost)
-{
-    MOE_TRY(read_sequence(p, outermost));
-    uint64_t least = p->least, most = p->most;
-    while (*p->at == '|') {
-        p->at++;
-        moe_buf_text(p->to, " | ");
-        MOE_TRY(read_sequence(p, outermost));
-        least = p->least < least ? p->least : least;
-        most = p->most > most ? p->most : most;
-        p->n_items += 2; /* more than one in any case */
+    *out = TEXTS_EMPTY;
+    for (uint64_t i = items.failed ? 0 : items.size / sizeof *out; i-- > 0 && status == MOE_OK;) {
+        uint32_t item;
+        memcpy(&item, items.data + i * sizeof item, sizeof item);
+        *out = texts_cat(p->s, item, *out);
     }
-    p->least = least;
-    p->most = most;
-    return MOE_OK;
-}
-
-/* Holds a pattern that was read to a length: as it is, or by the repetitions of its only item. */
-static int hold_length(struct pattern *p, const char *pattern, uint64_t least, uint64_t most)
-{
-    if (p->least >= least && p->most <= most)
-        return MOE_OK;
-    size_t n = strlen(pattern);
-    bool anchored = n > 1 && pattern[0] == '^' && pattern[n - 1] == '$';
-    least = least > p->repeat_least ? least : p->repeat_least;
-    most = most < p->repeat_most ? most : p->repeat_most;
-    /* One item of one character: its repetitions are the length. */
-    if (!anchored || p->n_items != 1 || p->least != p->repeat_least || p->most != p->repeat_most ||
-        least > most)
-        return schema_refuse(p->s, "pattern",
-                             "that it keeps the length is not seen: write lengths into it, as "
-                             "{1,64}");
-    p->to->size = p->repetition_at;
-    moe_buf_printf(p->to, "{%llu,", (unsigned long long)least);
-    if (most != UINT64_MAX)
-        moe_buf_printf(p->to, "%llu", (unsigned long long)most);
-    moe_buf_text(p->to, "} ");
-    return MOE_OK;
-}
-
-int schema_pattern(struct schema *s, const char *pattern, uint64_t least, uint64_t most,
-                   struct moe_buf *to)
-{
-    struct pattern p = {.s = s, .at = pattern, .end = pattern + strlen(pattern), .to = to};
-    schema_quote(s, to);
-    moe_buf_text(to, " ( ");
-    int status = read_alternatives(&p, true);
-    if (status == MOE_OK && !*p.at)
-        status = hold_length(&p, pattern, least, most);
-    moe_buf_text(to, " ) ");
-    schema_quote(s, to);
-    if (status == MOE_OK && *p.at)
-        status = pattern_refuse(&p, "')' without '('");
+    if (items.failed)
+        status = moe_fail(p->s->err, MOE_ERR_MEMORY, "out of memory: a pattern");
+    moe_buf_release(&items);
     return status;
+}
+
+static int read_alternatives(struct pattern *p, uint32_t *out)
+{
+    const bool started = p->started, began = p->began;
+    bool ended = false; /* one has characters */
+    struct moe_buf list = {0};
+    int status = MOE_OK;
+    for (bool more = true; more && status == MOE_OK;) {
+        p->started = started;
+        p->began = began;
+        status = read_sequence(p, out);
+        ended |= p->started;
+        moe_buf_append(&list, out, sizeof *out);
+        more = *p->at == '|';
+        p->at += more && status == MOE_OK;
+    }
+    p->started = ended;
+    if (list.failed)
+        status = moe_fail(p->s->err, MOE_ERR_MEMORY, "out of memory: a pattern");
+    if (status == MOE_OK)
+        *out = texts_one_of(p->s, (const uint32_t *)(const void *)list.data,
+                            (uint32_t)(list.size / sizeof *out));
+    moe_buf_release(&list);
+    return status;
+}
+
+int schema_pattern(struct schema *s, const char *pattern, uint32_t *out)
+{
+    struct pattern p = {.s = s, .at = pattern, .end = pattern + strlen(pattern)};
+    bool fails = false;
+    MOE_TRY(read_alternatives(&p, out));
+    if (*p.at)
+        return pattern_refuse(&p, "')' without '('");
+    *out = texts_that_match(s, *out, texts_repeat(s, class_of(&p, true, 0x10ffff), 0, UINT64_MAX),
+                            &fails);
+    return fails ? pattern_refuse(&p, "^ is only supported where a text begins, and what looks "
+                                      "ahead not in what is repeated")
+                 : schema_step(s, NULL, 0);
 }

@@ -6,156 +6,194 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/text.h"
 #include "fmt/json.h"
+#include "grammar/automaton_internal.h"
 #include "grammar/schema.h"
+
+/* Texts that are a match of a pattern. */
+static int whole_pattern(struct schema *s, const char *pattern, uint32_t *out)
+{
+    struct moe_buf whole = {0};
+    moe_buf_printf(&whole, "^(?:%s)$", pattern);
+    moe_buf_u8(&whole, 0);
+    int status = whole.failed ? moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a pattern")
+                              : schema_pattern(s, (const char *)whole.data, out);
+    moe_buf_release(&whole);
+    return status;
+}
 
 /* ---- Formats ----
  *
  * A subset where the whole would be long: what is written always has the format. No month has a day
  * too many; times have no leap second. */
-#define YEAR "( \"000\" [1-9] | \"00\" [1-9] [0-9] | \"0\" [1-9] [0-9]{2} | [1-9] [0-9]{3} )"
-#define FOURTH "( \"0\" [48] | [2468] [048] | [13579] [26] )"
+#define YEAR "(000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
+#define FOURTH "(0[48]|[2468][048]|[13579][26])"
 #define DATE                                                                                       \
-    "( " YEAR " \"-\" ( ( \"0\" [13578] | \"1\" [02] ) \"-\" ( \"0\" [1-9] | [12] [0-9] | \"3\" "  \
-    "[01] ) | ( \"0\" [469] | \"11\" ) \"-\" ( \"0\" [1-9] | [12] [0-9] | \"30\" ) | \"02-\" ( "   \
-    "\"0\" [1-9] | \"1\" [0-9] | \"2\" [0-8] ) ) | ( [0-9]{2} " FOURTH " | " FOURTH                \
-    " \"00\" ) \"-02-29\" )"
+    "(" YEAR "-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-"   \
+    "(0[1-9]|1[0-9]|2[0-8]))|([0-9]{2}" FOURTH "|" FOURTH "00)-02-29)"
 #define TIME                                                                                       \
-    "( [01] [0-9] | \"2\" [0-3] ) \":\" [0-5] [0-9] \":\" [0-5] [0-9] ( \".\" [0-9]{1,6} )? ( "    \
-    "\"Z\" | [-+] ( [01] [0-9] | \"2\" [0-3] ) \":\" [0-5] [0-9] )"
-#define BYTE "( \"25\" [0-5] | \"2\" [0-4] [0-9] | \"1\" [0-9]{2} | [1-9] [0-9] | [0-9] )"
-#define LABEL "[a-z0-9] ( [a-z0-9-]{0,30} [a-z0-9] )?"
-#define HOST LABEL " ( \".\" " LABEL " ){0,3} \".\" [a-z]{2,8}"
+    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]" \
+    ")"
+#define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9][0-9]|[0-9])"
+#define HEX "[0-9A-Fa-f]"
+#define LABEL "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
+#define HOST LABEL "(\\." LABEL "){0,3}\\.[a-z]{2,8}"
 
 static const struct {
-    const char *name, *grammar;
-    uint64_t least, most; /* characters */
+    const char *name, *pattern;
+    const char *counted; /* instead, where lengths are counted beside it; NULL: the same */
 } formats[] = {
-    {"date", DATE, 10, 10},
-    {"time", TIME, 9, 21},
-    {"date-time", DATE " \"T\" " TIME, 20, 32},
-    {"uuid", "hex{8} \"-\" hex{4} \"-\" hex{4} \"-\" hex{4} \"-\" hex{12}", 36, 36},
-    {"ipv4", BYTE " ( \".\" " BYTE " ){3}", 7, 15},
-    {"ipv6", "hex{1,4} ( \":\" hex{1,4} ){7}", 15, 39},
-    {"email", "[a-z0-9] [a-z0-9_+-]{0,30} ( \".\" [a-z0-9_+-]{1,30} ){0,2} \"@\" " HOST, 6, 234},
-    {"hostname", HOST, 4, 140},
-    {"uri", "\"http\" \"s\"? \"://\" " HOST " ( \"/\" [A-Za-z0-9._~-]{0,60} ){0,8}", 11, 636},
+    {"date", DATE, NULL},
+    {"time", TIME, NULL},
+    {"date-time", DATE "T" TIME, NULL},
+    {"uuid", HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}", NULL},
+    {"ipv4", BYTE "(\\." BYTE "){3}", NULL},
+    {"ipv6", HEX "{1,4}(:" HEX "{1,4}){7}", NULL},
+    {"email", "[a-z0-9][a-z0-9_+-]{0,30}(\\.[a-z0-9_+-]{1,30})?@" HOST, NULL},
+    {"hostname", HOST, NULL},
+    {"uri", "https?://" HOST "(/[A-Za-z0-9._~-]{0,60}){0,8}",
+     "https?://" HOST "(/[A-Za-z0-9._~-]*)*"},
 };
 
-/* Writes a format that is known; *known: whether it is. Others are annotations. */
-static int put_format(struct schema *s, const json_t *format, uint64_t least, uint64_t most,
-                      bool *known, struct moe_buf *to)
+/* The texts of a format that is known; *known: whether it is. Others are annotations. */
+static int format_texts(struct schema *s, const json_t *format, uint64_t least, uint64_t most,
+                        bool *known, uint32_t *out)
 {
     const char *name = json_string_value(format);
-    *known = false;
-    for (size_t i = 0; name && i < sizeof formats / sizeof formats[0]; i++) {
-        if (strcmp(formats[i].name, name) != 0)
-            continue;
-        *known = true;
-        if (formats[i].least < least || formats[i].most > most)
-            return schema_refuse(s, formats[i].least < least ? "minLength" : "maxLength",
-                                 "a %s has %llu to %llu characters here", name,
-                                 (unsigned long long)formats[i].least,
-                                 (unsigned long long)formats[i].most);
-        schema_quote(s, to);
-        moe_buf_printf(to, " %s ", formats[i].grammar);
-        schema_quote(s, to);
+    uint64_t shortest, longest;
+    size_t i = 0;
+    while (i < sizeof formats / sizeof formats[0] && strcmp(name ? name : "", formats[i].name) != 0)
+        i++;
+    *known = i < sizeof formats / sizeof formats[0];
+    if (!*known)
+        return MOE_OK;
+    MOE_TRY(whole_pattern(s, formats[i].pattern, out));
+    texts_lengths(s, *out, &shortest, &longest);
+    return formats[i].counted && (shortest < least || longest > most)
+               ? whole_pattern(s, formats[i].counted, out)
+               : MOE_OK;
+}
+
+/* ---- Texts ---- */
+
+enum {
+    /* Beyond it, a length that is counted beside what may be in a text is not kept to the
+     * character. */
+    MOST_COUNTED = 4096,
+    FAR = 256,
+};
+
+/* All texts that may stand without quotes before what ends them: they do not hold it; where they
+ * are counted far, so that each state costs much, not even its first two characters. */
+static int texts_before_end(struct schema *s, bool far, uint32_t *out)
+{
+    size_t n = schema_end_length(s), most = 0;
+    int length;
+    for (int i = 0; i < 2 && most < n; i++, most += (size_t)length)
+        moe_utf8_decode((const uint8_t *)s->until + most, n - most, &length);
+    char *mark = moe_strndup(s->until, far ? most : n, s->err);
+    if (!mark)
+        return MOE_ERR_MEMORY;
+    const uint32_t any = texts_any(s);
+    *out =
+        n == 0 ? any : texts_not(s, texts_cat(s, any, texts_cat(s, texts_literal(s, mark), any)));
+    free(mark);
+    return MOE_OK;
+}
+
+/* Takes the texts of a list, or of one value, out. */
+static int leave_out(struct schema *s, const json_t * not, uint32_t *out)
+{
+    const json_t *list = json_object_get(not, "enum"), *one = json_object_get(not, "const");
+    const size_t n = one ? 1 : json_array_size(list);
+    for (size_t i = 0; i < n; i++) {
+        const char *text = json_string_value(one ? one : json_array_get(list, i));
+        MOE_TRY(schema_step(s, NULL, 1));
+        if (text)
+            *out = texts_and(s, *out, texts_not(s, texts_literal(s, text)));
     }
     return MOE_OK;
 }
 
-/* ---- All ---- */
-
-enum { MOST_COUNTED = 4096 }; /* characters of a text without quotes */
-
-/* Writes rules that count the characters of a text without quotes: those behind the first character
- * of what it must not hold (b), and all others (a). */
-static int put_counted(struct schema *s, uint64_t least, uint64_t most, struct moe_buf *to)
+int schema_texts_of(struct schema *s, const json_t *schema, uint32_t *out, const char **key)
 {
-    int length = 0;
-    uint64_t n = strlen(s->until), end = most;
-    const uint8_t *until = (const uint8_t *)s->until;
-    const uint32_t first = moe_utf8_decode(until, n, &length), rule = s->n_rules++;
-    const bool single = (uint64_t)length == n;
-    const uint32_t second =
-        single ? first : moe_utf8_decode(until + length, n - (uint64_t)length, &length);
-    if (most > MOST_COUNTED) {
-        most = UINT64_MAX;
-        end = least;
+    const json_t *format = schema_get(schema, "format"), *pattern = schema_get(schema, "pattern");
+    const json_t *more = json_object_get(schema, SCHEMA_PATTERNS), *not = schema_get(schema, "not");
+    uint64_t least = 0, most = UINT64_MAX, shortest, longest;
+    bool known = false;
+    MOE_TRY(schema_count(s, schema, "minLength", &least));
+    MOE_TRY(schema_count(s, schema, "maxLength", &most));
+    if (least > most)
+        return schema_refuse_all(s, "minLength", "more than there may be");
+    if (pattern && !json_is_string(pattern))
+        return schema_refuse(s, "pattern", "a text was expected");
+    *key = pattern ? "pattern" : "format";
+    *out = texts_any(s);
+    if (pattern)
+        MOE_TRY(schema_pattern(s, json_string_value(pattern), out));
+    for (size_t i = 0; i < json_array_size(more); i++) {
+        uint32_t other = TEXTS_NONE;
+        const char *one = json_string_value(json_array_get(more, i));
+        MOE_TRY(schema_pattern(s, one ? one : "", &other));
+        *out = texts_and(s, *out, other);
     }
-    MOE_TRY(schema_step(s, to, 8 * end));
-    for (uint64_t i = 0; i <= end; i++)
-        for (char state = 'a'; state <= (single ? 'a' : 'b'); state++) {
-            const unsigned long long next = i + 1;
-            moe_buf_printf(&s->rules, "r%u-%llu%c ::=", rule, next - 1, state);
-            if (i == end && most == UINT64_MAX) {
-                moe_buf_text(&s->rules, state == 'a' ? " any" : " more");
-            } else if (i == end) {
-                moe_buf_text(&s->rules, " \"\"");
-            } else {
-                moe_buf_printf(&s->rules, " %s[^\\x00\\U%08X", i >= least ? "\"\" | " : "", first);
-                if (state == 'b')
-                    moe_buf_printf(&s->rules, "\\U%08X", second);
-                moe_buf_printf(&s->rules, "] r%u-%llua", rule, next);
-                if (!single)
-                    moe_buf_printf(&s->rules, " | [\\U%08X] r%u-%llub", first, rule, next);
-            }
-            moe_buf_text(&s->rules, "\n");
-        }
-    moe_buf_printf(to, "r%u-0a", rule);
-    return MOE_OK;
+    if (format && !pattern)
+        MOE_TRY(format_texts(s, format, least, most, &known, out));
+    *key = pattern || known ? *key : not ? "not" : most < UINT64_MAX ? "maxLength" : "minLength";
+    const bool any = *out == texts_any(s);
+    const bool bare = any && s->until && (least > 0 || most < UINT64_MAX || not );
+    if (bare)
+        MOE_TRY(texts_before_end(s, most > FAR && most <= MOST_COUNTED, out));
+    MOE_TRY(leave_out(s, not, out));
+    texts_lengths(s, *out, &shortest, &longest);
+    if (most > MOST_COUNTED && longest > most && !texts_counts_itself(s, *out))
+        most = bare ? UINT64_MAX : least > MOST_COUNTED ? least : MOST_COUNTED;
+    *out = texts_and(s, *out, texts_of_length(s, least, most));
+    return schema_step(s, NULL, 0);
 }
 
 int schema_string(struct schema *s, const json_t *schema, struct moe_buf *to)
 {
-    const json_t *format = schema_get(schema, "format"), *pattern = schema_get(schema, "pattern");
-    uint64_t least = 0, most = UINT64_MAX;
-    MOE_TRY(schema_count(s, schema, "minLength", &least));
-    MOE_TRY(schema_count(s, schema, "maxLength", &most));
-    if (least > most)
-        return schema_refuse(s, "minLength", "more than there may be");
-    if (pattern && !json_is_string(pattern))
-        return schema_refuse(s, "pattern", "a text was expected");
-    bool known = false;
-    if (format && !pattern)
-        MOE_TRY(put_format(s, format, least, most, &known, to));
-    if (known)
-        return MOE_OK;
-    if (pattern)
-        return schema_pattern(s, json_string_value(pattern), least, most, to);
-    if (least == 0 && most == UINT64_MAX) {
+    uint32_t texts;
+    const char *key;
+    MOE_TRY(schema_texts_of(s, schema, &texts, &key));
+    if (texts == texts_any(s)) {
         moe_buf_text(to, s->until ? "any" : "string");
         return MOE_OK;
     }
-    if (s->until)
-        return put_counted(s, least, most, to);
-    moe_buf_printf(to, "\"\\\"\" char{%llu,", (unsigned long long)least);
-    if (most != UINT64_MAX)
-        moe_buf_printf(to, "%llu", (unsigned long long)most);
-    moe_buf_text(to, "} \"\\\"\"");
+    schema_quote(s, to);
+    moe_buf_text(to, " ");
+    MOE_TRY(schema_texts(s, texts, key,
+                         "no text follows it and what else is said of texts here: pattern, format, "
+                         "lengths, not",
+                         to));
+    moe_buf_text(to, " ");
+    schema_quote(s, to);
     return MOE_OK;
 }
 
 /*
- * Numbers of JSON schemas: those between two bounds, digit by digit. A number with j digits after
- * the point is a whole one of 10^-j, so bounds are always whole numbers.
+ * Numbers of JSON schemas: those between two bounds, digit by digit, as a regular expression. A
+ * number with j digits after the point is a whole one of 10^-j, so bounds are always whole numbers.
  */
 
 enum {
     MAX_DIGITS = 15, /* in all: a double distinguishes as many */
     MAX_PART = 9,    /* after the point of a bound */
     USUAL_PART = 4,  /* written if bounds have fewer */
+    MAX_MULTIPLE = 1000,
 };
 
 static const int64_t largest = 999999999999999; /* of MAX_DIGITS digits */
 
 /* ---- Digits ---- */
 
-/* Separates alternatives by " |". */
+/* Separates alternatives. */
 static void put_or(struct moe_buf *to, bool *any)
 {
-    moe_buf_text(to, *any ? " |" : "");
+    moe_buf_text(to, *any ? "|" : "");
     *any = true;
 }
 
@@ -163,11 +201,11 @@ static void put_or(struct moe_buf *to, bool *any)
 static void put_any(struct moe_buf *to, size_t n, size_t part)
 {
     if (n > part)
-        moe_buf_printf(to, " [0-9]{%zu}", n - part);
+        moe_buf_printf(to, "[0-9]{%zu}", n - part);
     if (part > 0 && n >= part)
-        moe_buf_text(to, " \".\"");
+        moe_buf_text(to, "\\.");
     if (part > 0 && n > 0)
-        moe_buf_printf(to, " [0-9]{%zu}", n < part ? n : part);
+        moe_buf_printf(to, "[0-9]{%zu}", n < part ? n : part);
 }
 
 /* Writes n digits from low to high: the first that differs decides which are larger or smaller. */
@@ -178,32 +216,30 @@ static void put_between(struct moe_buf *to, const char *low, const char *high, s
     bool any = false;
     for (; n > 0 && *low == *high; low++, high++, n--) {
         if (n == part)
-            moe_buf_text(to, " \".\"");
-        moe_buf_printf(to, " \"%c\"", *low);
+            moe_buf_text(to, "\\.");
+        moe_buf_u8(to, (uint8_t)*low);
     }
     if (n == 0)
         return;
     bool from_zero = strspn(low + 1, "0") >= n - 1, to_nine = strspn(high + 1, "9") >= n - 1;
     char first = (char)(*low + !from_zero), last = (char)(*high - !to_nine);
-    if (n == part)
-        moe_buf_text(to, " \".\"");
-    moe_buf_text(to, " (");
+    moe_buf_text(to, n == part ? "\\.(" : "(");
     if (!from_zero) {
         put_or(to, &any);
-        moe_buf_printf(to, " \"%c\"", *low);
+        moe_buf_u8(to, (uint8_t)*low);
         put_between(to, low + 1, nines, n - 1, part);
     }
     if (first <= last) {
         put_or(to, &any);
-        moe_buf_printf(to, " [%c-%c]", first, last);
+        moe_buf_printf(to, "[%c-%c]", first, last);
         put_any(to, n - 1, part);
     }
     if (!to_nine) {
         put_or(to, &any);
-        moe_buf_printf(to, " \"%c\"", *high);
+        moe_buf_u8(to, (uint8_t)*high);
         put_between(to, zeros, high + 1, n - 1, part);
     }
-    moe_buf_text(to, " )");
+    moe_buf_text(to, ")");
 }
 
 /* Writes the non-negative numbers of 10^-part from low to high, without needless zeros before the
@@ -220,7 +256,7 @@ static void put_unsigned(struct moe_buf *to, int64_t low, int64_t high, size_t p
         memset(most, '9', n);
         least[0] = n > part + 1 ? '1' : '0';
         put_or(to, any);
-        moe_buf_text(to, negative ? " \"-\"" : "");
+        moe_buf_text(to, negative ? "-" : "");
         put_between(to, n == n_low ? from : least, n == n_high ? until : most, n, part);
     }
 }
@@ -306,68 +342,143 @@ static int read_bounds(const struct schema *s, const json_t *schema, bool least,
 
 /* ---- All ---- */
 
-int schema_number(struct schema *s, const json_t *schema, bool integer, struct moe_buf *to)
+int schema_number_fits(struct schema *s, const json_t *schema, const json_t *value, bool *fits)
 {
-    struct bound low = {0}, high = {0};
     const json_t *multiple = schema_get(schema, "multipleOf");
-    bool any = false;
-    int digits = -1; /* after the point, at most; -1: as many as usual */
+    const double number = json_number_value(value), of = json_number_value(multiple);
+    struct bound low = {0}, high = {0};
     MOE_TRY(read_bounds(s, schema, true, &low));
     MOE_TRY(read_bounds(s, schema, false, &high));
-    for (double unit = 1; multiple && digits < MAX_PART; unit /= 10) {
-        digits++;
-        if (fabs(json_number_value(multiple) - unit) < unit * 1e-9)
-            break;
-        if (digits == MAX_PART)
-            return schema_refuse(s, "multipleOf", "only 1, 0.1, 0.01 and so on are supported");
+    const double least = (double)low.digits / pow(10, low.part);
+    const double most = (double)high.digits / pow(10, high.part);
+    *fits = (!low.is_there || (low.exclusive ? number > least : number >= least)) &&
+            (!high.is_there || (high.exclusive ? number < most : number <= most)) &&
+            (of == 0 || fabs(number / of - round(number / of)) < 1e-9);
+    return MOE_OK;
+}
+
+/* The multiples of a number above 0. */
+static int multiples_of(struct schema *s, const struct bound *of, uint32_t *out)
+{
+    uint64_t whole = (uint64_t)of->digits, zeros = 0;
+    for (; of->part == 0 && whole % 10 == 0; zeros++)
+        whole /= 10;
+    if (whole > MAX_MULTIPLE)
+        return schema_refuse(
+            s, "multipleOf",
+            "multiples are kept of 1 to %d and these times powers of ten: leave it "
+            "out, or list the values in an enum",
+            MAX_MULTIPLE);
+    *out = texts_any(s);
+    if (whole > 1 || zeros > 0) {
+        const uint32_t zero = texts_literal(s, "0");
+        *out = texts_cat(s, texts_multiple(s, (uint32_t)whole, (uint32_t)of->part),
+                         texts_repeat(s, zero, zeros, zeros));
+        *out = zeros > 0 ? texts_or(s, *out, zero) : *out;
     }
-    integer = integer || digits == 0;
-    if (!low.is_there && !high.is_there && !integer && digits > 0) {
-        moe_buf_printf(to, "\"-\"? ( \"0\" | [1-9] [0-9]{0,%d} ) ( \".\" [0-9]{1,%d} )?",
-                       MAX_DIGITS - digits - 1, digits);
-        return MOE_OK;
+    return MOE_OK;
+}
+
+/* Takes the numbers of a list, or one, out. */
+static int leave_out_numbers(struct schema *s, const json_t * not, uint32_t *out)
+{
+    const json_t *list = json_object_get(not, "enum"), *one = json_object_get(not, "const");
+    const size_t n = one ? 1 : json_array_size(list);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *value = one ? one : json_array_get(list, i);
+        struct bound b = {0};
+        char digits[24], pattern[64];
+        uint32_t texts;
+        if (json_is_number(value))
+            MOE_TRY(read_bound(s, "not", value, false, &b));
+        if (!b.is_there)
+            continue;
+        const int whole = snprintf(digits, sizeof digits, "%0*" PRId64, b.part + 1,
+                                   b.digits < 0 ? -b.digits : b.digits) -
+                          b.part;
+        snprintf(pattern, sizeof pattern, b.part ? "%s%.*s\\.%s0*" : "%s%.*s(\\.0+)?%s",
+                 b.digits < 0 ? "-" : "", whole, digits, digits + whole);
+        MOE_TRY(whole_pattern(s, pattern, &texts));
+        *out = texts_and(s, *out, texts_not(s, texts));
     }
-    if (!low.is_there && !high.is_there) {
+    return MOE_OK;
+}
+
+int schema_number(struct schema *s, const json_t *schema, bool integer, struct moe_buf *to)
+{
+    struct bound low = {0}, high = {0}, of = {0};
+    const json_t *multiple = schema_get(schema, "multipleOf"), *not = schema_get(schema, "not");
+    struct moe_buf pattern = {0};
+    uint32_t numbers = TEXTS_NONE, multiples = texts_any(s);
+    bool any = false;
+    MOE_TRY(read_bounds(s, schema, true, &low));
+    MOE_TRY(read_bounds(s, schema, false, &high));
+    if (multiple)
+        MOE_TRY(read_bound(s, "multipleOf", multiple, false, &of));
+    if (multiple && of.digits <= 0)
+        return schema_refuse(s, "multipleOf", "a number from 1e-9 to 1e15 was expected");
+    if (multiple)
+        MOE_TRY(multiples_of(s, &of, &multiples));
+    integer = integer || (multiple && of.part == 0);
+    if (!low.is_there && !high.is_there && multiples == texts_any(s) && (integer || !multiple) &&
+        !not ) {
         moe_buf_text(to, integer ? "integer" : "number");
         return MOE_OK;
     }
     int part = low.part > high.part ? low.part : high.part;
-    part = integer ? 0 : digits >= 0 ? digits : part > USUAL_PART ? part : USUAL_PART;
-    moe_buf_text(to, "(");
+    part = integer ? 0 : multiple ? of.part : part > USUAL_PART ? part : USUAL_PART;
     for (int j = 0; j <= part; j++) {
         int64_t least = scaled(&low, j, true), most = scaled(&high, j, false);
         least = least < -largest ? -largest : least;
         most = most > largest ? largest : most;
         if (least < 0 && least <= most)
-            put_unsigned(to, most < 0 ? -most : 1, -least, (size_t)j, true, &any);
+            put_unsigned(&pattern, most < 0 ? -most : 1, -least, (size_t)j, true, &any);
         if (most >= 0 && least <= most)
-            put_unsigned(to, least > 0 ? least : 0, most, (size_t)j, false, &any);
+            put_unsigned(&pattern, least > 0 ? least : 0, most, (size_t)j, false, &any);
     }
-    moe_buf_text(to, " )");
-    if (!any)
-        return schema_refuse(s, low.is_there ? "minimum" : "maximum",
-                             "no number lies between the bounds");
-    return MOE_OK;
+    moe_buf_u8(&pattern, 0);
+    int status = pattern.failed ? moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a number")
+                 : any          ? whole_pattern(s, (const char *)pattern.data, &numbers)
+                                : MOE_OK;
+    moe_buf_release(&pattern);
+    numbers = texts_and(s, numbers, multiples);
+    if (status == MOE_OK && not )
+        status = leave_out_numbers(s, not, &numbers);
+    const char *key = multiple        ? "multipleOf"
+                      : low.is_there  ? "minimum"
+                      : high.is_there ? "maximum"
+                                      : "not";
+    return status == MOE_OK ? schema_texts(s, numbers, key,
+                                           any && multiple ? "no multiple lies between the bounds"
+                                                           : "no number lies between the bounds",
+                                           to)
+                            : status;
 }
 
 /* Objects and lists of JSON schemas. */
 
 enum {
     MAX_NAME_DEPTH = 60, /* characters; nested groups of the grammar */
+    MAX_NAME = 64,       /* characters of other properties' names, where these are described */
+    MAX_OTHER_NAME = 40, /* characters behind the one that tells a name from all others */
+    MAX_PATTERNS = 8,    /* patternProperties */
     MAX_IN_ROW = 4000,   /* below the automaton's ways */
 };
 
 /* ---- Objects ---- */
 
 struct object {
-    const json_t *properties; /* in order; may be NULL */
-    const json_t *required;   /* a list, or NULL */
-    json_t *names;            /* ... of names, as an object */
-    const json_t *more;       /* schema of other properties; NULL: none allowed */
-    const char *pattern;      /* that the names of these follow; NULL: any */
-    uint64_t n, n_more;       /* UINT64_MAX: no limit */
-    bool some;                /* at least one property */
-    uint32_t rule;            /* number of its rules */
+    json_t *properties;     /* in order, own from describe_properties on; may be NULL */
+    const json_t *required; /* a list, or NULL */
+    json_t *names;          /* ... of names, as an object */
+    const json_t *more;     /* schema of other properties; NULL: none allowed */
+    const json_t *patterns; /* patternProperties, or NULL */
+    const json_t *taken;    /* properties that no other one is named like */
+    uint32_t allowed;       /* texts that names may be */
+    uint64_t n, n_more;     /* UINT64_MAX: no limit */
+    bool closed;            /* others are forbidden, not only not described */
+    bool some;              /* at least one property */
+    uint32_t rule;          /* number of its rules */
 };
 
 /* The character of a name at a byte; 0 at its end. */
@@ -378,94 +489,147 @@ static uint32_t character(const char *name, size_t at, int *length)
     return n ? moe_utf8_decode((const uint8_t *)name + at, n, length) : 0;
 }
 
-/* Writes the rest of names of other properties: none of the given ones, which are sorted and share
- * `at` written bytes. They depart from each of these at some character; until there no escapes are
- * written, which could spell the same name. */
-static int other_names(struct schema *s, const char **names, size_t n, size_t at, int depth)
+/* The rest of names of other properties: none of the given ones, which are sorted and share `at`
+ * bytes that were read. They depart from each of these at some character; until there no escapes
+ * are written, which could spell the same name. */
+static int other_names(struct schema *s, const char **names, size_t n, size_t at, int depth,
+                       uint32_t *out)
 {
-    struct moe_buf *to = &s->rules;
+    struct range *ranges = moe_alloc(n + 1, sizeof *ranges, s->err);
     size_t first = 0;
-    int length;
-    MOE_TRY(schema_step(s, to, n + 1));
+    uint32_t n_ranges = 0, rest;
+    int length, status = ranges ? schema_step(s, NULL, n + 1) : MOE_ERR_MEMORY;
     while (first < n && !names[first][at])
         first++;
-    moe_buf_text(to, "( [^\"\\\\\\x00-\\x1F");
-    for (size_t i = first; i < n; i++)
-        moe_buf_printf(to, "\\U%08X", character(names[i], at, &length));
-    moe_buf_text(to, first ? "] rest" : "] rest | \"\\\"\"");
-    for (size_t i = first; i < n;) {
-        size_t from = i;
-        uint32_t c = character(names[i], at, &length);
-        while (i < n && character(names[i], at, &length) == c)
+    *out = first ? TEXTS_NONE : TEXTS_EMPTY;
+    for (size_t i = first, from; i < n && status == MOE_OK && depth < MAX_NAME_DEPTH;) {
+        const uint32_t c = character(names[i], at, &length);
+        for (from = i; i < n && character(names[i], at, &length) == c;)
             i++;
-        if (c == '"' || c == '\\' || c < 0x20 || depth == MAX_NAME_DEPTH)
-            continue; /* would be written with escapes, or is long enough to leave out */
+        ranges[n_ranges].low = ranges[n_ranges].high = c;
         character(names[from], at, &length);
-        moe_buf_printf(to, " | \"\\U%08X\" ", c);
-        MOE_TRY(other_names(s, names + from, i - from, at + (size_t)length, depth + 1));
+        status = other_names(s, names + from, i - from, at + (size_t)length, depth + 1, &rest);
+        rest = texts_cat(s, texts_class(s, &ranges[n_ranges++], 1, false, 0x10ffff), rest);
+        *out = texts_or(s, *out, rest);
     }
-    moe_buf_text(to, " )");
-    return MOE_OK;
+    if (status == MOE_OK && depth < MAX_NAME_DEPTH)
+        *out = texts_or(s, *out,
+                        texts_cat(s, texts_class(s, ranges, n_ranges, true, 0x10ffff),
+                                  texts_of_length(s, 0, MAX_OTHER_NAME)));
+    free(ranges);
+    return status;
 }
 
-/* Makes a rule of a name and value that is none of the given properties. */
-static int other_property(struct schema *s, const struct object *o)
+/* Writes an alternative of other properties, if there is one: a name of these, and a value. */
+static int other_property(struct schema *s, uint32_t names, const json_t *value, const char *key,
+                          struct moe_buf *to)
 {
-    struct moe_buf value = {0};
-    size_t n = json_object_size(o->properties), i = 0;
-    const char **names = malloc((n + 1) * sizeof *names), *name;
-    json_t *ignored;
-    if (!names)
-        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: names of properties");
-    json_object_foreach((json_t *)o->properties, name, ignored) names[i++] = name;
-    qsort(names, n, sizeof *names, moe_compare_texts);
-    uint64_t from = schema_enter(s, o->pattern ? "patternProperties" : "additionalProperties");
-    int status = s->value(s, o->more, &value);
+    struct moe_buf all = {0};
+    bool any, none = false;
+    MOE_TRY(texts_are_there(s, names, &any));
+    if (!any || schema_is_nothing(value))
+        return MOE_OK;
+    uint64_t from = schema_enter(s, key);
+    moe_buf_text(&all, "\"\\\"\" ");
+    int status = schema_texts(s, names, NULL, "", &all);
+    moe_buf_text(&all, " \"\\\"\" ws \":\" ws ");
+    if (status == MOE_OK)
+        status = schema_if_any(s, value, &none, &all);
     schema_leave(s, from);
-    moe_buf_printf(&s->rules, "more%u ::= ", o->rule);
-    if (status == MOE_OK && o->pattern)
-        status = schema_pattern(s, o->pattern, 0, UINT64_MAX, &s->rules);
-    if (!o->pattern)
-        moe_buf_text(&s->rules, "\"\\\"\" ");
-    if (status == MOE_OK && !o->pattern)
-        status = other_names(s, names, n, 0, 0);
-    moe_buf_text(&s->rules, " ws \":\" ws ");
-    moe_buf_append(&s->rules, value.data, value.size);
-    moe_buf_text(&s->rules, "\n");
-    s->rules.failed |= value.failed;
-    moe_buf_release(&value);
+    moe_buf_text(to, to->size && !none ? " | " : "");
+    moe_buf_append(to, all.data, none ? 0 : all.size);
+    to->failed |= all.failed;
+    moe_buf_release(&all);
+    return status;
+}
+
+/* Makes a rule of a name and value that is none of the given properties. A name that follows two
+ * patterns is not written. */
+static int other_properties(struct schema *s, struct object *o)
+{
+    struct moe_buf all = {0};
+    size_t n = json_object_size(o->taken), i = 0;
+    const char **names = moe_alloc(n + 1, sizeof *names, s->err), *name;
+    uint32_t allowed = TEXTS_NONE, rest, one, other;
+    json_t *value, *ignored;
+    const char *key;
+    if (!names)
+        return MOE_ERR_MEMORY;
+    json_object_foreach((json_t *)o->taken, name, ignored) names[i++] = name;
+    qsort(names, n, sizeof *names, moe_compare_texts);
+    int status;
+    MOE_STEP(other_names(s, names, n, 0, 0, &allowed));
+    /* Names by a pattern may be long; others only as long as they are told from the given ones. */
+    if (n == 0 && (o->patterns || o->allowed != texts_any(s)))
+        allowed = texts_of_length(s, 0, MAX_NAME);
+    allowed = texts_and(s, allowed, o->allowed);
+    rest = allowed;
+    json_object_foreach((json_t *)o->patterns, name, value)
+    {
+        MOE_STEP(schema_pattern(s, name, &one));
+        rest = texts_and(s, rest, texts_not(s, one));
+        one = texts_and(s, allowed, one);
+        json_object_foreach((json_t *)o->patterns, key, ignored)
+        {
+            if (strcmp(key, name) == 0)
+                continue;
+            MOE_STEP(schema_pattern(s, key, &other));
+            one = texts_and(s, one, texts_not(s, other));
+        }
+        MOE_STEP(other_property(s, one, value, "patternProperties", &all));
+    }
+    if (o->more)
+        MOE_STEP(other_property(s, rest, o->more, "additionalProperties", &all));
+    if (all.size == 0)
+        o->n_more = 0;
+    else
+        moe_buf_printf(&s->rules, "more%u ::= ", o->rule);
+    moe_buf_append(&s->rules, all.data, all.size);
+    moe_buf_text(&s->rules, all.size ? "\n" : "");
+    s->rules.failed |= all.failed;
+out:
+    moe_buf_release(&all);
     free(names);
     return status;
 }
 
-/* Makes a rule of the name and value of each given property. */
-static int own_properties(struct schema *s, const struct object *o)
+/* Makes a rule of the name and value of each given property. Leaves out what has no value. */
+static int own_properties(struct schema *s, struct object *o)
 {
     int status = MOE_OK;
     struct moe_buf value = {0};
     const char *name;
     json_t *property;
+    void *next;
     uint64_t i = 0, from = schema_enter(s, "properties");
-    json_object_foreach((json_t *)o->properties, name, property)
+    json_object_foreach_safe(o->properties, next, name, property)
     {
         uint64_t at = schema_enter(s, name);
         json_t *text = json_string(name);
+        bool none = false;
         moe_buf_clear(&value);
+        status = schema_json(s, text, &value);
+        json_decref(text);
         if (status == MOE_OK)
             status = schema_step(s, NULL, 20 + strlen(name) / 8);
+        moe_buf_text(&value, " ws \":\" ws ");
         if (status == MOE_OK)
-            status = s->value(s, property, &value);
+            status = json_object_get(o->names, name) ? s->value(s, property, &value)
+                                                     : schema_if_any(s, property, &none, &value);
+        MOE_STEP(status);
+        schema_leave(s, at);
+        if (none) {
+            json_object_del(o->properties, name);
+            o->n--;
+            continue;
+        }
         moe_buf_printf(&s->rules, "own%u-%llu ::= ", o->rule, (unsigned long long)i++);
-        if (status == MOE_OK)
-            status = schema_json(s, text, &s->rules);
-        moe_buf_text(&s->rules, " ws \":\" ws ");
         moe_buf_append(&s->rules, value.data, value.size);
         moe_buf_text(&s->rules, "\n");
         s->rules.failed |= value.failed;
-        json_decref(text);
-        schema_leave(s, at);
     }
     schema_leave(s, from);
+out:
     moe_buf_release(&value);
     return status;
 }
@@ -477,7 +641,7 @@ static int check_left_out(const struct schema *s, const struct object *o)
     uint64_t in_row = 0;
     const char *name;
     json_t *ignored;
-    json_object_foreach((json_t *)o->properties, name, ignored)
+    json_object_foreach(o->properties, name, ignored)
     {
         in_row = json_object_get(o->names, name) ? 0 : in_row + 1;
         if (in_row > MAX_IN_ROW)
@@ -495,7 +659,7 @@ static void put_order(struct schema *s, const struct object *o)
     unsigned long long more = o->n_more, i = 0;
     const char *name;
     json_t *ignored;
-    json_object_foreach((json_t *)o->properties, name, ignored)
+    json_object_foreach(o->properties, name, ignored)
     {
         bool required = json_object_get(o->names, name), last = i + 1 == o->n;
         moe_buf_printf(to, "first%u-%llu ::= own%u-%llu ws next%u-%llu", o->rule, i, o->rule, i,
@@ -529,13 +693,37 @@ static void put_order(struct schema *s, const struct object *o)
     }
 }
 
-/* Describes properties that are required but not described as others are. */
-static int describe_required(struct schema *s, struct object *o)
+/* Lets a property also be what the patterns that its name follows say. */
+static int follow_patterns(struct schema *s, const struct object *o, const char *name,
+                           json_t **value, bool *matches)
+{
+    const char *pattern;
+    json_t *one;
+    *matches = false;
+    json_object_foreach((json_t *)o->patterns, pattern, one)
+    {
+        uint32_t texts;
+        MOE_TRY(schema_pattern(s, pattern, &texts));
+        if (!texts_take(s, texts, name))
+            continue;
+        json_t *both = *value ? json_pack("{s:[O,O]}", "allOf", *value, one) : json_incref(one);
+        moe_allowance_take(s->allowance, 2 * SCHEMA_MEMORY);
+        if (!both || json_array_append_new(s->kept, both) != 0)
+            return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
+        *value = both;
+        *matches = true;
+    }
+    return MOE_OK;
+}
+
+/* Describes each property by all that is said of it: also those that are required but not
+ * described, as others are. Leaves out what no value is allowed for, or whose name is not. */
+static int describe_properties(struct schema *s, struct object *o)
 {
     uint64_t n = json_object_size(o->properties) + 2 * json_array_size(o->required);
     MOE_TRY(schema_step(s, NULL, 4 * n));
-    moe_allowance_take(s->allowance, 2 * SCHEMA_MEMORY + n * SCHEMA_MEMBER);
-    json_t *all = o->properties ? json_copy((json_t *)o->properties) : json_object();
+    moe_allowance_take(s->allowance, 3 * SCHEMA_MEMORY + 2 * n * SCHEMA_MEMBER);
+    json_t *all = o->properties ? json_copy(o->properties) : json_object(), *value;
     if (!all || json_array_append_new(s->kept, all) != 0 ||
         json_array_append_new(s->kept, o->names = json_object()) != 0)
         return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
@@ -544,21 +732,33 @@ static int describe_required(struct schema *s, struct object *o)
         if (!name)
             return schema_refuse(s, "required", "a list of names was expected");
         json_object_set_new(o->names, name, json_true());
-        if (json_object_get(all, name))
-            continue;
-        if (json_is_false(o->more))
-            return schema_refuse(s, "required", "'%.60s' is not an allowed property", name);
-        json_object_set(all, name, o->more ? (json_t *)o->more : json_true());
+        if (!json_object_get(all, name))
+            json_object_set_new(all, name, json_null());
     }
+    json_t *taken = json_copy(all);
     const char *key;
-    json_t *value;
     void *next;
+    if (!taken || json_array_append_new(s->kept, taken) != 0)
+        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
     json_object_foreach_safe(all, next, key, value)
     {
-        if (schema_is_nothing(value) && !json_object_get(o->names, key))
+        const bool described = !json_is_null(value), required = json_object_get(o->names, key);
+        json_t *said = described ? value : NULL;
+        bool matches, allowed = o->allowed == texts_any(s) || texts_take(s, o->allowed, key);
+        MOE_TRY(follow_patterns(s, o, key, &said, &matches));
+        if (!said && o->more)
+            said = (json_t *)o->more;
+        if (!allowed || (!said && o->closed) || (said && schema_is_nothing(said))) {
+            if (required)
+                return schema_refuse_all(s, "required", "'%.60s' is not an allowed property", key);
             json_object_del(all, key);
+        } else if (said != value) {
+            json_object_set(all, key, said ? said : json_true());
+        }
     }
+    MOE_TRY(schema_step(s, NULL, 1));
     o->properties = all;
+    o->taken = taken;
     o->n = json_object_size(all);
     return MOE_OK;
 }
@@ -571,7 +771,7 @@ static int count_properties(struct schema *s, const json_t *schema, struct objec
     json_t *ignored;
     MOE_TRY(schema_count(s, schema, "minProperties", &least));
     MOE_TRY(schema_count(s, schema, "maxProperties", &most));
-    json_object_foreach((json_t *)o->properties, name, ignored) n_required +=
+    json_object_foreach(o->properties, name, ignored) n_required +=
         json_object_get(o->names, name) != NULL;
     if (least > n_required && least > 1)
         return schema_refuse(s, "minProperties",
@@ -580,74 +780,92 @@ static int count_properties(struct schema *s, const json_t *schema, struct objec
         return schema_refuse(s, "maxProperties",
                              "it is supported from the number of properties on");
     o->some = least > 0;
-    o->n_more = !o->more ? 0 : most == UINT64_MAX ? most : most - o->n;
-    if (o->some && o->n == 0 && o->n_more == 0)
-        return schema_refuse(s, "minProperties", "no property is allowed");
+    o->n_more = !o->more && !o->patterns ? 0 : most == UINT64_MAX ? most : most - o->n;
     return MOE_OK;
 }
 
-/* Names of properties: any text; one of a list, which then are the properties; or, where none are
- * named, those that follow a pattern. */
+/* Which names properties may have. Those of a list are properties themselves. */
 static int name_properties(struct schema *s, const json_t *schema, struct object *o)
 {
-    const json_t *names = schema_get(schema, "propertyNames"),
-                 *list = json_object_get(names, "enum");
-    const json_t *patterns = schema_get(schema, "patternProperties");
-    bool any_text = json_is_true(names) || json_object_size(names) == 0;
+    const json_t *names = schema_follow(s, schema_get(schema, "propertyNames"));
+    const json_t *list = json_object_get(names, "enum"), *one = json_object_get(names, "const");
     const json_t *type = json_object_get(names, "type");
-    any_text |= json_object_size(names) == 1 && json_string_length(type) == 6;
-    if (names && !any_text && (!json_is_array(list) || o->properties || patterns))
-        return schema_refuse(s, "propertyNames",
-                             "only a type or, where none are described, an enum "
-                             "is supported");
-    if (patterns && (o->properties || json_object_size(patterns) != 1))
-        return schema_refuse(s, "patternProperties",
-                             "only one is supported, and no properties beside it");
-    if (patterns) {
-        o->pattern = json_object_iter_key(json_object_iter((json_t *)patterns));
-        o->more = json_object_get(patterns, o->pattern);
-    }
-    if (!names || any_text)
+    static const char *const refused[] = {"anyOf", "oneOf", "allOf", "not", "if"};
+    const char *key;
+    uint64_t from = schema_enter(s, "propertyNames");
+    o->allowed = texts_any(s);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        if (json_object_get(names, refused[i]))
+            return schema_refuse(s, refused[i],
+                                 "of names only a pattern, a format, lengths, an enum and a const "
+                                 "are supported");
+    if (type && strcmp(json_string_value(type) ? json_string_value(type) : "", "string") != 0)
+        return schema_refuse(s, "type", "names are of type string");
+    if (json_is_object(names))
+        MOE_TRY(schema_texts_of(s, names, &o->allowed, &key));
+    schema_leave(s, from);
+    if (!list && !one)
         return MOE_OK;
-    json_t *all = json_object();
-    moe_allowance_take(s->allowance, json_array_size(list) * SCHEMA_MEMBER);
-    if (!all || json_array_append_new(s->kept, all) != 0)
+    const size_t n = one ? 1 : json_array_size(list);
+    json_t *all = o->properties ? json_copy(o->properties) : json_object(), *value;
+    json_t *given = json_object();
+    moe_allowance_take(s->allowance, 2 * SCHEMA_MEMORY + 3 * n * SCHEMA_MEMBER);
+    if (!all || json_array_append_new(s->kept, all) != 0 || !given ||
+        json_array_append_new(s->kept, given) != 0)
         return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *name = json_string_value(json_array_get(list, i));
+    for (size_t i = 0; i < n; i++) {
+        const char *name = json_string_value(one ? one : json_array_get(list, i));
+        bool matches;
+        json_t *said = NULL;
         MOE_TRY(schema_step(s, NULL, 8));
-        if (name)
-            json_object_set(all, name, o->more ? (json_t *)o->more : json_true());
+        if (!name)
+            continue;
+        json_object_set_new(given, name, json_true());
+        MOE_TRY(follow_patterns(s, o, name, &said, &matches));
+        if (!json_object_get(all, name) && (matches || o->more || !o->closed))
+            json_object_set(all, name, matches ? said : o->more ? (json_t *)o->more : json_true());
+    }
+    void *next;
+    json_object_foreach_safe(all, next, key, value)
+    {
+        if (!json_object_get(given, key))
+            json_object_set_new(all, key, json_false());
     }
     o->properties = all;
-    o->more = json_false();
+    o->more = NULL;
+    o->closed = true;
+    o->patterns = NULL;
     return MOE_OK;
 }
 
 int schema_object(struct schema *s, const json_t *schema, struct moe_buf *to)
 {
-    struct object o = {.properties = schema_get(schema, "properties"),
+    struct object o = {.properties = (json_t *)schema_get(schema, "properties"),
                        .required = schema_get(schema, "required"),
                        .more = schema_get(schema, "additionalProperties"),
+                       .patterns = schema_get(schema, "patternProperties"),
                        .rule = s->n_rules++};
     if (o.properties && !json_is_object(o.properties))
         return schema_refuse(s, "properties", "an object was expected");
     if (o.required && !json_is_array(o.required))
         return schema_refuse(s, "required", "a list was expected");
+    if (o.patterns && (!json_is_object(o.patterns) || json_object_size(o.patterns) > MAX_PATTERNS))
+        return schema_refuse(s, "patternProperties",
+                             "an object of at most %d patterns was expected", MAX_PATTERNS);
+    o.closed = o.more && schema_is_nothing(o.more);
+    o.more = o.closed ? NULL : o.more;
     MOE_TRY(name_properties(s, schema, &o));
-    if (o.more && schema_is_nothing(o.more))
-        o.more = json_false();
-    bool free_form = !o.properties && !o.more;
-    MOE_TRY(describe_required(s, &o));
+    bool free_form = !o.properties && !o.more && !o.closed && !o.patterns;
+    MOE_TRY(describe_properties(s, &o));
     if (free_form) /* says nothing of properties: any */
         o.more = json_true();
-    if (json_is_false(o.more))
-        o.more = NULL;
     MOE_TRY(count_properties(s, schema, &o));
     MOE_TRY(check_left_out(s, &o));
     MOE_TRY(own_properties(s, &o));
     if (o.n_more > 0)
-        MOE_TRY(other_property(s, &o));
+        MOE_TRY(other_properties(s, &o));
+    if (o.some && o.n == 0 && o.n_more == 0)
+        return schema_refuse_all(s, "minProperties", "no property is allowed");
     put_order(s, &o);
     moe_buf_printf(to, "\"{\" ws first%u-0 \"}\"", o.rule);
     return MOE_OK;
@@ -655,12 +873,12 @@ int schema_object(struct schema *s, const json_t *schema, struct moe_buf *to)
 
 /* ---- Lists ---- */
 
-/* Writes the values of one item. */
-static int item(struct schema *s, const json_t *schema, const char *key, int64_t i,
+/* Writes the values of one item; *none: it has none, and nothing is written. */
+static int item(struct schema *s, const json_t *schema, const char *key, int64_t i, bool *none,
                 struct moe_buf *to)
 {
     uint64_t from = i < 0 ? schema_enter(s, key) : schema_enter_item(s, key, (unsigned long long)i);
-    MOE_TRY(s->value(s, schema, to));
+    MOE_TRY(schema_if_any(s, schema, none, to));
     schema_leave(s, from);
     return MOE_OK;
 }
@@ -686,6 +904,74 @@ static void put_rest(struct moe_buf *to, const struct moe_buf *rest, uint64_t le
     moe_buf_text(to, comma || least ? "}" : "} )?");
 }
 
+enum {
+    ANY_ORDER = 8,      /* values: 2^8 sets of those that are written already */
+    MAX_UNIQUE = 20000, /* rules of more values, which are written in their order */
+};
+
+/* Writes a state of a list of values that differ: which of them may follow (any order: `from` has a
+ * bit of each written one; else: those from that one on), and after how many. */
+static void put_unique_state(struct schema *s, const struct moe_buf *values, size_t n,
+                             uint64_t least, uint64_t most, uint32_t rule, uint32_t from,
+                             uint64_t written)
+{
+    struct moe_buf *to = &s->rules;
+    const bool any_order = n <= ANY_ORDER;
+    bool any = written >= least;
+    moe_buf_printf(to, "r%u-%u-%llu ::=%s", rule, from, (unsigned long long)written,
+                   any ? " \"\"" : "");
+    for (uint32_t i = any_order ? 0 : from; i < n && written < most; i++) {
+        const uint32_t next = any_order ? from | 1u << i : i + 1;
+        if (any_order ? from >> i & 1 : i > from || least > written + n - i)
+            continue;
+        moe_buf_text(to, any ? " | " : " ");
+        any = true;
+        moe_buf_text(to, written ? "\",\" ws " : "");
+        moe_buf_append(to, values[i].data, values[i].size);
+        moe_buf_printf(to, " ws r%u-%u-%llu", rule, next, (unsigned long long)written + 1);
+    }
+    if (!any_order && from + 1 < n && written < most && least <= written + n - from - 1)
+        moe_buf_printf(to, " | r%u-%u-%llu", rule, from + 1, (unsigned long long)written);
+    moe_buf_text(to, any ? "\n" : " []\n");
+}
+
+/* Writes lists of values that differ. */
+static int put_unique(struct schema *s, const json_t *values, uint64_t least, uint64_t most,
+                      struct moe_buf *to)
+{
+    const size_t n = json_array_size(values);
+    const uint32_t rule = s->n_rules++;
+    most = most < n ? most : n;
+    if (least > n)
+        return schema_refuse_all(s, "minItems", "only %zu values differ", n);
+    if (n > ANY_ORDER && (n + 1) * (most + 1) > MAX_UNIQUE)
+        return schema_refuse(s, "uniqueItems", "of %zu values only few may be taken: give maxItems",
+                             n);
+    struct moe_buf *texts = moe_alloc(n + 1, sizeof *texts, s->err);
+    int status = texts ? MOE_OK : MOE_ERR_MEMORY;
+    for (size_t i = 0; i < n && status == MOE_OK; i++) {
+        status = schema_json(s, json_array_get(values, i), &texts[i]);
+        if (texts[i].size > 24)
+            schema_make_rule(s, &texts[i]);
+        s->rules.failed |= texts[i].failed;
+    }
+    const uint32_t states = n <= ANY_ORDER ? 1u << n : (uint32_t)n + 1;
+    for (uint32_t from = 0; from < states && status == MOE_OK; from++) {
+        const uint64_t bits = (uint64_t)__builtin_popcount(from);
+        uint64_t written = n <= ANY_ORDER ? bits : 0;
+        const uint64_t last = n <= ANY_ORDER ? bits : from < most ? from : most;
+        for (; written <= last && written <= most && status == MOE_OK; written++) {
+            put_unique_state(s, texts, n, least, most, rule, from, written);
+            status = schema_step(s, NULL, 4 + (n <= ANY_ORDER ? n : 2));
+        }
+    }
+    for (size_t i = 0; texts && i < n; i++)
+        moe_buf_release(&texts[i]);
+    free(texts);
+    moe_buf_printf(to, "\"[\" ws r%u-0-0 \"]\"", rule);
+    return status;
+}
+
 int schema_array(struct schema *s, const json_t *schema, struct moe_buf *to)
 {
     const json_t *items = schema_get(schema, "items"), *first = schema_get(schema, "prefixItems");
@@ -693,8 +979,20 @@ int schema_array(struct schema *s, const json_t *schema, struct moe_buf *to)
     uint64_t least = 0, most = UINT64_MAX, n_first;
     struct moe_buf rest = {0};
     MOE_TRY(schema_count(s, schema, "maxItems", &most));
-    if (json_is_true(schema_get(schema, "uniqueItems")) && most > 1)
-        return schema_refuse(s, "uniqueItems", "it is not supported for more than one item");
+    MOE_TRY(schema_count(s, schema, "minItems", &least));
+    if (least > most)
+        return schema_refuse_all(s, "minItems", "more than there may be");
+    if (json_is_true(schema_get(schema, "uniqueItems")) && most > 1) {
+        json_t *values = json_array();
+        if (!values || json_array_append_new(s->kept, values) != 0)
+            return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
+        if (!first && s->few_values(s, items, values, 0))
+            return put_unique(s, values, least, most, to);
+        if (s->allowance->status == MOE_OK)
+            return schema_refuse(s, "uniqueItems",
+                                 "that items differ is kept where they are an enum, constants or "
+                                 "booleans: list the values, or leave it out");
+    }
     if (!first && json_is_array(items)) { /* as written before 2020 */
         first = items;
         first_key = "items";
@@ -703,25 +1001,34 @@ int schema_array(struct schema *s, const json_t *schema, struct moe_buf *to)
     }
     if (first && !json_is_array(first))
         return schema_refuse(s, first_key, "a list was expected");
-    int status = schema_count(s, schema, "minItems", &least);
-    if (status != MOE_OK)
-        return status;
     n_first = json_array_size(first) < most ? json_array_size(first) : most;
     if ((items && schema_is_nothing(items)) || (first && !items && least <= n_first))
         most = n_first; /* other items are not described and not written */
     if (least > most)
-        return schema_refuse(s, "minItems", "more than there may be");
+        return schema_refuse_all(s, "minItems", "more than there may be");
+    int status = MOE_OK;
+    bool none = false;
     moe_buf_text(to, "\"[\" ws");
     for (uint64_t i = 0; i < n_first && status == MOE_OK; i++) {
+        const uint64_t size = to->size;
         moe_buf_text(to, i ? " \",\" ws " : " ");
-        status = item(s, json_array_get(first, i), first_key, (int64_t)i, to);
-        moe_buf_text(to, " ws");
+        status = item(s, json_array_get(first, i), first_key, (int64_t)i, &none, to);
+        if (none) { /* the list ends before it */
+            to->size = size;
+            most = n_first = i;
+        } else {
+            moe_buf_text(to, " ws");
+        }
     }
     if (status == MOE_OK && most > n_first) {
-        status = item(s, items ? items : json_true(), rest_key, -1, &rest);
+        status = item(s, items ? items : json_true(), rest_key, -1, &none, &rest);
+        most = none ? n_first : most;
+    }
+    if (status == MOE_OK && most < least)
+        status = schema_refuse_all(s, "minItems", "more than there may be");
+    if (status == MOE_OK)
         put_rest(to, &rest, least > n_first ? least - n_first : 0,
                  most == UINT64_MAX ? most : most - n_first, n_first > 0);
-    }
     moe_buf_text(to, " \"]\"");
     to->failed |= rest.failed;
     moe_buf_release(&rest);

@@ -11,16 +11,64 @@
 
 /* ---- Where ---- */
 
-int schema_refuse(const struct schema *s, const char *key, const char *format, ...)
+static int refuse(const struct schema *s, const char *key, const char *format, va_list args)
 {
     char why[256];
-    va_list args;
-    va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
-    va_end(args);
     return moe_fail(s->err, MOE_ERR_UNSUPPORTED, "%s: #%.*s%s%s: %s", s->name, (int)s->path.size,
                     s->path.data ? (const char *)s->path.data : "", key ? "/" : "", key ? key : "",
                     why);
+}
+
+int schema_refuse(const struct schema *s, const char *key, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int status = refuse(s, key, format, args);
+    va_end(args);
+    return status;
+}
+
+int schema_refuse_all(struct schema *s, const char *key, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int status = refuse(s, key, format, args);
+    va_end(args);
+    s->none = true;
+    return status;
+}
+
+int schema_if_any(struct schema *s, const json_t *schema, bool *none, struct moe_buf *to)
+{
+    const uint64_t path = s->path.size, size = to->size;
+    const uint32_t depth = s->depth;
+    const unsigned types = s->types;
+    int status = s->value(s, schema, to);
+    *none = status != MOE_OK && s->none;
+    if (*none) {
+        s->path.size = path;
+        s->depth = depth;
+        s->types = types;
+        to->size = size;
+        s->none = false;
+        status = schema_step(s, NULL, 1);
+    }
+    return status;
+}
+
+void schema_note(struct schema *s, const char *key, const char *format, ...)
+{
+    enum { MOST_NOTES = 1000 }; /* bytes */
+    char what[200];
+    va_list args;
+    if (!s->notes || s->notes->size > MOST_NOTES)
+        return;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    moe_buf_printf(s->notes, "%s#%.*s/%s: %s", s->notes->size ? "; " : "", (int)s->path.size,
+                   s->path.data ? (const char *)s->path.data : "", key, what);
 }
 
 int schema_step(struct schema *s, const struct moe_buf *to, uint64_t n)
@@ -105,6 +153,14 @@ void schema_literal(struct moe_buf *to, const void *text, uint64_t n)
             moe_buf_append(to, &bytes[i], 1);
     }
     moe_buf_text(to, "\"");
+}
+
+size_t schema_end_length(const struct schema *s)
+{
+    size_t n = s->until ? strcspn(s->until, "\1\2\3\4\5\6") : 0;
+    while (n > 0 && strchr(" \t\r\n", s->until[n - 1]))
+        n--;
+    return n;
 }
 
 void schema_quote(const struct schema *s, struct moe_buf *to)
@@ -254,4 +310,15 @@ const json_t *schema_find(const struct schema *s, const char *reference)
     }
     moe_buf_release(&step);
     return at;
+}
+
+const json_t *schema_follow(const struct schema *s, const json_t *schema)
+{
+    for (int i = 0; i < SCHEMA_MAX_REFERENCES && schema; i++) {
+        const char *reference = json_string_value(json_object_get(schema, "$ref"));
+        if (!reference)
+            break;
+        schema = schema_find(s, reference);
+    }
+    return schema;
 }

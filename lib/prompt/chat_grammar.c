@@ -182,8 +182,8 @@ enum { MAX_SCHEMA_DEPTH = 8 };
 /* Whether a schema says more of its texts than that they are some. */
 static bool limits_texts(const json_t *parameters, const json_t *schema, int depth)
 {
-    static const char *const keys[] = {"enum",   "const",     "pattern",
-                                       "format", "minLength", "maxLength"};
+    static const char *const keys[] = {"enum",      "const",     "pattern", "format",
+                                       "minLength", "maxLength", "not"};
     static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
     const json_t *target = chat_referenced(parameters, schema), *one;
     size_t i;
@@ -339,14 +339,12 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
     if (text_ends && chat_texts_are_json(f)) {
         moe_buf_text(out, "any ::= ( [^\\x00\\\\");
         put_character(out, (uint8_t)*text_ends);
-        moe_buf_text(out, "] | \"\\\\\" [^\\x00] )*\nmore ::= any\n");
+        moe_buf_text(out, "] | \"\\\\\" [^\\x00] )*\n");
     } else if (text_ends) {
         snprintf(mark, sizeof mark, "%.*s", (int)strcspn(text_ends, "\1\2\3\4\5\6"), text_ends);
         for (size_t n = strlen(mark); n > 1 && strchr(" \t\r\n", mark[n - 1]);)
             mark[--n] = 0; /* the blanks before the end itself would make it whole */
-        uint32_t any = put_text_until(&w, mark, true, NULL);
-        moe_buf_printf(out, "any ::= until-%u\nmore ::= until-%u\n", any,
-                       any + (w.n_rules > any + 1));
+        moe_buf_printf(out, "any ::= until-%u\n", put_text_until(&w, mark, true, NULL));
     }
     moe_buf_text(out, "calls ::= tool");
     if (!f->single && wanted->parallel) {

@@ -434,6 +434,9 @@ static int read_grammar(struct moe_request *r, const json_t *body, struct moe_al
 {
     struct moe_err why;
     int status = read_constraints(r, body, allowance, &why);
+    const char *notes = r->grammar ? moe_grammar_notes(r->grammar) : NULL;
+    if (status == MOE_OK && notes)
+        chat_ignore(r, "schema ", notes);
     if (status == MOE_OK)
         return MOE_OK;
     bool ours = status == MOE_ERR_MEMORY || status == MOE_ERR_INTERRUPTED;

@@ -400,12 +400,13 @@ void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
 
 /* ---- Forecasts ---- */
 
-static void put_passes(const char *name, double passes, double seconds, const char *what,
-                       struct moe_buf *out)
+static void put_passes(const struct moe_forecast *f, const char *name, double passes,
+                       const char *what, struct moe_buf *out)
 {
     char room[32];
-    moe_buf_printf(out, "%-9s %s (%.*f passes)%s\n", name, moe_format_duration(seconds, room),
-                   passes < 10 ? 1 : 0, passes, what);
+    moe_buf_printf(out, "%-9s %s (%.*f passes)%s\n", name,
+                   moe_format_duration(passes * f->pass_seconds, room), passes < 10 ? 1 : 0, passes,
+                   what);
 }
 
 void moe_show_forecast(const struct moe_forecast *f, struct moe_buf *out)
@@ -425,19 +426,17 @@ void moe_show_forecast(const struct moe_forecast *f, struct moe_buf *out)
         moe_buf_printf(out, "; %" PRIu64 " known already", f->known);
     moe_buf_printf(out, "\na pass    %s over all texts (%" PRIu64 " documents were tried)\n",
                    moe_format_duration(f->pass_seconds, room), f->tried);
-    put_passes("first", f->before, f->before * f->pass_seconds, ": references, uniform bitwidths",
-               out);
+    put_passes(f, "first", f->before, ": references, uniform bitwidths", out);
     if (f->search > 0)
-        put_passes("then", f->search, f->search * f->pass_seconds, ": importances", out);
+        put_passes(f, "then", f->search, ": importances", out);
     if (f->n_shards > 1)
-        put_passes("all", f->total, f->total * f->pass_seconds, ": both, of all shards together",
-                   out);
+        put_passes(f, "all", f->total, ": both, of all shards together", out);
     if (f->routing > 0)
-        put_passes("routing", f->routing, f->routing_seconds,
-                   ", a token at a time, at most: towards the cache", out);
+        moe_buf_printf(out, "routing   up to %.0f passes, a token at a time: towards the cache\n",
+                       f->routing);
     if (f->savings > 0)
-        put_passes("savings", f->savings, f->savings_seconds,
-                   ", a token at a time, at most: loading less", out);
+        moe_buf_printf(out, "savings   up to %.0f passes, a token at a time: loading less\n",
+                       f->savings);
     if (f->chooses)
         moe_buf_text(out, "at last   the choice, whose passes depend on what is found\n");
 }
@@ -466,9 +465,7 @@ int moe_show_forecast_json(const struct moe_forecast *f, struct moe_buf *out, st
     moe_emit_rounded(&e, "seconds", 4, (f->before + f->search) * f->pass_seconds);
     moe_emit_rounded(&e, "seconds_all_shards", 4, f->total * f->pass_seconds);
     moe_emit_rounded(&e, "passes_routing_most", 4, f->routing);
-    moe_emit_rounded(&e, "seconds_routing_most", 4, f->routing_seconds);
     moe_emit_rounded(&e, "passes_savings_most", 4, f->savings);
-    moe_emit_rounded(&e, "seconds_savings_most", 4, f->savings_seconds);
     moe_emit_bool(&e, "chooses", f->chooses);
     return moe_emit_end(&e, err);
 }

@@ -20,6 +20,10 @@ schema='{"properties": {"ok": {"type": "boolean"}, "n": {"minimum": 1, "maximum"
 printf '%s' "$schema" >"$tmp/schema"
 moe --json-schema "$tmp/schema" --temp 0
 check "greedy JSON of a schema" sh -c "tr -d ' \n\t' <'$out' | grep -qxE '\{\"ok\":(true|false),\"n\":([1-9]|1[0-2])\}'"
+echo '{"oneOf": [{"type": "integer", "multipleOf": 35, "minimum": 1}, {"type": "number", "minimum": 4, "maximum": 5}]}' >"$tmp/one"
+moe --json-schema "$tmp/one" --temp 0
+check "an answer of one of two kinds of numbers" grep -qxE '[0-9]*[05]|[45](\.[0-9]*)?' "$out"
+expect_stderr_like "*one: #/oneOf: kept as anyOf: 0 and 1 may both take a value*" "... which may be both, as is said"
 moe --json-object --seed 3 -n 100
 check "--json-object begins an object" grep -q '^{' "$out"
 printf '{"prompt": "a", "max_tokens": 60, "response_format": {"type": "json_schema", "json_schema": {"schema": %s}}}\n' \

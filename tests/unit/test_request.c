@@ -274,7 +274,7 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"\"response_format\": {\"type\": \"json\"}", "'response_format'"},
         {"\"response_format\": {\"type\": \"json_schema\"}", "'response_format'"},
         {"\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": "
-         "{\"properties\": {\"a/b\": {\"not\": {\"type\": \"null\"}}}}}}",
+         "{\"properties\": {\"a/b\": {\"not\": {\"minLength\": 1}}}}}}",
          "'response_format': #/properties/a~1b/not: "},
         {"\"response_format\": \"text\"", "'response_format'"},
         {"\"json_schema\": {\"type\": \"strin\"}", "'json_schema': #/type: "},
@@ -845,6 +845,13 @@ static void ignored_keys_are_named(void **state)
               "{\"input\": \"x\", \"user\": \"me\", \"tools\": [{\"type\": \"web_search\"}], "
               "\"text\": {\"verbosity\": \"low\"}}");
     assert_string_equal(r->ignored, "user, tools[0], text.verbosity");
+    moe_request_free(r);
+    /* So is what a schema does not hold. */
+    r = parse(MOE_REQUEST_TEXT,
+              "{\"prompt\": \"x\", \"user\": \"me\", \"json_schema\": {\"oneOf\": "
+              "[{\"type\": \"integer\"}, {\"type\": \"number\"}]}}");
+    assert_string_equal(r->ignored,
+                        "user, schema #/oneOf: kept as anyOf: 0 and 1 may both take a value");
     moe_request_free(r);
     char many[4096] = "{\"prompt\": \"x\"";
     for (int i = 0; i < 60; i++)
