@@ -8,7 +8,7 @@
 # differ is told from how time does. Last what a decoded token of first answers is made of, ms by the clock / measured, and of the
 # measured those in which other programs had the processor (displaced_s).
 # PROMPTS_TOKENS=N makes the plans with --prompt-tokens N. PROMPTS_KEEP=DIR: pack, statistics and trace are made there once.
-# Two minutes for each budget; nothing else should run.
+# Two to four minutes for each budget; nothing else should run.
 # BUDGETS="100M 140M 200M 240M" RATE=300M BUILD=build sh tests/bench/prompts.sh
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
@@ -43,7 +43,7 @@ once() { # NAME PROMPT OPTION...: appends seconds to the first token and of the 
         awk '{ $2 = $1 + 47 / $2; $3 /= 1e6; print }' >>"$tmp/$name"
 }
 for kind in stories math code; do
-    awk '{ print } /^<\|endoftext\|>$/ && ++n == 2 { exit }' "tests/data/$kind.valid.txt" >>"$tmp/later.txt"
+    awk '{ print } /^<\|endoftext\|>$/ && ++n == 4 { exit }' "tests/data/$kind.valid.txt" >>"$tmp/later.txt"
     for n in 20 100 350; do # as many bytes as have about n tokens
         bytes=$((n * 3))
         for _ in 1 2 3; do
