@@ -6,7 +6,7 @@
 # on the bundled model's validation texts and on traces of other models (moe-profile --import makes them of other
 # engines' files), at 0.5 to 8 tokens' demand. Hits are the same on every machine; the microseconds want a quiet one.
 # Then the same of each text's documents alone, from an empty cache, where nothing is known, and with what was learnt of the
-# calibration text of its kind; and how well past tokens' votes predict.
+# calibration text of its kind; how well past tokens' votes predict; and what knowing the next choices would add.
 # Prints tables for CACHES.md. TRACES and the pack lie in WORK (build/bench/caches).
 set -eu
 cd "$(dirname "$0")/../.."
@@ -69,4 +69,12 @@ done
 for trace; do
     echo
     nice "$BUILD/tests/tools/replay_trace" --predict "$trace"
+done
+# What choices known in advance would add: the next 1, 2, 4, 8 of each layer.
+for trace; do
+    for n in 1 2 4 8; do
+        nice "$BUILD/tests/tools/replay_trace" --policy learned --capacity 0.5x,1x,2x,4x --exact $n "$trace" |
+            awk -v n=$n -v trace="$(basename "$trace" .trace)" \
+                '$1 == "learned" { printf "%s, %d known: %s %s %s %s\n", trace, n, $2, $3, $4, $5 }'
+    done
 done

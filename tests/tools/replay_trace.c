@@ -3,7 +3,7 @@
  *
  *     replay_trace [--policy NAME,...] [--capacity SIZE,...] [--per-layer] [--by-token] [--all]
  *                  [--half-life TOKENS] [--keep-records] [--cost] [--cold]
- *                  [--learn FILE] TRACE...
+ *                  [--learn FILE] [--exact TOKENS] TRACE...
  *
  * Prints one table of hit rates for each trace. A capacity is a number of slots (300), so many
  * times what a token visits (2x) or bytes of experts (4000M; sizes are those of the trace's first
@@ -22,6 +22,9 @@
  *
  * --cold: each sequence begins with an empty cache and new records, as in a process of its own.
  * --learn: policies that learn go on from this file (moe-profile --learn).
+ * --exact: while a token is decoded, policies that follow choices (learned, transition) know the
+ * next so many choices of each layer in its text: experts among them stay before all others, the
+ * sooner used the longer.
  *
  * --predict prints instead how many of a decoded token's experts are among as many that are
  * predicted 1, 2 and 3 layers before, by the layer's own router (the trace's scores), by the votes
@@ -61,7 +64,16 @@ struct options {
     const char *learn; /* NULL: none */
     bool cost, cold, predict;
     bool per_layer, by_token, all, keep_records;
+    uint32_t exact;
     double half_life;
+};
+
+/* All choices of a trace, for policies that are told of those to come. */
+struct choices {
+    uint64_t n;         /* tokens */
+    uint64_t *sequence; /* [n] */
+    uint16_t *chosen;   /* [n][layers][top_k] */
+    bool *there;        /* [n][layers] whether the layer was computed */
 };
 
 /* Cached experts that one policy watches. Sizes are in bytes, or in slots where the capacity is. */
@@ -77,11 +89,15 @@ struct cache {
     struct domain *domains; /* [n_domains] */
     uint32_t n_domains, n_keys;
     bool in_bytes;
-    bool *resident, *pinned;      /* [n_keys] */
-    uint32_t *in_prompt;          /* [n_keys] tokens of the prompt under way that want it */
-    uint32_t n_prompt;            /* tokens that wait in in_prompt */
-    uint32_t *rows;               /* [n_layers][room][top_k] what these chose */
-    uint32_t room, *n_rows;       /* n_rows: [n_layers] */
+    bool *resident, *pinned;     /* [n_keys] */
+    uint32_t *in_prompt;         /* [n_keys] tokens of the prompt under way that want it */
+    uint32_t n_prompt;           /* tokens that wait in in_prompt */
+    uint32_t *rows;              /* [n_layers][room][top_k] what these chose */
+    uint32_t room, *n_rows;      /* n_rows: [n_layers] */
+    const struct choices *known; /* of the trace, this token of which is: */
+    uint64_t at;
+    float
+        *scores; /* [n_keys] the follower's own, while those of known choices are in their place */
     uint64_t lookups[2], hits[2]; /* decode, prompt */
 };
 
@@ -138,6 +154,34 @@ static void choose(struct cache *c, uint32_t layer, const uint32_t *chosen, uint
         moe_usage_chosen(&c->usage, &choices);
 }
 
+/* Puts scores of known choices into the follower's, above all of its own, once `layer` has chosen;
+ * with undo, takes them out again. */
+static void tell_choices(struct cache *c, uint32_t layer, bool undo)
+{
+    const struct moe_trace_shape *s = c->shape;
+    struct moe_follower *f = c->usage.follower;
+    const float most = 1000, later = 2;
+    if (!c->known || !f)
+        return;
+    if (undo)
+        memcpy(f->scores, c->scores, c->n_keys * sizeof *f->scores);
+    else
+        memcpy(c->scores, f->scores, c->n_keys * sizeof *f->scores);
+    for (uint32_t l = 0; l < s->n_layers; l++) {
+        f->version[l]++;
+        for (uint32_t j = c->options->exact; j-- > 0 && !undo;) {
+            const uint64_t t = c->at + j + (l <= layer);
+            if (t >= c->known->n || c->known->sequence[t] != c->known->sequence[c->at] ||
+                !c->known->there[t * s->n_layers + l])
+                continue;
+            for (uint32_t k = 0; k < s->top_k; k++)
+                f->scores[l * s->n_experts +
+                          c->known->chosen[(t * s->n_layers + l) * s->top_k + k]] =
+                    most - later * (float)j;
+        }
+    }
+}
+
 static void look_up_prompt(struct cache *c)
 {
     const struct moe_trace_shape *s = c->shape;
@@ -184,8 +228,12 @@ static void take_token(struct cache *c, const struct moe_trace *t,
                 c->in_prompt[layer * n_experts + experts[i]]++;
             else
                 c->pinned[layer * n_experts + experts[i]] = true;
+        if (experts && !gather)
+            tell_choices(c, layer, false);
         for (uint32_t i = 0; experts && !gather && i < top_k; i++)
             look_up(c, layer * n_experts + experts[i], 1, token->prompt);
+        if (experts && !gather)
+            tell_choices(c, layer, true);
         for (uint32_t i = 0; experts && i < top_k; i++)
             c->pinned[layer * n_experts + experts[i]] = false;
     }
@@ -257,8 +305,9 @@ static int open_cache(struct cache *c, const struct options *o, const struct moe
     c->resident = moe_alloc(c->n_keys, sizeof *c->resident, err);
     c->pinned = moe_alloc(c->n_keys, sizeof *c->pinned, err);
     c->in_prompt = moe_alloc(c->n_keys, sizeof *c->in_prompt, err);
-    if (status == MOE_OK &&
-        !(c->domains && c->resident && c->pinned && c->in_prompt && c->rows && c->n_rows))
+    c->scores = moe_alloc(c->n_keys, sizeof *c->scores, err);
+    if (status == MOE_OK && !(c->scores && c->domains && c->resident && c->pinned && c->in_prompt &&
+                              c->rows && c->n_rows))
         status = MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < c->n_domains && status == MOE_OK; i++) {
         struct domain *d = &c->domains[i];
@@ -285,6 +334,7 @@ static void close_cache(struct cache *c)
     free(c->resident);
     free(c->pinned);
     free(c->in_prompt);
+    free(c->scores);
     free(c->rows);
     free(c->n_rows);
 }
@@ -318,17 +368,47 @@ static int begin_again(struct cache *c, const struct moe_policy_ops *policy, con
     int status = open_cache(c, before.options, before.shape, policy, capacity, room, err);
     memcpy(c->lookups, before.lookups, sizeof c->lookups);
     memcpy(c->hits, before.hits, sizeof c->hits);
+    c->known = before.known;
+    c->at = before.at;
+    return status;
+}
+
+static int read_choices(struct choices *c, struct moe_trace *t, struct moe_err *err)
+{
+    const struct moe_trace_shape *s = moe_trace_shape(t);
+    const struct moe_trace_token *token;
+    const uint64_t all = moe_trace_totals(t)->tokens, cells = all * s->n_layers;
+    int status = MOE_OK;
+    c->sequence = moe_alloc(all, sizeof *c->sequence, err);
+    c->chosen = moe_alloc(cells * s->top_k, sizeof *c->chosen, err);
+    c->there = moe_alloc(cells, sizeof *c->there, err);
+    if (!c->sequence || !c->chosen || !c->there)
+        return MOE_ERR_MEMORY;
+    moe_trace_rewind(t);
+    while (c->n < all && (status = moe_trace_next(t, &token, err)) == MOE_OK && token) {
+        c->sequence[c->n] = token->sequence;
+        for (uint32_t layer = 0; layer < s->n_layers; layer++) {
+            const uint64_t cell = c->n * s->n_layers + layer;
+            const uint16_t *experts = moe_trace_step(t, layer).experts;
+            c->there[cell] = experts != NULL;
+            if (experts)
+                memcpy(c->chosen + cell * s->top_k, experts, s->top_k * sizeof *c->chosen);
+        }
+        c->n++;
+    }
     return status;
 }
 
 static int replay(struct moe_trace *t, const struct options *o, const struct moe_policy_ops *policy,
-                  const char *capacity, struct cost *cost, struct moe_err *err)
+                  const char *capacity, const struct choices *known, struct cost *cost,
+                  struct moe_err *err)
 {
     const struct moe_trace_token *token;
     struct cache c;
     /* A prompt is no longer than all of them. */
     uint64_t room = moe_trace_totals(t)->prompt_tokens + 1;
     int status = open_cache(&c, o, moe_trace_shape(t), policy, capacity, room, err);
+    c.known = o->exact ? known : NULL;
     moe_trace_rewind(t);
     while (status == MOE_OK && (status = moe_trace_next(t, &token, err)) == MOE_OK && token) {
         if (o->cold && token->index == 0 && cost->tokens)
@@ -337,6 +417,7 @@ static int replay(struct moe_trace *t, const struct options *o, const struct moe
             break;
         double began = processor_seconds();
         take_token(&c, t, token);
+        c.at++;
         cost->seconds += processor_seconds() - began;
         cost->tokens++;
     }
@@ -378,9 +459,12 @@ static int print_optimum(struct moe_trace *t, const struct options *o, struct mo
 static int print_table(const char *path, const struct options *o, struct moe_err *err)
 {
     struct moe_trace *t = NULL;
+    struct choices known = {0};
     int status = moe_trace_open(&t, path, err);
+    if (status == MOE_OK && o->exact)
+        status = read_choices(&known, t, err);
     if (status != MOE_OK)
-        return status;
+        goto out;
     printf("%s: hits of %s, %%%s%s\n%-16s", path, o->all ? "all lookups" : "decoded tokens",
            o->per_layer ? ", per layer" : "", o->by_token ? ", prompts by token" : "", "policy");
     for (int i = 0; i < o->n_capacities; i++)
@@ -390,13 +474,17 @@ static int print_table(const char *path, const struct options *o, struct moe_err
         struct cost cost = {0};
         printf("%-16s", o->policies[p]->name);
         for (int i = 0; i < o->n_capacities && status == MOE_OK; i++)
-            status = replay(t, o, o->policies[p], o->capacities[i], &cost, err);
+            status = replay(t, o, o->policies[p], o->capacities[i], &known, &cost, err);
         if (o->cost && cost.tokens)
             printf(" %7.1f", 1e6 * cost.seconds / (double)cost.tokens);
         printf("\n");
     }
     if (status == MOE_OK)
         status = print_optimum(t, o, err);
+out:
+    free(known.sequence);
+    free(known.chosen);
+    free(known.there);
     moe_trace_close(t);
     return status;
 }
@@ -590,10 +678,12 @@ static bool parse(struct options *o, int argc, char **argv)
         {"cold", no_argument, NULL, 'C'},
         {"predict", no_argument, NULL, 'P'},
         {"learn", required_argument, NULL, 'L'},
+        {"exact", required_argument, NULL, 'x'},
         {0},
     };
     static char usual[] = "0.5x,1x,2x,4x,6x";
     bool good = true;
+    uint64_t exact = 0;
     for (int c; good && (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         o->per_layer |= c == 'l';
         o->keep_records |= c == 'k';
@@ -610,9 +700,12 @@ static bool parse(struct options *o, int argc, char **argv)
             good = take_list(o, optarg, &o->n_capacities, take_capacity);
         else if (c == 'h')
             good = moe_parse_double(optarg, &o->half_life) && o->half_life > 0;
+        else if (c == 'x')
+            good = moe_parse_u64(optarg, &exact) && exact > 0 && exact <= 400;
         else
             good = c != '?';
     }
+    o->exact = (uint32_t)exact;
     bool every = o->n_policies == 0;
     for (int i = 0; every && i < MAX_ITEMS && moe_policy_at(i); i++)
         o->policies[o->n_policies++] = moe_policy_at(i);
@@ -625,9 +718,10 @@ int main(int argc, char **argv)
     struct moe_err err;
     struct options o = {0};
     if (!parse(&o, argc, argv)) {
-        fprintf(stderr, "replay_trace [--policy NAME,...] [--capacity SLOTS|TIMESx|BYTES,...] "
-                        "[--per-layer] [--by-token] [--all] [--half-life TOKENS] "
-                        "[--keep-records] [--cost] [--cold] [--learn FILE] TRACE...\n");
+        fprintf(stderr,
+                "replay_trace [--policy NAME,...] [--capacity SLOTS|TIMESx|BYTES,...] "
+                "[--per-layer] [--by-token] [--all] [--half-life TOKENS] "
+                "[--keep-records] [--cost] [--cold] [--learn FILE] [--exact TOKENS] TRACE...\n");
         return 2;
     }
     int status = MOE_OK;
