@@ -96,56 +96,82 @@ static void put_piece(struct writer *w, const char *piece, const char *name, con
 
 /* ---- Texts up to a mark ---- */
 
-enum { MAX_MARK_CHARACTERS = 64 };
+enum { MAX_MARK_CHARACTERS = 64, MAX_MARKS = MAX_CALL_FORMS };
 
-/* Writes rules for any text that ends with the mark and holds it nowhere else (Knuth, Morris and
- * Pratt's automaton), or that ends without it if it may; then NULL: only without. Returns the first
- * rule's number. */
-static uint32_t put_text_until(struct writer *w, const char *mark, bool may_end, const char *then)
+struct mark {
+    const char *text, *then; /* what follows it in the answer, a rule; NULL: it may not be there */
+    uint32_t c[MAX_MARK_CHARACTERS], n;
+    uint32_t first; /* the rule of a text that ends with none of it; the next ones: with so much */
+};
+
+/* The rule of the longest beginning of a mark that n characters and c end with; *whole: that is all
+ * of this mark. */
+static uint32_t rule_behind(const struct mark *marks, uint32_t n_marks, const uint32_t *text,
+                            uint32_t n, uint32_t c, const struct mark **whole)
 {
-    uint32_t c[MAX_MARK_CHARACTERS], back[MAX_MARK_CHARACTERS + 1] = {0}, n = 0, first = w->n_rules;
-    uint64_t bytes = strlen(mark);
-    int length = 1;
-    for (uint64_t i = 0; i < bytes && n < MAX_MARK_CHARACTERS; i += (uint64_t)length)
-        c[n++] = moe_utf8_decode((const uint8_t *)mark + i, bytes - i, &length);
-    for (uint32_t i = 1, k = 0; i < n;
-         i++) { /* the longest beginning that a match of i + 1 ends with */
-        while (k && c[i] != c[k])
-            k = back[k];
-        k += c[i] == c[k];
-        back[i + 1] = k;
-    }
-    for (uint32_t state = 0; state < n; state++) {
-        moe_buf_printf(w->out, "until-%u ::=%s", first + state, may_end ? " \"\" |" : "");
-        if (state + 1 < n || then) {
-            moe_buf_text(w->out, " [");
-            put_character(w->out, c[state]);
-            if (state + 1 < n)
-                moe_buf_printf(w->out, "] until-%u |", first + state + 1);
-            else
-                moe_buf_printf(w->out, "] %s |", then);
+    *whole = NULL;
+    for (uint32_t length = n + 1; length > 0; length--)
+        for (const struct mark *m = marks; m < marks + n_marks; m++)
+            if (length <= m->n && m->c[length - 1] == c &&
+                memcmp(m->c, text + n + 1 - length, (length - 1) * sizeof *text) == 0) {
+                *whole = length == m->n ? m : NULL;
+                return m->first + length;
+            }
+    return marks->first;
+}
+
+/* Writes rules for any text that ends with one of the marks and holds them nowhere else, or that
+ * ends without them if it may. Returns the first rule's number. */
+static uint32_t put_text_until(struct writer *w, struct mark *marks, uint32_t n_marks, bool may_end)
+{
+    uint32_t all[MAX_MARKS * MAX_MARK_CHARACTERS], n_all = 0;
+    for (struct mark *m = marks; m < marks + n_marks; m++) {
+        const uint64_t bytes = strlen(m->text);
+        int length = 1;
+        for (uint64_t i = 0; i < bytes && m->n < MAX_MARK_CHARACTERS; i += (uint64_t)length) {
+            const uint32_t c = moe_utf8_decode((const uint8_t *)m->text + i, bytes - i, &length);
+            uint32_t k = 0;
+            while (k < n_all && all[k] != c)
+                k++;
+            all[k] = c;
+            n_all += k == n_all;
+            m->c[m->n++] = c;
         }
-        uint32_t others[MAX_MARK_CHARACTERS], n_others = 0;
-        others[n_others++] = c[state];
-        for (uint32_t k = state; k > 0;) { /* what shorter matches go on with */
-            k = back[k];
-            bool known = false;
+        m->first = w->n_rules;
+        w->n_rules += m->n;
+    }
+    for (const struct mark *m = marks; m < marks + n_marks; m++)
+        for (uint32_t k = m > marks; k < m->n; k++) {
+            uint32_t others[MAX_MARKS * MAX_MARK_CHARACTERS], n_others = 0;
+            moe_buf_printf(w->out, "until-%u ::=%s", m->first + k, may_end ? " \"\" |" : "");
+            for (uint32_t i = 0; i < n_all; i++) {
+                const struct mark *whole;
+                const uint32_t rule = rule_behind(marks, n_marks, m->c, k, all[i], &whole);
+                if (rule == marks->first)
+                    continue;
+                others[n_others++] = all[i];
+                if (whole && !whole->then)
+                    continue;
+                moe_buf_text(w->out, " [");
+                put_character(w->out, all[i]);
+                if (whole)
+                    moe_buf_printf(w->out, "] %s |", whole->then);
+                else
+                    moe_buf_printf(w->out, "] until-%u |", rule);
+            }
+            moe_buf_text(w->out, " [^");
             for (uint32_t i = 0; i < n_others; i++)
-                known |= others[i] == c[k];
-            if (known)
-                continue;
-            others[n_others++] = c[k];
-            moe_buf_text(w->out, " [");
-            put_character(w->out, c[k]);
-            moe_buf_printf(w->out, "] until-%u |", first + k + 1);
+                put_character(w->out, others[i]);
+            moe_buf_printf(w->out, "] until-%u\n", marks->first);
         }
-        moe_buf_text(w->out, " [^");
-        for (uint32_t i = 0; i < n_others; i++)
-            put_character(w->out, others[i]);
-        moe_buf_printf(w->out, "] until-%u\n", first);
-    }
-    w->n_rules += n;
-    return first;
+    return marks->first;
+}
+
+static uint32_t put_text_until_one(struct writer *w, const char *mark, bool may_end,
+                                   const char *then)
+{
+    struct mark m = {.text = mark, .then = then};
+    return put_text_until(w, &m, 1, may_end);
 }
 
 /* ---- Calls ---- */
@@ -315,6 +341,100 @@ static size_t mark_of(const char *piece)
     return n > 2 && strchr("<[", *piece) ? n : 0;
 }
 
+/* Whether a lead is that of the content with which an answer ends. */
+static bool leads_to_end(const struct moe_chat *chat, const char *lead)
+{
+    const size_t n = strcspn(lead, "\1\2\3\4\5\6");
+    return strncmp(chat->thought_ends_content + strlen(chat->thought_ends), lead, n) == 0;
+}
+
+/* Writes another message that a rule begins with, up to its end. */
+static void put_message(struct writer *w, const char *lead, uint32_t text)
+{
+    moe_buf_text(w->out, " |");
+    put_literal(w->out, lead, strlen(lead));
+    moe_buf_printf(w->out, " until-%u", text);
+}
+
+/* Writes a call behind what begins it, as a form has it that may leave a text free up to a mark. */
+static void put_held(struct writer *w, const struct call_form *f, uint32_t i)
+{
+    const size_t n = strcspn(f->named, "\5\6");
+    const char *mark = f->named + n + strcspn(f->named + n, "<[");
+    const uint32_t free = f->named[n] ? put_text_until_one(w, mark, false, "\"\"") : 0;
+    const json_t *tool;
+    size_t t;
+    moe_buf_printf(w->out, "held-%u ::=", i);
+    json_array_foreach(w->wanted->tools, t, tool)
+    {
+        moe_buf_text(w->out, t ? " |" : "");
+        put_literal(w->out, name_of(tool), strlen(name_of(tool)));
+        if (n)
+            put_literal(w->out, f->named, n);
+        if (f->named[n])
+            moe_buf_printf(w->out, " until-%u", free);
+        moe_buf_printf(w->out, " arguments-%zu", t);
+        put_piece(w, f->close, "", "");
+    }
+    moe_buf_text(w->out, "\n");
+}
+
+/* Writes "message", the rule of what an answer of several messages goes on with where one begins:
+ * where a call must come, thoughts, if there may be any, and texts, up to a call in any of the
+ * forms; else anything up to where one begins. False: no form can be held to. */
+static bool put_messages(struct writer *w, bool thinks)
+{
+    enum { MARK_BYTES = 256, RULE_BYTES = 16 };
+    const struct moe_chat *chat = w->chat;
+    const bool must = w->wanted->must;
+    const char *const next = chat_next_mark(chat->thought_ends), *const *texts = NULL;
+    char begins[MAX_MARKS][MARK_BYTES], rules[MAX_MARKS][RULE_BYTES];
+    struct mark marks[MAX_MARKS] = {0};
+    uint32_t n = 0, begun = 0; /* characters of a mark that are before each message */
+    const struct mark *own = NULL;
+    for (uint32_t i = 0; i < chat->n_calls; i++) {
+        const struct call_form *f = &chat->calls[i];
+        const char *open = *f->begin ? f->begin : f->open;
+        const bool behind = *open != '<' && next;
+        bool taken = f->style != CALLS_JSON || !*open || strpbrk(open, "\1\2\3\4\5\6");
+        texts = texts ? texts : f->contents;
+        snprintf(begins[n], MARK_BYTES, "%s%s", behind && !must ? next : "", open);
+        snprintf(rules[n], RULE_BYTES, "held-%u", n);
+        for (uint32_t k = 0; k < n; k++)
+            taken |= strcmp(begins[k], begins[n]) == 0;
+        if (taken)
+            continue;
+        marks[n] = (struct mark){.text = begins[n], .then = rules[n]};
+        if (behind)
+            own = &marks[n];
+        put_held(w, f, n++);
+    }
+    if (n == 0)
+        return false;
+    if (!must) {
+        const uint32_t free = put_text_until(w, marks, n, true);
+        for (const char *c = next; own && *c; c++)
+            begun += (*c & 0xc0) != 0x80;
+        const bool at_begin = own && w->wanted->thought == MOE_THOUGHT_NONE && begun < own->n;
+        moe_buf_printf(w->out, "message ::= until-%u\n", at_begin ? own->first + begun : free);
+        return true;
+    }
+    const uint32_t text = put_text_until_one(w, chat->thought_ends, false, "message");
+    moe_buf_text(w->out, "message ::=");
+    for (uint32_t i = 0; i < n; i++) {
+        moe_buf_text(w->out, i ? " |" : "");
+        put_literal(w->out, begins[i], strlen(begins[i]));
+        moe_buf_printf(w->out, " %s", rules[i]);
+    }
+    if (thinks && chat->thought_begins)
+        put_message(w, chat->thought_begins, text);
+    for (; texts && *texts; texts++)
+        if (!leads_to_end(chat, *texts))
+            put_message(w, *texts, text);
+    moe_buf_text(w->out, "\n");
+    return true;
+}
+
 bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wanted *wanted,
                           struct moe_buf *out)
 {
@@ -332,7 +452,10 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
             n_mark--;
     const json_t *tool;
     char mark[256];
-    if (!wanted->must && (!n_mark || n_mark >= sizeof mark))
+    /* An answer is several messages, and one of them a call. */
+    const bool several =
+        chat->thought_ends_content && f->style == CALLS_JSON && f->single && !*begin;
+    if (!wanted->must && !several && (!n_mark || n_mark >= sizeof mark))
         return false;
     if (text_ends && (uint8_t)*text_ends <= CALL_WORD) /* nothing ends them, or a name alone */
         return false;
@@ -344,7 +467,7 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
         snprintf(mark, sizeof mark, "%.*s", (int)strcspn(text_ends, "\1\2\3\4\5\6"), text_ends);
         for (size_t n = strlen(mark); n > 1 && strchr(" \t\r\n", mark[n - 1]);)
             mark[--n] = 0; /* the blanks before the end itself would make it whole */
-        moe_buf_printf(out, "any ::= until-%u\n", put_text_until(&w, mark, true, NULL));
+        moe_buf_printf(out, "any ::= until-%u\n", put_text_until_one(&w, mark, true, NULL));
     }
     moe_buf_text(out, "calls ::= tool");
     if (!f->single && wanted->parallel) {
@@ -369,25 +492,32 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
             moe_buf_text(out, " calls");
         }
         moe_buf_text(out, "\n");
-        uint32_t thought = w.n_rules;
         const bool opened = wanted->thought == MOE_THOUGHT_OPEN;
         const bool thinks =
             ends && wanted->thought != MOE_THOUGHT_OVER && (opened || !wanted->no_thought);
-        if (thinks)
-            put_text_until(&w, ends, false, "[ \\n]? [ \\n]? whole");
+        /* Behind a thought the calls; in an answer of several messages further thoughts, too, and
+         * texts that lead to no end. */
+        const char *behind = several ? "message" : "[ \\n]? [ \\n]? whole";
+        const uint32_t thought = thinks ? put_text_until_one(&w, ends, false, behind) : 0;
+        if (several && !put_messages(&w, !wanted->no_thought))
+            return false;
         if (thinks && opened && wanted->no_thought) {
             moe_buf_text(out, "root ::= [ \\n]? [ \\n]?");
             put_literal(out, ends, strlen(ends));
-            moe_buf_text(out, " [ \\n]? [ \\n]? whole\n");
+            moe_buf_printf(out, " %s\n", behind);
         } else if (thinks && opened) {
             moe_buf_printf(out, "root ::= until-%u\n", thought);
-        } else if (thinks) {
+        } else if (thinks && !several) {
             moe_buf_text(out, "root ::= [ \\n]? [ \\n]? whole | [ \\n]? [ \\n]?");
             put_literal(out, chat->thought_begins, strlen(chat->thought_begins));
             moe_buf_printf(out, " until-%u\n", thought);
         } else {
-            moe_buf_text(out, "root ::= [ \\n]? [ \\n]? whole\n");
+            moe_buf_printf(out, "root ::= %s\n", behind);
         }
+    } else if (several) {
+        if (!put_messages(&w, true))
+            return false;
+        moe_buf_text(out, "root ::= message\n");
     } else {
         snprintf(mark, sizeof mark, "%.*s", (int)n_mark, lead);
         moe_buf_text(out, "held ::=");
@@ -395,7 +525,7 @@ bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wa
         if (*begin)
             put_piece(&w, f->open, "", "");
         moe_buf_text(out, " calls\n");
-        uint32_t free = put_text_until(&w, mark, true, "held");
+        uint32_t free = put_text_until_one(&w, mark, true, "held");
         moe_buf_printf(out, "root ::= until-%u\n", free);
     }
     return json_array_size(wanted->tools) > 0 && !out->failed;

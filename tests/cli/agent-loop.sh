@@ -136,8 +136,12 @@ message=$(sed 's/.*"message":\({.*}\),"logprobs.*/\1/' "$got")
 id=$(sed 's/.*"id":"\(call_[0-9a-f]*\)".*/\1/' "$got")
 post /v1/chat/completions "{\"messages\":[$ask,$message,{\"role\":\"tool\",\"tool_call_id\":\"$id\",\"content\":\"7 words\"}],$tools}"
 says '*"content":"There are 7 words.",*' "... which the template takes back in its form"
-post /v1/chat/completions "{\"messages\":[$ask],$tools,\"tool_choice\":\"required\",\"max_tokens\":60}"
-says '*"reasoning_content":"Hm.",*"finish_reason":"length"*' "... what must be a call follows the first thought"
+post /v1/chat/completions "{\"messages\":[$ask],$tools,\"tool_choice\":\"required\",\"max_tokens\":200}"
+says '*"reasoning_content":"Hm.\\u000a\\u000aBy find.","content":"I look.","tool_calls":*"name":"find",*"finish_reason":"tool_calls"*' \
+    "... also where a call must come"
+post /v1/chat/completions "{\"messages\":[$ask],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"find\",\"strict\":true,\"parameters\":
+{\"type\":\"object\",\"properties\":{\"path\":{\"enum\":[\"zebra\"]}},\"required\":[\"path\"]}}}]}"
+says '*"content":"I look.","tool_calls":*"name":"find","arguments":"{\\"path\\": \\"zebra\\"}"*' "... and one that may come keeps to its schema"
 post /v1/chat/completions "{\"messages\":[$ask],$tools,\"thinking_budget\":1,\"max_tokens\":120}"
 says '*"reasoning_content":"H","content":""*"finish_reason":"stop"*' "... a thought is ended, and no mark of it shown"
 post /v1/chat/completions "{\"messages\":[$ask],\"response_format\":{\"type\":\"json_object\"},\"max_tokens\":120}"

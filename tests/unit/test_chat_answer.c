@@ -694,6 +694,31 @@ static const struct {
      "\"a\"}}",
      true, NULL},
     {OTHER_ROLE, "Hm<|sep|>\n\nuser<|role|>\nHm", false, NULL},
+    /* Any thoughts and texts before a call that must come. */
+    {HARMONY,
+     SAYS("analysis", "a") NEXT SAYS("commentary", "b <|end|>") NEXT SAYS("analysis", "c") NEXT
+     " to=functions.find_file<|channel|>commentary json<|message|>{\"path\": \"a\"}"
+     "<|call|>",
+     true, NULL},
+    {HARMONY, SAYS("analysis", "a") NEXT SAYS("final", "b"), true,
+     SAYS("analysis", "a") NEXT "<|channel|>"},
+    {HARMONY, " to=functions.other", true, " to=functions."},
+    /* One that may: however it begins. */
+    {HARMONY, SAYS("analysis", "to=functions.other") NEXT SAYS("final", "b to=functions.x"), false,
+     NULL},
+    {HARMONY, "anything to=functions.x", false, NULL},
+    {HARMONY,
+     SAYS("analysis", "a") NEXT
+     "<|channel|>commentary to=functions.find_file <|constrain|>json<|message|>{\"path\": "
+     "\"a\"}<|call|>",
+     false, NULL},
+    {HARMONY, SAYS("commentary to=functions.find_file", "{\"path\": 7}"), false,
+     SAYS("commentary to=functions.find_file", "{\"path\": ")},
+    {HARMONY, SAYS("commentary to=functions.other", "{}"), false,
+     "<|channel|>commentary to=functions."},
+    {HARMONY, SAYS("commentary", "a") NEXT " to=functions.other", false,
+     SAYS("commentary", "a") NEXT " to=functions."},
+    {HARMONY, " to=functions.other", false, " to=functions."},
     {OTHER_ROLE, "Hm<|sep|>\n\nfunction call<|role|>\n{\"name\": \"other", false,
      "Hm<|sep|>\n\nfunction call<|role|>\n{\"name\": \""},
 };
