@@ -365,40 +365,46 @@ static const json_t *given(const json_t *schema, json_t **made)
     return *made ? *made : json_object_get(schema, "enum");
 }
 
-/* Whether a "not" is one of values: of an enum, a const or types. */
-static bool leaves_out_values(const json_t * not )
+/* Whether a "not" tests properties, as an "if" does. */
+static bool tests_properties(const json_t *denied)
 {
-    const bool values = json_is_array(json_object_get(not, "enum"));
+    return json_object_get(denied, "properties") || json_object_get(denied, "required");
+}
+
+/* Whether a "not" is one of values: of an enum, a const or types. */
+static bool leaves_out_values(const json_t *denied)
+{
+    const bool values = json_is_array(json_object_get(denied, "enum"));
     const char *const but = values ? "enum" : "const", *key;
-    bool only = json_is_object(not ) && types_of(not ) != 0;
+    bool only = json_is_object(denied) && types_of(denied) != 0;
     json_t *ignored;
-    json_object_foreach((json_t *)not, key, ignored) only &=
+    json_object_foreach((json_t *)denied, key, ignored) only &=
         !is_keyword(key) || strcmp(key, but) == 0 || strcmp(key, "type") == 0;
     return only;
 }
 
-static bool names_values(const json_t * not )
+static bool names_values(const json_t *denied)
 {
-    return leaves_out_values(not ) &&
-           (json_object_get(not, "enum") || json_object_get(not, "const"));
+    return leaves_out_values(denied) &&
+           (json_object_get(denied, "enum") || json_object_get(denied, "const"));
 }
 
 /* Leaves out what another "not" does too. */
 static bool add_left_out(struct schema *s, json_t *merged, const json_t *other)
 {
-    json_t *made_a, *made_b, *both = json_array(), *not = json_object();
+    json_t *made_a, *made_b, *both = json_array(), *denied = json_object();
     const json_t *a = given(json_object_get(merged, "not"), &made_a), *b = given(other, &made_b);
     moe_allowance_step(s->allowance, json_array_size(a) + json_array_size(b));
     moe_allowance_take(s->allowance, 2 * SCHEMA_MEMORY + (json_array_size(a) + json_array_size(b)) *
                                                              sizeof(void *));
-    bool added = both && not &&json_array_extend(both, (json_t *)a) == 0 &&
+    bool added = both && denied && json_array_extend(both, (json_t *)a) == 0 &&
                  json_array_extend(both, (json_t *)b) == 0 &&
-                 json_object_set(not, "enum", both) == 0 &&
-                 json_object_set(merged, "not", not ) == 0;
+                 json_object_set(denied, "enum", both) == 0 &&
+                 json_object_set(merged, "not", denied) == 0;
     json_decref(made_a);
     json_decref(made_b);
     json_decref(both);
-    json_decref(not );
+    json_decref(denied);
     return added;
 }
 
@@ -415,8 +421,9 @@ static bool merge_member(struct schema *s, json_t *merged, const char *key, json
     if (lists && (strcmp(key, "required") == 0 || strcmp(key, "allOf") == 0 ||
                   strcmp(key, SCHEMA_CHOICES) == 0 || strcmp(key, SCHEMA_PATTERNS) == 0))
         return add_list(s, merged, key, b);
-    if (strcmp(key, "pattern") == 0 && json_is_string(a) && json_is_string(b)) {
-        json_t *more = json_pack("[O]", b);
+    if ((strcmp(key, "pattern") == 0 || strcmp(key, "format") == 0) && json_is_string(a) &&
+        json_is_string(b)) {
+        json_t *more = json_pack("[{s:O}]", key, b);
         moe_allowance_take(s->allowance, 2 * SCHEMA_MEMORY);
         if (!json_object_get(merged, SCHEMA_PATTERNS))
             return json_object_set_new(merged, SCHEMA_PATTERNS, more) == 0;
@@ -708,7 +715,8 @@ static bool few_values(struct schema *s, const json_t *schema, json_t *list, int
 
 static bool has_choices(const json_t *schema)
 {
-    return json_object_get(schema, "if") || json_object_get(schema, "dependentRequired") ||
+    return json_object_get(schema, "if") || tests_properties(json_object_get(schema, "not")) ||
+           json_object_get(schema, "dependentRequired") ||
            json_object_get(schema, "dependentSchemas") || json_object_get(schema, "dependencies");
 }
 
@@ -731,6 +739,12 @@ static int list_choices(struct schema *s, const json_t **schema)
             if (json_object_get(own, parts[i]))
                 json_object_set(one, parts[i], json_object_get(own, parts[i]));
         json_array_append(list, one);
+    }
+    if (tests_properties(json_object_get(own, "not"))) {
+        one = json_pack("{s:O,s:b}", "if", json_object_get(own, "not"), "then", 0);
+        MOE_TRY(keep_schema(s, one));
+        json_array_append(list, one);
+        json_object_del(own, "not");
     }
     for (int k = 0; k < 3; k++)
         json_object_foreach(json_object_get(*schema, keys[k]), name, value)
@@ -763,9 +777,9 @@ struct tested {
 static bool test_takes(const struct schema *s, const json_t *test, const json_t *value)
 {
     json_t *made;
-    const json_t *not = json_object_get(test, "not");
-    const json_t *list = given(not ? not : test, &made);
-    const bool takes = !list || (value ? list_has(s, list, value) : false) != (not != NULL);
+    const json_t *denied = json_object_get(test, "not");
+    const json_t *list = given(denied ? denied : test, &made);
+    const bool takes = !list || (value ? list_has(s, list, value) : false) != (denied != NULL);
     json_decref(made);
     return takes;
 }
@@ -839,11 +853,11 @@ static int read_tests(struct schema *s, const json_t *choices, struct tested *te
         json_object_foreach(json_object_get(test, "properties"), name, property)
         {
             const json_t *one = schema_follow(s, property);
-            const json_t *not = json_object_get(one, "not");
-            const json_t *list = json_is_object(one) ? given(not ? not : one, &made) : NULL;
+            const json_t *denied = json_object_get(one, "not");
+            const json_t *list = json_is_object(one) ? given(denied ? denied : one, &made) : NULL;
             MOE_TRY(add_tested(s, tested, n, name, &t));
             int status = MOE_OK;
-            if (list ? !names_values(not ? not : one) || (not &&json_object_size(one) > 1)
+            if (list ? !names_values(denied ? denied : one) || (denied && json_object_size(one) > 1)
                      : !json_is_true(one) && (!json_is_object(one) || has_other_keyword(one, "")))
                 status = schema_refuse(s, "if", "%s", why);
             json_array_foreach(list, k, value)
@@ -1319,8 +1333,8 @@ static int check_keywords(struct schema *s, const json_t *schema)
     for (size_t i = 0; refused[i]; i++)
         if (json_object_get(schema, refused[i]) && strcmp(refused[i], "unevaluatedProperties") != 0)
             return schema_refuse(s, refused[i], "this keyword is not supported");
-    const json_t *not = schema_get(schema, "not");
-    if (not &&!json_is_false(not ) && !leaves_out_values(not ))
+    const json_t *denied = schema_get(schema, "not");
+    if (denied && !json_is_false(denied) && !leaves_out_values(denied) && !tests_properties(denied))
         return schema_refuse(s, "not",
                              "only of types, an enum, a const or everything is supported");
     const json_t *evaluated = schema_get(schema, "unevaluatedProperties");
@@ -1358,14 +1372,17 @@ static int by_types(struct schema *s, const json_t *schema, struct moe_buf *to)
     }
     types &= s->types;
     json_t *made, *value;
-    const json_t *not = schema_get(schema, "not");
+    const json_t *denied = schema_get(schema, "not");
     unsigned left_out = 0; /* types of which some values are */
     size_t i;
-    if (not &&!names_values(not )) /* numbers are not told from integers where these are left out */
-        types &= ~(types_of(not ) & TYPE_INTEGER ? types_of(not ) | TYPE_NUMBER : types_of(not ));
-    not = given(not, &made);
-    json_array_foreach(not, i, value) left_out |= type_of(value);
-    const bool no_true = list_has(s, not, json_true()), no_false = list_has(s, not, json_false());
+    if (denied &&
+        !names_values(denied)) /* numbers are not told from integers where these are left out */
+        types &=
+            ~(types_of(denied) & TYPE_INTEGER ? types_of(denied) | TYPE_NUMBER : types_of(denied));
+    denied = given(denied, &made);
+    json_array_foreach(denied, i, value) left_out |= type_of(value);
+    const bool no_true = list_has(s, denied, json_true()),
+               no_false = list_has(s, denied, json_false());
     json_decref(made);
     if (types & left_out & (TYPE_OBJECT | TYPE_ARRAY))
         return schema_refuse(s, "not", "of objects and lists it is not supported");

@@ -110,7 +110,7 @@ int schema_choice(struct schema *s, char **texts, size_t n, size_t at, int depth
  * says most. */
 int schema_texts_of(struct schema *s, const json_t *schema, uint32_t *out, const char **key);
 /* Members of schemas that only this room writes, where several are combined. */
-#define SCHEMA_PATTERNS "\1patterns" /* further ones, a list */
+#define SCHEMA_PATTERNS "\1patterns" /* a list of further {"pattern"} and {"format"} */
 #define SCHEMA_CHOICES "\1choices"   /* a list of {"if", "then", "else"} */
 
 /* ---- Sets of texts ----

@@ -592,6 +592,8 @@ static uint32_t texts_before(struct schema *s, uint32_t node, uint32_t then, int
     struct texts *t = s->texts;
     const struct text_node n = t->nodes[node];
     const uint32_t base = t->n_stack;
+    if (moe_allowance_step(t->allowance, 1) != MOE_OK)
+        return TEXTS_NONE;
     *fails |= n.kind == KIND_BEGIN || depth > MAX_TEXT_DEPTH;
     if (!n.looks || *fails)
         return texts_cat(s, node, then);
@@ -641,10 +643,13 @@ static void part_begin(struct schema *s, uint32_t node, uint32_t *begins, uint32
     if (!n.begins || n.kind == KIND_BEGIN || *fails)
         return;
     if (n.kind == KIND_OR) {
-        part_begin(s, n.a, &a_begins, &a_rest, depth + 1, fails);
-        part_begin(s, n.b, &b_begins, &b_rest, depth + 1, fails);
-        *begins = texts_or(s, a_begins, b_begins);
-        *rest = texts_or(s, a_rest, b_rest);
+        *rest = TEXTS_NONE;
+        for (bool more = true; more; node = t->nodes[node].b) {
+            more = t->nodes[node].kind == KIND_OR;
+            part_begin(s, more ? t->nodes[node].a : node, &a_begins, &a_rest, depth + 1, fails);
+            *begins = texts_or(s, *begins, a_begins);
+            *rest = texts_or(s, *rest, a_rest);
+        }
     } else if (n.kind == KIND_CAT && t->nodes[n.a].kind == KIND_LOOK) {
         part_begin(s, n.b, &b_begins, &b_rest, depth + 1, fails);
         *begins = texts_cat(s, n.a, b_begins);

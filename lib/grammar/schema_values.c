@@ -78,6 +78,8 @@ static int format_texts(struct schema *s, const json_t *format, uint64_t least, 
 
 /* ---- Texts ---- */
 
+static int number_texts(struct schema *s, const json_t *value, uint32_t *out);
+
 enum {
     /* Beyond it, a length that is counted beside what may be in a text is not kept to the
      * character. */
@@ -103,24 +105,32 @@ static int texts_before_end(struct schema *s, bool far, uint32_t *out)
     return MOE_OK;
 }
 
-/* Takes the texts of a list, or of one value, out. */
-static int leave_out(struct schema *s, const json_t * not, uint32_t *out)
+/* Takes the texts of the values that "not" lists out, or their numbers. */
+static int leave_out(struct schema *s, const json_t *denied, bool numbers, uint32_t *out)
 {
-    const json_t *list = json_object_get(not, "enum"), *one = json_object_get(not, "const");
+    const json_t *list = json_object_get(denied, "enum"), *one = json_object_get(denied, "const");
     const size_t n = one ? 1 : json_array_size(list);
-    for (size_t i = 0; i < n; i++) {
-        const char *text = json_string_value(one ? one : json_array_get(list, i));
-        MOE_TRY(schema_step(s, NULL, 1));
-        if (text)
-            *out = texts_and(s, *out, texts_not(s, texts_literal(s, text)));
+    uint32_t *texts = moe_alloc(n + 1, sizeof *texts, s->err), n_texts = 0;
+    int status = texts ? MOE_OK : MOE_ERR_MEMORY;
+    for (size_t i = 0; i < n && status == MOE_OK; i++) {
+        const json_t *value = one ? one : json_array_get(list, i);
+        status = schema_step(s, NULL, 1);
+        if (!numbers && json_is_string(value))
+            texts[n_texts++] = texts_literal(s, json_string_value(value));
+        else if (status == MOE_OK && numbers && json_is_number(value))
+            status = number_texts(s, value, &texts[n_texts++]);
     }
-    return MOE_OK;
+    if (status == MOE_OK && n_texts > 0)
+        *out = texts_and(s, *out, texts_not(s, texts_one_of(s, texts, n_texts)));
+    free(texts);
+    return status;
 }
 
 int schema_texts_of(struct schema *s, const json_t *schema, uint32_t *out, const char **key)
 {
     const json_t *format = schema_get(schema, "format"), *pattern = schema_get(schema, "pattern");
-    const json_t *more = json_object_get(schema, SCHEMA_PATTERNS), *not = schema_get(schema, "not");
+    const json_t *more = json_object_get(schema, SCHEMA_PATTERNS),
+                 *denied = schema_get(schema, "not");
     uint64_t least = 0, most = UINT64_MAX, shortest, longest;
     bool known = false;
     MOE_TRY(schema_count(s, schema, "minLength", &least));
@@ -134,19 +144,22 @@ int schema_texts_of(struct schema *s, const json_t *schema, uint32_t *out, const
     if (pattern)
         MOE_TRY(schema_pattern(s, json_string_value(pattern), out));
     for (size_t i = 0; i < json_array_size(more); i++) {
-        uint32_t other = TEXTS_NONE;
-        const char *one = json_string_value(json_array_get(more, i));
-        MOE_TRY(schema_pattern(s, one ? one : "", &other));
+        const json_t *one = json_array_get(more, i), *text = json_object_get(one, "pattern");
+        uint32_t other = texts_any(s);
+        if (json_is_string(text))
+            MOE_TRY(schema_pattern(s, json_string_value(text), &other));
+        else
+            MOE_TRY(format_texts(s, json_object_get(one, "format"), least, most, &known, &other));
         *out = texts_and(s, *out, other);
     }
     if (format && !pattern)
         MOE_TRY(format_texts(s, format, least, most, &known, out));
-    *key = pattern || known ? *key : not ? "not" : most < UINT64_MAX ? "maxLength" : "minLength";
+    *key = pattern || known ? *key : denied ? "not" : most < UINT64_MAX ? "maxLength" : "minLength";
     const bool any = *out == texts_any(s);
-    const bool bare = any && s->until && (least > 0 || most < UINT64_MAX || not );
+    const bool bare = any && s->until && (least > 0 || most < UINT64_MAX || denied);
     if (bare)
         MOE_TRY(texts_before_end(s, most > FAR && most <= MOST_COUNTED, out));
-    MOE_TRY(leave_out(s, not, out));
+    MOE_TRY(leave_out(s, denied, false, out));
     texts_lengths(s, *out, &shortest, &longest);
     if (most > MOST_COUNTED && longest > most && !texts_counts_itself(s, *out))
         most = bare ? UINT64_MAX : least > MOST_COUNTED ? least : MOST_COUNTED;
@@ -379,35 +392,27 @@ static int multiples_of(struct schema *s, const struct bound *of, uint32_t *out)
     return MOE_OK;
 }
 
-/* Takes the numbers of a list, or one, out. */
-static int leave_out_numbers(struct schema *s, const json_t * not, uint32_t *out)
+/* All ways to write a number; none for one that is beyond what is written. */
+static int number_texts(struct schema *s, const json_t *value, uint32_t *out)
 {
-    const json_t *list = json_object_get(not, "enum"), *one = json_object_get(not, "const");
-    const size_t n = one ? 1 : json_array_size(list);
-    for (size_t i = 0; i < n; i++) {
-        const json_t *value = one ? one : json_array_get(list, i);
-        struct bound b = {0};
-        char digits[24], pattern[64];
-        uint32_t texts;
-        if (json_is_number(value))
-            MOE_TRY(read_bound(s, "not", value, false, &b));
-        if (!b.is_there)
-            continue;
-        const int whole = snprintf(digits, sizeof digits, "%0*" PRId64, b.part + 1,
-                                   b.digits < 0 ? -b.digits : b.digits) -
-                          b.part;
-        snprintf(pattern, sizeof pattern, b.part ? "%s%.*s\\.%s0*" : "%s%.*s(\\.0+)?%s",
-                 b.digits < 0 ? "-" : "", whole, digits, digits + whole);
-        MOE_TRY(whole_pattern(s, pattern, &texts));
-        *out = texts_and(s, *out, texts_not(s, texts));
-    }
-    return MOE_OK;
+    struct bound b = {0};
+    char digits[24], pattern[64];
+    *out = TEXTS_NONE;
+    MOE_TRY(read_bound(s, "not", value, false, &b));
+    if (!b.is_there)
+        return MOE_OK;
+    const int whole = snprintf(digits, sizeof digits, "%0*" PRId64, b.part + 1,
+                               b.digits < 0 ? -b.digits : b.digits) -
+                      b.part;
+    snprintf(pattern, sizeof pattern, b.part ? "%s%.*s\\.%s0*" : "%s%.*s(\\.0+)?%s",
+             b.digits < 0 ? "-" : "", whole, digits, digits + whole);
+    return whole_pattern(s, pattern, out);
 }
 
 int schema_number(struct schema *s, const json_t *schema, bool integer, struct moe_buf *to)
 {
     struct bound low = {0}, high = {0}, of = {0};
-    const json_t *multiple = schema_get(schema, "multipleOf"), *not = schema_get(schema, "not");
+    const json_t *multiple = schema_get(schema, "multipleOf"), *denied = schema_get(schema, "not");
     struct moe_buf pattern = {0};
     uint32_t numbers = TEXTS_NONE, multiples = texts_any(s);
     bool any = false;
@@ -421,7 +426,7 @@ int schema_number(struct schema *s, const json_t *schema, bool integer, struct m
         MOE_TRY(multiples_of(s, &of, &multiples));
     integer = integer || (multiple && of.part == 0);
     if (!low.is_there && !high.is_there && multiples == texts_any(s) && (integer || !multiple) &&
-        !not ) {
+        !denied) {
         moe_buf_text(to, integer ? "integer" : "number");
         return MOE_OK;
     }
@@ -442,8 +447,8 @@ int schema_number(struct schema *s, const json_t *schema, bool integer, struct m
                                 : MOE_OK;
     moe_buf_release(&pattern);
     numbers = texts_and(s, numbers, multiples);
-    if (status == MOE_OK && not )
-        status = leave_out_numbers(s, not, &numbers);
+    if (status == MOE_OK && denied)
+        status = leave_out(s, denied, true, &numbers);
     const char *key = multiple        ? "multipleOf"
                       : low.is_there  ? "minimum"
                       : high.is_there ? "maximum"

@@ -117,9 +117,9 @@ const json_t *schema_get(const json_t *schema, const char *key)
 
 bool schema_is_nothing(const json_t *schema)
 {
-    const json_t *not = json_object_get(schema, "not");
-    return json_is_false(schema) || json_is_true(not ) ||
-           (json_is_object(not ) && json_object_size(not ) == 0);
+    const json_t *denied = json_object_get(schema, "not");
+    return json_is_false(schema) || json_is_true(denied) ||
+           (json_is_object(denied) && json_object_size(denied) == 0);
 }
 
 int schema_count(const struct schema *s, const json_t *schema, const char *key, uint64_t *n)
