@@ -143,17 +143,19 @@ int schema_texts_of(struct schema *s, const json_t *schema, uint32_t *out, const
     *out = texts_any(s);
     if (pattern)
         MOE_TRY(schema_pattern(s, json_string_value(pattern), out));
+    if (format && !pattern)
+        MOE_TRY(format_texts(s, format, least, most, &known, out));
     for (size_t i = 0; i < json_array_size(more); i++) {
         const json_t *one = json_array_get(more, i), *text = json_object_get(one, "pattern");
         uint32_t other = texts_any(s);
+        bool other_known;
         if (json_is_string(text))
             MOE_TRY(schema_pattern(s, json_string_value(text), &other));
         else
-            MOE_TRY(format_texts(s, json_object_get(one, "format"), least, most, &known, &other));
+            MOE_TRY(
+                format_texts(s, json_object_get(one, "format"), least, most, &other_known, &other));
         *out = texts_and(s, *out, other);
     }
-    if (format && !pattern)
-        MOE_TRY(format_texts(s, format, least, most, &known, out));
     *key = pattern || known ? *key : denied ? "not" : most < UINT64_MAX ? "maxLength" : "minLength";
     const bool any = *out == texts_any(s);
     const bool bare = any && s->until && (least > 0 || most < UINT64_MAX || denied);
