@@ -89,15 +89,14 @@ struct cache {
     struct domain *domains; /* [n_domains] */
     uint32_t n_domains, n_keys;
     bool in_bytes;
-    bool *resident, *pinned;     /* [n_keys] */
-    uint32_t *in_prompt;         /* [n_keys] tokens of the prompt under way that want it */
-    uint32_t n_prompt;           /* tokens that wait in in_prompt */
-    uint32_t *rows;              /* [n_layers][room][top_k] what these chose */
-    uint32_t room, *n_rows;      /* n_rows: [n_layers] */
-    const struct choices *known; /* of the trace, this token of which is: */
-    uint64_t at;
-    float
-        *scores; /* [n_keys] the follower's own, while those of known choices are in their place */
+    bool *resident, *pinned;      /* [n_keys] */
+    uint32_t *in_prompt;          /* [n_keys] tokens of the prompt under way that want it */
+    uint32_t n_prompt;            /* tokens that wait in in_prompt */
+    uint32_t *rows;               /* [n_layers][room][top_k] what these chose */
+    uint32_t room, *n_rows;       /* n_rows: [n_layers] */
+    const struct choices *known;  /* of the trace; NULL: they are not told */
+    uint64_t at;                  /* the token */
+    float *scores;                /* [n_keys] the follower's own, while others are in their place */
     uint64_t lookups[2], hits[2]; /* decode, prompt */
 };
 
