@@ -741,11 +741,15 @@ static int choose_slots(struct moe_memory *out, const struct moe_memory_inputs *
         b->host.floor = beside_experts(&b->host) + size_tier(&out->cache, &b->host, in);
         moe_expert_pools_size(&out->pools, in->model->pack, &in->inventory, &out->cache);
     }
+    const bool in_place = moe_pack_fd(in->model->pack) < 0;
     if (in->options->device.test && out->pools.loader.compressed_bytes)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: compressed experts cannot be computed where they lie: --device "
-                        "test needs a pack without zstd (moe-quantize PACK makes one)",
-                        moe_pack_path(in->model->pack));
+        return moe_fail(
+            err, MOE_ERR_UNSUPPORTED,
+            in_place ? "%s: experts of a checkpoint cannot be computed where they lie: --device "
+                       "test needs a pack (moe-quantize makes one)"
+                     : "%s: compressed experts cannot be computed where they lie: --device "
+                       "test needs a pack without zstd (moe-quantize PACK makes one)",
+            moe_pack_path(in->model->pack));
     if (all) {
         slots->kv -= in->options->shares ? 0 : slots->kv_lent;
         out->session.kv_grows = slots->kv_lent > 0;

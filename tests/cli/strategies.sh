@@ -174,6 +174,8 @@ refused 1 "$tmp/none.yaml: *" "statistics that are not there" \
 "$bin/moe-quantize" -q --zstd 1 -o "$tmp/zstd.moe" "$two" || exit 1
 refused 3 "$tmp/zstd.moe: compressed experts cannot be computed where they lie*" \
     "a compressed pack on the test device" "$tmp/zstd.moe" --strategy lru --device test:4,1G
+refused 3 "$checkpoint: experts of a checkpoint cannot be computed where they lie: * needs a pack *" \
+    "a checkpoint on the test device" "$checkpoint" --strategy lru --device test:4,1G
 
 # ---- Budgets -------------------------------------------------------------------------------------
 
