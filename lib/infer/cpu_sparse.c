@@ -25,6 +25,15 @@
  *   choice   the index_top / index_block best blocks, of equal ones the first; so the row's own
  *            block, which may be incomplete, is always the last
  *
+ * Where it chooses by means of keys (Qwen4's), with such queries and blocks:
+ *
+ *   key      of a complete block: the mean, from the first position on, of what its positions
+ *            project, as the cache holds it, under the norm and rotated as the block's first
+ *            position. It takes the cell of the block's last position.
+ *   score    of a block, of all heads, as above with weights of 1
+ *   choice   the best index_top / index_block complete blocks, of equal ones the first, and what
+ *            follows the last complete one; the same for all heads of keys and values
+ *
  * A row's choice and result depend on nothing else in its pass. Rows are computed one after the
  * other, threads share each: keys and values of a row's choice are brought together first, for all
  * of its heads.
@@ -79,7 +88,7 @@ static void index_products(const struct moe_config *c, struct moe_layout layout,
                                               c->index_dim, &in, products + i, CHUNK);
 }
 
-/* products: scratch, as above. */
+/* weights NULL: all 1. products: scratch, as above. */
 static void index_scores(const struct moe_config *c, struct moe_layout layout, const float *tiles,
                          const float *weights, const uint8_t *keys, uint32_t n, float *products,
                          float *scores)
@@ -90,7 +99,7 @@ static void index_scores(const struct moe_config *c, struct moe_layout layout, c
         for (uint32_t t = 0; t < MOE_TILE && h + t < c->index_heads; t++) {
             float *of = products + t * CHUNK;
             moe_kern.relu(of, n, of);
-            moe_kern.axpy(weights[h + t], of, n, scores);
+            moe_kern.axpy(weights ? weights[h + t] : 1, of, n, scores);
         }
     }
 }
@@ -121,7 +130,7 @@ static struct sparse begin_sparse(struct moe_session *s, uint32_t layer, const s
 /* Whether a row at this position sees less than all. */
 static bool is_limited(const struct cpu_index *x, const struct moe_row *r)
 {
-    return x->top && r->position >= x->top;
+    return x->top && r->position >= x->seen;
 }
 
 /* ---- Queries, keys and weights ---- */
@@ -151,12 +160,12 @@ static void finish_rows(void *ctx, int64_t first, int64_t end, int thread)
         const float *angles = rope + (uint64_t)sp->rows[i].position * c->rope_dim;
         float *k = x->k + (uint64_t)i * x->k_stride;
         float *q = x->q + (uint64_t)i * x->q_stride;
-        if (c->index_block)
+        if (c->index_block && !c->index_means)
             moe_kern.rms_norm(k, sp->l->index_k_norm, c->index_dim, c->norm_eps, k);
-        else
+        else if (!c->index_block)
             moe_kern.layer_norm(k, sp->l->index_k_norm, sp->l->index_k_norm_bias, c->index_dim,
                                 c->index_eps, k);
-        if (rotated)
+        if (rotated && !c->index_means)
             moe_kern.rope(k, angles, rotated);
         if (!is_limited(x, &sp->rows[i]))
             continue;
@@ -198,6 +207,42 @@ void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_ro
     moe_par_for(n_rows, 8, finish_rows, &sp);
 }
 
+/* Of rows that complete a block: its key. */
+static void mean_rows(void *ctx, int64_t first, int64_t end, int thread)
+{
+    const struct sparse *sp = ctx;
+    const struct moe_config *c = &sp->s->model->config;
+    const struct moe_model *m = sp->s->model;
+    const float *rope = moe_config_is_global(c, sp->layer) ? m->global_rope : m->rope;
+    uint32_t width = c->index_block;
+    float mean[MOE_MAX_HEAD_DIM], key[MOE_MAX_HEAD_DIM];
+    for (int64_t i = first; i < end; i++) {
+        const struct moe_row *r = &sp->rows[i];
+        uint32_t begin = r->position / width * width;
+        if (r->position != begin + width - 1)
+            continue;
+        moe_kv_index_get(&sp->kv, sp->layer, r->sequence, begin, mean);
+        for (uint32_t at = begin + 1; at <= r->position; at++) {
+            moe_kv_index_get(&sp->kv, sp->layer, r->sequence, at, key);
+            moe_kern.add(key, c->index_dim, mean);
+        }
+        for (uint32_t d = 0; d < c->index_dim; d++)
+            mean[d] /= (float)width;
+        moe_kern.rms_norm(mean, sp->l->index_k_norm, c->index_dim, c->norm_eps, mean);
+        if (moe_config_rotated(c, sp->layer))
+            moe_kern.rope(mean, rope + (uint64_t)begin * c->rope_dim,
+                          moe_config_rotated(c, sp->layer));
+        moe_kv_index_put(&sp->kv, sp->layer, r->sequence, r->position, mean);
+    }
+}
+
+void stages_cpu_index_means(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                            uint32_t n_rows)
+{
+    struct sparse sp = begin_sparse(s, layer, rows);
+    moe_par_for(n_rows, 8, mean_rows, &sp);
+}
+
 /* ---- Scores ---- */
 
 /* Products of keys and each head's queries: scores [index_heads][stride]. */
@@ -218,7 +263,7 @@ static void score_chunks(void *ctx, int64_t first, int64_t end, int thread)
     const struct moe_config *c = &sp->s->model->config;
     const struct moe_row *r = &sp->rows[sp->row];
     const struct moe_kv *kv = &sp->kv;
-    const float *weights = sp->x->weights + sp->row * sp->x->weights_stride;
+    const float *weights = c->index_means ? NULL : sp->x->weights + sp->row * sp->x->weights_stride;
     float *products = sp->x->scratch + (uint64_t)thread * MOE_TILE * CHUNK;
     const struct moe_layout layout = {kv->index_as, 0};
     for (int64_t chunk = first; chunk < end; chunk++) {
@@ -226,7 +271,7 @@ static void score_chunks(void *ctx, int64_t first, int64_t end, int thread)
         uint32_t n = left < CHUNK ? left : CHUNK;
         const uint8_t *keys = moe_kv_index_keys(kv, sp->layer, moe_kv_block(kv, r->sequence, base));
         float *scores = sp->x->scores + base;
-        if (c->index_block)
+        if (c->index_block && !c->index_means)
             score_heads(c, layout, sp->x->tiles, keys, n, products, sp->x->scores_stride, scores);
         else
             index_scores(c, layout, sp->x->tiles, weights, keys, n, products, scores);
@@ -255,6 +300,18 @@ static void choose_blocks(void *ctx, int64_t first, int64_t end, int thread)
     }
 }
 
+/* Of all heads: complete blocks and the one behind them. */
+static void choose_means(const struct sparse *sp)
+{
+    struct cpu_index *x = sp->x;
+    uint32_t width = sp->s->model->config.index_block, top = x->top / width;
+    uint32_t n_blocks = (sp->rows[sp->row].position + 1) / width;
+    for (uint32_t b = 0; b < n_blocks; b++)
+        x->scores[b] = x->scores[(b + 1) * width - 1];
+    moe_best_places(x->scores, n_blocks, top, x->places);
+    x->places[top] = n_blocks;
+}
+
 /* The row's choice, made here or by a layer before this one. */
 static int find_places(struct sparse *sp, struct moe_err *err)
 {
@@ -266,7 +323,9 @@ static int find_places(struct sparse *sp, struct moe_err *err)
         uint32_t n = r->position + 1;
         index_tiles(c, x->q + sp->row * x->q_stride, x->tiles);
         moe_par_for((n - 1) / CHUNK + 1, 1, score_chunks, sp);
-        if (c->index_block)
+        if (c->index_means)
+            choose_means(sp);
+        else if (c->index_block)
             moe_par_for(c->index_heads, 1, choose_blocks, sp);
         else
             moe_best_places(x->scores, n, x->top, x->places + (uint64_t)sp->row * x->top);
@@ -285,9 +344,12 @@ static int find_places(struct sparse *sp, struct moe_err *err)
 static uint32_t chosen_position(const struct sparse *sp, uint32_t head, uint32_t i)
 {
     const struct cpu_index *x = sp->x;
-    uint32_t width = sp->s->model->config.index_block;
-    return width ? x->places[head * (x->top / width) + i / width] * width + i % width
-                 : x->places[(uint64_t)sp->row * x->top + i];
+    const struct moe_config *c = &sp->s->model->config;
+    uint32_t width = c->index_block;
+    if (!width)
+        return x->places[(uint64_t)sp->row * x->top + i];
+    head = c->index_means ? 0 : head;
+    return x->places[head * (x->top / width) + i / width] * width + i % width;
 }
 
 /* Copies keys and values of the row's positions to their places in its choice. */
@@ -324,7 +386,9 @@ int stages_cpu_attend_chosen(struct moe_session *s, uint32_t layer, const struct
         end++;
         MOE_TRY(find_places(&sp, err));
         uint32_t width = s->model->config.index_block, n = x->top;
-        if (width) /* the row's own block may be incomplete */
+        if (s->model->config.index_means)
+            n += (rows[sp.row].position + 1) % width;
+        else if (width) /* the row's own block may be incomplete */
             n -= width - 1 - rows[sp.row].position % width;
         const struct moe_row last = {.position = n - 1};
         moe_par_for(n, 16, bring_positions, &sp);

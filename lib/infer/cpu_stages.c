@@ -332,6 +332,8 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
             status = moe_pass_poll(&s->pass, err);
         if (moe_config_keeps_keys(c, layer))
             stages_cpu_store(s, layer, rows, n_rows);
+        if (c->index_means && moe_config_has_indexer(c, layer))
+            stages_cpu_index_means(s, layer, rows, n_rows);
         if (c->layers[layer].compression)
             stages_cpu_compress(s, layer, rows, n_rows);
         if (moe_config_keeps_state(c, layer) && moe_state_is_beside(c->state_kind))

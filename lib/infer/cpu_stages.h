@@ -67,12 +67,14 @@ struct cpu_index {
     float *weights; /* [batch][index_heads] how much each head counts */
     /* Where the context is longer than what a row sees: */
     uint32_t top;  /* positions that a row sees; 0: all */
+    uint32_t seen; /* ... with those behind the last complete block */
     float *tiles;  /* [index_heads / 8][index_dim][8] a row's queries side by side */
     float *scores; /* [context] of one row; of blocks [index_heads][scores_stride] */
     uint64_t scores_stride;
     float *scratch;       /* [threads][8][chunk] */
     uint32_t *places;     /* [batch][top] the positions that a row of the pass sees, rising; of
-                             blocks [index_heads][top / index_block], of one row */
+                             blocks [index_heads][top / index_block], with index_means
+                             one more, of one row */
     struct moe_row *of;   /* [batch] the rows that these are of */
     struct moe_kv chosen; /* keys and values of one row's */
     uint32_t *table;      /* its */
@@ -230,6 +232,9 @@ static inline void moe_attention(struct moe_session *s, uint32_t layer, const st
  * indexer's queries, keys and weights, then the choice and `attended` (cpu_sparse.c). */
 void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                       uint32_t n_rows);
+/* With index_means, after stages_cpu_store: the keys of blocks that rows complete. */
+void stages_cpu_index_means(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                            uint32_t n_rows);
 int stages_cpu_attend_chosen(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                              uint32_t n_rows, struct moe_err *err);
 /* Multiplies the queries of a row, head by head (struct moe_config, tempered_heads). */

@@ -120,7 +120,8 @@ static void carve_index(struct cpu_index *x, struct carving *to, const struct mo
     x->q = moe_arena_take(&to->rows, batch * x->q_stride, sizeof(float));
     x->k = moe_arena_take(&to->rows, batch * x->k_stride, sizeof(float));
     x->weights = moe_arena_take(&to->rows, batch * x->weights_stride, sizeof(float));
-    x->top = o->context > c->index_top ? c->index_top : 0;
+    x->seen = moe_config_index_sees(c);
+    x->top = o->context > x->seen ? c->index_top : 0;
     if (!x->top)
         return;
     uint64_t per_thread = (uint64_t)MOE_TILE * MOE_ATTENTION_CHUNK;
@@ -131,12 +132,13 @@ static void carve_index(struct cpu_index *x, struct carving *to, const struct mo
     x->scratch =
         moe_arena_take(&to->other, (uint64_t)moe_par_threads() * per_thread, sizeof(float));
     if (c->index_block)
-        x->places = moe_arena_take(&to->other, (uint64_t)c->index_heads * (x->top / c->index_block),
-                                   sizeof *x->places);
+        x->places = moe_arena_take(
+            &to->other, (uint64_t)c->index_heads * (x->top / c->index_block) + c->index_means,
+            sizeof *x->places);
     else
         x->places = moe_arena_take(&to->rows, batch * x->top, sizeof *x->places);
     x->of = moe_arena_take(&to->rows, batch, sizeof *x->of);
-    x->chosen = moe_kv_chosen_shape(c, o, x->top);
+    x->chosen = moe_kv_chosen_shape(c, o, x->seen);
     x->table = moe_arena_take(&to->other, x->chosen.per_sequence, sizeof *x->table);
     x->chosen.whole.keys = moe_arena_take(&to->other, x->chosen.bytes, 1);
 }

@@ -609,6 +609,32 @@ void moe_kv_value_of_key(const struct moe_kv *kv, const struct moe_kv_cells *cel
                panel + codes + (i * MOE_PANEL_ROWS + in_panel) * 2, 2);
 }
 
+/* The panel that has the position's key of the indexer. */
+static uint8_t *index_panel(const struct moe_kv *kv, uint32_t layer, uint32_t sequence,
+                            uint32_t position)
+{
+    uint8_t *keys = moe_kv_index_keys(kv, layer, moe_kv_block(kv, sequence, position));
+    return keys + position % kv->block_positions / MOE_PANEL_ROWS *
+                      moe_kv_panel_bytes(kv->index_as, kv->index_dim);
+}
+
+void moe_kv_index_put(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t position,
+                      const float *key)
+{
+    put_key(kv->index_as, kv->index_dim, index_panel(kv, layer, sequence, position),
+            position % kv->block_positions, key);
+}
+
+void moe_kv_index_get(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t position,
+                      float *key)
+{
+    const uint8_t *panel = index_panel(kv, layer, sequence, position);
+    uint64_t cell = position % kv->block_positions % MOE_PANEL_ROWS;
+    for (uint32_t d = 0; d < kv->index_dim; d++, cell += MOE_PANEL_ROWS)
+        key[d] = kv->index_as == MOE_LAYOUT_F32 ? ((const float *)(const void *)panel)[cell]
+                                                : moe_f16_to_f32(moe_get_u16(panel + 2 * cell));
+}
+
 static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct store *st = ctx;
@@ -625,10 +651,8 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
         }
         if (!kv->index_dim)
             continue;
-        const float *k = st->in->index_keys + (uint64_t)i * st->in->index_stride;
-        uint8_t *keys = moe_kv_index_keys(kv, st->layer, block);
-        uint64_t panel = moe_kv_panel_bytes(kv->index_as, kv->index_dim);
-        put_key(kv->index_as, kv->index_dim, keys + position / MOE_PANEL_ROWS * panel, position, k);
+        moe_kv_index_put(kv, st->layer, st->rows[i].sequence, st->rows[i].position,
+                         st->in->index_keys + (uint64_t)i * st->in->index_stride);
     }
 }
 

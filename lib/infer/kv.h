@@ -155,8 +155,13 @@ struct moe_kv_cells {
 };
 struct moe_kv_cells moe_kv_cells(const struct moe_kv *kv, uint32_t layer, uint32_t block,
                                  uint32_t head);
-/* The keys of its indexer, which it must have. */
+/* The keys of its indexer, which it must have; one position's key, [index_dim]. kv is of the
+ * layer. */
 uint8_t *moe_kv_index_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block);
+void moe_kv_index_get(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t position,
+                      float *key);
+void moe_kv_index_put(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t position,
+                      const float *key);
 
 /* All keys and values of a block follow each other: where block 0's begin in each of the arrays of
  * a part, and the bytes of one block. */

@@ -288,26 +288,29 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
                               "of positions to choose",
                               name)
                    : MOE_OK;
-    if ((!c->kv_rank && !c->index_block) || c->state_heads || c->rope_original ||
-        c->positions != MOE_POSITIONS_ROTARY)
+    if ((!c->kv_rank && !c->index_block) || (c->state_heads && !c->index_means) ||
+        c->rope_original || c->positions != MOE_POSITIONS_ROTARY)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: an indexer that chooses positions is implemented for latent attention "
                         "with rotary positions, without states and LongRoPE",
                         name);
-    if (c->index_block &&
+    if ((c->index_block || c->index_means) &&
         (c->kv_rank || c->global_head_dim || c->window || c->n_ahead || c->n_encoder ||
-         c->prefix_lm || c->tempered_heads || sharing || c->index_heads != c->n_kv_heads ||
+         c->prefix_lm || c->tempered_heads || sharing ||
+         (!c->index_means && c->index_heads != c->n_kv_heads) || c->index_block == 0 ||
          c->index_top % c->index_block || moe_config_count_layers(c, MOE_LAYER(shares_keys))))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: an indexer that chooses blocks is implemented for ordinary attention "
-                        "of decoders without windows, with a head for each head of keys",
+                        "of decoders without windows, with a head for each head of keys where it "
+                        "chooses for each",
                         name);
+    const bool last = c->index_block && !c->index_means;
     const struct range ranges[] = {
         {"the positions that an indexer chooses", c->index_top, 1, MOE_MAX_CONTEXT},
         {"the number of an indexer's heads", c->index_heads, 1, MOE_MAX_HEADS},
         {"the width of an indexer's head", c->index_dim, c->rope_dim, MOE_MAX_HEAD_DIM},
-        {"the last blocks, which are always chosen", c->index_block ? c->index_local : 1, 1,
-         c->index_block ? c->index_top / c->index_block : 1},
+        {"the last blocks, which are always chosen", last ? c->index_local : 1, 1,
+         last ? c->index_top / c->index_block : 1},
     };
     MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
     if (c->layers[0].shares_choice)

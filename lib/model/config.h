@@ -217,11 +217,14 @@ struct moe_config {
      * Layers with a window have none. Or it chooses blocks of index_block positions (MiniMax-M3),
      * of ordinary attention: each of its heads, which are as many as heads of keys, for one of
      * these, index_top positions' at most, the index_local last ones among them; its queries come
-     * from the layer's input, each head's under a norm. */
+     * from the layer's input, each head's under a norm. With index_means (Qwen4) it chooses among
+     * complete blocks, by the mean of their keys, for all heads of the layer; rows see the
+     * incomplete one beside these. */
     uint32_t index_top; /* 0: rows see all positions */
     uint32_t index_heads, index_dim;
     uint32_t index_block, index_local; /* 0: it chooses positions one by one */
-    float index_eps;                   /* of the norm of its keys */
+    bool index_means;
+    float index_eps; /* of the norm of its keys */
 
     /* Compressed attention (DeepSeek-V4): one normalized vector is key and value of all heads.
      * Queries are projected from a normalized vector of q_rank and divided, head by head, by their
@@ -498,6 +501,11 @@ static inline void moe_config_static_layers(const struct moe_config *c, uint8_t 
 static inline bool moe_config_picks_positions(const struct moe_config *c)
 {
     return c->index_top && !c->out_groups;
+}
+/* How many positions a row sees at most where an indexer chooses. */
+static inline uint32_t moe_config_index_sees(const struct moe_config *c)
+{
+    return c->index_top + (c->index_means ? c->index_block - 1 : 0);
 }
 /* Whether this layer's rows see what an indexer chose, its own or an earlier one's. */
 static inline bool moe_config_sees_choice(const struct moe_config *c, uint32_t layer)

@@ -635,9 +635,8 @@ static const struct moe_source_names minimax_m3_names = {
               W(SHARED_UP, "block_sparse_moe.shared_experts.up_proj"),
               W(SHARED_DOWN, "block_sparse_moe.shared_experts.down_proj")},
 };
-static const struct moe_source_names minimax_m3_gguf_names = {
-    .dense = {[MOE_T_INDEX_Q] = MOE_ALL(B "indexer.q_proj.weight"),
-              [MOE_T_INDEX_K] = MOE_ALL(B "indexer.k_proj.weight")},
+static const struct moe_source_names index_blocks_gguf_names = {
+    .dense = {GW(INDEX_Q, "indexer.q_proj"), GW(INDEX_K, "indexer.k_proj")},
 };
 /* Names in memory, under which newer versions of transformers may save. */
 static const struct moe_source_names minimax_newer_names = {
@@ -1430,7 +1429,7 @@ static const struct moe_family deepseek_families[] = {
                  .settings = SETTINGS(GGUF_NORM_TOPK(true)),
                  .own = family_minimax_m3_gguf},
         .tensors = {[MOE_NAMING_HF].names = {&minimax_names, &minimax_m3_names},
-                    [MOE_NAMING_GGUF].names = {&minimax_m3_gguf_names}},
+                    [MOE_NAMING_GGUF].names = {&index_blocks_gguf_names}},
     },
     {.name = NULL},
 };
@@ -2161,6 +2160,13 @@ static const struct moe_source_names qwen3_next_names = {
               [MOE_T_AHEAD_NORM] = MOE_PLUS_ONE("mtp.norm.weight")},
 };
 
+static const struct moe_source_names qwen4_names = {
+    .dense = {WP(INDEX_Q, "self_attn.indexer.index_qk_proj", ATTENTION),
+              WP(INDEX_K, "self_attn.indexer.index_qk_proj", ATTENTION),
+              W_LESS_ONE(INDEX_HEAD_NORM, "self_attn.indexer.q_layernorm"),
+              W_LESS_ONE(INDEX_K_NORM, "self_attn.indexer.k_layernorm")},
+};
+
 /* llama.cpp stores norms plus 1, and tensors with several parts reordered, except queries with
  * their output gates. */
 static const struct moe_source_names qwen3_next_gguf_names = {
@@ -2698,8 +2704,8 @@ static const struct moe_family states_families[] = {
                     [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &placed_norm_names}},
     },
     /* Qwen4, Qwen3.8-Flash-Next: Qwen3.5 with gated streams in place of norms and embeddings of
-     * n-grams; text part only. Contexts end where its indexers, which choose groups of positions,
-     * no longer choose all. A function, because hashes are made of settings. */
+     * n-grams, and indexers that choose blocks of positions by means of keys; text part only. A
+     * function, because hashes are made of settings. */
     {
         .name = "qwen4_exp_text",
         .also = "qwen4_exp",
@@ -2727,15 +2733,11 @@ static const struct moe_family states_families[] = {
                      KEY("embedding_length_per_layer_input", ngram_dim, 0)),
                  .by_layer = {"attention.head_count_kv"},
                  .own = family_qwen4_gguf},
-        .tensors = {[MOE_NAMING_HF] = {.names = {&qwen3_next_names, &qwen2_moe_names},
-                                       .ignored = {L "self_attn.indexer.*",
-                                                   "model.language_model.layers.%u.self_attn."
-                                                   "indexer.*",
-                                                   L "ple.ple_embedding.*",
+        .tensors = {[MOE_NAMING_HF] = {.names = {&qwen3_next_names, &qwen2_moe_names, &qwen4_names},
+                                       .ignored = {L "ple.ple_embedding.*",
                                                    "model.language_model.layers.%u.ple.ple_"
                                                    "embedding.*"}},
-                    [MOE_NAMING_GGUF] = {.names = {&qwen3_next_gguf_names},
-                                         .ignored = {B "indexer.*"}}},
+                    [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &index_blocks_gguf_names}},
     },
     /* LFM2 with experts: 8B-A1B, 24B-A2B. Short convolutions, attention in a few layers;
      * DeepSeek-V3's router without groups, with another epsilon. A function, because layers are

@@ -515,8 +515,11 @@ int family_qwen4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
         family_gguf_by_layer(c, gguf, "attention.compress_ratios", MOE_MAX_CONTEXT, ratios, err));
     for (uint32_t i = 0; i < c->n_layers; i++)
         ratio = ratio > ratios[i] ? ratio : ratios[i];
-    if (budget && ratio)
-        family_limit_context(c, budget / ratio, ratio);
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.indexer.head_count").text,
+                             MOE_MAX_HEADS, budget && ratio, &c->index_heads, err));
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.indexer.key_length").text,
+                             MOE_MAX_HEAD_DIM, budget && ratio, &c->index_dim, err));
+    family_index_means(c, budget, ratio);
     MOE_TRY(
         moe_gguf_get_array(gguf, moe_gguf_arch_key(gguf, "ple.layers").text, false, &layers, err));
     MOE_TRY(family_set_ngrams(c, (uint32_t)layers.n, moe_gguf_path(gguf), err));

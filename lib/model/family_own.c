@@ -956,6 +956,17 @@ void family_index_blocks(struct moe_config *c, const uint32_t numbers[FAMILY_N_I
     c->index_top = seen < UINT32_MAX ? (uint32_t)seen : UINT32_MAX;
 }
 
+void family_index_means(struct moe_config *c, uint32_t budget, uint32_t ratio)
+{
+    bool any = budget && ratio && c->index_heads &&
+               moe_config_count_layers(c, MOE_LAYER(recurrent)) < c->n_layers;
+    c->index_means = any;
+    c->index_block = any ? ratio : 0;
+    c->index_top = any ? budget / ratio * ratio : 0;
+    if (!any)
+        c->index_heads = c->index_dim = 0;
+}
+
 int family_minimax_m3_hf(struct moe_config *c, const char *path, const json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -1825,7 +1836,9 @@ int family_qwen4_hf(struct moe_config *c, const char *path, const json_t *json,
     const json_t *layers = family_given(json, "ple_layer_ids");
     const char *gate = "silu";
     uint32_t budget = 0, ratio = 1, interval = 4;
-    const struct family_number numbers[] = {{"indexer_budget", &budget, MOE_MAX_CONTEXT},
+    const struct family_number numbers[] = {{"indexer_n_heads", &c->index_heads, MOE_MAX_HEADS},
+                                            {"indexer_head_dim", &c->index_dim, MOE_MAX_HEAD_DIM},
+                                            {"indexer_budget", &budget, MOE_MAX_CONTEXT},
                                             {"indexer_compress_ratio", &ratio, MOE_MAX_CONTEXT},
                                             {"full_attention_interval", &interval, MOE_MAX_LAYERS}};
     MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
@@ -1857,8 +1870,7 @@ int family_qwen4_hf(struct moe_config *c, const char *path, const json_t *json,
     drop_unused_states(c);
     if (!c->state_heads)
         c->state_sigmoid = false;
-    if (budget)
-        family_limit_context(c, budget / ratio, ratio);
+    family_index_means(c, budget, ratio);
     return MOE_OK;
 }
 

@@ -277,7 +277,8 @@ enum moe_take {
      * keys, queries, decays. MOE_STATE_SELECT: decays, keys, queries. */
     MOE_TAKE_STATE_ROWS,
     MOE_TAKE_STATE_ALL, /* ... of MOE_STATE_DELTA with gates, betas and decays behind these */
-    MOE_TAKE_ATTENTION, /* [queries + keys + values][cols]; the role says which */
+    MOE_TAKE_ATTENTION, /* [queries + keys + values][cols], an indexer's without values; the role
+                           says which */
     MOE_TAKE_TAPS,      /* [rows][cols / conv_width][conv_width] */
     MOE_TAKE_THIRD,     /* [3 * rows][cols]: a short convolution's scale, gate and values */
     MOE_TAKE_BUCKETS,   /* a vector stored as [n_buckets][n_heads] */

@@ -410,10 +410,15 @@ static uint32_t third_of(int role)
     return role == MOE_T_STATE_SCALE ? 0 : role == MOE_T_STATE_Z ? 1 : 2;
 }
 
-/* Rows of queries, keys and values in one tensor: how many, and how many before those of the role.
- */
+/* Rows of queries, keys and values, or of an indexer's queries and keys, in one tensor: how many,
+ * and how many before those of the role. */
 static uint64_t attention_rows(const struct moe_config *c, int role, uint64_t *before)
 {
+    uint64_t indexed = (uint64_t)c->index_heads * c->index_dim;
+    if (role == MOE_T_INDEX_Q || role == MOE_T_INDEX_K) {
+        *before = role == MOE_T_INDEX_Q ? 0 : indexed;
+        return indexed + c->index_dim;
+    }
     uint64_t queries = (uint64_t)c->n_heads * c->head_dim;
     uint64_t keys = (uint64_t)c->n_kv_heads * c->head_dim;
     *before = role == MOE_T_Q ? 0 : role == MOE_T_K ? queries : queries + keys;

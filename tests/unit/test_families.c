@@ -286,6 +286,8 @@ static struct family_case cases[] = {
     HF("qwen4-a"),
     GGUF("qwen4-a"),
     HF("qwen4-b"),
+    HF("qwen4-c"),
+    GGUF("qwen4-c"),
     HF("granitemoe-shared"),
     GGUF("granitemoe-shared"),
     HF("phimoe-tiny"),

@@ -107,6 +107,11 @@ static int open_minimax(void **state)
     return open_all(state, DRAWN "/minimax-m3-c");
 }
 
+static int open_qwen(void **state)
+{
+    return open_all(state, DRAWN "/qwen4-c");
+}
+
 static int close_all(void **state)
 {
     struct sparse *r = *state;
@@ -428,6 +433,10 @@ int main(void)
         cmocka_unit_test(files_hold_the_indexer),
         cmocka_unit_test(keys_are_booked),
     };
+    const struct CMUnitTest qwen[] = {
+        cmocka_unit_test(any_batch_gives_the_same_bits),
+        cmocka_unit_test(company_changes_nothing),
+    };
     const struct CMUnitTest deepseek[] = {
         cmocka_unit_test(any_batch_gives_the_same_bits),
         cmocka_unit_test(company_changes_nothing),
@@ -456,6 +465,8 @@ int main(void)
                                        close_all) +
            cmocka_run_group_tests_name("sparse: GLM-5, sharing", glm, open_glm, close_all) +
            cmocka_run_group_tests_name("sparse: MiniMax-M3, blocks", minimax, open_minimax,
+                                       close_all) +
+           cmocka_run_group_tests_name("sparse: Qwen4, means of blocks", qwen, open_qwen,
                                        close_all) +
            cmocka_run_group_tests_name("sparse: descriptions", descriptions, NULL, NULL);
 }
