@@ -14,8 +14,9 @@ static void write_and_read(const struct json_t *schema, enum moe_schema_values v
     struct moe_buf text = {0};
     struct moe_grammar *g = NULL;
     struct moe_err err = {0};
+    struct moe_allowance few = {.max_steps = 200 * 1000, .max_bytes = 16 << 20}; /* more inputs */
     int status =
-        FUZZ_TRY(moe_grammar_write_schema(&text, "fuzz", schema, values, until, NULL, NULL, &err));
+        FUZZ_TRY(moe_grammar_write_schema(&text, "fuzz", schema, values, until, NULL, &few, &err));
     if (status != MOE_OK && !err.text[0])
         abort();
     if (status == MOE_OK) {
