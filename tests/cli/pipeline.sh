@@ -1,7 +1,7 @@
 # moe-pipeline: from a checkpoint to a planned run, again with what is missing or changed, and what it refuses.
 . tests/cli/lib.sh
-"$BUILD/tests/tools/widen" --layers 3 "$checkpoint" "$tmp/cut" # tasks are judged here, not models
-checkpoint=$tmp/cut
+cut=$tmp/cut # tasks are judged here, not models
+"$BUILD/tests/tools/widen" --layers 3 "$checkpoint" "$cut"
 head -c 600 tests/data/math.calib.txt >"$tmp/calib.txt"
 head -c 700 tests/data/math.valid.txt >"$tmp/valid.txt"
 o="$tmp/a b" # a directory with a space in its name
@@ -11,15 +11,15 @@ made_again() { # TASKS: in any order; with "run?" that may be among them or not
     case $1 in *' run?') made=$(echo "$made" | grep -vx run) ;; esac
     [ "$(echo "$made" | sort)" = "$(echo "${1% run?}" | tr ' ' '\n' | sort)" ]
 }
-begin() { pipeline "$checkpoint" --text "$tmp/calib.txt" --check "$tmp/valid.txt" --max-tokens 32 "$@"; }
+begin() { pipeline "$cut" --text "$tmp/calib.txt" --check "$tmp/valid.txt" --max-tokens 32 "$@"; }
 
-begin --bits 4 --memory 17M --shards 3 --dry-run
+begin --bits 4 --memory 20M --shards 3 --dry-run
 expect_exit 0 "--dry-run"
 expect_stdout_like "# quantize: 1 of 1 to do*moe-quantize*# profile: 3 of 3 to do*--shard 3/3*moe-plan*moe-run*" "... prints the commands"
 check "... and makes nothing" [ ! -e "$o" ]
-begin --bits 4 --memory 17M --shards 3 --jobs 2
+begin --bits 4 --memory 20M --shards 3 --jobs 2
 expect_exit 0 "a pipeline runs"
-expect_stdout_like "Plan for model.moe in 17M: strategy [a-z]*Expected * tokens/s*measured*moe-run*--plan*" "... and says the strategy, and what was expected and measured"
+expect_stdout_like "Plan for model.moe in 20M: strategy [a-z]*Expected * tokens/s*measured*moe-run*--plan*" "... and says the strategy, and what was expected and measured"
 expect_stderr_like "*moe-pipeline: * of *: profile:* took * s*" "... and how far it is"
 for file in model.moe statistics.yaml text.trace device.yaml plan.yaml run.json options; do
     check "$file is there" [ -s "$o/$file" ]
@@ -48,11 +48,11 @@ pipeline
 expect_stderr_like "moe-pipeline: plan.yaml is missing: plan made again*" "a lost plan"
 check "... is made again without a lost shard, which was merged" made_again "plan run?" # which is for the same plan, or for another
 # From here on plans have one strategy, which takes less time.
-pipeline --memory 16M --device-profile "$o/device.yaml" --strategy lru
+pipeline --memory 21M --device-profile "$o/device.yaml" --strategy lru
 expect_exit 0 "another budget"
-expect_stderr_like "moe-pipeline: option --memory is 16M, was 17M*: plan, run made again*" "... is named"
+expect_stderr_like "moe-pipeline: option --memory is 21M, was 20M*: plan, run made again*" "... is named"
 check "... the plan and the run are made again" made_again "plan run"
-expect_stdout_like "Plan for model.moe in 16M: strategy lru*" "... for it, with the strategy that was asked for"
+expect_stdout_like "Plan for model.moe in 21M: strategy lru*" "... for it, with the strategy that was asked for"
 
 # What was read is the same, changed, more or gone.
 touch "$tmp/calib.txt" "$tmp/valid.txt"
@@ -95,7 +95,7 @@ expect_stdout_like "*measured 1.0*Slower than expected, most of all by reading e
 o=$tmp/killed
 pipeline_in_background() { exec "$bin/moe-pipeline" -o "$o" "$@"; }
 head -c 12000 tests/data/stories.calib.txt >"$tmp/long.txt" # long to measure, not to plan
-pipeline_in_background "$checkpoint" --text "$tmp/long.txt" --max-tokens 64 --bits 4 --memory 17M --strategy lru --device-profile "$tmp/other.yaml" -q >/dev/null 2>&1 &
+pipeline_in_background "$cut" --text "$tmp/long.txt" --max-tokens 64 --bits 4 --memory 20M --strategy lru --device-profile "$tmp/other.yaml" -q >/dev/null 2>&1 &
 killed=$!
 for pause in $(seq 1200); do
     [ ! -e "$o/shards/statistics-1.yaml.part" ] || break
@@ -103,12 +103,12 @@ for pause in $(seq 1200); do
 done
 kill -9 "$killed"
 wait "$killed" 2>/dev/null
-pipeline --memory 16500K
+pipeline --memory 22M
 expect_exit 0 "a pipeline after one that was killed"
 expect_stderr_like "moe-pipeline: the moe-pipeline before this one (pid $killed) is gone, but what it started still works: pid * (moe-profile); waiting for it*" \
     "... says who still works"
 check "... waits for it, and goes on" made_again "statistics trace plan run"
-"$bin/moe-pipeline" -o "$o" --memory 16200K >/dev/null 2>"$tmp/first" &
+"$bin/moe-pipeline" -o "$o" --memory 23M >/dev/null 2>"$tmp/first" &
 first=$!
 for pause in $(seq 100); do
     [ "$(cat "$o/lock")" != "$first" ] || break
@@ -120,9 +120,9 @@ wait "$first"
 o="$tmp/a b"
 
 # Another model in its place.
-cp -r "$checkpoint" "$tmp/model"
+cp -r "$cut" "$tmp/model"
 o=$tmp/moved
-pipeline "$tmp/model" --text "$tmp/calib.txt" --max-tokens 32 --bits 4 --memory 17M --strategy lru --device-profile "$tmp/other.yaml" -q
+pipeline "$tmp/model" --text "$tmp/calib.txt" --max-tokens 32 --bits 4 --memory 20M --strategy lru --device-profile "$tmp/other.yaml" -q
 sed -i 's/"rms_norm_eps": .*/"rms_norm_eps": 1e-4,/' "$tmp/model/config.json"
 pipeline
 expect_stderr_like "moe-pipeline: config.json changed: quantize, profile, statistics, trace, plan, run made again*" "a changed checkpoint"
@@ -157,7 +157,7 @@ error_line 3 "*/options: 'x;touch' is none of its options*" "damaged options"
 check "... which are not run" [ ! -e gone ]
 
 o=$tmp/mixed
-begin --bits 4,2 --memory 17M --importance proxy -q --device-profile "$tmp/a b/device.yaml" --dry-run
+begin --bits 4,2 --memory 20M --importance proxy -q --device-profile "$tmp/a b/device.yaml" --dry-run
 expect_stdout_like "*moe-calibrate*--importance proxy*--tolerance 2%*moe-quantize*--map*" "bits are chosen"
 begin --bits 4,2 --memory 1M --strategy lru --importance proxy -q --device-profile "$tmp/a b/device.yaml"
 expect_exit 4 "a budget too small is the planner's error"
@@ -165,34 +165,34 @@ expect_stderr_like "moe-pipeline: plan: moe-plan: *the smallest that works is*" 
 check "... with a mixed pack before it" [ -s "$o/model.moe" ]
 cp "$o/map.yaml" "$tmp/map.yaml"
 rm "$o/map.yaml"
-pipeline --memory 17M
+pipeline --memory 20M
 expect_stderr_like "*map.yaml is missing: choose made again*" "a lost map"
 check "... is made again" cmp "$o/map.yaml" "$tmp/map.yaml"
 pipeline --tolerance 9%
 expect_stderr_like "moe-pipeline: option --tolerance is 9%, was 2%: choose, mix, plan, run made again*" "another tolerance"
 o=$tmp/none
-pipeline "$tmp/nothing" --text "$tmp/calib.txt" --memory 17M
+pipeline "$tmp/nothing" --text "$tmp/calib.txt" --memory 20M
 expect_exit 1 "a checkpoint that is not there"
 expect_stderr_like "moe-pipeline: $tmp/nothing: there is no such file*" "... is named"
-pipeline "$checkpoint" --text "$tmp/calib.txt" --text "$tmp/no.txt" --memory 17M
+pipeline "$cut" --text "$tmp/calib.txt" --text "$tmp/no.txt" --memory 20M
 error_line 1 "moe-pipeline: --text $tmp/no.txt: there is no such file*" "a text that is not there is noticed at once"
 check "... before anything is made" [ ! -e "$o" ]
 for word in "memory 4X" "memory 0" "task-memory 3Z" "tolerance abc" "strategy x" "bits 5x" "max-tokens 1"; do
-    pipeline "$checkpoint" --text "$tmp/calib.txt" --memory 17M "--${word% *}" "${word#* }"
+    pipeline "$cut" --text "$tmp/calib.txt" --memory 20M "--${word% *}" "${word#* }"
     error_line 2 "moe-pipeline: option --${word% *}: '${word#* }' is not a * (see moe-pipeline --help)" "--$word is noticed at once"
 done
 : >"$tmp/empty.txt"
-pipeline "$checkpoint" --text "$tmp/calib.txt" --text "$tmp/empty.txt" --memory 17M
+pipeline "$cut" --text "$tmp/calib.txt" --text "$tmp/empty.txt" --memory 20M
 error_line 3 "moe-pipeline: --text $tmp/empty.txt: is empty" "an empty text"
-pipeline "$checkpoint" --text "$tmp/calib.txt" --check "$tmp" --memory 17M
+pipeline "$cut" --text "$tmp/calib.txt" --check "$tmp" --memory 20M
 error_line 3 "moe-pipeline: --check $tmp: is a directory, a file was expected" "a directory to judge by"
 check "... before anything is made" [ ! -e "$o" ]
 cp "$tmp/calib.txt" "$tmp/copy.txt"
-pipeline "$checkpoint" --text "$tmp/calib.txt" --text "$tmp/copy.txt" --memory 17M
+pipeline "$cut" --text "$tmp/calib.txt" --text "$tmp/copy.txt" --memory 20M
 error_line 2 "moe-pipeline: --text $tmp/copy.txt: is the same text as $tmp/calib.txt, name one of them *" "one text twice"
 pipeline --text "$tmp/calib.txt"
 error_line 2 "*give one checkpoint or pack*" "... nothing of it is kept"
-run "$bin/moe-pipeline" "$checkpoint" --memory 1G --text x
+run "$bin/moe-pipeline" "$cut" --memory 1G --text x
 error_line 2 "moe-pipeline: no directory given*" "no directory"
 o=$tmp/other
 pipeline --slurm
@@ -204,7 +204,7 @@ echo "$PATH" | tr : '\n' | while IFS= read -r place; do
     find "$place/" -mindepth 1 -maxdepth 1 ! -name parallel -exec ln -s -t "$tmp/path" {} + 2>/dev/null # the first of a name
 done
 o=$tmp/plain
-PATH="$tmp/path" begin --bits 4 --memory 17M --strategy lru --shards 4 --jobs 2 --threads 1 --device-profile "$tmp/a b/device.yaml"
+PATH="$tmp/path" begin --bits 4 --memory 20M --strategy lru --shards 4 --jobs 2 --threads 1 --device-profile "$tmp/a b/device.yaml"
 expect_exit 0 "two jobs without GNU parallel"
 check "... which it does not find" sh -c "! PATH='$tmp/path' command -v parallel >/dev/null"
 check "... take each task once" [ "$(grep -c 'profile:. took' "$err")" = 4 ]
@@ -216,7 +216,7 @@ expect_exit 0 "a lost shard, likewise"
 check "... is made again alone" [ "$(grep -c 'profile:. took' "$err")" = 1 ]
 o=$tmp/failing
 echo >"$tmp/no.txt"
-PATH="$tmp/path" pipeline "$checkpoint" --text "$tmp/calib.txt" --text "$tmp/no.txt" --memory 17M --bits 4 --shards 2 --jobs 2 \
+PATH="$tmp/path" pipeline "$cut" --text "$tmp/calib.txt" --text "$tmp/no.txt" --memory 20M --bits 4 --shards 2 --jobs 2 \
     --device-profile "$tmp/a b/device.yaml"
 expect_exit 3 "a task that fails beside another"
 expect_stderr_like "*moe-pipeline: profile:?: moe-profile: *no.txt*" "... is named"
@@ -238,7 +238,7 @@ error_line 2 "*--text and --pairs exclude each other*" "pairs and texts"
 pack
 run "$bin/moe-run" "$tiny" --plan "$tmp/a b/plan.yaml" -p 'x' -n 1 --strategy lru
 error_line 2 "moe-run: options --plan and --strategy exclude each other*" "a plan and a strategy"
-"$bin/moe-quantize" -q --method rtn --experts 8 -o "$tmp/other.moe" "$checkpoint"
+"$bin/moe-quantize" -q --method rtn --experts 8 -o "$tmp/other.moe" "$cut"
 run "$bin/moe-run" "$tmp/other.moe" --plan "$tmp/a b/plan.yaml" -p 'x' -n 1
 error_line 3 "moe-run: the plan was made for another pack, model.moe, *" "another pack's plan"
 cp "$tmp/calib.txt" "$tmp/c\\ta.txt"
