@@ -291,14 +291,16 @@ int moe_prompt_chat_end(const struct moe_model *model, const struct moe_chat *ch
     int status = moe_prompt_chat(model, chat, input, context, ids, again, err);
     if (status == MOE_OK && ids->n > context)
         status = moe_prompt_too_long(&model->config, ids->n, false, context, err);
-    if (status != MOE_ERR_LIMIT)
+    const bool fits = status == MOE_OK;
+    if (fits ? ids->n + room <= context : status != MOE_ERR_LIMIT)
         return status;
     if (!(cuts = moe_alloc(n_messages, sizeof *cuts, err)))
         return MOE_ERR_MEMORY;
-    /* Those from `high` on leave enough, those before `low` do not. The shortest are tried first,
-     * so that no try is much longer than what fits; together they have what one conversation may
-     * cost. */
-    size_t low = 0, high = find_cuts(input->messages, cuts, &asked, &answered), step = 1;
+    /* Those from `high` on leave enough, or have no shorter one; those before `low` do not. The
+     * shortest are tried first, so that no try is much longer than what fits; together they have
+     * what one conversation may cost. */
+    const size_t n_cuts = find_cuts(input->messages, cuts, &asked, &answered);
+    size_t low = 0, high = n_cuts, step = 1;
     in.allowance = &allowance;
     while (low < high) {
         const size_t at = low ? low + (high - low) / 2 : high - (step < high ? step : high);
@@ -309,12 +311,12 @@ int moe_prompt_chat_end(const struct moe_model *model, const struct moe_chat *ch
         allowance.status = MOE_OK;
         status = kept ? moe_prompt_chat(model, chat, &in, context, &tried, &next, err)
                       : moe_fail(err, MOE_ERR_MEMORY, "out of memory: messages");
-        if (status == MOE_OK && tried.n + room > context)
+        if (status == MOE_OK && tried.n + (at + 1 < n_cuts ? room : 0) > context)
             status = moe_prompt_too_long(&model->config, tried.n, false, context, err);
         if (status == MOE_OK) {
-            struct moe_ids fits = tried;
+            struct moe_ids shorter = tried;
             tried = *ids;
-            *ids = fits;
+            *ids = shorter;
             high = at;
             *n_left_out = (uint32_t)(n_messages - json_array_size(kept));
             if (again)
@@ -327,8 +329,11 @@ int moe_prompt_chat_end(const struct moe_model *model, const struct moe_chat *ch
         if (status != MOE_OK && status != MOE_ERR_LIMIT)
             break;
     }
-    if (*n_left_out && status == MOE_ERR_LIMIT)
+    if (status == MOE_ERR_LIMIT && (*n_left_out || fits))
         status = MOE_OK;
+    if (status == MOE_ERR_LIMIT && n_cuts)
+        moe_err_prefix(err, "the last question and the system texts are too long even without what "
+                            "is before and behind them");
     free(cuts);
     moe_ids_release(&tried);
     return status;

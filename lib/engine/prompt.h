@@ -41,10 +41,10 @@ uint64_t moe_prompt_again(const struct moe_model *model, const struct moe_chat *
 int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
                     const struct moe_chat_input *input, uint64_t context, struct moe_ids *ids,
                     uint64_t *again, struct moe_err *err);
-/* The same of a conversation that may be too long. Where it does not fit, oldest turns are left
- * out, and then behind the last question the oldest answers with what tools said to their calls, as
- * few as leave `room` of the context; system texts and the last question stay. *n_left_out:
- * messages. MOE_ERR_LIMIT: nothing can be left out that helps. */
+/* The same of a conversation that may be too long. Where it does not leave `room` of the context,
+ * oldest turns are left out, and then behind the last question the oldest answers with what tools
+ * said to their calls, as few as leave it, or all where none do and the rest fits by itself; system
+ * texts and the last question stay. *n_left_out: messages. MOE_ERR_LIMIT: the rest does not fit. */
 int moe_prompt_chat_end(const struct moe_model *model, const struct moe_chat *chat,
                         const struct moe_chat_input *input, uint64_t context, uint64_t room,
                         struct moe_ids *ids, uint64_t *again, uint32_t *n_left_out,

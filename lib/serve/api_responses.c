@@ -580,7 +580,8 @@ static void put_asked(const struct moe_reply *r, struct moe_emit *e)
     if (r->n_left_out) {
         char text[128];
         snprintf(text, sizeof text,
-                 "the conversation does not fit the context: its %u oldest messages are left out",
+                 "the conversation and its answer do not fit the context: its %u oldest messages "
+                 "are left out",
                  r->n_left_out);
         moe_emit_open_list(e, "warnings");
         moe_emit_text(e, NULL, text);

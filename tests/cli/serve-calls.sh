@@ -302,7 +302,7 @@ says '*"the prompt of at least * does not fit*' "a conversation that is too long
 post /v1/responses '{"input":['"$(turns 0 40)$rest"',"truncation":"auto"}'
 said >"$tmp/auto"
 n=$(left_out)
-says '*"truncation":"auto","warnings":\["the conversation does not fit the context: its '"$n"' oldest messages are left out"\]*' \
+says '*"truncation":"auto","warnings":\["the conversation and its answer do not fit the context: its '"$n"' oldest messages are left out"\]*' \
     "... or loses its oldest turns, as it says"
 post /v1/responses '{"input":['"$(turns $((n / 2)) 40)$rest"',"truncation":"auto"}'
 said >"$tmp/end"
@@ -310,6 +310,19 @@ check "... and is answered as its end is, of which nothing is left out" [ -s "$t
 check "... by the same text" cmp "$tmp/auto" "$tmp/end"
 post /v1/responses '{"input":['"$(turns $((n / 2 - 1)) 40)$rest"',"truncation":"auto"}'
 check "... as few as help" [ "$(left_out)" = 2 ]
+post /v1/responses '{"input":['"$(turns $((n / 2)) 40)$(echo "$rest" | sed 's/output_tokens":3/output_tokens":60/')"',"truncation":"auto"}'
+check "... and more where the answer needs their room" [ "$(left_out)" -ge 2 ]
+long() { # WORDS: a conversation whose last question is long
+    awk -v n="$1" -v turns="$(turns 0 20)" 'BEGIN { printf("[%s{\"role\":\"user\",\"content\":\"", turns)
+        while (n-- > 0) printf("cat ")
+        print "\"}],\"temperature\":0,\"truncation\":\"auto\"}" }'
+}
+post /v1/responses '{"input":'"$(long 410)"
+check "a question that fits by itself, though without much room, is answered so" [ "$(left_out)" = 40 ]
+says '*"input_tokens":4[0-9][0-9],*' "... within the context"
+post /v1/responses '{"input":'"$(long 600)"
+says '*"the last question and the system texts are too long even without what is before and behind them: the prompt of *' \
+    "... and one that does not fit is told apart"
 ask='[{"role":"user","content":"Do it."}'
 rest='],"temperature":0,"max_output_tokens":3,"truncation":"auto","tools":[{"type":"function","name":"f"}]}'
 post /v1/responses '{"input":'"$ask$(calls 0 60)$rest"
