@@ -309,7 +309,7 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
         {"the positions that an indexer chooses", c->index_top, 1, MOE_MAX_CONTEXT},
         {"the number of an indexer's heads", c->index_heads, 1, MOE_MAX_HEADS},
         {"the width of an indexer's head", c->index_dim, c->rope_dim, MOE_MAX_HEAD_DIM},
-        {"the last blocks, which are always chosen", last ? c->index_local : 1, 1,
+        {"the number of last blocks that are always chosen", last ? c->index_local : 1, 1,
          last ? c->index_top / c->index_block : 1},
     };
     MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));

@@ -519,7 +519,7 @@ int family_qwen4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                              MOE_MAX_HEADS, budget && ratio, &c->index_heads, err));
     MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.indexer.key_length").text,
                              MOE_MAX_HEAD_DIM, budget && ratio, &c->index_dim, err));
-    family_index_means(c, budget, ratio);
+    MOE_TRY(family_index_means(c, moe_gguf_path(gguf), budget, ratio, err));
     MOE_TRY(
         moe_gguf_get_array(gguf, moe_gguf_arch_key(gguf, "ple.layers").text, false, &layers, err));
     MOE_TRY(family_set_ngrams(c, (uint32_t)layers.n, moe_gguf_path(gguf), err));

@@ -116,7 +116,8 @@ enum {
 void family_index_blocks(struct moe_config *config, const uint32_t numbers[FAMILY_N_INDEX]);
 /* One that chooses by means of `ratio` keys, `budget` positions; its heads are set. None where any
  * of these is 0, or no layer attends. */
-void family_index_means(struct moe_config *config, uint32_t budget, uint32_t ratio);
+int family_index_means(struct moe_config *config, const char *path, uint32_t budget, uint32_t ratio,
+                       struct moe_err *err);
 /* Limits contexts to lengths at which an indexer chooses every block: `blocks` of `width`
  * positions. */
 void family_limit_context(struct moe_config *config, uint32_t blocks, uint32_t width);

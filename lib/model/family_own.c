@@ -956,15 +956,23 @@ void family_index_blocks(struct moe_config *c, const uint32_t numbers[FAMILY_N_I
     c->index_top = seen < UINT32_MAX ? (uint32_t)seen : UINT32_MAX;
 }
 
-void family_index_means(struct moe_config *c, uint32_t budget, uint32_t ratio)
+int family_index_means(struct moe_config *c, const char *path, uint32_t budget, uint32_t ratio,
+                       struct moe_err *err)
 {
     bool any = budget && ratio && c->index_heads &&
                moe_config_count_layers(c, MOE_LAYER(recurrent)) < c->n_layers;
+    if (any && budget < ratio)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: an indexer's budget of %" PRIu32
+                        " positions is less than its blocks of "
+                        "%" PRIu32,
+                        path, budget, ratio);
     c->index_means = any;
     c->index_block = any ? ratio : 0;
     c->index_top = any ? budget / ratio * ratio : 0;
     if (!any)
         c->index_heads = c->index_dim = 0;
+    return MOE_OK;
 }
 
 int family_minimax_m3_hf(struct moe_config *c, const char *path, const json_t *json,
@@ -1870,8 +1878,7 @@ int family_qwen4_hf(struct moe_config *c, const char *path, const json_t *json,
     drop_unused_states(c);
     if (!c->state_heads)
         c->state_sigmoid = false;
-    family_index_means(c, budget, ratio);
-    return MOE_OK;
+    return family_index_means(c, path, budget, ratio, err);
 }
 
 /* ---- Ling-3: KDA beside latent attention with gates ---- */

@@ -394,8 +394,10 @@ static void blocks_are_chosen_as_is_said(void **state)
     } refused[] = {
         {SPARSE("\"sparse_num_index_heads\": 3"), MOE_ERR_UNSUPPORTED,
          "a head for each head of keys"},
-        {SPARSE("\"sparse_local_block\": 0"), MOE_ERR_FORMAT, "always chosen is 0"},
-        {SPARSE("\"sparse_local_block\": 5"), MOE_ERR_FORMAT, "the last blocks"},
+        {SPARSE("\"sparse_local_block\": 0"), MOE_ERR_FORMAT,
+         "last blocks that are always chosen is 0"},
+        {SPARSE("\"sparse_local_block\": 5"), MOE_ERR_FORMAT,
+         "number of last blocks that are always chosen is 5"},
         {SPARSE("\"sparse_index_dim\": 6"), MOE_ERR_FORMAT, "the width of an indexer's head"},
         {SPARSE("\"sparse_attention_freq\": [1]"), MOE_ERR_FORMAT, "must be a list of 3 layers"},
         {"{\"layer_types\": [\"sliding\", \"sliding\", \"sliding\"]}", MOE_ERR_UNSUPPORTED,
@@ -421,6 +423,10 @@ static void blocks_are_chosen_as_is_said(void **state)
         assert_fails(read_changed(path, refused[i].changes, &c, &err), refused[i].status,
                      refused[i].words, &err);
     }
+    memset(&err, 0, sizeof err);
+    assert_fails(
+        read_changed("tests/fixtures/qwen4-c/config.json", "{\"indexer_budget\": 3}", &c, &err),
+        MOE_ERR_FORMAT, "budget of 3 positions is less than its blocks of 4", &err);
 }
 
 int main(void)
