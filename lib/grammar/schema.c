@@ -57,11 +57,15 @@ static unsigned types_of(const json_t *schema)
     return types;
 }
 
-/* The types it accepts by "type", "enum" or "const"; TYPE_ALL: it names none. */
+/* The types it accepts by "type"; TYPE_ALL: it names none; 0: none is left where schemas were
+ * merged. */
 static int schema_types(const struct schema *s, const json_t *schema, unsigned *types)
 {
+    const json_t *type = json_object_get(schema, "type");
     *types = types_of(schema);
-    return *types ? MOE_OK : schema_refuse(s, "type", "there is no such type");
+    return *types || (json_is_array(type) && json_array_size(type) == 0)
+               ? MOE_OK
+               : schema_refuse(s, "type", "there is no such type");
 }
 
 static json_t *list_of_types(unsigned types)
@@ -517,6 +521,7 @@ static int merge_with(struct schema *s, json_t **merged, const json_t *b)
 {
     const char *key;
     json_t *value;
+    unsigned types, others;
     MOE_TRY(schema_step(s, NULL, 8));
     MOE_TRY(resolve_references(s, &b));
     MOE_TRY(list_choices(s, &b));
@@ -540,10 +545,11 @@ static int merge_with(struct schema *s, json_t **merged, const json_t *b)
             continue;
         if (!there)
             done = json_object_set(*merged, key, value) == 0;
-        else if (strcmp(key, "type") == 0)
-            done = json_object_set_new(*merged, key,
-                                       list_of_types(types_of(*merged) & types_of(b))) == 0;
-        else if (!is_same(s, there, value))
+        else if (strcmp(key, "type") == 0) {
+            MOE_TRY(schema_types(s, *merged, &types));
+            MOE_TRY(schema_types(s, b, &others));
+            done = json_object_set_new(*merged, key, list_of_types(types & others)) == 0;
+        } else if (!is_same(s, there, value))
             done = merge_member(s, *merged, key, value);
         moe_allowance_take(s->allowance, SCHEMA_MEMBER);
         MOE_TRY(schema_step(s, NULL, 0));
@@ -769,6 +775,7 @@ static int list_choices(struct schema *s, const json_t **schema)
 struct tested {
     const char *name;
     json_t *values; /* that are tested: an array of arrays, those that every test takes alike */
+    json_t *said;   /* what is said of it; NULL: nothing */
     json_t *schema; /* what it may be otherwise */
     size_t n, at;   /* values[at]; n: another value; n + 1: not there */
 };
@@ -882,16 +889,17 @@ static int group_values(struct schema *s, const json_t *choices, struct tested *
 {
     json_t *groups = json_object(), *few = json_array(), *value, *choice, *list = json_array();
     json_t *others = json_array();
-    const json_t *properties = json_object_get(base, "properties"), *one;
+    json_t *one = json_object_get(json_object_get(base, "properties"), t->name);
     size_t i, k;
     const char *key;
-    int status = MOE_OK;
     struct moe_buf taken = {0};
-    one = json_object_get(properties, t->name);
-    one = one ? one : json_object_get(base, "additionalProperties");
+    int status = schema_follow_patterns(s, schema_get(base, "patternProperties"), t->name, &one);
+    one = one ? one : (json_t *)schema_get(base, "additionalProperties");
+    t->said = one;
+    const bool is_nothing = one && schema_is_nothing(schema_follow(s, one));
     const bool is_few = one && few_values(s, one, few, 0);
     const unsigned types = json_is_object(one) ? all_types(s, schema_follow(s, one)) : TYPE_ALL;
-    const json_t *all = is_few ? few : t->values;
+    const json_t *all = is_few || is_nothing ? few : t->values;
     json_array_foreach(all, i, value)
     {
         if (!list_has(s, t->values, value)) {
@@ -919,16 +927,16 @@ static int group_values(struct schema *s, const json_t *choices, struct tested *
     }
     json_object_foreach(groups, key, value) json_array_append(list, value);
     /* Another value than those that are tested. */
-    if (json_is_false(one))
+    if (is_nothing)
         t->schema = NULL;
     else if (is_few)
         t->schema = json_array_size(others) ? json_pack("{s:O}", "enum", others) : NULL;
     else
-        t->schema = json_pack("{s:[O,{s:{s:O}}]}", "allOf", one ? (json_t *)one : json_true(),
-                              "not", "enum", t->values);
-    if (!json_array_size(t->values) && !is_few && one && !json_is_false(one)) {
+        t->schema = json_pack("{s:[O,{s:{s:O}}]}", "allOf", one ? one : json_true(), "not", "enum",
+                              t->values);
+    if (!json_array_size(t->values) && !is_few && one && !is_nothing) {
         json_decref(t->schema);
-        t->schema = json_incref((json_t *)one);
+        t->schema = json_incref(one);
     }
     t->values = list;
     t->n = json_array_size(list);
@@ -960,11 +968,10 @@ static int case_of(struct schema *s, const json_t *base, const json_t *choices,
                                           : json_array()));
     for (size_t i = 0; i < n; i++) {
         const struct tested *t = &tested[i];
-        json_t *name = json_string(t->name), *of = json_array_get(t->values, t->at), *there;
+        json_t *name = json_string(t->name), *of = json_array_get(t->values, t->at);
         const bool must = list_has(s, required, name);
-        there = json_object_get(properties, t->name);
-        if (t->at < t->n && there && schema_says_more(schema_follow(s, there), "enum"))
-            of = json_pack("{s:[O,{s:O}]}", "allOf", there, "enum", of);
+        if (t->at < t->n && t->said && schema_says_more(schema_follow(s, t->said), "enum"))
+            of = json_pack("{s:[O,{s:O}]}", "allOf", t->said, "enum", of);
         else if (t->at < t->n)
             of = json_pack("{s:O}", "enum", of);
         else

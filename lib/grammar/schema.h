@@ -109,6 +109,10 @@ int schema_choice(struct schema *s, char **texts, size_t n, size_t at, int depth
 /* Texts that a schema of texts takes: by its pattern, format and lengths. *key: the keyword that
  * says most. */
 int schema_texts_of(struct schema *s, const json_t *schema, uint32_t *out, const char **key);
+/* Lets what is said of a property (*value; NULL: nothing) be also what the patterns say that its
+ * name follows. */
+int schema_follow_patterns(struct schema *s, const json_t *patterns, const char *name,
+                           json_t **value);
 /* Members of schemas that only this room writes, where several are combined. */
 #define SCHEMA_PATTERNS "\1patterns" /* a list of further {"pattern"} and {"format"} */
 #define SCHEMA_CHOICES "\1choices"   /* a list of {"if", "then", "else"} */

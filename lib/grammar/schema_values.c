@@ -700,14 +700,12 @@ static void put_order(struct schema *s, const struct object *o)
     }
 }
 
-/* Lets a property also be what the patterns that its name follows say. */
-static int follow_patterns(struct schema *s, const struct object *o, const char *name,
-                           json_t **value, bool *matches)
+int schema_follow_patterns(struct schema *s, const json_t *patterns, const char *name,
+                           json_t **value)
 {
     const char *pattern;
     json_t *one;
-    *matches = false;
-    json_object_foreach((json_t *)o->patterns, pattern, one)
+    json_object_foreach((json_t *)patterns, pattern, one)
     {
         uint32_t texts;
         MOE_TRY(schema_pattern(s, pattern, &texts));
@@ -718,7 +716,6 @@ static int follow_patterns(struct schema *s, const struct object *o, const char 
         if (!both || json_array_append_new(s->kept, both) != 0)
             return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
         *value = both;
-        *matches = true;
     }
     return MOE_OK;
 }
@@ -751,8 +748,8 @@ static int describe_properties(struct schema *s, struct object *o)
     {
         const bool described = !json_is_null(value), required = json_object_get(o->names, key);
         json_t *said = described ? value : NULL;
-        bool matches, allowed = o->allowed == texts_any(s) || texts_take(s, o->allowed, key);
-        MOE_TRY(follow_patterns(s, o, key, &said, &matches));
+        const bool allowed = o->allowed == texts_any(s) || texts_take(s, o->allowed, key);
+        MOE_TRY(schema_follow_patterns(s, o->patterns, key, &said));
         if (!said && o->more)
             said = (json_t *)o->more;
         if (!allowed || (!said && o->closed) || (said && schema_is_nothing(said))) {
@@ -800,20 +797,20 @@ static int name_properties(struct schema *s, const json_t *schema, struct object
     static const char *const refused[] = {"anyOf", "oneOf", "allOf", "not", "if"};
     const char *key;
     uint64_t from = schema_enter(s, "propertyNames");
-    o->allowed = texts_any(s);
+    o->allowed = names && schema_is_nothing(names) ? TEXTS_NONE : texts_any(s);
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
-        if (json_object_get(names, refused[i]))
+        if (o->allowed != TEXTS_NONE && json_object_get(names, refused[i]))
             return schema_refuse(s, refused[i],
                                  "of names only a pattern, a format, lengths, an enum and a const "
                                  "are supported");
     if (type && strcmp(json_string_value(type) ? json_string_value(type) : "", "string") != 0)
         return schema_refuse(s, "type", "names are of type string");
-    if (json_is_object(names))
+    if (json_is_object(names) && o->allowed != TEXTS_NONE)
         MOE_TRY(schema_texts_of(s, names, &o->allowed, &key));
     schema_leave(s, from);
     if (!list && !one)
         return MOE_OK;
-    const size_t n = one ? 1 : json_array_size(list);
+    const size_t n = list ? json_array_size(list) : 1;
     json_t *all = o->properties ? json_copy(o->properties) : json_object(), *value;
     json_t *given = json_object();
     moe_allowance_take(s->allowance, 2 * SCHEMA_MEMORY + 3 * n * SCHEMA_MEMBER);
@@ -821,16 +818,15 @@ static int name_properties(struct schema *s, const json_t *schema, struct object
         json_array_append_new(s->kept, given) != 0)
         return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
     for (size_t i = 0; i < n; i++) {
-        const char *name = json_string_value(one ? one : json_array_get(list, i));
-        bool matches;
-        json_t *said = NULL;
+        const char *name = json_string_value(list ? json_array_get(list, i) : one);
+        json_t *said = name ? json_object_get(all, name) : NULL;
         MOE_TRY(schema_step(s, NULL, 8));
-        if (!name)
+        if (!name || (one && !json_equal(one, list ? json_array_get(list, i) : one)))
             continue;
         json_object_set_new(given, name, json_true());
-        MOE_TRY(follow_patterns(s, o, name, &said, &matches));
-        if (!json_object_get(all, name) && (matches || o->more || !o->closed))
-            json_object_set(all, name, matches ? said : o->more ? (json_t *)o->more : json_true());
+        MOE_TRY(schema_follow_patterns(s, o->patterns, name, &said));
+        if (said || o->more || !o->closed)
+            json_object_set(all, name, said ? said : o->more ? (json_t *)o->more : json_true());
     }
     void *next;
     json_object_foreach_safe(all, next, key, value)

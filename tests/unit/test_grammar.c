@@ -803,6 +803,47 @@ static void schemas_take_what_they_say(void **state)
          "\"maximum\":4}]}",
          {"3", "4"},
          {"2", "5", "\"a\"", "3.5"}},
+        {"{\"type\":\"object\",\"propertyNames\":false}", {"{}"}, {"{\"a\":1}"}},
+        {"{\"allOf\":[{\"properties\":{\"a\":true}},{\"propertyNames\":{\"not\":{}}}]}",
+         {"{}"},
+         {"{\"a\":1}"}},
+        {"{\"properties\":{\"b\":{\"type\":\"integer\"}},\"additionalProperties\":false,\"if\":{"
+         "\"properties\":{\"x\":{\"const\":true}}},\"then\":{\"required\":[\"b\"]}}",
+         {"{\"b\":0}"},
+         {"{\"b\":0,\"x\":true}", "{\"x\":true}", "{}"}},
+        {"{\"properties\":{\"b\":{\"const\":1},\"x\":{\"not\":{}}},\"if\":{\"properties\":{\"x\":{"
+         "\"const\":1}},\"required\":[\"x\"]},\"then\":{\"required\":[\"b\"]}}",
+         {"{}", "{\"b\":1}"},
+         {"{\"b\":1,\"x\":1}"}},
+        {"{\"additionalProperties\":{\"maximum\":3},\"if\":{\"properties\":{\"x\":{\"enum\":[2,5]}}"
+         ",\"required\":[\"x\"]},\"then\":{\"required\":[\"y\"]}}",
+         {"{\"x\":2,\"y\":1}", "{\"x\":3}"},
+         {"{\"x\":5,\"y\":1}", "{\"x\":2}", "{\"x\":4}"}},
+        {"{\"patternProperties\":{\"^x\":{\"type\":\"string\"}},\"additionalProperties\":false,"
+         "\"if\":{\"properties\":{\"x\":{\"const\":\"s\"}},\"required\":[\"x\"]},\"then\":{"
+         "\"required\":[\"xb\"]}}",
+         {"{\"x\":\"t\"}", "{\"x\":\"s\",\"xb\":\"u\"}", "{}"},
+         {"{\"x\":\"s\"}", "{\"x\":1}"}},
+        {"{\"type\":\"object\",\"propertyNames\":{\"enum\":[\"ab\",\"c\"]},\"properties\":{\"ab\":{"
+         "\"maximum\":3}},\"patternProperties\":{\"a\":{\"type\":\"integer\"}},"
+         "\"additionalProperties\":false}",
+         {"{\"ab\":2}", "{}"},
+         {"{\"ab\":1.82}", "{\"ab\":4}", "{\"c\":1}"}},
+        {"{\"propertyNames\":{\"enum\":[\"a\",\"b\"],\"const\":\"b\"},\"type\":\"object\"}",
+         {"{\"b\":1}", "{}"},
+         {"{\"a\":1}"}},
+        {"{\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"type\":\"null\"}},"
+         "\"patternProperties\":{\"^a\":{\"type\":\"integer\"}},\"additionalProperties\":false}",
+         {"{}", "{\"b\":null}"},
+         {"{\"a\":1}", "{\"a\":\"x\"}"}},
+        {"{\"anyOf\":[{\"type\":\"null\"},{\"allOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}]"
+         "}]}",
+         {"null"},
+         {"1", "\"a\""}},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1}},\"if\":{\"required\":[\"a\"]},"
+         "\"then\":{\"type\":\"string\"}}",
+         {"{}"},
+         {"{\"a\":1}"}},
     };
     (void)state;
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
@@ -945,6 +986,7 @@ static void what_schemas_cannot_keep_is_refused_by_its_place(void **state)
         {"{\"properties\":{\"a/~\":{\"items\":{\"uniqueItems\":true}}}}",
          "s: #/properties/a~1~0/items/uniqueItems: "},
         {"{\"type\":\"str\"}", "s: #/type: "},
+        {"{\"type\":\"null\",\"anyOf\":[{\"type\":\"str\"}]}", "s: #/anyOf/0/type: there is no"},
         {"{\"$ref\":\"#/$defs/x\"}", "s: #/$ref: "},
         {"{\"$ref\":\"http://x/y\"}", "s: #/$ref: "},
         {"{\"$ref\":\"#\"}", "leads back to itself"},
