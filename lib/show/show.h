@@ -94,12 +94,12 @@ struct moe_forecast {
     uint64_t experts, in_shard; /* of the model; of the shard */
     uint64_t known;             /* ... of these, by an earlier run */
     double pass_seconds;
-    double before;  /* passes: references and uniform bitwidths */
-    double search;  /* passes: importances of the shard that are not known */
-    double total;   /* passes: of both, for all shards from their beginning */
-    double routing; /* passes, a token at a time, at most: routing towards the cache */
-    double savings; /* likewise: ways to load less */
-    bool chooses;   /* and then chooses, which takes as many passes as it takes */
+    double before; /* passes: references and uniform bitwidths */
+    double search; /* passes: importances of the shard that are not known */
+    double total;  /* passes: of both, for all shards from their beginning */
+    /* Passes, a token at a time, at most: routing towards the cache, and ways to load less. */
+    double routing, savings, routing_seconds, savings_seconds;
+    bool chooses; /* and then chooses, which takes as many passes as it takes */
 };
 
 void moe_show_forecast(const struct moe_forecast *f, struct moe_buf *out);

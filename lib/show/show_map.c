@@ -400,13 +400,22 @@ void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
 
 /* ---- Forecasts ---- */
 
-static void put_passes(const struct moe_forecast *f, const char *name, double passes,
-                       const char *what, struct moe_buf *out)
+static void put_passes(const char *name, double passes, double seconds, const char *what,
+                       struct moe_buf *out)
 {
     char room[32];
-    moe_buf_printf(out, "%-9s %s (%.*f passes)%s\n", name,
-                   moe_format_duration(passes * f->pass_seconds, room), passes < 10 ? 1 : 0, passes,
-                   what);
+    moe_buf_printf(out, "%-9s %s (%.*f passes): %s\n", name, moe_format_duration(seconds, room),
+                   passes < 10 ? 1 : 0, passes, what);
+}
+
+/* As many as there are at most. */
+static void put_decoding(const char *name, double passes, double seconds, const char *what,
+                         struct moe_buf *out)
+{
+    char room[32];
+    if (passes > 0)
+        moe_buf_printf(out, "%-9s up to %s (%.*f passes, a token at a time): %s\n", name,
+                       moe_format_duration(seconds, room), passes < 10 ? 1 : 0, passes, what);
 }
 
 void moe_show_forecast(const struct moe_forecast *f, struct moe_buf *out)
@@ -424,21 +433,20 @@ void moe_show_forecast(const struct moe_forecast *f, struct moe_buf *out)
                        f->shard + 1, f->n_shards);
     if (f->known)
         moe_buf_printf(out, "; %" PRIu64 " known already", f->known);
-    moe_buf_printf(out, "\na pass    %s over all texts (%" PRIu64 " documents were tried)\n",
+    moe_buf_printf(out, "\na pass    %s over all texts (%" PRIu64 " of them were tried)\n",
                    moe_format_duration(f->pass_seconds, room), f->tried);
-    put_passes(f, "first", f->before, ": references, uniform bitwidths", out);
+    put_passes("first", f->before, f->before * f->pass_seconds, "references, uniform bitwidths",
+               out);
     if (f->search > 0)
-        put_passes(f, "then", f->search, ": importances", out);
+        put_passes("then", f->search, f->search * f->pass_seconds, "importances", out);
     if (f->n_shards > 1)
-        put_passes(f, "all", f->total, ": both, of all shards together", out);
-    if (f->routing > 0)
-        moe_buf_printf(out, "routing   up to %.0f passes, a token at a time: towards the cache\n",
-                       f->routing);
-    if (f->savings > 0)
-        moe_buf_printf(out, "savings   up to %.0f passes, a token at a time: loading less\n",
-                       f->savings);
+        put_passes("all", f->total, f->total * f->pass_seconds, "both, of all shards together",
+                   out);
+    put_decoding("routing", f->routing, f->routing_seconds, "how far to prefer cached experts",
+                 out);
+    put_decoding("savings", f->savings, f->savings_seconds, "ways to load less", out);
     if (f->chooses)
-        moe_buf_text(out, "at last   the choice, whose passes depend on what is found\n");
+        moe_buf_text(out, "last      the choice, whose passes depend on what is found\n");
 }
 
 int moe_show_forecast_json(const struct moe_forecast *f, struct moe_buf *out, struct moe_err *err)
@@ -465,7 +473,9 @@ int moe_show_forecast_json(const struct moe_forecast *f, struct moe_buf *out, st
     moe_emit_rounded(&e, "seconds", 4, (f->before + f->search) * f->pass_seconds);
     moe_emit_rounded(&e, "seconds_all_shards", 4, f->total * f->pass_seconds);
     moe_emit_rounded(&e, "passes_routing_most", 4, f->routing);
+    moe_emit_rounded(&e, "seconds_routing_most", 4, f->routing_seconds);
     moe_emit_rounded(&e, "passes_savings_most", 4, f->savings);
+    moe_emit_rounded(&e, "seconds_savings_most", 4, f->savings_seconds);
     moe_emit_bool(&e, "chooses", f->chooses);
     return moe_emit_end(&e, err);
 }

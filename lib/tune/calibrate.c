@@ -351,7 +351,7 @@ out:
 enum { TRIED_PASSES = 2 }; /* full passes to try, if the texts have them */
 
 struct trial {
-    const struct calibration *c;
+    struct calibration *c;
     const struct moe_config *config;
     struct moe_importance_cost costs;
     struct moe_job *jobs; /* [n_documents]; tags count them */
@@ -473,10 +473,10 @@ static double importance_passes(const struct trial *t, uint32_t shard, uint32_t 
     return ESTIMATING + (o->measured_share * (search - walks) + GOES * walks) / pass;
 }
 
-static void count_forecast(const struct trial *t, const struct calibration_need *need,
-                           struct moe_forecast *out)
+static int count_forecast(const struct trial *t, const struct calibration_need *need,
+                          struct moe_forecast *out, struct moe_err *err)
 {
-    const struct calibration *c = t->c;
+    struct calibration *c = t->c;
     const struct moe_calibrate_options *o = c->options;
     const struct moe_importances *m = &c->map->importances;
     double tried = 0, pass = moe_importance_pass_cost(&t->costs);
@@ -493,7 +493,7 @@ static void count_forecast(const struct trial *t, const struct calibration_need 
         .chooses = o->n_shards <= 1 && o->tolerance >= 0,
     };
     if (out->chooses)
-        calibrate_decoding_passes(c, &out->routing, &out->savings);
+        MOE_TRY(calibrate_forecast_decoding(c, out, err));
     out->chooses &= !o->without_bits;
     for (uint64_t i = o->shard; i < out->experts; i += o->n_shards) {
         out->in_shard++;
@@ -514,6 +514,7 @@ static void count_forecast(const struct trial *t, const struct calibration_need 
     }
     for (uint32_t shard = 0; shard < o->n_shards; shard++)
         out->total += each + importance_passes(t, shard, o->n_shards, NULL);
+    return MOE_OK;
 }
 
 int moe_calibrate_forecast(struct moe_forecast *out, const char *pack,
@@ -531,7 +532,7 @@ int moe_calibrate_forecast(struct moe_forecast *out, const char *pack,
     choose_documents(&t);
     t.visited = moe_alloc((uint64_t)t.n_jobs * t.config->n_layers, t.config->n_experts, err);
     MOE_STEP(t.visited ? try_documents(&t, err) : MOE_ERR_MEMORY);
-    count_forecast(&t, &need, out);
+    MOE_STEP(count_forecast(&t, &need, out, err));
 out:
     moe_importance_cost_close(&t.costs);
     free(t.jobs);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/text.h"
@@ -400,7 +401,7 @@ static int encode_source(struct bench *b, const struct moe_corpus *corpus, uint3
     return n ? moe_encode(b->session, b->rows, n, NULL, err) : MOE_OK;
 }
 
-/* Decodes a document; adds what it costs to q. */
+/* Decodes a document; adds what it costs to q, if that is not NULL. */
 static int decode(struct bench *b, const struct moe_corpus *corpus, uint32_t document,
                   const struct moe_quality *reference, struct moe_quality *q, struct moe_err *err)
 {
@@ -416,6 +417,8 @@ static int decode(struct bench *b, const struct moe_corpus *corpus, uint32_t doc
         MOE_TRY(moe_forward(b->session, MOE_DECODE, &row, 1, config->n_encoder, config->n_layers,
                             NULL, NULL, err));
         MOE_TRY(moe_score_rows(&b->scores, 0, 1, ids + i + 1, &nats, &best, err));
+        if (!q)
+            continue;
         q->nats[document] += nats;
         q->changed[document] += best != reference->best[first + i];
     }
@@ -651,12 +654,58 @@ int calibrate_savings(struct calibration *c, struct moe_err *err)
     return MOE_OK;
 }
 
-void calibrate_decoding_passes(const struct calibration *c, double *routing, double *savings)
+/* Of a pass over the texts, nothing left out, by a few documents from all over them; the first of
+ * these fills the cache and is not timed, unless it is the only one. */
+static int time_decoding(struct calibration *c, uint64_t cache_bytes, double *seconds,
+                         struct moe_err *err)
 {
+    enum { TRIED_TOKENS = 256, MOST_TRIED = 5, LEAST_TRIED = 2 };
+    static const struct way exact;
+    const struct moe_corpus *corpus = c->corpus;
+    const uint64_t all = corpus->n_documents;
+    uint64_t n = TRIED_TOKENS * all / corpus->n_predicted, n_tokens = 0;
+    struct moe_strategy lru;
+    struct bench b = {0};
+    double began = 0;
+    int status;
+    n = n < LEAST_TRIED ? LEAST_TRIED : n > MOST_TRIED ? MOST_TRIED : n;
+    n = n < all ? n : all;
+    MOE_STEP(set_way(&lru, &exact, err));
+    MOE_STEP(open_bench(&b, c, corpus, &lru, cache_bytes, err));
+    for (uint64_t i = 0; i < n; i++) {
+        const uint32_t document = (uint32_t)(i * all / n);
+        if (i <= 1)
+            began = moe_seconds(), n_tokens = 0;
+        n_tokens += moe_corpus_length(corpus, document) - 1;
+        MOE_STEP(decode(&b, corpus, document, NULL, NULL, err));
+        if (moe_progress_stopped(c->options->progress))
+            MOE_STEP(moe_fail(err, MOE_ERR_INTERRUPTED, "stopped"));
+    }
+    *seconds = (moe_seconds() - began) / (double)n_tokens * (double)corpus->n_predicted;
+out:
+    close_bench(&b);
+    return status;
+}
+
+int calibrate_forecast_decoding(struct calibration *c, struct moe_forecast *out,
+                                struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
     const double checks =
         c->check ? (double)c->check->n_predicted / (double)c->corpus->n_predicted : 0;
-    *routing = c->options->routing_tolerance >= 0 ? MOST_POINTS + checks : 0;
-    *savings = c->options->n_caches * (1 + count_ways(c) * (1 + checks));
+    double pass;
+    if (o->routing_tolerance >= 0) {
+        MOE_TRY(time_decoding(c, o->routing_cache, &pass, err));
+        out->routing = MOST_POINTS + checks;
+        out->routing_seconds = out->routing * pass;
+    }
+    for (uint32_t i = 0; i < o->n_caches; i++) {
+        const double passes = 1 + count_ways(c) * (1 + checks);
+        MOE_TRY(time_decoding(c, o->caches[i], &pass, err));
+        out->savings += passes;
+        out->savings_seconds += passes * pass;
+    }
+    return MOE_OK;
 }
 
 uint64_t calibrate_decoding_bytes(const struct calibration *c, const struct moe_corpus *corpus)

@@ -106,8 +106,10 @@ int calibrate_hobbit(struct calibration *c, struct moe_err *err);
 int calibrate_weights(struct calibration *c, struct moe_err *err);
 int calibrate_routing(struct calibration *c, struct moe_err *err);
 int calibrate_savings(struct calibration *c, struct moe_err *err);
-/* Passes over the texts, a token at a time, that routing and savings take at most. */
-void calibrate_decoding_passes(const struct calibration *c, double *routing, double *savings);
+/* Sets the passes over the texts, a token at a time, that routing and savings take at most, and
+ * their time, by trying. */
+int calibrate_forecast_decoding(struct calibration *c, struct moe_forecast *out,
+                                struct moe_err *err);
 /* Bytes that routing and savings take on some texts; 0: neither is asked for. */
 uint64_t calibrate_decoding_bytes(const struct calibration *c, const struct moe_corpus *corpus);
 

@@ -40,7 +40,7 @@ error_line 2 "moe-calibrate: $tmp/all.moe: the dense part has 8 bits, 16 cannot 
 told() { sed -n "s/^  \"$1\": \([0-9.]*\),\{0,1\}\$/\1/p" "$out"; }
 run calibrate --dry-run
 expect_exit 0 "--dry-run, without an output"
-expect_stdout_like "texts     4 documents, * tokens*at least *experts   384*a pass *4 documents were tried*passes*at last*" \
+expect_stdout_like "texts     4 documents, * tokens*at least *experts   384*a pass *4 of them were tried*passes*last  *" \
     "... says what it would take"
 run calibrate --dry-run --json
 whole=$(told passes_importances)
@@ -48,8 +48,9 @@ least=$(told memory_least)
 run calibrate --dry-run --json --expert-memory 1M,2M --without bits
 check "ways to load less are counted, and no importances where none are measured" \
     [ "$(told passes_importances) $(told passes_savings_most)" = "0 68" ]
+check "... with their time" awk -v all="$(told seconds_savings_most)" 'BEGIN { exit !(all > 0) }'
 run calibrate --dry-run --routing-tolerance 1% --routing-cache 1M --without bits
-expect_stdout_like "*routing   up to 8 passes, a token at a time*" "so are those of routing towards the cache"
+expect_stdout_like "*routing   up to * s (8.0 passes, a token at a time): how far to prefer cached experts*" "so are those of routing towards the cache"
 run calibrate --dry-run --json --shard 1/2 -o "$tmp/x"
 check "half of the experts take between half of the passes and all of them" \
     awk -v w="$whole" -v h="$(told passes_importances)" 'BEGIN { exit !(w > 10 && h > w / 2 && h < w) }'
