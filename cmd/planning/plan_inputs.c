@@ -133,8 +133,8 @@ static int split_documents(struct plan_inputs *in, struct moe_err *err)
         return MOE_OK;
     const struct moe_excerpt counted = moe_split_counted(in->excerpt);
     in->excerpt = moe_split_judged(in->excerpt);
-    cli_note("%s counts the documents of %s: every other one is simulated, by statistics of the "
-             "rest",
+    cli_note("%s was made from texts of %s: half of the trace is simulated, with statistics of the "
+             "other half",
              in->options->strategy.statistics, in->options->trace);
     return moe_split_count(&in->scoring, in->trace, counted, &in->statistics->shape, err);
 }

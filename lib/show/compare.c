@@ -224,6 +224,19 @@ static void add_rate(struct moe_comparison *c, const char *name, double a, doubl
     add_setting(c, name, moe_format_rate(a, room[0]), moe_format_rate(b, room[1]));
 }
 
+/* How other programs slowed the machines that the plans were made for. */
+static void add_pace(struct moe_comparison *c, const struct moe_plan *a, const struct moe_plan *b)
+{
+    const struct moe_link_costs *x = &a->pace.loads, *y = &b->pace.loads;
+    char texts[2][32];
+    snprintf(texts[0], sizeof texts[0], "%.1f times", fmax(1, x->interruptions));
+    snprintf(texts[1], sizeof texts[1], "%.1f times", fmax(1, y->interruptions));
+    add_setting(c, "other programs slow it", texts[0], texts[1]);
+    snprintf(texts[0], sizeof texts[0], "%.2f ms", 1e3 * x->late);
+    snprintf(texts[1], sizeof texts[1], "%.2f ms", 1e3 * y->late);
+    add_setting(c, "a wait ends late by", texts[0], texts[1]);
+}
+
 void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
                        struct moe_comparison *out)
 {
@@ -245,6 +258,7 @@ void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
     add_number(out, "batches of a prompt", a->memory.batch, b->memory.batch);
     add_setting(out, "keys and values", kv_of(a), kv_of(b));
     add_rate(out, "link", a->pace.load_rate, b->pace.load_rate);
+    add_pace(out, a, b);
     add_phase(out, &answers[0], &answers[1], false);
     out->n_decode = out->n;
     add_phase(out, &prompts[0], &prompts[1], true);
@@ -445,20 +459,20 @@ static void put_verdict(const struct moe_comparison *c, const struct moe_pen *pe
                 most->name, 1e3 * most->values[1], 1e3 * most->values[0]);
     if (c->measured && c->tokens >= 0 && c->tokens < ENOUGH)
         moe_say(pen, 0,
-                "The run decoded %.0f tokens: too few to judge a plan by; %d or more (moe-run -n) "
-                "are better.",
-                c->tokens, ENOUGH);
+                "The run decoded %.0f tokens: too few to judge a plan by; moe-run -n %d or more is "
+                "better.",
+                c->tokens, ENOUGH + 1 /* the prompt gives the first */);
     if (c->measured && !c->same_plan)
         moe_say(pen, 0, "The run had other settings: it did not follow this plan.");
     if (c->first)
         moe_say(pen, 0,
                 "Planned is a first answer, because the run gave only one: both begin with the "
-                "cache that a start fills.");
+                "cache as a start leaves it, filled or empty.");
     if (c->displaced_seconds > 0)
-        moe_say(pen, 0,
-                "For %.3f ms of a token's time computing had no processor, or waited for a thread: "
-                "mostly because of other programs.",
-                1e3 * c->displaced_seconds);
+        moe_say(
+            pen, 0,
+            "%.1f ms of a token's time were lost to other programs, or to waiting for a thread.",
+            1e3 * c->displaced_seconds);
     if (!prompts_compare(c))
         moe_say(pen, 0,
                 "Prompts do not compare: the plan's have %.0f tokens, the run's %.0f, and in "

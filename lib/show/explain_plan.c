@@ -40,11 +40,17 @@ static void put_text(const struct moe_pen *pen, const char *first, uint32_t inde
     moe_buf_release(text);
 }
 
-static const char *what_becomes_of_missing(const struct moe_plan *p)
+/* Reading ahead takes others from there, too, but no token waits for these. */
+static void put_missing(const struct moe_plan *p, struct moe_buf *out)
 {
+    char share[32] = "some";
+    if (p->expected.hit_rate >= 0)
+        moe_format_about_share(1 - p->expected.hit_rate, share);
     if (p->strategy.needs_host)
-        return "are not in the device's memory";
-    return moe_plan_over_bus(p) ? "are brought from main memory" : "are read from the disk";
+        moe_buf_printf(out, "%s of a token's experts are not in the device's memory.", share);
+    else
+        moe_buf_printf(out, "a token waits for %s of its experts to be %s.", share,
+                       moe_plan_over_bus(p) ? "brought from main memory" : "read from the disk");
 }
 
 /* ---- The answer ---- */
@@ -116,7 +122,6 @@ void moe_explain_answer(const struct moe_plan *p, struct moe_buf *out)
     const double times = all && speed > 0 ? all->decode_tokens_per_second / speed
                          : computing > 0  ? b.total / computing
                                           : 0;
-    char missing[32];
     if (!(speed > 0)) {
         moe_buf_text(out, "The plan does not say how fast it is.");
         return;
@@ -125,15 +130,10 @@ void moe_explain_answer(const struct moe_plan *p, struct moe_buf *out)
         answer_all_in_memory(p, out);
         return;
     }
-    snprintf(missing, sizeof missing, "some");
-    if (p->expected.hit_rate >= 0)
-        moe_format_about_share(1 - p->expected.hit_rate, missing);
-    if (times > 0 && times < SLOW / 100.0)
-        moe_buf_printf(out, "Almost as fast as with all experts in memory, though %s of them %s.",
-                       missing, what_becomes_of_missing(p));
-    else
-        moe_buf_printf(out, "Slow because %s of the experts %s.", missing,
-                       what_becomes_of_missing(p));
+    moe_buf_text(out, times > 0 && times < SLOW / 100.0
+                          ? "Almost as fast as with all experts in memory, though "
+                          : "Slow because ");
+    put_missing(p, out);
     if (!all || !(all->amount > moe_plan_budget(p)) || times < 1.005)
         return;
     moe_buf_text(out, " ");
@@ -574,7 +574,8 @@ static void put_components(const struct moe_plan *p, double total, const struct 
         const char *what;
         double seconds;
     } parts[] = {
-        {"computes", e->compute_seconds},
+        {p->pace.loads.interruptions > 1 ? "computes, interrupted by other programs" : "computes",
+         e->compute_seconds},
         {"asks for experts and takes them in", e->handling_seconds},
         {moe_plan_over_bus(p) ? "waits for the bus" : "waits for the disk", e->stall_seconds},
         {"waits for the host", e->host_seconds}};

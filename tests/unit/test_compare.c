@@ -73,6 +73,8 @@ static void two_plans(void **state)
     expect_text(&c, "The second plan is as fast as the first.");
     b->memory.total *= 2;
     b->memory.context = 256;
+    b->pace.loads.interruptions = 5.7;
+    b->pace.loads.late = 1.3e-3;
     b->expected.decode_tokens_per_second = 125; /* 8 ms */
     b->expected.stall_seconds = 0.5e-3;
     b->expected.compute_seconds = 6.5e-3;
@@ -82,6 +84,9 @@ static void two_plans(void **state)
     assert_string_equal(moe_compared_most(&c)->key, "stall_s");
     assert_true(c.n_decode < c.n);
     expect_text(&c, "memory 97.66 KiB -> 195.31 KiB context 512 -> 256");
+    expect_text(&c,
+                "other programs slow computing 1.0 times -> 5.7 times a wait ends late by 0.00 ms "
+                "-> 1.30 ms");
     expect_text(&c, "waiting for loads 3.000 ms 0.500 ms -83.3%");
     expect_text(&c, "experts found in memory 60.0% 60.0% +0.0 points");
     expect_text(&c,
@@ -165,8 +170,8 @@ static void a_run(void **state)
     run.prefill.tokens = 2 * 500;
     run.decode.displaced_seconds = 1e-3;
     moe_compare_run(p, &run, &c);
-    expect_text(&c, "For 1.000 ms of a token's time computing had no processor, or waited for a "
-                    "thread: mostly because of other programs.");
+    expect_text(&c, "1.0 ms of a token's time were lost to other programs, or to waiting for a "
+                    "thread.");
     expect_text(&c, "tokens/s of a prompt");
     /* Strategies are named by what differs from the table's, and much faster is said so. */
     strcpy(run.strategy, "lru");
@@ -177,7 +182,9 @@ static void a_run(void **state)
     expect_text(&c, "292 times");
     run.decode.tokens = 3;
     moe_compare_run(p, &run, &c);
-    expect_text(&c, "The run decoded 3 tokens: too few");
+    expect_text(&c,
+                "The run decoded 3 tokens: too few to judge a plan by; moe-run -n 61 or more is "
+                "better.");
     expect_text(&c, "it did not follow this plan");
     moe_plan_free(p);
     moe_buf_release(&out);

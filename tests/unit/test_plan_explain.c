@@ -47,7 +47,7 @@ static struct moe_plan filled(void)
         .slack_loads = 2,
         .boundary_accuracy = 1,
         .boundary_stall = UINT32_MAX,
-        .pace = {.load_rate = 2.5e9},
+        .pace = {.load_rate = 2.5e9, .loads = {.interruptions = 2}},
         .evidence = {.trace = "a.trace",
                      .trace_sequences = 9,
                      .trace_tokens = 1000,
@@ -221,7 +221,8 @@ static void text(void **state)
     check_screen(&out, 100);
     const char *t = (const char *)out.data;
     /* The answer first, the spelling last. */
-    expect_line(t, "Slow because 30% of the experts are read from the disk.\n\nsome.moe in 64.0 "
+    expect_line(t, "Slow because a token waits for 30% of its experts to be read from the "
+                   "disk.\n\nsome.moe in 64.0 "
                    "MiB, on a board: simulated\n");
     assert_ptr_equal(strstr(t, "Slow because"), t);
     assert_string_equal(t + out.size - strlen("    fate+alloc=shallow:1\n"),
@@ -237,7 +238,9 @@ static void text(void **state)
     expect_line(t, "  reading that nobody could avoid                2.0 ms  40%  #######\n");
     expect_line(t, "  reading that a perfect guess would have saved  1.0 ms  20%  ####\n");
     expect_line(t, "  Upper bound for this memory, not reachable: about 250 tokens/s.\n");
-    expect_line(t, "processor computes: 3.0 ms; waits for the disk: 2.0 ms.\n");
+    expect_line(
+        t, "processor computes, interrupted by other programs: 3.0 ms; waits for the disk: 2.0 "
+           "ms.\n");
     expect_line(t, "  layer  in memory    waits  guessed  slots  at the start\n");
     expect_line(t, "  1            50%   1.0 ms      75%      4             1  ###########\n");
     expect_line(t, "  > 64.0 MiB       200        70%  ##########################\n");
@@ -466,19 +469,25 @@ static void expect_answer(const struct moe_plan *p, const char *answer)
 static void answers(void **state)
 {
     struct moe_plan p = filled();
-    expect_answer(&p, "Slow because 30% of the experts are read from the disk.");
+    expect_answer(&p,
+                  "Slow because a token waits for 30% of its experts to be read from the disk.");
     p.memory_steps[2] = (struct moe_plan_step){80 << 20, 1080, 1};
-    expect_answer(&p, "Slow because 30% of the experts are read from the disk. 80.0 MiB (+16.0) "
+    expect_answer(&p, "Slow because a token waits for 30% of its experts to be read from the disk. "
+                      "80.0 MiB (+16.0) "
                       "holds all of them: 5.4 times as fast.");
     p.memory_steps[2].amount = 1200 << 20;
-    expect_answer(&p, "Slow because 30% of the experts are read from the disk. 1.17 GiB (+1.11) "
+    expect_answer(&p, "Slow because a token waits for 30% of its experts to be read from the disk. "
+                      "1.17 GiB (+1.11) "
                       "holds all of them: 5.4 times as fast.");
     p.memory_steps[2] = (struct moe_plan_step){80 << 20, 210, 1};
-    expect_answer(&p, "Almost as fast as with all experts in memory, though 30% of them are read "
-                      "from the disk. 80.0 MiB (+16.0) holds all of them: 5% faster.");
+    expect_answer(
+        &p, "Almost as fast as with all experts in memory, though a token waits for 30% of "
+            "its experts to be read from the disk. 80.0 MiB (+16.0) holds all of them: 5% faster.");
     p.host.total = 1 << 30;
-    expect_answer(&p, "Almost as fast as with all experts in memory, though 30% of them are "
-                      "brought from main memory. 80.0 MiB (+16.0) holds all of them: 5% faster.");
+    expect_answer(&p,
+                  "Almost as fast as with all experts in memory, though a token waits for 30% of "
+                  "its experts to be brought from main memory. 80.0 MiB (+16.0) holds all of them: "
+                  "5% faster.");
     p.expected.decode_tokens_per_second = -1;
     expect_answer(&p, "The plan does not say how fast it is.");
 }
