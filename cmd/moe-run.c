@@ -255,7 +255,8 @@ static int open_run(struct run *r, struct moe_err *err)
     if (opt.engine.learn && s->resident)
         cli_note("--learn %s: nothing is learnt, because every expert is in memory",
                  opt.engine.learn);
-    if (r->engine->strategy.cache && r->engine->budget.below_token)
+    if (s->cache && s->predict == MOE_PREDICT_BY_NOTHING && !opt.plan &&
+        r->engine->budget.below_token)
         cli_note(
             "the expert cache holds fewer experts than one token uses: few will be found in it "
             "(more --memory would help)");

@@ -54,6 +54,11 @@ for cache in random fifo lru lfu arc pinned; do
         check "... and the statistics name both" tells "$cache" "$alloc"
     done
 done
+ask --expert-memory 150K --strategy lru
+check "a cache below a token's experts: a warning" grep -q "fewer experts than one token uses" "$err"
+ask --expert-memory 150K --strategy prefetch
+check "... but none where experts are read ahead" [ "$(grep -c "fewer experts than" "$err")" = 0 ]
+ask --expert-memory 2M
 sum=$(($(figure cache_hits) + $(figure prefetch_hits) + $(figure prefetch_late) + $(figure misses)))
 check "the kinds of activation add up" [ "$sum" = "$(figure expert_activations)" ]
 ask --strategy ondemand
