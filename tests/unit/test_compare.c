@@ -84,9 +84,8 @@ static void two_plans(void **state)
     assert_string_equal(moe_compared_most(&c)->key, "stall_s");
     assert_true(c.n_decode < c.n);
     expect_text(&c, "memory 97.66 KiB -> 195.31 KiB context 512 -> 256");
-    expect_text(&c,
-                "other programs slow computing 1.0 times -> 5.7 times a wait ends late by 0.00 ms "
-                "-> 1.30 ms");
+    expect_text(&c, "other programs slow it 1.5 times -> 5.7 times a wait ends late by 0.20 ms -> "
+                    "1.30 ms");
     expect_text(&c, "waiting for loads 3.000 ms 0.500 ms -83.3%");
     expect_text(&c, "experts found in memory 60.0% 60.0% +0.0 points");
     expect_text(&c,

@@ -238,9 +238,9 @@ static void text(void **state)
     expect_line(t, "  reading that nobody could avoid                2.0 ms  40%  #######\n");
     expect_line(t, "  reading that a perfect guess would have saved  1.0 ms  20%  ####\n");
     expect_line(t, "  Upper bound for this memory, not reachable: about 250 tokens/s.\n");
-    expect_line(
-        t, "processor computes, interrupted by other programs: 3.0 ms; waits for the disk: 2.0 "
-           "ms.\n");
+    expect_line(words_of(&out),
+                "Meanwhile the processor computes, interrupted by other programs: 3.0 ms; "
+                "waits for the disk: 2.0 ms.");
     expect_line(t, "  layer  in memory    waits  guessed  slots  at the start\n");
     expect_line(t, "  1            50%   1.0 ms      75%      4             1  ###########\n");
     expect_line(t, "  > 64.0 MiB       200        70%  ##########################\n");
