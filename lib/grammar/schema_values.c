@@ -85,6 +85,7 @@ enum {
      * character. */
     MOST_COUNTED = 4096,
     FAR = 256,
+    MOST_BESIDE = 64, /* characters of a format that are counted beside a pattern */
 };
 
 /* All texts that may stand without quotes before what ends them: they do not hold it; where they
@@ -132,7 +133,8 @@ int schema_texts_of(struct schema *s, const json_t *schema, uint32_t *out, const
     const json_t *more = json_object_get(schema, SCHEMA_PATTERNS),
                  *denied = schema_get(schema, "not");
     uint64_t least = 0, most = UINT64_MAX, shortest, longest;
-    bool known = false;
+    uint32_t other = TEXTS_NONE;
+    bool known = false, both = true;
     MOE_TRY(schema_count(s, schema, "minLength", &least));
     MOE_TRY(schema_count(s, schema, "maxLength", &most));
     if (least > most)
@@ -143,12 +145,27 @@ int schema_texts_of(struct schema *s, const json_t *schema, uint32_t *out, const
     *out = texts_any(s);
     if (pattern)
         MOE_TRY(schema_pattern(s, json_string_value(pattern), out));
-    if (format && !pattern)
-        MOE_TRY(format_texts(s, format, least, most, &known, out));
+    if (format)
+        MOE_TRY(format_texts(s, format, least, most, &known, &other));
+    if (known && pattern) {
+        texts_lengths(s, other, &shortest, &longest);
+        const bool keeps_lengths = shortest >= least && longest <= most;
+        both = keeps_lengths || longest <= MOST_BESIDE;
+        other = both ? texts_and(s, *out, other) : other;
+        if (both)
+            MOE_TRY(texts_are_there(s, other, &both));
+        if (both && keeps_lengths) {
+            least = 0;
+            most = UINT64_MAX;
+        } else if (!both) {
+            schema_note(s, "format", "beside this pattern only the pattern is kept");
+        }
+    }
+    *out = known && both ? other : *out;
     for (size_t i = 0; i < json_array_size(more); i++) {
         const json_t *one = json_array_get(more, i), *text = json_object_get(one, "pattern");
-        uint32_t other = texts_any(s);
         bool other_known;
+        other = texts_any(s);
         if (json_is_string(text))
             MOE_TRY(schema_pattern(s, json_string_value(text), &other));
         else

@@ -803,6 +803,9 @@ static void schemas_take_what_they_say(void **state)
          "\"maximum\":4}]}",
          {"3", "4"},
          {"2", "5", "\"a\"", "3.5"}},
+        {"{\"format\":\"date\",\"pattern\":\"^2024\"}",
+         {"\"2024-02-29\""},
+         {"\"2024\"", "\"20243h2\"", "\"2023-01-01\"", "\"2024-02-30\""}},
         {"{\"type\":\"object\",\"propertyNames\":false}", {"{}"}, {"{\"a\":1}"}},
         {"{\"allOf\":[{\"properties\":{\"a\":true}},{\"propertyNames\":{\"not\":{}}}]}",
          {"{}"},
@@ -1041,6 +1044,10 @@ static void what_is_kept_in_a_wider_sense_is_said(void **state)
         &err);
     assert_string_equal(moe_grammar_notes(g),
                         "#/properties/a/oneOf: kept as anyOf: 0 and 1 may both take a value");
+    moe_grammar_free(g);
+    assert_ok(of_schema(&g, "{\"format\":\"date\",\"pattern\":\"^x+$\"}", &err), &err);
+    assert_non_null(strstr(moe_grammar_notes(g), "#/format: beside this pattern"));
+    assert_true(takes(g, "\"xx\"") && !takes(g, "\"2024-02-29\""));
     moe_grammar_free(g);
     assert_ok(of_schema(&g, "{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", &err),
               &err);
