@@ -449,7 +449,7 @@ static void put_alternatives(const struct moe_plan *p, const struct moe_pen *pen
     struct moe_table t;
     struct moe_buf same = {0}, coarser = {0};
     char room[32];
-    bool less = false, too_many = false;
+    bool less = false, too_many = false, slower = false;
     if (p->n_alternatives == 0)
         return;
     moe_buf_text(pen->out,
@@ -462,12 +462,19 @@ static void put_alternatives(const struct moe_plan *p, const struct moe_pen *pen
         const bool works = a->decode_tokens_per_second >= 0;
         less |= a->what == MOE_ALTERNATIVE_MEMORY && !works;
         too_many |= a->what == MOE_ALTERNATIVE_BATCH && !works;
+        slower |= (a->what == MOE_ALTERNATIVE_PROCESSOR || a->what == MOE_ALTERNATIVE_LINK) &&
+                  a->times > 1 && works && moe_plan_gain(p, a->decode_tokens_per_second) < -0.005;
     }
     if (less && p->memory.floor && !p->strategy.resident)
         moe_say(pen, 2, "-: less than the smallest that works, %s.",
                 moe_format_about_bytes((double)p->memory.floor, room));
     if (too_many)
         moe_say(pen, 2, "-: there is no room to compute this many prompt tokens at a time.");
+    if (slower && p->pace.loads.late > 0)
+        moe_say(pen, 2,
+                "What is faster may come out slower here: a token then waits at other times, and "
+                "every wait ends %s late, as other programs ran while the machine was measured.",
+                moe_format_about_seconds(p->pace.loads.late, room));
     if (same.size && !same.failed)
         moe_say(pen, 2, "No difference: %s.", (const char *)same.data);
     pen->out->failed |= same.failed;

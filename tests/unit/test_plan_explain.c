@@ -323,6 +323,14 @@ static void alternatives(void **state)
     expect_line(t, "  -: less than the smallest that works, 40.0 MiB.\n");
     assert_null(strstr(t, "of prompt tokens"));
     expect_line(t, "  experts at 2 bits (*)              350    +75%");
+    /* A faster part that is slower has its reason beside it, where waits end late. */
+    assert_null(strstr(words, "may come out slower"));
+    p.pace.loads.late = 1.3e-3;
+    p.alternatives[2].decode_tokens_per_second = 150;
+    moe_buf_clear(&out);
+    moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
+    expect_line(words_of(&out), "every wait ends 1.3 ms late");
+    p.pace.loads.late = 0;
     p.alternatives[2].what = MOE_ALTERNATIVE_BATCH;
     p.alternatives[2].decode_tokens_per_second = -1;
     p.alternatives[5].decode_tokens_per_second = 200;
