@@ -50,6 +50,7 @@ struct moe_answer_reader {
     enum state state;
     bool final, split;      /* no more bytes come; a thought or a call was read */
     bool cut, called;       /* a limit has ended it; a call was whole */
+    bool cut_call;          /* a limit has ended it behind a call's mark, before its name */
     bool next;              /* a message has ended, and nothing of the next one was handed on */
     unsigned said;          /* kinds of texts that were, as bits */
     struct moe_buf pending; /* not handed on yet */
@@ -172,7 +173,8 @@ static bool may_end(struct moe_answer_reader *r, const char *ends, const char *t
 static int hand_on(struct moe_answer_reader *r, enum moe_answer_part_kind kind, const void *bytes,
                    uint64_t n)
 {
-    const struct moe_answer_part part = {.kind = kind, .bytes = bytes ? bytes : "", .n = n};
+    const struct moe_answer_part part = {
+        .kind = kind, .bytes = bytes ? bytes : "", .n = n, .cut_call = r->cut_call};
     return r->on_part ? r->on_part(r->ctx, &part) : MOE_OK;
 }
 
@@ -710,6 +712,7 @@ static int read_content(struct moe_answer_reader *r)
         }
     i -= found != NO || ends != NO;
     if (r->final && (found == MORE || ends == MORE)) {
+        r->cut_call = r->cut && !r->called && found == MORE && !cut_text(text + i, n - i);
         i = ends == MORE ? i + cut_text(text + i, n - i) : r->cut && r->called ? i : n;
         found = ends = NO;
     }

@@ -35,6 +35,7 @@ struct moe_answer_part {
     uint64_t n;
     bool joins; /* none of the answer's text: an empty line between two thoughts or contents of it,
                    for those who write them as one */
+    bool cut_call; /* content that ends with a call that a limit cut off before its name */
 };
 
 struct moe_answer_reader;

@@ -102,17 +102,17 @@ int chat_check(struct chat_maker *m, const json_t *object, const char *where,
     return MOE_OK;
 }
 
-void chat_ignore(struct moe_request *r, const char *path, const char *key)
+void moe_request_ignore(char ignored[MOE_REQUEST_IGNORED], const char *path, const char *key)
 {
-    size_t n = strlen(r->ignored), room = sizeof r->ignored - n;
+    size_t n = strlen(ignored), room = MOE_REQUEST_IGNORED - n;
     size_t length = (n ? 2 : 0) + strlen(path) + strlen(key);
     if (length + sizeof ", ..." > room) {
-        if (n && strcmp(r->ignored + (n > 3 ? n - 3 : 0), "...") != 0)
-            strcpy(r->ignored + n, ", ...");
+        if (n && strcmp(ignored + (n > 3 ? n - 3 : 0), "...") != 0)
+            strcpy(ignored + n, ", ...");
         return;
     }
-    snprintf(r->ignored + n, room, "%s%s%s", n ? ", " : "", path, key);
-    for (char *c = r->ignored + n; *c; c++) /* what a header may have */
+    snprintf(ignored + n, room, "%s%s%s", n ? ", " : "", path, key);
+    for (char *c = ignored + n; *c; c++) /* what a header may have */
         if ((unsigned char)*c < ' ' || (unsigned char)*c >= 0x7f)
             *c = '?';
 }
@@ -155,7 +155,7 @@ void chat_ignore_others(struct moe_request *r, const json_t *object, const char 
         while (*k && strcmp(*k, key) != 0)
             k++;
         if (!*k && !json_is_null(value))
-            chat_ignore(r, path, key);
+            moe_request_ignore(r->ignored, path, key);
     }
 }
 

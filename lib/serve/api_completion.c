@@ -45,7 +45,7 @@ static int put_shared(struct moe_request *r, json_t *to, const json_t *body, str
     chat_put(m, to, "n_predict", json_integer(-1));
     chat_take(m, to, "n_predict", body, "n_predict");
     if (json_is_false(json_object_get(body, "cache_prompt")))
-        chat_ignore(r, "", "cache_prompt");
+        moe_request_ignore(r->ignored, "", "cache_prompt");
     chat_keep(r, m, body, kept);
     return MOE_OK;
 }

@@ -33,7 +33,7 @@ static int put_options(struct moe_request *r, json_t *to, const json_t *options,
             strcmp(key, "tfs_z") == 0)
             chat_take(m, to, key, options, key);
         else if (strcmp(key, "num_predict") != 0)
-            chat_ignore(r, "options.", key);
+            moe_request_ignore(r->ignored, "options.", key);
         else if (json_is_number(value) && json_number_value(value) >= 0)
             chat_take(m, to, "max_tokens", options, key);
         else if (!json_is_number(value)) /* below 0: without a limit */

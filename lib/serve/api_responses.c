@@ -296,7 +296,7 @@ static int put_tools(struct moe_request *r, json_t *chat, const json_t *tools, s
         if (status == MOE_OK)
             status = chat_check(m, tool, at, members);
         if (strcmp(chat_text_of(tool, "type"), "function") != 0) {
-            chat_ignore(r, "", at);
+            moe_request_ignore(r->ignored, "", at);
             continue;
         }
         json_t *function = json_object();

@@ -283,10 +283,11 @@ struct completion {
     struct moe_reply *reply; /* NULL: the request was not read */
     unsigned refused;        /* HTTP status of `why`; 0: it was accepted */
     struct moe_err why;
-    char ignored[MOE_REQUEST_IGNORED]; /* keys of the request */
-    uint32_t n_left_out;               /* messages that did not fit; under the server's lock */
-    char *conversation;                /* of a response to keep, as it was asked; NULL: of others */
-    uint32_t n_asked;                  /* messages of it */
+    /* Under the server's lock: keys of the request, and messages that did not fit. */
+    char ignored[MOE_REQUEST_IGNORED];
+    uint32_t n_left_out;
+    char *conversation; /* of a response to keep, as it was asked; NULL: of others */
+    uint32_t n_asked;   /* messages of it */
 };
 
 static void free_completion(struct completion *c)
@@ -298,12 +299,14 @@ static void free_completion(struct completion *c)
 
 /* ---- Events of the server ---- */
 
-static void on_begun(void *ctx, uint64_t n_prompt, uint32_t n_left_out)
+static void on_begun(void *ctx, uint64_t n_prompt, uint32_t n_left_out, const char *notes)
 {
     struct exchange *x = ctx;
     moe_reply_begun(x->completion->reply, n_prompt, n_left_out);
     pthread_mutex_lock(&x->http->lock);
     x->completion->n_left_out = n_left_out;
+    if (notes && !strstr(x->completion->ignored, "schema ")) /* once for all choices */
+        moe_request_ignore(x->completion->ignored, "schema ", notes);
     pthread_mutex_unlock(&x->http->lock);
 }
 

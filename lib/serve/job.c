@@ -620,9 +620,10 @@ static int report_part(void *ctx, const struct moe_answer_part *part)
 static void report_begin(const struct job *j)
 {
     const struct moe_server_events *e = &j->of->events;
+    const struct moe_grammar *calls = j->of->calls ? j->of->calls[j->queued.expert] : NULL;
     if (e->begun) {
         pthread_mutex_lock(&j->of->telling);
-        e->begun(e->ctx, j->of->ids.n, j->of->n_left_out);
+        e->begun(e->ctx, j->of->ids.n, j->of->n_left_out, calls ? moe_grammar_notes(calls) : NULL);
         pthread_mutex_unlock(&j->of->telling);
     }
 }

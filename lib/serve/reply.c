@@ -341,7 +341,7 @@ static bool has_new_calls(const struct choice *c)
 /* Writes "warnings": the calls that are malformed, or were cut off. */
 static void put_warnings(const struct moe_reply *r, struct moe_emit *e, const struct choice *c)
 {
-    if (c->n_whole == c->n_calls)
+    if (c->n_whole == c->n_calls && !c->cut_call)
         return;
     moe_emit_open_list(e, "warnings");
     for (uint32_t i = 0; i < c->n_calls; i++)
@@ -354,6 +354,8 @@ static void put_warnings(const struct moe_reply *r, struct moe_emit *e, const st
                      r->stream || c->calls[i].left_out ? "" : ": its text is content");
             moe_emit_text(e, NULL, text);
         }
+    if (c->cut_call)
+        moe_emit_text(e, NULL, "a call is cut off: its text is content");
     moe_emit_close(e);
 }
 
@@ -502,6 +504,7 @@ void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answe
     case MOE_PART_CONTENT:
         moe_buf_append(&c->text, part->bytes, part->n);
         c->has_text |= part->n > 0;
+        c->cut_call |= part->cut_call;
         break;
     case MOE_PART_CALL:
         if (call)

@@ -32,6 +32,7 @@ struct choice {
     struct call *calls;           /* [n_calls]; of a stream only the last has anything */
     uint32_t n_calls, n_whole;
     bool short_of_memory, has_text; /* content was said */
+    bool cut_call;                  /* ... which ends with a call that was cut off */
     struct reply_logprobs logprobs;
     double log_sum; /* of the probabilities of its tokens so far, n_said */
     uint64_t n_said;
@@ -139,7 +140,6 @@ int chat_check(struct chat_maker *m, const json_t *object, const char *where,
  * ("options."). */
 void chat_ignore_others(struct moe_request *r, const json_t *object, const char *path,
                         const char *const *known);
-void chat_ignore(struct moe_request *r, const char *path, const char *key);
 /* Checks the type of a request's "thinking", where that is an object. */
 int chat_check_thinking(const struct json_t *thinking, struct moe_err *err);
 /* Whether a key says how tokens are drawn, which an answer may have or end with, or what the

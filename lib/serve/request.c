@@ -436,7 +436,7 @@ static int read_grammar(struct moe_request *r, const json_t *body, struct moe_al
     int status = read_constraints(r, body, allowance, &why);
     const char *notes = r->grammar ? moe_grammar_notes(r->grammar) : NULL;
     if (status == MOE_OK && notes)
-        chat_ignore(r, "schema ", notes);
+        moe_request_ignore(r->ignored, "schema ", notes);
     if (status == MOE_OK)
         return MOE_OK;
     bool ours = status == MOE_ERR_MEMORY || status == MOE_ERR_INTERRUPTED;
@@ -1048,7 +1048,7 @@ static void note_ignored(struct moe_request *r, const json_t *body, const char *
         while (k && *k && strcmp(*k, key) != 0)
             k++;
         if (!json_is_null(value) && !(k ? *k || chat_says_draws(key) : is_read(key, (int)r->kind)))
-            chat_ignore(r, "", key);
+            moe_request_ignore(r->ignored, "", key);
     }
 }
 

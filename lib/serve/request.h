@@ -188,6 +188,9 @@ int moe_request_refer(struct moe_request *r,
  * NULL: out of memory. */
 char *moe_request_conversation(struct moe_request *r, uint32_t *n);
 
+/* Adds a key with the `path` before it to those that had no effect. */
+void moe_request_ignore(char ignored[MOE_REQUEST_IGNORED], const char *path, const char *key);
+
 uint64_t moe_request_seed(const struct moe_request *r, uint32_t choice);
 
 /* A value for routing rules: "prompt" (the last user's text, or the first prompt), "model", or a

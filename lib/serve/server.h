@@ -115,8 +115,8 @@ struct moe_server_events {
     /* ... it is refused, and forgotten. MOE_ERR_LIMIT: the queue is full. */
     void (*refused)(void *ctx, const struct moe_err *why);
     /* The answer to a prompt of n_prompt tokens begins; of choices that other models go on with,
-     * for each model. */
-    void (*begun)(void *ctx, uint64_t n_prompt, uint32_t n_left_out);
+     * for each model. notes: what of its tools' schemas is kept in a wider sense; NULL: nothing. */
+    void (*begun)(void *ctx, uint64_t n_prompt, uint32_t n_left_out, const char *notes);
     /* Final text in whole UTF-8 characters, of chats told apart (prompt/chat_answer.h); held back
      * while results of the model may still go to another model. */
     void (*part)(void *ctx, uint32_t choice, const struct moe_answer_part *part);

@@ -62,6 +62,15 @@ strange '{"type":"object","not":{}}' '#: no value is allowed here' "what a tool'
 strange '{"type":"object","properties":{"n":{"$ref":"#"}},"required":["n"]}' 'a $ref leads back to itself at once or always, *' \
     "... also where a call could never end"
 
+post /v1/chat/completions "{$chat,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"wide\",\"strict\":true,\"parameters\":
+{\"type\":\"object\",\"properties\":{\"n\":{\"oneOf\":[{\"type\":\"integer\",\"multipleOf\":3},{\"type\":\"integer\",\"multipleOf\":5}]}},\"required\":[\"n\"],
+\"additionalProperties\":false}}}],\"tool_choice\":\"required\"}"
+check "what is kept of a tool's schema in a wider sense is said" \
+    grep -q "^[Xx]-[Mm]oe-[Ii]gnored: schema the parameters of 'wide': #/properties/n/oneOf: kept as anyOf" "$tmp/head"
+post /v1/chat/completions "{$asked],\"temperature\":0,\"max_tokens\":12,$tools,$one}"
+says '*"content":"<tool_call>*"finish_reason":"length","warnings":\["a call is cut off: its text is content"\]*' \
+    "a call that a limit cuts off before its name is told"
+
 # Answers written by a grammar: what a model would say.
 says_so() { # TEXT: as GBNF writes it
     post /v1/chat/completions "{$chat,$tools,\"grammar\":\"root ::= \\\"$1\\\"\"}"

@@ -52,7 +52,8 @@ static char *plain(struct moe_buf *out, const struct moe_reply *reply)
 static void add_text(struct moe_reply *r, uint32_t choice, const char *bytes, uint64_t n,
                      struct moe_buf *out)
 {
-    moe_reply_part(r, choice, &(struct moe_answer_part){MOE_PART_CONTENT, bytes, n, false}, out);
+    moe_reply_part(r, choice, &(struct moe_answer_part){MOE_PART_CONTENT, bytes, n, false, false},
+                   out);
 }
 
 static void check_written(struct moe_buf *out, const struct moe_reply *reply, const char *want)
@@ -348,11 +349,15 @@ static void ollamas_streams_are_lines(void **state)
                                                             "[{\"role\": \"user\", "
                                                             "\"content\": \"x\"}]}");
     static const struct moe_answer_part parts[] = {
-        {MOE_PART_THOUGHT, "Hm", 2, false},         {MOE_PART_CONTENT, "So:", 3, false},
-        {MOE_PART_CALL, "find", 4, false},          {MOE_PART_ARGUMENTS, "{\"a\":", 5, false},
-        {MOE_PART_ARGUMENTS, "1}", 2, false},       {MOE_PART_CALL_ENDS, "", 0, false},
-        {MOE_PART_CALL, "find", 4, false},          {MOE_PART_ARGUMENTS, "{", 1, false},
-        {MOE_PART_CALL_FAILS, "<call>{", 7, false},
+        {MOE_PART_THOUGHT, "Hm", 2, false, false},
+        {MOE_PART_CONTENT, "So:", 3, false, false},
+        {MOE_PART_CALL, "find", 4, false, false},
+        {MOE_PART_ARGUMENTS, "{\"a\":", 5, false, false},
+        {MOE_PART_ARGUMENTS, "1}", 2, false, false},
+        {MOE_PART_CALL_ENDS, "", 0, false, false},
+        {MOE_PART_CALL, "find", 4, false, false},
+        {MOE_PART_ARGUMENTS, "{", 1, false, false},
+        {MOE_PART_CALL_FAILS, "<call>{", 7, false, false},
     };
     struct moe_buf out = {0};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
@@ -392,13 +397,13 @@ static void ollamas_streams_are_lines(void **state)
 static void messages_have_their_blocks_in_order(void **state)
 {
     static const struct moe_answer_part parts[] = {
-        {MOE_PART_CONTENT, "Hm", 2, false},
-        {MOE_PART_CALL, "f", 1, false},
-        {MOE_PART_ARGUMENTS, "{}", 2, false},
-        {MOE_PART_CALL_ENDS, "", 0, false},
-        {MOE_PART_CALL, "f", 1, false},
-        {MOE_PART_ARGUMENTS, "{", 1, false},
-        {MOE_PART_CALL_FAILS, "<call>{", 7, false},
+        {MOE_PART_CONTENT, "Hm", 2, false, false},
+        {MOE_PART_CALL, "f", 1, false, false},
+        {MOE_PART_ARGUMENTS, "{}", 2, false, false},
+        {MOE_PART_CALL_ENDS, "", 0, false, false},
+        {MOE_PART_CALL, "f", 1, false, false},
+        {MOE_PART_ARGUMENTS, "{", 1, false, false},
+        {MOE_PART_CALL_FAILS, "<call>{", 7, false, false},
     };
     (void)state;
     for (int stream = 0; stream < 2; stream++) {
