@@ -731,7 +731,9 @@ static int list_choices(struct schema *s, const json_t **schema)
 {
     static const char *const keys[] = {"dependentRequired", "dependentSchemas", "dependencies"};
     static const char *const parts[] = {"if", "then", "else"};
-    json_t *own, *list, *one, *value;
+    json_t *own, *list, *one, *value, *branch = NULL;
+    const json_t *test = schema_follow(s, json_object_get(*schema, "if"));
+    const bool never = schema_is_nothing(test);
     const char *name;
     if (!has_choices(*schema))
         return MOE_OK;
@@ -739,7 +741,9 @@ static int list_choices(struct schema *s, const json_t **schema)
     list = json_object_get(own, SCHEMA_CHOICES) ? json_copy(json_object_get(own, SCHEMA_CHOICES))
                                                 : json_array();
     MOE_TRY(keep_schema(s, list));
-    if (json_object_get(own, "if")) {
+    if (never || json_is_true(test) || (json_is_object(test) && !has_other_keyword(test, ""))) {
+        branch = json_object_get(*schema, never ? "else" : "then");
+    } else if (json_object_get(own, "if")) {
         MOE_TRY(keep_schema(s, one = json_object()));
         for (int i = 0; i < 3; i++)
             if (json_object_get(own, parts[i]))
@@ -766,7 +770,10 @@ static int list_choices(struct schema *s, const json_t **schema)
         json_object_del(own, keys[i]);
         json_object_del(own, parts[i]);
     }
-    json_object_set(own, SCHEMA_CHOICES, list);
+    if (json_array_size(list))
+        json_object_set(own, SCHEMA_CHOICES, list);
+    if (branch)
+        MOE_TRY(keep_schema(s, own = json_pack("{s:[O,O]}", "allOf", own, branch)));
     *schema = own;
     return MOE_OK;
 }

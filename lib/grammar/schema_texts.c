@@ -530,6 +530,7 @@ static uint32_t multiple_at(struct schema *s, uint64_t of, uint64_t part, uint64
                             uint32_t at)
 {
     uint64_t scaled = rest;
+    moe_allowance_step(s->allowance, at & (BEFORE - 1));
     for (uint32_t i = 0; i < (at & (BEFORE - 1)); i++)
         scaled = scaled * 10 % of;
     return node_of(s, (struct text_node){.kind = KIND_MULTIPLE,
