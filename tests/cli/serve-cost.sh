@@ -74,7 +74,7 @@ tried() { # NAME GLOB TITLE
     post "$tmp/$1"
     check "... $3" matches "$got" "$2"
 }
-tried alternatives '*that 0 and 1 exclude each other is not seen*' "required again and again is refused for what it says"
+tried alternatives '*"choices"*' "required again and again is held, as anyOf"
 tried unknown '*"choices"*' "unknown keywords cost nothing"
 tried pattern '*reading it takes more than * of memory*' "a long pattern is refused"
 tried doubling '*reading it takes more than *' "alternatives that multiply are refused"
