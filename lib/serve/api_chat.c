@@ -106,15 +106,15 @@ void moe_request_ignore(char ignored[MOE_REQUEST_IGNORED], const char *path, con
 {
     size_t n = strlen(ignored), room = MOE_REQUEST_IGNORED - n;
     size_t length = (n ? 2 : 0) + strlen(path) + strlen(key);
-    if (length + sizeof ", ..." > room) {
-        if (n && strcmp(ignored + (n > 3 ? n - 3 : 0), "...") != 0)
-            strcpy(ignored + n, ", ...");
+    const bool fits = length + sizeof ", ..." <= room;
+    if (!fits && n >= 3 && strcmp(ignored + n - 3, "...") == 0)
         return;
-    }
-    snprintf(ignored + n, room, "%s%s%s", n ? ", " : "", path, key);
+    snprintf(ignored + n, fits ? room : room - 3, "%s%s%s", n ? ", " : "", path, key);
     for (char *c = ignored + n; *c; c++) /* what a header may have */
         if ((unsigned char)*c < ' ' || (unsigned char)*c >= 0x7f)
             *c = '?';
+    if (!fits)
+        strcat(ignored, "...");
 }
 
 int chat_check_thinking(const json_t *thinking, struct moe_err *err)
