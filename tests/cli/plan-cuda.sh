@@ -71,7 +71,7 @@ sed 's/^  kv: f32/  kv: q7/' "$tmp/f32.yaml" >"$tmp/other.yaml"
 sed 's/^  kv: f32/  kv: f16,q8/' "$tmp/f32.yaml" >"$tmp/codes.yaml"
 rate() { planned gpu --strategy lru --device cuda --memory "$1" --gpu-memory 6M && member expected decode_tokens_per_second; }
 run "$plan" --explain "$tmp/first.yaml"
-expect_stdout_like "*are brought*from main memory*tiny.moe in 8.00 MiB of a GPU and $host.? MiB of*main memory, on *
+expect_stdout_like "*brought*from main memory*tiny.moe in 8.00 MiB of a GPU and $host.? MiB of*main memory, on *
 Where the GPU's memory goes
 *
 Where main memory goes

@@ -76,7 +76,8 @@ static void check_reply(const struct moe_request *r, const uint8_t *data, size_t
             moe_reply_token(reply, choice, &said);
             moe_reply_part(reply, choice,
                            &(struct moe_answer_part){(enum moe_answer_part_kind)(data[i] % 6),
-                                                     (const char *)data + i, 1, data[i] % 5 == 0},
+                                                     (const char *)data + i, 1, data[i] % 5 == 0,
+                                                     data[i] % 7 == 0},
                            &out);
         }
         moe_reply_ended(reply, choice, &result, &out);
