@@ -128,6 +128,19 @@ static int append_properties(struct moe_buf *out, const struct moe_chat *chat, s
     return status;
 }
 
+/* Whether the parameters' types, where they name some, have objects, which arguments are. */
+static bool take_objects(const json_t *parameters)
+{
+    const json_t *type = json_object_get(parameters, "type"), *one;
+    bool take = !type || strcmp(json_is_string(type) ? json_string_value(type) : "", "object") == 0;
+    size_t i;
+    json_array_foreach(type, i, one)
+    {
+        take |= json_is_string(one) && strcmp(json_string_value(one), "object") == 0;
+    }
+    return take;
+}
+
 static int append_tool(struct moe_buf *out, const struct moe_chat *chat,
                        const struct moe_calls_wanted *wanted, size_t i, const json_t *tool,
                        struct moe_buf *notes, struct moe_allowance *allowance, struct moe_err *err)
@@ -144,6 +157,9 @@ static int append_tool(struct moe_buf *out, const struct moe_chat *chat,
     int status = MOE_ERR_MEMORY;
     if (!object || !nothing)
         moe_fail(err, status, "out of memory: a tool's parameters");
+    else if (!take_objects(parameters))
+        status = moe_fail(err, MOE_ERR_UNSUPPORTED,
+                          "%s must be an object, which their 'type' leaves out", name);
     else if (moe_chat_text_ends(chat))
         status = append_properties(out, chat, i, name, parameters, strict ? NULL : any, notes,
                                    allowance, err);

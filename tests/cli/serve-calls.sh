@@ -62,6 +62,8 @@ strange '{"type":"object","not":{}}' '#: no value is allowed here' "what a tool'
 strange '{"type":"object","properties":{"n":{"$ref":"#"}},"required":["n"]}' 'a $ref leads back to itself at once or always, *' \
     "... also where a call could never end"
 
+post /v1/chat/completions "{$chat,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"list\",\"parameters\":{\"type\":\"array\"}}}]}"
+says "*the parameters of 'list' must be an object, which their 'type' leaves out*" "... or its arguments were no object"
 post /v1/chat/completions "{$chat,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"wide\",\"strict\":true,\"parameters\":
 {\"type\":\"object\",\"properties\":{\"n\":{\"oneOf\":[{\"type\":\"integer\",\"multipleOf\":3},{\"type\":\"integer\",\"multipleOf\":5}]}},\"required\":[\"n\"],
 \"additionalProperties\":false}}}],\"tool_choice\":\"required\"}"
