@@ -229,8 +229,9 @@ static bool is_system(const json_t *message)
     return moe_chat_has_role(message, "system") || moe_chat_has_role(message, "developer");
 }
 
-/* Where the conversation may begin, ascending, in `cuts`: with a question, the last of which are
- * the messages from *asked until *answered, or behind them with an answer. Returns how many. */
+/* Writes to `cuts`, ascending, where the conversation may begin: with a question, or behind the
+ * last question with an answer. The last question is the messages from *asked until *answered.
+ * Returns how many cuts there are. */
 static size_t find_cuts(const json_t *messages, size_t *cuts, size_t *asked, size_t *answered)
 {
     const size_t n_messages = json_array_size(messages);

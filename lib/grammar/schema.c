@@ -837,7 +837,7 @@ static int add_tested(struct schema *s, struct tested *tested, size_t *n, const 
     return MOE_OK;
 }
 
-/* Reads which values of which properties the choices test. */
+/* Reads the properties that the choices test, and the values that each is compared with. */
 static int read_tests(struct schema *s, const json_t *choices, struct tested *tested, size_t *n)
 {
     static const char *const known[] = {"properties", "required", "type", NULL};
