@@ -96,6 +96,7 @@ static int read_hex(struct pattern *p, int digits, uint32_t *c)
 static int read_escape(struct pattern *p, uint32_t *c)
 {
     static const char simple[] = "t\tn\nr\rf\fv\v";
+    const char *backslash = p->at;
     char name = *++p->at;
     *c = UINT32_MAX;
     for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++)
@@ -116,8 +117,10 @@ static int read_escape(struct pattern *p, uint32_t *c)
         return read_hex(p, name == 'x' ? 2 : 4, c);
     }
     if (!name || (name >= '0' && name <= '9') || (name >= 'a' && name <= 'z') ||
-        (name >= 'A' && name <= 'Z'))
+        (name >= 'A' && name <= 'Z')) {
+        p->at = backslash;
         return pattern_refuse(p, "this escape is not supported");
+    }
     int length;
     *c = moe_utf8_decode((const uint8_t *)p->at, (uint64_t)(p->end - p->at), &length);
     p->at += length;

@@ -160,6 +160,8 @@ static int append_messages(json_t *messages, const json_t *list, struct chat_mak
         const json_t *content = json_object_get(message, "content");
         char where[48];
         snprintf(where, sizeof where, "messages[%zu].content", i);
+        if (json_is_array(content) && !json_array_size(content) && strcmp(role, "user") == 0)
+            return moe_fail(m->err, MOE_ERR_FORMAT, REQUEST ": '%s' is empty", where);
         if (strcmp(role, "user") == 0)
             MOE_TRY(append_user(messages, content, where, m));
         else if (strcmp(role, "assistant") == 0)

@@ -192,6 +192,11 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
     const bool posts = http_posts(x), kept = moe_http_paths[x->route].how == MOE_HTTP_KEPT;
     if (posts ? strcmp(method, "POST") != 0
               : !is_get(method) && !(kept && strcmp(method, "DELETE") == 0)) {
+        if (kept && moe_ends_with(path, "/cancel")) {
+            moe_fail(why, MOE_ERR_USAGE,
+                     "responses are not computed in the background, so none can be cancelled");
+            return MHD_HTTP_BAD_REQUEST;
+        }
         moe_fail(why, MOE_ERR_USAGE, "'%s' takes %s, not %.20s", path, posts ? "POST" : "GET",
                  method);
         return 405;
@@ -674,7 +679,7 @@ static enum MHD_Result respond_kept(struct exchange *x)
     struct kept_responses *kept = x->http->kept;
     if (drops ? !kept_responses_drop(kept, x->item, x->owner)
               : !kept_responses_get(kept, x->item, x->owner, &x->out, NULL, NULL)) {
-        moe_fail(&err, MOE_ERR_USAGE, "there is no response '%.100s' here (any more)", x->item);
+        moe_fail(&err, MOE_ERR_USAGE, "the response '%.100s' is not kept here", x->item);
         return http_respond_error(x, MHD_HTTP_NOT_FOUND, &err);
     }
     if (drops)
@@ -708,8 +713,7 @@ static enum MHD_Result respond_items(struct exchange *x)
         status = moe_fail(&err, MOE_ERR_FORMAT,
                           "the request: 'order' is '%.40s', expected asc or desc", order);
     else if (!kept_responses_get(x->http->kept, x->item, x->owner, NULL, &conversation, &n_asked))
-        status =
-            moe_fail(&err, MOE_ERR_USAGE, "there is no response '%.100s' here (any more)", x->item);
+        status = moe_fail(&err, MOE_ERR_USAGE, "the response '%.100s' is not kept here", x->item);
     else
         status = moe_reply_items(&x->out, &conversation, n_asked, x->item,
                                  strcmp(order, "asc") == 0, argument(x, "after"), limit, &err);

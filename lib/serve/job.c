@@ -1075,12 +1075,17 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
     else if (j->of->calls && j->of->calls[j->queued.expert])
         status = moe_engine_constrain(l->engine, j->of->calls[j->queued.expert],
                                       moe_chat_marks(l->chat), &j->constraint, err);
+    const uint32_t vocab = l->engine->model->config.vocab;
     for (uint32_t i = 0; i < r->n_stop_ids && status == MOE_OK; i++)
-        status = moe_ids_push(&j->stop_ids, r->stop_ids[i], err);
+        status = r->stop_ids[i] < vocab
+                     ? moe_ids_push(&j->stop_ids, r->stop_ids[i], err)
+                     : moe_fail(err, MOE_ERR_FORMAT,
+                                "the request: 'stop_token_ids' names token %u: the model has %u",
+                                r->stop_ids[i], vocab);
     if (status == MOE_OK && r->suffix)
         status = moe_prompt_between_ends(l->engine->model, &j->stop_ids, err);
     if (status == MOE_OK)
-        status = moe_sampler_new(&sampler, &sampling, l->engine->model->config.vocab, err);
+        status = moe_sampler_new(&sampler, &sampling, vocab, err);
     if (status != MOE_OK)
         return status;
     struct moe_generate_request request = {

@@ -267,7 +267,13 @@ says '{"object":"list","data":\[{"id":"tiny",*"type":"llm",*"state":"loaded","ma
 post /api/v0/chat/completions '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":0}'
 says '{"id":"chatcmpl-*' "... and chat with them"
 get /api/v0/responses/none
-says "*there is no response 'none' here (any more)*" "... and find all of OpenAI's routes below theirs"
+says "*the response 'none' is not kept here*" "... and find all of OpenAI's routes below theirs"
+post /v1/responses/resp_x/cancel '{}'
+says "*responses are not computed in the background, so none can be cancelled*" "a response is not cancelled"
+post /v1/messages '{"max_tokens":3,"messages":[{"role":"user","content":[]}]}'
+says "*'messages\[0\].content' is empty*" "an empty message is told by its place"
+post /v1/completions '{"prompt":"Once","max_tokens":1,"stop_token_ids":[99999]}'
+says "*'stop_token_ids' names token 99999: the model has *" "a token that the model has not ends no answer"
 get '/v1/responses/none/input_items?order=up'
 says "*'order' is 'up', expected asc or desc*" "an order that there is not is refused"
 post /chat/completions '{"messages":[]}'
@@ -387,11 +393,11 @@ says '*the response has no item *x*' "... that there is"
 run "$load" -p "$port" -P "/v1/responses/$id" -X DELETE -o "$got"
 says '{"id":"'"$id"'","object":"response","deleted":true}*' "... and forgotten"
 run "$load" -p "$port" -P "/v1/responses/$id" -o "$got"
-says '*"there is no response *'"$id"'*' "... for good"
+says "*the response '$id' is not kept here*" "... for good"
 post /v1/responses '{"temperature":0,"store":false,"input":"Once","max_output_tokens":2,"stream":true}'
 id=$(sed -n 's/.*"id":"\(resp_[0-9a-f]*\)".*/\1/p' "$got" | head -n 1)
 run "$load" -p "$port" -P "/v1/responses/$id" -o "$got"
-says '*"there is no response *' "what is not to be stored is not kept"
+says "*the response '*' is not kept here*" "what is not to be stored is not kept"
 # DRY over HTTP draws what moe-run's options draw, and something else than without it.
 run "$bin/moe-run" -q -t 1 "$tiny" -p 'one two one two one two' -n 30 --temp 0 --dry-multiplier 4 --dry-allowed-length 1
 text=$(cat "$out")

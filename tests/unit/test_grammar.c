@@ -995,6 +995,7 @@ static void what_schemas_cannot_keep_is_refused_by_its_place(void **state)
         {"{\"propertyNames\":{\"type\":\"integer\"}}", "s: #/propertyNames/type: names are"},
         {"{\"propertyNames\":{\"minLength\":3},\"required\":[\"a\"]}", "s: #/required: 'a'"},
         {"{\"minLength\":100001}", "at most 100000"},
+        {"{\"pattern\":\"a\\\\p{L}\"}", "escape is not supported (at '\\p{L}')"},
         {"{\"format\":\"date\",\"maxLength\":9}", "s: #/format: no text follows it"},
         {"{\"properties\":{\"a/~\":{\"items\":{\"uniqueItems\":true}}}}",
          "s: #/properties/a~1~0/items/uniqueItems: "},
