@@ -164,6 +164,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_SHARE(0, "tolerance", "P", &opt.engine.tolerance, 1e-6, 10), .excludes = "exact"},
     {CLI_OPT_U32(0, "batch", "N", &opt.batch, 1, 65536), .shown = "512"},
     {CLI_OPT_TEXT(0, "spread", "DIR", &opt.engine.spread)},
+    {CLI_OPT_FLAG(0, "share-attention", &opt.engine.share_attention),
+     .excludes = "prompt-cache spread"},
     {.kind = CLI_LIST, .help = "Rehearsing"},
     {CLI_OPT_RATE(0, "link-rate", "RATE", &opt.engine.link_rate), .modes = ALL & ~REQUESTS},
     {CLI_OPT_FLAG(0, "lockstep", &opt.engine.lockstep), .modes = ALL & ~REQUESTS},

@@ -105,6 +105,9 @@ static const struct cli_option options[] = {
      .shown = "256, fewer if tight", .help = "prompt tokens per pass, at most"},
     {CLI_OPT_TEXT(0, "spread", "DIR", &serve_opt.server.engine.spread),
      .help = "other ranks keep their experts there, from rank 0", .excludes = "coe"},
+    {CLI_OPT_FLAG(0, "share-attention", &serve_opt.server.engine.share_attention),
+     .help = "other ranks have attention and KV cache of layers, too",
+     .excludes = "coe cache-dir spread"},
 
     {.kind = CLI_HEADING, .help = "Collections"},
     {CLI_OPT_TEXT(0, "plan", "FILE", &serve_opt.plan),

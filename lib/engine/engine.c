@@ -225,13 +225,16 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *opt
     if (o->spread && !o->ranks)
         return moe_fail(err, MOE_ERR_USAGE,
                         "--spread is for several ranks: start them with mpirun or srun");
+    if (o->share_attention && !o->ranks)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "--share-attention is for several ranks: start them with mpirun or srun");
     if (o->ranks)
         MOE_TRY(moe_engine_join_ranks(e->model, &own, err));
     MOE_TRY(decide_memory(e, &memory, o, err));
     if (o->ranks)
         MOE_TRY(check_strategy_of_ranks(e, err));
     if (o->ranks && !o->experts_only) {
-        struct moe_rank_shape shape = moe_rank_shape_of(e->model, memory.session.batch);
+        struct moe_rank_shape shape = moe_rank_shape_of(e->model, &memory.session);
         MOE_TRY(moe_ranks_share(o->ranks, &shape, err));
         if (o->spread)
             MOE_TRY(moe_ranks_give(o->ranks, e->model->pack, progress, err));
@@ -244,7 +247,7 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *opt
         MOE_TRY(copy_pack(e, err));
     if (behind)
         MOE_TRY(moe_model_load_behind(e->model, memory.session.context, progress, o->passes, err));
-    else if (!o->experts_only)
+    else if (!o->experts_only || e->model->attends)
         MOE_TRY(moe_model_load(e->model, memory.session.context, e->gpu, progress, err));
     MOE_TRY(open_experts(e, &memory.cache, progress, err));
     e->apart = memory.cache.loan.apart;
@@ -256,6 +259,8 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *opt
     e->host_slowdown = host_slowdown(e, o);
     if (o->learn)
         MOE_TRY(read_learnt(e, o, err));
+    if (o->experts_only && e->model->attends)
+        return moe_session_open(&e->session, e->model, e->experts, &memory.session, err);
     return o->shares || o->experts_only ? MOE_OK : moe_engine_open_session(e, &memory.session, err);
 }
 
@@ -346,7 +351,7 @@ int moe_engine_serve_rank(const char *path, const struct moe_engine_options *opt
     if (status == MOE_OK)
         status = moe_engine_open(&e, own ? own : path, &o, &progress, err);
     if (status == MOE_OK)
-        status = moe_rank_work(ranks, e->model, e->experts, e->budget.batch,
+        status = moe_rank_work(ranks, e->model, e->experts, e->session, moe_ranks_shape(ranks),
                                moe_pass_predicts(&e->strategy), err);
     if (status != MOE_OK && status != MOE_ERR_INTERRUPTED)
         moe_ranks_fail(ranks, err);

@@ -42,9 +42,10 @@ static int refuse_with_ranks(const struct moe_engine_options *o, const struct mo
                : MOE_OK;
 }
 
-/* Bytes that this rank's budget leaves for experts. */
-static int room_for_experts(uint64_t *room, const struct moe_model *model,
-                            const struct moe_engine_options *own, struct moe_err *err)
+/* Bytes that this rank's budget leaves for experts, and what a session would be. */
+static int room_for_experts(uint64_t *room, struct moe_session_options *session,
+                            const struct moe_model *model, const struct moe_engine_options *own,
+                            struct moe_err *err)
 {
     struct moe_engine_options o = *own;
     struct moe_memory m;
@@ -64,6 +65,7 @@ static int room_for_experts(uint64_t *room, const struct moe_model *model,
     *room = host->total > beside ? host->total - beside : 0;
     if (o.expert_memory_bytes && o.expert_memory_bytes < *room)
         *room = o.expert_memory_bytes;
+    *session = m.session;
     return MOE_OK;
 }
 
@@ -376,6 +378,46 @@ out:
 
 /* ---- All of it ---- */
 
+/* Rank 0 decides whether attention is shared out, and of what a session will be what others must
+ * know to say how much room they have. */
+static int begin(struct moe_ranks *ranks, struct moe_model *model,
+                 const struct moe_engine_options *own, uint64_t *room, struct moe_err *err)
+{
+    struct moe_session_options session;
+    if (own->share_attention)
+        MOE_TRY(moe_model_share_attention(model, 0, moe_ranks_wire(ranks)->n_ranks, err));
+    MOE_TRY(room_for_experts(room, &session, model, own, err));
+    struct moe_rank_shape shape = moe_rank_shape_of(model, &session);
+    return moe_ranks_begin(ranks, &shape, err);
+}
+
+/* The session of another rank is as rank 0 says. */
+static void take_session(struct moe_engine_options *own, const struct moe_model *model,
+                         const struct moe_rank_shape *shape)
+{
+    own->session = (struct moe_session_options){.batch = shape->batch};
+    if (!model->attends)
+        return;
+    own->session.context = shape->context;
+    own->session.n_sequences = shape->n_sequences;
+    own->session.kv_blocks = shape->kv_blocks;
+    own->session.kv_kind = (uint16_t)shape->kv_kind;
+    own->session.whole_windows = true;
+}
+
+static int follow(struct moe_ranks *ranks, struct moe_model *model, struct moe_engine_options *own,
+                  uint64_t *room, struct moe_err *err)
+{
+    const struct moe_wire *wire = moe_ranks_wire(ranks);
+    struct moe_rank_shape shape = moe_rank_shape_of(model, &own->session);
+    struct moe_session_options session;
+    MOE_TRY(moe_ranks_begin(ranks, &shape, err));
+    if (shape.n_table)
+        MOE_TRY(moe_model_share_attention(model, wire->rank, wire->n_ranks, err));
+    take_session(own, model, &shape);
+    return room_for_experts(room, &session, model, own, err);
+}
+
 int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *own,
                           struct moe_err *err)
 {
@@ -388,16 +430,19 @@ int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *ow
                         "%s has no experts to share out among ranks: start one process without "
                         "mpirun",
                         moe_pack_path(model->pack));
-    MOE_TRY(room_for_experts(&room, model, own, err));
     if (rank == 0 && own->spread)
         MOE_TRY(moe_ranks_give(ranks, model->pack, NULL, err));
-    MOE_TRY(moe_ranks_meet(ranks, moe_pack_fingerprint(model->pack), room, err));
+    MOE_TRY(moe_ranks_meet(ranks, moe_pack_fingerprint(model->pack), err));
     if (rank == 0) {
+        MOE_TRY(begin(ranks, model, own, &room, err));
+        MOE_TRY(moe_ranks_say_room(ranks, room, err));
         MOE_TRY(divide(ranks, model, own->statistics, err));
     } else {
-        struct moe_rank_shape shape = moe_rank_shape_of(model, 0);
+        MOE_TRY(follow(ranks, model, own, &room, err));
+        MOE_TRY(moe_ranks_say_room(ranks, room, err));
+        struct moe_rank_shape shape = moe_rank_shape_of(model, &own->session);
         MOE_TRY(moe_ranks_share(ranks, &shape, err));
-        own->session.batch = shape.batch;
+        take_session(own, model, &shape);
     }
     moe_pack_keep_own(model->pack, moe_ranks_holders(ranks), (uint8_t)rank);
     return rank > 0 && own->spread ? fetch_experts(ranks, model->pack, err) : MOE_OK;

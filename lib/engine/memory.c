@@ -454,9 +454,9 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
     b.host = (struct moe_plan_memory){
         .total = in->total,
         .program = in->program,
-        .dense = o->experts_only ? 0
-                 : in->gpu       ? moe_model_gpu_host_bytes(m, so->context)
-                                 : moe_model_load_bytes(m, so->context),
+        .dense = o->experts_only && !m->attends ? 0
+                 : in->gpu                      ? moe_model_gpu_host_bytes(m, so->context)
+                                                : moe_model_load_bytes(m, so->context),
         .work = o->beside ? o->beside(o->beside_ctx, m, so->batch) : 0,
     };
     if (so->predict_depth > 0)
@@ -467,8 +467,12 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
     if (o->shares) /* sessions come and go apart from it */
         return b;
     if (o->experts_only) {
+        struct moe_rank_shape shape = *moe_ranks_shape(o->ranks);
+        shape.batch = so->batch;
         b.host.program += moe_growth_bytes(moe_par_threads());
-        b.host.work += moe_rank_worker_bytes(m, so->batch);
+        b.host.work += moe_rank_worker_bytes(m, &shape);
+        b.host.kv = m->attends ? kv : 0;
+        b.host.work += m->attends ? moe_session_bytes(c, so) - kv : 0;
         return b;
     }
     slots_memory(in, &b)->kv = kv;
@@ -478,7 +482,7 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
     if (strategy)
         b.host.work += pass_bytes_of(in, strategy, so->batch);
     if (o->ranks) {
-        const struct moe_rank_shape shape = moe_rank_shape_of(m, so->batch);
+        const struct moe_rank_shape shape = moe_rank_shape_of(m, so);
         b.host.work += moe_ranks_bytes(&shape, moe_ranks_wire(o->ranks)->n_ranks);
     }
     if (in->gpu)

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/par.h"
 #include "infer/expert_compute.h"
+#include "infer/pass_ops.h"
 #include "infer/router.h"
 #include "infer/state.h"
 #include "kern/kern.h"
@@ -298,6 +299,36 @@ static void add_block_taps(struct moe_session *s, uint32_t layer, uint32_t n_row
     stages_cpu_add_taps(s, layer, s->rows, n_rows, &taps);
 }
 
+int stages_cpu_mix(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                   uint32_t n_rows, struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    if (c->out_groups)
+        stages_cpu_shared_in(s, layer, rows, n_rows);
+    else
+        moe_project_in(s, layer, rows, n_rows);
+    if (moe_config_has_indexer(c, layer))
+        stages_cpu_index(s, layer, rows, n_rows);
+    MOE_TRY(moe_pass_poll(&s->pass, err));
+    if (moe_config_keeps_keys(c, layer))
+        stages_cpu_store(s, layer, rows, n_rows);
+    if (c->index_means && moe_config_has_indexer(c, layer))
+        stages_cpu_index_means(s, layer, rows, n_rows);
+    if (c->layers[layer].compression)
+        stages_cpu_compress(s, layer, rows, n_rows);
+    if (moe_config_keeps_state(c, layer) && moe_state_is_beside(c->state_kind))
+        moe_recurrent_advance(s, layer, rows, n_rows);
+    if (moe_config_sees_choice(c, layer))
+        MOE_TRY(stages_cpu_attend_chosen(s, layer, rows, n_rows, err));
+    else
+        moe_attention(s, layer, rows, n_rows);
+    if (c->out_groups)
+        stages_cpu_shared_out(s, layer, rows, n_rows);
+    else
+        moe_project_out(s, layer, n_rows);
+    return MOE_OK;
+}
+
 static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                   uint32_t n_rows, struct moe_err *err)
 {
@@ -318,37 +349,13 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
         gate_norm(s, &l->attn_norm_down, &l->attn_norm_up, n_rows);
     if (s->observer.attending)
         s->observer.attending(s->observer.ctx, layer, n_rows, s->states.xn, s->states.stride);
-    int status = moe_pass_poll(&s->pass, err);
-    if (recurrent) {
+    MOE_TRY(moe_pass_poll(&s->pass, err));
+    if (recurrent)
         stages_cpu_recurrent(s, layer, rows, n_rows);
-    } else if (mixes) {
-        if (c->out_groups)
-            stages_cpu_shared_in(s, layer, rows, n_rows);
-        else
-            moe_project_in(s, layer, rows, n_rows);
-        if (moe_config_has_indexer(c, layer))
-            stages_cpu_index(s, layer, rows, n_rows);
-        if (status == MOE_OK)
-            status = moe_pass_poll(&s->pass, err);
-        if (moe_config_keeps_keys(c, layer))
-            stages_cpu_store(s, layer, rows, n_rows);
-        if (c->index_means && moe_config_has_indexer(c, layer))
-            stages_cpu_index_means(s, layer, rows, n_rows);
-        if (c->layers[layer].compression)
-            stages_cpu_compress(s, layer, rows, n_rows);
-        if (moe_config_keeps_state(c, layer) && moe_state_is_beside(c->state_kind))
-            moe_recurrent_advance(s, layer, rows, n_rows);
-        if (!moe_config_sees_choice(c, layer))
-            moe_attention(s, layer, rows, n_rows);
-        else if (status == MOE_OK)
-            status = stages_cpu_attend_chosen(s, layer, rows, n_rows, err);
-        if (c->out_groups)
-            stages_cpu_shared_out(s, layer, rows, n_rows);
-        else
-            moe_project_out(s, layer, n_rows);
-    }
-    if (status != MOE_OK)
-        return status;
+    else if (c->layers[layer].elsewhere)
+        MOE_TRY(moe_session_attend_elsewhere(s, layer, w->sum, err));
+    else if (mixes)
+        MOE_TRY(stages_cpu_mix(s, layer, rows, n_rows, err));
     const struct moe_block_end end = stages_cpu_attention_end(c, l);
     if (l->taps_attn)
         add_block_taps(s, layer, n_rows, l->taps_attn, w->states.mixed_at);
@@ -356,10 +363,8 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
         stages_cpu_add_to_stream(s, &end, n_rows);
     if (l->cross_norm) {
         attend_source(s, layer, rows, n_rows);
-        status = moe_pass_poll(&s->pass, err);
+        MOE_TRY(moe_pass_poll(&s->pass, err));
     }
-    if (status != MOE_OK)
-        return status;
     if (c->n_streams)
         stages_cpu_streams_in(s, 2 * layer + 1, 0, n_rows);
     if (mixes && feeds && !c->parallel_blocks)
@@ -369,7 +374,9 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows,
                    s->model->config.hidden);
     if (s->observer.attended)
-        s->observer.attended(s->observer.ctx, layer, recurrent || !mixes ? NULL : w->attention.out,
+        s->observer.attended(s->observer.ctx, layer,
+                             recurrent || !mixes || c->layers[layer].elsewhere ? NULL
+                                                                               : w->attention.out,
                              w->attention.stride.out, s->states.xn, s->states.stride);
     return MOE_OK;
 }

@@ -214,6 +214,9 @@ extern const struct moe_stages_ops moe_stages_cpu;
 void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                     uint32_t n_rows);
 /* The rows' k and v into the KV cache; an encoder's rows' into the sources'. */
+/* Queries, keys and values of a layer's inputs, in xn, and its attention, into `sum`. */
+int stages_cpu_mix(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                   uint32_t n_rows, struct moe_err *err);
 void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                       uint32_t n_rows);
 /* Its `attended` = attention of its queries over the cache, per sequence: causal, or over the whole

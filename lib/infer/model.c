@@ -325,7 +325,8 @@ static int walk_tensors(struct moe_model *m, struct dense_tensor *list, struct m
             const struct moe_pack_tensor *t = NULL;
             uint32_t rows, cols;
             if ((!moe_tensor_spec(role)->per_layer && layer > 0) ||
-                !moe_tensor_shape(c, role, layer, &rows, &cols))
+                !moe_tensor_shape(c, role, layer, &rows, &cols) ||
+                (m->attends && !moe_tensor_is_attention(c, role, layer)))
                 continue;
             MOE_TRY(expect_tensor(m, role, layer, rows, cols, &t, err));
             moe_arena_take(&arena, t->extent.raw_bytes, 1);
@@ -680,6 +681,19 @@ int moe_model_take_ahead(struct moe_model *m, struct moe_err *err)
     m->config.n_drafting = m->config.n_ahead;
     moe_pack_take_ahead(m->pack);
     MOE_TRY(check_experts(m, err));
+    return walk_tensors(m, NULL, err);
+}
+
+int moe_model_share_attention(struct moe_model *m, uint32_t rank, uint32_t n_ranks,
+                              struct moe_err *err)
+{
+    const uint32_t n = moe_config_share_attention(&m->config, rank, n_ranks);
+    if (rank == 0 && moe_config_count_layers(&m->config, MOE_LAYER(elsewhere)) == 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: has no two layers whose attention could be on different ranks: it "
+                        "takes layers that see a whole text and keep nothing but keys and values",
+                        moe_pack_path(m->pack));
+    m->attends = rank > 0 ? n : 0;
     return walk_tensors(m, NULL, err);
 }
 

@@ -127,7 +127,9 @@ struct moe_model {
     uint64_t weights_bytes;
     uint64_t largest_tensor_bytes; /* of these */
     uint32_t n_tensors;
-    struct moe_dense *dense;           /* how they arrive; NULL: they are there */
+    uint32_t attends;        /* of another rank than 0: layers whose attention it computes; it has
+                                the weights of nothing else then */
+    struct moe_dense *dense; /* how they arrive; NULL: they are there */
     const struct moe_progress *passes; /* (moe_model_load_behind); NULL: none */
     struct moe_gpu *gpu; /* borrowed; not NULL: `weights` lies there, and with it what all matrices
                             and vectors above point to; rope stays on the host */
@@ -149,6 +151,11 @@ static inline int moe_model_open_directory(struct moe_model **out, const char *p
 /* Before it is loaded: the layers behind the model's that draft (config.h, n_ahead) are part of it,
  * with their experts. MOE_ERR_UNSUPPORTED: the pack has none. */
 int moe_model_take_ahead(struct moe_model *model, struct moe_err *err);
+/* ... and after that: the attention of layers is shared out among ranks
+ * (moe_config_share_attention), of which this is number `rank`. MOE_ERR_UNSUPPORTED, on rank 0: of
+ * none. */
+int moe_model_share_attention(struct moe_model *model, uint32_t rank, uint32_t n_ranks,
+                              struct moe_err *err);
 /* An upper bound of what the directory holds in memory, computed from what is in it. */
 uint64_t moe_model_directory_bytes(const struct moe_model *model);
 /* Bytes that moe_model_load will take: the dense weights, and tables for that many positions. */

@@ -423,13 +423,36 @@ static int begin_elsewhere(void *ctx, struct moe_err *err)
     return moe_ranks_ask(s->ranks, &s->request, s->n_rows, s->states.xn, err);
 }
 
+static int collect(struct moe_session *s, float *out, bool *all, struct moe_err *err)
+{
+    double began = moe_seconds();
+    int status = moe_ranks_collect(s->ranks, out, all, err);
+    s->phase->ranks_seconds += moe_seconds() - began;
+    return status;
+}
+
 static int collect_elsewhere(void *ctx, bool *all, struct moe_err *err)
 {
     struct moe_session *s = ctx;
-    double began = moe_seconds();
-    int status = moe_ranks_collect(s->ranks, s->states.expert_out, all, err);
-    s->phase->ranks_seconds += moe_seconds() - began;
-    return status;
+    return collect(s, s->states.expert_out, all, err);
+}
+
+int moe_session_attend_elsewhere(struct moe_session *s, uint32_t layer, float *out,
+                                 struct moe_err *err)
+{
+    const struct moe_kv_pool *pool = &s->kv_pool;
+    const uint32_t rank = s->model->config.layers[layer].elsewhere - 1;
+    struct moe_rank_attend to;
+    MOE_TRY(moe_ranks_begin_attend(s->ranks, s->n_rows, pool->table, pool->n_changes, &to, err));
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        to.rows[i] =
+            (struct moe_rank_row){s->rows[i].sequence, s->rows[i].position, s->rows[i].length};
+    MOE_TRY(moe_ranks_attend(s->ranks, rank, layer, s->n_rows, s->states.xn, err));
+    for (bool all = false; !all;) {
+        MOE_TRY(collect(s, out, &all, err));
+        MOE_TRY(moe_pass_poll(&s->pass, err));
+    }
+    return MOE_OK;
 }
 
 static int hint_ranks(void *ctx, const struct moe_prediction *predictions, uint32_t n,

@@ -27,6 +27,10 @@ uint64_t moe_session_strategy_bytes(const struct moe_model *model, uint32_t batc
 int moe_session_await(struct moe_session *s, enum moe_dense_group group, uint32_t layer,
                       struct moe_err *err);
 /* A pass over the session's rows begins; first: their sequence does. */
+/* Has the rank that computes a layer's attention do so for the rows at work, whose inputs are in
+ * xn. out: [n_rows][states' stride]. */
+int moe_session_attend_elsewhere(struct moe_session *s, uint32_t layer, float *out,
+                                 struct moe_err *err);
 void moe_session_begin_pass(struct moe_session *s, bool decode, bool first);
 /* Counts the activations of MoE layers that a device computed by itself. */
 void moe_session_count_alone(struct moe_session *s, uint32_t n_layers);

@@ -1,4 +1,4 @@
-/* A rank other than 0: its experts, computed as rank 0 asks for them. */
+/* A rank other than 0: its experts, and attention, computed as rank 0 asks for them. */
 #include "infer/rank_worker.h"
 
 #include <stdlib.h>
@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "infer/cpu_stages.h"
 #include "infer/expert_compute.h"
 #include "infer/session.h"
 #include "sched/pass.h"
@@ -13,15 +14,24 @@
 
 enum { ALIVE_EVERY = 2 /* seconds, while it is at work */ };
 
-struct moe_rank_shape moe_rank_shape_of(const struct moe_model *model, uint32_t batch)
+struct moe_rank_shape moe_rank_shape_of(const struct moe_model *model,
+                                        const struct moe_session_options *o)
 {
     const struct moe_config *c = &model->config;
     struct moe_rank_shape s = {.n_experts = c->n_experts,
                                .top_k = c->top_k,
-                               .batch = batch,
+                               .batch = o->batch,
                                .stride = moe_padded(c->hidden)};
     for (uint32_t layer = 0; layer < c->n_layers + c->n_drafting; layer++)
         s.n_layers += c->layers[layer].moe;
+    if (moe_config_count_layers(c, MOE_LAYER(elsewhere)) == 0)
+        return s;
+    const struct moe_kv kv = moe_session_kv(c, o);
+    s.context = o->context;
+    s.n_sequences = o->n_sequences ? o->n_sequences : 1;
+    s.kv_blocks = kv.whole.n_blocks;
+    s.kv_kind = o->kv_kind;
+    s.n_table = s.n_sequences * kv.per_sequence;
     return s;
 }
 
@@ -30,7 +40,10 @@ struct worker {
     struct moe_wire *wire;
     const struct moe_model *model;
     struct moe_experts *experts;
-    bool predicts; /* the strategy takes predictions */
+    struct moe_session
+        *session;              /* of the layers whose attention this rank has; NULL: it has none */
+    struct moe_row *attending; /* [batch] the rows of its pass */
+    bool predicts;             /* the strategy takes predictions */
     struct moe_rank_shape shape;
     struct moe_expert_compute *compute;
     struct moe_expert_view views[MOE_MAX_TOP_K];
@@ -69,13 +82,15 @@ static void carve(struct worker *w, struct moe_arena *arena, const struct moe_co
         w->answers[i] = moe_arena_take(arena, moe_rank_answer_room(s), 1);
     if (s->batch > MOE_RANK_ROWS_WITHIN)
         w->rows = moe_arena_take(arena, s->batch * s->stride, sizeof *w->rows);
+    if (s->n_table)
+        w->attending = moe_arena_take(arena, s->batch, sizeof *w->attending);
     w->model_layer = moe_arena_take(arena, s->n_layers, sizeof *w->model_layer);
     w->is_static = moe_arena_take(arena, s->n_layers, 1);
 }
 
-uint64_t moe_rank_worker_bytes(const struct moe_model *model, uint32_t batch)
+uint64_t moe_rank_worker_bytes(const struct moe_model *model, const struct moe_rank_shape *shape)
 {
-    struct worker w = {.shape = moe_rank_shape_of(model, batch)};
+    struct worker w = {.shape = *shape};
     struct moe_arena arena = {0};
     uint64_t sum;
     carve(&w, &arena, &model->config);
@@ -236,12 +251,11 @@ static int listen_for_rows(struct worker *w, struct moe_err *err)
                    : MOE_OK;
 }
 
-static int answer(struct worker *w, uint64_t bytes, struct moe_err *err)
+static int compute_asked(struct worker *w, uint64_t bytes, struct moe_err *err)
 {
     const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
     const struct moe_rank_shape *s = &w->shape;
     struct moe_layer_request *q = &w->request;
-    const double began = w->said_at = moe_seconds();
     if (head->n_rows == 0 || head->n_rows > s->batch || head->moe >= s->n_layers)
         return bad_message(err);
     const uint64_t pairs = (uint64_t)head->n_rows * s->top_k;
@@ -264,8 +278,66 @@ static int answer(struct worker *w, uint64_t bytes, struct moe_err *err)
     w->at_moe = head->moe;
     MOE_TRY(moe_pass_own_experts(&w->pass, head->moe, err));
     MOE_TRY(send_outputs(w, err));
-    w->busy += moe_seconds() - began;
     return a.x ? MOE_OK : listen_for_rows(w, err);
+}
+
+/* The attention of one of this rank's layers. */
+static int attend(struct worker *w, uint64_t bytes, struct moe_err *err)
+{
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const struct moe_rank_shape *shape = &w->shape;
+    const uint32_t n = head->n_rows, each = moe_rank_output_rows(shape);
+    struct moe_session *s = w->session;
+    if (!s || n == 0 || n > shape->batch || head->moe >= w->model->config.n_layers ||
+        !w->model->layers[head->moe].o.data)
+        return bad_message(err);
+    const struct moe_rank_attend a = moe_rank_attend_at(w->ask, shape, n);
+    if (bytes != a.bytes)
+        return bad_message(err);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct moe_rank_row *r = &a.rows[i];
+        if (r->sequence >= s->n_sequences || r->position >= s->context || r->length > s->context)
+            return bad_message(err);
+        w->attending[i] = (struct moe_row){r->sequence, r->position, 0, r->length};
+    }
+    if (!a.x)
+        MOE_TRY(wait_for_rows(w, n, err));
+    const float *x = a.x ? a.x : w->rows, *sum = ((const struct cpu_work *)s->device)->sum;
+    const uint64_t row_bytes = shape->stride * sizeof *x;
+    for (uint32_t first = 0; first < n; first += each) { /* results of some are on their way then */
+        const struct moe_rank_outputs o = moe_rank_outputs_at(w->answers[w->turn], shape, each);
+        const uint32_t n_part = n - first < each ? n - first : each;
+        MOE_TRY(stay_alive(w, err));
+        memcpy(s->states.xn, x + first * shape->stride, n_part * row_bytes);
+        MOE_TRY(stages_cpu_mix(s, head->moe, w->attending + first, n_part, err));
+        memcpy(o.rows, sum, n_part * row_bytes);
+        for (w->n_rows = 0; w->n_rows < n_part; w->n_rows++)
+            o.places[w->n_rows] = first + w->n_rows;
+        MOE_TRY(send_outputs(w, err));
+    }
+    return a.x ? MOE_OK : listen_for_rows(w, err);
+}
+
+/* Which blocks sequences have. Those of what is not computed yet may be any. */
+static int take_table(struct worker *w, uint64_t bytes, struct moe_err *err)
+{
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const uint32_t *table = (const uint32_t *)(const void *)(w->ask + bytes) - head->n;
+    if (head->n == 0 || head->n != w->shape.n_table || bytes != moe_rank_table_bytes(&w->shape))
+        return bad_message(err);
+    for (uint32_t i = 0; w->session && i < head->n; i++)
+        w->session->kv_pool.table[i] = table[i] < w->session->kv_pool.n_blocks ? table[i] : 0;
+    return MOE_OK;
+}
+
+static int copy_block(struct worker *w, struct moe_err *err)
+{
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    if (head->moe >= w->shape.kv_blocks || head->n >= w->shape.kv_blocks)
+        return bad_message(err);
+    if (w->session)
+        w->session->stages->copy_block(w->session, head->moe, head->n);
+    return MOE_OK;
 }
 
 /* Predictions begin prefetches, where the strategy here has them. */
@@ -304,12 +376,39 @@ static int tell_figures(struct worker *w, struct moe_err *err)
         .resident_bytes = e->resident_bytes_max,
         .peak_rss_bytes = moe_peak_rss_bytes(),
         .busy_seconds = w->busy,
+        .n_attends = w->model->attends,
+        .kv_bytes = w->session ? w->session->stages->kv(w->session)->bytes : 0,
     };
     for (uint32_t key = 0; key < w->shape.n_layers * w->shape.n_experts; key++)
         f.n_experts += moe_rank_holds(moe_ranks_holders(w->ranks), key, (uint8_t)w->wire->rank);
     MOE_TRY(moe_ranks_wait_sent(w->ranks, err));
     MOE_TRY(w->wire->ops->send(w->wire, 0, MOE_LANE_TALK, &f, sizeof f, err));
     return moe_ranks_wait_sent(w->ranks, err);
+}
+
+static int answer(struct worker *w, uint64_t bytes, struct moe_err *err)
+{
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const double began = w->said_at = moe_seconds();
+    int status;
+    switch (head->kind) {
+    case MOE_RANK_TELL:
+        return tell_figures(w, err);
+    case MOE_RANK_TABLE:
+        return take_table(w, bytes, err);
+    case MOE_RANK_COPY:
+        return copy_block(w, err);
+    case MOE_RANK_ASK:
+        status = compute_asked(w, bytes, err);
+        break;
+    case MOE_RANK_ATTEND:
+        status = attend(w, bytes, err);
+        break;
+    default:
+        return bad_message(err);
+    }
+    w->busy += moe_seconds() - began;
+    return status;
 }
 
 static int listen(struct worker *w, enum moe_wire_lane lane, struct moe_err *err)
@@ -336,9 +435,7 @@ static int serve(struct worker *w, struct moe_err *err)
         if (asked && (bytes < sizeof *head || head->kind == MOE_RANK_END))
             return bytes < sizeof *head ? bad_message(err) : MOE_OK;
         if (asked)
-            MOE_TRY(head->kind == MOE_RANK_TELL  ? tell_figures(w, err)
-                    : head->kind == MOE_RANK_ASK ? answer(w, bytes, err)
-                                                 : bad_message(err));
+            MOE_TRY(answer(w, bytes, err));
         if (asked)
             MOE_TRY(listen(w, MOE_LANE_TALK, err));
         MOE_TRY(wire->ops->arrived(wire, 0, MOE_LANE_HINT, &hinted, &bytes, err));
@@ -390,14 +487,16 @@ static int open_worker(struct worker *w, struct moe_err *err)
 }
 
 int moe_rank_work(struct moe_ranks *ranks, const struct moe_model *model,
-                  struct moe_experts *experts, uint32_t batch, bool predicts, struct moe_err *err)
+                  struct moe_experts *experts, struct moe_session *session,
+                  const struct moe_rank_shape *shape, bool predicts, struct moe_err *err)
 {
     struct worker w = {.ranks = ranks,
                        .wire = moe_ranks_wire(ranks),
                        .model = model,
                        .experts = experts,
+                       .session = session,
                        .predicts = predicts,
-                       .shape = moe_rank_shape_of(model, batch)};
+                       .shape = *shape};
     int status = open_worker(&w, err);
     if (status == MOE_OK) {
         moe_ranks_say_state(ranks, MOE_RANK_READY, 0, 0);

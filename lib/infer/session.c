@@ -14,6 +14,7 @@
 #include "infer/recurrent.h"
 #include "infer/stages.h"
 #include "model/config.h"
+#include "ranks/ranks.h"
 
 enum { DEFAULT_BATCH = 256, MAX_BATCH = 1 << 14 };
 
@@ -459,6 +460,15 @@ uint32_t moe_sequence_known(const struct moe_session *s, uint64_t owner, const u
                        &(struct moe_kv_text){ids, n - 1, given_of(owner, is_far(s, n))});
 }
 
+/* Its cells, wherever layers have them. */
+static int copy_block(struct moe_session *s, uint32_t from, uint32_t to, struct moe_err *err)
+{
+    s->stages->copy_block(s, from, to);
+    return moe_config_count_layers(&s->model->config, MOE_LAYER(elsewhere))
+               ? moe_ranks_copy_block(s->ranks, from, to, err)
+               : MOE_OK;
+}
+
 /* As moe_sequence_sync, for a sequence that has nothing. */
 static int begin_sequence(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
                           uint32_t n_positions, uint32_t *n_done, struct moe_err *err)
@@ -469,7 +479,7 @@ static int begin_sequence(struct moe_session *s, uint32_t sequence, const uint32
     MOE_TRY(moe_kv_begin(&s->kv_pool, sequence, &text, n_positions, &begun, err));
     if (begun.copy_to != MOE_NO_BLOCK) {
         hold_positions(s, sequence, begun.n_known);
-        s->stages->copy_block(s, begun.copy_from, begun.copy_to);
+        MOE_TRY(copy_block(s, begun.copy_from, begun.copy_to, err));
     }
     if (begun.snapshot != MOE_NO_BLOCK) {
         s->stages->copy_states(s, snapshot_at(s, begun.snapshot), sequence);
@@ -504,7 +514,7 @@ int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_
     MOE_TRY(moe_kv_fork(&s->kv_pool, from, to, n_positions, &begun, err));
     if (begun.copy_to != MOE_NO_BLOCK) {
         hold_positions(s, to, n_positions);
-        s->stages->copy_block(s, begun.copy_from, begun.copy_to);
+        MOE_TRY(copy_block(s, begun.copy_from, begun.copy_to, err));
     }
     const struct moe_sequence *q = &s->sequences[from];
     s->sequences[to].n = q->n < n_positions ? q->n : n_positions;
@@ -528,6 +538,8 @@ static int pieces_of(const struct moe_session *s, uint32_t sequence, uint32_t n,
     const char *why = c->n_encoder ? "a model with an encoder keeps none of its texts"
                       : c->prefix_lm
                           ? "a model whose prompts see all of themselves begins each anew"
+                      : moe_config_count_layers(c, MOE_LAYER(elsewhere))
+                          ? "several ranks have the KV cache: start without --share-attention"
                       : s->stages->kv ? NULL
                                       : "the KV cache lies in the GPU's memory: take --device cpu";
     if (why)

@@ -63,9 +63,37 @@ void moe_config_number_layers(struct moe_config *c)
         l->state_index = n.state_index;
         n.moe_index += l->moe;
         n.attention_index += moe_config_keeps_keys(c, i);
-        n.recurrent_index += c->state_heads && l->recurrent;
+        n.recurrent_index += c->state_heads && l->recurrent && !l->elsewhere;
         n.state_index += moe_config_keeps_state(c, i);
     }
+}
+
+/* Whether all that the layer's attention needs of a text is what comes into it and its own keys and
+ * values, without an end to them. */
+static bool attends_alone(const struct moe_config *c, uint32_t layer)
+{
+    bool alone = moe_config_keeps_keys(c, layer) && !c->layers[layer].windowed &&
+                 !moe_config_keeps_state(c, layer) && !moe_config_sees_choice(c, layer) &&
+                 !c->out_groups && !c->own_inputs && !c->n_encoder && !c->prefix_lm &&
+                 !c->rope_learnt && c->positions != MOE_POSITIONS_BUCKETS;
+    for (uint32_t i = layer + 1; i < c->n_layers; i++)
+        alone &= !c->layers[i].shares_keys || moe_config_keys_of(c, i) != layer;
+    return alone;
+}
+
+uint32_t moe_config_share_attention(struct moe_config *c, uint32_t self, uint32_t n_ranks)
+{
+    uint32_t n = 0, n_own = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        n += attends_alone(c, i);
+    for (uint32_t i = 0, at = 0; i < moe_config_all_layers(c); i++) {
+        const bool shared = i < c->n_layers && attends_alone(c, i);
+        const uint32_t rank = shared ? at++ * n_ranks / n : 0;
+        c->layers[i].elsewhere = (uint8_t)(rank == self ? 0 : 1 + rank);
+        n_own += shared && rank == self;
+    }
+    moe_config_number_layers(c);
+    return n_own;
 }
 
 void moe_config_set_ahead(struct moe_config *c, uint32_t n)

@@ -59,6 +59,8 @@ struct moe_layer_desc {
     bool moe;            /* the feed-forward is made of experts */
     bool static_routing; /* a table chooses experts by the token (model/routes.h) */
     bool ngrams; /* embeddings of the last tokens are added to the streams before it (Qwen4) */
+    uint8_t elsewhere; /* 1 + the rank that computes its attention and keeps its keys and values
+                          (moe_config_share_attention); 0: this process */
     float expert_limit, dense_limit; /* MOE_ACT_SWIGLU_CLIPPED's; the latter of dense layers and
                                         shared experts, too. 0: none */
 
@@ -410,6 +412,11 @@ uint32_t moe_config_count_layers(const struct moe_config *config, size_t member)
 void moe_config_set_layers(struct moe_config *config, size_t member, uint32_t begin, uint32_t end,
                            uint8_t value);
 
+/* Gives the attention of layers that see a whole text to n_ranks processes, by position and in
+ * equal parts, the first of them to rank 0. `self`: this process. Returns how many of these layers
+ * it has. Layers that keep more than keys and values, or see another layer's, stay with rank 0. */
+uint32_t moe_config_share_attention(struct moe_config *config, uint32_t self, uint32_t n_ranks);
+
 /* ---- Which layers ---- */
 
 /* The layers of an opened model: those that draft, if any, are the last. */
@@ -441,10 +448,11 @@ static inline bool moe_config_attends(const struct moe_config *c, uint32_t layer
     return !moe_config_is_recurrent(c, layer) && !c->layers[layer].no_attention;
 }
 
-/* Whether it keeps some of its own, and the layer whose keys and values it sees. */
+/* Whether this process keeps some of its own, and the layer whose keys and values it sees. */
 static inline bool moe_config_keeps_keys(const struct moe_config *c, uint32_t layer)
 {
-    return moe_config_attends(c, layer) && !c->layers[layer].shares_keys;
+    return moe_config_attends(c, layer) && !c->layers[layer].shares_keys &&
+           !c->layers[layer].elsewhere;
 }
 static inline bool moe_config_same_keys(const struct moe_config *c, uint32_t layer, uint32_t of)
 {
@@ -465,7 +473,8 @@ static inline uint32_t moe_config_keys_of(const struct moe_config *c, uint32_t l
  * group that a compressor has not completed. */
 static inline bool moe_config_keeps_state(const struct moe_config *c, uint32_t layer)
 {
-    return (c->state_heads && c->layers[layer].recurrent) || c->layers[layer].compression;
+    const struct moe_layer_desc *l = &c->layers[layer];
+    return ((c->state_heads && l->recurrent) || l->compression) && !l->elsewhere;
 }
 
 /* The table's rows that are one of its matrix, which has at most MOE_MAX_DIM. */

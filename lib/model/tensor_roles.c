@@ -218,7 +218,8 @@ enum { MOE_NO_LAYER = MOE_MAX_LAYERS }; /* of experts, in any layer */
 
 /* A width, and whether a condition holds, for a layer or for none (MOE_NO_LAYER). */
 static uint32_t tensor_width(const struct moe_config *c, enum width which, uint32_t layer);
-static bool tensor_holds(const struct moe_config *c, enum condition condition, uint32_t layer);
+static bool tensor_holds(const struct moe_config *c, enum condition condition, uint32_t layer,
+                         bool elsewhere);
 
 /* The beginning of an entry: name in packs, kind, whether it is per layer. */
 #define MODEL(name, kind) name, MOE_KIND_##kind, false
@@ -691,15 +692,24 @@ void moe_tensor_pack_name(enum moe_tensor_role role, uint32_t layer, char *out)
 static bool spec_shape(const struct moe_config *c, const struct moe_tensor_spec *spec,
                        uint32_t layer, uint32_t *rows, uint32_t *cols)
 {
+    const bool elsewhere = layer < MOE_NO_LAYER && c->layers[layer].elsewhere;
     *rows = tensor_width(c, spec->rows, layer);
     *cols = tensor_width(c, spec->cols, layer);
-    return tensor_holds(c, spec->condition, layer) && *rows > 0;
+    return tensor_holds(c, spec->condition, layer, elsewhere) && *rows > 0;
 }
 
 bool moe_tensor_shape(const struct moe_config *config, enum moe_tensor_role role, uint32_t layer,
                       uint32_t *rows, uint32_t *cols)
 {
     return spec_shape(config, &roles[role], layer, rows, cols);
+}
+
+bool moe_tensor_is_attention(const struct moe_config *config, enum moe_tensor_role role,
+                             uint32_t layer)
+{
+    const enum condition condition = roles[role].condition;
+    return tensor_holds(config, condition, layer, false) &&
+           !tensor_holds(config, condition, layer, true);
 }
 
 bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part part,
@@ -829,7 +839,9 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
     return widths[which];
 }
 
-static bool tensor_holds(const struct moe_config *c, enum condition condition, uint32_t layer)
+/* elsewhere: another process computes the layer's attention. */
+static bool tensor_holds(const struct moe_config *c, enum condition condition, uint32_t layer,
+                         bool elsewhere)
 {
     bool moe_layer = layer < MOE_NO_LAYER && c->layers[layer].moe;
     bool is_static = moe_layer && c->layers[layer].static_routing;
@@ -839,7 +851,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
     bool first = layer == 0 || layer == c->n_encoder;
     bool mixes = layer >= MOE_NO_LAYER || !c->layers[layer].no_attention;
     bool recurrent = layer < MOE_NO_LAYER && moe_config_is_recurrent(c, layer);
-    bool attends = mixes && !recurrent,
+    bool attends = mixes && !recurrent && !elsewhere,
          windowed = layer < MOE_NO_LAYER && c->layers[layer].windowed;
     bool keys = attends && !(layer < MOE_NO_LAYER && c->layers[layer].shares_keys);
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;

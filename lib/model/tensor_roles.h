@@ -386,6 +386,10 @@ extern const char *const moe_ignored_names[MOE_N_NAMINGS][8];
 /* Whether the model (or this layer) has it, and its shape; vectors have *cols = 1. */
 bool moe_tensor_shape(const struct moe_config *config, enum moe_tensor_role role, uint32_t layer,
                       uint32_t *rows, uint32_t *cols);
+/* Whether that is so because this process computes the layer's attention (moe_layer_desc.elsewhere
+ * aside). */
+bool moe_tensor_is_attention(const struct moe_config *config, enum moe_tensor_role role,
+                             uint32_t layer);
 /* Writes its name in packs to out (room for MOE_NAME_BYTES). */
 void moe_tensor_pack_name(enum moe_tensor_role role, uint32_t layer, char *out);
 /* Whether the model's experts have this part, and its shape; biases have *cols = 1. */

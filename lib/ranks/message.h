@@ -11,11 +11,15 @@
 
 #include "base/mem.h"
 
-enum { MOE_RANKS_PROTOCOL = 0x4d4f4502 }; /* also tells byte orders apart */
+enum { MOE_RANKS_PROTOCOL = 0x4d4f4503 }; /* also tells byte orders apart */
 
 enum moe_rank_kind {
     /* From rank 0. */
-    MOE_RANK_SHARE = 1, /* which experts are whose, and what a pass is like */
+    MOE_RANK_BEGIN = 1, /* what a pass is like, but for its rows */
+    MOE_RANK_SHARE,     /* which experts are whose, and what a pass is like */
+    MOE_RANK_TABLE,     /* the blocks of the KV cache that sequences have */
+    MOE_RANK_COPY,      /* a block of it receives the cells of another */
+    MOE_RANK_ATTEND,    /* inputs of a layer's attention: compute it */
     MOE_RANK_ASK,       /* a layer's choices and their inputs: compute those of your experts */
     MOE_RANK_HINT,      /* predictions for layers to come */
     MOE_RANK_TELL,      /* what have you done so far? */
@@ -25,6 +29,7 @@ enum moe_rank_kind {
     MOE_RANK_END,
     /* To rank 0. */
     MOE_RANK_HELLO,
+    MOE_RANK_ROOM,    /* for experts */
     MOE_RANK_FETCH,   /* send bytes of your file; 0: no more */
     MOE_RANK_LOADING, /* n of total bytes */
     MOE_RANK_READY,
@@ -36,23 +41,24 @@ enum moe_rank_kind {
 
 struct moe_rank_head {
     uint32_t kind;
-    uint32_t moe;           /* the layer, among those with experts */
-    uint32_t n_rows;        /* ASK: of the pass; OUTPUTS: of outputs; SHARE: at most in a pass */
+    uint32_t moe;           /* the layer, among those with experts; ATTEND: of all; COPY: from */
+    uint32_t n_rows;        /* ASK, ATTEND: of the pass; OUTPUTS: of outputs; SHARE: at most in a
+                               pass */
     uint32_t n_over;        /* ASK: of the layer request */
-    uint32_t n;             /* HINT: predictions; SHARE: experts */
+    uint32_t n;             /* HINT: predictions; SHARE: experts; TABLE: entries; COPY: to */
     uint32_t n_pass;        /* ASK: rows that the pass began with */
     uint64_t pass, request; /* their numbers; OUTPUTS: of what they answer */
     uint8_t prefill, first; /* ASK: the pass is of a prompt; its sequence begins */
     uint8_t spare[6];
 };
 
-/* What a rank says of itself, behind the head of HELLO, FETCH, LOADING, READY, FAILED. */
+/* What a rank says of itself, behind the head of HELLO, ROOM, FETCH, LOADING, READY, FAILED. */
 struct moe_rank_said {
     struct moe_rank_head head;
     uint32_t protocol;
     int32_t status;         /* MOE_OK, or why it cannot go on: `why` */
     uint64_t fingerprint;   /* of its pack */
-    uint64_t room;          /* bytes of memory that it has for experts */
+    uint64_t room;          /* ROOM: bytes of memory that it has for experts */
     uint64_t done, total;   /* LOADING, FETCH: bytes */
     uint64_t offset, bytes; /* FETCH: at most MOE_RANK_PIECE_BYTES */
     char program[16], host[64], why[512];
@@ -71,14 +77,18 @@ struct moe_rank_figures {
     struct moe_rank_head head;
     uint64_t activations, hits, misses, loads, bytes_read; /* as struct moe_counts has them */
     uint64_t resident_bytes, peak_rss_bytes;
-    uint64_t n_experts;  /* that it has */
-    double busy_seconds; /* it computed, or waited for its disk */
+    uint64_t n_experts;           /* that it has */
+    uint64_t n_attends, kv_bytes; /* layers whose attention it has, and their KV cache */
+    double busy_seconds;          /* it computed, or waited for its disk */
 };
 
 /* What sizes depend on. */
 struct moe_rank_shape {
     uint32_t n_layers, n_experts, top_k, batch;
     uint64_t stride; /* floats of a row */
+    /* The KV cache, where the attention of layers is shared out: entries of its table, 0 where it
+     * is not; blocks, positions and sequences. */
+    uint32_t n_table, kv_blocks, context, n_sequences, kv_kind, spare;
 };
 
 enum {
@@ -116,7 +126,32 @@ static inline struct moe_rank_ask moe_rank_ask_at(void *message, const struct mo
     return a;
 }
 
-/* The same for outputs: the rows' places among the request's, and the rows. */
+/* The same for an ATTEND. */
+struct moe_rank_row {
+    uint32_t sequence, position, length; /* as struct moe_row has them */
+};
+struct moe_rank_attend {
+    struct moe_rank_row *rows; /* [n_rows] */
+    float *x;                  /* [n_rows][stride]; NULL: it comes by itself */
+    uint64_t bytes;
+};
+
+static inline struct moe_rank_attend
+moe_rank_attend_at(void *message, const struct moe_rank_shape *s, uint32_t n_rows)
+{
+    struct moe_arena arena = {.base = message,
+                              .size = UINT64_MAX >> 1,
+                              .used = moe_round_up(sizeof(struct moe_rank_head), MOE_ALIGN),
+                              .packed = true};
+    struct moe_rank_attend a = {.rows = moe_arena_take(&arena, n_rows, sizeof *a.rows)};
+    a.x = n_rows <= MOE_RANK_ROWS_WITHIN ? moe_arena_take(&arena, n_rows * s->stride, sizeof *a.x)
+                                         : NULL;
+    a.bytes = arena.used;
+    return a;
+}
+
+/* The same for outputs, of experts or of attention: the rows' places among the request's, and the
+ * rows. */
 struct moe_rank_outputs {
     uint32_t *places;
     float *rows; /* [n][stride] */
@@ -165,13 +200,28 @@ static inline struct moe_rank_hint moe_rank_hint_at(void *message, const struct 
     return h;
 }
 
+static inline uint64_t moe_rank_table_bytes(const struct moe_rank_shape *s)
+{
+    return moe_round_up(sizeof(struct moe_rank_head), MOE_ALIGN) +
+           (uint64_t)s->n_table * sizeof(uint32_t);
+}
+
 /* Room for the largest message of a lane to a rank, and of an answer. */
 static inline uint64_t moe_rank_ask_room(const struct moe_rank_shape *s)
 {
     const uint32_t few = s->batch < MOE_RANK_ROWS_WITHIN ? s->batch : MOE_RANK_ROWS_WITHIN;
     const uint64_t most = moe_rank_ask_at(NULL, s, s->batch, true).bytes;
     const uint64_t with_rows = moe_rank_ask_at(NULL, s, few, true).bytes;
-    return most > with_rows ? most : with_rows;
+    const uint64_t ask = most > with_rows ? most : with_rows;
+    if (s->n_table == 0)
+        return ask;
+    const uint64_t sizes[] = {ask, moe_rank_table_bytes(s),
+                              moe_rank_attend_at(NULL, s, s->batch).bytes,
+                              moe_rank_attend_at(NULL, s, few).bytes};
+    uint64_t room = 0;
+    for (int i = 0; i < 4; i++)
+        room = sizes[i] > room ? sizes[i] : room;
+    return room;
 }
 
 static inline uint64_t moe_rank_hints_room(const struct moe_rank_shape *s)

@@ -47,6 +47,7 @@ struct moe_ranks {
     double said_at; /* this rank's last sign while it loads */
     uint64_t pass, request;
     uint64_t collected;     /* the request whose outputs are being collected */
+    uint64_t told_changes;  /* of the table, + 1; 0: it was told to nobody */
     bool gone;              /* a rank does not answer */
     bool spins;             /* the wait at hand may be spent awake */
     uint32_t crowded_waits; /* more that may not */
@@ -322,28 +323,41 @@ static int check_hello(struct moe_ranks *r, uint32_t rank, uint64_t fingerprint,
     return MOE_OK;
 }
 
-int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, uint64_t room, struct moe_err *err)
+/* Says it, or on rank 0 hears it of all before one is refused: so none is left talking to nobody.
+ */
+static int say_or_hear(struct moe_ranks *r, struct moe_rank_said *said, struct moe_err *err)
 {
-    struct moe_rank_said hello = said_of_self();
-    hello.head.kind = MOE_RANK_HELLO;
-    hello.fingerprint = fingerprint;
-    hello.room = room;
-    if (!r->peers)
-        return say(r, &hello, err);
-    r->peers[0].said = hello;
-    /* All are heard before one is refused: so none is left talking to nobody. */
     struct moe_err first = {0};
+    if (!r->peers)
+        return say(r, said, err);
+    r->peers[0].said = *said;
     for (uint32_t i = 1; i < r->wire->n_ranks && !r->gone; i++) {
         struct moe_err why = {0};
         int status = hear_said(r, i, &why);
-        if (status == MOE_OK)
-            status = check_hello(r, i, fingerprint, &why);
+        if (status == MOE_OK && said->head.kind == MOE_RANK_HELLO)
+            status = check_hello(r, i, said->fingerprint, &why);
         if (status != MOE_OK && first.status == MOE_OK)
             first = why;
     }
     if (first.status != MOE_OK && err)
         *err = first;
     return first.status;
+}
+
+int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, struct moe_err *err)
+{
+    struct moe_rank_said hello = said_of_self();
+    hello.head.kind = MOE_RANK_HELLO;
+    hello.fingerprint = fingerprint;
+    return say_or_hear(r, &hello, err);
+}
+
+int moe_ranks_say_room(struct moe_ranks *r, uint64_t room, struct moe_err *err)
+{
+    struct moe_rank_said said = said_of_self();
+    said.head.kind = MOE_RANK_ROOM;
+    said.room = room;
+    return say_or_hear(r, &said, err);
 }
 
 int moe_ranks_divide(struct moe_ranks *r, const struct moe_inventory *inventory,
@@ -386,12 +400,24 @@ uint64_t moe_ranks_bytes(const struct moe_rank_shape *shape, uint32_t n_ranks)
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
-/* The message by which ranks learn of their share: a head, the shape, the holders. */
+/* The message by which ranks learn of passes and of their share: a head, the shape, and of a share
+ * the holders. */
 struct share {
     struct moe_rank_head head;
     struct moe_rank_shape shape;
     uint8_t holders[];
 };
+
+/* The same to all, which have it then. */
+static int tell_all(struct moe_ranks *r, const void *message, uint64_t bytes, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (uint32_t i = 1; i < r->wire->n_ranks && status == MOE_OK; i++)
+        status = send_to(r, i, MOE_LANE_TALK, message, bytes, err);
+    for (uint32_t i = 1; i < r->wire->n_ranks && status == MOE_OK; i++)
+        status = wait_sent(r, i, MOE_LANE_TALK, err);
+    return status;
+}
 
 static int tell_shares(struct moe_ranks *r, const struct moe_rank_shape *shape, struct moe_err *err)
 {
@@ -407,13 +433,9 @@ static int tell_shares(struct moe_ranks *r, const struct moe_rank_shape *shape, 
     message->head = (struct moe_rank_head){.kind = MOE_RANK_SHARE, .n = r->n_keys};
     message->shape = *shape;
     memcpy(message->holders, r->holders, (uint64_t)MOE_HOLDERS * r->n_keys);
-    int status = MOE_OK;
-    for (uint32_t i = 1; i < r->wire->n_ranks && status == MOE_OK; i++)
-        status = send_to(r, i, MOE_LANE_TALK, message, bytes, err);
-    for (uint32_t i = 1; i < r->wire->n_ranks && status == MOE_OK; i++) {
-        status = wait_sent(r, i, MOE_LANE_TALK, err);
+    int status = tell_all(r, message, bytes, err);
+    for (uint32_t i = 1; i < r->wire->n_ranks; i++)
         r->peers[i].loads = true;
-    }
     for (uint32_t key = 0; key < r->n_keys; key++)
         for (uint32_t h = 0; h < MOE_HOLDERS; h++)
             if (r->holders[MOE_HOLDERS * key + h] < r->wire->n_ranks)
@@ -422,25 +444,48 @@ static int tell_shares(struct moe_ranks *r, const struct moe_rank_shape *shape, 
     return status;
 }
 
+/* Such a message of that kind and length, of the model whose shape this rank has. */
+static int hear_shape(struct moe_ranks *r, enum moe_rank_kind kind, struct share *message,
+                      uint64_t room, struct moe_rank_shape *shape, struct moe_err *err)
+{
+    uint64_t bytes = 0;
+    MOE_TRY(r->wire->ops->receive(r->wire, 0, MOE_LANE_TALK, message, room, err));
+    MOE_TRY(wait_heard(r, 0, true, &bytes, err));
+    if (message->head.kind == MOE_RANK_END)
+        return moe_fail(err, MOE_ERR_INTERRUPTED, "rank 0 has ended");
+    return bytes != room || message->head.kind != kind ||
+                   message->shape.n_layers != shape->n_layers ||
+                   message->shape.n_experts != shape->n_experts || message->shape.stride == 0
+               ? moe_fail(err, MOE_ERR_FORMAT, "rank 0 shares another model")
+               : MOE_OK;
+}
+
+int moe_ranks_begin(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err)
+{
+    struct share message = {.head = {.kind = MOE_RANK_BEGIN}, .shape = *shape};
+    if (r->peers)
+        return tell_all(r, &message, sizeof message, err);
+    MOE_TRY(hear_shape(r, MOE_RANK_BEGIN, &message, sizeof message, shape, err));
+    r->shape = *shape = message.shape;
+    return MOE_OK;
+}
+
+const struct moe_rank_shape *moe_ranks_shape(const struct moe_ranks *r)
+{
+    return &r->shape;
+}
+
 /* n_keys: those of this rank's own pack. */
 static int hear_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err)
 {
     const uint64_t n_keys = (uint64_t)shape->n_layers * shape->n_experts,
                    room = sizeof(struct share) + MOE_HOLDERS * n_keys;
-    uint64_t bytes = 0;
     struct share *message = moe_alloc(room, 1, err);
     if (!message)
         return MOE_ERR_MEMORY;
-    int status = r->wire->ops->receive(r->wire, 0, MOE_LANE_TALK, message, room, err);
-    if (status == MOE_OK)
-        status = wait_heard(r, 0, true, &bytes, err);
-    if (status == MOE_OK && message->head.kind == MOE_RANK_END)
-        status = moe_fail(err, MOE_ERR_INTERRUPTED, "rank 0 has ended");
-    else if (status == MOE_OK && (bytes != room || message->head.kind != MOE_RANK_SHARE ||
-                                  message->shape.n_layers != shape->n_layers ||
-                                  message->shape.n_experts != shape->n_experts ||
-                                  message->shape.stride == 0 || message->shape.batch == 0))
-        status = moe_fail(err, MOE_ERR_FORMAT, "rank 0 shares another model");
+    int status = hear_shape(r, MOE_RANK_SHARE, message, room, shape, err);
+    if (status == MOE_OK && message->shape.batch == 0)
+        status = moe_fail(err, MOE_ERR_FORMAT, "rank 0 shares passes of no rows");
     r->n_keys = (uint32_t)n_keys;
     r->holders = status == MOE_OK ? moe_alloc(n_keys, MOE_HOLDERS, err) : NULL;
     if (status == MOE_OK && !r->holders)
@@ -646,31 +691,83 @@ static uint64_t write_ask(struct moe_ranks *r, const struct moe_layer_request *q
     return a.bytes;
 }
 
+/* Nothing is under way to a rank, or to come from it: of a pass that ended in an error something
+ * may be, and the ranks share the message. */
+static int wait_idle(struct moe_ranks *r, struct moe_err *err)
+{
+    MOE_TRY(failed_before(r, err));
+    for (uint32_t i = 1; i < r->wire->n_ranks; i++) {
+        MOE_TRY(drain(r, i, err));
+        MOE_TRY(wait_sent(r, i, MOE_LANE_TALK, err));
+        MOE_TRY(wait_sent(r, i, MOE_LANE_ROWS, err));
+    }
+    return MOE_OK;
+}
+
+/* Sends the message, with rows that do not lie in it. */
+static int ask_rank(struct moe_ranks *r, uint32_t rank, uint64_t bytes, uint32_t n_rows,
+                    const float *x, struct moe_err *err)
+{
+    r->peers[rank].sign = moe_seconds();
+    MOE_TRY(listen_to(r, rank, err));
+    MOE_TRY(send_to(r, rank, MOE_LANE_TALK, r->ask, bytes, err));
+    return n_rows > MOE_RANK_ROWS_WITHIN
+               ? send_to(r, rank, MOE_LANE_ROWS, x, n_rows * r->shape.stride * sizeof *x, err)
+               : MOE_OK;
+}
+
 int moe_ranks_ask(struct moe_ranks *r, const struct moe_layer_request *q, uint32_t n_rows,
                   const float *x, struct moe_err *err)
 {
-    const uint32_t n = r->wire->n_ranks;
     uint64_t bytes = 0;
-    MOE_TRY(failed_before(r, err));
-    for (uint32_t i = 1; i < n; i++) {
-        MOE_TRY(drain(r, i, err));                    /* of a pass that ended in an error */
-        MOE_TRY(wait_sent(r, i, MOE_LANE_TALK, err)); /* they share the message */
-        MOE_TRY(wait_sent(r, i, MOE_LANE_ROWS, err));
-    }
+    MOE_TRY(wait_idle(r, err));
     count_due(r, q);
-    for (uint32_t i = 1; i < n; i++) {
-        struct peer *p = &r->peers[i];
-        if (p->n_due == 0)
+    for (uint32_t i = 1; i < r->wire->n_ranks; i++) {
+        if (r->peers[i].n_due == 0)
             continue;
         if (bytes == 0)
             bytes = write_ask(r, q, n_rows, x);
-        p->sign = moe_seconds();
-        MOE_TRY(listen_to(r, i, err));
-        MOE_TRY(send_to(r, i, MOE_LANE_TALK, r->ask, bytes, err));
-        if (n_rows > MOE_RANK_ROWS_WITHIN)
-            MOE_TRY(send_to(r, i, MOE_LANE_ROWS, x, n_rows * r->shape.stride * sizeof *x, err));
+        MOE_TRY(ask_rank(r, i, bytes, n_rows, x, err));
     }
     return MOE_OK;
+}
+
+int moe_ranks_begin_attend(struct moe_ranks *r, uint32_t n_rows, const uint32_t *table,
+                           uint64_t n_changes, struct moe_rank_attend *message, struct moe_err *err)
+{
+    const struct moe_rank_head head = {.kind = MOE_RANK_TABLE, .n = r->shape.n_table};
+    const uint64_t bytes = moe_rank_table_bytes(&r->shape);
+    MOE_TRY(wait_idle(r, err));
+    if (r->told_changes != n_changes + 1) {
+        memcpy(r->ask, &head, sizeof head);
+        memcpy(r->ask + bytes - r->shape.n_table * sizeof *table, table,
+               r->shape.n_table * sizeof *table);
+        MOE_TRY(tell_all(r, r->ask, bytes, err));
+        r->told_changes = n_changes + 1;
+    }
+    *message = moe_rank_attend_at(r->ask, &r->shape, n_rows);
+    return MOE_OK;
+}
+
+int moe_ranks_attend(struct moe_ranks *r, uint32_t rank, uint32_t layer, uint32_t n_rows,
+                     const float *x, struct moe_err *err)
+{
+    const struct moe_rank_attend a = moe_rank_attend_at(r->ask, &r->shape, n_rows);
+    const struct moe_rank_head head = {
+        .kind = MOE_RANK_ATTEND, .moe = layer, .n_rows = n_rows, .request = ++r->request};
+    memcpy(r->ask, &head, sizeof head);
+    if (a.x)
+        memcpy(a.x, x, n_rows * r->shape.stride * sizeof *x);
+    r->peers[rank].n_due = n_rows;
+    return ask_rank(r, rank, a.bytes, n_rows, x, err);
+}
+
+int moe_ranks_copy_block(struct moe_ranks *r, uint32_t from, uint32_t to, struct moe_err *err)
+{
+    const struct moe_rank_head head = {.kind = MOE_RANK_COPY, .moe = from, .n = to};
+    MOE_TRY(wait_idle(r, err));
+    memcpy(r->ask, &head, sizeof head);
+    return tell_all(r, r->ask, sizeof head, err);
 }
 
 int moe_ranks_hint(struct moe_ranks *r, const struct moe_prediction *predictions, uint32_t n,

@@ -2,12 +2,15 @@
  * Ranks: the processes of one run, each with a share of the experts in its own budget of memory.
  * Rank 0 runs the model; the others compute their experts for it (infer/rank_worker.h).
  *
- *     meet         each says who it is and how much room it has; another pack is refused
+ *     meet         each says who it is; another pack is refused
+ *     begin        rank 0 says what passes will be like
+ *     say_room     each says how much room it has
  *     divide       rank 0 gives each expert to a rank
  *     share        ... and tells the others, who load what is theirs, from their disks or from rank
  *                  0's (give, fetch)
  *     wait_ready   until they have
- *     for each pass: begin_pass; for each layer with experts: ask, hint, collect
+ *     for each pass: begin_pass; for each layer whose attention is elsewhere: attend, collect; for
+ *                  each with experts: ask, hint, collect
  *     close        the others end
  *
  * An expert's outputs have the same bits wherever it is computed, and rank 0 adds them in the
@@ -45,16 +48,22 @@ uint64_t moe_ranks_bytes(const struct moe_rank_shape *shape, uint32_t n_ranks);
 
 /* ---- Before the first pass ---- */
 
-/* Rank 0: waits for the hello of all. Another: says it. The pack's fingerprint; bytes of memory for
- * experts. MOE_ERR_USAGE: another pack, or another program; MOE_ERR_IO: no answer; or what another
- * rank failed with. */
-int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, uint64_t room, struct moe_err *err);
+/* Rank 0: waits for the hello of all. Another: says it. The pack's fingerprint. MOE_ERR_USAGE:
+ * another pack, or another program; MOE_ERR_IO: no answer; or what another rank failed with. */
+int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, struct moe_err *err);
+/* Rank 0: tells the others the shape of passes, but for their rows. Another: waits for that and
+ * sets *shape, where its own model's layers and experts are. MOE_ERR_INTERRUPTED: rank 0 has ended.
+ */
+int moe_ranks_begin(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err);
+/* Says how many bytes of memory there are for experts; rank 0: waits until all have. */
+int moe_ranks_say_room(struct moe_ranks *r, uint64_t room, struct moe_err *err);
 /* Rank 0: decides whose experts are whose. frequency: [n_keys], or NULL. */
 int moe_ranks_divide(struct moe_ranks *r, const struct moe_inventory *inventory,
                      const uint64_t *frequency, struct moe_err *err);
-/* Rank 0: tells the others, with the shape of passes. Another: waits for that and sets *shape.
- * MOE_ERR_INTERRUPTED: rank 0 has ended. */
+/* Rank 0: tells the others, with the shape of passes. Another: as moe_ranks_begin. */
 int moe_ranks_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err);
+/* On another rank, the shape that it was told last. */
+const struct moe_rank_shape *moe_ranks_shape(const struct moe_ranks *r);
 /* Who has each expert: [n_layers][n_experts][MOE_HOLDERS], once that is decided or known. */
 const uint8_t *moe_ranks_holders(const struct moe_ranks *r);
 /* Rank 0: sends the others what they ask for of the pack's file, until each says that it has all.
@@ -78,6 +87,17 @@ void moe_ranks_begin_pass(struct moe_ranks *r, uint32_t n_rows, bool prefill, bo
  * x[n_rows][stride], which stay until they are collected. */
 int moe_ranks_ask(struct moe_ranks *r, const struct moe_layer_request *request, uint32_t n_rows,
                   const float *x, struct moe_err *err);
+/* The same for a layer's attention, in two steps. A message for n_rows rows: its `rows` are to be
+ * filled in. table: [shape.n_table] the blocks of the KV cache that sequences have, the same as
+ * long as n_changes is. Then it is sent to the rank that has the layer (`layer` of all), with
+ * x[n_rows][stride], which stays until what it puts out for these rows is collected. */
+int moe_ranks_begin_attend(struct moe_ranks *r, uint32_t n_rows, const uint32_t *table,
+                           uint64_t n_changes, struct moe_rank_attend *message,
+                           struct moe_err *err);
+int moe_ranks_attend(struct moe_ranks *r, uint32_t rank, uint32_t layer, uint32_t n_rows,
+                     const float *x, struct moe_err *err);
+/* Has the others copy a block of the KV cache. */
+int moe_ranks_copy_block(struct moe_ranks *r, uint32_t from, uint32_t to, struct moe_err *err);
 /* Hands predictions on. One that would have to wait is left out. */
 int moe_ranks_hint(struct moe_ranks *r, const struct moe_prediction *predictions, uint32_t n,
                    struct moe_err *err);

@@ -139,6 +139,8 @@ static void put_ranks(struct moe_emit *e, const struct moe_stats *stats)
         moe_emit_u64(e, "rank", i + 1);
         moe_emit_text(e, "host", r->host);
         moe_emit_u64(e, "experts", r->figures.n_experts);
+        moe_emit_u64(e, "attention_layers", r->figures.n_attends);
+        moe_emit_u64(e, "kv_bytes", r->figures.kv_bytes);
         moe_emit_u64(e, "expert_activations", r->figures.activations);
         moe_emit_u64(e, "hits", r->figures.hits);
         moe_emit_u64(e, "misses", r->figures.misses);
@@ -344,15 +346,18 @@ static void say_ranks(struct moe_buf *out, const struct moe_stats *stats,
                    stats->n_ranks, stats->n_ranks == 1 ? "" : "s", all->ranks_seconds);
     for (uint32_t i = 0; i < stats->n_ranks; i++) {
         const struct moe_rank_report *r = &stats->ranks[i];
-        moe_buf_printf(out,
-                       "rank %-3" PRIu32 " %" PRIu64 " experts on %s, hit rate %.2f%%, %s read, at "
-                       "work %.3f s; a token: %.1f messages, %s there, %s back\n",
-                       i + 1, r->figures.n_experts, r->host,
-                       100 * ratio((double)r->figures.hits, (double)r->figures.activations),
-                       moe_format_bytes(r->figures.bytes_read, a), r->figures.busy_seconds,
-                       (double)r->messages / (double)tokens,
-                       moe_format_bytes(r->bytes_sent / tokens, b),
-                       moe_format_bytes(r->bytes_received / tokens, c));
+        moe_buf_printf(out, "rank %-3" PRIu32 " %" PRIu64 " experts", i + 1, r->figures.n_experts);
+        if (r->figures.n_attends)
+            moe_buf_printf(out, ", attention of %" PRIu64 " layers with %s of KV cache",
+                           r->figures.n_attends, moe_format_bytes(r->figures.kv_bytes, a));
+        moe_buf_printf(
+            out,
+            " on %s, hit rate %.2f%%, %s read, at work %.3f s; a token: %.1f messages, "
+            "%s there, %s back\n",
+            r->host, 100 * ratio((double)r->figures.hits, (double)r->figures.activations),
+            moe_format_bytes(r->figures.bytes_read, a), r->figures.busy_seconds,
+            (double)r->messages / (double)tokens, moe_format_bytes(r->bytes_sent / tokens, b),
+            moe_format_bytes(r->bytes_received / tokens, c));
     }
 }
 

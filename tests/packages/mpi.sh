@@ -56,6 +56,28 @@ expect_stdout "$want" "3 ranks, half of the experts on two: the same"
 check "... which both count" [ "$(sed -n 's/^    {"rank".*"experts": *\([0-9]*\).*/\1/p' "$tmp/stats" |
     awk '{ n += $1 } END { print n }')" = 384 ]
 
+# ---- Attention on several ranks ----
+
+for n in 2 4; do
+    ranks $n "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1 --share-attention --stats
+    expect_stdout "$want" "$n ranks that share out attention: the tokens of one process"
+    expect_stderr_like "*rank 1 * experts, attention of $((12 / n)) layers with *" "... and where it is"
+    ranks $n "$bin/moe-run" "$tiny" --raw -f "$tmp/long.txt" -n 20 --temp 0 -t 1 --share-attention --expert-memory 1M
+    expect_stdout "$want_long" "$n ranks that do, a long prompt: the same"
+done
+ranks 3 "$bin/moe-run" "$tiny" --perplexity "$tmp/math.txt" -t 1 --share-attention
+expect_stdout "$want_loss" "3 ranks that do: the same perplexity"
+run "$bin/moe-run" "$tiny" -p "$prompt" -n 20 --beams 16 --kv f32
+want_beams=$(cat "$out")
+memory=60M # too little for 16 texts in one process
+ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 20 --beams 16 --kv f32 -t 1 --memory $memory
+check "contexts that rank 0 has no room for: refused" grep -q 'smallest that works is' "$tmp/said"
+ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 20 --beams 16 --kv f32 -t 1 --memory $memory --share-attention \
+    --stats-json "$tmp/stats"
+expect_stdout "$want_beams" "... and that four ranks have room for: the answer of one process"
+check "... within the budget" [ -z "$(sed -n 's/.*"peak_rss_bytes": *\([0-9]*\).*/\1/p' "$tmp/stats" |
+    awk '$1 > 60 * 1048576')" ]
+
 # ---- Threads ----
 
 cores=$(nproc)
@@ -70,18 +92,20 @@ ranks 2 "$bin/moe-run" "$tiny" -p "$prompt" -n 4 --temp 0 -t $cores
 
 # ---- A server ----
 
-mpirun $as_root --oversubscribe --bind-to none -n 3 "$bin/moe-serve" "$tiny" --port 0 >"$tmp/log" 2>&1 </dev/null &
-job=$!
-until grep -q 'listening at' "$tmp/log" || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
-port=$(sed -n 's/.*listening at http.*:\([0-9]*\).*/\1/p' "$tmp/log")
-printf '{"prompt": "%s", "max_tokens": 40, "temperature": 0}' "$prompt" >"$tmp/body"
-run "$load" -p "$port" -X POST -P /v1/completions -H 'Content-Type: application/json' -f "$tmp/body" -o "$tmp/answer"
-check "a server of 3 ranks answers with the tokens of one process" \
-    grep -qF "$(echo "$want" | head -n 1 | tail -c 40 | sed 's/"/\\"/g')" "$tmp/answer"
-check "... and counts what each other rank was asked for" [ "$(served rank_messages_total)" -gt 40 ]
-check "... by rank" [ "$(grep -c '^moe_rank_experts{rank="[12]",host=".*"} 128$' "$tmp/metrics")" = 2 ]
-kill $job
-wait $job 2>/dev/null
+for options in '' --share-attention; do
+    mpirun $as_root --oversubscribe --bind-to none -n 3 "$bin/moe-serve" "$tiny" --port 0 $options >"$tmp/log" 2>&1 </dev/null &
+    job=$!
+    until grep -q 'listening at' "$tmp/log" || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
+    port=$(sed -n 's/.*listening at http.*:\([0-9]*\).*/\1/p' "$tmp/log")
+    printf '{"prompt": "%s", "max_tokens": 40, "temperature": 0}' "$prompt" >"$tmp/body"
+    run "$load" -p "$port" -X POST -P /v1/completions -H 'Content-Type: application/json' -f "$tmp/body" -o "$tmp/answer"
+    check "a server of 3 ranks${options:+ that share out attention} answers with the tokens of one process" \
+        grep -qF "$(echo "$want" | head -n 1 | tail -c 40 | sed 's/"/\\"/g')" "$tmp/answer"
+    check "... and counts what each other rank was asked for" [ "$(served rank_messages_total)" -gt 40 ]
+    check "... by rank" [ "$(grep -c '^moe_rank_experts{rank="[12]",host=".*"} 128$' "$tmp/metrics")" = 2 ]
+    kill $job
+    wait $job 2>/dev/null
+done
 
 # ---- What is refused ----
 

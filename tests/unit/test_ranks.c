@@ -237,9 +237,41 @@ static struct moe_statistics *any_statistics(void)
     return s;
 }
 
-static void check_ranks(const char *what, uint32_t n_ranks, const char *strategy,
-                        uint64_t expert_bytes, const uint32_t *ids, uint32_t part,
-                        const float *want, uint64_t n_logits)
+/* What sequences compute that begin alike, side by side: one is forked from another, one finds what
+ * the first knows. Logits of a row of each; free() them. */
+static float *run_alike(struct moe_session *s, const uint32_t *ids)
+{
+    enum { KNOWN = 20 };
+    struct moe_err err = {0};
+    struct moe_row rows[N_IDS];
+    uint32_t n_done, part[N_IDS];
+    const uint32_t n_layers = s->model->config.n_layers;
+    float *logits = calloc(3 * moe_logits_stride(&s->model->config), sizeof *logits);
+    assert_non_null(logits);
+    memcpy(part, ids, sizeof part);
+    part[KNOWN - 2] ^= 1; /* a block that is equal in part is copied */
+    assert_ok(moe_sequence_sync(s, 0, ids, N_IDS, N_IDS, &n_done, &err), &err);
+    for (uint32_t i = 0; i < KNOWN; i++)
+        rows[i] = (struct moe_row){0, i, ids[i], N_IDS};
+    assert_ok(moe_forward(s, MOE_PREFILL, rows, KNOWN, 0, n_layers, NULL, NULL, &err), &err);
+    assert_ok(moe_sequence_fork(s, 0, 1, KNOWN, &err), &err);
+    assert_ok(moe_sequence_sync(s, 2, part, N_IDS, N_IDS, &n_done, &err), &err);
+    for (uint32_t i = n_done; i < KNOWN; i++)
+        rows[i - n_done] = (struct moe_row){2, i, part[i], N_IDS};
+    assert_ok(moe_forward(s, MOE_PREFILL, rows, KNOWN - n_done, 0, n_layers, NULL, NULL, &err),
+              &err);
+    for (uint32_t i = 0; i < 3; i++)
+        rows[i] = (struct moe_row){i, KNOWN, ids[KNOWN + i], N_IDS};
+    assert_ok(moe_forward(s, MOE_DECODE, rows, 3, 0, n_layers, NULL, NULL, &err), &err);
+    assert_ok(moe_logits(s, 0, 3, logits, &err), &err);
+    return logits;
+}
+
+/* A run of several ranks against `want`, of run_both and run_alike. shares: layers' attention is
+ * shared out, too. */
+static void check_ranks(const char *what, uint32_t n_ranks, bool shares, const char *strategy,
+                        uint64_t expert_bytes, const uint32_t *ids, uint32_t part, float *want[2],
+                        uint64_t n_logits)
 {
     struct moe_err err = {0};
     struct hub hub;
@@ -252,12 +284,23 @@ static void check_ranks(const char *what, uint32_t n_ranks, const char *strategy
     struct moe_engine_options o = options_of(strategy, expert_bytes);
     struct moe_statistics *statistics = n_ranks % 2 ? any_statistics() : NULL;
     o.statistics = statistics; /* then some experts are on two ranks */
+    o.share_attention = shares;
+    o.session.n_sequences = 3;
     o.ranks = open_rank(&hub, 0, PATIENCE);
     assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
-    float *got = run_both(e->session, ids, part);
-    if (memcmp(want, got, n_logits * sizeof *want))
-        fail_msg("%s, %u ranks, %s, parts of %u: logits differ", what, n_ranks, strategy, part);
-    free(got);
+    float *got[2] = {run_both(e->session, ids, part), run_alike(e->session, ids)};
+    if (memcmp(want[0], got[0], 2 * N_IDS * n_logits * sizeof **want) ||
+        memcmp(want[1], got[1], 3 * n_logits * sizeof **want))
+        fail_msg("%s, %u ranks%s, %s, parts of %u: logits differ", what, n_ranks,
+                 shares ? " with attention" : "", strategy, part);
+    free(got[0]);
+    free(got[1]);
+    struct moe_config whole = e->model->config; /* as if all attention were here */
+    moe_config_set_layers(&whole, MOE_LAYER(elsewhere), 0, whole.n_layers, 0);
+    moe_config_number_layers(&whole);
+    assert_int_equal(moe_session_kv_bytes(&e->model->config, &o.session) <
+                         moe_session_kv_bytes(&whole, &o.session),
+                     shares);
     const struct moe_phase_stats all = moe_stats_all(&e->session->stats);
     uint64_t n_elsewhere = 0;
     for (uint32_t i = 1; i < n_ranks; i++) {
@@ -287,33 +330,47 @@ static bool has_experts(const struct moe_config *c)
     return c->n_moe_layers > 0;
 }
 
+/* Layers whose attention another of two ranks can have. */
+static uint32_t n_elsewhere(const struct moe_config *c)
+{
+    struct moe_config shared = *c;
+    moe_config_share_attention(&shared, 0, 2);
+    return moe_config_count_layers(&shared, MOE_LAYER(elsewhere));
+}
+
 static void ranks_give_the_bits_of_one_process(void **state)
 {
     static const char *const strategies[] = {"lru", "prefetch", "resident",
                                              "prefetch+predict=gate-ahead:2"};
     uint32_t ids[N_IDS];
-    for (uint64_t seed = 1, n = 0; n < 8; seed++) {
+    for (uint64_t seed = 1, n = 0, n_shared = 0; n < 8 || n_shared < 8; seed++) {
         char what[32];
         struct random_model m;
         random_static_draw(&m, seed);
-        if (!has_experts(&m.c)) {
+        const bool shares = has_experts(&m.c) && n_elsewhere(&m.c) > 0 && n_shared < 8;
+        if (!shares && (!has_experts(&m.c) || n >= 8)) {
             random_model_free(&m);
             continue;
         }
-        n++;
+        n += !shares;
+        n_shared += shares;
         snprintf(what, sizeof what, "seed %u", (unsigned)seed);
         draw_ids(&m.c, seed, ids);
         random_model_write(&m, seed % 2 ? 8 : 32, in_dir("x.moe"));
-        struct moe_engine *e = open_engine("resident", 0, 0);
+        struct moe_err err = {0};
+        struct moe_engine *e;
+        struct moe_engine_options o = options_of("resident", 0);
+        o.session.n_sequences = 3;
+        assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
         const uint64_t slot = moe_cache_slot_bytes(e->model->pack, 0);
-        const uint64_t n_logits = 2 * N_IDS * moe_logits_stride(&m.c);
-        float *want = run_both(e->session, ids, N_IDS);
+        float *want[2] = {run_both(e->session, ids, N_IDS), run_alike(e->session, ids)};
         moe_engine_close(e);
         const char *strategy = strategies[seed % N_ITEMS(strategies)];
-        check_ranks(what, 2 + seed % 3, strategy,
+        check_ranks(what, 2 + seed % 3, shares, strategy,
                     strcmp(strategy, "resident") == 0 ? 0 : (1 + seed % 3) * m.c.top_k * slot, ids,
-                    1 + seed % N_IDS, want, n_logits);
-        free(want);
+                    1 + seed % N_IDS, want, moe_logits_stride(&m.c));
+        free(want[0]);
+        free(want[1]);
         random_model_free(&m);
     }
 }
