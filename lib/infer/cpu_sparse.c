@@ -34,6 +34,13 @@
  *   choice   the best index_top / index_block complete blocks, of equal ones the first, and what
  *            follows the last complete one; the same for all heads of keys and values
  *
+ * Where it pools keys (GLM-5.3's), it chooses so, too, but with queries and weights as above, which
+ * nothing rotates. A cell holds a position's key, under its norm, and its gates, projected from the
+ * layer's input:
+ *
+ *   key      of a complete block: the sum of its positions' keys, each value weighed by the
+ * softmax, over these positions, of gate and of the bias of the place in the block
+ *
  * A row's choice and result depend on nothing else in its pass. Rows are computed one after the
  * other, threads share each: keys and values of a row's choice are brought together first, for all
  * of its heads.
@@ -76,32 +83,74 @@ static void index_tiles(const struct moe_config *c, const float *queries, float 
                 *tiles++ = h + t < c->index_heads ? queries[(h + t) * c->index_dim + i] : 0;
 }
 
-/* Products of the first n <= CHUNK keys of some panels and eight heads: [MOE_TILE][CHUNK]. */
-static void index_products(const struct moe_config *c, struct moe_layout layout, const float *tile,
-                           const uint8_t *keys, uint32_t n, float *products)
+/* Keys in panels; a position's cell may hold more behind its key. */
+struct keys {
+    const uint8_t *panels;
+    struct moe_layout layout;
+    uint32_t cell;
+};
+
+/* Products of the first n <= CHUNK keys and eight heads: [MOE_TILE][CHUNK]. */
+static void index_products(const struct moe_config *c, const struct keys *keys, const float *tile,
+                           uint32_t n, float *products)
 {
+    const struct moe_layout layout = keys->layout;
     int form = moe_kern_layout_index(layout.kind);
     uint64_t item = moe_layout_bits(layout.kind) / 8;
     const struct moe_tile in = {.x = tile};
     for (uint32_t i = 0; i < n; i += MOE_PANEL_ROWS)
-        moe_kern.panel[form][MOE_N_TILES - 1](keys + (uint64_t)i * c->index_dim * item, layout,
-                                              c->index_dim, &in, products + i, CHUNK);
+        moe_kern.panel[form][MOE_N_TILES - 1](keys->panels + (uint64_t)i * keys->cell * item,
+                                              layout, c->index_dim, &in, products + i, CHUNK);
 }
 
 /* weights NULL: all 1. products: scratch, as above. */
-static void index_scores(const struct moe_config *c, struct moe_layout layout, const float *tiles,
-                         const float *weights, const uint8_t *keys, uint32_t n, float *products,
-                         float *scores)
+static void index_scores(const struct moe_config *c, const struct keys *keys, const float *tiles,
+                         const float *weights, uint32_t n, float *products, float *scores)
 {
     memset(scores, 0, n * sizeof *scores);
     for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE) {
-        index_products(c, layout, tiles + (uint64_t)h * c->index_dim, keys, n, products);
+        index_products(c, keys, tiles + (uint64_t)h * c->index_dim, n, products);
         for (uint32_t t = 0; t < MOE_TILE && h + t < c->index_heads; t++) {
             float *of = products + t * CHUNK;
             moe_kern.relu(of, n, of);
             moe_kern.axpy(weights ? weights[h + t] : 1, of, n, scores);
         }
     }
+}
+
+/* Entries of one kind, or keys of blocks: where in a position's floats they come from, and how wide
+ * one is. */
+struct kind {
+    uint64_t values, gates;
+    const float *bias, *norm;
+    uint32_t width;
+};
+
+/* 16 values of an entry, or fewer: `first` on. Of n sources the last `ratio` are the group's own,
+ * others those of the group before. */
+static void weigh(const struct kind *k, const float *const *from, uint32_t n, uint32_t ratio,
+                  bool overlap, uint32_t first, float *entry)
+{
+    uint32_t wide = k->width - first < 16 ? k->width - first : 16;
+    float largest[16], sum[16] = {0}, all[16] = {0};
+    for (int again = 0; again < 2; again++)
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t at = first + (overlap && i + ratio >= n ? k->width : 0);
+            const float *x = from[i] + k->values + at, *g = from[i] + k->gates + at;
+            const float *b = k->bias + (uint64_t)(i % ratio) * k->width * (overlap ? 2 : 1) + at;
+            for (uint32_t d = 0; d < wide; d++) {
+                float gate = g[d] + b[d];
+                if (again == 0) {
+                    largest[d] = i == 0 || gate > largest[d] ? gate : largest[d];
+                    continue;
+                }
+                float share = moe_math_exp(gate - largest[d]);
+                sum[d] += share;
+                all[d] = fmaf(share, x[d], all[d]);
+            }
+        }
+    for (uint32_t d = 0; d < wide; d++)
+        entry[first + d] = all[d] / sum[d];
 }
 
 /* A layer's pass, and the row of it at work. */
@@ -155,21 +204,24 @@ static void finish_rows(void *ctx, int64_t first, int64_t end, int thread)
     const struct cpu_index *x = sp->x;
     const struct moe_model *m = sp->s->model;
     const float *rope = moe_config_is_global(c, sp->layer) ? m->global_rope : m->rope;
-    uint32_t rotated = moe_config_rotated(c, sp->layer);
+    uint32_t rotated = c->index_pooled ? 0 : moe_config_rotated(c, sp->layer);
+    bool plain = moe_config_index_plain(c);
     for (int64_t i = first; i < end; i++) {
-        const float *angles = rope + (uint64_t)sp->rows[i].position * c->rope_dim;
+        const float *angles = rotated ? rope + (uint64_t)sp->rows[i].position * c->rope_dim : NULL;
         float *k = x->k + (uint64_t)i * x->k_stride;
         float *q = x->q + (uint64_t)i * x->q_stride;
-        if (c->index_block && !c->index_means)
+        if (plain && !c->index_means)
             moe_kern.rms_norm(k, sp->l->index_k_norm, c->index_dim, c->norm_eps, k);
-        else if (!c->index_block)
+        else if (!plain)
             moe_kern.layer_norm(k, sp->l->index_k_norm, sp->l->index_k_norm_bias, c->index_dim,
                                 c->index_eps, k);
         if (rotated && !c->index_means)
             moe_kern.rope(k, angles, rotated);
+        if (c->index_pooled)
+            memmove(k + c->index_dim, k + moe_padded(c->index_dim), c->index_dim * sizeof *k);
         if (!is_limited(x, &sp->rows[i]))
             continue;
-        for (uint32_t h = 0; c->index_block && h < c->index_heads; h++)
+        for (uint32_t h = 0; plain && h < c->index_heads; h++)
             moe_kern.rms_norm(q + h * c->index_dim, sp->l->index_head_norm, c->index_dim,
                               c->norm_eps, q + h * c->index_dim);
         if (sp->l->index_slope)
@@ -190,20 +242,25 @@ void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_ro
     bool any = false;
     for (uint32_t i = 0; i < n_rows; i++)
         any |= is_limited(x, &rows[i]);
-    struct moe_mm mm[3] = {moe_inputs_mm(from, sp.l->index_k, x->k, x->k_stride)};
-    if (any && s->model->config.index_block) {
-        mm[1] = moe_inputs_mm(from, sp.l->index_q, x->q, x->q_stride);
+    const struct moe_config *c = &s->model->config;
+    struct moe_mm mm[4] = {moe_inputs_mm(from, sp.l->index_k, x->k, x->k_stride)};
+    int n = 1;
+    if (c->index_pooled)
+        mm[n++] =
+            moe_inputs_mm(from, sp.l->index_gate, x->k + moe_padded(c->index_dim), x->k_stride);
+    if (any && moe_config_index_plain(c)) {
+        mm[n++] = moe_inputs_mm(from, sp.l->index_q, x->q, x->q_stride);
     } else if (any) {
         struct cpu_attention *a = &w->attention;
         if (sp.l->index_q_norm)
             moe_par_for(n_rows, 8, norm_inputs, &sp);
-        if (sp.l->index_q_norm || s->model->config.q_twice) /* attention's queries take others */
+        if (sp.l->index_q_norm || c->q_twice) /* attention's queries take others */
             moe_inputs_set(&a->from_q_down, a->q_down, a->stride.q_down, NULL, n_rows,
                            sp.l->index_q.cols);
-        mm[1] = moe_inputs_mm(from, sp.l->index_weights, x->weights, x->weights_stride);
-        mm[2] = moe_inputs_mm(&w->attention.from_q_down, sp.l->index_q, x->q, x->q_stride);
+        mm[n++] = moe_inputs_mm(from, sp.l->index_weights, x->weights, x->weights_stride);
+        mm[n++] = moe_inputs_mm(&w->attention.from_q_down, sp.l->index_q, x->q, x->q_stride);
     }
-    moe_matmul(mm, !any ? 1 : s->model->config.index_block ? 2 : 3);
+    moe_matmul(mm, n);
     moe_par_for(n_rows, 8, finish_rows, &sp);
 }
 
@@ -214,25 +271,32 @@ static void mean_rows(void *ctx, int64_t first, int64_t end, int thread)
     const struct moe_config *c = &sp->s->model->config;
     const struct moe_model *m = sp->s->model;
     const float *rope = moe_config_is_global(c, sp->layer) ? m->global_rope : m->rope;
-    uint32_t width = c->index_block;
-    float mean[MOE_MAX_HEAD_DIM], key[MOE_MAX_HEAD_DIM];
+    uint32_t width = c->index_block, cell = sp->kv.index_dim;
+    const struct kind pooled = {0, c->index_dim, sp->l->index_bias, NULL, c->index_dim};
+    float *cells = sp->x->cells + (uint64_t)thread * width * cell, *last = cells;
+    const float *from[MOE_MAX_RATIO];
+    for (uint32_t at = 0; at < width; at++)
+        from[at] = last = cells + (uint64_t)at * cell;
     for (int64_t i = first; i < end; i++) {
         const struct moe_row *r = &sp->rows[i];
         uint32_t begin = r->position / width * width;
         if (r->position != begin + width - 1)
             continue;
-        moe_kv_index_get(&sp->kv, sp->layer, r->sequence, begin, mean);
-        for (uint32_t at = begin + 1; at <= r->position; at++) {
-            moe_kv_index_get(&sp->kv, sp->layer, r->sequence, at, key);
-            moe_kern.add(key, c->index_dim, mean);
+        for (uint32_t at = 0; at < width; at++)
+            moe_kv_index_get(&sp->kv, sp->layer, r->sequence, begin + at, cells + at * cell);
+        for (uint32_t d = 0; c->index_pooled && d < c->index_dim; d += 16)
+            weigh(&pooled, from, width, width, false, d, last);
+        if (!c->index_pooled) {
+            for (uint32_t at = 1; at < width; at++)
+                moe_kern.add(from[at], c->index_dim, cells);
+            for (uint32_t d = 0; d < c->index_dim; d++)
+                last[d] = cells[d] / (float)width;
+            moe_kern.rms_norm(last, sp->l->index_k_norm, c->index_dim, c->norm_eps, last);
+            if (moe_config_rotated(c, sp->layer))
+                moe_kern.rope(last, rope + (uint64_t)begin * c->rope_dim,
+                              moe_config_rotated(c, sp->layer));
         }
-        for (uint32_t d = 0; d < c->index_dim; d++)
-            mean[d] /= (float)width;
-        moe_kern.rms_norm(mean, sp->l->index_k_norm, c->index_dim, c->norm_eps, mean);
-        if (moe_config_rotated(c, sp->layer))
-            moe_kern.rope(mean, rope + (uint64_t)begin * c->rope_dim,
-                          moe_config_rotated(c, sp->layer));
-        moe_kv_index_put(&sp->kv, sp->layer, r->sequence, r->position, mean);
+        moe_kv_index_put(&sp->kv, sp->layer, r->sequence, r->position, last);
     }
 }
 
@@ -246,12 +310,11 @@ void stages_cpu_index_means(struct moe_session *s, uint32_t layer, const struct 
 /* ---- Scores ---- */
 
 /* Products of keys and each head's queries: scores [index_heads][stride]. */
-static void score_heads(const struct moe_config *c, struct moe_layout layout, const float *tiles,
-                        const uint8_t *keys, uint32_t n, float *products, uint64_t stride,
-                        float *scores)
+static void score_heads(const struct moe_config *c, const struct keys *keys, const float *tiles,
+                        uint32_t n, float *products, uint64_t stride, float *scores)
 {
     for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE) {
-        index_products(c, layout, tiles + (uint64_t)h * c->index_dim, keys, n, products);
+        index_products(c, keys, tiles + (uint64_t)h * c->index_dim, n, products);
         for (uint32_t t = 0; t < MOE_TILE && h + t < c->index_heads; t++)
             memcpy(scores + (h + t) * stride, products + t * CHUNK, n * sizeof *scores);
     }
@@ -263,22 +326,30 @@ static void score_chunks(void *ctx, int64_t first, int64_t end, int thread)
     const struct moe_config *c = &sp->s->model->config;
     const struct moe_row *r = &sp->rows[sp->row];
     const struct moe_kv *kv = &sp->kv;
-    const float *weights = c->index_means ? NULL : sp->x->weights + sp->row * sp->x->weights_stride;
+    bool plain = moe_config_index_plain(c);
+    const float *weights = plain ? NULL : sp->x->weights + sp->row * sp->x->weights_stride;
     float *products = sp->x->scratch + (uint64_t)thread * MOE_TILE * CHUNK;
-    const struct moe_layout layout = {kv->index_as, 0};
     for (int64_t chunk = first; chunk < end; chunk++) {
         uint32_t base = (uint32_t)chunk * CHUNK, left = r->position + 1 - base;
         uint32_t n = left < CHUNK ? left : CHUNK;
-        const uint8_t *keys = moe_kv_index_keys(kv, sp->layer, moe_kv_block(kv, r->sequence, base));
+        uint32_t block = moe_kv_block(kv, r->sequence, base);
+        const struct keys keys = {
+            moe_kv_index_keys(kv, sp->layer, block), {kv->index_as, 0}, kv->index_dim};
         float *scores = sp->x->scores + base;
         if (c->index_block && !c->index_means)
-            score_heads(c, layout, sp->x->tiles, keys, n, products, sp->x->scores_stride, scores);
+            score_heads(c, &keys, sp->x->tiles, n, products, sp->x->scores_stride, scores);
         else
-            index_scores(c, layout, sp->x->tiles, weights, keys, n, products, scores);
+            index_scores(c, &keys, sp->x->tiles, weights, n, products, scores);
     }
 }
 
 /* ---- The choice ---- */
+
+/* Of the row: what it chooses. */
+static uint32_t *places_of(const struct sparse *sp)
+{
+    return sp->x->places + sp->row * sp->x->places_stride;
+}
 
 /* Of heads: the blocks that they choose, [index_heads][top / index_block]. */
 static void choose_blocks(void *ctx, int64_t first, int64_t end, int thread)
@@ -296,7 +367,7 @@ static void choose_blocks(void *ctx, int64_t first, int64_t end, int thread)
                 best = scores[i] > best ? scores[i] : best;
             scores[b] = b + c->index_local >= n_blocks ? INFINITY : best;
         }
-        moe_best_places(scores, n_blocks, top, x->places + (uint64_t)h * top);
+        moe_best_places(scores, n_blocks, top, places_of(sp) + (uint64_t)h * top);
     }
 }
 
@@ -308,8 +379,8 @@ static void choose_means(const struct sparse *sp)
     uint32_t n_blocks = (sp->rows[sp->row].position + 1) / width;
     for (uint32_t b = 0; b < n_blocks; b++)
         x->scores[b] = x->scores[(b + 1) * width - 1];
-    moe_best_places(x->scores, n_blocks, top, x->places);
-    x->places[top] = n_blocks;
+    moe_best_places(x->scores, n_blocks, top, places_of(sp));
+    places_of(sp)[top] = n_blocks;
 }
 
 /* The row's choice, made here or by a layer before this one. */
@@ -328,7 +399,7 @@ static int find_places(struct sparse *sp, struct moe_err *err)
         else if (c->index_block)
             moe_par_for(c->index_heads, 1, choose_blocks, sp);
         else
-            moe_best_places(x->scores, n, x->top, x->places + (uint64_t)sp->row * x->top);
+            moe_best_places(x->scores, n, x->top, places_of(sp));
         *of = *r;
     }
     if (of->sequence == r->sequence && of->position == r->position)
@@ -347,9 +418,9 @@ static uint32_t chosen_position(const struct sparse *sp, uint32_t head, uint32_t
     const struct moe_config *c = &sp->s->model->config;
     uint32_t width = c->index_block;
     if (!width)
-        return x->places[(uint64_t)sp->row * x->top + i];
+        return places_of(sp)[i];
     head = c->index_means ? 0 : head;
-    return x->places[head * (x->top / width) + i / width] * width + i % width;
+    return places_of(sp)[head * (x->top / width) + i / width] * width + i % width;
 }
 
 /* Copies keys and values of the row's positions to their places in its choice. */
@@ -437,9 +508,10 @@ static void score_chunk(const struct choose *p, uint32_t row, uint32_t chunk, co
     const struct moe_compressed_part part =
         moe_compressed_at(&w->compressed, p->rows[row].sequence, p->layer);
     uint32_t base = chunk * CHUNK, left = n_seen(p, row) - base;
-    index_scores(p->c, (struct moe_layout){.kind = MOE_LAYOUT_F32}, tiles,
-                 p->e->weights + row * p->e->weights_stride,
-                 (const uint8_t *)(part.index + (uint64_t)base * p->c->index_dim),
+    const struct keys keys = {(const uint8_t *)(part.index + (uint64_t)base * p->c->index_dim),
+                              {.kind = MOE_LAYOUT_F32},
+                              p->c->index_dim};
+    index_scores(p->c, &keys, tiles, p->e->weights + row * p->e->weights_stride,
                  left < CHUNK ? left : CHUNK, products, scores + base);
 }
 
@@ -527,13 +599,6 @@ struct compress {
     uint32_t layer;
 };
 
-/* Entries of one kind: where in a position's floats they come from, and how wide one is. */
-struct kind {
-    uint64_t values, gates;
-    const float *bias, *norm;
-    uint32_t width;
-};
-
 static void project(struct compress *p)
 {
     struct moe_inputs *from = &p->s->states.inputs;
@@ -568,33 +633,6 @@ static void find_sources(const struct compress *p, const struct moe_compressed_p
         else
             from[i] = part->kept + position % part->n_kept * p->row.stride;
     }
-}
-
-/* 16 values of an entry, or fewer: `first` on. Of n sources the last `ratio` are the group's own,
- * others those of the group before. */
-static void weigh(const struct kind *k, const float *const *from, uint32_t n, uint32_t ratio,
-                  bool overlap, uint32_t first, float *entry)
-{
-    uint32_t wide = k->width - first < 16 ? k->width - first : 16;
-    float largest[16], sum[16] = {0}, all[16] = {0};
-    for (int again = 0; again < 2; again++)
-        for (uint32_t i = 0; i < n; i++) {
-            uint64_t at = first + (overlap && i + ratio >= n ? k->width : 0);
-            const float *x = from[i] + k->values + at, *g = from[i] + k->gates + at;
-            const float *b = k->bias + (uint64_t)(i % ratio) * k->width * (overlap ? 2 : 1) + at;
-            for (uint32_t d = 0; d < wide; d++) {
-                float gate = g[d] + b[d];
-                if (again == 0) {
-                    largest[d] = i == 0 || gate > largest[d] ? gate : largest[d];
-                    continue;
-                }
-                float share = moe_math_exp(gate - largest[d]);
-                sum[d] += share;
-                all[d] = fmaf(share, x[d], all[d]);
-            }
-        }
-    for (uint32_t d = 0; d < wide; d++)
-        entry[first + d] = all[d] / sum[d];
 }
 
 static void make_entry(const struct compress *p, const struct kind *k, const float *const *from,

@@ -63,18 +63,20 @@ struct cpu_attention {
 struct cpu_index {
     uint64_t q_stride, k_stride, weights_stride;
     float *q;       /* [batch][index_heads * index_dim] its queries */
-    float *k;       /* [batch][index_dim] */
+    float *k;       /* [batch][k_stride] keys, with index_pooled their gates behind them */
     float *weights; /* [batch][index_heads] how much each head counts */
+    float *cells;   /* [threads][index_block][cell] with index_means, of the block at work */
     /* Where the context is longer than what a row sees: */
     uint32_t top;  /* positions that a row sees; 0: all */
     uint32_t seen; /* ... with those behind the last complete block */
     float *tiles;  /* [index_heads / 8][index_dim][8] a row's queries side by side */
     float *scores; /* [context] of one row; of blocks [index_heads][scores_stride] */
     uint64_t scores_stride;
-    float *scratch;       /* [threads][8][chunk] */
-    uint32_t *places;     /* [batch][top] the positions that a row of the pass sees, rising; of
-                             blocks [index_heads][top / index_block], with index_means
-                             one more, of one row */
+    float *scratch;   /* [threads][8][chunk] */
+    uint32_t *places; /* [batch][places_stride] the positions that a row of the pass sees, rising:
+                         [top], or of blocks [index_heads][top / index_block], with
+                         index_means [top / index_block + 1] */
+    uint64_t places_stride;
     struct moe_row *of;   /* [batch] the rows that these are of */
     struct moe_kv chosen; /* keys and values of one row's */
     uint32_t *table;      /* its */

@@ -115,11 +115,15 @@ static void carve_index(struct cpu_index *x, struct carving *to, const struct mo
 {
     uint64_t batch = o->batch, n_tiles = (c->index_heads + MOE_TILE - 1) / MOE_TILE;
     x->q_stride = moe_padded((uint64_t)c->index_heads * c->index_dim);
-    x->k_stride = moe_padded(c->index_dim);
+    x->k_stride = moe_padded(c->index_dim) << c->index_pooled;
     x->weights_stride = moe_padded(c->index_heads);
     x->q = moe_arena_take(&to->rows, batch * x->q_stride, sizeof(float));
     x->k = moe_arena_take(&to->rows, batch * x->k_stride, sizeof(float));
     x->weights = moe_arena_take(&to->rows, batch * x->weights_stride, sizeof(float));
+    if (c->index_means)
+        x->cells = moe_arena_take(
+            &to->other, (uint64_t)moe_par_threads() * c->index_block * moe_config_index_cell(c),
+            sizeof(float));
     x->seen = moe_config_index_sees(c);
     x->top = o->context > x->seen ? c->index_top : 0;
     if (!x->top)
@@ -131,12 +135,10 @@ static void carve_index(struct cpu_index *x, struct carving *to, const struct mo
                                sizeof(float));
     x->scratch =
         moe_arena_take(&to->other, (uint64_t)moe_par_threads() * per_thread, sizeof(float));
-    if (c->index_block)
-        x->places = moe_arena_take(
-            &to->other, (uint64_t)c->index_heads * (x->top / c->index_block) + c->index_means,
-            sizeof *x->places);
-    else
-        x->places = moe_arena_take(&to->rows, batch * x->top, sizeof *x->places);
+    x->places_stride = c->index_means   ? x->top / c->index_block + 1
+                       : c->index_block ? (uint64_t)c->index_heads * (x->top / c->index_block)
+                                        : x->top;
+    x->places = moe_arena_take(&to->rows, batch * x->places_stride, sizeof *x->places);
     x->of = moe_arena_take(&to->rows, batch, sizeof *x->of);
     x->chosen = moe_kv_chosen_shape(c, o, x->seen);
     x->table = moe_arena_take(&to->other, x->chosen.per_sequence, sizeof *x->table);

@@ -223,7 +223,7 @@ static void add_bytes(const struct moe_kv *kv, uint32_t end, bool apart, uint64_
         *keys += heads * moe_kv_panel_bytes(kv->keys_as, moe_config_cache_key(c, layer));
         *values += heads * moe_kv_panel_bytes(kv->values_as, value);
         if (moe_config_has_indexer(c, layer)) /* kv may be of a layer without one */
-            *keys += moe_kv_panel_bytes(kv->index_as, c->index_dim);
+            *keys += moe_kv_panel_bytes(kv->index_as, moe_config_index_cell(c));
     }
 }
 
@@ -280,7 +280,7 @@ struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_
         .windows.n_blocks = pool.n_slots,
         .block_positions = pool.block_positions,
         .per_sequence = pool.per_sequence,
-        .index_dim = moe_config_picks_positions(c) ? c->index_dim : 0,
+        .index_dim = moe_config_picks_positions(c) ? moe_config_index_cell(c) : 0,
         .first_layer = c->n_encoder,
         .n_layers = c->layers[moe_config_all_layers(c)].attention_index -
                     c->layers[c->n_encoder].attention_index,
@@ -428,7 +428,7 @@ void moe_kv_copy_block(const struct moe_kv *kv, uint32_t from, uint32_t to)
 struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
 {
     /* Where queries have no vector of q_rank, an indexer's input takes its place. */
-    bool own = moe_config_picks_positions(c) && !c->q_rank && !c->index_block;
+    bool own = moe_config_picks_positions(c) && !c->q_rank && !moe_config_index_plain(c);
     struct moe_attention_strides s = {
         .q_down = moe_padded(own ? c->hidden : (uint64_t)c->q_rank << c->q_twice)};
     for (uint32_t layer = 0; layer <= c->n_layers; layer++) { /* the last: one that drafts */

@@ -316,15 +316,21 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
                               "of positions to choose",
                               name)
                    : MOE_OK;
+    const bool pools = c->index_pooled;
     if ((!c->kv_rank && !c->index_block) || (c->state_heads && !c->index_means) ||
-        c->rope_original || c->positions != MOE_POSITIONS_ROTARY)
+        c->rope_original || c->positions != (pools ? MOE_POSITIONS_NONE : MOE_POSITIONS_ROTARY))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: an indexer that chooses positions is implemented for latent attention "
                         "with rotary positions, without states and LongRoPE",
                         name);
+    if (pools && (!c->index_means || !c->q_rank || c->q_twice))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: an indexer that pools keys is implemented for the means of blocks and "
+                        "low-rank queries",
+                        name);
     if ((c->index_block || c->index_means) &&
-        (c->kv_rank || c->global_head_dim || c->window || c->n_ahead || c->n_encoder ||
-         c->prefix_lm || c->tempered_heads || sharing ||
+        ((c->kv_rank && !pools) || c->global_head_dim || c->window || c->n_ahead || c->n_encoder ||
+         c->prefix_lm || c->tempered_heads || (sharing && !pools) ||
          (!c->index_means && c->index_heads != c->n_kv_heads) || c->index_block == 0 ||
          c->index_top % c->index_block || moe_config_count_layers(c, MOE_LAYER(shares_keys))))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -337,6 +343,7 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
         {"the positions that an indexer chooses", c->index_top, 1, MOE_MAX_CONTEXT},
         {"the number of an indexer's heads", c->index_heads, 1, MOE_MAX_HEADS},
         {"the width of an indexer's head", c->index_dim, c->rope_dim, MOE_MAX_HEAD_DIM},
+        {"the positions of a block", c->index_means ? c->index_block : 1, 1, MOE_MAX_RATIO},
         {"the number of last blocks that are always chosen", last ? c->index_local : 1, 1,
          last ? c->index_top / c->index_block : 1},
     };
@@ -344,6 +351,12 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
     if (c->layers[0].shares_choice)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: the first layer has no choice of positions to share", name);
+    for (uint32_t i = 1; i < c->n_layers; i++)
+        if (c->layers[i].shares_choice && !moe_config_attends(c, i - 1))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: layer %" PRIu32 " shares a choice of positions across a layer "
+                            "without attention, which is not implemented",
+                            name, i);
     if (moe_config_indexers(c, c->n_layers) == 0 ||
         (sharing && (moe_config_count_layers(c, MOE_LAYER(windowed)) > 0 ||
                      moe_config_count_layers(c, MOE_LAYER(sees_all)) > 0)))

@@ -221,11 +221,12 @@ struct moe_config {
      * these, index_top positions' at most, the index_local last ones among them; its queries come
      * from the layer's input, each head's under a norm. With index_means (Qwen4) it chooses among
      * complete blocks, by the mean of their keys, for all heads of the layer; rows see the
-     * incomplete one beside these. */
+     * incomplete one beside these. With index_pooled (GLM-5.3) as well, latent attention's indexer
+     * with its queries and weights does, by means that gates and a bias for each place weigh. */
     uint32_t index_top; /* 0: rows see all positions */
     uint32_t index_heads, index_dim;
     uint32_t index_block, index_local; /* 0: it chooses positions one by one */
-    bool index_means;
+    bool index_means, index_pooled;
     float index_eps; /* of the norm of its keys */
 
     /* Compressed attention (DeepSeek-V4): one normalized vector is key and value of all heads.
@@ -516,6 +517,16 @@ static inline uint32_t moe_config_index_sees(const struct moe_config *c)
 {
     return c->index_top + (c->index_means ? c->index_block - 1 : 0);
 }
+/* Whether an indexer's queries come from the layer's input, under a norm, and count alike. */
+static inline bool moe_config_index_plain(const struct moe_config *c)
+{
+    return c->index_block && !c->index_pooled;
+}
+/* What an indexer keeps of a position: a key, and with index_pooled its gates. */
+static inline uint32_t moe_config_index_cell(const struct moe_config *c)
+{
+    return c->index_dim << c->index_pooled;
+}
 /* Whether this layer's rows see what an indexer chose, its own or an earlier one's. */
 static inline bool moe_config_sees_choice(const struct moe_config *c, uint32_t layer)
 {
@@ -544,9 +555,11 @@ static inline uint32_t moe_config_beginning(const struct moe_config *c, uint32_t
     return layer;
 }
 
-/* Positions per entry of a compressing layer. */
+/* Positions per entry of a compressing layer, or per block that an indexer pools. */
 static inline uint32_t moe_config_ratio(const struct moe_config *c, uint32_t layer)
 {
+    if (c->index_pooled)
+        return c->index_block;
     return c->layers[layer].compression == MOE_COMPRESS_CHOSEN ? c->chosen_ratio : c->all_ratio;
 }
 

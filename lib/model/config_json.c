@@ -150,6 +150,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(index_block, MOE_MAX_CONTEXT),
     OPTIONAL_U32(index_local, MOE_MAX_CONTEXT),
     OPTIONAL(index_means, MOE_FIELD_BOOL),
+    OPTIONAL(index_pooled, MOE_FIELD_BOOL),
     OPTIONAL(index_eps, MOE_FIELD_FLOAT),
     CHOICE(positions, position_names),
     OPTIONAL_U32(n_buckets, MOE_MAX_BUCKETS),

@@ -1008,9 +1008,19 @@ int family_cohere2_moe_gguf(struct moe_config *c, const struct moe_checkpoint *c
 
 /* ---- GLM-5 ---- */
 
-/* "attention.indexer.types": 1 for a layer with an indexer, 0 for one that shares. In files without
- * it, all layers of GLM-5 and 5.1 have one; of 5.2, whose context is longer, the first three and
- * then every fourth. */
+/* "attention.indexer.types": 1 for a layer with an indexer, 0 for one that shares. chooses: what
+ * holds in files without it. */
+static int read_choosing(struct moe_config *c, const struct moe_gguf *gguf,
+                         uint32_t chooses[MOE_MAX_LAYERS], struct moe_err *err)
+{
+    MOE_TRY(family_gguf_by_layer(c, gguf, "attention.indexer.types", 1, chooses, err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].shares_choice = !chooses[i];
+    return MOE_OK;
+}
+
+/* In files that do not say it, all layers of GLM-5 and 5.1 have an indexer; of 5.2, whose context
+ * is longer, the first three and then every fourth. */
 int family_glm_dsa_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                         struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -1018,10 +1028,7 @@ int family_glm_dsa_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     uint32_t chooses[MOE_MAX_LAYERS];
     for (uint32_t i = 0; i < c->n_layers; i++)
         chooses[i] = c->context_max < CONTEXT_OF_5_2 || i < 2 || i % 4 == 2;
-    MOE_TRY(family_gguf_by_layer(c, moe_checkpoint_gguf(ck), "attention.indexer.types", 1, chooses,
-                                 err));
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layers[i].shares_choice = !chooses[i];
+    MOE_TRY(read_choosing(c, moe_checkpoint_gguf(ck), chooses, err));
     return family_deepseek_v3_gguf(c, ck, rope, err);
 }
 
@@ -1113,6 +1120,24 @@ int family_deepseek_v4_gguf(struct moe_config *c, const struct moe_checkpoint *c
         c->layers[i].static_routing = i < n_static;
     family_deepseek_v4_drop(c);
     return MOE_OK;
+}
+
+/* ---- GLM-5.3 ---- */
+
+int family_glm5_next_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    uint32_t chooses[MOE_MAX_LAYERS];
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        chooses[i] = 1;
+    MOE_TRY(read_choosing(c, gguf, chooses, err));
+    MOE_TRY(read_limit(c, gguf, "swiglu_clamp_exp", false, err));
+    MOE_TRY(read_limit(c, gguf, "swiglu_clamp_shexp", false, err));
+    if (c->act_limit == 0)
+        c->expert_act = c->dense_act = MOE_ACT_SWIGLU;
+    MOE_TRY(family_kimi_linear_gguf(c, ck, rope, err));
+    return family_index_pools(c, moe_gguf_path(gguf), err);
 }
 
 /* ---- Hy4 ---- */

@@ -85,7 +85,7 @@ static const struct moe_setting shared[] = {
     {NULL, MOE_MEMBER(norm_eps), .value = 1e-6},
     {"num_hidden_layers", MOE_MEMBER(n_layers), .required = true},
     {"hidden_size", MOE_MEMBER(hidden), .required = true},
-    {"vocab_size", MOE_MEMBER(vocab), .required = true},
+    {"vocab_size", MOE_MEMBER(vocab), .required = true, .use = MOE_NOT_ZERO},
     {"max_position_embeddings", MOE_MEMBER(context_max), .value = 0},
     {"num_attention_heads", MOE_MEMBER(n_heads), .required = true},
     {"num_key_value_heads", MOE_MEMBER(n_kv_heads), .value = 0},

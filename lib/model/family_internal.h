@@ -41,7 +41,7 @@ family_own_gguf family_minimax_gguf, family_granite_swa_gguf, family_deepseek_oc
     family_mistral4_gguf, family_ministral3_gguf, family_dots3_gguf, family_smollm3_gguf,
     family_exaone4_gguf, family_gemma2_gguf, family_gemma3_gguf, family_step3p5_gguf,
     family_bailing_hybrid_gguf, family_minimax_m3_gguf, family_maple_gguf, family_arctic_gguf,
-    family_grok_gguf, family_kimi_k3_gguf, family_qwen4_gguf;
+    family_grok_gguf, family_kimi_k3_gguf, family_qwen4_gguf, family_glm5_next_gguf;
 
 /* DeepSeek-V4, of both: clears the settings of kinds of layers that the model has none of; puts the
  * rotation of compressing layers, *rope, into config, and leaves the other layers', with base
@@ -114,13 +114,12 @@ enum {
     FAMILY_N_INDEX
 };
 void family_index_blocks(struct moe_config *config, const uint32_t numbers[FAMILY_N_INDEX]);
+/* One that pools keys, whose numbers are set, and its layers with states: these share nothing. */
+int family_index_pools(struct moe_config *config, const char *path, struct moe_err *err);
 /* One that chooses by means of `ratio` keys, `budget` positions; its heads are set. None where any
  * of these is 0, or no layer attends. */
 int family_index_means(struct moe_config *config, const char *path, uint32_t budget, uint32_t ratio,
                        struct moe_err *err);
-/* Limits contexts to lengths at which an indexer chooses every block: `blocks` of `width`
- * positions. */
-void family_limit_context(struct moe_config *config, uint32_t blocks, uint32_t width);
 
 /* Whether the text is one of the names between '|'. */
 bool family_is_one_of(const char *text, const char *names);

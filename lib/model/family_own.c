@@ -74,7 +74,8 @@ static int latent_attention_of_gguf(struct moe_config *c, const struct moe_gguf 
                                     struct moe_err *err)
 {
     c->n_kv_heads = 0; /* 1 in files that count what is cached */
-    if (c->kv_rank == 0 || c->rope_dim == 0 || c->head_dim <= c->rope_dim)
+    bool rotates = c->positions == MOE_POSITIONS_ROTARY;
+    if (c->kv_rank == 0 || (rotates && c->rope_dim == 0) || c->head_dim <= c->rope_dim)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: latent attention with %" PRIu32 " shared, %" PRIu32
                         " rotated of %" PRIu32
@@ -1198,13 +1199,12 @@ static int read_step(struct moe_config *c, const char *path, const json_t *json,
     return MOE_OK;
 }
 
-int family_glm_dsa_hf(struct moe_config *c, const char *path, const json_t *json,
-                      struct moe_rope_settings *rope, struct moe_err *err)
+static int read_sharing(struct moe_config *c, const char *path, const json_t *json,
+                        struct moe_err *err)
 {
     static const struct family_word kinds[] = {{"full", 0}, {"shared", 1}, {NULL}};
     const json_t *types = family_given(json, "indexer_types");
     const json_t *pattern = family_given(json, "index_topk_pattern");
-    MOE_TRY(family_deepseek_v32_hf(c, path, json, rope, err));
     if (types)
         return family_read_words(c, MOE_LAYER(shares_choice), path, types, "indexer_types", kinds,
                                  false, err);
@@ -1214,6 +1214,13 @@ int family_glm_dsa_hf(struct moe_config *c, const char *path, const json_t *json
         return family_read_words(c, MOE_LAYER(shares_choice), path, pattern, "index_topk_pattern",
                                  kinds, false, err);
     return read_step(c, path, json, err);
+}
+
+int family_glm_dsa_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    MOE_TRY(family_deepseek_v32_hf(c, path, json, rope, err));
+    return read_sharing(c, path, json, err);
 }
 
 /* Layers that rotate nothing, by a list of ones and zeros or every fourth, and those that see the
@@ -1724,6 +1731,17 @@ int family_kimi_k3_hf(struct moe_config *c, const char *path, const json_t *json
 
 /* ---- GLM-5.3 ---- */
 
+int family_index_pools(struct moe_config *c, const char *path, struct moe_err *err)
+{
+    if (c->index_block == 0 || c->index_top % c->index_block != 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: an indexer that chooses %" PRIu32 " positions in pools of %" PRIu32,
+                        path, c->index_top, c->index_block);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].shares_choice &= !c->layers[i].recurrent;
+    return MOE_OK;
+}
+
 /* Published files have KDA's numbers in an object of their own. Three of four layers have states
  * where no list says which. */
 int family_glm5_next_hf(struct moe_config *c, const char *path, const json_t *json,
@@ -1734,7 +1752,7 @@ int family_glm5_next_hf(struct moe_config *c, const char *path, const json_t *js
     const json_t *own = family_given(json, "linear_attn_config");
     const json_t *types = family_given(json, "layer_types"), *from = own ? own : json;
     const char *key = own ? "gate_lower_bound" : "linear_lower_bound";
-    uint32_t width = 128, chosen = 2048;
+    uint32_t width = 128;
     double floor = -5;
     const struct family_number states[] = {
         {own ? "num_heads" : "linear_num_heads", &c->state_heads, MOE_MAX_HEADS},
@@ -1748,7 +1766,7 @@ int family_glm5_next_hf(struct moe_config *c, const char *path, const json_t *js
         MOE_TRY(moe_json_get_double(path, from, key, false, &floor, err));
     else if (!own)
         floor = 0;
-    MOE_TRY(moe_json_get_u32(path, json, "index_topk", MOE_MAX_CONTEXT, false, &chosen, err));
+    MOE_TRY(read_sharing(c, path, json, err));
     c->decay_floor = (float)floor;
     c->state_key_heads = c->state_heads;
     c->state_key_dim = c->state_value_dim = width;
@@ -1758,8 +1776,7 @@ int family_glm5_next_hf(struct moe_config *c, const char *path, const json_t *js
         MOE_TRY(family_read_words(c, MOE_LAYER(recurrent), path, types, "layer_types", kinds, false,
                                   err));
     drop_unused_states(c);
-    family_limit_context(c, chosen, 1);
-    return MOE_OK;
+    return family_index_pools(c, path, err);
 }
 
 /* ---- Qwen4: n-grams, gated streams ---- */
@@ -2558,6 +2575,10 @@ static int read_inkling_heads(struct moe_config *c, uint32_t n_heads, uint32_t n
         {"swa_head_dim", &c->head_dim, MOE_MAX_HEAD_DIM},
     };
     MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
+    if (c->n_heads == 0 || c->n_kv_heads == 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'swa_num_attention_heads' and 'swa_num_key_value_heads' must not be 0",
+                        path);
     moe_config_set_layers(c, MOE_LAYER(recurrent), 0, c->n_layers, 1);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].windowed = (i + 1) % 6 != 0;

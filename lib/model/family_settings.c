@@ -263,13 +263,6 @@ int family_set_shared(struct moe_config *c, uint32_t n, const char *path, struct
     return MOE_OK;
 }
 
-void family_limit_context(struct moe_config *c, uint32_t blocks, uint32_t width)
-{
-    uint64_t seen = (uint64_t)blocks * width;
-    if (seen < c->context_max)
-        c->context_max = (uint32_t)seen;
-}
-
 int family_by_kind(const struct moe_config *c, const uint32_t *numbers, const char *path,
                    const char *key, uint32_t of_kind[2], struct moe_err *err)
 {

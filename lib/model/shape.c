@@ -154,7 +154,7 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
                  (c->layers[layer].compression == MOE_COMPRESS_CHOSEN ? c->index_dim : 0)) /
                 moe_config_ratio(c, layer);
     }
-    out->kv_position += (uint64_t)moe_config_indexers(c, c->n_layers) * c->index_dim;
+    out->kv_position += (uint64_t)moe_config_indexers(c, c->n_layers) * moe_config_index_cell(c);
     out->kv_position *= sizeof(float) * (c->n_encoder ? 2 : 1);
     return MOE_OK;
 }

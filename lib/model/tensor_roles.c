@@ -170,7 +170,8 @@ enum condition {
     INDEXED,        /* with an indexer for positions */
     INDEXED_INPUT,  /* ... whose queries are made of the layer's input */
     INDEXED_BLOCKS, /* ... that chooses blocks of them */
-    INDEX_WEIGHED,  /* ... or one by one */
+    INDEX_WEIGHED,  /* ... or one by one, or blocks that it pools */
+    INDEX_POOLS,    /* whose keys, or entries, gates weigh */
     SCORES,         /* with an indexer for positions or entries */
     SCORES_WEIGHED, /* ... whose heads have weights */
     TEMPERED,       /* with queries scaled by head */
@@ -417,9 +418,9 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                           NAMES(C "kv_norm.weight", B "attn_compressor_norm.weight")},
     [MOE_T_INDEX_ENTRY] = {LAYER("attn.index.entry", DENSE), CHOOSES, INDEX_ENTRIES, HIDDEN,
                            NAMES(C "indexer.kv_proj.weight", B "indexer_compressor_kv.weight")},
-    [MOE_T_INDEX_GATE] = {LAYER("attn.index.entry.gate", DENSE), CHOOSES, INDEX_ENTRIES, HIDDEN,
+    [MOE_T_INDEX_GATE] = {LAYER("attn.index.entry.gate", DENSE), INDEX_POOLS, INDEX_ENTRIES, HIDDEN,
                           NAMES(C "indexer.gate_proj.weight", B "indexer_compressor_gate.weight")},
-    [MOE_T_INDEX_BIAS] = {LAYER("attn.index.entry.bias", VECTOR), CHOOSES, INDEX_BIAS, ONE,
+    [MOE_T_INDEX_BIAS] = {LAYER("attn.index.entry.bias", VECTOR), INDEX_POOLS, INDEX_BIAS, ONE,
                           HF(MOE_PART(C "indexer.position_bias", PLACES)),
                           GGUF(MOE_PART(B "indexer_compressor_ape.weight", PLACES))},
     [MOE_T_INDEX_NORM] = {LAYER("attn.index.entry.norm", VECTOR), CHOOSES, INDEX_ENTRY, ONE,
@@ -861,6 +862,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
     bool normed = c->qk_norm != MOE_QK_NORM_NONE && c->qk_norm < MOE_QK_NORM_BARE;
     bool kept = c->residual != MOE_RESIDUAL_SUM, weighed = c->residual == MOE_RESIDUAL_WEIGHED;
     bool indexed = layer < MOE_NO_LAYER && moe_config_has_indexer(c, layer);
+    bool plain_index = moe_config_index_plain(c);
     uint32_t compression = layer < MOE_NO_LAYER ? c->layers[layer].compression : MOE_COMPRESS_NOT;
     bool plain = !moe_layer && !(layer < MOE_NO_LAYER && c->layers[layer].no_ffn);
     const bool conditions[N_CONDITIONS] = {
@@ -930,13 +932,14 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [LATENT_KEPT] = keys && c->kv_rank > 0,
         [LATENT_Q] = attends && c->q_rank > 0,
         [INDEXED] = indexed,
-        [INDEXED_INPUT] = indexed && !c->q_rank && !c->index_block,
-        [INDEXED_BLOCKS] = indexed && c->index_block,
-        [INDEX_WEIGHED] = indexed && !c->index_block,
+        [INDEXED_INPUT] = indexed && !c->q_rank && !plain_index,
+        [INDEXED_BLOCKS] = indexed && plain_index,
+        [INDEX_WEIGHED] = indexed && !plain_index,
+        [INDEX_POOLS] = (indexed && c->index_pooled) || compression == MOE_COMPRESS_CHOSEN,
         [TEMPERED] = attends && c->tempered_heads,
         [INDEX_TEMPERED] = indexed && c->tempered_heads,
         [SCORES] = indexed || compression == MOE_COMPRESS_CHOSEN,
-        [SCORES_WEIGHED] = (indexed && !c->index_block) || compression == MOE_COMPRESS_CHOSEN,
+        [SCORES_WEIGHED] = (indexed && !plain_index) || compression == MOE_COMPRESS_CHOSEN,
         [QKV_BIAS] = attends && c->qkv_bias,
         [QK_NORM] = attends && (normed || c->qk_norm == MOE_QK_NORM_CLIP),
         [SINKS] = attends && c->attn_sinks && !c->own_sinks && (!c->sinks_in_windows || windowed),

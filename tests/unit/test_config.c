@@ -429,6 +429,12 @@ static void phimoe_minicpm_granite(void **state)
     assert_layers("MMMM", "----");
     assert_true(config.context_max > 2048);
 
+    read_ok(MODEL("inkling_text", ", \"num_key_value_heads\": 2, \"embedding_multiplier\": 8"));
+    assert_near(config.logit_scale, 0.125);
+    read_ok(
+        MODEL("inkling_text", ", \"num_key_value_heads\": 2, \"logits_mup_width_multiplier\": 4"));
+    assert_near(config.logit_scale, 0.25);
+
 #define SMALLTHINKER ", \"head_dim\": 24, \"rope_layout\": "
     read_ok(MODEL("smallthinker", SMALLTHINKER "[0, 1, 1, 1], "
                                                "\"sliding_window_layout\": [0, 1, 1, 1]"));
@@ -800,6 +806,15 @@ static void what_is_not_computed_is_refused(void **state)
                 "'per_layer_config' of other layers"),
         REFUSED("inkling_text", "\"shared_expert_sink\": false", "'shared_expert_sink' is false"),
         WRONG("inkling_text", "\"local_layer_ids\": 3", "'local_layer_ids' is not a list"),
+        WRONG("inkling_text", "\"swa_num_key_value_heads\": 0", "'swa_num_key_value_heads' must"),
+        WRONG("glm5_next_text", "\"index_topk\": 100, \"q_lora_rank\": 16", "in pools of 16"),
+        REFUSED("glm5_next_text", "\"index_kpool_always_select_tail\": false",
+                "'index_kpool_always_select_tail' is false"),
+        REFUSED("glm5_next_text",
+                "\"layer_types\": [\"full_attention\", \"linear_attention\", "
+                "\"full_attention\", \"full_attention\"], "
+                "\"index_topk_pattern\": \"FFSF\"",
+                "layer 2 shares a choice of positions across"),
         WRONG("inkling_text", "\"d_rel\": 4096, \"rel_extent\": 1048577",
               "the distance that global layers have biases for"),
         REFUSED("inkling2_loop_text", "\"hidden_act\": \"silu\"", "messages from pass to pass"),

@@ -416,6 +416,7 @@ static struct family_case cases[] = {
     HF("kimi-k3"),
     GGUF("kimi-k3"),
     HF("glm5.3"),
+    GGUF("glm5.3"),
     HF("axk2-a"),
     HF("axk2-b"),
     HF("mellum-a"),

@@ -143,6 +143,14 @@ static const struct {
               "'noaux_tc', 'rope_parameters': {'rope_theta': 1000000, 'rope_type': 'default'}, "
               "'routed_scaling_factor': 2.5",
      744, 1, 40, 2, EMBEDDING, 0, 0, 64, 2.5},
+    {"GLM-5.3-Flash",
+     SIZES(45, 4096, 64, 64, 154880) WIDTHS(12288, 2048) ROUTED(288, 1, 8) LATENT_HEADS(
+         1536, 256, 0,
+         256) "'model_type': 'glm5_next_text', 'first_k_dense_replace': 3, 'hc_mult': 4, "
+              "'linear_attn_config': {'num_heads': 64, 'head_dim': 128, 'short_conv_kernel_size': "
+              "4, 'gate_lower_bound': -5.0}, 'index_topk': 2048, 'index_kpool': 16, "
+              "'index_n_heads': 32, 'index_head_dim': 128, 'routed_scaling_factor': 2.5",
+     320 - 7.3, 1, 18 - 0.4, 1, NOTHING, 0, 34, 0, 2.5}, /* less the layer that drafts */
     {"GLM-4.7-Flash",
      SIZES(47, 2048, 20, 20, 154880) WIDTHS(10240, 1536) ROUTED(64, 1, 4) LATENT_HEADS(
          768, 192, 64,

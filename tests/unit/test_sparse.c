@@ -112,6 +112,11 @@ static int open_qwen(void **state)
     return open_all(state, DRAWN "/qwen4-c");
 }
 
+static int open_glm_next(void **state)
+{
+    return open_all(state, DRAWN "/glm5.3");
+}
+
 static int close_all(void **state)
 {
     struct sparse *r = *state;
@@ -439,7 +444,7 @@ int main(void)
         cmocka_unit_test(files_hold_the_indexer),
         cmocka_unit_test(keys_are_booked),
     };
-    const struct CMUnitTest qwen[] = {
+    const struct CMUnitTest means[] = {
         cmocka_unit_test(any_batch_gives_the_same_bits),
         cmocka_unit_test(company_changes_nothing),
     };
@@ -472,7 +477,8 @@ int main(void)
            cmocka_run_group_tests_name("sparse: GLM-5, sharing", glm, open_glm, close_all) +
            cmocka_run_group_tests_name("sparse: MiniMax-M3, blocks", minimax, open_minimax,
                                        close_all) +
-           cmocka_run_group_tests_name("sparse: Qwen4, means of blocks", qwen, open_qwen,
+           cmocka_run_group_tests_name("sparse: Qwen4, means of blocks", means, open_qwen,
                                        close_all) +
+           cmocka_run_group_tests_name("sparse: GLM-5.3, pools", means, open_glm_next, close_all) +
            cmocka_run_group_tests_name("sparse: descriptions", descriptions, NULL, NULL);
 }
