@@ -87,22 +87,21 @@ static uint64_t floor_of(const struct plan_inputs *in)
            in->inventory->top_k * moe_inventory_slot_bytes(in->inventory, 0);
 }
 
-/* The fastest of the choice that can run in a budget. */
-static int run_budget(struct plan_inputs *in, const struct choice *choice, struct budget *b,
-                      struct moe_err *err)
+/* The fastest of the choice that can run in a budget. remembered: trials of the same inputs. */
+static int run_budget(struct plan_inputs *in, const struct choice *choice,
+                      struct moe_trials *remembered, struct budget *b, struct moe_err *err)
 {
     struct moe_trial_run t;
     bool fits = false;
-    int status = MOE_OK;
+    int status;
     in->shapes[PLAN_OF_PROCESS].memory.total = b->bytes;
     struct moe_planner planner = plan_planner(in, PLAN_OF_PROCESS);
     planner.lookups = NULL;
+    planner.trials = remembered;
     struct moe_trial trials[N_CANDIDATES];
     for (uint32_t i = 0; i < choice->n; i++)
         trials[i] = moe_trial_of(&planner, &choice->strategies[i], 0, 0);
-    status = moe_trials_open(&planner.trials, &planner, err);
-    if (status == MOE_OK)
-        status = moe_trials_ahead(&planner, trials, choice->n, NULL, 0, 0, err);
+    status = moe_trials_ahead(&planner, trials, choice->n, NULL, 0, 0, err);
     for (uint32_t i = 0; i < choice->n && status == MOE_OK; i++) {
         status = moe_planner_try(&planner, &choice->strategies[i], 0, 0, &t, NULL, err);
         cli_progress_done();
@@ -114,21 +113,22 @@ static int run_budget(struct plan_inputs *in, const struct choice *choice, struc
         if (choice->n > 1 && (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE))
             status = MOE_OK;
     }
-    moe_trials_close(planner.trials);
     return status != MOE_OK || fits ? status : MOE_ERR_LIMIT;
 }
 
 static int run_all(struct plan_inputs *in, const struct choice *choice, struct budget *all,
                    uint32_t n, struct moe_err *err)
 {
+    const struct moe_planner planner = plan_planner(in, PLAN_OF_PROCESS);
+    struct moe_trials *remembered;
     struct moe_err why = {0};
     uint32_t fit = 0;
-    int status = MOE_OK;
     char least[32];
+    int status = moe_trials_open(&remembered, &planner, err);
     say_head(in);
     moe_format_bytes(floor_of(in), least);
     for (uint32_t i = 0; i < n && status == MOE_OK; i++) {
-        status = run_budget(in, choice, &all[i], err);
+        status = run_budget(in, choice, remembered, &all[i], err);
         if (status == MOE_OK) {
             say_line(in, &all[i]);
             fit++;
@@ -141,6 +141,7 @@ static int run_all(struct plan_inputs *in, const struct choice *choice, struct b
             status = MOE_OK;
         }
     }
+    moe_trials_close(remembered);
     if (status == MOE_OK && fit == 0)
         return moe_fail(err, why.status, "%s: fits none of these budgets", in->name);
     return status;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { FEW = 4, SOME = 8 };
+enum { FEW = 4, SOME = 8, MANY = 512 };
 
 /* Maps a value to a number that is larger for a larger value and, among equal ones (0 and -0 are
  * equal), for a lower index. NaNs are the smallest. */
@@ -17,14 +17,16 @@ static uint64_t rank_key_of(float value, uint32_t index)
     return (uint64_t)bits << 32 | (UINT32_MAX - index);
 }
 
-/* Passes every value through all `most` places, a number the compiler knows, and orders each pair:
- * no branch depends on the values, which no processor could predict. */
-static inline void best_of_few(const float *values, uint32_t n, uint32_t most, uint32_t k,
-                               uint32_t *best)
+/* Passes every value, or those that are listed in rising order, through all `most` places, a number
+ * the compiler knows, and orders each pair: no branch depends on the values, which no processor
+ * could predict. */
+static inline void best_of_few(const float *values, const uint16_t *listed, uint32_t n,
+                               uint32_t most, uint32_t k, uint32_t *best)
 {
     uint64_t found[SOME] = {0};
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t next = rank_key_of(values[i], i);
+        uint32_t index = listed ? listed[i] : i;
+        uint64_t next = rank_key_of(values[index], index);
         for (uint32_t j = 0; j < most; j++) {
             uint64_t larger = found[j] > next ? found[j] : next;
             next = found[j] > next ? next : found[j];
@@ -35,10 +37,23 @@ static inline void best_of_few(const float *values, uint32_t n, uint32_t most, u
         best[j] = UINT32_MAX - (uint32_t)found[j];
 }
 
-static void best_of_many(const float *values, uint32_t n, uint32_t k, uint32_t *best)
+/* Lists the values above 0, as few are where the others are not known; returns how many. */
+static uint32_t list_positive(const float *values, uint32_t n, uint16_t *listed)
 {
     uint32_t found = 0;
     for (uint32_t i = 0; i < n; i++) {
+        listed[found] = (uint16_t)i;
+        found += values[i] > 0;
+    }
+    return found;
+}
+
+static void best_of_many(const float *values, const uint16_t *listed, uint32_t n, uint32_t k,
+                         uint32_t *best)
+{
+    uint32_t found = 0;
+    for (uint32_t at_list = 0; at_list < n; at_list++) {
+        uint32_t i = listed ? listed[at_list] : at_list;
         if (found == 0 || !(values[i] > values[best[found - 1]])) {
             if (found < k)
                 best[found++] = i;
@@ -59,12 +74,20 @@ static void best_of_many(const float *values, uint32_t n, uint32_t k, uint32_t *
 
 void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best)
 {
+    uint16_t positive[MANY], *listed = NULL;
+    if (k > 1 && n <= MANY) {
+        uint32_t n_positive = list_positive(values, n, positive);
+        if (n_positive >= k && n_positive <= n / 2) {
+            listed = positive;
+            n = n_positive;
+        }
+    }
     if (k > SOME || k <= 1 || n > 64 * k) /* few of many values change the best */
-        best_of_many(values, n, k, best);
+        best_of_many(values, listed, n, k, best);
     else if (k > FEW)
-        best_of_few(values, n, SOME, k, best);
+        best_of_few(values, listed, n, SOME, k, best);
     else
-        best_of_few(values, n, FEW, k, best);
+        best_of_few(values, listed, n, FEW, k, best);
 }
 
 /* Maps a value to a whole number of the same order. */

@@ -17,8 +17,9 @@
 
 enum {
     MOST_BOUNDARIES = 16, /* tried; with more layers, not every one */
-    N_PARTS = 4,          /* of the trace, to see how far texts differ */
-    N_COLD = 8,           /* texts that are each a first answer */
+    BOUNDARIES_AT_ONCE = 2,
+    N_PARTS = 4, /* of the trace, to see how far texts differ */
+    N_COLD = 8,  /* texts that are each a first answer */
 };
 
 /* ---- Parts of the plan ---- */
@@ -221,6 +222,9 @@ static int set_first(const struct moe_planner *p, const struct moe_strategy *str
 
 /* ---- Boundaries ---- */
 
+/* Neighbours that are all so much slower than the best so far end the search. */
+static const double HOPELESS = 0.95;
+
 /* Fate 4.4's L by the accuracies of the statistics, or else of the simulation. */
 static int set_boundary_by_accuracy(const struct moe_planner *p, struct moe_plan *plan,
                                     struct moe_err *err)
@@ -244,7 +248,8 @@ static int set_boundary_by_accuracy(const struct moe_planner *p, struct moe_plan
     return MOE_OK;
 }
 
-/* ... and by simulation: the L that decodes fastest under this strategy; 0: equal shares. */
+/* ... and by simulation, from 0 on as long as it is worth it: the L that decodes fastest under this
+ * strategy; 0: equal shares. */
 static int set_boundary_by_stall(const struct moe_planner *p, const struct moe_fitted *f,
                                  struct moe_plan *plan, struct moe_err *err)
 {
@@ -267,17 +272,19 @@ static int set_boundary_by_stall(const struct moe_planner *p, const struct moe_f
         s->boundary_from = MOE_BOUNDARY_NAMED;
         trials[n] = moe_trial_of(p, s, 0, 0);
     }
-    int status = moe_trials_ahead(p, trials, n, NULL, 0, 0, err);
-    if (status != MOE_OK)
-        return status;
-    for (uint32_t i = 0; i < n; i++) {
-        struct moe_trial_run t;
-        status = moe_planner_try(p, &strategies[i], 0, 0, &t, NULL, err);
-        if (status != MOE_OK)
-            return status;
-        if (moe_trial_tokens_per_second(&t) > best) {
-            best = moe_trial_tokens_per_second(&t);
-            plan->boundary_stall = i * step;
+    bool goes = true;
+    for (uint32_t i = 0, end; i < n && goes; i = end) {
+        end = n - i < BOUNDARIES_AT_ONCE ? n : i + BOUNDARIES_AT_ONCE;
+        MOE_TRY(moe_trials_ahead(p, &trials[i], end - i, NULL, 0, 0, err));
+        for (goes = false; i < end; i++) {
+            struct moe_trial_run t;
+            MOE_TRY(moe_planner_try(p, &strategies[i], 0, 0, &t, NULL, err));
+            const double speed = moe_trial_tokens_per_second(&t);
+            if (speed > best) {
+                best = speed;
+                plan->boundary_stall = i * step;
+            }
+            goes |= speed > HOPELESS * best;
         }
     }
     return MOE_OK;
@@ -362,18 +369,85 @@ static void set_losses(const struct moe_planner *p, const struct moe_fitted *f,
     }
 }
 
+/* The plan itself, on all tokens of its excerpt or on those of other trials. */
+struct judged {
+    double speed, hits, bytes, prefill; /* tokens/s, share of activations, of a token, tokens/s */
+};
+
+static struct judged judge(const struct moe_trial_run *t, const struct moe_simulated_phase *prompt)
+{
+    const struct moe_simulated_phase *d = &t->simulated.decode;
+    return (struct judged){
+        .speed = moe_trial_tokens_per_second(t),
+        .hits = moe_trial_hit_rate(t),
+        .bytes = d->tokens ? (double)d->bytes / (double)d->tokens : 0,
+        .prefill = prompt->seconds > 0 ? (double)prompt->tokens / prompt->seconds : 0,
+    };
+}
+
+/* A figure of another trial on few tokens, as it would be on all; the plan's own becomes what it is
+ * on all, and below 0, which is not known, stays. Texts differ by what they miss: `misses` are
+ * those of the other trial, at most as many as the plan's, which are 1. */
+static double scaled(double figure, double whole, double few, double misses)
+{
+    if (figure == few)
+        return whole;
+    return figure > 0 && few > 0 ? figure * (1 + misses * (whole / few - 1)) : figure;
+}
+
+/* Likewise several figures of a trial. bytes, prefill: NULL where there is no such figure. */
+static void scale_trial(const struct judged *whole, const struct judged *few, double *speed,
+                        double *hits, double *bytes, double *prefill)
+{
+    const double missed = 1 - *hits, missed_by_few = 1 - few->hits;
+    *speed = scaled(*speed, whole->speed, few->speed,
+                    missed < missed_by_few ? missed / missed_by_few : 1);
+    if (missed_by_few > 0)
+        *hits = *hits == few->hits ? whole->hits
+                                   : fmax(0, 1 - missed * (1 - whole->hits) / missed_by_few);
+    if (bytes)
+        *bytes = scaled(*bytes, whole->bytes, few->bytes, 1);
+    if (prefill)
+        *prefill = scaled(*prefill, whole->prefill, few->prefill, 1);
+}
+
+/* Takes outlook, alternatives and doubts from few tokens to all. */
+static void scale(const struct judged *whole, const struct judged *few, struct moe_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->n_memory_steps; i++) {
+        struct moe_plan_step *s = &plan->memory_steps[i];
+        scale_trial(whole, few, &s->decode_tokens_per_second, &s->hit_rate, NULL, NULL);
+    }
+    for (uint32_t i = 0; i < plan->n_rate_steps; i++) {
+        struct moe_plan_step *s = &plan->rate_steps[i];
+        scale_trial(whole, few, &s->decode_tokens_per_second, &s->hit_rate, NULL, NULL);
+    }
+    for (uint32_t i = 0; i < plan->n_alternatives; i++) {
+        struct moe_plan_alternative *a = &plan->alternatives[i];
+        if (a->decode_tokens_per_second >= 0)
+            scale_trial(whole, few, &a->decode_tokens_per_second, &a->hit_rate, &a->bytes_per_token,
+                        &a->prefill_tokens_per_second);
+    }
+    for (uint32_t i = 0; i < plan->n_doubts; i++) {
+        double *speed = &plan->doubts[i].decode_tokens_per_second;
+        *speed = scaled(*speed, whole->speed, few->speed, 1);
+    }
+}
+
 int moe_planner_make(const struct moe_planner *planner, const struct moe_strategy *strategy,
                      struct moe_plan *plan, struct moe_err *err)
 {
-    struct moe_planner reporting = *planner;
-    const struct moe_planner *p = &reporting;
-    struct moe_trial_run t;
-    struct moe_simulated_phase prompt;
+    struct moe_planner reporting = *planner, fewer;
+    const struct moe_planner *p = &reporting, *f = &fewer;
+    struct moe_trial_run t, part;
+    struct moe_simulated_phase prompt, prompt_part;
+    uint32_t ignored;
     struct moe_simulated_layer *layers = moe_alloc(plan->n_layers, sizeof *layers, err);
     const uint64_t *placement = p->statistics ? moe_statistics_placement(p->statistics) : NULL;
     int status;
     MOE_STEP(layers ? MOE_OK : MOE_ERR_MEMORY);
-    reporting.what = "simulations of other budgets, links and settings";
+    reporting.shows_progress = true;
+    planner_begin_step(p, PLANNER_PLAN);
     MOE_STEP(moe_planner_try(p, strategy, 0, 0, &t, layers, err));
     if (t.simulated.decode.tokens == 0)
         MOE_STEP(moe_fail(err, MOE_ERR_USAGE, "the trace has no decoded token to plan by"));
@@ -385,15 +459,28 @@ int moe_planner_make(const struct moe_planner *planner, const struct moe_strateg
     set_evidence(p, &t.simulated, &plan->evidence);
     set_losses(p, &t.fitted, plan);
     reporting.any_loss = p->calibration && p->calibration->tolerance > 0;
+    fewer = reporting;
+    fewer.lookups = NULL;
+    fewer.excerpt = planner_excerpt(p);
+    planner_begin_step(p, PLANNER_TEXTS);
     MOE_STEP(set_error(p, strategy, &t, plan, err));
     MOE_STEP(set_first(p, strategy, plan, err));
     MOE_STEP(set_slots(p, &t.fitted, placement, plan, err));
     MOE_STEP(set_contents(p, &t.fitted, placement, plan, err));
     MOE_STEP(set_boundary_by_accuracy(p, plan, err));
-    MOE_STEP(set_boundary_by_stall(p, &t.fitted, plan, err));
-    MOE_STEP(planner_set_outlook(p, &t.fitted, plan, err));
-    MOE_STEP(planner_set_alternatives(p, &t.fitted, plan, err));
-    MOE_STEP(planner_set_doubts(p, &t.fitted, plan, err));
+    planner_begin_step(p, PLANNER_BOUNDARIES);
+    MOE_STEP(moe_planner_try(f, strategy, 0, 0, &part, NULL, err));
+    MOE_STEP(moe_planner_try_prompt(f, strategy, 0, 0, &part, &prompt_part, &ignored, err));
+    MOE_STEP(set_boundary_by_stall(f, &t.fitted, plan, err));
+    planner_begin_step(p, PLANNER_MEMORY);
+    MOE_STEP(planner_set_outlook(f, &t.fitted, plan, err));
+    planner_begin_step(p, PLANNER_ALTERNATIVES);
+    MOE_STEP(planner_set_alternatives(f, &t.fitted, plan, err));
+    planner_begin_step(p, PLANNER_DOUBTS);
+    MOE_STEP(planner_set_doubts(f, &t.fitted, plan, err));
+    const struct judged whole = judge(&t, &prompt), few = judge(&part, &prompt_part);
+    if (few.speed > 0 && f->excerpt.max_tokens != p->excerpt.max_tokens)
+        scale(&whole, &few, plan);
 out:
     free(layers);
     return status;
@@ -411,7 +498,7 @@ struct timed {
 
 struct room_search {
     struct moe_planner *planner; /* takes over the best so far */
-    struct moe_planner now;      /* what is being tried */
+    struct moe_planner now;      /* what is being tried, on few tokens */
     const struct moe_strategy *strategy;
     struct timed own; /* by the fitter's choice */
     double best;      /* the sum of both times over the fitter's */
@@ -510,6 +597,9 @@ int moe_planner_search_room(struct moe_planner *p, const struct moe_strategy *st
     struct room_search s = {.planner = p, .now = *p, .strategy = strategy, .best = 2};
     struct timed now;
     s.now.lookups = NULL;
+    s.now.excerpt = planner_excerpt(p);
+    s.now.shows_progress = true;
+    planner_begin_step(p, PLANNER_ROOM);
     s.now.batch = s.now.staging = p->batch = p->staging = 0;
     int status = time_room(&s.now, strategy, &s.own, err);
     if (status != MOE_OK || s.own.prompt + s.own.answers <= 0 || !s.own.fitted.memory.total)
@@ -543,7 +633,6 @@ void planner_begin_variation(struct planner_variation *v, const struct moe_plann
 {
     *v = (struct planner_variation){.planner = *p, .pace = *p->pace, .strategy = &f->strategy};
     v->planner.pace = &v->pace;
-    v->planner.lookups = NULL; /* no optimum is wanted */
 }
 
 static bool does_not_run(int status)
@@ -865,34 +954,37 @@ static int add_bits(const struct moe_planner *p, const struct moe_fitted *f,
     return status;
 }
 
-/* Those that need nothing but another size, rate, pace or batch, side by side. */
+/* Those that need nothing but another size, rate, pace or batch, side by side, with the prompts of
+ * all but other sizes, which are tried in two rooms. */
 static int simulate_ahead(const struct moe_planner *p, const struct moe_fitted *f,
                           struct moe_err *err)
 {
     const struct moe_plan_memory *m = &f->memory;
     const struct moe_strategy *s = &f->strategy;
-    struct moe_planner without = *p;
     struct planner_variation faster;
-    without.lookups = NULL;
-    struct moe_trial trials[2 * N_ROOMS + 5];
+    struct moe_trial trials[2 * (2 * N_ROOMS + 5)];
     uint32_t n = 0;
     if (s->resident)
         return MOE_OK;
     planner_begin_variation(&faster, p, f);
     moe_pace_stretch(&faster.pace, 0.5);
     trials[n++] = moe_trial_of(&faster.planner, s, 0, 0);
-    trials[n++] = moe_trial_of(&without, s, 0, p->pace->load_rate * 2);
-    trials_at(&without, s, 2 * present(f), &trials[n]);
-    trials_at(&without, s, (uint64_t)((double)present(f) * 0.5), &trials[n += N_ROOMS]);
-    n += N_ROOMS;
+    trials[n++] = moe_trial_of(p, s, 0, p->pace->load_rate * 2);
     if (m->total && m->batch > 1) {
         if (!m->kv_lent)
-            trials[n++] = moe_trial_of(&without, s, m->total + m->kv / 2, 0);
-        trials[n] = trials[n + 1] = moe_trial_of(&without, s, 0, 0);
+            trials[n++] = moe_trial_of(p, s, m->total + m->kv / 2, 0);
+        trials[n] = trials[n + 1] = moe_trial_of(p, s, 0, 0);
         trials[n++].batch = m->batch / 2;
         trials[n++].batch = m->batch * 2;
     }
-    return moe_trials_ahead(&without, trials, n, NULL, 0, 0, err);
+    for (uint32_t i = 0, prompt = tokens_of_prompt(p, f), n_answers = n; prompt && i < n_answers;
+         i++) {
+        trials[n] = trials[i];
+        trials[n++].excerpt.prompt = prompt;
+    }
+    trials_at(p, s, 2 * present(f), &trials[n]);
+    trials_at(p, s, (uint64_t)((double)present(f) * 0.5), &trials[n += N_ROOMS]);
+    return moe_trials_ahead(p, trials, n + N_ROOMS, NULL, 0, 0, err);
 }
 
 int planner_set_alternatives(const struct moe_planner *p, const struct moe_fitted *f,
@@ -991,10 +1083,8 @@ int planner_set_doubts(const struct moe_planner *p, const struct moe_fitted *f,
     double by[MOE_N_ASSUMPTIONS];
     struct planner_variation all[MOE_N_ASSUMPTIONS];
     struct moe_trial trials[MOE_N_ASSUMPTIONS];
-    struct moe_planner without = *p;
     uint32_t n = 0;
     plan->n_doubts = 0;
-    without.lookups = NULL;
     find_doubts(plan, !f->strategy.resident, by);
     for (enum moe_assumption what = 0; what < MOE_N_ASSUMPTIONS; what++) {
         struct planner_variation *v = &all[what];
@@ -1004,7 +1094,7 @@ int planner_set_doubts(const struct moe_planner *p, const struct moe_fitted *f,
         set_doubt(v, plan, what, by[what]);
         trials[n++] = moe_trial_of(&v->planner, v->strategy, 0, v->load_rate);
     }
-    MOE_TRY(moe_trials_ahead(&without, trials, n, NULL, 0, 0, err));
+    MOE_TRY(moe_trials_ahead(p, trials, n, NULL, 0, 0, err));
     for (enum moe_assumption what = 0; what < MOE_N_ASSUMPTIONS; what++) {
         const struct planner_variation *v = &all[what];
         struct moe_trial_run t;
@@ -1120,6 +1210,7 @@ static int set_rate_steps(const struct moe_planner *p, const struct moe_fitted *
 int planner_set_outlook(const struct moe_planner *p, const struct moe_fitted *f,
                         struct moe_plan *plan, struct moe_err *err)
 {
-    int status = set_memory_steps(p, f, plan, err);
-    return status == MOE_OK ? set_rate_steps(p, f, plan, err) : status;
+    MOE_TRY(set_memory_steps(p, f, plan, err));
+    planner_begin_step(p, PLANNER_LINKS);
+    return set_rate_steps(p, f, plan, err);
 }

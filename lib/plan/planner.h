@@ -46,10 +46,11 @@ struct moe_planner {
     uint32_t n_bits; /* for alternatives */
     struct moe_planner_bits bits[MOE_PLANNER_BITS];
     uint64_t seed;
+    /* Of the trace, for each trial but those that say what a plan gives: sequences from all over
+     * it; 0: as many as large models are planned with in a minute. */
+    uint64_t trial_tokens;
     const struct moe_progress *progress;
-    /* Set once the strategy is found: what the trials that follow are for, for progress. How many
-     * there will be is not known. */
-    const char *what;
+    bool shows_progress;       /* of the trials of a plan, once its strategy is found */
     struct moe_trials *trials; /* side by side, and remembered; NULL: one by one, and forgotten */
 };
 
@@ -97,8 +98,7 @@ int moe_planner_try_machines(const struct moe_planner_machines *m,
 
 /* Searches the strategies of the table and their parts for the fastest decoding (--strategy auto):
  * every strategy that can run here without statistics, then of the fastest of them one part after
- * the other, as long as that gains; with a calibration, also its findings. It simulates so few
- * sequences of the trace that a search takes a minute or less. Everything tried goes to
+ * the other, as long as that gains; with a calibration, also its findings. Everything tried goes to
  * plan->tried, the fastest first. MOE_ERR_LIMIT: nothing can run here. */
 int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
                        struct moe_strategy *best, struct moe_err *err);
@@ -120,8 +120,10 @@ int moe_planner_search_room(struct moe_planner *p, const struct moe_strategy *st
                             struct moe_err *err);
 
 /* Fills the plan for one strategy: slots, contents, boundaries, T and n, expectations, outlook,
- * alternatives, doubts (by the evidence). What the caller sets stays: names, fingerprint, the
- * evidence's files and what it says of times and the link, what was tried. */
+ * alternatives, doubts (by the evidence). Outlook, alternatives and doubts of large models are
+ * simulated on fewer tokens (trial_tokens), and then scaled by what the plan itself gives on these
+ * and on all. What the caller sets stays: names, fingerprint, the evidence's files and what it says
+ * of times and the link, what was tried. */
 int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *strategy,
                      struct moe_plan *plan, struct moe_err *err);
 

@@ -25,13 +25,30 @@ struct planner_prepared {
 int planner_prepare(const struct moe_planner *p, const struct moe_strategy *strategy,
                     uint64_t bytes, double load_rate, struct planner_prepared *out,
                     struct moe_err *err);
+/* The tokens of the trace for trials that only compare. */
+struct moe_excerpt planner_excerpt(const struct moe_planner *p);
+/* Steps of making a plan, in order, for progress: choosing batch and slots, the plan itself, texts
+ * apart from each other, boundaries, other memory, links, alternatives, doubts. */
+enum planner_step {
+    PLANNER_ROOM,
+    PLANNER_PLAN,
+    PLANNER_TEXTS,
+    PLANNER_BOUNDARIES,
+    PLANNER_MEMORY,
+    PLANNER_LINKS,
+    PLANNER_ALTERNATIVES,
+    PLANNER_DOUBTS,
+    PLANNER_N_STEPS,
+};
+void planner_begin_step(const struct moe_planner *p, enum planner_step step);
+
 /* Reads the trace by the reader in t->in. layers: [n_layers] or NULL. */
 int planner_run(const struct moe_planner *p, struct planner_prepared *t,
                 struct moe_simulated_layer *layers, struct moe_err *err);
 
 /*
  * A plan's alternatives (half and twice the memory, other bits, ...) and its doubts (what becomes
- * of it when an assumption does not hold; planner.c).
+ * of it when an assumption does not hold; planner.c). The planner seeks no optimum (lookups).
  */
 
 /* What is simulated in place of the plan: a changed planner, strategy, size and rate. */

@@ -13,9 +13,9 @@
 #include "sched/strategy.h"
 
 enum {
-    MOST_ROUNDS = 4,             /* through all parts */
-    SEARCH_TOKEN_LAYERS = 60000, /* of the trace, for each trial */
-    KEPT_BYTES = 128 << 20,      /* of the trace, between trials */
+    MOST_ROUNDS = 4,            /* through all parts */
+    TRIAL_TOKEN_LAYERS = 60000, /* of the trace, for each trial */
+    KEPT_BYTES = 128 << 20,     /* of the trace, between trials */
 };
 /* A smaller gain is not worth another part. */
 static const double LEAST_GAIN = 1.003;
@@ -342,14 +342,29 @@ static int refuse_search(const struct moe_planner *p, struct moe_err *err)
     return refuse_trace(err);
 }
 
+struct moe_excerpt planner_excerpt(const struct moe_planner *p)
+{
+    const struct moe_trace_totals *all = moe_trace_totals(p->trace);
+    const uint64_t most =
+        p->trial_tokens ? p->trial_tokens : TRIAL_TOKEN_LAYERS / p->inventory->n_layers + 1;
+    struct moe_excerpt e = p->excerpt;
+    const uint64_t every = e.every ? e.every : 1, there = all->tokens / every;
+    const uint64_t n = e.max_tokens && e.max_tokens < there ? e.max_tokens : there;
+    const uint64_t times = (n + most - 1) / most;
+    if (n <= most)
+        return e;
+    e.max_tokens = most;
+    if (every * times <= all->sequences) /* else a few long sequences */
+        e.every = (uint32_t)(every * times);
+    return e;
+}
+
 int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
                        struct moe_strategy *best, struct moe_err *err)
 {
     struct moe_planner fewer = *p;
     struct search s = {.planner = &fewer, .plan = plan};
-    uint64_t most = SEARCH_TOKEN_LAYERS / p->inventory->n_layers + 1;
-    if (!fewer.excerpt.max_tokens || fewer.excerpt.max_tokens > most)
-        fewer.excerpt = moe_excerpt_of(p->trace, most);
+    fewer.excerpt = planner_excerpt(p);
     fewer.lookups = NULL;
     if (p->exact)
         fewer.calibration = NULL;
@@ -428,7 +443,8 @@ static int find_optimum(const struct moe_planner *p, struct moe_trial_run *t, st
 }
 
 struct moe_trials {
-    uint64_t n_run; /* simulations */
+    uint64_t n_run; /* simulations of the present step */
+    enum planner_step step;
     const struct moe_inventory *inventory;
     struct moe_trace *trace;
     int n_readers;
@@ -555,7 +571,6 @@ struct key {
     uint64_t max_tokens, first, warm; /* of the excerpt, and */
     uint32_t every, cut, cold, prompt;
     uint64_t host_bytes, seed;
-    const struct moe_lookups *lookups;
     const struct moe_statistics *statistics;
     uint32_t high, low, batch, staging;
 };
@@ -564,6 +579,7 @@ struct remembered {
     struct remembered *next;
     struct key key;
     struct moe_simulated simulated;
+    const struct moe_lookups *lookups; /* that the optimum was sought by; NULL: it was not */
     double optimal_hit_rate;
 };
 
@@ -627,7 +643,6 @@ static void set_key(struct key *k, const struct moe_planner *p, const struct pla
     k->prompt = e->prompt;
     k->host_bytes = t->in.host_bytes;
     k->seed = p->seed;
-    k->lookups = p->lookups;
     k->statistics = t->in.statistics;
     k->high = t->run.fitted.high;
     k->low = t->run.fitted.low;
@@ -635,11 +650,11 @@ static void set_key(struct key *k, const struct moe_planner *p, const struct pla
     k->staging = t->run.fitted.staging;
 }
 
-static const struct remembered *find_remembered(const struct moe_trials *trials,
-                                                const struct key *key)
+static const struct remembered *find_remembered(const struct moe_planner *p, const struct key *key)
 {
-    const struct remembered *r = trials->first;
-    while (r && memcmp(&r->key, key, sizeof *key) != 0)
+    const struct remembered *r = p->trials->first;
+    while (r &&
+           (memcmp(&r->key, key, sizeof *key) != 0 || (p->lookups && p->lookups != r->lookups)))
         r = r->next;
     return r;
 }
@@ -651,10 +666,10 @@ static bool recall(const struct moe_planner *p, struct planner_prepared *t)
     if (!is_known(p))
         return false;
     set_key(&key, p, t);
-    const struct remembered *r = find_remembered(p->trials, &key);
+    const struct remembered *r = find_remembered(p, &key);
     if (r) {
         t->run.simulated = r->simulated;
-        t->run.optimal_hit_rate = r->optimal_hit_rate;
+        t->run.optimal_hit_rate = p->lookups ? r->optimal_hit_rate : -1;
     }
     return r != NULL;
 }
@@ -668,9 +683,38 @@ static void remember_trial(const struct moe_planner *p, const struct planner_pre
         return;
     set_key(&r->key, p, t);
     r->simulated = t->run.simulated;
+    r->lookups = p->lookups;
     r->optimal_hit_rate = t->run.optimal_hit_rate;
     r->next = p->trials->first;
     p->trials->first = r;
+}
+
+/* How much of making a plan a step is, about: simulations, of few tokens or for as long. */
+static const uint64_t sizes[PLANNER_N_STEPS] = {
+    [PLANNER_ROOM] = 10,         [PLANNER_PLAN] = 5,    [PLANNER_TEXTS] = 6,
+    [PLANNER_BOUNDARIES] = 4,    [PLANNER_MEMORY] = 11, [PLANNER_LINKS] = 5,
+    [PLANNER_ALTERNATIVES] = 14, [PLANNER_DOUBTS] = 4,
+};
+
+void planner_begin_step(const struct moe_planner *p, enum planner_step step)
+{
+    if (!p->trials)
+        return;
+    p->trials->step = step;
+    p->trials->n_run = 0;
+}
+
+/* n_run: simulations of the present step. */
+static void show_progress(const struct moe_planner *p, uint64_t n_run)
+{
+    uint64_t total = 0, done = 0;
+    for (enum planner_step step = 0; step < PLANNER_N_STEPS; step++) {
+        const uint64_t of_step = n_run < sizes[step] ? n_run : sizes[step];
+        done += step < p->trials->step ? sizes[step] : step == p->trials->step ? of_step : 0;
+        total += sizes[step];
+    }
+    moe_progress_report(p->progress, "simulations of other budgets, links and settings", done,
+                        total);
 }
 
 int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *strategy,
@@ -683,8 +727,8 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
         status = planner_run(p, &t, layers, err);
         if (status == MOE_OK)
             remember_trial(p, &t);
-        if (p->what && p->trials)
-            moe_progress_report(p->progress, p->what, ++p->trials->n_run, 0);
+        if (p->shows_progress && p->trials)
+            show_progress(p, ++p->trials->n_run);
     }
     *out = t.run;
     return status;
@@ -718,8 +762,8 @@ static void run_sides(void *ctx, int64_t begin, int64_t end, int thread)
         uint64_t done = __atomic_add_fetch(&c->done, 1, __ATOMIC_RELAXED);
         if (thread == 0 && c->what) /* that which the planner runs on */
             moe_progress_report(c->progress, c->what, done, c->total);
-        else if (thread == 0 && s->planner.what)
-            moe_progress_report(c->progress, s->planner.what, c->trials->n_run + done, 0);
+        else if (thread == 0 && s->planner.shows_progress)
+            show_progress(&s->planner, c->trials->n_run + done);
     }
 }
 
@@ -738,7 +782,7 @@ static bool set_side(struct side *sides, uint32_t n, const struct moe_planner *p
                         &ignored) != MOE_OK)
         return false;
     set_key(&s->key, &s->planner, &s->prepared);
-    bool known = find_remembered(p->trials, &s->key) != NULL;
+    bool known = find_remembered(p, &s->key) != NULL;
     for (uint32_t i = 0; i < n && !known; i++)
         known = memcmp(&sides[i].key, &s->key, sizeof s->key) == 0;
     return !known;

@@ -83,13 +83,18 @@ uint32_t moe_select(const struct moe_prefetch_limits *limits, const struct moe_p
     bool some_best = !one_row && (limits->percentile > 0 || limits->top_k);
     uint32_t most = one_row && limits->top_k ? top_k : n_experts, n_ranked = most, n = 0;
     float above = 0; /* what scores more is a candidate */
+    uint32_t n_candidates = 0;
+    for (uint32_t e = 0; e < n_experts; e++)
+        n_candidates += p->scores[e] > above;
     if (has_percentile) {
         uint32_t n_below = (uint32_t)ceil(limits->percentile * n_experts / 100);
         n_ranked = n_experts - n_below + 1; /* the last of them is the percentile itself */
+        has_percentile = n_ranked <= n_candidates;
     }
+    n_ranked = n_ranked < n_candidates ? n_ranked : n_candidates;
     moe_best(p->scores, n_experts, n_ranked, experts);
     if (has_percentile)
-        above = fmaxf(above, p->scores[experts[n_ranked - 1]]);
+        above = p->scores[experts[n_ranked - 1]];
     for (uint32_t i = 0; i < n_ranked && n < most; i++) {
         uint32_t e = experts[i];
         if (p->scores[e] > above && (!some_best || p->unimportance[e] <= 1))

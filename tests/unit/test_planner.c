@@ -263,6 +263,44 @@ static void a_plan_says_what_the_simulator_does(void **state)
     }
 }
 
+/* Trials on few tokens, here one short text of two, say nearly the same of what is near the plan,
+ * and of the plan itself nothing else. */
+static const double NEARLY = 0.15;
+
+static void fewer_tokens_say_nearly_the_same(void **state)
+{
+    struct planning p;
+    begin(&p, "prefetch", 3, 0.3);
+    struct moe_plan *all = make(&p);
+    p.planner.trial_tokens = moe_trace_totals(trace)->tokens / 2;
+    struct moe_plan *few = make(&p);
+    assert_memory_equal(&few->expected, &all->expected, sizeof all->expected);
+    assert_memory_equal(&few->first, &all->first, sizeof all->first);
+    assert_int_equal(few->n_memory_steps, all->n_memory_steps);
+    assert_int_equal(few->n_alternatives, all->n_alternatives);
+    assert_int_equal(few->n_doubts, all->n_doubts);
+    check_steps(few);
+    uint32_t n_other = 0;
+    for (uint32_t i = 0; i < few->n_memory_steps; i++) {
+        const struct moe_plan_step *a = &all->memory_steps[i], *b = &few->memory_steps[i];
+        assert_true(a->amount == b->amount);
+        assert_true(fabs(b->decode_tokens_per_second / a->decode_tokens_per_second - 1) < NEARLY);
+        assert_true(fabs(b->hit_rate - a->hit_rate) < NEARLY);
+        n_other += b->hit_rate != a->hit_rate;
+    }
+    assert_true(n_other > 0);
+    for (uint32_t i = 0; i < few->n_alternatives; i++) {
+        const struct moe_plan_alternative *a = &all->alternatives[i], *b = &few->alternatives[i];
+        assert_true(a->decode_tokens_per_second < 0 ||
+                    fabs(b->decode_tokens_per_second / a->decode_tokens_per_second - 1) < NEARLY);
+        assert_true(a->bytes_per_token <= 0 || fabs(b->bytes_per_token - a->bytes_per_token) <
+                                                   NEARLY * all->expected.bytes_per_token);
+    }
+    moe_plan_free(few);
+    moe_plan_free(all);
+    end(&p);
+}
+
 /* Within a budget of the whole process. */
 static void a_budget_has_steps_too(void **state)
 {
@@ -831,6 +869,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_says_what_the_simulator_does),
+        cmocka_unit_test(fewer_tokens_say_nearly_the_same),
         cmocka_unit_test(a_budget_has_steps_too),
         cmocka_unit_test(more_memory_is_never_slower),
         cmocka_unit_test(curves_end_where_all_experts_fit),
