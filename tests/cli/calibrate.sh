@@ -17,9 +17,11 @@ run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x"
 error_line 2 "moe-calibrate: $tiny: has experts at 4 bits only*moe-quantize --experts*" "one variant"
 check "... leaves no file" [ ! -e "$tmp/x" ]
 
-# A pack of three bitwidths; texts of a few documents.
+# A pack of three bitwidths of six layers; texts of a few documents.
+cut=$tmp/cut
+"$BUILD/tests/tools/widen" --layers 6 "$checkpoint" "$cut"
 head_of() { awk -v n="$2" '/^<\|endoftext\|>$/ { k++ } k < n' "tests/data/$1.txt"; }
-"$bin/moe-quantize" -q --method rtn --experts 8,4,2 -o "$tmp/all.moe" "$checkpoint" || exit 1
+"$bin/moe-quantize" -q --method rtn --experts 8,4,2 -o "$tmp/all.moe" "$cut" || exit 1
 head_of math.calib 3 >"$tmp/math.txt"
 head_of code.calib 1 >"$tmp/code.txt"
 head_of math.valid 3 >"$tmp/check.txt"
@@ -40,7 +42,7 @@ error_line 2 "moe-calibrate: $tmp/all.moe: the dense part has 8 bits, 16 cannot 
 told() { sed -n "s/^  \"$1\": \([0-9.]*\),\{0,1\}\$/\1/p" "$out"; }
 run calibrate --dry-run
 expect_exit 0 "--dry-run, without an output"
-expect_stdout_like "texts     4 documents, * tokens*at least *experts   384*a pass *4 of them were tried*passes*last  *" \
+expect_stdout_like "texts     4 documents, * tokens*at least *experts   192*a pass *4 of them were tried*passes*last  *" \
     "... says what it would take"
 run calibrate --dry-run --json
 whole=$(told passes_importances)
@@ -65,7 +67,7 @@ error_line 4 "moe-calibrate: $tmp/one.yaml: the tolerance of 3% does not hold on
     "a calibration, whose choices do not hold on the checks"
 check "no partial file is left" [ ! -e "$tmp/one.yaml.part" ]
 run calibrate --from "$tmp/one.yaml" --dry-run --json
-check "with the importances there is nothing to measure" [ "$(told experts_known) $(told passes_importances)" = "384 0" ]
+check "with the importances there is nothing to measure" [ "$(told experts_known) $(told passes_importances)" = "192 0" ]
 # Two threads measure the importances of the shards below; here they search with those of one.
 run calibrate -t 2 --from "$tmp/one.yaml" --tolerance 3% --dense 8,4 --check "$tmp/check.txt" -o "$tmp/two.yaml"
 check "two threads give the same file" cmp "$tmp/one.yaml" "$tmp/two.yaml"
@@ -111,7 +113,7 @@ check "... and costs what the map says ($said)" \
     awk "BEGIN { exit !(\"$said\" != \"\" && ($measured - ${said:-0}) ^ 2 < 4e-10) }"
 aware="--method gptq --text $tmp/math.txt --text $tmp/code.txt --max-tokens 12 --max-windows 1"
 # shellcheck disable=SC2086
-"$bin/moe-quantize" -q $aware --experts 8,4,2 -o "$tmp/aware.moe" "$checkpoint" || exit 1
+"$bin/moe-quantize" -q $aware --experts 8,4,2 -o "$tmp/aware.moe" "$cut" || exit 1
 # shellcheck disable=SC2086
 run "$bin/moe-calibrate" -q "$tmp/aware.moe" --text "$tmp/math.txt" --text "$tmp/code.txt" \
     --max-tokens 12 --max-windows 1 $quickly -o "$tmp/aware.yaml"
