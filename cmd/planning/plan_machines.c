@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "cli.h"
 #include "fmt/emit.h"
+#include "model/shape.h"
 #include "plan/planner.h"
 #include "profile/machines.h"
 #include "sched/share.h"
@@ -18,7 +19,10 @@
 enum {
     TOKEN_LAYERS = 40000,            /* of the trace, for each trial */
     PROGRAM_BYTES = (32 + 20) << 20, /* of a process that has experts only, with MPI */
+    FEW_ROWS = 16,                   /* of a pass where memory is short */
 };
+
+static const uint64_t ANY_MODEL = 1ULL << 50; /* bytes */
 
 /* Without --strategy the fastest of these is taken; who holds all of its experts reads none. */
 static const char *const candidates[] = {"lru", "lru+cache=learned", "prefetch"};
@@ -32,9 +36,14 @@ struct cluster {
     struct moe_strategy strategies[N_CANDIDATES];
     uint32_t n_strategies;
     bool automatic;
+    bool shares_attention;
     const struct moe_device **devices; /* [n] by machine of the file; borrowed */
 
     /* Of the present trial, [n] each. */
+    struct part {
+        double dense, kv; /* of the dense weights, and of the KV cache */
+    } parts[MOE_MAX_MACHINES];
+    uint8_t attends[MOE_MAX_LAYERS];     /* by layer: the machine that has its attention */
     const char *names[MOE_MAX_MACHINES]; /* borrowed */
     struct moe_planner planners[MOE_MAX_MACHINES];
     struct moe_shape_fit fits[MOE_MAX_MACHINES];
@@ -95,16 +104,50 @@ static struct moe_wire_pace wire_of(const struct moe_machine_link *l)
 static struct moe_plan_memory memory_of(const struct cluster *c, uint32_t i)
 {
     struct moe_plan_memory m = c->beside;
+    m.dense = (uint64_t)((double)m.dense * c->parts[i].dense);
+    m.kv = (uint64_t)((double)m.kv * c->parts[i].kv);
     if (i > 0) {
-        m.dense = m.kv = 0;
         m.program = PROGRAM_BYTES;
-        m.work = 3 * (uint64_t)m.batch * c->in->config.hidden * sizeof(float);
+        m.work = 3 * (uint64_t)m.batch * c->in->config.hidden * sizeof(float) +
+                 (c->parts[i].kv > 0 ? c->beside.work : 0);
     } else if (c->machines->n > 1) {
         m.program += PROGRAM_BYTES - (32 << 20);
     }
     m.total = c->machines->machines[i].memory_bytes;
     m.experts = 0;
     return m;
+}
+
+/* What of the model's description a machine lacks or has: of the weights by their number, of keys
+ * and values by their width. */
+static int share_attention(struct cluster *c, struct moe_err *err)
+{
+    static struct moe_config first, without; /* too large for the stack */
+    const struct moe_config *all = &c->in->config;
+    const uint32_t n = c->machines->n;
+    const struct moe_bits bits = {16, 16};
+    struct moe_shape_bytes whole, some;
+    memset(c->attends, 0, sizeof c->attends);
+    for (uint32_t i = 0; i < n; i++)
+        c->parts[i] = (struct part){i == 0, i == 0};
+    if (!c->shares_attention)
+        return MOE_OK;
+    first = *all;
+    moe_config_share_attention(&first, 0, n);
+    for (uint32_t layer = 0; layer < all->n_layers; layer++)
+        c->attends[layer] = first.layers[layer].elsewhere ? first.layers[layer].elsewhere - 1 : 0;
+    MOE_TRY(moe_shape_bytes(&whole, all, bits, 16, 64, err));
+    for (uint32_t i = 1; i < n; i++) {
+        without = *all;
+        for (uint32_t layer = 0; layer < all->n_layers; layer++)
+            without.layers[layer].elsewhere = c->attends[layer] == i;
+        MOE_TRY(moe_shape_bytes(&some, &without, bits, 16, 64, err));
+        c->parts[i].dense = 1 - (double)some.dense / (double)whole.dense;
+        c->parts[i].kv = 1 - (double)some.kv_position / (double)whole.kv_position;
+        c->parts[0].dense -= c->parts[i].dense;
+        c->parts[0].kv -= c->parts[i].kv;
+    }
+    return MOE_OK;
 }
 
 static void release_inventories(struct cluster *c)
@@ -148,9 +191,10 @@ static int share_out(struct cluster *c, struct outcome *out, struct moe_err *err
         const uint64_t beside = m.program + m.dense + m.kv + m.work;
         if (m.total <= beside)
             return moe_fail(err, MOE_ERR_LIMIT,
-                            "machine '%s' has no room for experts: it has %s, and %s takes %s",
+                            "machine '%s' has no room for experts: it has %s, and %s takes %s%s",
                             c->machines->machines[i].name, moe_format_bytes(m.total, has),
-                            i ? "a process" : "everything else", moe_format_bytes(beside, takes));
+                            i ? "a process" : "everything else", moe_format_bytes(beside, takes),
+                            i ? "" : "; name another one first, or a shorter context -c");
         room[i] = m.total - beside;
         out->n_experts[i] = 0;
         out->uses[i] = 0;
@@ -182,6 +226,7 @@ static int prepare(struct cluster *c, struct outcome *out, struct moe_err *err)
 {
     const struct plan_inputs *in = c->in;
     out->n = c->machines->n;
+    MOE_TRY(share_attention(c, err));
     MOE_TRY(share_out(c, out, err));
     for (uint32_t i = 0; i < out->n; i++) {
         MOE_TRY(own_inventory(c, i, err));
@@ -225,6 +270,7 @@ static int try_cluster(struct cluster *c, struct outcome *best, struct moe_err *
         .planners = c->planners,
         .wires = c->wires,
         .holders = c->holders,
+        .attends = c->attends,
         .row_bytes = (uint64_t)c->in->config.hidden * sizeof(float),
     };
     bool loads = true;
@@ -482,8 +528,8 @@ static int choose_strategies(struct cluster *c, const struct plan_options *o, st
     return MOE_OK;
 }
 
-int plan_machines(const struct plan_options *o, const char *path, bool outlook, bool json,
-                  struct moe_err *err)
+int plan_machines(const struct plan_options *o, const char *path, bool shares_attention,
+                  bool outlook, bool json, struct moe_err *err)
 {
     static struct cluster c; /* too large for the stack */
     static struct outcome out;
@@ -494,7 +540,9 @@ int plan_machines(const struct plan_options *o, const char *path, bool outlook, 
     uint32_t n_changes = 0;
     cli_catch_termination();
     int status;
-    c = (struct cluster){.in = &in, .devices = (const struct moe_device **)devices};
+    c = (struct cluster){.in = &in,
+                         .shares_attention = shares_attention,
+                         .devices = (const struct moe_device **)devices};
     MOE_STEP(moe_machines_read(&c.machines, path, err));
     const uint32_t n = c.machines->n;
     for (uint32_t i = 0; i < n; i++) {
@@ -506,11 +554,12 @@ int plan_machines(const struct plan_options *o, const char *path, bool outlook, 
     options.device = devices[0];
     options.on_cpu = true;
     status = plan_inputs_open(&in, &options, err);
-    if (status == MOE_ERR_LIMIT) /* its own sentence knows of one process */
-        status = moe_fail(err, MOE_ERR_LIMIT,
-                          "machine '%s' has no room for what is not experts: it has %s; name "
-                          "another one first, or a shorter context -c",
-                          c.machines->machines[0].name, c.machines->machines[0].memory);
+    if (status == MOE_ERR_LIMIT) { /* that is of one process: what the first takes is seen below */
+        plan_inputs_close(&in);
+        options.memory = ANY_MODEL;
+        options.batch = FEW_ROWS;
+        status = plan_inputs_open(&in, &options, err);
+    }
     MOE_STEP(status);
     if (!cli_given("max-tokens"))
         in.excerpt = moe_excerpt_of(in.trace, TOKEN_LAYERS / in.inventory->n_layers + 1);

@@ -42,11 +42,11 @@ int plan_budgets(const struct plan_options *o, const char *budgets, struct moe_e
 
 /* ---- --machines: a model shared out among several (plan_machines.c) ---- */
 
-/* machines: a file of them, see moe-device(5). Prints what each has and does, tokens/s and what
- * bounds them, and with `outlook` what other machines, networks or memory would make of them.
- * MOE_ERR_LIMIT: it does not fit. */
-int plan_machines(const struct plan_options *o, const char *machines, bool outlook, bool json,
-                  struct moe_err *err);
+/* machines: a file of them, see moe-device(5); shares_attention: they share that out, too. Prints
+ * what each has and does, tokens/s and what bounds them, and with `outlook` what other machines,
+ * networks or memory would make of them. MOE_ERR_LIMIT: it does not fit. */
+int plan_machines(const struct plan_options *o, const char *machines, bool shares_attention,
+                  bool outlook, bool json, struct moe_err *err);
 
 /* ---- --simulate: strategies side by side, on one trace, at several sizes of memory ---- */
 

@@ -85,6 +85,7 @@ struct moe_planner_machines {
     const struct moe_planner *planners;
     const struct moe_wire_pace *wires; /* [n] the first is not used */
     const uint8_t *holders;            /* who has each expert, [n_keys][2] (share.h) */
+    const uint8_t *attends;            /* ... and each layer's attention; NULL: the first */
     uint64_t row_bytes;                /* of a row that goes there or comes back */
 };
 

@@ -545,6 +545,7 @@ int moe_planner_try_machines(const struct moe_planner_machines *m,
         memset(work, 0, m->n * sizeof *work);
         struct moe_simulation *in = &all[0].in;
         in->holders = m->n > 1 ? m->holders : NULL;
+        in->attends = m->n > 1 ? m->attends : NULL;
         in->ranks = ranks;
         in->n_ranks = m->n - 1;
         in->row_bytes = m->row_bytes;

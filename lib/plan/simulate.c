@@ -194,6 +194,30 @@ static int ask_other(struct simulator *s, struct other *o, double arrives, struc
     return MOE_OK;
 }
 
+/* Another's attention is waited for: inputs go there, and what it puts out comes back in pieces. */
+static int attend(void *ctx, uint32_t layer, struct moe_err *err)
+{
+    struct simulator *s = ctx;
+    const uint32_t rank = s->in->attends ? s->in->attends[layer] : 0;
+    const uint64_t n_rows = s->pass.n_rows, there = HEAD_BYTES + n_rows * (s->in->row_bytes + 12),
+                   back = HEAD_BYTES + n_rows * (s->in->row_bytes + 4);
+    MOE_TRY(moe_pass_poll(&s->pass, err));
+    if (rank > 0) {
+        const struct moe_wire_pace *w = &s->others[rank - 1].wire;
+        const double waited =
+            2 * w->latency + ((double)there + fmin((double)back, ANSWER_BYTES)) * w->byte;
+        took(s, waited);
+        s->phase->host_seconds += waited;
+    }
+    if (rank > 0 && s->counts_work && s->in->work) {
+        struct moe_simulated_work *work = &s->in->work[rank - 1];
+        work->messages += n_rows > ROWS_WITHIN ? 2 : 1;
+        work->bytes_sent += there;
+        work->bytes_received += back;
+    }
+    return moe_pass_poll(&s->pass, err);
+}
+
 /* Messages of the request go out one after the other; each is answered when its experts are
  * computed. */
 static int begin_elsewhere(void *ctx, struct moe_err *err)
@@ -277,6 +301,7 @@ static int hint_others(void *ctx, const struct moe_prediction *predictions, uint
 }
 
 static const struct moe_pass_ops pass_ops = {
+    .attend = attend,
     .choose = choose_recorded,
     .route = route_recorded,
     .combine = count_layer,

@@ -64,6 +64,9 @@ struct moe_simulation {
     /* Where the inventory has not all experts: who has each, [n_keys][2] (share.h), 0 this machine,
      * i + 1 that of ranks[i]; and the bytes of a row that goes there or comes back. */
     const uint8_t *holders;
+    /* By layer of the model: which of the machines, counted so, computes its attention, in the time
+     * that this one would take; NULL: this one computes all. */
+    const uint8_t *attends;
     const struct moe_simulated_rank *ranks;
     uint32_t n_ranks;
     uint64_t row_bytes;

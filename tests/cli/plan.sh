@@ -99,13 +99,20 @@ of_machines() { sed -n "s/.*\"$1\": \([0-9.e-]*\)[,}].*/\1/p" "$out" | awk '{ n 
 check "... have all experts, each once" [ "$(of_machines experts)" = 384 ]
 check "... and less without the network's delay" awk -v a="$(of_machines decode_s)" -v tokens="$(of_machines decode_tokens)" \
     -v b="$(sed -n 's/.*without delay", "decode_tokens_per_s": \([0-9.e+]*\).*/\1/p' "$out")" 'BEGIN { exit !(tokens / b < a) }'
+sed 's/memory: ..M/memory: 90M/' "$tmp/hosts.yaml" >"$tmp/large.yaml"
+run "$plan" -q "$tiny" --machines "$tmp/large.yaml" --trace "$tmp/t.trace" --max-tokens 40 --no-outlook --json
+apart=$(of_machines messages) alone=$(of_machines decode_s) tokens=$(of_machines decode_tokens)
+run "$plan" -q "$tiny" --machines "$tmp/large.yaml" --trace "$tmp/t.trace" --max-tokens 40 --no-outlook --json --share-attention
+check "... that share out attention: a message more for each of 8 layers" [ "$(of_machines messages)" = $((apart + 8 * tokens)) ]
+check "... and two latencies" awk -v a="$alone" -v b="$(of_machines decode_s)" -v n="$tokens" 'BEGIN { exit !(b - a > 8e-4 * n) }'
 sed '/^network/d' "$tmp/hosts.yaml" >"$tmp/alone.yaml"
 run "$plan" -q "$tiny" --machines "$tmp/alone.yaml" --no-outlook
 error_line 3 "moe-plan: $tmp/alone.yaml: line *'b' has no 'link', and there is no 'network'" "... without a network"
 for small in a=10M b=40M; do
     sed "s/name: ${small%=*}, memory: [0-9]*M/name: ${small%=*}, memory: ${small#*=}/" "$tmp/hosts.yaml" >"$tmp/small.yaml"
     run "$plan" -q "$tiny" --machines "$tmp/small.yaml" --no-outlook
-    error_line 4 "moe-plan: machine '${small%=*}' has no room for *" "... one of which is too small ($small)"
+    error_line 4 "moe-plan: machine '${small%=*}' has no room for experts: it has [14]0.00 MiB, and * takes *MiB*" \
+        "... one of which is too small ($small): what it takes"
 done
 run "$plan" -q "$tiny" --machines "$tmp/hosts.yaml" --trace "$tmp/t.trace" --max-tokens 1 --no-outlook
 error_line 2 "moe-plan: the part of the trace that is simulated decodes no token*" "... or by prompts only"
