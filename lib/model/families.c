@@ -3292,7 +3292,13 @@ static const struct {
     {"nomic-bert-moe|nomic_bert|llama-embed|openai_privacy_filter",
      "it makes vectors or labels of a text and writes none"},
     {"qwen3_omni_moe_talker_text", "it makes sounds of a text"},
-    {"dflash|eagle3", "it only drafts for another model"},
+    /* The first two are llama.cpp's, the others what config.json calls such models. */
+    {"dflash|eagle3|DFlashDraftModel|DFlash2DraftModel|DSparkDraftModel|DSparkSpeculator|"
+     "DeepseekV4DSparkModel|Gemma4DSparkModel|Lfm2DSparkDraftModel|LingDSparkModel|"
+     "Qwen3DSparkModel|Eagle3DraftModel|Eagle3LlamaForCausalLM|Eagle3Speculator|"
+     "LlamaForCausalLMEagle3",
+     "it only drafts, from what layers of another model give; drafts are made here from the text "
+     "or by a layer of the model itself"},
     {"doge",
      "experts that are single columns, chosen by two keys, of which tokens of a prompt choose "
      "some for each other"},

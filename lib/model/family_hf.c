@@ -323,6 +323,10 @@ static int find_family(const struct moe_family **family, const char *path, const
     const char *type = NULL, *architecture = json_string_value(json_array_get(list, 0));
     const char *part = json_string_value(json_object_get(text, "model_type"));
     MOE_TRY(moe_json_get_text(path, json, "model_type", !architecture, &type, err));
+    const char *why = architecture ? moe_family_left_out(architecture) : NULL;
+    if (why)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: architecture '%s' is not implemented: %s",
+                        path, architecture, why);
     *family = architecture ? moe_family_find_architecture(architecture) : NULL;
     if (!*family && type)
         *family = moe_family_find(type);

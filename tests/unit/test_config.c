@@ -817,6 +817,8 @@ static void what_is_not_computed_is_refused(void **state)
                 "layer 2 shares a choice of positions across"),
         WRONG("inkling_text", "\"d_rel\": 4096, \"rel_extent\": 1048577",
               "the distance that global layers have biases for"),
+        REFUSED("llama", "\"architectures\": [\"LlamaForCausalLMEagle3\"]",
+                "architecture 'LlamaForCausalLMEagle3' is not implemented: it only drafts"),
         REFUSED("inkling2_loop_text", "\"hidden_act\": \"silu\"", "messages from pass to pass"),
         REFUSED("llama", "\"hidden_act\": \"sil\"", "'hidden_act' is sil, only silu is"),
         WRONG("llama", "\"rms_norm_eps\": \"NaN\"", "'rms_norm_eps' is NaN"),
