@@ -68,6 +68,8 @@ static __device__ __forceinline__ void dev_finish_head(const struct moe_gpu_head
     uint32_t lane = threadIdx.x % DEV_WARP, first = head * h.head_dim, half = p.rotated / 2;
     const float *angles = dev_angles(h.rope, h.rope_dim, h.rope_original, h.rows[row]);
     const float *norm = p.norm;
+    bool scaled = kind == DEV_QUERIES && h.q_factors;
+    float factor = scaled ? h.q_factors[h.rows[row].position] : 1;
     if (norm && h.qk_norm == MOE_QK_NORM_FULL) {
         norm += first;
     } else if (norm) {
@@ -83,11 +85,11 @@ static __device__ __forceinline__ void dev_finish_head(const struct moe_gpu_head
     for (uint32_t i = lane; i < half; i += DEV_WARP) {
         float a = value(i), b = value(i + half);
         moe_math_rotate(&a, &b, angles[2 * i], angles[2 * i + 1]);
-        put(i, a);
-        put(i + half, b);
+        put(i, a * factor);
+        put(i + half, b * factor);
     }
     for (uint32_t d = p.rotated + lane; d < h.head_dim; d += DEV_WARP)
-        put(d, value(d));
+        put(d, value(d) * factor);
 }
 
 #endif

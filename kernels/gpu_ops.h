@@ -191,8 +191,9 @@ struct moe_gpu_kv {
 };
 
 /* Ordinary attention's queries, keys and values, fresh from their products: biases, norms,
- * clipping, rotary positions (infer/cpu_projections.c). Queries stay where they are, keys and
- * values go into the cache; where this has codes, they are finished where they are before. */
+ * clipping, rotary positions, factors by position (infer/cpu_projections.c). Queries stay where
+ * they are, keys and values go into the cache; where this has codes, they are finished where they
+ * are before. */
 struct moe_gpu_heads {
     float *q, *k, *v; /* [n][stride] each */
     uint64_t q_stride, k_stride, v_stride;
@@ -203,6 +204,8 @@ struct moe_gpu_heads {
     float clip;        /* 0: not */
     const float *rope; /* [rows][rope_dim / 2][cos, sin], by moe_math_rope_row */
     uint32_t rope_dim, rope_original;
+    const float
+        *q_factors; /* [positions] queries are multiplied by them at last; NULL: they are not */
     uint32_t n_heads, n_kv_heads, head_dim; /* values are head_dim wide, too */
     const struct moe_gpu_row *rows;
     struct moe_gpu_kv kv;

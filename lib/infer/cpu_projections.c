@@ -18,6 +18,7 @@
 #include "infer/router.h"
 #include "kern/kern.h"
 #include "kern/kern_math.h"
+#include "model/rope.h"
 
 struct project {
     struct moe_session *s;
@@ -110,18 +111,6 @@ static bool scales_queries(const struct project *p)
     return c->query_step && (p->still || !c->rope_in_windows);
 }
 
-/* The factor: in double precision, so that it is the same number everywhere. */
-static float query_factor(const struct project *p, uint32_t position)
-{
-    const struct moe_config *c = &p->s->model->config;
-    if (c->query_floor)
-        return (float)(1 + (double)c->query_scale *
-                               log(fmax(((double)position + 1) / (double)c->query_floor, 1)));
-    uint64_t steps = ((uint64_t)position + !c->query_from_zero) / c->query_step;
-    return (float)(1 + (double)c->query_scale * log1p((double)steps));
-}
-
-/* The same with numbers of each head. */
 void stages_cpu_temper(const float *slope, const float *base, uint32_t n_heads, uint32_t width,
                        uint32_t position, float *queries)
 {
@@ -241,12 +230,13 @@ static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
         finish_heads(p, q, p->heads, l->q_norm, cs);
         finish_heads(p, k, p->kv_heads, l->k_norm, cs);
         if (scales_queries(p))
-            moe_kern.scale(query_factor(p, p->rows[i].position), p->heads * p->head_dim, q);
+            moe_kern.scale(moe_rope_query_factor(c, p->rows[i].position), p->heads * p->head_dim,
+                           q);
         if (l->rel_scale)
             clip_heads(c->rel_clip, l->rel_scale, p->heads, c->rel_dim,
                        w->rel + (uint64_t)i * w->rel_stride);
         if (c->rel_dim && scales_queries(p))
-            moe_kern.scale(query_factor(p, p->rows[i].position), p->heads * c->rel_dim,
+            moe_kern.scale(moe_rope_query_factor(c, p->rows[i].position), p->heads * c->rel_dim,
                            w->rel + (uint64_t)i * w->rel_stride);
         if (c->value_norm)
             norm_bare(p, v, p->kv_heads);
@@ -490,7 +480,7 @@ static void finish_latent_rows(void *ctx, int64_t begin, int64_t end, int thread
             if (cs)
                 moe_kern.rope(query, cs, p->rotated);
             if (scales_queries(p))
-                moe_kern.scale(query_factor(p, p->rows[i].position), key, query);
+                moe_kern.scale(moe_rope_query_factor(c, p->rows[i].position), key, query);
         }
         if (p->layer->slope)
             stages_cpu_temper(p->layer->slope, p->layer->base, p->heads, key, p->rows[i].position,

@@ -10,6 +10,7 @@
 #include "infer/gpu_stages.h"
 #include "infer/router.h"
 #include "kern/matmul.h"
+#include "model/rope.h"
 
 struct point {
     struct moe_gpu_mark *mark;
@@ -163,6 +164,8 @@ static void carve_attention(struct gpu_attention *g, struct moe_arena *arena,
     g->scratch = moe_arena_take(arena, g->scratch_bytes, 1);
     g->rope = moe_arena_take(arena, (uint64_t)moe_model_rope_rows(c, o->context) * c->rope_dim,
                              sizeof(float));
+    if (c->query_step)
+        g->q_factors = moe_arena_take(arena, o->context, sizeof(float));
 }
 
 static void carve_recurrent(struct gpu_recurrent *g, struct moe_arena *arena,
@@ -406,8 +409,23 @@ static int open_marks(struct gpu_work *g, struct moe_err *err)
     return status == MOE_OK ? moe_gpu_mark_open(&g->routed, g->gpu, false, err) : status;
 }
 
-/* Uploads what stays on the device: rotary angles, and where all experts lie, when they lie there.
- */
+static int upload_factors(struct gpu_work *g, const struct moe_config *c, uint32_t context,
+                          struct moe_err *err)
+{
+    float *factors = malloc(context * sizeof *factors);
+    if (!factors)
+        return MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < context; i++)
+        factors[i] = moe_rope_query_factor(c, i);
+    moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->attention.q_factors, factors,
+                   context * sizeof *factors);
+    int status = moe_gpu_finish(g->gpu, err);
+    free(factors);
+    return status;
+}
+
+/* Uploads what stays on the device: rotary angles, factors of queries, and where all experts lie,
+ * when they lie there. */
 static int upload(struct gpu_work *g, const struct moe_session *s,
                   const struct moe_session_options *o, struct moe_err *err)
 {
@@ -415,6 +433,8 @@ static int upload(struct gpu_work *g, const struct moe_session *s,
     moe_gpu_upload(g->gpu, MOE_GPU_COMPUTE, g->attention.rope, s->model->rope,
                    (uint64_t)moe_model_rope_rows(c, o->context) * c->rope_dim * sizeof(float));
     int status = moe_gpu_finish(g->gpu, err);
+    if (status == MOE_OK && c->query_step)
+        status = upload_factors(g, c, o->context, err);
     const struct moe_expert_view *views = moe_experts_resident_views(s->experts);
     if (status == MOE_OK && views && c->n_experts > 0)
         return fill_table(g, c, views, err);

@@ -51,6 +51,7 @@ struct gpu_graph {
 struct gpu_attention {
     struct moe_attention_strides stride;
     float *rope;
+    float *q_factors;  /* [context]; NULL: queries are not scaled by their position */
     float *q_down_raw; /* [batch][q_rank] before its norm */
     struct moe_gpu_act q_down;
     float *q, *k, *v, *queries, *attended, *out;

@@ -1098,7 +1098,7 @@ int moe_config_check_gpu(const struct moe_config *c, const char *name, struct mo
     bool computed =
         c->n_encoder == 0 && !c->prefix_lm && by_order && !c->index_top &&
         c->norm_place == MOE_NORM_BEFORE && c->qk_norm < MOE_QK_NORM_ROTATED && !c->window_chunks &&
-        !c->query_step && !c->weigh_inputs && gpu_activates(c->dense_act) &&
+        !(c->query_step && c->kv_rank) && !c->weigh_inputs && gpu_activates(c->dense_act) &&
         gpu_activates(c->expert_act) && c->logit_cap == 0 && c->attn_cap == 0 &&
         !c->rope_in_windows && !c->global_head_dim && !c->value_norm && c->value_scale == 1 &&
         !c->gate_by_head && !c->gate_softplus && !(c->attn_gate && c->kv_rank) &&

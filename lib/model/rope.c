@@ -46,6 +46,15 @@ void moe_rope_global_fill(const struct moe_config *c, uint32_t positions, float 
         fill_pair(c->global_freqs[i], c->global_rope_scale, i, c->n_global_freqs, positions, rope);
 }
 
+float moe_rope_query_factor(const struct moe_config *c, uint32_t position)
+{
+    if (c->query_floor)
+        return (float)(1 + (double)c->query_scale *
+                               log(fmax(((double)position + 1) / (double)c->query_floor, 1)));
+    uint64_t steps = ((uint64_t)position + !c->query_from_zero) / c->query_step;
+    return (float)(1 + (double)c->query_scale * log1p((double)steps));
+}
+
 void moe_rope_fill(const struct moe_config *c, uint32_t positions, float *rope)
 {
     bool both = moe_rope_rows(c, positions) > positions;

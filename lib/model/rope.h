@@ -18,6 +18,10 @@ void moe_rope_fill(const struct moe_config *config, uint32_t positions, float *r
  * sin]. */
 void moe_rope_global_fill(const struct moe_config *config, uint32_t positions, float *rope);
 
+/* What queries at this position are multiplied by, where the description scales them (query_step,
+ * query_floor): computed in double and rounded once. */
+float moe_rope_query_factor(const struct moe_config *config, uint32_t position);
+
 /*
  * The bucket of a distance, key's position minus query's, as transformers compute T5's: half of the
  * buckets are one distance wide; of the others, with the first half's n distances, bucket

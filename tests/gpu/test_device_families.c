@@ -163,6 +163,8 @@ static struct family_case cases[] = {
     FULL("llama"),
     SMALL("qwen2"),
     SMALL("qwen3"),
+    FULL("ministral3"),
+    SMALL("ministral3"),
     FULL("qwen2-moe-b"),
     SMALL("qwen3-moe-b"),
     FULL("mixtral-b"),
