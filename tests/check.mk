@@ -104,7 +104,8 @@ check-format:
 
 # These tests have threads: those of loops; the loader's, alone and under the engine; those that compute on
 # the host; those of a server; and on the shim the device's streams, tiers and uploads.
-THREADED := $(patsubst %,tests/unit/%,test_par test_loader test_loader_faults test_cached test_host test_server) \
+THREADED := $(patsubst %,tests/unit/%,test_par test_loader test_loader_faults test_cached test_host test_server \
+                                          test_ranks) \
             $(patsubst %,shim/tests/gpu/%,test_uploads test_tiers test_tiers_faults test_engine \
                                               test_server_device) \
             tests/unit/test_http

@@ -253,7 +253,7 @@ static bool crew_inside(void)
 
 /* ---- Loops ---- */
 
-static int n_threads_wanted = 1;
+static atomic_int n_threads_wanted = 1;
 static _Thread_local int team; /* 0: n_threads_wanted */
 static _Thread_local bool runs_alone;
 

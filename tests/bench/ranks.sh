@@ -9,7 +9,7 @@
 # and what is printed is multiplied by that again. So ranks do not wait for each other's processors, as on machines of
 # their own. The one process is as it is.
 # With PLANNED=1 machines and network are measured, too (moe-profile --device in the namespaces, a minute for each
-# network; with SLOWED one machine, and the network is as stated), and what moe-plan --machines expects of them is printed
+# network; with SLOWED one machine, in pauses of PAUSE seconds, and the network is as stated), and what moe-plan --machines expects of them is printed
 # beside what was run.
 # With STATISTICS=1 ranks know which experts are frequent, and have these twice.
 # With LLAMA=DIR, which holds llama-bench and rpc-server of a llama.cpp built with GGML_RPC, and GGUF=FILE, the same model,
@@ -133,7 +133,7 @@ of_plan() { sed -n "s/.*\"$1\": \([0-9.e+-]*\)[,}]*.*/\1/p" "$dir/planned" | awk
 planned() { # MICROSECONDS BITS_PER_SECOND
     [ -n "${PLANNED:-}" ] || return 0
     if [ -n "${SLOWED:-}" ]; then
-        [ -f "$dir/machine.yaml" ] || LD_PRELOAD=$dir/slow_ranks.so SLOW_PAUSE=3e-4 "$bin/moe-profile" -q --device "$pack" \
+        [ -f "$dir/machine.yaml" ] || LD_PRELOAD=$dir/slow_ranks.so SLOW_PAUSE=${PAUSE:-3e-4} "$bin/moe-profile" -q --device "$pack" \
             -t 1 -o "$dir/machine.yaml"
         printf '%s\n' 'format: moe-machines' 'version: 1' \
             "network: {latency_seconds: $1e-6, bytes_per_second: $(echo "$2" | awk '{ print $1 / 8 }')}" 'machines:' \
