@@ -225,7 +225,7 @@ static const struct cli_program program = {
                                    "--import FILE -o TRACE", "--learn TRACE... -o LEARNT",
                                    "--device [--dir DIR] [MODEL] -o DEVICE",
                                    "--coe COLLECTION [--requests FILE] -o COSTS",
-                                   "--show STATS|TRACE|DEVICE [--json | --html OUT]", NULL},
+                                   "--show STATS|TRACE|DEVICE|LEARNT [--json | --html OUT]", NULL},
     .options = options,
     .examples =
         (const char *const[]){
@@ -611,6 +611,7 @@ static int show_file(const char *path)
     struct moe_buf text = {0};
     int status = o.html                                 ? moe_page_of_file(path, NULL, &text, &err)
                  : moe_trace_is(path)                   ? show_trace(path, &text, &err)
+                 : moe_learnt_is(path)                  ? moe_show_learnt(path, o.json, &text, &err)
                  : moe_yaml_file_is(path, "moe-device") ? show_device(path, &text, &err)
                                                         : show_statistics(path, &text, &err);
     if (!o.json && !o.html)

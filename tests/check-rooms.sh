@@ -34,7 +34,7 @@ ranks: base model pack sched
 infer: base quant kern fmt io model text profile pack sched ranks
 engine: base fmt cache model text prompt grammar profile sched plan ranks infer
 serve: base fmt prompt grammar ranks engine
-show: base fmt model profile pack sched plan ranks infer engine serve
+show: base fmt cache model profile pack sched plan ranks infer engine serve
 tune: base quant kern fmt io model text profile pack sched plan infer engine serve show
 api: base profile engine show
 '

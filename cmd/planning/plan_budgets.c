@@ -126,7 +126,7 @@ static int run_all(struct plan_inputs *in, const struct choice *choice, struct b
     char least[32];
     int status = moe_trials_open(&remembered, &planner, err);
     say_head(in);
-    moe_format_bytes(floor_of(in), least);
+    moe_format_at_least(floor_of(in), least);
     for (uint32_t i = 0; i < n && status == MOE_OK; i++) {
         status = run_budget(in, choice, remembered, &all[i], err);
         if (status == MOE_OK) {

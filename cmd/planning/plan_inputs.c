@@ -107,6 +107,7 @@ static int draw_trace(struct plan_inputs *in, struct moe_err *err)
         .prompt_tokens = PROMPT_TOKENS,
         .decoded_tokens = DECODED_TOKENS,
         .seed = in->options->seed,
+        .progress = cli_progress(),
     };
     memcpy(synthesis.shape.is_static, in->inventory->is_static, in->inventory->n_layers);
     MOE_TRY(find_figures(in, &synthesis.figures, err));

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "cache/learnt.h"
 #include "cli.h"
 #include "plan/planner.h"
 #include "show/explain.h"
@@ -65,6 +66,25 @@ static void note_exact(const struct plan_options *o, const struct moe_plan *plan
     moe_buf_release(&sizes);
 }
 
+/* Names what the cache begins with, where its policy learns. */
+static int note_learnt(const char *path, struct moe_plan *plan, struct moe_err *err)
+{
+    const struct moe_policy_ops *cache = plan->strategy.resident ? NULL : plan->strategy.cache;
+    struct moe_learnt_about about = {0};
+    if (!path)
+        return MOE_OK;
+    if (!cache || !cache->follow) {
+        cli_note("--learn %s: the plan does not use it: %s", path,
+                 plan->strategy.resident ? "every expert is in memory"
+                                         : "its cache is of a policy that learns nothing");
+        return MOE_OK;
+    }
+    snprintf(plan->evidence.learnt, sizeof plan->evidence.learnt, "%s", path);
+    MOE_TRY(moe_learnt_describe(&about, path, err));
+    plan->evidence.learnt_tokens = about.n_tokens;
+    return MOE_OK;
+}
+
 static int fill(const struct plan_inputs *in, const struct moe_strategy *strategy, bool automatic,
                 struct moe_plan *plan, struct moe_err *err)
 {
@@ -92,6 +112,7 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
         MOE_STEP(moe_planner_search(&planner, plan, &best, err));
     MOE_STEP(moe_planner_search_room(&planner, &best, err));
     MOE_STEP(moe_planner_make(&planner, &best, plan, err));
+    MOE_STEP(note_learnt(in->options->learn, plan, err));
     note_exact(in->options, plan);
 out:
     moe_trials_close(planner.trials);

@@ -245,13 +245,20 @@ static int print_line(struct table *t, const struct result *r, struct moe_err *e
     return MOE_OK;
 }
 
+/* The part of a refusal that does not depend on the size that was too small. */
+static const char *reason(const struct moe_err *err)
+{
+    const char *least = strstr(err->text, "the smallest that works");
+    return least ? least : err->text;
+}
+
 /* Says what a strategy was refused for, with the size where that is the reason, and not again where
  * it is the same at the next size. */
 static void refuse(struct table *t, uint32_t strategy, const struct size *size,
                    const struct moe_err *err)
 {
     struct moe_err *last = &t->refusals[strategy];
-    const bool again = last->status == err->status && strcmp(last->text, err->text) == 0;
+    const bool again = last->status == err->status && strcmp(reason(last), reason(err)) == 0;
     *last = *err;
     if (again)
         return;

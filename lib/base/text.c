@@ -110,7 +110,8 @@ bool moe_parse_double(const char *text, double *out)
     return true;
 }
 
-char *moe_format_bytes(uint64_t bytes, char out[32])
+/* to: rounds hundredths of a unit. */
+static char *format_bytes(uint64_t bytes, double (*to)(double), char out[32])
 {
     static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     if (bytes < 1024) {
@@ -123,8 +124,23 @@ char *moe_format_bytes(uint64_t bytes, char out[32])
         value /= 1024;
         unit++;
     }
-    snprintf(out, 32, "%.2f %s", value, units[unit]);
+    snprintf(out, 32, "%.2f %s", to ? to(100 * value) / 100 : value, units[unit]);
     return out;
+}
+
+char *moe_format_bytes(uint64_t bytes, char out[32])
+{
+    return format_bytes(bytes, NULL, out);
+}
+
+char *moe_format_at_least(uint64_t bytes, char out[32])
+{
+    return format_bytes(bytes, ceil, out);
+}
+
+char *moe_format_at_most(uint64_t bytes, char out[32])
+{
+    return format_bytes(bytes, floor, out);
 }
 
 /* The length that a character's first byte announces; 0 if it starts none. */

@@ -21,6 +21,9 @@ bool moe_parse_double(const char *text, double *out); /* finite */
 
 /* "1.50 GiB", "512 B"; writes at most 32 bytes with NUL into `out` and returns it. */
 char *moe_format_bytes(uint64_t bytes, char out[32]);
+/* Likewise, rounded up for a size that is needed, down for one that is not enough. */
+char *moe_format_at_least(uint64_t bytes, char out[32]);
+char *moe_format_at_most(uint64_t bytes, char out[32]);
 
 /* UTF-8: how many of the n bytes at `text` form whole characters, counted from the front, so that
  * text[0..result) can be shown without cutting one. Bytes that can never become a character count

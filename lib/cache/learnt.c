@@ -11,9 +11,11 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "cache/usage.h"
 
 #define MAGIC "MOEL"
 enum { VERSION = 2, HEADER = 48, PIECE = 64 << 10, MAX_TOKENS = 1 << 20 };
+enum { MAX_LAYERS = 1 << 12, MAX_TOP_K = 64 }; /* of a file that is only described */
 
 /* The arrays on their way, as they lie in memory. */
 struct arrays {
@@ -52,16 +54,45 @@ static int damaged(const char *path, const char *what, struct moe_err *err)
                     path, what);
 }
 
-static int decode(const uint8_t from[HEADER], const char *path, const struct moe_learnt_origin *of,
-                  uint32_t *n_tokens, uint64_t *check, struct moe_err *err)
+static int check_header(const uint8_t header[HEADER], const char *path, struct moe_err *err)
 {
-    if (moe_get_u32(from + 4) != VERSION)
+    if (moe_get_u32(header + 4) != VERSION)
         return moe_fail(err, MOE_ERR_VERSION,
                         "%s: a file of what was learnt of version %u, and this program reads "
                         "version %d",
-                        path, moe_get_u32(from + 4), VERSION);
-    if (moe_get_u64(from + 40) != moe_hash64(from, 40))
+                        path, moe_get_u32(header + 4), VERSION);
+    if (moe_get_u64(header + 40) != moe_hash64(header, 40))
         return damaged(path, "the checksum of its header is wrong", err);
+    return moe_get_u32(header + 28) <= MAX_TOKENS ? MOE_OK
+                                                  : damaged(path, "it has impossible values", err);
+}
+
+/* Opens a file and reads its header; *fd is below 0 where that failed. */
+static int open_file(const char *path, uint8_t header[HEADER], int *fd, uint64_t *size,
+                     struct moe_err *err)
+{
+    *fd = moe_file_open(path, size, err);
+    if (*fd < 0)
+        return *fd;
+    const size_t n = *size < HEADER ? (size_t)*size : HEADER;
+    int status = moe_file_pread(*fd, path, header, n, 0, err);
+    if (status == MOE_OK && memcmp(header, MAGIC, n < 4 ? n : 4) != 0)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: not a file of what was learnt (--learn makes one)", path);
+    if (status == MOE_OK && n < HEADER)
+        status = damaged(path, n ? "it is cut off" : "it is empty", err);
+    if (status == MOE_OK)
+        status = check_header(header, path, err);
+    if (status != MOE_OK) {
+        close(*fd);
+        *fd = -1;
+    }
+    return status;
+}
+
+static int decode(const uint8_t from[HEADER], const char *path, const struct moe_learnt_origin *of,
+                  uint32_t *n_tokens, uint64_t *check, struct moe_err *err)
+{
     const uint32_t shape[] = {of->n_layers, of->n_experts, of->top_k};
     const uint64_t source = moe_get_u64(from + 8);
     bool same = !source || !of->source || source == of->source;
@@ -75,7 +106,7 @@ static int decode(const uint8_t from[HEADER], const char *path, const struct moe
             path, of->name);
     *n_tokens = moe_get_u32(from + 28);
     *check = moe_get_u64(from + 32);
-    return *n_tokens <= MAX_TOKENS ? MOE_OK : damaged(path, "it has impossible values", err);
+    return MOE_OK;
 }
 
 /* ---- Arrays ---- */
@@ -155,15 +186,8 @@ int moe_learnt_read(const char *path, const struct moe_learnt_origin *of, struct
     uint64_t size;
     uint32_t n_tokens = 0;
     struct arrays a = {.hasher = moe_hasher_new()}, counts = {0};
-    int status, fd = moe_file_open(path, &size, err);
-    MOE_STEP(fd < 0 ? fd : MOE_OK);
-    const size_t n = size < HEADER ? (size_t)size : HEADER;
-    MOE_STEP(moe_file_pread(fd, path, header, n, 0, err));
-    if (memcmp(header, MAGIC, n < 4 ? n : 4) != 0)
-        MOE_STEP(moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: not a file of what was learnt (--learn makes one)", path));
-    if (n < HEADER)
-        MOE_STEP(damaged(path, n ? "it is cut off" : "it is empty", err));
+    int fd, status;
+    MOE_STEP(open_file(path, header, &fd, &size, err));
     MOE_STEP(decode(header, path, of, &n_tokens, &a.check, err));
     f->learnt(f, n_tokens, false, count_array, &counts);
     a.all = counts.bytes;
@@ -181,5 +205,47 @@ out:
     else if (fd >= 0)
         close(fd);
     moe_hasher_free(a.hasher);
+    return status;
+}
+
+/* ---- What they say ---- */
+
+bool moe_learnt_is(const char *path)
+{
+    uint8_t magic[4];
+    uint64_t size = 0;
+    const int fd = moe_file_open(path, &size, NULL);
+    if (fd < 0)
+        return false;
+    const bool is = size >= sizeof magic &&
+                    moe_file_pread(fd, path, magic, sizeof magic, 0, NULL) == MOE_OK &&
+                    memcmp(magic, MAGIC, sizeof magic) == 0;
+    close(fd);
+    return is;
+}
+
+int moe_learnt_describe(struct moe_learnt_about *out, const char *path, struct moe_err *err)
+{
+    uint8_t header[HEADER] = {0};
+    struct moe_usage u = {0};
+    int fd, status;
+    MOE_TRY(open_file(path, header, &fd, &out->bytes, err));
+    close(fd);
+    const struct moe_learnt_origin of = {moe_get_u64(header + 8), path, moe_get_u32(header + 16),
+                                         moe_get_u32(header + 20), moe_get_u32(header + 24)};
+    /* Its pairs of experts are in the file: no size of theirs is absurd. */
+    const uint64_t most = out->bytes / 2;
+    if (of.n_layers < 1 || of.n_layers > MAX_LAYERS || of.top_k < 1 || of.top_k > MAX_TOP_K ||
+        of.top_k > of.n_experts || of.n_experts > most ||
+        (uint64_t)of.n_experts * of.n_experts > most / of.n_layers)
+        return damaged(path, "it has impossible values", err);
+    MOE_STEP(moe_usage_init(&u, of.n_layers, of.n_experts, of.top_k, err));
+    MOE_STEP(moe_policy_follow(moe_policy_find("learned"), &u, 0, err));
+    MOE_STEP(moe_learnt_read(path, &of, u.follower, err));
+    *out = (struct moe_learnt_about){
+        of.source,    out->bytes, u.follower->n_learnt(u.follower), of.n_layers,
+        of.n_experts, of.top_k,   moe_get_u32(header + 28)};
+out:
+    moe_usage_release(&u);
     return status;
 }

@@ -8,6 +8,19 @@
 
 #include "cache/policy.h"
 
+/* What a file says. */
+struct moe_learnt_about {
+    uint64_t source, bytes, n_tokens; /* of the model (below), of the file, that were learnt from */
+    uint32_t n_layers, n_experts, top_k;
+    uint32_t
+        n_remembered; /* of the last tokens, what they chose; fewer where there were not as many
+                       */
+};
+
+bool moe_learnt_is(const char *path);
+/* Reads all of it. Errors as moe_learnt_read. */
+int moe_learnt_describe(struct moe_learnt_about *out, const char *path, struct moe_err *err);
+
 /* Of which model, and its shape as caches know it. */
 struct moe_learnt_origin {
     uint64_t source;  /* fingerprint of what its packs are made from; 0: not known */

@@ -592,6 +592,16 @@ static bool learnt(struct moe_follower *f, uint32_t n_tokens, bool reads, moe_pa
     return good;
 }
 
+/* Layers of drafts, or of an encoder, see fewer. */
+static uint64_t n_learnt(const struct moe_follower *f)
+{
+    const struct moe_habits *h = &((const struct learned *)f)->habits;
+    uint64_t most = 0;
+    for (uint32_t layer = 0; layer < h->n_layers; layer++)
+        most = h->runs[layer] > most ? h->runs[layer] : most;
+    return most;
+}
+
 /* ---- Opening ---- */
 
 static struct moe_follower *follow(struct moe_arena *a, const struct moe_follower_params *p)
@@ -602,6 +612,7 @@ static struct moe_follower *follow(struct moe_arena *a, const struct moe_followe
                                  .begin_sequence = begin_sequence,
                                  .expect = expect,
                                  .learnt = learnt,
+                                 .n_learnt = n_learnt,
                                  .share = share}};
     moe_habits_carve(&t.habits, a, p);
     moe_paths_carve(&t.paths, a, p);

@@ -43,6 +43,8 @@ struct moe_follower {
     /* Followers of the same choices, from the same beginning, find out the same: one writes to the
      * tape, others read that. Before the first choice; the tape outlives it. NULL: it cannot. */
     void (*share)(struct moe_follower *f, struct moe_buf *tape, bool reads);
+    /* From how many tokens it has learnt; set where `learnt` is. */
+    uint64_t (*n_learnt)(const struct moe_follower *f);
     uint32_t step_bytes; /* of the tape, about, for a choice */
     uint32_t n_tokens;   /* past tokens that it remembers at most */
 };

@@ -182,8 +182,11 @@ static int read_learnt(struct moe_engine *e, const struct moe_engine_options *o,
                         "so does the default)",
                         o->learn, e->strategy.cache ? e->strategy.cache->name : "none");
     e->learn = o->learn;
-    return learner && moe_path_exists(o->learn) ? moe_learnt_read(o->learn, &of, learner, err)
-                                                : MOE_OK;
+    if (!learner || !moe_path_exists(o->learn))
+        return MOE_OK;
+    MOE_TRY(moe_learnt_read(o->learn, &of, learner, err));
+    e->learnt_tokens = learner->n_learnt(learner);
+    return MOE_OK;
 }
 
 int moe_engine_save_learnt(const struct moe_engine *e, struct moe_err *err)
@@ -404,6 +407,9 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     snprintf(stats->cache, sizeof stats->cache, "%s", s->cache ? s->cache->name : "none");
     moe_strategy_part_text(s, MOE_PART_ALLOC, part);
     snprintf(stats->alloc, sizeof stats->alloc, "%.31s", s->cache ? part : "none");
+    if (e->learnt_tokens)
+        snprintf(stats->learnt, sizeof stats->learnt, "%.63s", moe_path_name(e->learn));
+    stats->learnt_tokens = e->learnt_tokens;
     const char *from = moe_strategy_boundary_from(s);
     snprintf(stats->boundary_from, sizeof stats->boundary_from, "%s", from ? from : "");
     const char *no_energy = moe_energy_unavailable(e->energy);

@@ -197,6 +197,8 @@ struct moe_engine {
     /* For constraints, once there was one, without and with marks; NULL: none yet. */
     struct moe_vocabulary *vocabulary, *marked_vocabulary;
     const char *learn; /* of the options; borrowed */
+    uint64_t
+        learnt_tokens; /* that its file had learnt from when it was opened; 0: there was none */
     void *copy;        /* the pack in memory */
     uint64_t copy_bytes;
 };

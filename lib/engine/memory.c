@@ -778,8 +778,8 @@ static int refuse_budget(const struct moe_memory_inputs *in, const struct moe_pl
     return moe_fail(err, MOE_ERR_LIMIT,
                     "%s: a budget of %s%s is too small: the smallest that works is %s (--%s "
                     "%" PRIu64 "M; a shorter context -c needs less%s)",
-                    moe_pack_path(in->model->pack), moe_format_bytes(m->total, have),
-                    on_gpu ? " on the GPU" : "", moe_format_bytes(m->floor, need),
+                    moe_pack_path(in->model->pack), moe_format_at_most(m->total, have),
+                    on_gpu ? " on the GPU" : "", moe_format_at_least(m->floor, need),
                     on_gpu ? "gpu-memory" : "memory", (m->floor + (1 << 20) - 1) >> 20,
                     in->model->config.n_experts ? ""
                                                 : "; a dense model stays in memory as a whole");

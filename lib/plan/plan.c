@@ -148,6 +148,8 @@ static const struct moe_member evidence_members[] = {
     FIELD("prompt_tokens", evidence.prompt_tokens),
     FIELD("statistics", evidence.statistics),
     FIELD("statistics_tokens", evidence.statistics_tokens),
+    FIELD("learnt", evidence.learnt),
+    FIELD("learnt_tokens", evidence.learnt_tokens),
     FIELD("device", evidence.device),
     FIELD("threads", evidence.threads),
     FIELD("times_measured", evidence.times_measured),

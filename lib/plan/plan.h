@@ -125,15 +125,17 @@ struct moe_plan_evidence {
     uint32_t prompt_tokens; /* of the prompt that was simulated; 0: those of the trace were */
     char statistics[MOE_PLAN_TEXT]; /* file; "": none */
     uint64_t statistics_tokens;
-    char device[MOE_PLAN_TEXT];      /* the profile's name */
-    uint32_t threads;                /* that its times were measured with; 0: not known */
-    bool times_measured;             /* with this model; else from memory bandwidth alone */
-    bool times_stated;               /* a layer's time was given, which is then in their place */
-    bool link_stated;                /* its rate was not measured */
-    double times_spread;             /* of the profile's runs (moe_device_spread); 0: not known */
-    bool manner_known;               /* of a synthetic trace: from statistics or another trace; else
-                                        the bundled model's figures */
-    char calibration[MOE_PLAN_TEXT]; /* file of a bit map; "": none */
+    char learnt[MOE_PLAN_TEXT]; /* file that the cache begins with; "": it has learnt nothing */
+    uint64_t learnt_tokens;     /* that it has learnt from */
+    char device[MOE_PLAN_TEXT]; /* the profile's name */
+    uint32_t threads;           /* that its times were measured with; 0: not known */
+    bool times_measured;        /* with this model; else from memory bandwidth alone */
+    bool times_stated;          /* a layer's time was given, which is then in their place */
+    bool link_stated;           /* its rate was not measured */
+    double times_spread;        /* of the profile's runs (moe_device_spread); 0: not known */
+    bool manner_known;          /* of a synthetic trace: from statistics or another trace; else
+                                   the bundled model's figures */
+    char calibration[MOE_PLAN_TEXT];       /* file of a bit map; "": none */
     char calibration_texts[MOE_PLAN_TEXT]; /* whose losses it measured, with commas */
     double
         tolerance; /* that was allowed of its ways to load less, in its metric; 0: none is used */

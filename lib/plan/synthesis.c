@@ -79,6 +79,19 @@ struct synthesizer {
     uint16_t *before; /* [n_layers][top_k] */
 };
 
+static bool stopped(const struct synthesizer *s)
+{
+    return moe_progress_stopped(s->in->progress);
+}
+
+/* A document is next, of those that are written or counted. */
+static int go_on(const struct synthesizer *s, uint64_t document, struct moe_err *err)
+{
+    const uint64_t n = (uint64_t)s->in->sequences * (s->in->statistics ? 2 : 1);
+    moe_progress_report(s->in->progress, "drawing a trace", document, n);
+    return stopped(s) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped") : MOE_OK;
+}
+
 /* ---- Drawing ---- */
 
 static void narrow(const uint32_t *from, uint32_t n, uint16_t *to)
@@ -117,7 +130,8 @@ static uint32_t least(uint32_t a, uint64_t b)
     return a < b ? a : (uint32_t)b;
 }
 
-/* The beginnings of the trace's first documents, in its first layers. */
+/* The beginnings of the trace's first documents, in its first layers; of none once it is to stop.
+ */
 static struct moe_routing_figures try_sizes(struct synthesizer *s, bool predict)
 {
     uint32_t n_layers = least(TRIAL_LAYERS, s->draw.n_layers);
@@ -125,7 +139,7 @@ static struct moe_routing_figures try_sizes(struct synthesizer *s, bool predict)
     uint32_t n_documents = least(least(TRIAL_DOCUMENTS, s->in->sequences), 1 + fit / TRIAL_TOKENS);
     uint32_t n_tokens = least(s->n_tokens, TRIAL_TOKENS + fit / n_documents);
     moe_routing_figures_tally_clear(&s->tally);
-    for (uint32_t document = 0; document < n_documents; document++) {
+    for (uint32_t document = 0; document < n_documents && !stopped(s); document++) {
         draw_begin(&s->draw, n_layers, document);
         for (uint32_t layer = 0; layer < n_layers; layer++)
             for (uint32_t t = 0; t < n_tokens; t++)
@@ -277,6 +291,7 @@ static int write_documents(struct synthesizer *s, struct moe_trace_writer *w, st
 {
     moe_routing_figures_tally_clear(&s->tally);
     for (uint32_t document = 0; document < s->in->sequences; document++) {
+        MOE_TRY(go_on(s, document, err));
         draw_begin(&s->draw, s->draw.n_layers, document);
         MOE_TRY(moe_trace_begin(w, err));
         for (uint32_t at = 0, n; at < s->n_tokens; at += n) {
@@ -313,6 +328,7 @@ static int count_documents(struct synthesizer *s, struct moe_err *err)
 {
     for (uint32_t i = 0; s->in->statistics && i < s->in->sequences; i++) {
         const uint64_t document = (uint64_t)s->in->sequences + i;
+        MOE_TRY(go_on(s, document, err));
         draw_begin(&s->draw, s->draw.n_layers, document);
         MOE_TRY(
             moe_statistics_begin(s->in->statistics, moe_hash64(&document, sizeof document), err));

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/progress.h"
 #include "plan/routing_figures.h"
 #include "profile/statistics.h"
 #include "profile/trace.h"
@@ -27,6 +28,7 @@ struct moe_synthesis {
     uint32_t sequences, prompt_tokens, decoded_tokens; /* of each sequence */
     uint64_t seed;
     struct moe_statistics *statistics; /* counts as many other documents of the model; NULL: none */
+    const struct moe_progress *progress; /* NULL: none */
 };
 
 /* Writes the trace: the same figures always give the same file. Bisection on a short trial finds
@@ -34,7 +36,7 @@ struct moe_synthesis {
  * of more layers ahead than there are: the trial's; reuse in sequences of one token: NAN).
  * Impossible figures are approached as far as possible: reuse below what popularity causes by
  * itself, or even use in a few sequences of a few topics. MOE_ERR_USAGE: a shape that no trace can
- * have, no tokens, or figures that are no shares. */
+ * have, no tokens, or figures that are no shares. MOE_ERR_INTERRUPTED. */
 int moe_synthesize_trace(const char *path, const struct moe_synthesis *synthesis,
                          struct moe_routing_figures *reached, struct moe_err *err);
 

@@ -369,8 +369,8 @@ static int refuse_budget(const struct moe_server *s, uint64_t bytes, uint64_t fl
     return moe_fail(err, MOE_ERR_LIMIT,
                     "a budget of %s%s is too small: the smallest that works is %s (--%s %" PRIu64
                     "M; a shorter context -c needs less%s)",
-                    moe_format_bytes(bytes, have), on_gpu ? " on the GPU" : "",
-                    moe_format_bytes(floor, need), on_gpu ? "gpu-memory" : "memory",
+                    moe_format_at_most(bytes, have), on_gpu ? " on the GPU" : "",
+                    moe_format_at_least(floor, need), on_gpu ? "gpu-memory" : "memory",
                     (floor + (1 << 20) - 1) >> 20,
                     s->n_executors > 1 ? ", and fewer executors do" : "");
 }

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "cache/learnt.h"
 #include "fmt/gguf.h"
 #include "fmt/yaml.h"
 #include "show/compare.h"
@@ -71,19 +72,21 @@ static int explain_trace(const char *path, bool json, const struct moe_pen *pen,
     return status;
 }
 
-/* Whether a file begins with these characters; `otherwise`: it cannot be read. */
-static bool begins_with(const char *path, const char magic[4], bool otherwise)
+/* Whether it is a file that can be read and does not begin as packs do; what cannot be read,
+ * opening it as a pack says why. */
+static bool is_no_pack(const char *path)
 {
-    char start[4];
+    static const char magic[] = {'M', 'O', 'E', 'P'};
+    char start[sizeof magic];
     uint64_t bytes = 0;
     int fd = moe_file_open(path, &bytes, NULL);
     if (fd < 0)
-        return otherwise;
+        return false;
     bool is = bytes >= sizeof start &&
               moe_file_pread(fd, path, start, sizeof start, 0, NULL) == MOE_OK &&
               memcmp(start, magic, sizeof start) == 0;
     close(fd);
-    return is;
+    return !is;
 }
 
 int moe_explain_file(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
@@ -102,14 +105,9 @@ int moe_explain_file(const char *path, bool json, struct moe_screen screen, stru
                         "%s: figures of a run are explained beside its plan: --explain PLAN "
                         "--compare FILE",
                         path);
-    if (begins_with(path, "MOEL", false))
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: what a cache has learnt of a model's choices, which is nothing to "
-                        "show: give it to --learn beside MODEL",
-                        path);
-    /* Opening it as a pack says why it cannot be read. */
-    if (!begins_with(path, "MOEP", true) && !moe_gguf_is(path) &&
-        !moe_ends_with(path, ".safetensors"))
+    if (moe_learnt_is(path))
+        return moe_show_learnt(path, json, out, err);
+    if (is_no_pack(path) && !moe_gguf_is(path) && !moe_ends_with(path, ".safetensors"))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: neither a plan, statistics, a trace, a bit map, a device profile nor "
                         "a pack",

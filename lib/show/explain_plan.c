@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "fmt/emit.h"
 #include "sched/strategy.h"
@@ -179,6 +180,10 @@ void moe_explain_first(const struct moe_plan *p, struct moe_buf *out)
                    moe_format_about(e->decode_tokens_per_second, room[0]),
                    moe_format_about_share(e->hit_rate, room[1]),
                    p->n_contents ? "with what it is filled with" : "empty");
+    const char *learnt = moe_path_name(p->evidence.learnt);
+    if (learnt[0])
+        moe_buf_printf(out, ", but knows of %" PRIu64 " tokens (--learn %.*s)",
+                       p->evidence.learnt_tokens, shown(learnt, SOURCE_NAME), learnt);
 }
 
 /* ---- Parts of a whole ---- */
@@ -564,6 +569,9 @@ static void put_memory(const struct moe_plan *p, const struct moe_pen *pen)
                 moe_format_about_bytes((double)slots.cache_bytes, room[0]),
                 moe_format_about_bytes((double)m->all, room[1]),
                 moe_format_about(slots.tokens, room[2]));
+    if (p->n_pools && (double)m->experts > (double)slots.cache_bytes)
+        moe_say(pen, 2, "Another %s take in experts that are being read or computed.",
+                moe_format_about_bytes((double)m->experts - (double)slots.cache_bytes, room[0]));
     if (m->floor && !p->strategy.resident)
         moe_say(pen, 2, "The smallest budget that works is %s.",
                 moe_format_about_bytes((double)m->floor, room[0]));
@@ -812,7 +820,7 @@ static void put_tried(const struct moe_plan *p, const struct moe_pen *pen)
     if (p->n_tried < 2)
         return;
     moe_buf_printf(pen->out,
-                   "\nThe fastest of %" PRIu32 " strategies tried, on part of a long trace "
+                   "\nThe fastest of %" PRIu32 " strategies tried, on all of the trace or a part "
                    "(tokens/s)\n",
                    p->n_tried);
     for (uint32_t i = 0; i < p->n_tried && i < TRIED_LINES; i++) {

@@ -38,6 +38,9 @@ void moe_show_source(const struct moe_convert_report *report, const char *path,
 /* What is known, with its spread and sources, and what loads cost against computation. */
 void moe_show_device(const struct moe_device *d, struct moe_screen screen, struct moe_buf *out);
 
+/* What a cache has learnt (moe-learn(5)), for a person, or as an object of JSON. */
+int moe_show_learnt(const char *path, bool json, struct moe_buf *out, struct moe_err *err);
+
 /* A bit map (moe-map(5)) for a person. */
 
 /* What was measured, what was chosen, and what that costs. */

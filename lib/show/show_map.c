@@ -421,8 +421,8 @@ static void put_decoding(const char *name, double passes, double seconds, const 
 void moe_show_forecast(const struct moe_forecast *f, struct moe_buf *out)
 {
     char least[32], whole[32], budget[32], room[32];
-    moe_buf_printf(out, "texts     %" PRIu64 " documents, %" PRIu64 " tokens to predict\n",
-                   f->documents, f->tokens);
+    moe_buf_printf(out, "documents %" PRIu64 ", with %" PRIu64 " tokens to predict\n", f->documents,
+                   f->tokens);
     moe_buf_printf(out, "memory    at least %s; %s keep all experts loaded",
                    moe_format_bytes(f->least, least), moe_format_bytes(f->whole, whole));
     if (f->budget != UINT64_MAX)

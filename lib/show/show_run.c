@@ -192,6 +192,10 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     if (stats->boundary_from[0])
         moe_emit_text(&e, "boundary_from", stats->boundary_from);
     moe_emit_text(&e, "parts", stats->parts);
+    if (stats->learnt[0]) {
+        moe_emit_text(&e, "learnt", stats->learnt);
+        moe_emit_u64(&e, "learnt_tokens", stats->learnt_tokens);
+    }
     moe_emit_text(&e, "device", stats->device);
     if (stats->followed[0])
         moe_emit_text(&e, "followed", stats->followed);
@@ -396,6 +400,9 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
         put_strategy(out, stats);
         moe_buf_printf(out, " on %s\n", stats->device);
     }
+    if (stats->learnt[0])
+        moe_buf_printf(out, "learnt   from %" PRIu64 " tokens before this run (--learn %s)\n",
+                       stats->learnt_tokens, stats->learnt);
     if (stats->followed[0])
         moe_buf_printf(out, "followed %s: its choices, not the routers', so no text\n",
                        stats->followed);

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/text.h"
+#include "cache/learnt.h"
 #include "fmt/emit.h"
 #include "profile/statistics_figures.h"
 #include "show/draw.h"
@@ -295,4 +297,38 @@ int moe_show_statistics_json(const struct moe_statistics *s, struct moe_buf *out
         put_json_layer(e, NULL, s, l);
     moe_emit_close(e);
     return moe_emit_end(e, err);
+}
+
+/* ---- What a cache has learnt ---- */
+
+int moe_show_learnt(const char *path, bool json, struct moe_buf *out, struct moe_err *err)
+{
+    struct moe_learnt_about about = {0};
+    struct moe_emit e;
+    char source[24], size[32];
+    MOE_TRY(moe_learnt_describe(&about, path, err));
+    const uint64_t n_remembered =
+        about.n_tokens < about.n_remembered ? about.n_tokens : about.n_remembered;
+    snprintf(source, sizeof source, "%016" PRIx64, about.source);
+    if (json) {
+        moe_emit_begin_json(&e, out, MOE_EMIT_INDENTED);
+        moe_emit_text(&e, "format", "moe-learn");
+        moe_emit_text(&e, "source_fingerprint", source);
+        moe_emit_u64(&e, "moe_layers", about.n_layers);
+        moe_emit_u64(&e, "experts", about.n_experts);
+        moe_emit_u64(&e, "experts_per_token", about.top_k);
+        moe_emit_u64(&e, "tokens", about.n_tokens);
+        moe_emit_u64(&e, "remembered_tokens", n_remembered);
+        moe_emit_u64(&e, "bytes", about.bytes);
+        return moe_emit_end(&e, err);
+    }
+    moe_buf_printf(out,
+                   "%s: what a cache has learnt of a model's choices, for --learn\n"
+                   "model    %s, %" PRIu32 " layers of %" PRIu32 " experts, %" PRIu32 " a token\n"
+                   "learnt   from %" PRIu64 " tokens; of the last %" PRIu64
+                   " every choice is remembered\n"
+                   "size     %s\n",
+                   path, about.source ? source : "not known", about.n_layers, about.n_experts,
+                   about.top_k, about.n_tokens, n_remembered, moe_format_bytes(about.bytes, size));
+    return MOE_OK;
 }

@@ -274,8 +274,8 @@ int calibrate_check_budget(const struct calibration *c, const struct calibration
     return moe_fail(err, MOE_ERR_LIMIT,
                     "%s: a budget of %s is too small: the smallest that works is %s (--memory "
                     "%" PRIu64 "M; shorter or fewer texts need less)",
-                    moe_pack_path(c->model->pack), moe_format_bytes(need->budget, have),
-                    moe_format_bytes(floor, wanted), (floor + (1 << 20) - 1) >> 20);
+                    moe_pack_path(c->model->pack), moe_format_at_most(need->budget, have),
+                    moe_format_at_least(floor, wanted), (floor + (1 << 20) - 1) >> 20);
 }
 
 /*

@@ -42,7 +42,7 @@ error_line 2 "moe-calibrate: $tmp/all.moe: the dense part has 8 bits, 16 cannot 
 told() { sed -n "s/^  \"$1\": \([0-9.]*\),\{0,1\}\$/\1/p" "$out"; }
 run calibrate --dry-run
 expect_exit 0 "--dry-run, without an output"
-expect_stdout_like "texts     4 documents, * tokens*at least *experts   192*a pass *4 of them were tried*passes*last  *" \
+expect_stdout_like "documents 4, with * tokens*at least *experts   192*a pass *4 of them were tried*passes*last  *" \
     "... says what it would take"
 run calibrate --dry-run --json
 whole=$(told passes_importances)

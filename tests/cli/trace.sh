@@ -62,6 +62,16 @@ planned() { # MOE-PLAN OPTION...: hits of a plan
 }
 check "a plan for such runs expects more" awk -v a="$(planned)" -v b="$(planned --learn "$tmp/a.learnt")" \
     'BEGIN { exit !(a > 0 && b > a) }'
+check "... and names what the cache knows" grep -q '^  learnt: .*a.learnt' "$tmp/learnt.yaml"
+run "$bin/moe-plan" --explain "$tmp/learnt.yaml"
+expect_stdout_like "*begins*empty, but knows*of * tokens (--learn*a.learnt)*" "... to a person, too"
+run "$bin/moe-profile" --show "$tmp/a.learnt"
+tokens=$(sed -n 's/^learnt  *from \([0-9]*\) tokens.*/\1/p' "$out")
+expect_stdout_like "$tmp/a.learnt: what a cache has learnt*model    *, 12 layers of 32 experts, 4 a token*size     *KiB*" \
+    "what was learnt is shown"
+check "... with the tokens of that run as well ($tokens)" [ "${tokens:-0}" -gt "$(figure learnt_tokens)" ]
+run "$bin/moe-plan" --explain "$tmp/a.learnt" --json
+expect_stdout_like "*\"format\": \"moe-learn\"*\"tokens\": $tokens,*" "... and for scripts"
 learns "$tmp/a.trace" "$tmp/a.txt" -o "$tmp/x.learnt"
 error_line 3 "moe-profile: $tmp/a.txt: *" "what is no trace"
 check "... leaves no file" [ ! -e "$tmp/x.learnt" ]
