@@ -420,7 +420,7 @@ static double wait_for_host(void *ctx, const struct moe_host_work *work)
 static int begin_elsewhere(void *ctx, struct moe_err *err)
 {
     struct moe_session *s = ctx;
-    return moe_ranks_ask(s->ranks, &s->request, s->n_rows, s->states.xn, err);
+    return moe_ranks_ask(s->ranks, &s->request, s->n_rows, s->states.expert_in, err);
 }
 
 static int collect(struct moe_session *s, float *out, bool *all, struct moe_err *err)
@@ -447,7 +447,7 @@ int moe_session_attend_elsewhere(struct moe_session *s, uint32_t layer, float *o
     for (uint32_t i = 0; i < s->n_rows; i++)
         to.rows[i] =
             (struct moe_rank_row){s->rows[i].sequence, s->rows[i].position, s->rows[i].length};
-    MOE_TRY(moe_ranks_attend(s->ranks, rank, layer, s->n_rows, s->states.xn, err));
+    MOE_TRY(moe_ranks_attend(s->ranks, rank, layer, s->n_rows, s->states.expert_in, err));
     for (bool all = false; !all;) {
         MOE_TRY(collect(s, out, &all, err));
         MOE_TRY(moe_pass_poll(&s->pass, err));

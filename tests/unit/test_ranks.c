@@ -338,11 +338,32 @@ static uint32_t n_elsewhere(const struct moe_config *c)
     return moe_config_count_layers(&shared, MOE_LAYER(elsewhere));
 }
 
-static void ranks_give_the_bits_of_one_process(void **state)
+/* Some ranks with x.moe, against one process. */
+static void check_model(const char *what, uint64_t seed, bool shares)
 {
     static const char *const strategies[] = {"lru", "prefetch", "resident",
                                              "prefetch+predict=gate-ahead:2"};
     uint32_t ids[N_IDS];
+    struct moe_err err = {0};
+    struct moe_engine *e;
+    struct moe_engine_options o = options_of("resident", 0);
+    o.session.n_sequences = 3;
+    assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
+    const struct moe_config c = e->model->config;
+    const uint64_t slot = moe_cache_slot_bytes(e->model->pack, 0);
+    draw_ids(&c, seed, ids);
+    float *want[2] = {run_both(e->session, ids, N_IDS), run_alike(e->session, ids)};
+    moe_engine_close(e);
+    const char *strategy = strategies[seed % N_ITEMS(strategies)];
+    check_ranks(what, 2 + seed % 3, shares, strategy,
+                strcmp(strategy, "resident") == 0 ? 0 : (1 + seed % 3) * c.top_k * slot, ids,
+                1 + seed % N_IDS, want, moe_logits_stride(&c));
+    free(want[0]);
+    free(want[1]);
+}
+
+static void ranks_give_the_bits_of_one_process(void **state)
+{
     for (uint64_t seed = 1, n = 0, n_shared = 0; n < 8 || n_shared < 8; seed++) {
         char what[32];
         struct random_model m;
@@ -355,23 +376,21 @@ static void ranks_give_the_bits_of_one_process(void **state)
         n += !shares;
         n_shared += shares;
         snprintf(what, sizeof what, "seed %u", (unsigned)seed);
-        draw_ids(&m.c, seed, ids);
         random_model_write(&m, seed % 2 ? 8 : 32, in_dir("x.moe"));
-        struct moe_err err = {0};
-        struct moe_engine *e;
-        struct moe_engine_options o = options_of("resident", 0);
-        o.session.n_sequences = 3;
-        assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
-        const uint64_t slot = moe_cache_slot_bytes(e->model->pack, 0);
-        float *want[2] = {run_both(e->session, ids, N_IDS), run_alike(e->session, ids)};
-        moe_engine_close(e);
-        const char *strategy = strategies[seed % N_ITEMS(strategies)];
-        check_ranks(what, 2 + seed % 3, shares, strategy,
-                    strcmp(strategy, "resident") == 0 ? 0 : (1 + seed % 3) * m.c.top_k * slot, ids,
-                    1 + seed % N_IDS, want, moe_logits_stride(&m.c));
-        free(want[0]);
-        free(want[1]);
+        check_model(what, seed, shares);
         random_model_free(&m);
+    }
+}
+
+/* Models whose experts do not take in what the stream's norm gives. */
+static void so_they_do_where_experts_are_narrow(void **state)
+{
+    static const char *const models[] = {DRAWN "/kimi-k3", DRAWN "/muse-spark-a",
+                                         DRAWN "/nemotron-h-super"};
+    const struct moe_convert_options options = pack_options("8", 8);
+    for (size_t i = 0; i < N_ITEMS(models); i++) {
+        make_pack(in_dir("x.moe"), models[i], &options);
+        check_model(models[i], i, false);
     }
 }
 
@@ -767,6 +786,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_give_the_bits_of_one_process),
+        cmocka_unit_test(so_they_do_where_experts_are_narrow),
         cmocka_unit_test(experts_are_shared_by_room_and_work),
         cmocka_unit_test(a_request_is_spread),
         cmocka_unit_test(ranks_get_their_experts_once),
