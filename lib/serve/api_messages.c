@@ -160,8 +160,11 @@ static int append_messages(json_t *messages, const json_t *list, struct chat_mak
         const json_t *content = json_object_get(message, "content");
         char where[48];
         snprintf(where, sizeof where, "messages[%zu].content", i);
-        if (json_is_array(content) && !json_array_size(content) && strcmp(role, "user") == 0)
-            return moe_fail(m->err, MOE_ERR_FORMAT, REQUEST ": '%s' is empty", where);
+        const bool none = !content || json_is_null(content),
+                   empty = json_is_array(content) && !json_array_size(content);
+        if ((none || empty) && strcmp(role, "user") == 0)
+            return moe_fail(m->err, MOE_ERR_FORMAT, REQUEST ": '%s' is %s", where,
+                            none ? "missing" : "empty");
         if (strcmp(role, "user") == 0)
             MOE_TRY(append_user(messages, content, where, m));
         else if (strcmp(role, "assistant") == 0)

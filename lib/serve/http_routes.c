@@ -192,7 +192,8 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
     const bool posts = http_posts(x), kept = moe_http_paths[x->route].how == MOE_HTTP_KEPT;
     if (posts ? strcmp(method, "POST") != 0
               : !is_get(method) && !(kept && strcmp(method, "DELETE") == 0)) {
-        if (kept && moe_ends_with(path, "/cancel")) {
+        if (kept && strcmp(method, "POST") == 0 && *x->item != '/' &&
+            moe_ends_with(x->item, "/cancel")) {
             moe_fail(why, MOE_ERR_USAGE,
                      "responses are not computed in the background, so none can be cancelled");
             return MHD_HTTP_BAD_REQUEST;

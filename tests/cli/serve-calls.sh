@@ -272,6 +272,8 @@ post /v1/responses/resp_x/cancel '{}'
 says "*responses are not computed in the background, so none can be cancelled*" "a response is not cancelled"
 post /v1/messages '{"max_tokens":3,"messages":[{"role":"user","content":[]}]}'
 says "*'messages\[0\].content' is empty*" "an empty message is told by its place"
+post /v1/messages '{"max_tokens":3,"messages":[{"role":"user","content":null}]}'
+says "*'messages\[0\].content' is missing*" "... so is one without content"
 post /v1/completions '{"prompt":"Once","max_tokens":1,"stop_token_ids":[99999]}'
 says "*'stop_token_ids' names token 99999: the model has *" "a token that the model has not ends no answer"
 get '/v1/responses/none/input_items?order=up'
