@@ -43,7 +43,7 @@ once() { # NAME PROMPT OPTION...: appends seconds to the first token and of the 
         awk '{ $2 = $1 + 47 / $2; $3 /= 1e6; print }' >>"$tmp/$name"
 }
 for kind in stories math code; do
-    awk '{ print } /^<\|endoftext\|>$/ && ++n == 4 { exit }' "tests/data/$kind.valid.txt" >>"$tmp/later.txt"
+    awk '{ print } /^<\|endoftext\|>$/ && ++n == 8 { exit }' "tests/data/$kind.valid.txt" >>"$tmp/later.txt"
     for n in 20 100 350; do # as many bytes as have about n tokens
         bytes=$((n * 3))
         for _ in 1 2 3; do
