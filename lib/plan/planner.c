@@ -151,7 +151,8 @@ static void set_expected(const struct moe_planner *p, const struct moe_trial_run
         e->link_limit_seconds = 0;
 }
 
-/* Seconds per token with every expert in memory: only computation. */
+/* Seconds per token with every expert in memory, by the simulator's clock: only computation, by a
+ * thread that never sleeps. */
 static double compute_limit(const struct moe_planner *p, const struct moe_simulated_phase *decode)
 {
     const struct moe_inventory *inv = p->inventory;
@@ -159,8 +160,9 @@ static double compute_limit(const struct moe_planner *p, const struct moe_simula
     double dense = inv->n_model_layers - inv->n_model_encoder - n_layers;
     double attend = p->pace->attend * (decode->positions / (double)decode->tokens);
     double layer = moe_pace_layer(p->pace, 0, inv->top_k) - p->pace->attend * p->pace->positions;
-    return n_layers * (layer + attend) +
-           dense * (moe_pace_piece(p->pace, MOE_PIECE_DENSE, 1) + attend) + p->pace->head;
+    double seconds = n_layers * (layer + attend) +
+                     dense * (moe_pace_piece(p->pace, MOE_PIECE_DENSE, 1) + attend) + p->pace->head;
+    return seconds * fmax(1, p->pace->loads.interruptions);
 }
 
 /* Parts of the trace that lie apart, for texts of one kind are often next to each other: each is

@@ -7,6 +7,7 @@
 #include "base/par.h"
 #include "lockstep_fixture.h"
 #include "plan/planner.h"
+#include "show/explain_figures.h"
 
 enum { BATCH = 16 };
 
@@ -533,10 +534,13 @@ static void everything_may_be_resident(void **state)
 {
     struct planning p;
     begin(&p, "resident", 0, 1);
+    p.pace.loads.interruptions = 1.3;
     struct moe_plan *made = make(&p), *plan = round_trip(made);
+    const struct moe_plan_bounds b = moe_plan_bounds(plan);
     assert_true(plan->strategy.resident && plan->n_pools == 0 && plan->n_contents == 0);
     assert_true(plan->expected.hit_rate == 1 && plan->expected.stall_seconds == 0);
     close_to("compute", plan->expected.compute_seconds, plan->expected.compute_limit_seconds);
+    assert_true(b.seconds[MOE_BOUND_PREDICTION] <= 1e-12 * b.total); /* nothing is read */
     assert_true(plan->n_memory_steps == 1 && plan->n_rate_steps == 0);
     assert_int_equal(plan->memory.experts, plan->memory.all);
     const struct moe_engine_options o = following(&p, plan);
