@@ -9,6 +9,7 @@
 #include "cache/learnt.h"
 #include "cli.h"
 #include "plan/planner.h"
+#include "show/draw.h"
 #include "show/explain.h"
 
 /* Says which findings of the map cannot be used, before they are left out or refused. */
@@ -126,16 +127,16 @@ static int save_plan(const struct moe_plan *plan, const char *path, struct moe_e
     struct moe_buf text = {0};
     int status = moe_plan_write(plan, false, &text, err);
     status = cli_save(status, &text, path, err);
-    char error[32] = "", first[48] = "";
-    if (plan->expected.decode_error >= 0)
-        snprintf(error, sizeof error, " +- %.2g", plan->expected.decode_error);
+    struct moe_buf speed = {0};
+    char first[64] = "", room[32];
+    moe_explain_speed(plan, false, &speed);
     if (plan->first.decode_tokens_per_second >= 0)
-        snprintf(first, sizeof first, ", %.4g of a first answer",
-                 plan->first.decode_tokens_per_second);
-    if (status == MOE_OK)
-        cli_note("%s: strategy %s, %.4g%s tokens/s expected%s; moe-plan --explain %s says why",
-                 path, plan->strategy.name, plan->expected.decode_tokens_per_second, error, first,
-                 path);
+        snprintf(first, sizeof first, ", a first answer %s",
+                 moe_format_about(plan->first.decode_tokens_per_second, room));
+    if (status == MOE_OK && !speed.failed)
+        cli_note("%s: strategy %s, expected: %s%s; moe-plan --explain %s says why", path,
+                 plan->strategy.name, (const char *)speed.data, first, path);
+    moe_buf_release(&speed);
     return status;
 }
 

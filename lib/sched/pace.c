@@ -192,6 +192,8 @@ static int set_loads(struct moe_pace *p, const struct moe_device *d, double load
         p->load_rate = load_rate;
     moe_device_handling(d, &p->loads.handling, &p->loads.handling_byte);
     p->loads.slowdown = d->model.loading_slowdown.value;
+    if (p->loads.slowdown > 0 && p->loads.slowdown < 1) /* noise: loads speed nothing up */
+        p->loads.slowdown = 1;
     p->loads.wake = d->model.wake.value;
     p->loads.late = d->model.late.value;
     p->loads.interruptions = d->model.interruptions.value;

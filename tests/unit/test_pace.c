@@ -162,6 +162,9 @@ static void what_loads_cost_comes_from_the_profile(void **state)
     near(p.loads.wake, 0.0625);
     near(p.loads.late, 0.03125);
     near(p.loads.interruptions, 2);
+    d.model.loading_slowdown = figure(0.68); /* of a busy machine */
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
+    near(p.loads.slowdown, 1);
     assert_int_equal(p.loads.demands_in_flight, MOE_LINK_DEMANDS_IN_FLIGHT);
     assert_int_equal(p.loads.prefetches_in_flight, MOE_LINK_PREFETCHES_IN_FLIGHT);
     /* A link that is slower than the storage hides its latency. */
