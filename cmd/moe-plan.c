@@ -238,7 +238,7 @@ static struct cli_program program = {
                               "--shape FILE [--memory M[,M]] [--device-profile FILE] [OPTION]...",
                               "MODEL | --shape FILE --machines FILE [OPTION]... [--json]",
                               "--explain PLAN [--compare PLAN|RUN] [--json]",
-                              "--explain STATS|TRACE|MAP|DEVICE|MODEL [--json]",
+                              "--explain STATS|TRACE|MAP|DEVICE|LEARNT|MODEL [--json]",
                               "--explain PLAN|STATS|TRACE|MAP|DEVICE --html OUT [--timeline FILE]",
                               "--simulate TRACE [MODEL] [--strategy A,B] [--memory M,M] [--json]",
                               "--coe COLLECTION --costs COSTS [OPTION]... [-o PLAN | --simulate N]",

@@ -225,7 +225,8 @@ static const struct cli_program program = {
                                    "--import FILE -o TRACE", "--learn TRACE... -o LEARNT",
                                    "--device [--dir DIR] [MODEL] -o DEVICE",
                                    "--coe COLLECTION [--requests FILE] -o COSTS",
-                                   "--show STATS|TRACE|DEVICE|LEARNT [--json | --html OUT]", NULL},
+                                   "--show STATS|TRACE|DEVICE|LEARNT [--json]",
+                                   "--show STATS|TRACE|DEVICE --html OUT", NULL},
     .options = options,
     .examples =
         (const char *const[]){

@@ -109,8 +109,8 @@ int moe_explain_file(const char *path, bool json, struct moe_screen screen, stru
         return moe_show_learnt(path, json, out, err);
     if (is_no_pack(path) && !moe_gguf_is(path) && !moe_ends_with(path, ".safetensors"))
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: neither a plan, statistics, a trace, a bit map, a device profile nor "
-                        "a pack",
+                        "%s: neither a plan, statistics, a trace, a bit map, a device profile, "
+                        "what a cache has learnt nor a pack",
                         path);
     return moe_explain_pack(path, json, screen, out, err);
 }

@@ -88,7 +88,7 @@ int page_timeline(struct moe_page *p, const char *path, struct moe_err *err);
 
 /* timeline: what moe-run --trace-events wrote, drawn below; or NULL. Appends the page to `out`
  * (the caller looks at its failure). Errors of reading; a file that is none of these is read as
- * statistics. */
+ * statistics. MOE_ERR_USAGE: what a cache has learnt, which has no page. */
 int moe_page_of_file(const char *path, const char *timeline, struct moe_buf *out,
                      struct moe_err *err);
 

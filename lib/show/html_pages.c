@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "cache/learnt.h"
 #include "fmt/json.h"
 #include "fmt/timeline.h"
 #include "fmt/yaml.h"
@@ -37,6 +38,9 @@ int moe_page_of_file(const char *path, const char *timeline, struct moe_buf *out
     char title[300];
     bool trace = moe_trace_is(path);
     size_t i = 0;
+    if (moe_learnt_is(path))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: what a cache has learnt has no page: leave out --html", path);
     while (!trace && i < LAST && !moe_yaml_file_is(path, known[i].format))
         i++;
     snprintf(title, sizeof title, "%s: %s", trace ? "Trace" : known[i].title, moe_path_name(path));

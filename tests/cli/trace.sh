@@ -72,6 +72,10 @@ expect_stdout_like "$tmp/a.learnt: what a cache has learnt*model    *, 12 layers
 check "... with the tokens of that run as well ($tokens)" [ "${tokens:-0}" -gt "$(figure learnt_tokens)" ]
 run "$bin/moe-plan" --explain "$tmp/a.learnt" --json
 expect_stdout_like "*\"format\": \"moe-learn\"*\"tokens\": $tokens,*" "... and for scripts"
+for show in moe-profile\ --show moe-plan\ --explain; do
+    run "$bin/"$show "$tmp/a.learnt" --html "$tmp/x.html"
+    error_line 2 "${show%% *}: $tmp/a.learnt: what a cache has learnt has no page: leave out --html" "... and has no page"
+done
 learns "$tmp/a.trace" "$tmp/a.txt" -o "$tmp/x.learnt"
 error_line 3 "moe-profile: $tmp/a.txt: *" "what is no trace"
 check "... leaves no file" [ ! -e "$tmp/x.learnt" ]
