@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "cache/learnt.h"
 #include "cli.h"
 #include "plan/planner.h"
@@ -80,7 +81,9 @@ static int note_learnt(const char *path, struct moe_plan *plan, struct moe_err *
                                          : "its cache is of a policy that learns nothing");
         return MOE_OK;
     }
-    snprintf(plan->evidence.learnt, sizeof plan->evidence.learnt, "%s", path);
+    const uint64_t most = sizeof plan->evidence.learnt - 1, n = strlen(path);
+    memcpy(plan->evidence.learnt, path,
+           moe_utf8_complete((const uint8_t *)path, n < most ? n : most));
     MOE_TRY(moe_learnt_describe(&about, path, err));
     plan->evidence.learnt_tokens = about.n_tokens;
     return MOE_OK;

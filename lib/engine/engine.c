@@ -407,8 +407,9 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     snprintf(stats->cache, sizeof stats->cache, "%s", s->cache ? s->cache->name : "none");
     moe_strategy_part_text(s, MOE_PART_ALLOC, part);
     snprintf(stats->alloc, sizeof stats->alloc, "%.31s", s->cache ? part : "none");
-    if (e->learnt_tokens)
-        snprintf(stats->learnt, sizeof stats->learnt, "%.63s", moe_path_name(e->learn));
+    stats->model = moe_path_name(moe_pack_path(e->model->pack));
+    stats->model_fingerprint = moe_pack_fingerprint(e->model->pack);
+    stats->learnt = e->learnt_tokens ? e->learn : NULL;
     stats->learnt_tokens = e->learnt_tokens;
     const char *from = moe_strategy_boundary_from(s);
     snprintf(stats->boundary_from, sizeof stats->boundary_from, "%s", from ? from : "");

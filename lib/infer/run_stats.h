@@ -109,8 +109,10 @@ struct moe_stats {
     bool synthesized; /* the pack's weights were drawn: what was computed means nothing */
     char strategy[32], device[32];
     char cache[32], alloc[32]; /* policy of the expert cache, allocation of its slots; "none" */
-    char learnt[64];           /* the file that the cache began with; "": with nothing learnt */
-    uint64_t learnt_tokens;    /* that it had learnt from by then */
+    const char *model;         /* file of the pack, its name; borrowed */
+    uint64_t model_fingerprint;
+    const char *learnt;     /* the file that the cache began with; borrowed; NULL: nothing learnt */
+    uint64_t learnt_tokens; /* that it had learnt from by then */
     char boundary_from[32]; /* what decided L of the allocation shallow:L; "": it has none, or the
                                strategy names it */
     char parts[512];        /* the strategy's parts, in the words of their options */

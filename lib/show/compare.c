@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -74,9 +75,18 @@ static int read_phase(struct moe_run_phase *p, const char *name, const json_t *r
     return status;
 }
 
+/* As much of it as there is room for, in whole characters. */
+static void copy_text(char *to, size_t size, const char *text)
+{
+    const size_t n = strlen(text);
+    const uint64_t kept = moe_utf8_complete((const uint8_t *)text, n < size ? n : size - 1);
+    snprintf(to, size, "%.*s", (int)kept, text);
+}
+
 int moe_run_figures_read(struct moe_run_figures *out, const char *path, struct moe_err *err)
 {
     json_t *root = NULL;
+    char fingerprint[17];
     *out = (struct moe_run_figures){.memory_bytes = 0};
     const struct {
         const char *key;
@@ -87,6 +97,9 @@ int moe_run_figures_read(struct moe_run_figures *out, const char *path, struct m
         {"parts", out->parts, sizeof out->parts},
         {"kv", out->kv, sizeof out->kv},
         {"expert_precision", out->precision, sizeof out->precision},
+        {"model", out->model, sizeof out->model},
+        {"fingerprint", fingerprint, sizeof fingerprint},
+        {"learnt", out->learnt, sizeof out->learnt},
     };
     const struct {
         const char *key;
@@ -98,14 +111,16 @@ int moe_run_figures_read(struct moe_run_figures *out, const char *path, struct m
         {"threads", &out->threads},
         {"cache_slots", &out->cache_slots},
         {"answers", &out->answers},
+        {"learnt_tokens", &out->learnt_tokens},
     };
     int status;
     MOE_STEP(moe_json_read(&root, path, MAX_BYTES, MOE_JSON_CONFIG_MEMORY, err));
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         const char *text = NULL;
         MOE_STEP(moe_json_get_text(path, root, texts[i].key, i == 0, &text, err));
-        snprintf(texts[i].to, texts[i].size, "%s", text ? text : "");
+        copy_text(texts[i].to, texts[i].size, text ? text : "");
     }
+    out->fingerprint = strtoull(fingerprint, NULL, 16);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         MOE_STEP(get_number(path, root, numbers[i].key, numbers[i].to, err));
     MOE_STEP(read_phase(&out->decode, path, root, "decode", err));
@@ -237,6 +252,33 @@ static void add_pace(struct moe_comparison *c, const struct moe_plan *a, const s
     add_setting(c, "a wait ends late by", texts[0], texts[1]);
 }
 
+/* Packs are compared by their fingerprints, where both are known, and named by their files. */
+static void add_model(struct moe_comparison *c, const char *a, uint64_t a_print, const char *b,
+                      uint64_t b_print)
+{
+    const bool known = a_print && b_print, same_name = strcmp(a, b) == 0;
+    char texts[2][MOE_PLAN_TEXT + 32];
+    snprintf(texts[0], sizeof texts[0], "%s", a);
+    snprintf(texts[1], sizeof texts[1], "%s", known && a_print == b_print ? a : b);
+    if (known && a_print != b_print && same_name) {
+        snprintf(texts[0], sizeof texts[0], "%s (%016" PRIx64 ")", a, a_print);
+        snprintf(texts[1], sizeof texts[1], "%s (%016" PRIx64 ")", b, b_print);
+    }
+    add_setting(c, "model", texts[0], texts[1]);
+}
+
+/* What the caches begin with: file and tokens. */
+static void add_learnt(struct moe_comparison *c, const char *a, double a_tokens, const char *b,
+                       double b_tokens)
+{
+    char texts[2][MOE_PLAN_TEXT + 48] = {"nothing", "nothing"};
+    if (a[0])
+        snprintf(texts[0], sizeof texts[0], "%s, %.0f tokens", moe_path_name(a), a_tokens);
+    if (b[0])
+        snprintf(texts[1], sizeof texts[1], "%s, %.0f tokens", moe_path_name(b), b_tokens);
+    add_setting(c, "learnt (--learn)", texts[0], texts[1]);
+}
+
 void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
                        struct moe_comparison *out)
 {
@@ -248,9 +290,11 @@ void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
     *out = (struct moe_comparison){.same_plan = true};
     moe_strategy_brief(&a->strategy, brief[0]);
     moe_strategy_brief(&b->strategy, brief[1]);
-    add_setting(out, "model", a->pack, b->pack);
+    add_model(out, a->pack, a->pack_fingerprint, b->pack, b->pack_fingerprint);
     add_bytes(out, "memory", (double)a->memory.total, (double)b->memory.total);
     add_setting(out, "strategy", brief[0], brief[1]);
+    add_learnt(out, a->evidence.learnt, (double)a->evidence.learnt_tokens, b->evidence.learnt,
+               (double)b->evidence.learnt_tokens);
     add_setting(out, "bits of experts", a->high, b->high);
     add_number(out, "slots that keep experts", (double)moe_plan_slots(a).n_cache,
                (double)moe_plan_slots(b).n_cache);
@@ -307,6 +351,8 @@ static void add_run_settings(struct moe_comparison *c, const struct moe_plan *pl
         moe_strategy_brief(&plan->strategy, brief[0]);
         brief_of_run(run, &plan->strategy, brief[1]);
     }
+    if (plan->pack_fingerprint && run->fingerprint)
+        add_model(c, plan->pack, plan->pack_fingerprint, run->model, run->fingerprint);
     add_bytes(c, "memory", (double)plan->memory.total, run->memory_bytes);
     add_setting(c, "strategy", brief[0], brief[1]);
     if (run->precision[0] && plan->high[0])
@@ -339,6 +385,10 @@ void moe_compare_run(const struct moe_plan *plan, const struct moe_run_figures *
         out->same_plan &= strcmp(values[0], values[1]) == 0 || strcmp(values[0], "-") == 0 ||
                           strcmp(values[1], "-") == 0;
     }
+    /* A file that has learnt more since is still what the plan counts on. */
+    out->same_plan &= strcmp(moe_path_name(plan->evidence.learnt), moe_path_name(run->learnt)) == 0;
+    add_learnt(out, plan->evidence.learnt, (double)plan->evidence.learnt_tokens, run->learnt,
+               run->learnt_tokens);
     add_known(out, "slots that keep experts", (double)moe_plan_slots(plan).n_cache,
               run->cache_slots);
     add_known(out, "tokens of a prompt", out->prompt_tokens[0], out->prompt_tokens[1]);

@@ -28,9 +28,12 @@ struct moe_run_phase {
 /* What the file does not say is -1 or "". */
 struct moe_run_figures {
     char strategy[64], parts[512], kv[8], precision[MOE_NAME_BYTES];
-    double memory_bytes; /* the budget; 0: none was given */
+    char model[MOE_PLAN_TEXT], learnt[MOE_PLAN_TEXT]; /* files' names; "": not known; nothing */
+    uint64_t fingerprint;                             /* of the model's pack; 0: not known */
+    double memory_bytes;                              /* the budget; 0: none was given */
     double context, batch, threads, cache_slots;
     double answers; /* that were begun */
+    double learnt_tokens;
     struct moe_run_phase decode, prefill;
 };
 
@@ -61,7 +64,7 @@ struct moe_compared {
     double values[2];
 };
 
-enum { MOE_COMPARED_FIGURES = 24, MOE_COMPARED_SETTINGS = 12, MOE_COMPARED_TEXT = 512 };
+enum { MOE_COMPARED_FIGURES = 24, MOE_COMPARED_SETTINGS = 16, MOE_COMPARED_TEXT = 512 };
 
 /* What was decided or given, as text. */
 struct moe_compared_setting {

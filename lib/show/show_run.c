@@ -187,12 +187,16 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     struct moe_emit e;
     moe_emit_begin_json(&e, out, MOE_EMIT_INDENTED);
     moe_emit_text(&e, "strategy", stats->strategy);
+    if (stats->model) {
+        moe_emit_text(&e, "model", stats->model);
+        moe_emit_fingerprint(&e, "fingerprint", stats->model_fingerprint);
+    }
     moe_emit_text(&e, "cache", stats->cache);
     moe_emit_text(&e, "alloc", stats->alloc);
     if (stats->boundary_from[0])
         moe_emit_text(&e, "boundary_from", stats->boundary_from);
     moe_emit_text(&e, "parts", stats->parts);
-    if (stats->learnt[0]) {
+    if (stats->learnt) {
         moe_emit_text(&e, "learnt", stats->learnt);
         moe_emit_u64(&e, "learnt_tokens", stats->learnt_tokens);
     }
@@ -400,7 +404,7 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
         put_strategy(out, stats);
         moe_buf_printf(out, " on %s\n", stats->device);
     }
-    if (stats->learnt[0])
+    if (stats->learnt)
         moe_buf_printf(out, "learnt   from %" PRIu64 " tokens before this run (--learn %s)\n",
                        stats->learnt_tokens, stats->learnt);
     if (stats->followed[0])

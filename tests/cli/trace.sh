@@ -48,33 +48,37 @@ hits() { # MOE-RUN OPTION...
         -p "Question: How many apples" "$@"
     figure cache_hits
 }
-learns "$tmp/a.trace" "$tmp/a.trace" -o "$tmp/a.learnt"
+learnt=$tmp/$(printf 'é%.0s' $(seq 35))a.learnt # longer than 64 bytes, which end within a character
+learns "$tmp/a.trace" "$tmp/a.trace" -o "$learnt"
 expect_exit 0 "a cache learns of traces"
 without=$(hits)
 cp "$out" "$tmp/answer"
-with=$(hits --learn "$tmp/a.learnt")
+with=$(hits --learn "$learnt")
 check "a run that goes on from it finds more ($without, $with)" [ "$with" -gt "$without" ]
 check "... and says the same" cmp -s "$out" "$tmp/answer"
+check "... which statistics name" grep -qF "\"learnt\": \"$learnt\"" "$json"
 planned() { # MOE-PLAN OPTION...: hits of a plan
     "$bin/moe-plan" -q "$tiny" --memory 20M --strategy lru+cache=learned --trace "$tmp/a.trace" --layer-seconds 2e-4 \
         --link-rate 200MB/s -o "$tmp/learnt.yaml" "$@"
     sed -n 's/^  hit_rate: //p' "$tmp/learnt.yaml" | head -1
 }
-check "a plan for such runs expects more" awk -v a="$(planned)" -v b="$(planned --learn "$tmp/a.learnt")" \
+check "a plan for such runs expects more" awk -v a="$(planned)" -v b="$(planned --learn "$learnt")" \
     'BEGIN { exit !(a > 0 && b > a) }'
 check "... and names what the cache knows" grep -q '^  learnt: .*a.learnt' "$tmp/learnt.yaml"
+run "$bin/moe-plan" --explain "$tmp/learnt.yaml" --compare "$json" --json
+check "... as the run does" grep -q '"learnt (--learn)": \[".*a.learnt, .* tokens", ".*a.learnt, .* tokens"\]' "$out"
 run "$bin/moe-plan" --explain "$tmp/learnt.yaml"
-expect_stdout_like "*begins*empty, but knows*of * tokens (--learn*a.learnt)*" "... to a person, too"
-run "$bin/moe-profile" --show "$tmp/a.learnt"
+expect_stdout_like "*begins*empty, but knows*of * tokens (--learn*)*" "... to a person, too"
+run "$bin/moe-profile" --show "$learnt"
 tokens=$(sed -n 's/^learnt  *from \([0-9]*\) tokens.*/\1/p' "$out")
-expect_stdout_like "$tmp/a.learnt: what a cache has learnt*model    *, 12 layers of 32 experts, 4 a token*size     *KiB*" \
+expect_stdout_like "$learnt: what a cache has learnt*model    *, 12 layers of 32 experts, 4 a token*size     *KiB*" \
     "what was learnt is shown"
 check "... with the tokens of that run as well ($tokens)" [ "${tokens:-0}" -gt "$(figure learnt_tokens)" ]
-run "$bin/moe-plan" --explain "$tmp/a.learnt" --json
+run "$bin/moe-plan" --explain "$learnt" --json
 expect_stdout_like "*\"format\": \"moe-learn\"*\"tokens\": $tokens,*" "... and for scripts"
 for show in moe-profile\ --show moe-plan\ --explain; do
-    run "$bin/"$show "$tmp/a.learnt" --html "$tmp/x.html"
-    error_line 2 "${show%% *}: $tmp/a.learnt: what a cache has learnt has no page: leave out --html" "... and has no page"
+    run "$bin/"$show "$learnt" --html "$tmp/x.html"
+    error_line 2 "${show%% *}: $learnt: what a cache has learnt has no page: leave out --html" "... and has no page"
 done
 learns "$tmp/a.trace" "$tmp/a.txt" -o "$tmp/x.learnt"
 error_line 3 "moe-profile: $tmp/a.txt: *" "what is no trace"

@@ -78,12 +78,19 @@ static void two_plans(void **state)
     b->expected.decode_tokens_per_second = 125; /* 8 ms */
     b->expected.stall_seconds = 0.5e-3;
     b->expected.compute_seconds = 6.5e-3;
+    a->pack_fingerprint = 1;
+    b->pack_fingerprint = 2;
+    strcpy(a->evidence.learnt, "some/l.moel");
+    a->evidence.learnt_tokens = 1234;
     moe_compare_plans(a, b, &c);
+    expect_text(&c, "(0000000000000001)");
+    expect_text(&c, "(0000000000000002)");
     assert_float_equal(moe_compared_change(figure(&c, "decode_tokens_per_s")), 0.25, 1e-12);
     assert_float_equal(moe_compared_change(figure(&c, "token_s")), -0.2, 1e-12);
     assert_string_equal(moe_compared_most(&c)->key, "stall_s");
     assert_true(c.n_decode < c.n);
-    expect_text(&c, "memory 97.66 KiB -> 195.31 KiB context 512 -> 256");
+    expect_text(&c, "memory 97.66 KiB -> 195.31 KiB learnt (--learn) l.moel, 1234 tokens -> "
+                    "nothing context 512 -> 256");
     expect_text(&c, "other programs slow it 1.5 times -> 5.7 times a wait ends late by 0.20 ms -> "
                     "1.30 ms");
     expect_text(&c, "waiting for loads 3.000 ms 0.500 ms -83.3%");
@@ -155,11 +162,36 @@ static void a_run(void **state)
     expect_text(&c, "The run was 25.0% faster than planned.");
     expect_text(&c, "Planned is a first answer");
     p->evidence.prompt_tokens = 512;
+    const struct moe_run_figures followed = run;
     run.batch = 16;
     strcpy(run.kv, "q8");
     moe_compare_run(p, &run, &c);
     assert_false(c.same_plan);
     expect_text(&c, "batches of a prompt 64 -> 16 keys and values f16 -> q8");
+    /* A run of another pack, or with other things learnt; more of the same is the plan's. */
+    run = followed;
+    strcpy(run.model, "wide.moe");
+    run.fingerprint = p->pack_fingerprint = 1;
+    moe_compare_run(p, &run, &c);
+    assert_true(c.same_plan);
+    run.fingerprint = 2;
+    moe_compare_run(p, &run, &c);
+    assert_false(c.same_plan);
+    expect_text(&c, "-> wide.moe");
+    run.fingerprint = 1;
+    strcpy(p->evidence.learnt, "some/l.moel");
+    moe_compare_run(p, &run, &c);
+    assert_false(c.same_plan);
+    expect_text(&c, "learnt (--learn) l.moel, 0 tokens -> nothing");
+    strcpy(run.learnt, "l.moel");
+    run.learnt_tokens = 99;
+    moe_compare_run(p, &run, &c);
+    assert_true(c.same_plan);
+    expect_text(&c, "l.moel, 99 tokens");
+    p->evidence.learnt[0] = 0;
+    run.learnt[0] = 0;
+    run.batch = 16;
+    strcpy(run.kv, "q8");
     run.answers = 2;
     run.prefill.tokens = 600;
     moe_compare_run(p, &run, &c);
