@@ -591,7 +591,6 @@ static int check_map(struct plan_inputs *in, struct moe_err *err)
     const struct plan_options *o = in->options;
     const struct moe_map *map = o->strategy.map;
     const struct moe_inventory *inv = in->inventory;
-    struct moe_buf texts = {0};
     if (!map)
         return MOE_OK;
     if (map->source_fingerprint != in->source_fingerprint || map->n_layers != inv->n_layers ||
@@ -602,17 +601,8 @@ static int check_map(struct plan_inputs *in, struct moe_err *err)
                         " of %" PRIu32 ")",
                         o->calibration, map->source_fingerprint, map->n_layers, map->n_experts,
                         in->name, in->source_fingerprint, inv->n_layers, inv->n_experts);
-    for (uint32_t i = 0; i < map->n_texts; i++)
-        if (!map->texts[i].check)
-            moe_buf_printf(&texts, "%s%s", texts.size ? ", " : "", map->texts[i].name);
-    uint64_t room = sizeof in->evidence.calibration_texts - 1;
-    uint64_t n = moe_utf8_complete(texts.data, texts.size < room ? texts.size : room);
-    int status = texts.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
-    if (status == MOE_OK && n)
-        memcpy(in->evidence.calibration_texts, texts.data, n);
     snprintf(in->evidence.calibration, sizeof in->evidence.calibration, "%s", o->calibration);
-    moe_buf_release(&texts);
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Opening ---- */

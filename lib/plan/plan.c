@@ -167,9 +167,9 @@ static const struct moe_member loss_members[] = {
     NEEDED(moe_plan_loss, "part", part),
     NEEDED(moe_plan_loss, "tokens", tokens),
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_plan_loss, "nll_percent", nll_percent, -HUGE_VAL, HUGE_VAL),
-    NEEDED(moe_plan_loss, "nll_error_percent", nll_error),
+    FIGURE(moe_plan_loss, "nll_error_percent", nll_error),
     NEEDED(moe_plan_loss, "top1_points", top1_points),
-    NEEDED(moe_plan_loss, "top1_error_points", top1_error),
+    FIGURE(moe_plan_loss, "top1_error_points", top1_error),
 };
 static const struct moe_record loss_record = {MOE_RECORD(loss_members)};
 
@@ -462,7 +462,7 @@ static const struct moe_member alternative_members[] = {
     MOE_FIELD(MOE_IF_SET, struct moe_plan_alternative, "loss_tokens", loss_tokens),
     MOE_FIELD_IN(MOE_IF_SET, struct moe_plan_alternative, "loss_percent", loss_percent, -HUGE_VAL,
                  HUGE_VAL),
-    MOE_FIELD(MOE_IF_SET, struct moe_plan_alternative, "loss_error_percent", loss_error),
+    FIGURE(moe_plan_alternative, "loss_error_percent", loss_error),
 };
 static const struct moe_record plan_alternative_record = {MOE_RECORD(alternative_members)};
 

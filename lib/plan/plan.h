@@ -136,7 +136,7 @@ struct moe_plan_evidence {
     bool manner_known;          /* of a synthetic trace: from statistics or another trace; else
                                    the bundled model's figures */
     char calibration[MOE_PLAN_TEXT];       /* file of a bit map; "": none */
-    char calibration_texts[MOE_PLAN_TEXT]; /* whose losses it measured, with commas */
+    char calibration_texts[MOE_PLAN_TEXT]; /* that losses are of, with commas */
     double
         tolerance; /* that was allowed of its ways to load less, in its metric; 0: none is used */
 };
@@ -145,7 +145,7 @@ struct moe_plan_evidence {
 struct moe_plan_loss {
     char part[32]; /* its option */
     uint64_t tokens;
-    double nll_percent, nll_error, top1_points, top1_error;
+    double nll_percent, nll_error, top1_points, top1_error; /* errors: -1: not known */
 };
 
 /* Of decoded tokens unless said. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 #include "model/shape.h"
 #include "pack/map.h"
 #include "plan/planner_internal.h"
@@ -326,19 +327,24 @@ static void set_evidence(const struct moe_planner *p, const struct moe_simulated
 static void add_loss(struct moe_plan *plan, const char *part, const struct moe_loss *l)
 {
     struct moe_plan_loss *to = &plan->losses[plan->n_losses++];
-    *to = (struct moe_plan_loss){"",           l->tokens,      l->nll_percent,
-                                 l->nll_error, l->top1_points, l->top1_error};
+    const bool spread = l->documents != 1; /* that errors are known from */
+    *to = (struct moe_plan_loss){.tokens = l->tokens,
+                                 .nll_percent = l->nll_percent,
+                                 .nll_error = spread ? l->nll_error : -1,
+                                 .top1_points = l->top1_points,
+                                 .top1_error = spread ? l->top1_error : -1};
     snprintf(to->part, sizeof to->part, "%s", part);
 }
 
-/* What the way to load less loses, by all of its parts: "prefer-cached --skip-below". */
+/* What the way to load less loses, by all of its parts: "prefer-cached --skip-below"; sets whether
+ * that is on the map's checks. */
 static void set_saving(const struct moe_planner *p, const struct moe_fitted *f,
-                       struct moe_plan *plan)
+                       struct moe_plan *plan, bool *on_checks)
 {
     const struct moe_inventory *inv = p->inventory;
     const struct moe_loss *l =
         moe_calibration_saving(p->calibration->map, &f->strategy, planner_cache_bytes(p, &f->pools),
-                               inv->variants[f->high], inv->variants[f->low]);
+                               inv->variants[f->high], inv->variants[f->low], on_checks);
     char names[sizeof plan->losses[0].part] = "";
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
         size_t n = strlen(names);
@@ -352,23 +358,36 @@ static void set_saving(const struct moe_planner *p, const struct moe_fitted *f,
     add_loss(plan, names, l);
 }
 
-/* The losses that the calibration measured for parts of this strategy. */
-static void set_losses(const struct moe_planner *p, const struct moe_fitted *f,
-                       struct moe_plan *plan)
+/* The losses that the calibration measured for parts of this strategy, and on which texts. */
+static int set_losses(const struct moe_planner *p, const struct moe_fitted *f,
+                      struct moe_plan *plan, struct moe_err *err)
 {
     const struct moe_inventory *inv = p->inventory;
+    const struct moe_map *map = p->calibration ? p->calibration->map : NULL;
+    struct moe_plan_evidence *e = &plan->evidence;
+    struct moe_buf texts = {0};
+    bool on_checks = false;
     plan->n_losses = 0;
-    if (p->calibration && p->calibration->tolerance > 0) {
-        set_saving(p, f, plan);
-        return;
-    }
-    for (enum moe_finding which = 0; p->calibration && which < MOE_N_FINDINGS; which++) {
-        const struct moe_loss *l =
-            moe_calibration_loss(p->calibration->map, which, &f->strategy, inv->variants[f->high],
-                                 inv->variants[f->low]);
+    if (map && p->calibration->tolerance > 0)
+        set_saving(p, f, plan, &on_checks);
+    for (enum moe_finding which = 0;
+         map && !(p->calibration->tolerance > 0) && which < MOE_N_FINDINGS; which++) {
+        const struct moe_loss *l = moe_calibration_loss(
+            map, which, &f->strategy, inv->variants[f->high], inv->variants[f->low]);
         if (l)
             add_loss(plan, moe_strategy_part_at(moe_finding_part(which))->name, l);
     }
+    for (uint32_t i = 0; map && i < map->n_texts; i++)
+        if (map->texts[i].check == on_checks)
+            moe_buf_printf(&texts, "%s%s", texts.size ? ", " : "", map->texts[i].name);
+    const uint64_t room = sizeof e->calibration_texts - 1;
+    const uint64_t n = moe_utf8_complete(texts.data, texts.size < room ? texts.size : room);
+    const int status = texts.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
+    if (n)
+        memcpy(e->calibration_texts, texts.data, n);
+    e->calibration_texts[n] = 0;
+    moe_buf_release(&texts);
+    return status;
 }
 
 /* The plan itself, on all tokens of its excerpt or on those of other trials. */
@@ -459,7 +478,7 @@ int moe_planner_make(const struct moe_planner *planner, const struct moe_strateg
     set_layers(&t.simulated, layers, plan);
     set_expected(p, &t, &prompt, compute_limit(p, &t.simulated.decode), &plan->expected);
     set_evidence(p, &t.simulated, &plan->evidence);
-    set_losses(p, &t.fitted, plan);
+    MOE_STEP(set_losses(p, &t.fitted, plan, err));
     reporting.any_loss = p->calibration && p->calibration->tolerance > 0;
     fewer = reporting;
     fewer.lookups = NULL;
@@ -890,7 +909,7 @@ static void set_loss(const struct moe_planner *p, struct moe_plan_alternative *a
             continue;
         a->loss_tokens = u->loss.tokens;
         a->loss_percent = u->loss.nll_percent;
-        a->loss_error = u->loss.nll_error;
+        a->loss_error = u->loss.documents == 1 ? -1 : u->loss.nll_error;
     }
 }
 

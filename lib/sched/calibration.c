@@ -210,10 +210,12 @@ static const struct moe_loss *worse(const struct moe_map *map, const struct moe_
 
 const struct moe_loss *moe_calibration_saving(const struct moe_map *map,
                                               const struct moe_strategy *s, uint64_t cache_bytes,
-                                              const char *high, const char *low)
+                                              const char *high, const char *low, bool *on_checks)
 {
     const struct moe_map_savings *near[2];
     const struct moe_loss *loss = NULL;
+    bool ignored;
+    on_checks = on_checks ? on_checks : &ignored;
     find_near(map, cache_bytes, near);
     if (inexact_parts(s) == 0 || strcmp(high, map->variants[0]) != 0)
         return NULL;
@@ -223,9 +225,10 @@ const struct moe_loss *moe_calibration_saving(const struct moe_map *map,
             continue;
         if (!way || (s->needs_low && strcmp(low, map->variants[near[i]->low]) != 0))
             return NULL;
-        loss = worse(map, loss, &way->loss);
-        if (way->check.tokens)
-            loss = worse(map, loss, &way->check);
+        if ((loss = worse(map, loss, &way->loss)) == &way->loss)
+            *on_checks = false;
+        if (way->check.tokens && (loss = worse(map, loss, &way->check)) == &way->check)
+            *on_checks = true;
     }
     return loss;
 }
@@ -252,7 +255,7 @@ int moe_calibration_ways(const struct moe_calibration *c, const struct moe_inven
         MOE_TRY(moe_strategy_settle(&way, err));
         if (!is_tolerable(c,
                           moe_calibration_saving(c->map, &way, cache_bytes, inventory->variants[0],
-                                                 c->map->variants[at->low])))
+                                                 c->map->variants[at->low], NULL)))
             continue;
         while (kind < *n && inexact_parts(&ways[kind]) != inexact_parts(&way))
             kind++;
@@ -337,7 +340,7 @@ static int check_tolerance(const struct moe_calibration *c, const struct moe_str
                            uint64_t cache_bytes, const char *high, const char *low,
                            struct moe_err *err)
 {
-    if (is_tolerable(c, moe_calibration_saving(c->map, s, cache_bytes, high, low)))
+    if (is_tolerable(c, moe_calibration_saving(c->map, s, cache_bytes, high, low, NULL)))
         return MOE_OK;
     return moe_fail(err, MOE_ERR_USAGE,
                     "the map has no measurement within %g of what strategy %s approximates in such "

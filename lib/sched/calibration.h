@@ -46,10 +46,11 @@ const struct moe_loss *moe_calibration_loss(const struct moe_map *map, enum moe_
 
 /* What a way to load less loses in a cache of that size: the map's measurement, on the texts or on
  * the checks, whichever is worse, in the caches next to that size, at most twice or half as large.
- * NULL: the strategy approximates nothing, or in another way than was measured there. */
+ * NULL: the strategy approximates nothing, or in another way than was measured there. on_checks:
+ * set to whether it is that of the checks; may be NULL. */
 const struct moe_loss *moe_calibration_saving(const struct moe_map *map,
                                               const struct moe_strategy *s, uint64_t cache_bytes,
-                                              const char *high, const char *low);
+                                              const char *high, const char *low, bool *on_checks);
 
 /* Of each kind of ways to load less the strategy that loads least of those within c->tolerance in a
  * cache of that size, without its rest: give its parts to others by moe_calibration_take. Returns

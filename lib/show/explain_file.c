@@ -2,6 +2,7 @@
  * profiles. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -196,13 +197,14 @@ void moe_explain_map(const struct moe_map *map, struct moe_screen screen, struct
 {
     const struct moe_pen pen = {out, screen};
     const struct moe_map_choice *c = &map->choice;
-    char room[2][32];
+    char room[2][32], error[32] = "error unknown";
+    if (c->loss.documents != 1)
+        snprintf(error, sizeof error, "%s%.2f", moe_draw_plus_minus(screen), c->loss.nll_error);
     if (c->there && map->n_uniform)
         moe_say(&pen, 0,
-                "It makes the model %s instead of %s, and its texts surprise it %+.2f%% (%s%.2f).",
+                "It makes the model %s instead of %s, and its texts surprise it %+.2f%% (%s).",
                 moe_format_bytes(c->expert_bytes + c->dense_bytes, room[0]),
-                moe_format_bytes(map->uniform[0].bytes, room[1]), c->loss.nll_percent,
-                moe_draw_plus_minus(screen), c->loss.nll_error);
+                moe_format_bytes(map->uniform[0].bytes, room[1]), c->loss.nll_percent, error);
     else if (!c->there && map->n_savings == 0)
         moe_say(&pen, 0, "Nothing was chosen yet: moe-calibrate --tolerance does.");
     if (map->importances.there)

@@ -54,6 +54,15 @@ static void put_missing(const struct moe_plan *p, struct moe_buf *out)
                        moe_plan_over_bus(p) ? "brought from main memory" : "read from the disk");
 }
 
+/* "+-0.25", of a loss in percent. */
+static const char *format_error(double error, struct moe_screen screen, char room[32])
+{
+    if (!(error >= 0))
+        return "error unknown";
+    snprintf(room, 32, "%s%.3g", moe_draw_plus_minus(screen), error);
+    return room;
+}
+
 /* ---- The answer ---- */
 
 /* "1.6 times as fast", "4% faster". */
@@ -427,16 +436,17 @@ bool moe_explain_alternatives(const struct moe_plan *p, struct moe_table *t, str
 static void explain_coarser(const struct moe_plan *p, struct moe_screen screen, struct moe_buf *out)
 {
     bool unknown = false, any = false;
+    char room[32];
     for (uint32_t i = 0; i < p->n_alternatives; i++) {
         const struct moe_plan_alternative *a = &p->alternatives[i];
         if (a->what != MOE_ALTERNATIVE_EXPERTS)
             continue;
         if (a->loss_tokens)
             moe_buf_printf(out,
-                           "%s%.12s bits: %+.3g%% (%s%.3g) nats/token, how much a text surprises "
+                           "%s%.12s bits: %+.3g%% (%s) nats/token, how much a text surprises "
                            "the model, on %" PRIu64 " tokens",
                            any ? "; " : "(*) Fewer bits change what the model says. ", a->precision,
-                           a->loss_percent, moe_draw_plus_minus(screen), a->loss_error,
+                           a->loss_percent, format_error(a->loss_error, screen, room),
                            a->loss_tokens);
         else
             unknown = true;
@@ -777,13 +787,14 @@ static void put_losses(const struct moe_plan *p, const struct moe_pen *pen)
     struct moe_buf text = {0};
     for (uint32_t i = 0; i < p->n_losses; i++) {
         const struct moe_plan_loss *l = &p->losses[i];
+        char room[32];
         bool on_miss = strcmp(l->part, moe_strategy_part_at(MOE_PART_ON_MISS)->name) == 0;
         moe_buf_printf(&text,
-                       "%s through --%.*s: %s%+.3g%% (%s%.3g) nats/token, %.3g%% other top "
+                       "%s through --%.*s: %s%+.3g%% (%s) nats/token, %.3g%% other top "
                        "tokens",
                        i ? ";" : "Inexact: what the model says may change", shown(l->part, NAME),
                        l->part, on_miss && e->tolerance <= 0 ? "at worst " : "", l->nll_percent,
-                       moe_draw_plus_minus(pen->screen), l->nll_error, l->top1_points);
+                       format_error(l->nll_error, pen->screen, room), l->top1_points);
     }
     int first = (int)strcspn(e->calibration_texts, ","); /* of several texts the first is named */
     first = first < SOURCE_NAME ? first : shown(e->calibration_texts, SOURCE_NAME);

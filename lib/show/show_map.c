@@ -1,6 +1,7 @@
 /* A bit map as tables and pictures; a calibration's forecast. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -23,14 +24,27 @@ static const char *unit(const struct moe_map *map)
                                               : metric_unit(map);
 }
 
+/* By the judge; that of a single document is unknown. */
+static const char *format_error(const struct moe_map *map, const struct moe_loss *loss,
+                                char room[32])
+{
+    if (loss->documents == 1)
+        return "unknown";
+    snprintf(room, 32, "%.2f", moe_map_loss_error(map, loss));
+    return room;
+}
+
 /* "+1.93% +- 0.08   2.10 +- 0.30": loss of nats; and of top-1 agreement in points, or what the
- * judge has where it looks at answers. */
+ * judge has where it looks at answers. The errors of a single document are unknown. */
 static void put_loss(const struct moe_map *map, struct moe_buf *out, const struct moe_loss *loss)
 {
     bool answers = map->judge != MOE_JUDGE_NATS;
-    moe_buf_printf(out, "%+7.2f%% +- %4.2f  %5.2f +- %4.2f", loss->nll_percent, loss->nll_error,
-                   answers ? moe_map_loss(map, loss) : loss->top1_points,
-                   answers ? moe_map_loss_error(map, loss) : loss->top1_error);
+    const double other = answers ? moe_map_loss(map, loss) : loss->top1_points;
+    if (loss->documents == 1)
+        moe_buf_printf(out, "%+7.2f%% unknown  %5.2f unknown", loss->nll_percent, other);
+    else
+        moe_buf_printf(out, "%+7.2f%% +- %4.2f  %5.2f +- %4.2f", loss->nll_percent, loss->nll_error,
+                       other, answers ? moe_map_loss_error(map, loss) : loss->top1_error);
 }
 
 static const char *loss_heading(const struct moe_map *map)
@@ -384,18 +398,19 @@ void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
         }
         return;
     }
-    moe_buf_printf(out, "%s instead of %s, %+.2f%s (standard error %.2f)",
+    char room[2][32];
+    moe_buf_printf(out, "%s instead of %s, %+.2f%s (standard error %s)",
                    moe_format_bytes(c->expert_bytes + c->dense_bytes, bytes),
                    moe_format_bytes(map->uniform[0].bytes, before), moe_map_loss(map, &c->loss),
-                   unit(map), moe_map_loss_error(map, &c->loss));
+                   unit(map), format_error(map, &c->loss, room[0]));
     if (map->importances.adaptive.estimated)
         moe_buf_printf(
             out, "; %" PRIu64 " of %" PRIu64 " experts measured, %" PRIu64 " others could change",
             map->importances.adaptive.measured, (uint64_t)map->n_layers * map->n_experts,
             map->importances.adaptive.open);
     if (c->check.tokens)
-        moe_buf_printf(out, "; on the checks %+.2f%s (%.2f)", moe_map_loss(map, &c->check),
-                       unit(map), moe_map_loss_error(map, &c->check));
+        moe_buf_printf(out, "; on the checks %+.2f%s (%s)", moe_map_loss(map, &c->check), unit(map),
+                       format_error(map, &c->check, room[1]));
 }
 
 /* ---- Forecasts ---- */

@@ -141,6 +141,15 @@ expect_exit 0 "moe-run follows it"
 check "... and its statistics name it inexact" grep -q '"why": "--skip-below 20%"' "$tmp/stats.json"
 run "$bin/moe-run" -q "$two" --plan "$tmp/tolerant.yaml" --exact -p "One and" -n 8
 error_line 2 "moe-run: *--exact forbids*--skip-below 20%*" "... but not with --exact"
+sed "s/ways: \[ *{\(.*\)}}, *{/ways: [{\1}, check: $(loss 99 0.95 | sed 's/documents: 3/documents: 1/')}, {/" \
+    "$tmp/savings.yaml" >"$tmp/checked.yaml"
+make_plan -q --calibration "$tmp/checked.yaml" --tolerance 1% -o "$tmp/checked.plan"
+run "$plan" --explain "$tmp/checked.plan"
+tr -s ' \n' ' ' <"$out" >"$tmp/words"
+check "... and by the checks, of one document, where they lose more" matches "$tmp/words" \
+    "*through --skip-below: +0.95% (error unknown) nats/token*Measured on 99 tokens of other.txt. *"
+run "$bin/moe-calibrate" --show "$tmp/checked.yaml"
+expect_stdout_like "* on checks *0.95% unknown *3.50 unknown  lru+skip-below=0.2*" "... also in the map"
 make_plan -q --calibration "$tmp/savings.yaml" --tolerance 0.5% -o "$tmp/less.yaml"
 check "what loses more is not used" [ "$(grep -c 'skip-below\|^losses' "$tmp/less.yaml")" = 0 ]
 savings "$tmp/map.yaml" 0.9 99000000 >"$tmp/far.yaml"

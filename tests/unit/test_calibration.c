@@ -275,7 +275,7 @@ static double saving_of(const struct moe_map *map, const char *words, uint64_t c
                         const char *high, const char *low)
 {
     struct moe_strategy s = calibrated(map, words);
-    const struct moe_loss *l = moe_calibration_saving(map, &s, cache_bytes, high, low);
+    const struct moe_loss *l = moe_calibration_saving(map, &s, cache_bytes, high, low, NULL);
     return l ? l->nll_percent : -1;
 }
 
