@@ -39,7 +39,7 @@ run() {
     # shellcheck disable=SC2046
     set -- $(awk -F'[:,]' '
         { gsub(/[ "]/, "", $1); if (!($1 in n)) n[$1] = $2 }
-        /"decode"/ { decoding = 1 } decoding && /tokens_per_second/ && !speed { speed = $2 + 0 }
+        /"decode"/ { decoding = 1 } decoding && /"tokens_per_s"/ && !speed { speed = $2 + 0 }
         END { a = n["expert_activations"] / 100
               printf "%.4f %.1f %.1f\n", n["bytes_per_token"] / 1e6,
                   (n["low_precision"] + n["skipped"] + n["substituted"] + n["precalculated"]) / a, speed }' "$dir/stats.json")
