@@ -14,6 +14,7 @@
 #include "cache/usage.h"
 
 #define MAGIC "MOEL"
+#define WRONG_SIZE "its size is not what its header says"
 enum { VERSION = 2, HEADER = 48, PIECE = 64 << 10, MAX_TOKENS = 1 << 20 };
 enum { MAX_LAYERS = 1 << 12, MAX_TOP_K = 64 }; /* of a file that is only described */
 
@@ -192,7 +193,7 @@ int moe_learnt_read(const char *path, const struct moe_learnt_origin *of, struct
     f->learnt(f, n_tokens, false, count_array, &counts);
     a.all = counts.bytes;
     if (size != HEADER + a.all)
-        MOE_STEP(damaged(path, "its size is not what its header says", err));
+        MOE_STEP(damaged(path, WRONG_SIZE, err));
     a.in = fdopen(fd, "rb");
     if (!a.in || !a.hasher)
         MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path));
@@ -236,9 +237,10 @@ int moe_learnt_describe(struct moe_learnt_about *out, const char *path, struct m
     /* Its pairs of experts are in the file: no size of theirs is absurd. */
     const uint64_t most = out->bytes / 2;
     if (of.n_layers < 1 || of.n_layers > MAX_LAYERS || of.top_k < 1 || of.top_k > MAX_TOP_K ||
-        of.top_k > of.n_experts || of.n_experts > most ||
-        (uint64_t)of.n_experts * of.n_experts > most / of.n_layers)
+        of.top_k > of.n_experts)
         return damaged(path, "it has impossible values", err);
+    if (of.n_experts > most || (uint64_t)of.n_experts * of.n_experts > most / of.n_layers)
+        return damaged(path, WRONG_SIZE, err);
     MOE_STEP(moe_usage_init(&u, of.n_layers, of.n_experts, of.top_k, err));
     MOE_STEP(moe_policy_follow(moe_policy_find("learned"), &u, 0, err));
     MOE_STEP(moe_learnt_read(path, &of, u.follower, err));
