@@ -288,7 +288,9 @@ static int calibrate(const char *pack)
     }
 out:
     if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))
-        cli_note("stopped; %s has what is done, --resume continues from there", partial);
+        cli_note("stopped; %s has the importances measured so far, --resume continues from there; "
+                 "what follows them, as ways to load less, begins anew",
+                 partial);
     moe_map_free(map);
     moe_map_free(from);
     moe_statistics_free(statistics);

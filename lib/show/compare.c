@@ -135,7 +135,7 @@ out:
 enum {
     INDENT = 27,
     SHORT = 28,  /* two texts that have room in a line */
-    ENOUGH = 60, /* tokens */
+    ENOUGH = 50, /* tokens */
     MANY = 10,   /* times as much are said as such, less as a change */
 };
 static const double ALIKE = 0.25;      /* lengths of prompts that differ by such a share */

@@ -386,7 +386,11 @@ void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
     const struct moe_map_choice *c = &map->choice;
     char bytes[32], before[32];
     if (!c->there && !map->importances.there) {
-        moe_buf_printf(out, "what loading less loses, in %u caches", map->n_savings);
+        moe_buf_text(out, "what loading less loses, in ");
+        if (map->n_savings == 1)
+            moe_buf_text(out, "one cache");
+        else
+            moe_buf_printf(out, "%u caches", map->n_savings);
         return;
     }
     if (!c->there) {

@@ -212,7 +212,7 @@ interrupt "$tmp/stopped.yaml.part" "$bin/moe-calibrate" -t 1 "$tmp/all.moe" \
     --text "$tmp/math.txt" --text "$tmp/code.txt" --max-tokens 12 --max-windows 1 --tolerance 3% --without fate \
     --without hobbit -o "$tmp/stopped.yaml"
 expect_exit 1 "SIGINT ends it"
-expect_stderr_like '*--resume continues from there*stopped*' "... and says how to go on"
+expect_stderr_like '*has the importances*--resume continues from there; *ways to load less, begins anew*stopped*' "... and says how to go on"
 check "... without a map" [ ! -e "$tmp/stopped.yaml" ]
 run calibrate --resume --tolerance 3% --without fate --without hobbit -o "$tmp/stopped.yaml"
 check "--resume gives the file of one run" cmp "$tmp/large.yaml" "$tmp/stopped.yaml"

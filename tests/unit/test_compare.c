@@ -214,7 +214,7 @@ static void a_run(void **state)
     run.decode.tokens = 3;
     moe_compare_run(p, &run, &c);
     expect_text(&c,
-                "The run decoded 3 tokens: too few to judge a plan by; moe-run -n 61 or more is "
+                "The run decoded 3 tokens: too few to judge a plan by; moe-run -n 51 or more is "
                 "better.");
     expect_text(&c, "it did not follow this plan");
     moe_plan_free(p);
