@@ -251,7 +251,8 @@ static enum moe_device_tier tier_of(const struct plan_inputs *in)
 {
     const struct plan_options *o = in->options;
     bool described = !o->pack && o->profile && !o->on_cpu && !o->strategy.device.test;
-    return moe_pace_tier(in->device, described || o->strategy.device.cuda);
+    return in->device ? moe_pace_tier(in->device, described || o->strategy.device.cuda)
+                      : MOE_TIER_STORAGE;
 }
 
 static bool plan_machine_has_gpu(const struct plan_inputs *in)
@@ -425,10 +426,12 @@ static struct moe_engine_options engine_options(const struct plan_options *o,
 static int check_budget(const struct plan_inputs *in, struct moe_err *err)
 {
     const struct moe_fitter *f = &in->fitters[PLAN_OF_PROCESS];
+    struct moe_strategy wanted = in->options->wanted;
     struct moe_fitted fitted;
     struct moe_err why = {0};
-    int status =
-        in->options->memory ? f->fit(f->ctx, &in->options->wanted, NULL, &fitted, &why) : MOE_OK;
+    if (!wanted.name && in->options->shape) /* of those that are tried it takes least */
+        moe_strategy_find("lru", &wanted);
+    int status = in->options->memory ? f->fit(f->ctx, &wanted, NULL, &fitted, &why) : MOE_OK;
     if (status != MOE_ERR_LIMIT) /* the rest may depend on what is not open yet */
         return MOE_OK;
     *err = why;
@@ -667,9 +670,17 @@ int plan_inputs_open(struct plan_inputs *in, const struct plan_options *o, struc
     MOE_STEP(open_model(in, err));
     MOE_STEP(check_map(in, err));
     MOE_STEP(open_statistics(in, err));
+    const bool described = o->device || o->profile || o->layer_seconds > 0;
+    if (described)
+        MOE_STEP(plan_machine_open(in, err));
+    if (o->shape && o->memory > 1 && !o->device) { /* neither several budgets nor machines */
+        set_fitters(in);
+        MOE_STEP(check_budget(in, err)); /* what must be drawn or measured takes long */
+    }
     MOE_STEP(plan_trace_open(in, err));
     MOE_STEP(moe_lookups_read(&in->lookups, in->trace, in->excerpt, err));
-    MOE_STEP(plan_machine_open(in, err));
+    if (!described)
+        MOE_STEP(plan_machine_open(in, err));
     MOE_STEP(check_kv(in, err));
     set_fitters(in);
 out:

@@ -226,13 +226,11 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, const struct 
     m->all = moe_inventory_all_bytes(inv, 0);
     m->token =
         (uint64_t)(inv->n_layers - inv->n_encoder) * inv->top_k * moe_inventory_mean_bytes(inv, 0);
-    if (m->total && m->total < fixed)
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        "the budget is smaller than everything but the experts");
-    uint64_t available = experts ? experts : m->total - fixed;
+    const uint64_t left = m->total > fixed ? m->total - fixed : 0;
+    uint64_t available = experts ? experts : left;
     bool named = experts > 0;
     out->named = experts;
-    bool fits = available >= m->all && (!m->total || m->total - fixed >= m->all);
+    bool fits = available >= m->all && (!m->total || left >= m->all);
     MOE_TRY(resolve_on_shape(f, fits, out, err));
     uint64_t slot_bytes = moe_inventory_slot_bytes(inv, out->high);
     const uint64_t policy = policy_bytes(&out->strategy, inv, available);
@@ -257,11 +255,14 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, const struct 
     uint64_t least = inv->top_k * slot_bytes;
     least = named ? m->experts : least + policy_bytes(&out->strategy, inv, least);
     m->floor = fixed - m->work + asked_work + least;
-    if (m->total && m->total < fixed + least)
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        named ? "the budget has no room for the memory that is named for experts"
-                              : "the budget leaves no room for a layer's experts");
-    return MOE_OK;
+    char given[32], works[32];
+    return !m->total || m->total >= fixed + least
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_LIMIT,
+                          "a budget of %s is too small: the smallest that works is %s%s",
+                          moe_format_at_most(m->total, given),
+                          moe_format_at_least(fixed + least, works),
+                          named ? ", with the memory that is named for experts" : "");
 }
 
 struct moe_fitter moe_fitter_of_shape(const struct moe_shape_fit *shape)

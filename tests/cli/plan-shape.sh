@@ -94,6 +94,8 @@ check "... at the bits that are asked for" grep -q '^1.5G  *8  *[0-9]*% of the e
 # shellcheck disable=SC2086
 run "$plan" -q --shape "$tmp/few.json" $orin --memory 100M,200M --strategy lru
 expect_exit 4 "none that fits is an error"
+run "$plan" --shape "$tmp/few.json" --memory 20M -o "$tmp/x"
+error_line 4 "moe-plan: a budget of * MiB is too small: the smallest that works is *" "a budget that is too small: at once"
 # shellcheck disable=SC2086
 run "$plan" -q --shape "$tmp/two.json" $orin --memory 2G,4G --strategy lru
 expect_exit 0 "a model of a family that is not implemented"

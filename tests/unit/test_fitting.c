@@ -101,9 +101,9 @@ static void shapes(void **state)
     assert_int_equal(f.pools.pools[0].n_cache, 8);
     assert_int_equal(f.memory.total, 10 * EXPERT + 1000);
     assert_fails(fit(&shape, "lru", 999, &f, &err), MOE_ERR_LIMIT,
-                 "smaller than everything but the experts", &err);
-    assert_fails(fit(&shape, "lru", 1000 + EXPERT, &f, &err), MOE_ERR_LIMIT,
-                 "no room for a layer's experts", &err);
+                 "a budget of 999 B is too small: the smallest that works is ", &err);
+    assert_fails(fit(&shape, "lru", 1000 + 2 * EXPERT - 1, &f, &err), MOE_ERR_LIMIT, "too small",
+                 &err);
     assert_ok(fit(&shape, "lru", 1000 + 2 * EXPERT, &f, &err), &err);
     assert_int_equal(f.pools.pools[0].n_cache, 0);
     /* All of them. */
@@ -117,7 +117,7 @@ static void shapes(void **state)
     assert_int_equal(f.memory.experts, 12 * EXPERT);
     assert_int_equal(f.memory.floor, 1000 + 12 * EXPERT);
     assert_fails(fit(&shape, "lru", 11 * EXPERT + 1000, &f, &err), MOE_ERR_LIMIT,
-                 "no room for the memory that is named for experts", &err);
+                 "with the memory that is named for experts", &err);
     shape.memory.total = 0;
     assert_ok(fit(&shape, "lru", 5 * EXPERT, &f, &err), &err);
     assert_int_equal(f.pools.pools[0].n_cache, 5);
