@@ -30,7 +30,8 @@ static struct {
 static void print_left(uint64_t done, uint64_t total)
 {
     double passed = bar.drawn - bar.began;
-    if (passed < 5 || done <= bar.first || done >= total)
+    const double share = (double)(done - bar.first) / (double)(total - bar.first);
+    if (passed < 5 || done <= bar.first || done >= total || (passed < 60 && share < 0.1))
         return;
     char left[32];
     double seconds = passed * (double)(total - done) / (double)(done - bar.first);

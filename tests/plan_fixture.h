@@ -153,9 +153,9 @@ static inline struct moe_plan *full_plan(void)
     p->n_losses = 2;
     p->losses[0] = (struct moe_plan_loss){"on-miss", 777, 1.5, 0.25, 3.125, 0.5};
     p->losses[1] = (struct moe_plan_loss){"prefill", 778, -0.0625, 0, 0, 1.0 / 3};
-    p->expected = (struct moe_plan_expected){11.5,  123.25, 0.6,    0.7,    0.8,   4096.5, 0.05,
-                                             0.03,  0.01,   0.02,   0.04,   0.015, 0.005,  3.5,
-                                             0.006, 0.0007, 0.0008, 0.0001, 0.75};
+    p->expected = (struct moe_plan_expected){11.5, 123.25, 0.6,    0.7,    0.8,    0.0625, 4096.5,
+                                             0.05, 0.03,   0.01,   0.02,   0.04,   0.015,  0.005,
+                                             3.5,  0.006,  0.0007, 0.0008, 0.0001, 0.75};
     p->first = p->expected;
     p->first.decode_tokens_per_second = 9.25;
     p->first.prefill_tokens_per_second = -1;

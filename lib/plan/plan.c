@@ -182,6 +182,7 @@ static const struct moe_member expected_members[] = {
     SHARE(moe_plan_expected, "hit_rate", hit_rate),
     SHARE(moe_plan_expected, "optimal_hit_rate", optimal_hit_rate),
     SHARE(moe_plan_expected, "accuracy", accuracy),
+    MOE_FIELD_IN(MOE_IF_SET, struct moe_plan_expected, "skipped_rate", skipped_rate, 0, 1),
     FIGURE(moe_plan_expected, "bytes_per_token", bytes_per_token),
     FIGURE(moe_plan_expected, "compute_seconds", compute_seconds),
     FIGURE(moe_plan_expected, "handling_seconds", handling_seconds),

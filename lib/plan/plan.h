@@ -143,7 +143,7 @@ struct moe_plan_evidence {
 
 /* The most that a part of the strategy costs in quality, from a bit map (map.h). */
 struct moe_plan_loss {
-    char part[32]; /* its option */
+    char part[64]; /* its option */
     uint64_t tokens;
     double nll_percent, nll_error, top1_points, top1_error; /* errors: -1: not known */
 };
@@ -154,6 +154,7 @@ struct moe_plan_expected {
     double hit_rate;         /* cache and prefetch hits */
     double optimal_hit_rate; /* of any cache that loads only on demand (optimal.h) */
     double accuracy;         /* of predictions; below 0: none were made */
+    double skipped_rate;     /* absent and left out; 0: none */
     double bytes_per_token;  /* loaded */
     /* Components but for `handling_seconds`, below (device.h): per token, all four together
      * 1 / decode_tokens_per_second. */

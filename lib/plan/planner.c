@@ -129,6 +129,9 @@ static void set_expected(const struct moe_planner *p, const struct moe_trial_run
         .hit_rate = moe_trial_hit_rate(t),
         .optimal_hit_rate = t->optimal_hit_rate,
         .accuracy = predicted ? (double)d->experts.predicted_right / (double)predicted : -1,
+        .skipped_rate = d->experts.activations
+                            ? (double)d->experts.skipped / (double)d->experts.activations
+                            : 0,
         .bytes_per_token = (double)d->bytes / n,
         .compute_seconds = d->compute_seconds / n,
         .handling_seconds = d->handling_seconds / n,
@@ -336,8 +339,8 @@ static void add_loss(struct moe_plan *plan, const char *part, const struct moe_l
     snprintf(to->part, sizeof to->part, "%s", part);
 }
 
-/* What the way to load less loses, by all of its parts: "prefer-cached --skip-below"; sets whether
- * that is on the map's checks. */
+/* What the way to load less loses, by all of its parts: "prefer-cached and --skip-below"; sets
+ * whether that is on the map's checks. */
 static void set_saving(const struct moe_planner *p, const struct moe_fitted *f,
                        struct moe_plan *plan, bool *on_checks)
 {
@@ -349,7 +352,7 @@ static void set_saving(const struct moe_planner *p, const struct moe_fitted *f,
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
         size_t n = strlen(names);
         if (moe_strategy_part_inexact(&f->strategy, part))
-            snprintf(names + n, sizeof names - n, "%s%s", n ? " --" : "",
+            snprintf(names + n, sizeof names - n, "%s%s", n ? " and --" : "",
                      moe_strategy_part_at(part)->name);
     }
     if (!l)

@@ -714,8 +714,7 @@ static void show_progress(const struct moe_planner *p, uint64_t n_run)
         done += step < p->trials->step ? sizes[step] : step == p->trials->step ? of_step : 0;
         total += sizes[step];
     }
-    moe_progress_report(p->progress, "simulations of other budgets, links and settings", done,
-                        total);
+    moe_progress_report(p->progress, "trying other budgets", done, total);
 }
 
 int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *strategy,

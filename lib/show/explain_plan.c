@@ -44,14 +44,18 @@ static void put_text(const struct moe_pen *pen, const char *first, uint32_t inde
 /* Reading ahead takes others from there, too, but no token waits for these. */
 static void put_missing(const struct moe_plan *p, struct moe_buf *out)
 {
-    char share[32] = "some";
+    const double skipped = fmax(0, p->expected.skipped_rate);
+    char share[32] = "some", left_out[32];
     if (p->expected.hit_rate >= 0)
-        moe_format_about_share(1 - p->expected.hit_rate, share);
+        moe_format_about_share(1 - p->expected.hit_rate - (p->strategy.needs_host ? 0 : skipped),
+                               share);
     if (p->strategy.needs_host)
         moe_buf_printf(out, "%s of a token's experts are not in the device's memory.", share);
     else
-        moe_buf_printf(out, "a token waits for %s of its experts to be %s.", share,
-                       moe_plan_over_bus(p) ? "brought from main memory" : "read from the disk");
+        moe_buf_printf(out, "a token waits for %s of its experts to be %s%s%s.", share,
+                       moe_plan_over_bus(p) ? "brought from main memory" : "read from the disk",
+                       skipped > 0 ? ", and leaves out " : "",
+                       skipped > 0 ? moe_format_about_share(skipped, left_out) : "");
 }
 
 /* "+-0.25", of a loss in percent. */
@@ -101,15 +105,15 @@ static void answer_all_in_memory(const struct moe_plan *p, struct moe_buf *out)
     const double now = moe_plan_budget(p);
     moe_buf_text(out, "All experts are in memory. More memory would not help");
     if (all && all->amount < 0.99 * now) {
-        moe_buf_text(out, "; ");
-        put_difference(now, all->amount, out);
-        moe_buf_text(out, " is enough");
+        char room[32];
+        moe_buf_printf(out, "; %s is enough", moe_format_about_bytes(all->amount, room));
     }
     moe_buf_text(out, ".");
     for (uint32_t i = 0; i < p->n_alternatives; i++) {
         const struct moe_plan_alternative *a = &p->alternatives[i];
         char room[32];
-        if (a->what != MOE_ALTERNATIVE_MEMORY || a->times >= 1)
+        if (a->what != MOE_ALTERNATIVE_MEMORY || a->times >= 1 ||
+            (all && a->amount >= all->amount)) /* enough, as was said */
             continue;
         moe_buf_printf(out, " %s would be ", moe_format_about_bytes(a->amount, room));
         if (!(a->decode_tokens_per_second >= 0))
@@ -535,6 +539,7 @@ bool moe_explain_layers(const struct moe_plan *p, uint32_t most, struct moe_tabl
 
 static void put_layers(const struct moe_plan *p, const struct moe_pen *pen)
 {
+    static const double HARDER = 0.05; /* to guess, as a share of the experts */
     struct moe_table t;
     if (!moe_explain_layers(p, LAYER_LINES, &t))
         return;
@@ -545,7 +550,9 @@ static void put_layers(const struct moe_plan *p, const struct moe_pen *pen)
         "In memory: of the experts that its tokens use. Waits: for the others, for each token.%s%s",
         p->expected.accuracy >= 0 ? " Guessed: before its router has chosen." : "",
         p->n_contents ? " At the start: loaded before the first token." : "");
-    if (p->boundary_accuracy > 0 && p->boundary_accuracy < p->n_layers)
+    const uint32_t n = p->boundary_accuracy;
+    if (n > 0 && n <= p->n_layers / 2 &&
+        moe_plan_span(p, n, p->n_layers - n).accuracy - moe_plan_span(p, 0, n).accuracy >= HARDER)
         moe_say(pen, 2,
                 p->boundary_accuracy == 1 ? "What the first layer will use is hard to guess."
                                           : "What the first %" PRIu32

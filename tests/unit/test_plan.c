@@ -108,7 +108,7 @@ static void assert_same_expectations(const struct moe_plan *a, const struct moe_
     SAME(expected.bytes_per_token), SAME(expected.compute_seconds);
     SAME(expected.stall_seconds), SAME(expected.host_seconds), SAME(expected.link_seconds);
     SAME(expected.handling_seconds), SAME(expected.loads_per_token);
-    SAME(expected.decode_error);
+    SAME(expected.decode_error), SAME(expected.skipped_rate);
     SAME(expected.prefill_compute_seconds), SAME(expected.prefill_handling_seconds);
     SAME(expected.prefill_stall_seconds), SAME(expected.prefill_host_seconds);
     SAME(expected.compute_limit_seconds), SAME(expected.link_limit_seconds);

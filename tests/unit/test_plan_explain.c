@@ -265,6 +265,15 @@ static void text(void **state)
     moe_explain_plan(&p, (struct moe_screen){.columns = 80, .blocks = true}, &out);
     assert_null(strstr((const char *)out.data, "next step up")); /* which gains nothing */
     expect_line(words_of(&out), "is known to \xc2\xb1 3.1 points.");
+    layers[0].accuracy = 0.8;
+    moe_buf_clear(&out);
+    moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
+    assert_null(strstr(words_of(&out), "hard to guess")); /* as hard as the rest */
+    layers[0].accuracy = 0.5;
+    moe_buf_clear(&out);
+    moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
+    expect_line(words_of(&out), "What the first layer will use is hard to guess.");
+    layers[0].accuracy = -1;
     p.n_losses = 2;
     p.losses[0] = (struct moe_plan_loss){"on-miss", 4321, 1.25, 0.25, 3.5, 0.5};
     p.losses[1] = (struct moe_plan_loss){"prefill", 1234, -0.5, 0.125, 0.75, 0.25};
@@ -432,9 +441,15 @@ static void resident(void **state)
     moe_buf_clear(&out);
     moe_explain_answer(&p, &out);
     assert_string_equal((const char *)out.data,
-                        "All experts are in memory. More memory would not help; 60.0 MiB (-4.00) "
-                        "is enough. 32.0 MiB would be 0.20 times as fast.");
+                        "All experts are in memory. More memory would not help; 60.0 MiB is "
+                        "enough. 32.0 MiB would be 0.20 times as fast.");
     assert_null(strstr((const char *)out.data, "nan"));
+    p.memory_steps[0].amount = 20 << 20; /* less than the half of which the alternative tells */
+    moe_buf_clear(&out);
+    moe_explain_answer(&p, &out);
+    assert_string_equal((const char *)out.data,
+                        "All experts are in memory. More memory would not help; 20.0 MiB is "
+                        "enough.");
     moe_buf_release(&out);
 }
 
@@ -479,6 +494,10 @@ static void answers(void **state)
     struct moe_plan p = filled();
     expect_answer(&p,
                   "Slow because a token waits for 30% of its experts to be read from the disk.");
+    p.expected.skipped_rate = 0.1;
+    expect_answer(&p, "Slow because a token waits for 20% of its experts to be read from the disk, "
+                      "and leaves out 10%.");
+    p.expected.skipped_rate = 0;
     p.memory_steps[2] = (struct moe_plan_step){80 << 20, 1080, 1};
     expect_answer(&p, "Slow because a token waits for 30% of its experts to be read from the disk. "
                       "80.0 MiB (+16.0) "
