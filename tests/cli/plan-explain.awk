@@ -181,7 +181,9 @@ function put_answer(last, apart, all, now) {
     now = budget()
     if (!(expected("decode_tokens_per_second") > 0)) { print "The plan does not say how fast it is."; return }
     if (!pools) { print "All experts are in memory. More memory would not help"; return }
-    print (expected("hit_rate") == "" ? "some" : share(1 - expected("hit_rate"))) " of " # "the experts", or "them" where it matters little
+    print (expected("hit_rate") == "" ? "some" : share(1 - expected("hit_rate") - expected("skipped_rate"))) " of " # "the experts", or "them" where it matters little
+    if (expected("skipped_rate") != "")
+        print "leaves out " share(expected("skipped_rate"))
     if (last < 0 || step_hit["memory", last] <= 1 - 1e-9 || amount["memory", last] <= now) return
     if (fast["memory", last] / expected("decode_tokens_per_second") < 1.005) return
     all = bytes(amount["memory", last])
