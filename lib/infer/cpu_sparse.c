@@ -39,7 +39,7 @@
  * layer's input:
  *
  *   key      of a complete block: the sum of its positions' keys, each value weighed by the
- * softmax, over these positions, of gate and of the bias of the place in the block
+ *            softmax, over these positions, of gate and bias of the place in the block
  *
  * A row's choice and result depend on nothing else in its pass. Rows are computed one after the
  * other, threads share each: keys and values of a row's choice are brought together first, for all

@@ -151,9 +151,8 @@ static inline int moe_model_open_directory(struct moe_model **out, const char *p
 /* Before it is loaded: the layers behind the model's that draft (config.h, n_ahead) are part of it,
  * with their experts. MOE_ERR_UNSUPPORTED: the pack has none. */
 int moe_model_take_ahead(struct moe_model *model, struct moe_err *err);
-/* ... and after that: the attention of layers is shared out among ranks
- * (moe_config_share_attention), of which this is number `rank`. MOE_ERR_UNSUPPORTED, on rank 0: of
- * none. */
+/* ... and after that: the attention of layers is shared out among ranks, and this one is number
+ * `rank` (moe_config_share_attention). MOE_ERR_UNSUPPORTED, on rank 0: no layer's can be. */
 int moe_model_share_attention(struct moe_model *model, uint32_t rank, uint32_t n_ranks,
                               struct moe_err *err);
 /* An upper bound of what the directory holds in memory, computed from what is in it. */
