@@ -134,6 +134,8 @@ static int share_attention(struct cluster *c, struct moe_err *err)
         return MOE_OK;
     first = *all;
     moe_config_share_attention(&first, 0, n);
+    if (n > 1)
+        MOE_TRY(moe_config_check_shared(&first, c->in->name, err));
     for (uint32_t layer = 0; layer < all->n_layers; layer++)
         c->attends[layer] = first.layers[layer].elsewhere ? first.layers[layer].elsewhere - 1 : 0;
     MOE_TRY(moe_shape_bytes(&whole, all, bits, 16, 64, err));

@@ -12,9 +12,7 @@
 struct moe_learnt_about {
     uint64_t source, bytes, n_tokens; /* of the model (below), of the file, that were learnt from */
     uint32_t n_layers, n_experts, top_k;
-    uint32_t
-        n_remembered; /* of the last tokens, what they chose; fewer where there were not as many
-                       */
+    uint32_t n_remembered; /* the last tokens, all of their choices are kept */
 };
 
 bool moe_learnt_is(const char *path);

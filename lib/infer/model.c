@@ -688,11 +688,8 @@ int moe_model_share_attention(struct moe_model *m, uint32_t rank, uint32_t n_ran
                               struct moe_err *err)
 {
     const uint32_t n = moe_config_share_attention(&m->config, rank, n_ranks);
-    if (rank == 0 && moe_config_count_layers(&m->config, MOE_LAYER(elsewhere)) == 0)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: has no two layers whose attention could be on different ranks: it "
-                        "takes layers that see a whole text and keep nothing but keys and values",
-                        moe_pack_path(m->pack));
+    if (rank == 0)
+        MOE_TRY(moe_config_check_shared(&m->config, moe_pack_path(m->pack), err));
     m->attends = rank > 0 ? n : 0;
     return walk_tensors(m, NULL, err);
 }

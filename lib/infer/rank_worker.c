@@ -40,10 +40,9 @@ struct worker {
     struct moe_wire *wire;
     const struct moe_model *model;
     struct moe_experts *experts;
-    struct moe_session
-        *session;              /* of the layers whose attention this rank has; NULL: it has none */
-    struct moe_row *attending; /* [batch] the rows of its pass */
-    bool predicts;             /* the strategy takes predictions */
+    struct moe_session *session; /* of layers whose attention this rank has; NULL: of none */
+    struct moe_row *attending;   /* [batch] the rows of its pass */
+    bool predicts;               /* the strategy takes predictions */
     struct moe_rank_shape shape;
     struct moe_expert_compute *compute;
     struct moe_expert_view views[MOE_MAX_TOP_K];

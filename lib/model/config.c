@@ -96,6 +96,16 @@ uint32_t moe_config_share_attention(struct moe_config *c, uint32_t self, uint32_
     return n_own;
 }
 
+int moe_config_check_shared(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    return moe_config_count_layers(c, MOE_LAYER(elsewhere)) > 0
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_UNSUPPORTED,
+                          "%s: has no two layers whose attention could be on different ranks: it "
+                          "takes layers that see a whole text and keep nothing but keys and values",
+                          name);
+}
+
 void moe_config_set_ahead(struct moe_config *c, uint32_t n)
 {
     c->n_ahead = n;

@@ -417,6 +417,8 @@ void moe_config_set_layers(struct moe_config *config, size_t member, uint32_t be
  * equal parts, the first of them to rank 0. `self`: this process. Returns how many of these layers
  * it has. Layers that keep more than keys and values, or see another layer's, stay with rank 0. */
 uint32_t moe_config_share_attention(struct moe_config *config, uint32_t self, uint32_t n_ranks);
+/* Of what that made for one of several. MOE_ERR_UNSUPPORTED: it has all of the attention. */
+int moe_config_check_shared(const struct moe_config *config, const char *name, struct moe_err *err);
 
 /* ---- Which layers ---- */
 

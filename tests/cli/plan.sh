@@ -105,6 +105,9 @@ apart=$(of_machines messages) alone=$(of_machines decode_s) tokens=$(of_machines
 run "$plan" -q "$tiny" --machines "$tmp/large.yaml" --trace "$tmp/t.trace" --max-tokens 40 --no-outlook --json --share-attention
 check "... that share out attention: a message more for each of 8 layers" [ "$(of_machines messages)" = $((apart + 8 * tokens)) ]
 check "... and two latencies" awk -v a="$alone" -v b="$(of_machines decode_s)" -v n="$tokens" 'BEGIN { exit !(b - a > 8e-4 * n) }'
+"$bin/moe-quantize" -q --experts 8 -o "$tmp/chooses.moe" "$drawn/glm5-a"
+run "$plan" -q "$tmp/chooses.moe" --machines "$tmp/large.yaml" --max-tokens 40 --no-outlook --share-attention
+error_line 3 "moe-plan: *: has no two layers whose attention could be on different ranks*" "... which not every model can"
 sed '/^network/d' "$tmp/hosts.yaml" >"$tmp/alone.yaml"
 run "$plan" -q "$tiny" --machines "$tmp/alone.yaml" --no-outlook
 error_line 3 "moe-plan: $tmp/alone.yaml: line *'b' has no 'link', and there is no 'network'" "... without a network"
