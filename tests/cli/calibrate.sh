@@ -208,7 +208,7 @@ run calibrate --from "$tmp/merged.yaml" --tolerance 3% --without fate --without 
 check "... is the same from those of shards" cmp "$tmp/large.yaml" "$tmp/from.yaml"
 run "$bin/moe-calibrate" "$tmp/all.moe" --text "$tmp/math.txt" --from "$tmp/merged.yaml" -o "$tmp/x"
 expect_exit 2 "importances of other texts are refused"
-interrupt "$tmp/stopped.yaml.part" "$bin/moe-calibrate" -t 1 "$tmp/all.moe" \
+interrupt "$tmp/stopped.yaml.part" "$bin/moe-calibrate" -t 1 --cpu scalar "$tmp/all.moe" \
     --text "$tmp/math.txt" --text "$tmp/code.txt" --max-tokens 12 --max-windows 1 --tolerance 3% --without fate \
     --without hobbit -o "$tmp/stopped.yaml"
 expect_exit 1 "SIGINT ends it"
@@ -228,7 +228,7 @@ run "$bin/moe-calibrate" --show "$tmp/adaptive.yaml"
 expect_stdout_like '*measured where it decides:*measured, * estimated within a factor of*' "... and --show does"
 run adaptive -t 2 --from "$tmp/merged.yaml" -o "$tmp/again.yaml"
 check "they are those of the full search, on two threads" cmp "$tmp/adaptive.yaml" "$tmp/again.yaml"
-interrupt "$tmp/astop.yaml.part" "$bin/moe-calibrate" -t 1 "$tmp/all.moe" --text "$tmp/math.txt" --text "$tmp/code.txt" \
+interrupt "$tmp/astop.yaml.part" "$bin/moe-calibrate" -t 1 --cpu scalar "$tmp/all.moe" --text "$tmp/math.txt" --text "$tmp/code.txt" \
     --max-tokens 12 --max-windows 1 --importance adaptive --measured 10% --tolerance 3% --without fate --without hobbit -o "$tmp/astop.yaml"
 run adaptive --resume -o "$tmp/astop.yaml"
 check "an interrupted one that is resumed has the same file" cmp "$tmp/adaptive.yaml" "$tmp/astop.yaml"

@@ -188,11 +188,11 @@ smallest_memory() {
 }
 
 # How long the command takes until FILE is there depends on the machine: interrupted too early, it is
-# started again and given twice the time.
+# started again and given half as much time again, so that fast machines are not past the end.
 interrupt() {
     left=$1
     shift
-    for pause in 0.2 0.5 1 2 4 8 16; do
+    for pause in 0.1 0.15 0.2 0.3 0.45 0.7 1 1.5 2.2 3.3 5 7.5 11 16; do
         "$@" >"$out" 2>"$err" </dev/null &
         pid=$!
         sleep "$pause"
