@@ -112,6 +112,9 @@ static int read_plan(struct run *r, struct moe_err *err)
     opt.engine.pace = &r->plan->pace;
     if (opt.engine.lockstep && opt.engine.link_rate <= 0)
         opt.engine.link_rate = r->plan->pace.load_rate;
+    if (r->plan->evidence.learnt[0] && !opt.engine.learn)
+        cli_note("the cache of this plan begins with what it has learnt: --learn %s",
+                 r->plan->evidence.learnt);
     return MOE_OK;
 }
 

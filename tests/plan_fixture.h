@@ -146,6 +146,7 @@ static inline struct moe_plan *full_plan(void)
                                              .times_measured = true,
                                              .times_stated = true,
                                              .link_stated = true,
+                                             .loads_over_bus = true,
                                              .times_spread = 0.125,
                                              .manner_known = true,
                                              .calibration = "map.yaml",

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "base/text.h"
+#include "cache/learnt.h"
 #include "cli.h"
 #include "plan/synthesis.h"
 #include "profile/document_split.h"
@@ -352,6 +353,7 @@ static int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
                d->accelerator.memory_bytes_per_second.value > 0)
         in->pace.host_slowdown = d->accelerator.memory_bytes_per_second.value / host;
     in->evidence.link_stated = load_rate(in) > 0 || !moe_device_load_measured(d, tier_of(in));
+    in->evidence.loads_over_bus = plan_machine_has_gpu(in);
     in->evidence.times_spread = moe_device_spread(d);
     if (in->evidence.times_measured)
         in->evidence.threads = (uint32_t)d->host.threads.value;
@@ -629,6 +631,24 @@ static int open_statistics(struct plan_inputs *in, struct moe_err *err)
     return MOE_OK;
 }
 
+/* Before anything is measured: a file of another model is known at once. */
+static int open_learnt(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct moe_inventory *inv = in->inventory;
+    const struct moe_learnt_origin model = {in->source_fingerprint, in->name, inv->n_layers,
+                                            inv->n_experts, inv->top_k};
+    struct moe_learnt_about about = {0};
+    const char *path = in->options->learn;
+    if (!path)
+        return MOE_OK;
+    MOE_TRY(moe_learnt_describe(&about, path, &model, err));
+    const uint64_t most = sizeof in->evidence.learnt - 1, n = strlen(path);
+    memcpy(in->evidence.learnt, path,
+           moe_utf8_complete((const uint8_t *)path, n < most ? n : most));
+    in->evidence.learnt_tokens = about.n_tokens;
+    return MOE_OK;
+}
+
 /* A GPU that is named, or that a profile describes. */
 static int check_kv(const struct plan_inputs *in, struct moe_err *err)
 {
@@ -670,6 +690,7 @@ int plan_inputs_open(struct plan_inputs *in, const struct plan_options *o, struc
     MOE_STEP(open_model(in, err));
     MOE_STEP(check_map(in, err));
     MOE_STEP(open_statistics(in, err));
+    MOE_STEP(open_learnt(in, err));
     const bool described = o->device || o->profile || o->layer_seconds > 0;
     if (described)
         MOE_STEP(plan_machine_open(in, err));

@@ -7,7 +7,6 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "cache/learnt.h"
 #include "cli.h"
 #include "plan/planner.h"
 #include "show/draw.h"
@@ -68,25 +67,17 @@ static void note_exact(const struct plan_options *o, const struct moe_plan *plan
     moe_buf_release(&sizes);
 }
 
-/* Names what the cache begins with, where its policy learns. */
-static int note_learnt(const char *path, struct moe_plan *plan, struct moe_err *err)
+/* What the cache begins with counts where its policy learns. */
+static void note_learnt(const char *path, struct moe_plan *plan)
 {
     const struct moe_policy_ops *cache = plan->strategy.resident ? NULL : plan->strategy.cache;
-    struct moe_learnt_about about = {0};
-    if (!path)
-        return MOE_OK;
-    if (!cache || !cache->follow) {
-        cli_note("--learn %s: the plan does not use it: %s", path,
-                 plan->strategy.resident ? "every expert is in memory"
-                                         : "its cache is of a policy that learns nothing");
-        return MOE_OK;
-    }
-    const uint64_t most = sizeof plan->evidence.learnt - 1, n = strlen(path);
-    memcpy(plan->evidence.learnt, path,
-           moe_utf8_complete((const uint8_t *)path, n < most ? n : most));
-    MOE_TRY(moe_learnt_describe(&about, path, err));
-    plan->evidence.learnt_tokens = about.n_tokens;
-    return MOE_OK;
+    if (!path || (cache && cache->follow))
+        return;
+    memset(plan->evidence.learnt, 0, sizeof plan->evidence.learnt);
+    plan->evidence.learnt_tokens = 0;
+    cli_note("--learn %s: the plan does not use it: %s", path,
+             plan->strategy.resident ? "every expert is in memory"
+                                     : "its cache is of a policy that learns nothing");
 }
 
 static int fill(const struct plan_inputs *in, const struct moe_strategy *strategy, bool automatic,
@@ -116,7 +107,7 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
         MOE_STEP(moe_planner_search(&planner, plan, &best, err));
     MOE_STEP(moe_planner_search_room(&planner, &best, err));
     MOE_STEP(moe_planner_make(&planner, &best, plan, err));
-    MOE_STEP(note_learnt(in->options->learn, plan, err));
+    note_learnt(in->options->learn, plan);
     note_exact(in->options, plan);
 out:
     moe_trials_close(planner.trials);

@@ -10,6 +10,7 @@
 #include "cli.h"
 #include "fmt/emit.h"
 #include "plan/planner.h"
+#include "sched/exactness.h"
 #include "sched/strategy.h"
 
 enum { MAX_STRATEGIES = 64, MAX_SIZES = 32 };
@@ -26,6 +27,7 @@ struct result {
     const char *strategy;
     const struct size *size;
     struct moe_trial_run run;
+    bool exact;        /* results cannot change */
     double load_bytes; /* of one expert */
     const struct moe_pace *pace;
 };
@@ -38,7 +40,7 @@ struct table {
     int width; /* of the longest name */
     bool json;
     bool assumes;                            /* one of them predicts (--assume-prediction) */
-    uint32_t n_results;                      /* printed */
+    uint32_t n_results, n_inexact;           /* printed */
     struct moe_buf held;                     /* lines before the next result: the head, refusals */
     struct moe_err refusals[MAX_STRATEGIES]; /* the last one of each strategy */
     uint32_t n_refusals;                     /* that were said */
@@ -67,7 +69,8 @@ static int add_strategy(struct table *t, const char *text, const struct strategy
                         "option --strategy: auto is for plans; --simulate takes names");
     char *name = t->names[t->n_strategies];
     moe_strategy_brief(&t->strategies[t->n_strategies++], name);
-    t->width = (int)strlen(name) > t->width ? (int)strlen(name) : t->width;
+    const int width = (int)strlen(name) + 1; /* a mark may follow */
+    t->width = width > t->width ? width : t->width;
     return MOE_OK;
 }
 
@@ -195,6 +198,7 @@ static int print_json(const struct table *t, const struct result *r, struct moe_
         moe_emit_u64(&e, "host_memory_bytes", r->run.fitted.host.total);
     moe_emit_u64(&e, "expert_bytes", r->run.fitted.pools.bytes);
     moe_emit_u64(&e, "slots", r->run.fitted.pools.n_slots);
+    moe_emit_bool(&e, "exact", r->exact);
     put_alloc(&e, &r->run.fitted.strategy);
     moe_emit_rounded(&e, "hit_rate", 9, hit_rate(n));
     moe_emit_rounded(&e, "optimal_hit_rate", 9,
@@ -234,31 +238,26 @@ static int print_json(const struct table *t, const struct result *r, struct moe_
 static int print_line(struct table *t, const struct result *r, struct moe_err *err)
 {
     const struct moe_simulated_phase *d = &r->run.simulated.decode;
-    char optimal[16] = "-";
+    char optimal[16] = "-", name[MOE_STRATEGY_BRIEF + 1];
     MOE_TRY(cli_print(MOE_OK, &t->held, err));
+    snprintf(name, sizeof name, "%s%s", r->strategy, r->exact ? "" : "*");
     if (r->run.optimal_hit_rate >= 0)
         snprintf(optimal, sizeof optimal, "%.1f%%", 100 * r->run.optimal_hit_rate);
-    cli_say("%-*s %9s %6.1f%% %7s %6.1f%% %6.1f%% %9.2f %9.2f\n", t->width, r->strategy,
-            r->size->text, 100 * hit_rate(&d->experts), optimal,
-            100 * share(d->stall_seconds, d->seconds), 100 * share(d->link_seconds, d->seconds),
-            share((double)d->tokens, d->seconds), bound(r));
+    cli_say("%-*s %9s %6.1f%% %7s %6.1f%% %6.1f%% %9.2f %9.2f\n", t->width, name, r->size->text,
+            100 * hit_rate(&d->experts), optimal, 100 * share(d->stall_seconds, d->seconds),
+            100 * share(d->link_seconds, d->seconds), share((double)d->tokens, d->seconds),
+            bound(r));
     return MOE_OK;
 }
 
-/* The part of a refusal that does not depend on the size that was too small. */
-static const char *reason(const struct moe_err *err)
-{
-    const char *least = strstr(err->text, "the smallest that works");
-    return least ? least : err->text;
-}
-
 /* Says what a strategy was refused for, with the size where that is the reason, and not again where
- * it is the same at the next size. */
+ * it is the same at the next size: of one that is too small, the smallest that works was said. */
 static void refuse(struct table *t, uint32_t strategy, const struct size *size,
                    const struct moe_err *err)
 {
     struct moe_err *last = &t->refusals[strategy];
-    const bool again = last->status == err->status && strcmp(reason(last), reason(err)) == 0;
+    const bool again = last->status == err->status &&
+                       (err->status == MOE_ERR_LIMIT || strcmp(last->text, err->text) == 0);
     *last = *err;
     if (again)
         return;
@@ -297,7 +296,11 @@ static int run_size(struct table *t, const struct plan_inputs *in, const struct 
             refuse(t, i, size, err);
             status = MOE_OK;
         } else if (status == MOE_OK) {
-            r.load_bytes = moe_inventory_mean_load(planner.inventory, r.run.fitted.high);
+            const struct moe_fitted *f = &r.run.fitted;
+            const struct moe_terms terms = moe_terms_of(&f->strategy, planner.inventory, f->high);
+            r.load_bytes = moe_inventory_mean_load(planner.inventory, f->high);
+            r.exact = moe_exactness_of(&terms).exact;
+            t->n_inexact += !r.exact;
             status = t->json ? print_json(t, &r, err) : print_line(t, &r, err);
             t->n_results++;
         }
@@ -336,6 +339,8 @@ int plan_simulate(const struct plan_options *o, const char *strategies, const ch
         MOE_STEP(run_size(&t, &in, &t.sizes[i], err));
     if (t.n_results == 0)
         MOE_STEP(refuse_all(&t, err));
+    if (t.n_inexact && !json)
+        moe_buf_text(&t.held, "* may change what the model says\n");
     if (json)
         printf("]\n");
     else

@@ -225,7 +225,8 @@ bool moe_learnt_is(const char *path)
     return is;
 }
 
-int moe_learnt_describe(struct moe_learnt_about *out, const char *path, struct moe_err *err)
+int moe_learnt_describe(struct moe_learnt_about *out, const char *path,
+                        const struct moe_learnt_origin *wanted, struct moe_err *err)
 {
     uint8_t header[HEADER] = {0};
     struct moe_usage u = {0};
@@ -243,7 +244,7 @@ int moe_learnt_describe(struct moe_learnt_about *out, const char *path, struct m
         return damaged(path, WRONG_SIZE, err);
     MOE_STEP(moe_usage_init(&u, of.n_layers, of.n_experts, of.top_k, err));
     MOE_STEP(moe_policy_follow(moe_policy_find("learned"), &u, 0, err));
-    MOE_STEP(moe_learnt_read(path, &of, u.follower, err));
+    MOE_STEP(moe_learnt_read(path, wanted ? wanted : &of, u.follower, err));
     *out = (struct moe_learnt_about){
         of.source,    out->bytes, u.follower->n_learnt(u.follower), of.n_layers,
         of.n_experts, of.top_k,   moe_get_u32(header + 28)};

@@ -15,16 +15,18 @@ struct moe_learnt_about {
     uint32_t n_remembered; /* the last tokens, all of their choices are kept */
 };
 
-bool moe_learnt_is(const char *path);
-/* Reads all of it. Errors as moe_learnt_read. */
-int moe_learnt_describe(struct moe_learnt_about *out, const char *path, struct moe_err *err);
-
 /* Of which model, and its shape as caches know it. */
 struct moe_learnt_origin {
     uint64_t source;  /* fingerprint of what its packs are made from; 0: not known */
     const char *name; /* for messages */
     uint32_t n_layers, n_experts, top_k;
 };
+
+bool moe_learnt_is(const char *path);
+/* Reads all of it, which must be of the model that is wanted (NULL: of any). Errors as
+ * moe_learnt_read. */
+int moe_learnt_describe(struct moe_learnt_about *out, const char *path,
+                        const struct moe_learnt_origin *wanted, struct moe_err *err);
 
 /* Writes the file, atomically. */
 int moe_learnt_write(const char *path, const struct moe_learnt_origin *of, struct moe_follower *f,

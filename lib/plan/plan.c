@@ -155,6 +155,7 @@ static const struct moe_member evidence_members[] = {
     FIELD("times_measured", evidence.times_measured),
     FIELD("times_stated", evidence.times_stated),
     FIELD("link_stated", evidence.link_stated),
+    FIELD("loads_over_bus", evidence.loads_over_bus),
     FIELD("times_spread", evidence.times_spread),
     FIELD("manner_known", evidence.manner_known),
     FIELD("calibration", evidence.calibration),

@@ -132,6 +132,7 @@ struct moe_plan_evidence {
     bool times_measured;        /* with this model; else from memory bandwidth alone */
     bool times_stated;          /* a layer's time was given, which is then in their place */
     bool link_stated;           /* its rate was not measured */
+    bool loads_over_bus;        /* from main memory to a GPU; else from storage */
     double times_spread;        /* of the profile's runs (moe_device_spread); 0: not known */
     bool manner_known;          /* of a synthetic trace: from statistics or another trace; else
                                    the bundled model's figures */

@@ -10,7 +10,7 @@ double moe_plan_budget(const struct moe_plan *plan)
 
 bool moe_plan_over_bus(const struct moe_plan *plan)
 {
-    return plan->host.total || plan->pace.storage_rate > 0;
+    return plan->evidence.loads_over_bus || plan->host.total || plan->pace.storage_rate > 0;
 }
 
 /* `x` where it is known and above zero. */

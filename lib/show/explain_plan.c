@@ -630,11 +630,14 @@ static void put_reading(const struct moe_plan *p, const struct moe_pen *pen)
 {
     const struct moe_plan_expected *e = &p->expected;
     const char *link = moe_plan_over_bus(p) ? "bus" : "disk";
+    const bool beside = p->pace.loads.piece > 0 && !(p->pace.storage_rate > 0); /* is said below */
     char room[5][32];
     if (e->bytes_per_token > 0)
-        moe_say(pen, 2, "A token reads %s; the %s (%s) is busy %s of the time.",
+        moe_say(pen, 2, "A token reads %s; the %s (%s%s%s) is busy %s of the time.",
                 moe_format_about_bytes(e->bytes_per_token, room[0]), link,
-                moe_format_rate(p->pace.load_rate, room[1]),
+                moe_format_rate(p->pace.load_rate, room[1]), beside ? ", beside " : "",
+                beside ? strcat(moe_format_about_seconds(p->pace.loads.piece, room[3]), " a read")
+                       : "",
                 moe_format_about_share(fmin(1, e->link_seconds * e->decode_tokens_per_second),
                                        room[2]));
     if (e->hit_rate >= 0 && e->optimal_hit_rate >= 0)
@@ -830,6 +833,9 @@ static void put_strategy(const struct moe_plan *p, const struct moe_pen *pen)
     moe_strategy_brief(&p->strategy, brief);
     moe_buf_text(pen->out, "  As moe-run --strategy spells it:\n");
     moe_draw_spelling(pen->out, pen->screen, NULL, 4, brief, SIZE_MAX);
+    if (p->evidence.learnt[0])
+        moe_say(pen, 2, "Its cache begins with what it has learnt: moe-run --learn %s",
+                p->evidence.learnt);
 }
 
 static void put_tried(const struct moe_plan *p, const struct moe_pen *pen)

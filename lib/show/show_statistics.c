@@ -306,7 +306,7 @@ int moe_show_learnt(const char *path, bool json, struct moe_buf *out, struct moe
     struct moe_learnt_about about = {0};
     struct moe_emit e;
     char source[24], size[32];
-    MOE_TRY(moe_learnt_describe(&about, path, err));
+    MOE_TRY(moe_learnt_describe(&about, path, NULL, err));
     const uint64_t n_remembered =
         about.n_tokens < about.n_remembered ? about.n_tokens : about.n_remembered;
     snprintf(source, sizeof source, "%016" PRIx64, about.source);

@@ -116,7 +116,7 @@ function put_bounds(compute, handling, wait, host, total, c, limit) {
     if (!pools) return
     if (expected("bytes_per_token") > 0)
         print "A token reads " bytes(expected("bytes_per_token")) "; the " link() " (" \
-              rate(value["times", "load_bytes_per_second"]) ") is busy " \
+              rate(value["times", "load_bytes_per_second"]) beside() ") is busy " \
               share(min(1, expected("link_seconds") * expected("decode_tokens_per_second"))) " of the time."
     if (expected("optimal_hit_rate") != "")
         print share(expected("hit_rate")) " of the experts are in memory when they are needed; " \
@@ -127,7 +127,11 @@ function put_bounds(compute, handling, wait, host, total, c, limit) {
     if (expected("accuracy") != "")
         print share(expected("accuracy")) " of a layer's experts are guessed before"
 }
-function link() { return value["times", "storage_bytes_per_second"] > 0 || value["host_memory", "total_bytes"] > 0 ? "bus" : "disk" }
+function beside(x) {
+    x = value["times", "load_piece_seconds"]
+    return x > 0 && !(value["times", "storage_bytes_per_second"] > 0) ? ", beside " time(x) " a read" : ""
+}
+function link() { return value["evidence", "loads_over_bus"] == "true" || value["times", "storage_bytes_per_second"] > 0 || value["host_memory", "total_bytes"] > 0 ? "bus" : "disk" }
 function put_layers(n, step, l, i, end, s, f, h, nh, a, na, w, line, any_a, any_f) {
     n = value["shape", "moe_layers"]
     step = int((n + 11) / 12)

@@ -42,6 +42,12 @@ of_fate ondemand 1x --load-seconds 2e-3
 check "... or loads for that" seconds link_s 0.096
 of_fate ondemand 1x --link-rate 17301504
 check "... or over a link that is given" seconds link_s 48
+# A GPU's loads come over its bus, also where the profile has no storage behind the host's memory.
+run "$plan" -q --trace "$tmp/t.trace" --shape "$tmp/qwen1.5.json" --device-profile "$tmp/3090.yaml" --memory 8G \
+    --strategy lru -o "$tmp/bus.yaml"
+run "$plan" --explain "$tmp/bus.yaml"
+expect_stdout_like "*the bus (* is busy*twice as fast a bus*" "a GPU's plan speaks of its bus"
+check "... and of no disk's reads" sh -c "! grep -E 'the disk|a disk' '$out'"
 # A 13th layer without experts, of which a block's weights are 60%.
 sed -i 's/"num_hidden_layers": 12/"num_hidden_layers": 13, "mlp_only_layers": [0]/' "$tmp/qwen1.5.json"
 of_fate resident 100%

@@ -66,6 +66,17 @@ make_plan -q --strategy lru --stats "$tmp/s.yaml" -o "$tmp/d.yaml"
 run "$plan" --explain "$tmp/d.yaml" --json
 expect_stdout_like '*"assumptions": \[*"routing-drawn"*' \
     "with the figures of statistics"
+# What a cache has learnt.
+for model in "$tiny" "$BUILD/models/tiny-switch"; do
+    run "$bin/moe-run" "$model" --memory 64M --strategy lru+cache=learned --learn "$tmp/learnt.$(basename "$model")" -p Once -n 8 --temp 0
+done
+make_plan --trace "$tmp/t.trace" --strategy lru+cache=learned --learn "$tmp/learnt.$(basename "$tiny")" -o "$tmp/l.yaml"
+run "$plan" --explain "$tmp/l.yaml"
+expect_stdout_like "*begins with what it has learnt:*--learn*$tmp/learnt.$(basename "$tiny")*" "what a cache begins with is explained"
+run "$bin/moe-run" "$tiny" --plan "$tmp/l.yaml" -p Once -n 1
+expect_stderr_like "*moe-run: the cache of this plan begins with what it has learnt: --learn $tmp/learnt.*" "... and a run that begins with nothing is told"
+run "$plan" "$tiny" --memory "${memory}M" --learn "$tmp/learnt.tiny-switch"
+error_line 2 "moe-plan: $tmp/learnt.tiny-switch: this was learnt from another model than $tiny*" "another model's is refused before this machine is measured"
 make_plan --trace "$tmp/t.trace" --strategy lru -o "$tmp/none/a.yaml"
 error_line 1 "moe-plan: $tmp/none/*" "nowhere to write"
 run "$plan" -q "$tiny" --expert-memory 2M --trace "$tmp/t.trace" --strategy lru --max-tokens 120 \
@@ -206,6 +217,13 @@ run "$plan" --simulate "$tmp/t.trace" --memory 10% --strategy host --layer-secon
     --link-rate 600MB/s
 expect_exit 2 "none that can run is an error"
 check "... which is said once" [ "$(cat "$out" "$err" | grep -c statistics)" = 1 ]
+run "$plan" --simulate "$tmp/t.trace" --memory 10% --strategy lru,lru+skip-below=0.5 --layer-seconds 2e-4 \
+    --link-rate 600MB/s
+expect_stdout_like "*lru  *lru+skip-below=50%\\* *\\* may change what the model says" "... what may change results is marked"
+check "... and nothing else" [ "$(grep -c '^[a-z0-9.+=-]*\*' "$out")" = 1 ]
+run "$plan" --simulate "$tmp/t.trace" --memory 10% --strategy lru,lru+skip-below=0.5 --layer-seconds 2e-4 \
+    --link-rate 600MB/s --json
+check "... in JSON too" [ "$(grep -o '"exact": [a-z]*' "$out" | tr -d '\n')" = '"exact": true"exact": false' ]
 wrong "sizes that are none" "option --memory: '1z'*" --simulate "$tmp/t.trace" --memory 1z
 wrong "auto is for plans" "option --strategy: auto*" --simulate "$tmp/t.trace" --strategy auto
 # shellcheck disable=SC2086

@@ -95,7 +95,8 @@ static void assert_same_expectations(const struct moe_plan *a, const struct moe_
     SAME_TEXT(evidence.trace), SAME(evidence.trace_sequences), SAME(evidence.trace_tokens);
     SAME(evidence.trace_prompt_tokens);
     SAME_TEXT(evidence.statistics), SAME(evidence.statistics_tokens);
-    SAME_TEXT(evidence.device), SAME(evidence.times_measured), SAME(evidence.times_stated);
+    SAME_TEXT(evidence.device), SAME(evidence.times_measured), SAME(evidence.times_stated),
+        SAME(evidence.loads_over_bus);
     SAME(evidence.manner_known);
     SAME_TEXT(evidence.calibration), SAME_TEXT(evidence.calibration_texts), SAME(n_losses);
     for (uint32_t i = 0; i < a->n_losses; i++) {

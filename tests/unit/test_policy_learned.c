@@ -485,7 +485,7 @@ static void what_is_wrong_is_not_learnt(void **state)
         struct moe_learnt_about about = {0};
         write_in_dir("learnt", file.data, n);
         assert_true(moe_learnt_read(in_dir("learnt"), &origin, b.follower, &err) < 0);
-        assert_fails(moe_learnt_describe(&about, in_dir("learnt"), &err), MOE_ERR_FORMAT,
+        assert_fails(moe_learnt_describe(&about, in_dir("learnt"), NULL, &err), MOE_ERR_FORMAT,
                      n ? "its size is not what its header says" : "it is empty", &err);
     }
     for (int byte = 0; byte < 256; byte += 51)
