@@ -91,6 +91,17 @@ pipeline
 expect_stdout_like "*measured 1.0*Slower than expected, most of all by reading experts: * a token instead of *other.yaml*" \
     "a run much slower than its plan comes with a reason"
 
+# What takes long says how far it is.
+mkdir "$tmp/slow"
+ln -s "$(realpath "$bin")"/* "$tmp/slow"
+rm "$tmp/slow/moe-plan"
+printf '#!/bin/sh\necho "moe-plan: searching: 12%%, 3 min left" >&2\nsleep 6\nexec "%s" "$@"\n' "$(realpath "$bin")/moe-plan" >"$tmp/slow/moe-plan"
+chmod +x "$tmp/slow/moe-plan"
+rm "$o/plan.yaml"
+run "$tmp/slow/moe-pipeline" -o "$o"
+expect_stderr_like "*plan made again*moe-pipeline: plan: searching: 12%, 3 min left*plan took * s*" "a stage that takes long says how far it is"
+check "... and nothing of the pipeline is left" sh -c "! pgrep -f '$tmp/[s]low/moe-pipeline'"
+
 # A pipeline that was killed while a stage runs: the next waits for that, and goes on.
 o=$tmp/killed
 pipeline_in_background() { exec "$bin/moe-pipeline" -o "$o" "$@"; }
@@ -209,7 +220,7 @@ expect_exit 0 "two jobs without GNU parallel"
 check "... which it does not find" sh -c "! PATH='$tmp/path' command -v parallel >/dev/null"
 check "... take each task once" [ "$(grep -c 'profile:. took' "$err")" = 4 ]
 check "... for the same bytes" sh -c "cmp '$o/statistics.yaml' '$tmp/s.yaml' && cmp '$o/text.trace' '$tmp/t.trace'"
-check "... and all have its threads, the plan and the run as well" sh -c "! grep -h 'moe-.* -q' '$o'/log/profile-* '$o'/log/plan '$o'/log/run | grep -qv -e ' -t 1 '"
+check "... and all have its threads, the plan and the run as well" sh -c "! grep -h '^[$] moe-' '$o'/log/profile-* '$o'/log/plan '$o'/log/run | grep -qv -e ' -t 1 '"
 rm "$o/shards/trace-3" "$o/text.trace" "$o/plan.yaml" "$o/run.json"
 PATH="$tmp/path" pipeline --jobs 2
 expect_exit 0 "a lost shard, likewise"
