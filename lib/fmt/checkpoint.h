@@ -56,10 +56,12 @@ struct moe_checkpoint;
  *   MXFP4   NAME_blocks [...][cols / 32][16] and NAME_scales, as gpt-oss; NAME_packed and
  * NAME_scale of bytes, as compressed-tensors. As MXFP4. NVFP4   pairs of values, scales of F8_E4M3
  * for 16 and a factor: NAME, NAME_scale, NAME_scale_2 (ModelOpt); NAME_packed, NAME_scale,
- * NAME_global_scale, which divides (compressed-tensors). As NVFP4_T. FP8     NAME [...][rows][cols]
+ * NAME_global_scale, which divides (compressed-tensors); NAME, NAME_scale, NAME_amax divided by
+ * NAME_outer_scale_denominator (Inkling-2). As NVFP4_T. FP8     NAME [...][rows][cols]
  * of F8_E4M3 with NAME_scale_inv or NAME_scale, which has a factor for each block of config.json's
  * weight_block_size (128 by 128 by default; the last block of a row or column may be smaller), for
- * each row ([rows][1], or [rows]), or one for all; as F8, or F8_B where rows of panels share them.
+ * each row ([rows][1], or [rows]), or one for all; exponents (F8_E8M0 or bytes) also for groups
+ * of a row (MXFP8); as F8, or F8_B where rows of panels share them.
  * Where they are those of less than 32 columns, as F32: values times factors, rounded once. INT
  * whole numbers with scales and zero points of groups or rows: qweight, qzeros, scales and g_idx of
  * GPTQ (2, 3, 4, 8 bits; zero points less one but in its v2), those of AWQ; NAME_packed (1 to 8

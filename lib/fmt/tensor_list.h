@@ -37,6 +37,7 @@ enum moe_tensor_part {
     MOE_PART_FACTOR,
     MOE_N_PARTS,
     MOE_PART_SCALE_SCALES = MOE_PART_ZEROS,
+    MOE_PART_DIVISOR = MOE_PART_ZEROS, /* of MOE_FORM_NVFP4's factor */
     MOE_PART_TABLE = MOE_PART_ORDER,
     MOE_PART_SCALE_TABLE = MOE_PART_FACTOR,
 };
@@ -49,8 +50,9 @@ struct moe_tensor_entry {
      */
     enum moe_tensor_form form;
     struct {
-        bool there;
+        bool there, single; /* single: one number */
         int file;
+        enum moe_dtype dtype;
         uint64_t offset;
     } parts[MOE_N_PARTS];
     const struct tensor_way *way; /* how it is named */

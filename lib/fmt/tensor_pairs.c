@@ -183,7 +183,9 @@ static bool fit_scales(struct moe_tensor_entry *m, const struct moe_tensor_entry
     if (rows < 0 || t->n_items == 0 || t->n_items != kept || s->n_items == 0 ||
         t->dims[cols] > UINT32_MAX || t->dims[rows] > UINT32_MAX)
         return false;
-    bool typed = type ? type->items == 1 : is_type(scales, "F8_E8M0");
+    bool exponents =
+        is_type(scales, "F8_E8M0") || (m->form == MOE_FORM_FP8 && is_type(scales, "U8"));
+    bool typed = type ? type->items == 1 : exponents;
     bool same = s->n_dims >= rows && memcmp(s->dims, t->dims, (size_t)rows * sizeof *s->dims) == 0;
     bool by_row = same && s->n_dims > rows && s->dims[rows] == t->dims[rows];
     if (same && block_rows && s->n_dims == t->n_dims &&
@@ -230,14 +232,22 @@ static int fit_mxfp4(struct joining *j)
     return FITS;
 }
 
-/* Pairs of values [...][rows][cols / 2], and scales of E4M3 for 16 of them and a factor (NVFP4), or
- * exponents for 32. */
+/* Whether a part has one number for all of n matrices, or one for each. */
+static bool counts_for(const struct moe_tensor_entry *part, uint64_t n)
+{
+    const struct moe_ggml_type *type = part ? moe_dtype_block(part->tensor.dtype) : NULL;
+    return type && type->items == 1 && (part->tensor.n_items == 1 || part->tensor.n_items == n);
+}
+
+/* Pairs of values [...][rows][cols / 2], and scales of E4M3 for 16 of them and a factor, perhaps
+ * divided by another number (NVFP4), or exponents for 32. */
 static int fit_fp4(struct joining *j)
 {
     struct moe_tensor_entry *m = j->codes;
     struct moe_tensor *t = &m->tensor;
     const struct moe_tensor_entry *scales = j->parts[MOE_PART_SCALES];
     const struct moe_tensor_entry *factor = j->parts[MOE_PART_FACTOR];
+    const struct moe_tensor_entry *divisor = j->parts[MOE_PART_DIVISOR];
     bool nv = is_type(scales, "F8_E4M3");
     uint64_t group = nv ? 16 : 32, block = nv ? 64 : 32;
     if (t->n_dims < 2 || t->n_items == 0 || t->dims[t->n_dims - 1] > UINT32_MAX / 2)
@@ -247,10 +257,13 @@ static int fit_fp4(struct joining *j)
     if (cols % block != 0 || (!nv && !is_type(scales, "U8") && !is_type(scales, "F8_E8M0")) ||
         !follows(&scales->tensor, t, 2, rows, cols / group))
         return MOE_PART_SCALES;
-    if (nv && (!factor || factor->tensor.dtype != MOE_DTYPE_F32 ||
-               (factor->tensor.n_items != 1 && factor->tensor.n_items != t->n_items / rows / cols)))
+    if (nv && !counts_for(factor, t->n_items / rows / cols))
         return MOE_PART_FACTOR;
-    m->block_rows = factor && factor->tensor.n_items == 1 ? 0 : (uint32_t)rows;
+    if (divisor && !counts_for(divisor, t->n_items / rows / cols))
+        return MOE_PART_DIVISOR;
+    bool single =
+        factor && factor->tensor.n_items == 1 && (!divisor || divisor->tensor.n_items == 1);
+    m->block_rows = single ? 0 : (uint32_t)rows;
     m->form = nv ? MOE_FORM_NVFP4 : MOE_FORM_MXFP4;
     t->dtype = nv ? (enum moe_dtype)(1 + MOE_GGML_NVFP4_T) : MOE_DTYPE_MXFP4;
     return FITS;
@@ -264,11 +277,14 @@ static void choose_scaled(struct moe_tensor_entry *m, uint16_t kind)
     t->dtype = number ? (enum moe_dtype)(1 + number) : MOE_DTYPE_F32;
 }
 
+/* With exponents as scales (MXFP8) these may be of groups, whatever blocks are said. */
 static int fit_fp8(struct joining *j)
 {
     struct moe_tensor_entry *m = j->codes;
     const struct moe_tensor *t = &m->tensor;
-    if (!fit_scales(m, j->parts[MOE_PART_SCALES], j->config->rows, j->config->cols))
+    const struct moe_tensor_entry *scales = j->parts[MOE_PART_SCALES];
+    if (!fit_scales(m, scales, j->config->rows, j->config->cols) &&
+        !(scales->tensor.dtype == MOE_DTYPE_OTHER && fit_scales(m, scales, 0, 0)))
         return MOE_PART_SCALES;
     bool by_panel = m->block_rows % MOE_PANEL_ROWS == 0 && m->block_cols < t->dims[t->n_dims - 1];
     choose_scaled(m, by_panel ? MOE_LAYOUT_F8_B : MOE_LAYOUT_F8);
@@ -617,6 +633,17 @@ static const struct tensor_way ways[] = {
      .fit = fit_fp4,
      .scales = {"_scale"},
      .factor = "_scale_2"},
+    /* Inkling-2's experts */
+    {.name = "NVFP4",
+     .form = MOE_FORM_NVFP4,
+     .type = "U8",
+     .end = "",
+     .rest = "",
+     .sure = "_outer_scale_denominator",
+     .fit = fit_fp4,
+     .scales = {"_scale"},
+     .zeros = "_outer_scale_denominator",
+     .factor = "_amax"},
     {.name = "bitsandbytes",
      .form = MOE_FORM_TABLE,
      .type = "U8",
@@ -701,6 +728,8 @@ static void join(struct joining *j, const struct tensor_way *way, bool *dropped)
         if (!part)
             continue;
         m->parts[i].there = true;
+        m->parts[i].single = part->tensor.n_items == 1;
+        m->parts[i].dtype = part->tensor.dtype;
         m->parts[i].file = part->tensor.file;
         m->parts[i].offset = part->tensor.offset;
         m->tensor.bytes += part->tensor.bytes;
@@ -823,6 +852,30 @@ static void take_nvfp4_scale(uint8_t *scale, uint8_t *pairs, float *factor)
     *scale &= 0x7f;
 }
 
+/* Reads the number that a part has for a matrix, of any floating type. */
+static int read_number(const struct moe_tensor_files *files, const struct moe_tensor_entry *m,
+                       int part, uint64_t matrix, float *out, struct moe_err *err)
+{
+    const struct moe_ggml_type *type = moe_dtype_block(m->parts[part].dtype);
+    uint64_t at = m->parts[part].single ? 0 : matrix;
+    uint8_t raw[8];
+    MOE_TRY(read_part(files, m, part, at * type->bytes, type->bytes, raw, err));
+    moe_ggml_decode(type, raw, 1, out);
+    return MOE_OK;
+}
+
+/* What the scales of a matrix are multiplied by. */
+static int read_factor(const struct moe_tensor_files *files, const struct moe_tensor_entry *m,
+                       uint64_t matrix, float *out, struct moe_err *err)
+{
+    float divisor = 1;
+    MOE_TRY(read_number(files, m, MOE_PART_FACTOR, matrix, out, err));
+    if (m->parts[MOE_PART_DIVISOR].there)
+        MOE_TRY(read_number(files, m, MOE_PART_DIVISOR, matrix, &divisor, err));
+    *out = m->inverse ? 1 / *out : *out / divisor;
+    return MOE_OK;
+}
+
 static int read_nvfp4(const struct moe_tensor_files *files, const struct moe_tensor_entry *m,
                       uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
 {
@@ -830,7 +883,8 @@ static int read_nvfp4(const struct moe_tensor_files *files, const struct moe_ten
     const struct moe_tensor *t = &m->tensor;
     const struct moe_tensor_file *values = &files->files[t->file];
     uint64_t per_row = t->dims[t->n_dims - 1] / 64;
-    uint8_t packed[STEP * PACKED], scales[STEP * SCALES], raw[4];
+    uint8_t packed[STEP * PACKED], scales[STEP * SCALES];
+    float whole;
     for (uint64_t some; n > 0; first += some, n -= some) {
         uint64_t matrix = m->block_rows ? first / per_row / m->block_rows : 0;
         uint64_t left = m->block_rows ? (matrix + 1) * m->block_rows * per_row - first : n;
@@ -839,10 +893,9 @@ static int read_nvfp4(const struct moe_tensor_files *files, const struct moe_ten
         MOE_TRY(moe_file_pread(values->fd, values->path, packed, some * PACKED,
                                t->offset + first * PACKED, err));
         MOE_TRY(read_part(files, m, MOE_PART_SCALES, first * SCALES, some * SCALES, scales, err));
-        MOE_TRY(read_part(files, m, MOE_PART_FACTOR, 4 * matrix, 4, raw, err));
+        MOE_TRY(read_factor(files, m, matrix, &whole, err));
         for (uint64_t i = 0; i < some; i++, out += BLOCK) {
-            float factor = moe_bits_f32(moe_get_u32(raw));
-            factor = m->inverse ? 1 / factor : factor;
+            float factor = whole;
             for (int k = 0; k < SCALES; k++) {
                 uint8_t *pairs = packed + i * PACKED + 8 * k;
                 take_nvfp4_scale(&scales[i * SCALES + (uint64_t)k], pairs, &factor);

@@ -406,6 +406,7 @@ static const struct {
     const char *method, *key, *format;
 } read_quantizations[] = {
     {"fp8", NULL, NULL},
+    {"mxfp8", NULL, NULL},
     {"gptq", "checkpoint_format", "gptq"},
     {"awq", "version", "gemm"},
     {"auto-round", "packing_format", "auto_round"},

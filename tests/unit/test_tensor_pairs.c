@@ -16,13 +16,13 @@
 
 enum { ROWS = 32, COLS = 256, MAX_TENSORS = 8 };
 
-enum packing { GPTQ, AWQ, PACKED, BYTES, MODELOPT, NV_PACKED, MX_PACKED, NF4, FP8, LLM_INT8 };
+enum packing { GPTQ, AWQ, PACKED, BYTES, MODELOPT, AMAX, NV_PACKED, MX_PACKED, NF4, FP8, LLM_INT8 };
 
 static const struct container {
     const char *what;
     enum packing packing;
     uint32_t bits, group; /* 0: a row */
-    bool zeros, bf16, order, nested, square;
+    bool zeros, bf16, order, nested, square, exponents;
     uint16_t kind;      /* of the layout that holds it; 0: values only */
     const char *config; /* of quantization_config */
 } containers[] = {
@@ -48,6 +48,7 @@ static const struct container {
     {"bytes", BYTES, 8, 0, .bf16 = true, .kind = MOE_LAYOUT_Q8_Z, .config = ""},
     {"bytes with zeros", BYTES, 8, 128, .zeros = true, .kind = MOE_LAYOUT_Q8_Z, .config = ""},
     {"nvfp4", MODELOPT, 4, 16, .kind = MOE_LAYOUT_NVFP4_T, .config = ""},
+    {"nvfp4 by its largest", AMAX, 4, 16, .kind = MOE_LAYOUT_NVFP4_T, .config = ""},
     {"nvfp4 packed", NV_PACKED, 4, 16, .kind = MOE_LAYOUT_NVFP4_T, .config = ""},
     {"mxfp4 packed", MX_PACKED, 4, 32, .kind = MOE_LAYOUT_MXFP4, .config = ""},
     {"a table", NF4, 4, 64, .order = true, .config = ""},
@@ -60,6 +61,7 @@ static const struct container {
     {"fp8 rows", FP8, 8, 0, .kind = MOE_LAYOUT_F8, .config = ""},
     {"fp8 groups", FP8, 8, 64, .kind = MOE_LAYOUT_F8, .config = "\"weight_block_size\":[1,64]"},
     {"fp8 groups of 16", FP8, 8, 16, .config = "\"weight_block_size\":[1,16]"},
+    {"mxfp8", FP8, 8, 32, .exponents = true, .kind = MOE_LAYOUT_F8, .config = ""},
     {"llm.int8", LLM_INT8, 8, 0, .kind = MOE_LAYOUT_I8, .config = ""},
 };
 
@@ -220,16 +222,27 @@ static float e4m3(uint8_t code)
 static void pack_fp4(struct drawn *d)
 {
     const struct container *c = d->c;
-    const bool mx = c->packing == MX_PACKED, modelopt = c->packing == MODELOPT;
-    struct tensor *codes = add(d, modelopt ? "weight" : "weight_packed", "U8", ROWS, COLS / 2, 1);
+    const bool mx = c->packing == MX_PACKED, amax = c->packing == AMAX;
+    const bool modelopt = c->packing == MODELOPT;
+    struct tensor *codes =
+        add(d, modelopt || amax ? "weight" : "weight_packed", "U8", ROWS, COLS / 2, 1);
     struct tensor *scales = add(d, "weight_scale", mx ? "U8" : "F8_E4M3", ROWS, d->groups, 1);
     float factor = 0.3f;
     if (!mx) {
-        struct tensor *f =
-            add(d, modelopt ? "weight_scale_2" : "weight_global_scale", "F32", 1, 1, 4);
+        struct tensor *f = add(d,
+                               modelopt ? "weight_scale_2"
+                               : amax   ? "weight_amax"
+                                        : "weight_global_scale",
+                               "F32", 1, 1, 4);
         f->n_dims = 1;
         moe_put_u32(f->data.data, moe_f32_bits(factor));
-        factor = modelopt ? factor : 1 / factor;
+        factor = modelopt || amax ? factor : 1 / factor;
+    }
+    if (amax) {
+        struct tensor *f = add(d, "weight_outer_scale_denominator", "BF16", 1, 1, 2);
+        f->n_dims = 1;
+        moe_put_u16(f->data.data, moe_f32_to_bf16(2688));
+        factor /= moe_bf16_to_f32(moe_f32_to_bf16(2688));
     }
     struct tensor *inputs = add(d, "input_scale", "F32", 1, 1, 4); /* left out */
     inputs->optional = true;
@@ -308,14 +321,22 @@ static void pack_scaled(struct drawn *d)
                                 !fp8        ? "SCB"
                                 : c->square ? "weight_scale_inv"
                                             : "weight_scale",
-                                c->bf16 ? "BF16" : "F32", ROWS / rows, d->groups, c->bf16 ? 2 : 4);
+                                c->exponents ? "U8"
+                                : c->bf16    ? "BF16"
+                                             : "F32",
+                                ROWS / rows, d->groups,
+                                c->exponents ? 1
+                                : c->bf16    ? 2
+                                             : 4);
     struct tensor *format = fp8 ? NULL : add(d, "weight_format", "U8", 1, 1, 1);
     if (format)
         format->optional = true;
     scales->n_dims = fp8 ? 2 : 1;
     for (uint32_t i = 0; i < ROWS / rows * d->groups; i++) {
         float scale = 0.25f + test_uniform(&d->seed) / 8;
-        if (c->bf16)
+        if (c->exponents)
+            scale = ldexpf(1, (scales->data.data[i] = 120 + test_random(&d->seed) % 10) - 127);
+        else if (c->bf16)
             put_scale(d, scales, i, &scale);
         else
             moe_put_u32(scales->data.data + 4 * i, moe_f32_bits(scale));
@@ -437,6 +458,57 @@ static void matrices_have_their_values(void **state)
         free(values);
         drawn_free(d);
     }
+}
+
+/* Inkling-2's experts, all of a layer in a tensor: each has its factor. */
+static void stacks_have_a_factor_each(void **state)
+{
+    size_t i = 0;
+    while (containers[i].packing != AMAX)
+        i++;
+    struct drawn *d[2] = {draw(&containers[i], 1), draw(&containers[i], 2)};
+    struct moe_buf file = {0}, header = {0}, data = {0};
+    struct moe_checkpoint *ck;
+    struct moe_err err = {0};
+    const struct moe_tensor *t;
+    float *values = moe_alloc(2ull * ROWS * COLS, sizeof *values, NULL);
+    for (int k = 0; k < d[0]->n - 1; k++) { /* the last is left out */
+        const struct tensor *part = &d[0]->tensors[k];
+        bool shared = strstr(part->end, "denominator") != NULL;
+        uint64_t begin = data.size;
+        if (strcmp(part->end, "weight_amax") == 0)
+            moe_put_u32(d[1]->tensors[k].data.data, moe_f32_bits(2 * 0.3f));
+        for (int s = 0; s < (shared ? 1 : 2); s++)
+            moe_buf_append(&data, d[s]->tensors[k].data.data, d[s]->tensors[k].data.size);
+        moe_buf_printf(&header, "%s\"m.%s\":{\"dtype\":\"%s\",\"shape\":[", k ? "," : "{",
+                       part->end, part->dtype);
+        if (part->n_dims == 2)
+            moe_buf_printf(&header, "2,%u,%u", (unsigned)part->dims[0], (unsigned)part->dims[1]);
+        else
+            moe_buf_printf(&header, "%d", shared ? 1 : 2);
+        moe_buf_printf(&header, "],\"data_offsets\":[%u,%u]}", (unsigned)begin,
+                       (unsigned)data.size);
+    }
+    moe_buf_text(&header, "}");
+    moe_buf_u64(&file, header.size);
+    moe_buf_append(&file, header.data, header.size);
+    moe_buf_append(&file, data.data, data.size);
+    write_in_dir("model.safetensors", file.data, file.size);
+    write_in_dir("config.json", "{}", 2);
+    assert_ok(moe_checkpoint_open(&ck, dir, &err), &err);
+    assert_ok(moe_checkpoint_get(ck, "m.weight", 3, (uint64_t[]){2, ROWS, COLS}, &t, &err), &err);
+    assert_ok(moe_checkpoint_read(ck, t, 0, 2ull * ROWS * COLS, values, &err), &err);
+    for (int k = 0; k < ROWS * COLS; k++)
+        d[1]->values[k] *= 2;
+    expect_values(d[0], values, 0, ROWS * COLS);
+    expect_values(d[1], values + ROWS * COLS, 0, ROWS * COLS);
+    moe_checkpoint_close(ck);
+    free(values);
+    moe_buf_release(&file);
+    moe_buf_release(&header);
+    moe_buf_release(&data);
+    drawn_free(d[0]);
+    drawn_free(d[1]);
 }
 
 /* Code for code in the layout of their kind, and in no more than 8% more bytes than in the file. */
@@ -572,9 +644,11 @@ static void damaged_files_are_refused_in_one_line(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matrices_have_their_values), cmocka_unit_test(layouts_hold_the_codes),
-        cmocka_unit_test(parts_that_do_not_fit_are_named), cmocka_unit_test(an_order_must_be_said),
-        cmocka_unit_test(damaged_files_are_refused_in_one_line)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(matrices_have_their_values),
+                                       cmocka_unit_test(layouts_hold_the_codes),
+                                       cmocka_unit_test(stacks_have_a_factor_each),
+                                       cmocka_unit_test(parts_that_do_not_fit_are_named),
+                                       cmocka_unit_test(an_order_must_be_said),
+                                       cmocka_unit_test(damaged_files_are_refused_in_one_line)};
     return cmocka_run_group_tests_name("tensor pairs", tests, make_dir, remove_dir);
 }
