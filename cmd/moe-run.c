@@ -151,6 +151,12 @@ static int survey_texts(void *ctx, const struct moe_model *model,
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: option --prefix-text is for models that see a prefix as a whole",
                         r->pack);
+    const char *const languages[] = {opt.source_language, opt.target_language};
+    for (int i = 0; i < 2; i++) {
+        uint32_t id;
+        if (languages[i])
+            MOE_TRY(moe_prompt_language(model, languages[i], &id, err));
+    }
     if (opt.perplexity) {
         const struct measure_perplexity_options mo = perplexity_options();
         return measure_perplexity_survey(opt.perplexity, &mo, model, room, &r->text_bytes, err);
@@ -325,6 +331,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
     MOE_STEP(prompt_chat(opt.template_file, raw, r->model, r->pack, &chat, err));
     MOE_STEP(moe_conversation_init(&talk, r->session, chat, err));
     talk.prefix = opt.prefix_text;
+    talk.languages = (struct moe_languages){opt.source_language, opt.target_language};
     cli_detail("seed %llu", (unsigned long long)opt.sampling.seed);
     if (opt.system)
         MOE_STEP(moe_conversation_system(&talk, opt.system, err));

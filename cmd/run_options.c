@@ -100,6 +100,8 @@ static const struct cli_option options[] = {
      .modes = ALL & ~ENCODE},
     {CLI_OPT_TEXT(0, "prefix-text", "TEXT", &opt.prefix_text),
      .modes = ANSWERS, .excludes = "template-file system"},
+    {CLI_OPT_TEXT(0, "source-language", "NAME", &opt.source_language), .modes = ANSWERS},
+    {CLI_OPT_TEXT(0, "target-language", "NAME", &opt.target_language), .modes = ANSWERS},
     {CLI_OPT_FLAG(0, "ignore-eos", &opt.ignore_eos), .modes = ALL & ~(ENCODE | REQUESTS)},
     {CLI_OPT_TEXT(0, "system", "TEXT", &opt.system), .modes = ALL & ~(ENCODE | REQUESTS)},
     {CLI_OPT_TEXTS(0, "stop", "TEXT", &opt.stops), .modes = ALL & ~(ENCODE | REQUESTS)},

@@ -13,9 +13,10 @@
 #include "strategy_options.h"
 
 struct run_options {
-    const char *prompt, *file, *prefix_text, *system, *template_file, *perplexity, *token_log,
-        *logits, *against, *ids, *stats_json, *trace_events, *plan, *calibration, *prompt_cache,
-        *grammar, *json_schema, *messages, *tools, *tool_choice, *follow;
+    const char *prompt, *file, *prefix_text, *source_language, *target_language, *system,
+        *template_file, *perplexity, *token_log, *logits, *against, *ids, *stats_json,
+        *trace_events, *plan, *calibration, *prompt_cache, *grammar, *json_schema, *messages,
+        *tools, *tool_choice, *follow;
     struct cli_texts stops, biases, breakers, stop_token_ids;
     struct moe_ids stop_ids; /* of stop_token_ids */
     uint64_t n, min_tokens;  /* tokens to generate at most, at least; UINT64_MAX: no limit */

@@ -295,7 +295,11 @@ static int preview(struct moe_conversation *talk, const char *text, struct moe_b
                    struct moe_ids *ids, struct moe_err *err)
 {
     if (!talk->chat) {
+        uint32_t target;
         moe_buf_text(out, text);
+        if (talk->languages.source || talk->languages.target)
+            return moe_prompt_source(talk->session->model, &talk->languages, text, strlen(text),
+                                     ids, &target, err);
         return moe_prompt_prefixed(talk->session->model, talk->prefix, text, strlen(text), ids,
                                    err);
     }

@@ -43,8 +43,10 @@ struct search {
     const struct moe_beam_options *options;
     float *logits;
     uint32_t n_prompt;
-    uint32_t n_most; /* tokens of a text */
-    uint32_t n_kept; /* candidates of a step */
+    uint32_t n_given; /* tokens that a text has before its first one and count: what a decoder's
+                         begins with behind its start */
+    uint32_t n_most;  /* tokens of a text */
+    uint32_t n_kept;  /* candidates of a step */
     uint32_t n_steps, n_live, n_next, n_candidates, n_finished;
     bool interrupted;
     struct node *nodes;           /* [n_most][n] beams of the steps so far */
@@ -145,7 +147,7 @@ static void finish_candidate(struct search *b, const struct candidate *c)
 {
     uint32_t n = b->options->n, at = b->n_finished;
     struct hypothesis h = {.n_tokens = b->n_steps + 1, .last = c->node};
-    h.score = c->score / pow(h.n_tokens, b->options->length_penalty);
+    h.score = c->score / pow(b->n_given + h.n_tokens, b->options->length_penalty);
     if (at == n && !(h.score > b->finished[--at].score))
         return;
     b->n_finished = at + 1;
@@ -182,7 +184,7 @@ static bool is_over(const struct search *b)
     if (b->n_finished < o->n)
         return false;
     bool longest = o->early == MOE_EARLY_NEVER && o->length_penalty > 0;
-    double length = longest ? b->n_most : b->n_steps + 1;
+    double length = b->n_given + (longest ? b->n_most : b->n_steps + 1);
     return o->early == MOE_EARLY_YES || b->next[0].score / pow(length, o->length_penalty) <=
                                             b->finished[b->n_finished - 1].score;
 }
@@ -323,7 +325,7 @@ static struct hypothesis best_of(const struct search *b)
     if (b->n_finished)
         return b->finished[0];
     return (struct hypothesis){
-        .score = b->next[0].score / pow(b->n_steps + 1, b->options->length_penalty),
+        .score = b->next[0].score / pow(b->n_given + b->n_steps + 1, b->options->length_penalty),
         .n_tokens = b->n_steps + 1,
         .last = b->next[0].node,
     };
@@ -387,6 +389,7 @@ int moe_beams_search(struct moe_session *s, struct moe_ids *history, struct moe_
         .options = &o->beams,
         .logits = logits,
         .n_prompt = (uint32_t)history->n,
+        .n_given = c->n_encoder ? (uint32_t)history->n - 1 : 0,
         .n_most = (uint32_t)(o->max_tokens < most ? o->max_tokens : most),
         .n_kept = n_candidates_kept(c, o->beams.n),
         .n_live = 1,

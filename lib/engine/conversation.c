@@ -304,8 +304,10 @@ static int prepare_source(struct moe_conversation *c, const char *text, struct m
     const struct moe_model *m = c->session->model;
     forget_context(c);
     c->source.n = 0;
-    int status = moe_prompt_plain(m, text, strlen(text), &c->source, err);
-    return status == MOE_OK ? moe_ids_push(&c->history, m->config.decoder_start, err) : status;
+    uint32_t target;
+    MOE_TRY(moe_prompt_source(m, &c->languages, text, strlen(text), &c->source, &target, err));
+    MOE_TRY(moe_ids_push(&c->history, m->config.decoder_start, err));
+    return target ? moe_ids_push(&c->history, target, err) : MOE_OK;
 }
 
 /* ---- Generating ---- */

@@ -19,6 +19,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "engine/generate.h"
+#include "engine/prompt.h"
 #include "engine/sampler.h"
 #include "infer/session.h"
 #include "prompt/chat.h"
@@ -29,10 +30,11 @@ struct json_t;
 
 struct moe_conversation {
     struct moe_session *session;
-    const struct moe_chat *chat; /* NULL: plain continuation */
-    const char *prefix;          /* of every text, borrowed (moe_prompt_prefixed); NULL: none */
-    struct moe_ids history;      /* the context's tokens */
-    struct moe_ids source;       /* what the encoder reads next, and then nothing */
+    const struct moe_chat *chat;    /* NULL: plain continuation */
+    const char *prefix;             /* of every text, borrowed (moe_prompt_prefixed); NULL: none */
+    struct moe_languages languages; /* of sources and their answers; borrowed */
+    struct moe_ids history;         /* the context's tokens */
+    struct moe_ids source;          /* what the encoder reads next, and then nothing */
     /* Chat: what was said (prompt/chat.h), never NULL; message 0 is the system's if any. An
      * answer's thought is in the member that the template takes it from, apart from its content. */
     struct json_t *messages;

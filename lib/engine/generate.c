@@ -302,6 +302,8 @@ int moe_generator_add(struct moe_generator *g, const struct moe_generate_request
     int status = push_all(c->n_encoder ? &m->source : m->history, request->prompt, n, err);
     if (status == MOE_OK && c->n_encoder)
         status = moe_ids_push(m->history, c->decoder_start, err);
+    if (status == MOE_OK && c->n_encoder && request->target)
+        status = moe_ids_push(m->history, request->target, err);
     if (status != MOE_OK) {
         free_member(m);
         return status;

@@ -58,6 +58,8 @@ struct moe_generate_work {
 struct moe_generate_request {
     const uint32_t *prompt; /* [n_prompt] ids, of the source where there is an encoder; copied */
     uint64_t n_prompt;
+    uint32_t target; /* with an encoder: what its text begins with behind the decoder's first token
+                        (moe_prompt_source); 0: nothing */
     struct moe_sampler *sampler; /* owned by the generator from then on, freed at the end */
     /* Its texts are borrowed until the end, its `text` must not call back. */
     struct moe_generate_options options;

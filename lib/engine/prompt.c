@@ -346,6 +346,41 @@ int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n
     return moe_tokenizer_encode_whole(model->tokenizer, text, n, false, ids, err);
 }
 
+int moe_prompt_language(const struct moe_model *model, const char *name, uint32_t *id,
+                        struct moe_err *err)
+{
+    const struct moe_tokenizer *tok = model->tokenizer;
+    if (!model->config.n_encoder || !moe_tokenizer_adds_bos(tok))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "the model's texts begin with no language: '%s' is for one that translates",
+                        name);
+    const int64_t found = moe_tokenizer_find(tok, name);
+    if (found <= 0 || !moe_tokenizer_is_special(tok, (uint32_t)found))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "the model has no language '%s': they are called as its tokenizer calls "
+                        "them, eng_Latn or the like",
+                        name);
+    *id = (uint32_t)found;
+    return MOE_OK;
+}
+
+int moe_prompt_source(const struct moe_model *model, const struct moe_languages *languages,
+                      const char *text, uint64_t n, struct moe_ids *ids, uint32_t *target,
+                      struct moe_err *err)
+{
+    const uint64_t first = ids->n;
+    uint32_t source = 0;
+    *target = 0;
+    if (languages->target)
+        MOE_TRY(moe_prompt_language(model, languages->target, target, err));
+    if (languages->source)
+        MOE_TRY(moe_prompt_language(model, languages->source, &source, err));
+    MOE_TRY(moe_prompt_plain(model, text, n, ids, err));
+    if (languages->source)
+        ids->ids[first] = source;
+    return MOE_OK;
+}
+
 int moe_prompt_prefixed(const struct moe_model *model, const char *prefix, const char *text,
                         uint64_t n, struct moe_ids *ids, struct moe_err *err)
 {

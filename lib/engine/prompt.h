@@ -54,6 +54,21 @@ int moe_prompt_chat_end(const struct moe_model *model, const struct moe_chat *ch
 int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n,
                      struct moe_ids *ids, struct moe_err *err);
 
+/* Languages of a translation, by their tokens' names ("fra_Latn"). NULL: the one that the
+ * tokenizer's files put before a source; the model chooses. */
+struct moe_languages {
+    const char *source, *target;
+};
+/* The token of a language. MOE_ERR_USAGE: the tokenizer has no such one; MOE_ERR_UNSUPPORTED: the
+ * model has no encoder, or its sources begin with none. */
+int moe_prompt_language(const struct moe_model *model, const char *name, uint32_t *id,
+                        struct moe_err *err);
+/* As moe_prompt_plain, of a source in that language. *target: the token that the decoder's text
+ * begins with behind its first one; 0: none. Errors also as of moe_prompt_language. */
+int moe_prompt_source(const struct moe_model *model, const struct moe_languages *languages,
+                      const char *text, uint64_t n, struct moe_ids *ids, uint32_t *target,
+                      struct moe_err *err);
+
 /* The same of a text behind a prefix that sees all of itself (prefix_lm): what begins a text, the
  * prefix, the tokenizer's last token, the text. prefix NULL: all of the text is that prefix, as of
  * moe_prompt_plain. MOE_ERR_UNSUPPORTED: the model's texts have none. */

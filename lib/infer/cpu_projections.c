@@ -6,7 +6,7 @@
  * rotated part for all heads. A head's keys and values are linear in that vector, so
  * queries are mapped into its space instead (k_up) and results back out of it (v_up), head by head.
  *
- * Attention to an encoder's output (cross_q and its neighbours) has only plain products.
+ * Attention to an encoder's output (cross_q and its neighbours) has only products and biases.
  */
 #include <float.h>
 #include <math.h>
@@ -572,13 +572,27 @@ void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row 
         project_heads(&p, n_rows);
 }
 
+struct bias {
+    const float *bias; /* [width] */
+    float *rows;
+    uint64_t stride;
+    uint32_t width;
+};
+
 static void add_bias_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct project *p = ctx;
-    const struct cpu_work *w = p->s->device;
+    const struct bias *b = ctx;
     for (int64_t i = begin; i < end; i++)
-        moe_kern.add(p->layer->o_bias, p->s->model->config.hidden,
-                     w->sum + (uint64_t)i * p->s->states.stride);
+        moe_kern.add(b->bias, b->width, b->rows + (uint64_t)i * b->stride);
+}
+
+/* Adds a bias, or without one (NULL) nothing, to rows of that width. */
+static void add_bias(const float *bias, uint32_t width, float *rows, uint64_t stride,
+                     uint32_t n_rows)
+{
+    struct bias b = {bias, rows, stride, width};
+    if (bias)
+        moe_par_for(n_rows, 16, add_bias_rows, &b);
 }
 
 /* sum = o times the rows of `out`. */
@@ -637,10 +651,7 @@ void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
     } else {
         multiply_out(s, &l->o, n_rows);
     }
-    if (l->o_bias) {
-        struct project p = {.s = s, .layer = l};
-        moe_par_for(n_rows, 16, add_bias_rows, &p);
-    }
+    add_bias(l->o_bias, c->hidden, ((struct cpu_work *)s->device)->sum, s->states.stride, n_rows);
 }
 
 /* ---- To sources ---- */
@@ -650,16 +661,21 @@ void moe_project_cross_in(struct moe_session *s, uint32_t layer, uint32_t n_rows
     const struct cpu_attention *w = &((struct cpu_work *)s->device)->attention;
     struct moe_inputs *from = &s->states.inputs;
     moe_inputs_set(from, s->states.xn, s->states.stride, NULL, n_rows, s->model->config.hidden);
-    struct moe_mm mm = moe_inputs_mm(from, s->model->layers[layer].cross_q, w->q, w->stride.q);
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct moe_mm mm = moe_inputs_mm(from, l->cross_q, w->q, w->stride.q);
     moe_matmul(&mm, 1);
+    add_bias(l->cross_q_bias, l->cross_q.rows, w->q, w->stride.q, n_rows);
 }
 
 void moe_project_cross_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
 {
-    multiply_out(s, &s->model->layers[layer].cross_o, n_rows);
+    const struct moe_layer *l = &s->model->layers[layer];
+    multiply_out(s, &l->cross_o, n_rows);
+    add_bias(l->cross_o_bias, l->cross_o.rows, ((struct cpu_work *)s->device)->sum,
+             s->states.stride, n_rows);
 }
 
-void moe_project_source(struct moe_session *s, uint32_t layer)
+void moe_project_source(struct moe_session *s, uint32_t layer, uint32_t n_rows)
 {
     const struct cpu_attention *w = &((struct cpu_work *)s->device)->attention;
     const struct moe_layer *l = &s->model->layers[layer];
@@ -668,6 +684,8 @@ void moe_project_source(struct moe_session *s, uint32_t layer)
         moe_inputs_mm(&s->states.inputs, l->cross_v, w->v, w->stride.v),
     };
     moe_matmul(mm, 2);
+    add_bias(l->cross_k_bias, l->cross_k.rows, w->k, w->stride.k, n_rows);
+    add_bias(l->cross_v_bias, l->cross_v.rows, w->v, w->stride.v, n_rows);
 }
 
 /* What a layer that drafts takes in (infer/forward.h): the next token and the state, joined. */

@@ -78,6 +78,24 @@ static void position_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* h += sines and cosines of the rows' positions. */
+static void sinusoid_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct stage *st = ctx;
+    const struct moe_config *c = &st->s->model->config;
+    const uint32_t half = c->hidden / 2;
+    const double step = -log(1e4) / (half - 1);
+    for (int64_t i = begin; i < end; i++) {
+        float *h = st->s->states.h + (uint64_t)i * st->s->states.stride;
+        const double position = (double)st->rows[i].position + c->first_position;
+        for (uint32_t k = 0; k < half; k++) {
+            const double angle = position * exp(step * k);
+            h[k] += (float)sin(angle);
+            h[half + k] += (float)cos(angle);
+        }
+    }
+}
+
 /* h += the learnt vectors of the rows' positions. */
 static void add_positions(struct moe_session *s, const struct moe_mat *positions,
                           const struct moe_row *rows, uint32_t n_rows)
@@ -143,6 +161,8 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
         moe_par_for(n_rows, 8, embed_rows, &st);
         if (s->model->positions.data)
             add_positions(s, &s->model->positions, rows, n_rows);
+        if (s->model->config.positions == MOE_POSITIONS_SINUSOIDS)
+            moe_par_for(n_rows, 8, sinusoid_rows, &st);
     }
     if (s->model->config.n_streams)
         stages_cpu_streams_begin(s, n_rows);
@@ -278,7 +298,8 @@ void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_ro
 static void attend_source(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                           uint32_t n_rows)
 {
-    block_input(s, s->model->layers[layer].cross_norm, NULL, n_rows);
+    const struct moe_layer *l = &s->model->layers[layer];
+    block_input(s, l->cross_norm, l->cross_norm_bias, n_rows);
     moe_project_cross_in(s, layer, n_rows);
     moe_attention_cross(s, layer, rows, n_rows);
     moe_project_cross_out(s, layer, n_rows);
@@ -473,14 +494,14 @@ static int keep_sources(struct moe_session *s, const struct moe_row *rows, uint3
     const struct moe_kv_input in = {
         .keys = a->k, .values = a->v, .keys_stride = a->stride.k, .values_stride = a->stride.v};
     uint32_t hidden = m->config.hidden;
-    struct stage st = {.s = s, .weights = m->encoder_norm};
+    struct stage st = {.s = s, .weights = m->encoder_norm, .bias = m->encoder_norm_bias};
     moe_par_for(n_rows, 16, norm_rows, &st);
     for (uint32_t i = 0; output && i < n_rows; i++)
         memcpy(output + (uint64_t)i * hidden, states->xn + i * states->stride,
                hidden * sizeof(float));
     moe_inputs_set(&s->states.inputs, states->xn, states->stride, NULL, n_rows, hidden);
     for (uint32_t layer = m->config.n_encoder; layer < m->config.n_layers; layer++) {
-        moe_project_source(s, layer);
+        moe_project_source(s, layer, n_rows);
         moe_kv_store(&w->source_kv, layer, rows, n_rows, &in);
     }
     return moe_pass_poll(&s->pass, err);

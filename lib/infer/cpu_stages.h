@@ -338,8 +338,8 @@ void moe_project_cross_in(struct moe_session *s, uint32_t layer, uint32_t n_rows
 void moe_attention_cross(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                          uint32_t n_rows);
 void moe_project_cross_out(struct moe_session *s, uint32_t layer, uint32_t n_rows);
-/* k and v that a decoder's layer makes of an encoder's output, the states' inputs. */
-void moe_project_source(struct moe_session *s, uint32_t layer);
+/* k and v that a decoder's layer makes of an encoder's output, the n_rows inputs of the states. */
+void moe_project_source(struct moe_session *s, uint32_t layer, uint32_t n_rows);
 
 /* Floats of scratch that a thread of attention needs, and tiles that a batch can make. */
 uint64_t moe_attention_scratch_floats(const struct moe_config *c, uint16_t kv_kind);

@@ -84,8 +84,9 @@ struct moe_layer {
     struct moe_streams_mix attn_mix, ffn_mix;
     struct moe_ngrams ngrams;
     const float *position_bias; /* [n_buckets][n_heads] of the stack's first layer */
-    const float *cross_norm;
+    const float *cross_norm, *cross_norm_bias;
     struct moe_mat cross_q, cross_k, cross_v, cross_o; /* attention to the encoder's output */
+    const float *cross_q_bias, *cross_k_bias, *cross_v_bias, *cross_o_bias;
     struct moe_mat gate, up, down; /* dense feed-forward, or the shared expert; perhaps no gate */
     const float *up_bias, *down_bias; /* of a dense layer's */
     struct moe_mat router, shared_gate, bypass;
@@ -116,9 +117,9 @@ struct moe_model {
     const float *final_norm, *final_norm_bias; /* [hidden]; NULL where last_projection is there */
     struct moe_streams_mix last_mix;
     struct moe_mat last_projection;
-    const float *last_projection_bias; /* [hidden] */
-    const float *encoder_norm;         /* [hidden] */
-    const float *head_bias;            /* [vocab] */
+    const float *last_projection_bias;             /* [hidden] */
+    const float *encoder_norm, *encoder_norm_bias; /* [hidden] */
+    const float *head_bias;                        /* [vocab] */
     /* Made at loading (model/rope.h): [moe_model_rope_rows][rope_dim/2][cos, sin]; and of the
      * decoder and the encoder the bias of every distance, NULL without (and on a GPU). */
     float *rope, *global_rope, *position_bias[2]; /* global: of layers without a window, or NULL */

@@ -400,11 +400,14 @@ static int check_after(const struct moe_config *c, const char *name, struct moe_
                         ", expected a layer below %" PRIu32 " of a model with learnt positions",
                         name, c->extra_positions, c->n_layers);
     const struct rule rules[] = {
-        {c->n_encoder && (learnt || c->norm_place == MOE_NORM_AFTER || c->last_projection ||
-                          c->soft_bypass || c->dense_bias),
+        {c->n_encoder &&
+             (learnt || c->norm_place == MOE_NORM_AFTER || c->last_projection || c->soft_bypass),
          MOE_ERR_UNSUPPORTED,
-         "an encoder is implemented with norms before blocks and without learnt positions, biases "
-         "of dense layers, bypasses and last projections"},
+         "an encoder is implemented with norms before blocks and without learnt positions, "
+         "bypasses and last projections"},
+        {c->positions == MOE_POSITIONS_SINUSOIDS ? c->hidden < 4 || c->hidden % 2 != 0
+                                                 : c->first_position != 0,
+         MOE_ERR_FORMAT, "sinusoids for positions need an even width, others no first position"},
         {c->overflow_passes && !c->expert_capacity, MOE_ERR_FORMAT,
          "'overflow_passes' without a capacity of experts"},
         {c->dense_bias && (moe_act_is_gated(c->dense_act) || c->shared_ff), MOE_ERR_UNSUPPORTED,
@@ -426,8 +429,8 @@ static int check_stacks(const struct moe_config *c, const char *name, struct moe
          MOE_ERR_UNSUPPORTED,
          "encoders and prefixes are implemented for ordinary attention without windows, sinks and "
          "LongRoPE"},
-        {c->n_encoder && c->norm_kind != MOE_NORM_RMS, MOE_ERR_UNSUPPORTED,
-         "an encoder is implemented with RMS norms"},
+        {c->n_encoder && c->norm_kind == MOE_NORM_CENTRED, MOE_ERR_UNSUPPORTED,
+         "an encoder is implemented with RMS norms and layer norms with biases"},
         {c->n_encoder && (c->decoder_start >= c->vocab || c->prefix_lm), MOE_ERR_FORMAT,
          "a decoder with an encoder needs a first token and no prefix"},
         {c->expert_capacity && !sees_all, MOE_ERR_UNSUPPORTED,

@@ -282,6 +282,9 @@ struct moe_config {
      * distance wide, the others grow up to bucket_distance, and the last one holds all beyond. An
      * encoder uses one half of the buckets for each direction. */
     uint32_t n_buckets, bucket_distance;
+    /* MOE_POSITIONS_SINUSOIDS: of position p + first_position the first half of a vector are sines,
+     * the second one cosines, of frequencies that fall geometrically from 1 to 1e-4. */
+    uint32_t first_position;
     uint32_t extra_positions; /* MOE_POSITIONS_LEARNT: the layer before which learnt vectors are
                                  added a second time; 0: none */
 

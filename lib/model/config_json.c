@@ -23,7 +23,8 @@ static const char *const act_names[] = {"swiglu",         "swiglu-clamped", "geg
                                         "swiglu-limited", "swiglu-clipped", "situ",  "relu",
                                         "silu",           "relu2",          NULL};
 static const char *const norm_places[] = {"before", "after", "both", "stream", NULL};
-static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
+static const char *const position_names[] = {"rotary",    "buckets", "learnt",
+                                             "sinusoids", "none",    NULL};
 static const char *const state_names[] = {"delta", "convolution", "kda",  "scan", "select",
                                           "fade",  "cca",         "taps", NULL};
 static const char *const residual_names[] = {"sum", "kept", "weighed", NULL};
@@ -156,6 +157,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(n_buckets, MOE_MAX_BUCKETS),
     OPTIONAL_U32(bucket_distance, MOE_MAX_CONTEXT),
     OPTIONAL_U32(extra_positions, MOE_MAX_LAYERS),
+    OPTIONAL_U32(first_position, MOE_MAX_CONTEXT),
     OPTIONAL_U32(rope_dim, 2 * MOE_MAX_ROPE_PAIRS),
     NEEDED(rope_theta, MOE_FIELD_DOUBLE),
     OPTIONAL(rope_scale, MOE_FIELD_DOUBLE),

@@ -2085,6 +2085,38 @@ static const struct moe_source_names gptsan_names = {
     .expert = {STACK_EXPERTS(BLOCK "feed_forward.")},
 };
 
+/* NLLB-MoE: a stack's attention, of which a decoder has a second one, and feed-forwards. */
+#define NLLB_ENCODER "model.encoder.layers.%u."
+#define NLLB_DECODER "model.decoder.layers.%u."
+#define BOTH(role, name)                                                                           \
+    [MOE_T_##role] = MOE_ALL(name ".weight"), [MOE_T_##role##_BIAS] = MOE_ALL(name ".bias")
+#define NLLB_STACK(stack)                                                                          \
+    BOTH(ATTN_NORM, stack "self_attn_layer_norm"), BOTH(Q, stack "self_attn.q_proj"),              \
+        BOTH(K, stack "self_attn.k_proj"), BOTH(V, stack "self_attn.v_proj"),                      \
+        BOTH(O, stack "self_attn.out_proj"), BOTH(FFN_NORM, stack "ff_layer_norm"),                \
+        BOTH(UP, stack "ffn.fc1"), BOTH(DOWN, stack "ffn.fc2"),                                    \
+        BOTH(ROUTER, stack "ffn.router.classifier")
+#define NLLB_EXPERTS(stack)                                                                        \
+    [MOE_E_UP] = MOE_ALL(stack "ffn.experts.expert_%u.fc1.weight"),                                \
+    [MOE_E_DOWN] = MOE_ALL(stack "ffn.experts.expert_%u.fc2.weight"),                              \
+    [MOE_E_UP_BIAS] = MOE_ALL(stack "ffn.experts.expert_%u.fc1.bias"),                             \
+    [MOE_E_DOWN_BIAS] = MOE_ALL(stack "ffn.experts.expert_%u.fc2.bias")
+static const struct moe_source_names nllb_encoder_names = {
+    .dense = {NLLB_STACK(NLLB_ENCODER)},
+    .expert = {NLLB_EXPERTS(NLLB_ENCODER)},
+};
+static const struct moe_source_names nllb_names = {
+    .dense = {NLLB_STACK(NLLB_DECODER), [MOE_T_EMBED] = MOE_ALL("model.shared.weight"),
+              BOTH(ENCODER_NORM, "model.encoder.layer_norm"),
+              BOTH(FINAL_NORM, "model.decoder.layer_norm"),
+              BOTH(CROSS_NORM, NLLB_DECODER "cross_attention_layer_norm"),
+              BOTH(CROSS_Q, NLLB_DECODER "cross_attention.q_proj"),
+              BOTH(CROSS_K, NLLB_DECODER "cross_attention.k_proj"),
+              BOTH(CROSS_V, NLLB_DECODER "cross_attention.v_proj"),
+              BOTH(CROSS_O, NLLB_DECODER "cross_attention.out_proj")},
+    .expert = {NLLB_EXPERTS(NLLB_DECODER)},
+};
+
 static const struct moe_family stacks_families[] = {
     /* Switch Transformers: base-8 to base-256, large-128, xxl-128. T5's stacks with one expert per
      * row. Padding tokens are never computed here, so the key that ignores them has no effect;
@@ -2138,6 +2170,38 @@ static const struct moe_family stacks_families[] = {
                             KEY("layer_norm_epsilon", norm_eps, 1e-5)),
                .own = family_gptsan_hf},
         .tensors[MOE_NAMING_HF] = {.names = {&gptsan_names}, .ignored = {"model.spout.*"}},
+    },
+    /* NLLB-MoE: a Transformer with layer norms, biases and sinusoids for positions, in whose every
+     * fourth layer a row has two experts. Of what they put out a fifth was left out in training,
+     * and all of it counts that much less here. */
+    {
+        .name = "nllb-moe",
+        .also = "nllb_moe",
+        .constants = SETTINGS(SET(positions, MOE_POSITIONS_SINUSOIDS),
+                              SET(norm_kind, MOE_NORM_LAYER), SET(norm_eps, 1e-5),
+                              SET(qkv_bias, true), SET(o_bias, true), SET(dense_act, MOE_ACT_RELU),
+                              SET(dense_bias, true), SET(expert_act, MOE_ACT_RELU),
+                              SET(expert_bias, true), SET(top_k, 2), SET(norm_topk, true)),
+        .hf = {.own_keys = true,
+               .only = ONLY({"activation_function", "relu"}, {"is_encoder_decoder", "true"},
+                            {"router_dtype", "float32"}, {"second_expert_policy", "all"},
+                            {"moe_eval_capacity_token_fraction", "1"}),
+               .settings = SETTINGS(
+                   KEY("max_position_embeddings", context_max, 1024),
+                   KEY("encoder_layers", n_encoder, 12), KEY("d_model", hidden, 1024),
+                   KEY("vocab_size", vocab, 128112), KEY("encoder_attention_heads", n_heads, 16),
+                   KEY("encoder_ffn_dim", dense_ff, 4096), KEY("encoder_ffn_dim", expert_ff, 4096),
+                   EXPERTS(128), KEY("router_bias", router_bias, false),
+                   KEY("tie_word_embeddings", tied_head, true)),
+               .own = family_nllb_hf},
+        .tensors[MOE_NAMING_HF] =
+            {.names = {&nllb_names},
+             .others = &nllb_encoder_names,
+             .bare = true,
+             .copies = {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight",
+                        "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"},
+             .ignored = {"model.encoder.embed_positions.*", "model.decoder.embed_positions.*",
+                         "encoder.embed_positions.*", "decoder.embed_positions.*"}},
     },
     {.name = NULL},
 };
@@ -3302,9 +3366,6 @@ static const struct {
     {"doge",
      "experts that are single columns, chosen by two keys, of which tokens of a prompt choose "
      "some for each other"},
-    /* transformers 5.24's class is nothing to compare with: it computes no experts but the first
-     * two, whatever its routers choose. */
-    {"nllb-moe", "an encoder and a decoder with layer norms, biases and sinusoids for positions"},
     {"unlimited_ocr|unlimited_ocr_text", "attention that sees all of a prompt and a window of the "
                                          "answer"},
     {"beam", "residuals that are scaled by depth, gates with biases"},

@@ -102,11 +102,12 @@ struct moe_family_tensors {
     bool index_paired; /* the same for an indexer's queries and keys */
     bool in_halves;    /* names count two layers as one, and say which of them it is */
     bool index_last;   /* whose last values rotate, not their first */
+    bool bare;         /* names may lack their "model.": of a model that was saved without head */
     /* Names that are tried in place of names[0] in an encoder's layers, where there is an encoder
      * (layers of both stacks then count from 0), and in second halves. */
     const struct moe_source_names *others;
     /* Further copies of the embedding that may be there; NULL ends them. */
-    const char *copies[4];
+    const char *copies[5];
     /* Tensors of what is not implemented, with '*' for any ending; NULL ends them. */
     const char *ignored[6];
 };

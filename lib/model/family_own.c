@@ -2453,6 +2453,19 @@ static int read_stack(struct moe_config *c, const char *path, const json_t *json
     return MOE_OK;
 }
 
+/* Sets the number of layers, whose first n_encoder are the encoder's. */
+static int set_stacks(struct moe_config *c, uint32_t n_decoder, const char *path,
+                      struct moe_err *err)
+{
+    if (c->n_encoder == 0 || n_decoder == 0 || c->n_encoder + n_decoder > MOE_MAX_LAYERS)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: an encoder of %" PRIu32 " and a decoder of %" PRIu32
+                        " layers: each has at least 1, both together at most %d",
+                        path, c->n_encoder, n_decoder, MOE_MAX_LAYERS);
+    c->n_layers = c->n_encoder + n_decoder;
+    return MOE_OK;
+}
+
 /* The decoder has as many layers as the encoder unless the file says otherwise. */
 static int read_switch_layers(struct moe_config *c, const char *path, const json_t *json,
                               struct moe_err *err)
@@ -2460,12 +2473,7 @@ static int read_switch_layers(struct moe_config *c, const char *path, const json
     uint32_t n_decoder = c->n_encoder;
     bool found;
     MOE_TRY(read_number(path, json, "num_decoder_layers", MOE_MAX_LAYERS, &n_decoder, &found, err));
-    if (c->n_encoder == 0 || n_decoder == 0 || c->n_encoder + n_decoder > MOE_MAX_LAYERS)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: an encoder of %" PRIu32 " and a decoder of %" PRIu32
-                        " layers: each has at least 1, both together at most %d",
-                        path, c->n_encoder, n_decoder, MOE_MAX_LAYERS);
-    c->n_layers = c->n_encoder + n_decoder;
+    MOE_TRY(set_stacks(c, n_decoder, path, err));
     MOE_TRY(read_stack(c, path, json, "encoder_sparse_step", "num_sparse_encoder_layers", 0,
                        c->n_encoder, err));
     return read_stack(c, path, json, "decoder_sparse_step", "num_sparse_decoder_layers",
@@ -2484,6 +2492,51 @@ int family_switch_hf(struct moe_config *c, const char *path, const json_t *json,
             read_number(path, json, "pad_token_id", MOE_MAX_DIM, &c->decoder_start, &found, err));
     if (c->tied_head && c->hidden > 0)
         c->logit_scale = 1 / sqrtf((float)c->hidden);
+    return MOE_OK;
+}
+
+/* ---- NLLB-MoE ---- */
+
+/* Heads and feed-forwards of both stacks are alike. With room in an expert for as many rows as
+ * there are ("moe_eval_capacity_token_fraction" 1), nothing is left out, in whatever order. */
+int family_nllb_hf(struct moe_config *c, const char *path, const json_t *json,
+                   struct moe_rope_settings *rope, struct moe_err *err)
+{
+    uint32_t n_decoder = 12, heads = 16, ff = 4096, padding = 1, steps[2] = {4, 4};
+    double left_out = 0.2;
+    bool scaled = true;
+    c->decoder_start = 2;
+    const struct family_number numbers[] = {
+        {"decoder_layers", &n_decoder, MOE_MAX_LAYERS},
+        {"decoder_attention_heads", &heads, MOE_MAX_HEADS},
+        {"decoder_ffn_dim", &ff, MOE_MAX_DIM},
+        {"encoder_sparse_step", &steps[0], MOE_MAX_LAYERS},
+        {"decoder_sparse_step", &steps[1], MOE_MAX_LAYERS},
+        {"pad_token_id", &padding, MOE_MAX_CONTEXT - 1},
+        {"decoder_start_token_id", &c->decoder_start, MOE_MAX_DIM},
+    };
+    MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
+    MOE_TRY(moe_json_get_bool(path, json, "scale_embedding", false, &scaled, err));
+    MOE_TRY(moe_json_get_double(path, json, "moe_token_dropout", false, &left_out, err));
+    if (heads != c->n_heads || ff != c->dense_ff)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: encoder and decoder with other numbers of heads or other widths of "
+                        "feed-forwards are not implemented",
+                        path);
+    if (!(left_out >= 0 && left_out < 1))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'moe_token_dropout' is %g, expected 0 or more and below 1", path,
+                        left_out);
+    MOE_TRY(set_stacks(c, n_decoder, path, err));
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const bool decoder = i >= c->n_encoder;
+        const uint32_t step = steps[decoder], at = i - (decoder ? c->n_encoder : 0);
+        c->layers[i].moe = step > 0 && (at + 1) % step == 0;
+    }
+    c->first_position = padding + 1;
+    c->routed_scale = (float)(1 - left_out);
+    if (scaled)
+        c->embed_scale = sqrtf((float)c->hidden);
     return MOE_OK;
 }
 

@@ -31,9 +31,10 @@ enum moe_residual_kind {
 /* How attention learns a token's position. */
 enum moe_position_kind {
     MOE_POSITIONS_ROTARY,
-    MOE_POSITIONS_BUCKETS, /* T5: a learnt bias by distance is added to self-attention's scores */
-    MOE_POSITIONS_LEARNT,  /* a learnt vector for each position is added to the embedding */
-    MOE_POSITIONS_NONE,    /* only through the order of what it sees: states, the causal mask */
+    MOE_POSITIONS_BUCKETS,   /* T5: a learnt bias by distance is added to self-attention's scores */
+    MOE_POSITIONS_LEARNT,    /* a learnt vector for each position is added to the embedding */
+    MOE_POSITIONS_SINUSOIDS, /* as learnt, but sines and cosines (NLLB) */
+    MOE_POSITIONS_NONE,      /* only through the order of what it sees: states, the causal mask */
 };
 
 /* What compressed attention sees beside its window (DeepSeek-V4): entries, one per complete group

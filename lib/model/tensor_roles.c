@@ -188,7 +188,11 @@ enum condition {
     FINAL_LAYER_NORM,
     LAST_PROJECTION,
     ENCODER, /* the model has one */
-    CROSS,   /* attention to its output */
+    ENCODER_LAYER_NORM,
+    CROSS, /* attention to its output */
+    CROSS_LAYER_NORM,
+    CROSS_QKV_BIAS,
+    CROSS_O_BIAS,
     DENSE_LAYER,
     DENSE_GATE,
     DENSE_BIAS,
@@ -264,6 +268,8 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_LAST_PROJECTION] = {MODEL("last", DENSE), LAST_PROJECTION, HIDDEN, HIDDEN},
     [MOE_T_LAST_PROJECTION_BIAS] = {MODEL("last.bias", VECTOR), LAST_PROJECTION, HIDDEN, ONE},
     [MOE_T_ENCODER_NORM] = {MODEL("encoder_norm", VECTOR), ENCODER, HIDDEN, ONE},
+    [MOE_T_ENCODER_NORM_BIAS] = {MODEL("encoder_norm.bias", VECTOR), ENCODER_LAYER_NORM, HIDDEN,
+                                 ONE},
     [MOE_T_LAST_MIX] = {MODEL("streams.last", ROUTER), MIXES_LAST, STREAM_ENDS, STREAMS,
                         NAMES("model.hc_head.hc_fn", "output_hc_fn.weight")},
     [MOE_T_LAST_MIX_BIAS] = {MODEL("streams.last.bias", VECTOR), MIXES_LAST, STREAM_ENDS, ONE,
@@ -539,6 +545,11 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_CROSS_K] = {LAYER("cross.k", DENSE), CROSS, KEYS, HIDDEN},
     [MOE_T_CROSS_V] = {LAYER("cross.v", DENSE), CROSS, KEYS, HIDDEN},
     [MOE_T_CROSS_O] = {LAYER("cross.o", DENSE), CROSS, HIDDEN, VALUES},
+    [MOE_T_CROSS_NORM_BIAS] = {LAYER("cross.norm.bias", VECTOR), CROSS_LAYER_NORM, HIDDEN, ONE},
+    [MOE_T_CROSS_Q_BIAS] = {LAYER("cross.q.bias", VECTOR), CROSS_QKV_BIAS, QUERIES, ONE},
+    [MOE_T_CROSS_K_BIAS] = {LAYER("cross.k.bias", VECTOR), CROSS_QKV_BIAS, KEYS, ONE},
+    [MOE_T_CROSS_V_BIAS] = {LAYER("cross.v.bias", VECTOR), CROSS_QKV_BIAS, KEYS, ONE},
+    [MOE_T_CROSS_O_BIAS] = {LAYER("cross.o.bias", VECTOR), CROSS_O_BIAS, HIDDEN, ONE},
     [MOE_T_FFN_NORM] = {LAYER("ffn.norm", VECTOR), FEEDS, HIDDEN, ONE,
                         NAMES(L "post_attention_layernorm.weight", B "ffn_norm.weight")},
     [MOE_T_FFN_NORM_BIAS] = {LAYER("ffn.norm.bias", VECTOR), FFN_LAYER_NORM, HIDDEN, ONE,
@@ -850,6 +861,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
     bool shared = moe_layer && c->shared_ff > 0;
     bool dense_gate = moe_act_is_gated(c->dense_act), expert_gate = moe_act_is_gated(c->expert_act);
     bool first = layer == 0 || layer == c->n_encoder;
+    bool cross = c->n_encoder > 0 && layer >= c->n_encoder;
     bool mixes = layer >= MOE_NO_LAYER || !c->layers[layer].no_attention;
     bool recurrent = layer < MOE_NO_LAYER && moe_config_is_recurrent(c, layer);
     bool attends = mixes && !recurrent && !elsewhere,
@@ -952,7 +964,11 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [FINAL_LAYER_NORM] = !c->last_projection && c->norm_kind == MOE_NORM_LAYER,
         [LAST_PROJECTION] = c->last_projection,
         [ENCODER] = c->n_encoder > 0,
-        [CROSS] = c->n_encoder > 0 && layer >= c->n_encoder,
+        [ENCODER_LAYER_NORM] = c->n_encoder > 0 && c->norm_kind == MOE_NORM_LAYER,
+        [CROSS] = cross,
+        [CROSS_LAYER_NORM] = cross && c->norm_kind == MOE_NORM_LAYER,
+        [CROSS_QKV_BIAS] = cross && c->qkv_bias,
+        [CROSS_O_BIAS] = cross && c->o_bias,
         [DENSE_LAYER] = plain,
         [DENSE_GATE] = plain && dense_gate,
         [DENSE_BIAS] = plain && c->dense_bias,

@@ -27,7 +27,8 @@ enum moe_tensor_role {
     MOE_T_FINAL_NORM_BIAS,
     MOE_T_LAST_PROJECTION, /* in place of the final norm */
     MOE_T_LAST_PROJECTION_BIAS,
-    MOE_T_ENCODER_NORM,   /* the encoder's last norm */
+    MOE_T_ENCODER_NORM, /* the encoder's last norm */
+    MOE_T_ENCODER_NORM_BIAS,
     MOE_T_LAST_GATE_NORM, /* gated streams: a norm of each, and the matrices of their gates */
     MOE_T_LAST_GATE_DOWN,
     MOE_T_LAST_GATE_UP,
@@ -174,6 +175,11 @@ enum moe_tensor_role {
     MOE_T_CROSS_K,
     MOE_T_CROSS_V,
     MOE_T_CROSS_O,
+    MOE_T_CROSS_NORM_BIAS,
+    MOE_T_CROSS_Q_BIAS,
+    MOE_T_CROSS_K_BIAS,
+    MOE_T_CROSS_V_BIAS,
+    MOE_T_CROSS_O_BIAS,
     MOE_T_FFN_NORM, /* with own_norms: of the routed experts' input */
     MOE_T_FFN_NORM_DOWN,
     MOE_T_FFN_NORM_UP,

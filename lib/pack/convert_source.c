@@ -296,6 +296,7 @@ static bool is_ahead(const struct convert_source *s, uint32_t layer, const char 
 static const struct moe_tensor *find_named(const struct convert_source *s, const struct wanted *w,
                                            const char *format, char out[NAME_BYTES])
 {
+    static const char whole[] = "model.";
     bool in_encoder = w->spec->per_layer && moe_config_in_encoder(s->config, w->layer);
     uint32_t first = w->spec->per_layer && !in_encoder ? s->config->n_encoder : 0;
     if (s->family->tensors[s->naming].in_halves)
@@ -311,6 +312,9 @@ static const struct moe_tensor *find_named(const struct convert_source *s, const
         if (t)
             memcpy(out, other, NAME_BYTES);
     }
+    if (!t && s->family->tensors[s->naming].bare && strncmp(out, whole, sizeof whole - 1) == 0 &&
+        (t = moe_checkpoint_find(s->checkpoint, out + sizeof whole - 1)))
+        memmove(out, out + sizeof whole - 1, strlen(out) - sizeof whole + 2);
     return t;
 }
 

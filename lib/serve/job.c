@@ -952,12 +952,16 @@ static int make_prompt(const struct moe_server *s, const struct loaded *l, const
     if (r->kind == MOE_REQUEST_CHAT)
         return moe_prompt_chat(model, l->chat, &chat, most, &a->ids, &a->again, err);
     const struct moe_request_input *p = &r->inputs[a->ids_input];
+    const struct moe_languages languages = {r->source_language, r->target_language};
+    a->target = 0;
     if (p->text && r->bare)
         MOE_TRY(moe_tokenizer_encode(model->tokenizer, p->text, p->n, r->special, &a->ids, err));
     else if (p->text && pools(r))
         MOE_TRY(moe_prompt_plain(model, p->text, p->n, &a->ids, err));
     else if (r->suffix)
         MOE_TRY(make_between(s, l, r, p, &a->ids, err));
+    else if (p->text && (r->source_language || r->target_language))
+        MOE_TRY(moe_prompt_source(model, &languages, p->text, p->n, &a->ids, &a->target, err));
     else if (p->text)
         MOE_TRY(moe_prompt_prefixed(model, r->prefix_text, p->text, p->n, &a->ids, err));
     for (uint64_t i = 0; p->ids && i < p->n; i++)
@@ -1091,6 +1095,7 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
     struct moe_generate_request request = {
         .prompt = j->of->ids.ids,
         .n_prompt = j->of->ids.n,
+        .target = j->of->target,
         .sampler = sampler,
         .options = {.constraint = j->constraint,
                     .min_tokens = r->min_tokens,

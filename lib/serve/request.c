@@ -899,6 +899,23 @@ static int read_prefix(struct moe_request *r, const json_t *body, struct moe_err
     return copy_text(&r->prefix_text, prefix, "'prefix_text'", err);
 }
 
+static int read_languages(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const struct {
+        const char *key, *name;
+        char **to;
+    } languages[] = {{"source_language", "'source_language'", &r->source_language},
+                     {"target_language", "'target_language'", &r->target_language}};
+    for (size_t i = 0; i < sizeof languages / sizeof languages[0]; i++) {
+        const json_t *value = json_object_get(body, languages[i].key);
+        if (is_given(value))
+            MOE_TRY(copy_text(languages[i].to, value, languages[i].name, err));
+    }
+    if ((r->source_language || r->target_language) && r->prefix_text)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prefix_text' excludes languages");
+    return MOE_OK;
+}
+
 static int read_suffix(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     const json_t *suffix = json_object_get(body, "suffix");
@@ -920,6 +937,7 @@ static int read_text(struct moe_request *r, const json_t *body, struct moe_err *
 {
     MOE_TRY(r->kind == MOE_REQUEST_CHAT ? read_chat(r, body, err) : read_prompts(r, body, err));
     MOE_TRY(read_prefix(r, body, err));
+    MOE_TRY(read_languages(r, body, err));
     return read_suffix(r, body, err);
 }
 
@@ -1019,6 +1037,8 @@ static const struct {
     {"prompt", MOE_REQUEST_TEXT},
     {"suffix", BOTH},
     {"prefix_text", MOE_REQUEST_TEXT},
+    {"source_language", MOE_REQUEST_TEXT},
+    {"target_language", MOE_REQUEST_TEXT},
 };
 
 static bool is_read(const char *key, int kind)
@@ -1214,6 +1234,8 @@ void moe_request_free(struct moe_request *r)
     free(r->question);
     free(r->stops);
     free(r->fields);
+    free(r->source_language);
+    free(r->target_language);
     free(r->prefix_text);
     free(r->suffix);
     moe_grammar_free(r->grammar);
@@ -1267,8 +1289,9 @@ uint64_t moe_request_bytes(const struct moe_request *r)
     for (uint32_t i = 0; i < r->n_inputs; i++)
         bytes += sizeof *r->inputs + r->inputs[i].n * (r->inputs[i].ids ? sizeof(uint32_t) : 1) +
                  MALLOC_BYTES;
-    const char *const around[] = {r->prefix_text, r->suffix};
-    for (int i = 0; i < 2; i++)
+    const char *const around[] = {r->prefix_text, r->suffix, r->source_language,
+                                  r->target_language};
+    for (size_t i = 0; i < sizeof around / sizeof around[0]; i++)
         bytes += around[i] ? strlen(around[i]) + MALLOC_BYTES : 0;
     for (uint32_t i = 0; i < r->n_files; i++)
         bytes += sizeof *r->files + strlen(r->files[i].name) + strlen(r->files[i].text) +

@@ -118,6 +118,7 @@ struct moe_request {            /* owns everything it points at */
     /* TEXT: prompts, and of the tasks MEAN and LAST what is pooled: at least one. */
     struct moe_request_input *inputs;
     uint32_t n_inputs;
+    char *source_language, *target_language; /* struct moe_languages; NULL: none */
     char *prefix_text; /* precedes the one text (moe_prompt_prefixed); NULL: none */
     char *suffix; /* follows the texts, and the answers lie between (moe_prompt_between); NULL: none
                    */

@@ -90,11 +90,12 @@ struct request {
     /* The prompt for a model, which its choices share. */
     pthread_mutex_t preparing;
     struct moe_ids ids;
-    uint64_t again;             /* of these, that the next turn begins with */
-    uint32_t n_left_out;        /* messages, since they did not fit */
-    uint32_t n_begun;           /* choices that have had it */
-    uint32_t ids_of;            /* the model; MOE_COE_NONE: not prepared */
-    uint32_t ids_input;         /* which of the request's inputs */
+    uint64_t again;      /* of these, that the next turn begins with */
+    uint32_t target;     /* what an encoder's answer begins with (moe_prompt_source); 0: nothing */
+    uint32_t n_left_out; /* messages, since they did not fit */
+    uint32_t n_begun;    /* choices that have had it */
+    uint32_t ids_of;     /* the model; MOE_COE_NONE: not prepared */
+    uint32_t ids_input;  /* which of the request's inputs */
     struct moe_grammar **calls; /* [n_models] that answers follow where they may call tools; NULL:
                                    none */
     struct moe_err why;         /* status MOE_OK: `ids` are there */

@@ -451,6 +451,20 @@ static int template_token(struct moe_hf_reader *r, const json_t *part, const cha
     return MOE_OK;
 }
 
+/* NLLB's class puts a source's language before the text and the end behind it, whatever the file
+ * says, which has both behind it as the first releases did. */
+static int take_language(struct moe_hf_reader *r, const json_t *part, const char *id)
+{
+    const char *class = json_string_value(json_object_get(r->config, "tokenizer_class"));
+    bool legacy = false;
+    if (r->prefix || !class || strncmp(class, "Nllb", 4) != 0)
+        return moe_hf_unsupported(r, MORE_THAN_ONE, NULL);
+    MOE_TRY(
+        moe_json_get_bool(r->config_name, r->config, "legacy_behaviour", false, &legacy, r->err));
+    return legacy ? moe_hf_unsupported(r, "a language behind a text's end (legacy_behaviour)", NULL)
+                  : template_token(r, part, id, &r->prefix);
+}
+
 static int read_template(struct moe_hf_reader *r, const json_t *part)
 {
     const json_t *single = json_object_get(part, "single");
@@ -465,9 +479,9 @@ static int read_template(struct moe_hf_reader *r, const json_t *part)
             continue;
         }
         const char *id = json_string_value(json_object_get(special, "id"));
-        if (!id || *added)
+        if (!id || (*added && added == &r->prefix))
             return moe_hf_unsupported(r, MORE_THAN_ONE, NULL);
-        MOE_TRY(template_token(r, part, id, added));
+        MOE_TRY(*added ? take_language(r, part, id) : template_token(r, part, id, added));
     }
     return MOE_OK;
 }

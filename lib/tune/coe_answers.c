@@ -240,10 +240,14 @@ static const char *field(void *ctx, const char *name)
 static int add_ids(struct reading *r, const struct moe_request *q, struct moe_err *err)
 {
     struct moe_ids *ids = &r->out->prompts;
+    const struct moe_languages languages = {q->source_language, q->target_language};
+    uint32_t target;
     for (uint32_t i = 0; i < q->n_inputs; i++) {
         const struct moe_request_input *p = &q->inputs[i];
         if (p->text && q->suffix)
             MOE_TRY(moe_prompt_between(r->model, p->text, p->n, q->suffix, ids, err));
+        else if (p->text && (q->source_language || q->target_language))
+            MOE_TRY(moe_prompt_source(r->model, &languages, p->text, p->n, ids, &target, err));
         else if (p->text)
             MOE_TRY(moe_prompt_prefixed(r->model, q->prefix_text, p->text, p->n, ids, err));
         for (uint64_t k = 0; p->ids && k < p->n; k++)

@@ -103,6 +103,30 @@ expect_stdout_like '{"encode_tokens": 24, "encode_tokens_per_s": {*"decode_token
 moe --bench --prompt-tokens 100 -n 4 -c 64
 error_line 2 'moe-run: 100 prompt tokens and 4 more do not fit the context of 64' "a bench beyond the context"
 
+# A translator: the languages of source and answer, by their tokens.
+nllb=$tmp/nllb.moe
+"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$nllb" "$drawn/nllb-a"
+translate() { run "$bin/moe-run" -t 1 "$nllb" -p 'the thing' "$@"; }
+translate --show-prompt
+expect_stdout_like '*ids: 260 7 5 80 8 79 2' "a source begins with the tokenizer's language"
+translate --show-prompt --source-language fra_Latn
+expect_stdout_like '*ids: 261 7 5 80 8 79 2' "--source-language"
+translate --temp 0 -n 12 --ignore-eos
+cp "$out" "$tmp/free"
+translate --temp 0 -n 12 --ignore-eos --target-language zho_Hans
+check "--target-language changes the answer" sh -c "[ -s '$out' ] && ! cmp -s '$out' '$tmp/free'"
+cp "$out" "$tmp/chinese"
+for language in deu_Latn zho_Hans; do
+    printf '{"prompt": "the thing", "target_language": "%s", "temperature": 0, "max_tokens": 12, "ignore_eos": true}\n' $language
+done >"$tmp/requests"
+run "$bin/moe-run" -q -t 1 "$nllb" --requests "$tmp/requests" --sequences 2
+check "target_language of requests: the same" sh -c \
+    "[ \$(grep -c '\"status_code\":200' '$out') = 2 ] && grep -q '\"text\":\"$(cat "$tmp/chinese")\"' '$out'"
+translate --target-language chinese
+error_line 2 "moe-run: the model has no language 'chinese': *" "a language that there is not"
+moe -p x --source-language eng_Latn
+error_line 3 "moe-run: the model's texts begin with no language: *" "a language of a model that has none"
+
 long=$(printf '%080d' 0)
 moe -p "$long" -c 64
 error_line 4 'moe-run: the source of 81 tokens does not fit the context of 64' "a source too long"

@@ -262,8 +262,10 @@ static inline void naive_cross(struct naive *t, uint32_t layer)
     double *v = calloc(n_source * c->n_heads * c->head_dim, sizeof *v);
     for (uint32_t i = 0; i < n_source; i++) {
         const double *x = t->source->x + i * c->hidden;
-        naive_multiply(w[MOE_T_CROSS_K], NULL, c->n_kv_heads * c->head_dim, c->hidden, x, one[0]);
-        naive_multiply(w[MOE_T_CROSS_V], NULL, c->n_kv_heads * c->head_dim, c->hidden, x, one[1]);
+        naive_multiply(w[MOE_T_CROSS_K], w[MOE_T_CROSS_K_BIAS], c->n_kv_heads * c->head_dim,
+                       c->hidden, x, one[0]);
+        naive_multiply(w[MOE_T_CROSS_V], w[MOE_T_CROSS_V_BIAS], c->n_kv_heads * c->head_dim,
+                       c->hidden, x, one[1]);
         for (uint32_t h = 0; h < c->n_heads; h++) {
             uint32_t from = h / group * c->head_dim, to = (i * c->n_heads + h) * c->head_dim;
             memcpy(k + to, one[0] + from, c->head_dim * sizeof *k);
@@ -272,12 +274,13 @@ static inline void naive_cross(struct naive *t, uint32_t layer)
     }
     for (uint32_t p = 0; p < t->n; p++) {
         double *x = t->x + p * c->hidden, *q = t->q + p * c->n_heads * c->head_dim;
-        naive_norm(t, w[MOE_T_CROSS_NORM], NULL, t->h + p * c->hidden, x);
-        naive_multiply(w[MOE_T_CROSS_Q], NULL, c->n_heads * c->head_dim, c->hidden, x, q);
+        naive_norm(t, w[MOE_T_CROSS_NORM], w[MOE_T_CROSS_NORM_BIAS], t->h + p * c->hidden, x);
+        naive_multiply(w[MOE_T_CROSS_Q], w[MOE_T_CROSS_Q_BIAS], c->n_heads * c->head_dim, c->hidden,
+                       x, q);
         for (uint32_t h = 0; h < c->n_heads; h++)
             naive_see(t, k, v, NULL, p, h, 0, n_source, 0, attended + h * c->value_dim);
-        naive_multiply(w[MOE_T_CROSS_O], NULL, c->hidden, c->n_heads * c->value_dim, attended,
-                       t->out + p * c->hidden);
+        naive_multiply(w[MOE_T_CROSS_O], w[MOE_T_CROSS_O_BIAS], c->hidden,
+                       c->n_heads * c->value_dim, attended, t->out + p * c->hidden);
     }
     free(k);
     free(v);
@@ -580,6 +583,12 @@ static inline void naive_stack(struct naive *t, const uint32_t *ids, uint32_t n,
                 (double)c->embed_scale * t->m->dense[0][MOE_T_EMBED][ids[p] * c->hidden + i];
     for (uint32_t i = 0; c->positions == MOE_POSITIONS_LEARNT && i < n * c->hidden; i++)
         t->h[i] += (double)t->m->dense[0][MOE_T_POSITIONS][i];
+    for (uint32_t i = 0; c->positions == MOE_POSITIONS_SINUSOIDS && i < n * c->hidden; i++) {
+        uint32_t half = c->hidden / 2, k = i % c->hidden;
+        double angle =
+            (i / c->hidden + c->first_position) * pow(1e4, -(double)(k % half) / (half - 1));
+        t->h[i] += k < half ? sin(angle) : cos(angle);
+    }
     for (uint32_t layer = begin; layer < end; layer++)
         naive_layer(t, layer);
 }
@@ -592,8 +601,8 @@ static inline void naive_encode(struct naive *t, const struct random_model *m, c
     *t = (struct naive){.m = m, .encoder = true};
     naive_stack(t, ids, n, 0, c->n_encoder);
     for (uint32_t p = 0; p < n; p++)
-        naive_norm(t, m->dense[0][MOE_T_ENCODER_NORM], NULL, t->h + p * c->hidden,
-                   t->x + p * c->hidden);
+        naive_norm(t, m->dense[0][MOE_T_ENCODER_NORM], m->dense[0][MOE_T_ENCODER_NORM_BIAS],
+                   t->h + p * c->hidden, t->x + p * c->hidden);
 }
 
 /* What the head takes of a row. */

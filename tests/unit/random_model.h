@@ -219,11 +219,21 @@ static inline void random_stacks_config(struct moe_config *c, uint64_t *random)
         c->positions = MOE_POSITIONS_BUCKETS;
         c->n_buckets = 4 + 2 * random_below(random, 8);
         c->bucket_distance = c->n_buckets / 2 + 1 + random_below(random, 40);
+    } else if (random_chance(random, 2)) {
+        c->positions = MOE_POSITIONS_SINUSOIDS;
+        c->first_position = random_below(random, 4);
+        c->hidden += c->hidden % 2;
     }
+    if (random_chance(random, 2))
+        c->norm_kind = MOE_NORM_LAYER;
+    c->qkv_bias = random_chance(random, 3);
+    c->o_bias = random_chance(random, 3);
     c->n_experts = random_chance(random, 2) ? 4 : 8;
     c->top_k = 1 + random_below(random, 2);
     c->expert_ff = 16 + random_below(random, 30);
     c->expert_act = acts[random_below(random, N_ITEMS(acts))];
+    c->dense_bias = !moe_act_is_gated(c->dense_act) && random_chance(random, 2);
+    c->expert_bias = random_chance(random, 2);
     c->expert_capacity = random_chance(random, 3) ? 0 : 1 + random_below(random, 12);
     c->router_bias = random_chance(random, 2);
     c->norm_topk = random_chance(random, 3);

@@ -633,6 +633,47 @@ static void gpt_oss(void **state)
     SWITCH_OF("\"num_layers\": 4, \"num_decoder_layers\": 3, \"d_model\": 64", __VA_ARGS__)
 #define SWITCH_LAYERS(...) SWITCH_OF("\"d_model\": 64, ", __VA_ARGS__)
 
+#define NLLB(...)                                                                                  \
+    "{\"model_type\": \"nllb-moe\", \"vocab_size\": 100, \"d_model\": 64, "                        \
+    "\"encoder_attention_heads\": 16, \"encoder_ffn_dim\": 96, \"encoder_layers\": "               \
+    "4, " __VA_ARGS__ "}"
+
+static void nllb_moe(void **state)
+{
+    (void)state;
+    read_ok(NLLB("\"decoder_layers\": 3, \"decoder_ffn_dim\": 96, \"encoder_sparse_step\": 2, "
+                 "\"decoder_sparse_step\": 1, \"num_experts\": 8, \"moe_token_dropout\": 0.25, "
+                 "\"pad_token_id\": 4, \"decoder_start_token_id\": 7, \"router_bias\": true, "
+                 "\"scale_embedding\": false, \"eos_token_id\": 2, "
+                 "\"max_position_embeddings\": 300, \"moe_eval_capacity_token_fraction\": 1.0, "
+                 "\"second_expert_policy\": \"all\""));
+    assert_layers("dMdMMMM", "-------");
+    assert_int_equal(config.n_encoder, 4);
+    assert_int_equal(config.positions, MOE_POSITIONS_SINUSOIDS);
+    assert_int_equal(config.first_position, 5);
+    assert_int_equal(config.norm_kind, MOE_NORM_LAYER);
+    assert_int_equal(config.decoder_start, 7);
+    assert_int_equal(config.context_max, 300);
+    assert_int_equal(config.top_k, 2);
+    assert_int_equal(config.expert_ff, 96);
+    assert_true(config.qkv_bias && config.o_bias && config.dense_bias && config.expert_bias);
+    assert_true(config.router_bias && config.norm_topk && config.tied_head);
+    assert_near(config.routed_scale, 0.75);
+    assert_near(config.embed_scale, 1);
+    assert_near(config.norm_eps, 1e-5);
+
+    /* The class's defaults. */
+    read_ok(NLLB("\"decoder_layers\": 8, \"decoder_ffn_dim\": 96"));
+    assert_layers("dddMdddMdddM", "------------");
+    assert_int_equal(config.n_experts, 128);
+    assert_int_equal(config.first_position, 2);
+    assert_int_equal(config.decoder_start, 2);
+    assert_int_equal(config.context_max, 1024);
+    assert_true(!config.router_bias);
+    assert_near(config.routed_scale, 0.8);
+    assert_near(config.embed_scale, 8);
+}
+
 static void switch_transformers(void **state)
 {
     (void)state;
@@ -1062,6 +1103,17 @@ static void what_is_not_computed_is_refused(void **state)
          "the hidden width is 0"},
         SWITCH_CASE(FORMAT, "\"num_experts\": 0", "the number of experts is 0"),
         {"{\"model_type\": \"switch_transformers\", \"num_layers\": 4}", MOE_ERR_FORMAT, "d_model"},
+        {NLLB("\"decoder_ffn_dim\": 90"), MOE_ERR_UNSUPPORTED, "other widths of feed-forwards"},
+        {NLLB("\"decoder_ffn_dim\": 96, \"decoder_attention_heads\": 8"), MOE_ERR_UNSUPPORTED,
+         "other numbers of heads"},
+        {NLLB("\"moe_eval_capacity_token_fraction\": 0.25"), MOE_ERR_UNSUPPORTED,
+         "'moe_eval_capacity_token_fraction' is 0.25, only 1 is implemented"},
+        {NLLB("\"second_expert_policy\": \"sampling\""), MOE_ERR_UNSUPPORTED,
+         "'second_expert_policy' is sampling, only all is implemented"},
+        {NLLB("\"decoder_ffn_dim\": 96, \"moe_token_dropout\": 1"), MOE_ERR_FORMAT,
+         "expected 0 or more and below 1"},
+        {NLLB("\"decoder_ffn_dim\": 96, \"decoder_layers\": 0"), MOE_ERR_FORMAT,
+         "a decoder of 0 layers"},
 #define GPTSAN_CASE(status, members, words) {GPTSAN(", " members), MOE_ERR_##status, words}
         GPTSAN_CASE(FORMAT, "\"num_ext_layers\": 1", "num_switch_layers"),
         GPTSAN_CASE(FORMAT, "\"num_switch_layers\": 0", "at least 1 with experts"),
@@ -1277,6 +1329,7 @@ int main(void)
         cmocka_unit_test(deepseek_v4),
         cmocka_unit_test(gpt_oss),
         cmocka_unit_test(switch_transformers),
+        cmocka_unit_test(nllb_moe),
         cmocka_unit_test(gptsan),
         cmocka_unit_test(the_manual_page_has_every_name),
         cmocka_unit_test(contexts_are_the_families_own_where_none_is_said),

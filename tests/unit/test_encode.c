@@ -10,8 +10,9 @@
 #include "engine/conversation.h"
 #include "engine/encode.h"
 #include "engine/generate.h"
+#include "engine/prompt.h"
 
-static const char *const fixtures[] = {"switch-a", "switch-b", "switch-c"};
+static const char *const fixtures[] = {"switch-a", "switch-b", "switch-c", "nllb-a", "nllb-b"};
 
 enum { MOST = 256, CONTEXT = 192 };
 
@@ -67,8 +68,8 @@ static uint32_t read_ids(const json_t *list, uint32_t ids[MOST])
 /* ---- Answers ---- */
 
 /* Generates from a source and compares with the ids that are wanted, of which the last may be one
- * that ends. */
-static void check_answer(struct moe_session *s, struct moe_generate_options *o,
+ * that ends; behind a language's token, if there is one (0: not). */
+static void check_answer(struct moe_session *s, struct moe_generate_options *o, uint32_t language,
                          struct moe_sampler *sampler, const json_t *wanted)
 {
     const struct moe_config *c = &s->model->config;
@@ -79,18 +80,21 @@ static void check_answer(struct moe_session *s, struct moe_generate_options *o,
     bool ended = !o->ignore_eos && moe_config_is_eos(c, want[n - 1]);
     s->stats = (struct moe_stats){0};
     assert_ok(moe_ids_push(&history, c->decoder_start, &err), &err);
+    if (language)
+        assert_ok(moe_ids_push(&history, language, &err), &err);
+    const uint64_t given = history.n;
     assert_ok(moe_generate(s, sampler, &history, o, &why, &err), &err);
-    assert_int_equal(history.n - 1, n - ended);
-    assert_memory_equal(history.ids + 1, want, (n - ended) * sizeof *want);
+    assert_int_equal(history.n - given, n - ended);
+    assert_memory_equal(history.ids + given, want, (n - ended) * sizeof *want);
     assert_int_equal(why, ended ? MOE_STOP_EOS : MOE_STOP_LENGTH);
     assert_int_equal(s->stats.prompt_tokens, o->n_source);
     assert_int_equal(s->stats.encode.tokens, o->n_source);
-    assert_int_equal(s->stats.prefill.tokens, 0);
+    assert_int_equal(s->stats.prefill.tokens, language ? 2 : 0);
     moe_ids_release(&history);
 }
 
 static void check_beams(struct moe_session *s, const json_t *search, const uint32_t *source,
-                        uint32_t n_source)
+                        uint32_t n_source, uint32_t language)
 {
     const json_t *early = json_object_get(search, "early_stopping");
     struct moe_generate_options o = {
@@ -104,7 +108,7 @@ static void check_beams(struct moe_session *s, const json_t *search, const uint3
         .max_tokens = (uint64_t)json_integer_value(json_object_get(search, "max_new_tokens")),
     };
     double score = json_number_value(json_array_get(json_object_get(search, "scores"), 0));
-    check_answer(s, &o, NULL, json_array_get(json_object_get(search, "sequences"), 0));
+    check_answer(s, &o, language, NULL, json_array_get(json_object_get(search, "sequences"), 0));
     if (fabs(s->stats.beam_score - score) > 1e-4 * fmax(1, fabs(score)))
         fail_msg("a score of %g instead of %g", s->stats.beam_score, score);
 }
@@ -139,17 +143,63 @@ static void answers_are_those_of_transformers(void **state)
                                              .n_source = n,
                                              .ignore_eos = true,
                                              .max_tokens = json_array_size(wanted)};
-            check_answer(e.f.session, &o, sampler, wanted);
+            check_answer(e.f.session, &o, 0, sampler, wanted);
             json_array_foreach(json_object_get(source, "beams"), j, search)
             {
-                check_beams(e.f.session, search, ids, n);
+                check_beams(e.f.session, search, ids, n, 0);
                 n_searches++;
             }
+            const json_t *translated = json_object_get(source, "translated");
+            if (!translated)
+                continue;
+            uint32_t to = (uint32_t)json_integer_value(json_object_get(translated, "language"));
+            wanted = json_object_get(translated, "greedy");
+            o.max_tokens = json_array_size(wanted);
+            check_answer(e.f.session, &o, to, sampler, wanted);
+            json_array_foreach(json_object_get(translated, "beams"), j, search)
+                check_beams(e.f.session, search, ids, n, to);
         }
         assert_true(n_searches > 20);
         moe_sampler_free(sampler);
         close_fixture(&e);
     }
+}
+
+/* A source's language stands where the tokenizer's files have their own. */
+static void sources_are_in_their_language(void **state)
+{
+    struct encoder e;
+    struct moe_err err = {0};
+    struct moe_ids ids = {0};
+    uint32_t want[MOST], target, id;
+    const json_t *text;
+    size_t i;
+    (void)state;
+    open_fixture(&e, "nllb-a", 1);
+    const struct moe_model *m = e.f.model;
+    json_array_foreach(json_object_get(e.reference, "texts"), i, text)
+    {
+        const char *said = json_string_value(json_object_get(text, "text"));
+        const struct moe_languages languages = {
+            json_string_value(json_object_get(text, "language")), i % 2 ? "zho_Hans" : NULL};
+        uint32_t n = read_ids(json_object_get(text, "ids"), want);
+        ids.n = 0;
+        assert_ok(moe_prompt_source(m, &languages, said, strlen(said), &ids, &target, &err), &err);
+        assert_int_equal(ids.n, n);
+        assert_memory_equal(ids.ids, want, n * sizeof *want);
+        assert_int_equal(target, i % 2 ? moe_tokenizer_find(m->tokenizer, "zho_Hans") : 0);
+    }
+    assert_int_equal(i, 6);
+    assert_fails(moe_prompt_language(m, "the", &id, &err), MOE_ERR_USAGE,
+                 "the model has no language 'the'", &err);
+    assert_fails(moe_prompt_language(m, "fra", &id, &err), MOE_ERR_USAGE, "no language 'fra'",
+                 &err);
+    moe_ids_release(&ids);
+    close_fixture(&e);
+    open_fixture(&e, "switch-a", 1);
+    assert_fails(moe_prompt_language(e.f.model, "eng_Latn", &id, &err), MOE_ERR_UNSUPPORTED,
+                 "texts begin with no language", &err);
+    close_fixture(&e);
 }
 
 static void pooled_output_is_that_of_transformers(void **state)
@@ -363,6 +413,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_those_of_transformers),
+        cmocka_unit_test(sources_are_in_their_language),
         cmocka_unit_test(pooled_output_is_that_of_transformers),
         cmocka_unit_test(no_source_is_remembered),
         cmocka_unit_test(answers_side_by_side_are_those_alone),

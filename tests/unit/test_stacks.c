@@ -81,6 +81,10 @@ static void packs_hold_both_stacks(void **state)
             bool buckets = m.c.positions == MOE_POSITIONS_BUCKETS;
             assert_int_equal(l->cross_q.data != NULL, !encoder);
             assert_int_equal(l->cross_norm != NULL, !encoder);
+            assert_int_equal(l->cross_norm_bias != NULL,
+                             !encoder && m.c.norm_kind == MOE_NORM_LAYER);
+            assert_int_equal(l->cross_q_bias != NULL, !encoder && m.c.qkv_bias);
+            assert_int_equal(l->cross_o_bias != NULL, !encoder && m.c.o_bias);
             assert_int_equal(l->position_bias != NULL, buckets && first);
             if (buckets && first)
                 assert_memory_equal(l->position_bias, m.dense[i][MOE_T_POSITION_BIAS],
@@ -90,6 +94,7 @@ static void packs_hold_both_stacks(void **state)
         }
         assert_memory_equal(model->encoder_norm, m.dense[0][MOE_T_ENCODER_NORM],
                             m.c.hidden * sizeof(float));
+        assert_int_equal(model->encoder_norm_bias != NULL, m.c.norm_kind == MOE_NORM_LAYER);
         moe_model_close(model);
         random_model_free(&m);
     }
@@ -239,13 +244,13 @@ static void experts_of_two_matrices(void **state)
         float *const *e = m.expert[view.layer][view.expert];
         double mid[64];
         for (uint32_t r = 0; r < m.c.expert_ff; r++) {
-            double up = 0;
+            double up = m.c.expert_bias ? (double)e[MOE_E_UP_BIAS][r] : 0;
             for (uint32_t c = 0; c < m.c.hidden; c++)
                 up += (double)e[MOE_E_UP][r * m.c.hidden + c] * x[c];
             mid[r] = m.c.expert_act == MOE_ACT_RELU ? fmax(up, 0) : up / (1 + exp(-up));
         }
         for (uint32_t r = 0; r < m.c.hidden; r++) {
-            double want = 0;
+            double want = m.c.expert_bias ? (double)e[MOE_E_DOWN_BIAS][r] : 0;
             for (uint32_t c = 0; c < m.c.expert_ff; c++)
                 want += e[MOE_E_DOWN][r * m.c.expert_ff + c] * mid[c];
             assert_true(fabs(want - out[r]) <= 1e-5);
@@ -275,8 +280,11 @@ static void impossible_stacks_are_refused(void **state)
     REFUSED(c.n_encoder = c.n_layers, MOE_ERR_FORMAT, "leaves no decoder");
     REFUSED(c.decoder_start = c.vocab, MOE_ERR_FORMAT, "needs a first token");
     REFUSED(c.prefix_lm = true, MOE_ERR_FORMAT, "no prefix");
-    REFUSED(c.norm_kind = MOE_NORM_LAYER, MOE_ERR_UNSUPPORTED,
-            "an encoder is implemented with RMS norms");
+    REFUSED(c.norm_kind = MOE_NORM_CENTRED, MOE_ERR_UNSUPPORTED,
+            "an encoder is implemented with RMS norms and layer norms with biases");
+    REFUSED(c.first_position = 2, MOE_ERR_FORMAT, "others no first position");
+    REFUSED((c.positions = MOE_POSITIONS_SINUSOIDS, c.hidden |= 1), MOE_ERR_FORMAT,
+            "sinusoids for positions need an even width");
     REFUSED(c.attn_sinks = true, MOE_ERR_UNSUPPORTED, "without windows, sinks");
     REFUSED((c.window = 4, c.layers[0].windowed = 1), MOE_ERR_UNSUPPORTED, "without windows");
     REFUSED(c.n_buckets = 2, MOE_ERR_FORMAT, "2 buckets for distances");

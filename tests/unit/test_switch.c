@@ -1,9 +1,9 @@
 /*
- * Switch Transformers against their public implementation: the parity fixtures switch-* (what they
- * hold: fixtures/make_encdec.py), converted from their directories at full precision. The encoder's
- * output and its experts with the rows that their capacity leaves out, the decoder's logits and
- * experts, the tokens that it likes best; one source after the other or side by side, experts in
- * memory or behind caches of a few slots.
+ * Switch Transformers and NLLB-MoE against their public implementation: the parity fixtures
+ * switch-* and nllb-* (what they hold: fixtures/make_encdec.py), converted from their directories
+ * at full precision. The encoder's output and its experts with the rows that their capacity leaves
+ * out, the decoder's logits and experts, the tokens that it likes best; one source after the other
+ * or side by side, experts in memory or behind caches of a few slots.
  */
 #include <jansson.h>
 #include <math.h>
@@ -105,17 +105,22 @@ static void check_experts(void *ctx, uint32_t layer, const struct moe_row *rows,
     const json_t *dropped =
         encoder ? json_array_get(json_object_get(f->at->reference, "dropped"), number) : NULL;
     for (uint32_t i = 0; i < n_rows; i++) {
-        const json_t *pair = json_array_get(json_array_get(wanted, rows[i].position), 0);
-        assert_int_equal(chosen[i], json_integer_value(json_array_get(pair, 0)));
-        f->n_compared++;
-        if (lists(dropped, rows[i].position)) {
-            assert_true(weights[i] == 0);
-            f->n_dropped++;
-            continue;
+        const json_t *pairs = json_array_get(wanted, rows[i].position);
+        assert_int_equal(json_array_size(pairs), c->top_k);
+        for (uint32_t k = 0; k < c->top_k; k++) {
+            const json_t *pair = json_array_get(pairs, k);
+            double weight = json_number_value(json_array_get(pair, 1));
+            float got = weights[i * c->top_k + k];
+            assert_int_equal(chosen[i * c->top_k + k], json_integer_value(json_array_get(pair, 0)));
+            f->n_compared++;
+            if (lists(dropped, rows[i].position)) {
+                assert_true(got == 0);
+                f->n_dropped++;
+                continue;
+            }
+            assert_true(got > 0);
+            f->worst_weight = fmax(f->worst_weight, fabs((double)got - weight));
         }
-        assert_true(weights[i] > 0);
-        double weight = json_number_value(json_array_get(pair, 1));
-        f->worst_weight = fmax(f->worst_weight, fabs((double)weights[i] - weight));
     }
 }
 
@@ -340,13 +345,13 @@ static struct moe_statistics *statistics_of(const struct switch_fixture *f)
     struct moe_err err = {0};
     struct moe_statistics *statistics = NULL;
     struct moe_statistics_shape shape = moe_model_statistics_shape(f->run.model);
-    uint32_t chosen[STEPS];
-    const float weights[STEPS] = {0};
+    uint32_t chosen[2 * STEPS];
+    const float weights[2 * STEPS] = {0};
     shape.max_tokens = STEPS;
     assert_ok(moe_statistics_new(&statistics, &shape, &err), &err);
     assert_ok(moe_statistics_begin(statistics, 1, &err), &err);
     for (uint32_t layer = 0; layer < shape.n_layers; layer++) {
-        for (uint32_t i = 0; i < STEPS; i++)
+        for (uint32_t i = 0; i < shape.top_k * STEPS; i++)
             chosen[i] = i * (layer + 3) % shape.n_experts;
         const struct moe_layer_observation seen = {.chosen = chosen, .weights = weights};
         moe_statistics_observe(statistics, layer, 0, STEPS, &seen);
@@ -355,7 +360,7 @@ static struct moe_statistics *statistics_of(const struct switch_fixture *f)
     return statistics;
 }
 
-/* Room for two experts and those at work. */
+/* Room for two experts and those at work, as many as a row has. */
 static void check_cached(struct switch_fixture *f, const char *name)
 {
     struct moe_err err = {0};
@@ -368,7 +373,7 @@ static void check_cached(struct switch_fixture *f, const char *name)
         .strategy = &strategy,
         .statistics = statistics,
         .cache_bytes = 2 * moe_cache_slot_bytes(pack, 0),
-        .n_working = 2,
+        .n_working = 1 + f->run.model->config.top_k,
         .n_staging = 1,
         .loader = {.verify = true},
     };
@@ -406,7 +411,7 @@ static void fixture_equals_its_reference(void **state)
     fixture_close(&f.run);
 }
 
-static char *names[] = {"switch-a", "switch-b", "switch-c"};
+static char *names[] = {"switch-a", "switch-b", "switch-c", "nllb-a", "nllb-b"};
 
 int main(void)
 {
