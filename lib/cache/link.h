@@ -138,6 +138,10 @@ uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t most);
 /* Advances the clock by a computation of `seconds`, plus what loads add to it, while the link
  * works. Returns the clock. */
 double moe_link_advance(struct moe_link *l, double seconds);
+/* Advances the clock to `until`, where it is not there yet: the thread waits, awake, for something
+ * other than loads, which nothing makes longer. Handling that is owed is paid meanwhile. Returns
+ * for how many seconds it did nothing. */
+double moe_link_idle(struct moe_link *l, double until);
 /* Moves the clock to the next arrival, unless an arrived item waits to be taken or there is nothing
  * to move. Returns the clock; its advance minus that of worked_seconds was sleep. */
 double moe_link_wait(struct moe_link *l);

@@ -725,7 +725,7 @@ static void keep_own(struct moe_inventory *inv, const uint8_t *holders, uint8_t 
 static void another_machine_computes(void **state)
 {
     const struct script script = constant_script(2, 2, 3);
-    const struct moe_pace pace = round_pace();
+    struct moe_pace pace = round_pace();
     enum { NO = MOE_NO_RANK };
     const uint8_t holders[16] = {0, NO, 1, NO, 0, NO, 0, NO, 0, NO, 1, NO, 0, NO, 0, NO};
     const struct moe_strategy strategy = script_strategy("ondemand", 2);
@@ -774,6 +774,15 @@ static void another_machine_computes(void **state)
     equals("bytes take time", out.decode.seconds - before,
            (double)(work.bytes_sent + work.bytes_received) / (1 << 20));
     assert_in_range(work.bytes_sent, 6 * 1024, 6 * 2048);
+    /* Interruptions make computing longer, and not what the way there and back takes. */
+    double seconds[2];
+    pace.loads.interruptions = 2;
+    for (int i = 0; i < 2; i++) {
+        rank.wire.latency = 0.5 + i;
+        assert_ok(moe_simulate(&machines[0], &out, NULL, &err), &err);
+        seconds[i] = out.decode.seconds;
+    }
+    equals("a longer way", seconds[1] - seconds[0], 3 * 2 * 2.0);
     moe_trace_close(trace);
     moe_inventory_release(&inventories[0]);
     moe_inventory_release(&inventories[1]);
