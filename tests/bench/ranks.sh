@@ -12,8 +12,12 @@
 # network; with SLOWED one machine, in pauses of PAUSE seconds, and the network is as stated), and what moe-plan --machines expects of them is printed
 # beside what was run.
 # With STATISTICS=1 ranks know which experts are frequent, and have these twice.
-# With LLAMA=DIR, which holds llama-bench and rpc-server of a llama.cpp built with GGML_RPC, and GGUF=FILE, the same model,
-# it runs in the same namespaces: one server in each but the first.
+# With SHARED=1 each network is run with --share-attention, too.
+# With LLAMA=DIR, which holds llama-bench and ggml-rpc-server of a llama.cpp built with GGML_RPC, and GGUF=FILE, the same
+# model, it runs in the same namespaces and control groups: one server in each, the client in the first. It is never slowed.
+# ROUNDS=N: each is run N times, the one whose answer was of median speed is shown, and the range of answers' speeds.
+# On a machine that does other things, too: nice -n -20 tests/bench/ranks.sh (not at a real-time priority, at which ranks
+# that wait awake keep mpirun's daemons from the processors for ever).
 # Each rank is in a control group of its own, of MEMORY and a tenth (mpirun is in there, too).
 # A pack of drawn weights (moe-quantize --synthesize) writes tokens with RUN=$BUILD/tests/tools/run_unchecked; drawn at
 # temperature 1, because the likeliest tokens of such a model repeat themselves. LARGE=1: no process holds all of it.
@@ -91,6 +95,7 @@ begin_net() { # MICROSECONDS BITS_PER_SECOND
         names="$names moe$i"
         hosts="$hosts${hosts:+,}10.77.0.$i:1"
     done
+    : >"$dir/net"
     # shellcheck disable=SC2086 # several
     "$BUILD/tests/tools/slow_net" "$1" "$2" $names >"$dir/net" &
     net=$!
@@ -119,15 +124,31 @@ sums() { # KEY: of all ranks, for each token
 }
 decoded() { sed -n "/\"decode\": {/,\$ s/^    \"$1\": *\([0-9.]*\).*/\1/p" "$dir/stats" | head -n 1; }
 row() { # NAME SLOWED
-    printf '| %-34s | %8.1f | %8.2f | %8s | %10s | %10s | %9s | %7s |\n' "$1" \
+    printf '| %-34s | %8.1f | %8.2f | %15s | %8s | %10s | %10s | %9s | %7s |\n' "$1" \
         "$(figure prefill_tokens_per_s | awk -v n="$2" '{ print n * $1 }')" \
         "$(figure decode_tokens_per_s | awk -v n="$2" '{ print n * $1 }')" \
+        "$(awk -v n="$2" '{ s[NR] = n * $1 } END { printf "%.2f to %.2f", s[1], s[NR] }' "$dir/speeds")" \
         "$(sums messages)" "$(sums bytes_sent)" "$(sums bytes_received)" \
         "$(each "$(decoded compute_s)" "$(decoded tokens)" "$2")" "$(each "$(decoded host_wait_s)" "$(decoded tokens)" "$2")"
 }
 each() { echo "$1 $2 $3" | awk '{ printf "%.2f", 1e3 * $1 / $2 / $3 }'; } # ms a token
 # mpirun ends its output with a line.
 same() { [ "$(cat "$dir/want")" = "$(cat "$dir/got")" ] || { echo "another answer: $1"; exit 1; }; }
+measure() { # NAME SLOWED COMMAND...
+    name=$1 times=$2
+    shift 2
+    : >"$dir/rounds"
+    for round in $(seq "${ROUNDS:-1}"); do
+        "$@" --stats-json "$dir/stats" >"$dir/got" 2>"$dir/err" || { cat "$dir/err"; exit 1; }
+        [ -f "$dir/want" ] || cp "$dir/got" "$dir/want"
+        same "$name"
+        echo "$(figure decode_tokens_per_s) $round" >>"$dir/rounds"
+        mv "$dir/stats" "$dir/stats.$round"
+    done
+    sort -g "$dir/rounds" >"$dir/speeds"
+    cp "$dir/stats.$(awk '{ n[NR] = $2 } END { print n[int((NR + 1) / 2)] }' "$dir/speeds")" "$dir/stats"
+    row "$name" "$times"
+}
 
 of_plan() { sed -n "s/.*\"$1\": \([0-9.e+-]*\)[,}]*.*/\1/p" "$dir/planned" | awk '{ n += $1 } END { print n }'; }
 planned() { # MICROSECONDS BITS_PER_SECOND
@@ -147,24 +168,30 @@ planned() { # MICROSECONDS BITS_PER_SECOND
     "$bin/moe-plan" -q "$pack" --machines "$dir/hosts.yaml" -c 512 --trace "$dir/trace" --no-outlook --json \
         ${LINK_RATE:+--link-rate $LINK_RATE} ${STATISTICS:+--stats "$dir/statistics.yaml"} >"$dir/planned"
     n=$(of_plan decode_tokens)
-    printf '| %-34s | %8.1f | %8.2f | %8s | %10s | %10s | %9s | %7s |\n' "  planned" \
-        "$(of_plan prefill_tokens_per_s)" "$(of_plan decode_tokens_per_s)" \
+    printf '| %-34s | %8.1f | %8.2f | %15s | %8s | %10s | %10s | %9s | %7s |\n' "  planned" \
+        "$(of_plan prefill_tokens_per_s)" "$(of_plan decode_tokens_per_s)" '' \
         $(for key in messages bytes_sent bytes_received; do of_plan $key | awk -v n="$n" '{ printf "%.1f ", $1 / n }'; done) \
         "$(each "$(of_plan compute_s)" "$n" 1)" "$(each "$(of_plan ranks_wait_s)" "$n" 1)"
 }
 # Layers one machine after the other, as llama.cpp shares them out.
+on_machine() { # I COMMAND...: in the machine's namespace and control group
+    sh -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$groups/moe-bench-$1" ip netns exec "moe$@"
+}
 llama() {
     [ -n "${LLAMA:-}" ] || return 0
     servers= pids=
-    for i in $(seq 2 "$ranks"); do
-        ip netns exec "moe$i" "$LLAMA/rpc-server" -H "10.77.0.$i" -p 50052 -t 1 >/dev/null 2>&1 &
+    for i in $(seq "$ranks"); do
+        on_machine "$i" "$LLAMA/ggml-rpc-server" -H "10.77.0.$i" -p 50052 -t 1 >/dev/null 2>&1 &
         pids="$pids $!"
         servers="$servers${servers:+,}10.77.0.$i:50052"
     done
     sleep 2
-    ip netns exec moe1 "$LLAMA/llama-bench" -m "$GGUF" --rpc "$servers" -ngl 99 -t 1 -p 64 -n "$tokens" -r 1 -o jsonl \
-        2>"$dir/err" | sed -n 's/.*"avg_ts": *\([0-9.]*\).*/\1/p' |
-        awk '{ s[NR] = $1 } END { printf "| %-34s | %8.1f | %8.2f |\n", "  llama.cpp, RPC", s[1], s[2] }'
+    on_machine 1 "$LLAMA/llama-bench" -m "$GGUF" --rpc "$servers" -ngl 99 -t 1 -p 512 -n "$tokens" -r "${ROUNDS:-1}" -o jsonl \
+        2>"$dir/err" | sed -n 's/.*"samples_ts": *\[\([^]]*\)\].*/\1/p' | tr -d , |
+        while read -r speeds; do printf '%s\n' $speeds | sort -g | tr '\n' ' '; echo; done |
+        awk '{ m[NR] = $int((NF + 1) / 2); least = $1; most = $NF }
+            END { printf "| %-34s | %8.1f | %8.2f | %15s |\n", "  llama.cpp, RPC", m[1], m[2],
+                sprintf("%.2f to %.2f", least, most) }'
     # shellcheck disable=SC2086 # several
     kill $pids 2>/dev/null
 }
@@ -175,25 +202,20 @@ fi
 
 echo "$ranks ranks, $memory each, $tokens tokens, on $(nproc) cores, disk ${LINK_RATE:-as it is}: $(basename "$pack")"
 echo
-echo '| run                                | prompt/s | answer/s | messages | bytes to   | bytes from | computing | waiting |'
-echo '|------------------------------------|---------:|---------:|---------:|-----------:|-----------:|----------:|--------:|'
-"$run" "$pack" "$@" --memory "$memory" --stats-json "$dir/stats" >"$dir/want"
-row "one process in $memory, from disk" 1
-if [ -z "${LARGE:-}" ]; then
-    "$run" "$pack" "$@" --strategy resident --stats-json "$dir/stats" >"$dir/got"
-    same "one process, all in memory"
-    row "one process, all in memory" 1
-fi
+echo '| run                                | prompt/s | answer/s |           range | messages | bytes to   | bytes from | computing | waiting |'
+echo '|------------------------------------|---------:|---------:|----------------:|---------:|-----------:|-----------:|----------:|--------:|'
+measure "one process in $memory, from disk" 1 "$run" "$pack" "$@" --memory "$memory"
+[ -n "${LARGE:-}" ] || measure "one process, all in memory" 1 "$run" "$pack" "$@" --strategy resident
 for network in $networks; do
     # shellcheck disable=SC2046 # two
     begin_net $(echo "$network" | awk -F : -v n="${SLOWED:-1}" '{ print n * $1, $2 / n }')
     [ -z "${SLOWED:-}" ] || slow="-x LD_PRELOAD=$dir/slow_ranks.so -x SLOW_RANKS=$SLOWED"
-    # shellcheck disable=SC2086 # an option or none
-    on_ranks "$run" "$pack" "$@" ${slow_disk:+--link-rate $slow_disk} --memory "$memory" ${STATISTICS:+--statistics "$dir/statistics.yaml"} \
-        --stats-json "$dir/stats" >"$dir/got" 2>"$dir/err" ||
-        { cat "$dir/err"; exit 1; }
-    same "$ranks ranks, $network"
-    row "$ranks ranks, ${network%:*} us, $(echo "${network#*:}" | awk '{ print $1 / 1e9 }') Gbit/s" "${SLOWED:-1}"
+    for shares in '' ${SHARED:+--share-attention}; do
+        # shellcheck disable=SC2086 # options or none
+        measure "$ranks ranks, ${network%:*} us, $(echo "${network#*:}" | awk '{ print $1 / 1e9 }') Gbit/s${shares:+, shared}" \
+            "${SLOWED:-1}" on_ranks "$run" "$pack" "$@" ${slow_disk:+--link-rate $slow_disk} --memory "$memory" \
+            ${STATISTICS:+--statistics "$dir/statistics.yaml"} $shares
+    done
     planned "${network%:*}" "${network#*:}"
     llama
     end_net

@@ -12,15 +12,18 @@
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <dlfcn.h>
 #include <mpi.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <time.h>
 
-/* Below that a stretch between two calls is no computing: a rank that waits looks again and again.
- */
+/* Below that a stretch between two calls is no computing. Nor is one with a nap in it: a rank that
+ * waits looks again and again, and what it takes to wake is the rehearsal's, not the rank's. */
 #define LEAST_SECONDS 20e-6
 
-static double owed;   /* seconds to be slept */
-static double before; /* of this thread's processor time, when the last call returned */
+static double owed;          /* seconds to be slept */
+static double before;        /* of this thread's processor time, when the last call returned */
+static __thread bool napped; /* since then */
 
 static int real_clock(clockid_t clock, struct timespec *t)
 {
@@ -48,7 +51,7 @@ static double sleep_for(double seconds)
     const double began = seconds_of(CLOCK_MONOTONIC);
     const struct timespec t = {.tv_sec = (time_t)seconds,
                                .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    nanosleep(&t, NULL);
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
     return seconds_of(CLOCK_MONOTONIC) - began;
 }
 
@@ -61,10 +64,26 @@ static void begin_call(void)
     if (times == 0)
         times = number_of("SLOW_RANKS", 1);
     const double seconds = seconds_of(CLOCK_THREAD_CPUTIME_ID) - before;
-    if (seconds > LEAST_SECONDS && before > 0)
+    if (seconds > LEAST_SECONDS && before > 0 && !napped)
         owed += (times - 1) * seconds;
+    napped = false;
     if (owed > LEAST_SECONDS)
         owed -= sleep_for(owed);
+}
+
+int nanosleep(const struct timespec *t, struct timespec *left)
+{
+    napped = true;
+    return clock_nanosleep(CLOCK_REALTIME, 0, t, left) ? -1 : 0;
+}
+
+int sched_yield(void)
+{
+    static int (*next)(void);
+    if (!next)
+        *(void **)&next = dlsym(RTLD_NEXT, "sched_yield");
+    napped = true;
+    return next();
 }
 
 int MPI_Isend(const void *data, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm,
