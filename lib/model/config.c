@@ -113,6 +113,43 @@ void moe_config_set_ahead(struct moe_config *c, uint32_t n)
     moe_config_number_layers(c);
 }
 
+/* What a head needs of its model: one stream, whose layers leave nothing else to the next. */
+static int check_drafts_for(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    if (c->n_layers < MOE_MAX_LAYERS && c->n_encoder == 0 && !c->prefix_lm && c->n_streams == 0 &&
+        c->norm_place != MOE_NORM_STREAM && !c->late_experts && c->router_dim == 0 &&
+        c->out_groups == 0 && c->index_top == 0)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: heads that draft are implemented for decoders with one stream and without "
+                    "compressed or sparse attention",
+                    name);
+}
+
+int moe_config_take_drafter(struct moe_config *c, struct moe_config *head, const char *name,
+                            const char *head_name, struct moe_err *err)
+{
+    const uint32_t usual[MOE_MAX_READS] = {2, c->n_layers / 2, c->n_layers - 3};
+    uint32_t most = 0;
+    MOE_TRY(check_drafts_for(c, name, err));
+    if (head->reads[0] + head->reads[1] + head->reads[2] == 0)
+        memcpy(head->reads, usual, sizeof usual);
+    for (uint32_t i = 0; i < head->n_reads; i++)
+        most = head->reads[i] > most ? head->reads[i] : most;
+    if (head->hidden != c->hidden || head->vocab != c->vocab || most > c->n_layers)
+        return moe_fail(
+            err, MOE_ERR_FORMAT,
+            "%s: drafts for another model than %s: one of a width of %" PRIu32 ", %" PRIu32
+            " tokens and %" PRIu32 " layers or more, not %" PRIu32 ", %" PRIu32 " and %" PRIu32,
+            head_name, name, head->hidden, head->vocab, most, c->hidden, c->vocab, c->n_layers);
+    c->n_drafting = 1;
+    c->drafter = (struct moe_drafter_sizes){head->n_heads, head->n_kv_heads, head->head_dim,
+                                            head->dense_ff, head->n_reads};
+    c->layers[c->n_layers] = (struct moe_layer_desc){0};
+    moe_config_number_layers(c);
+    return MOE_OK;
+}
+
 uint32_t moe_config_count_layers(const struct moe_config *c, size_t member)
 {
     uint32_t n = 0;
@@ -910,6 +947,26 @@ static int check_adjugates(const struct moe_config *c, const char *name, struct 
     return MOE_OK;
 }
 
+/* A head that drafts. */
+static int check_drafter(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    bool plain = c->n_layers == 1 && c->n_experts == 0 && c->n_ahead == 0 && c->n_encoder == 0 &&
+                 c->kv_rank == 0 && c->out_groups == 0 && c->index_top == 0 &&
+                 c->state_heads == 0 && c->n_streams == 0 && !c->tied_head &&
+                 !moe_config_has_halves(c) && c->positions == MOE_POSITIONS_ROTARY &&
+                 c->norm_kind == MOE_NORM_RMS && c->norm_place == MOE_NORM_BEFORE;
+    const struct rule rules[] = {
+        {!plain, MOE_ERR_UNSUPPORTED,
+         "a head that drafts is implemented as one dense layer of ordinary attention, with rotary "
+         "positions, RMS norms before blocks and an output of its own or its model's"},
+        {c->n_reads != MOE_MAX_READS, MOE_ERR_FORMAT,
+         "a head that drafts reads three streams of its model ('reads')"},
+        {c->draft_vocab > c->vocab || (c->draft_vocab && !c->own_head), MOE_ERR_FORMAT,
+         "a head that drafts some tokens has an output for these, not for more than there are"},
+    };
+    return c->drafter_kind ? check_rules(name, rules, sizeof rules / sizeof rules[0], err) : MOE_OK;
+}
+
 /* Limits of activations by layer. */
 static int check_limits(const struct moe_config *c, const char *name, struct moe_err *err)
 {
@@ -1091,6 +1148,7 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     MOE_TRY(check_ngrams(c, name, err));
     MOE_TRY(check_adjugates(c, name, err));
     MOE_TRY(check_static(c, name, err));
+    MOE_TRY(check_drafter(c, name, err));
     MOE_TRY(check_limits(c, name, err));
     MOE_TRY(check_halves(c, name, err));
     for (uint32_t i = 0; i < c->n_layers; i++)

@@ -34,6 +34,7 @@ enum {
     MOE_MAX_BUCKETS = 1 << 12,
     MOE_MAX_SELECTED = 1 << 8, /* keys of MOE_STATE_SELECT */
     MOE_MAX_AHEAD = 1,
+    MOE_MAX_READS = 3,
     MOE_MAX_STREAMS = 16,
     MOE_MAX_NGRAM = 8,
     MOE_MAX_NGRAM_HEADS = 64,
@@ -70,6 +71,12 @@ struct moe_layer_desc {
     uint16_t attention_index; /* of layers with keys and values */
     uint16_t recurrent_index;
     uint16_t state_index; /* of layers that moe_config_keeps_state is true for */
+};
+
+/* The layer of a head that drafts for a model, and follows its layers: n_heads 0 where there is
+ * none. */
+struct moe_drafter_sizes {
+    uint32_t n_heads, n_kv_heads, head_dim, dense_ff, n_reads;
 };
 
 /* A model. A switch that is off, or a scale of 1, is what moe_config_init sets, and packs leave it
@@ -385,6 +392,20 @@ struct moe_config {
     uint32_t n_ahead;    /* of them, those that packs keep to draft with (infer/forward.h): layer
                             n_layers, attention with experts */
     uint32_t n_drafting; /* n_ahead where a model is opened for such drafts, else 0; not in packs */
+    struct moe_drafter_sizes drafter; /* ... or 1, for the layer of a head that drafts; likewise */
+
+    /* A head that drafts is described as a model of one dense layer, whose attention takes in twice
+     * the width: a token's embedding and a vector of the model's streams, each under a norm.
+     * `reads` says which streams: those that come into these layers of the model, n_layers being
+     * what the last one leaves. All 0: into layers 2, n_layers / 2 and n_layers - 3. */
+    enum moe_drafter_kind drafter_kind;
+    uint32_t n_reads, reads[MOE_MAX_READS];
+    bool reads_norm;      /* the streams that it reads, side by side, have a norm */
+    bool normed_stream;   /* what the layer adds to is the vector under its norm */
+    bool own_embed;       /* it embeds tokens by itself, and not by the model's matrix */
+    bool own_head;        /* likewise its output */
+    uint32_t draft_vocab; /* tokens that its output knows, each the model's token that a list says;
+                             0: all of them */
 
     uint32_t n_eos; /* tokens that end an answer, by the checkpoint */
     uint32_t eos[MOE_MAX_EOS];
@@ -409,6 +430,12 @@ void moe_config_number_layers(struct moe_config *config);
 /* Adds n layers that draft, with experts. */
 void moe_config_set_ahead(struct moe_config *config, uint32_t n);
 
+/* The layer of a head that drafts follows the model's, and takes the place of those that draft.
+ * `head` gets the layers whose streams it reads where it does not say them. MOE_ERR_FORMAT: it
+ * drafts for another model; MOE_ERR_UNSUPPORTED: this one can have none. */
+int moe_config_take_drafter(struct moe_config *config, struct moe_config *head, const char *name,
+                            const char *head_name, struct moe_err *err);
+
 /* A member of struct moe_layer_desc that is no index: how many of the model's layers have it not 0;
  * setting it for layers [begin, end). */
 #define MOE_LAYER(member) offsetof(struct moe_layer_desc, member)
@@ -429,6 +456,16 @@ int moe_config_check_shared(const struct moe_config *config, const char *name, s
 static inline uint32_t moe_config_all_layers(const struct moe_config *c)
 {
     return c->n_layers + c->n_drafting;
+}
+
+/* Whether the layer is that of a head that drafts; and the layers without it. */
+static inline bool moe_config_is_drafter(const struct moe_config *c, uint32_t layer)
+{
+    return c->drafter.n_heads && layer == c->n_layers;
+}
+static inline uint32_t moe_config_own_layers(const struct moe_config *c)
+{
+    return c->n_layers + (c->drafter.n_heads ? 0 : c->n_drafting);
 }
 
 static inline bool moe_config_in_encoder(const struct moe_config *c, uint32_t layer)
@@ -602,24 +639,34 @@ static inline uint32_t moe_config_global_value(const struct moe_config *c)
 }
 static inline uint32_t moe_config_heads(const struct moe_config *c, uint32_t layer)
 {
+    if (moe_config_is_drafter(c, layer))
+        return c->drafter.n_heads;
     return moe_config_is_global(c, layer) ? moe_config_global_heads(c) : c->n_heads;
 }
 static inline uint32_t moe_config_value_dim(const struct moe_config *c, uint32_t layer)
 {
+    if (moe_config_is_drafter(c, layer))
+        return c->drafter.head_dim;
     return moe_config_is_global(c, layer) ? moe_config_global_value(c) : c->value_dim;
 }
 static inline uint32_t moe_config_head_dim(const struct moe_config *c, uint32_t layer)
 {
+    if (moe_config_is_drafter(c, layer))
+        return c->drafter.head_dim;
     return moe_config_is_global(c, layer) ? c->global_head_dim : c->head_dim;
 }
 static inline uint32_t moe_config_kv_heads(const struct moe_config *c, uint32_t layer)
 {
+    if (moe_config_is_drafter(c, layer))
+        return c->drafter.n_kv_heads;
     return moe_config_is_global(c, layer) ? c->global_kv_heads : c->n_kv_heads;
 }
 
 /* MLA: the width of a layer's latent vector, and of what heads rotate. */
 static inline uint32_t moe_config_kv_rank(const struct moe_config *c, uint32_t layer)
 {
+    if (moe_config_is_drafter(c, layer))
+        return 0;
     return moe_config_is_global(c, layer) ? c->global_kv_rank : c->kv_rank;
 }
 static inline uint32_t moe_config_rotated(const struct moe_config *c, uint32_t layer)
@@ -632,15 +679,17 @@ static inline uint32_t moe_config_rotated(const struct moe_config *c, uint32_t l
  * where nothing rotates, zeros stand in its place. */
 static inline uint32_t moe_config_cache_heads(const struct moe_config *c, uint32_t layer)
 {
-    return c->kv_rank ? 1 : moe_config_kv_heads(c, layer);
+    return moe_config_kv_rank(c, layer) ? 1 : moe_config_kv_heads(c, layer);
 }
 static inline uint32_t moe_config_cache_key(const struct moe_config *c, uint32_t layer)
 {
-    return c->kv_rank ? c->rope_dim + moe_config_kv_rank(c, layer) : moe_config_head_dim(c, layer);
+    uint32_t latent = moe_config_kv_rank(c, layer);
+    return latent ? c->rope_dim + latent : moe_config_head_dim(c, layer);
 }
 static inline uint32_t moe_config_cache_value(const struct moe_config *c, uint32_t layer)
 {
-    return c->kv_rank ? moe_config_kv_rank(c, layer) : moe_config_value_dim(c, layer);
+    uint32_t latent = moe_config_kv_rank(c, layer);
+    return latent ? latent : moe_config_value_dim(c, layer);
 }
 
 /* ---- States ---- */

@@ -28,6 +28,7 @@ static const char *const position_names[] = {"rotary",    "buckets", "learnt",
 static const char *const state_names[] = {"delta", "convolution", "kda",  "scan", "select",
                                           "fade",  "cca",         "taps", NULL};
 static const char *const residual_names[] = {"sum", "kept", "weighed", NULL};
+static const char *const drafter_names[] = {"none", "eagle3", NULL};
 
 #define FIELD(key, kind, optional, max, choices)                                                   \
     {                                                                                              \
@@ -214,6 +215,12 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(n_groups, MOE_MAX_EXPERTS),
     OPTIONAL_U32(top_groups, MOE_MAX_EXPERTS),
     OPTIONAL_U32(n_ahead, MOE_MAX_AHEAD),
+    CHOICE(drafter_kind, drafter_names),
+    OPTIONAL(reads_norm, MOE_FIELD_BOOL),
+    OPTIONAL(normed_stream, MOE_FIELD_BOOL),
+    OPTIONAL(own_embed, MOE_FIELD_BOOL),
+    OPTIONAL(own_head, MOE_FIELD_BOOL),
+    OPTIONAL_U32(draft_vocab, MOE_MAX_DIM),
 };
 
 enum { N_FIELDS = sizeof fields / sizeof fields[0] };
@@ -415,6 +422,8 @@ void moe_config_write(const struct moe_config *config, struct moe_buf *out)
         moe_emit_u32s(&e, "ngram_sizes", config->ngram_sizes,
                       (config->ngrams - 1) * config->ngram_heads);
     }
+    if (config->n_reads)
+        moe_emit_u32s(&e, "reads", config->reads, config->n_reads);
     moe_emit_u32s(&e, "eos", config->eos, config->n_eos);
     moe_emit_end_item(&e, NULL); /* the caller looks at the buffer */
 }
@@ -465,7 +474,7 @@ static bool known_key(const char *key)
 {
     static const char *const others[] = {
         "family",       "rope_freqs",    "rope_freqs_long", "eos",
-        "global_freqs", "ngram_factors", "ngram_sizes",
+        "global_freqs", "ngram_factors", "ngram_sizes",     "reads",
     };
     for (int i = 0; i < N_FIELDS; i++)
         if (strcmp(key, fields[i].name) == 0)
@@ -603,6 +612,9 @@ static int read_lists(struct moe_config *c, const char *name, const json_t *json
     for (size_t i = 0; i < N_LISTS; i++)
         MOE_TRY(read_layers(c, name, json, &lists[i], err));
     MOE_TRY(read_ngrams(c, name, json, err));
+    if (json_object_get(json, "reads"))
+        MOE_TRY(read_numbers(name, json, "reads", MOE_MAX_LAYERS + 1, MOE_MAX_READS, c->reads,
+                             &c->n_reads, err));
     return read_eos(c, name, json, err);
 }
 

@@ -3127,6 +3127,31 @@ static const struct moe_source_names gemma3_names = {
         KEY("head_dim", head_dim, 256), KEY("rms_norm_eps", norm_eps, 1e-6),                       \
         KEY("tie_word_embeddings", tied_head, 0), DENSE_FF, ATTENTION_BIAS(false), __VA_ARGS__)
 
+/* SpecForge's names of a head's layer, and those of vLLM's speculators. */
+#define DRAFTER_NAMES(at)                                                                          \
+    {                                                                                              \
+        .dense = {                                                                                 \
+            [MOE_T_EMBED] = MOE_ALL("embed_tokens.weight"),                                        \
+            [MOE_T_FINAL_NORM] = MOE_ALL("norm.weight"),                                           \
+            [MOE_T_READ_NORM] = MOE_ALL(at "hidden_norm.weight"),                                  \
+            [MOE_T_ATTN_NORM] = MOE_ALL(at "input_layernorm.weight"),                              \
+            [MOE_T_Q] = MOE_ALL(at "self_attn.q_proj.weight"),                                     \
+            [MOE_T_K] = MOE_ALL(at "self_attn.k_proj.weight"),                                     \
+            [MOE_T_V] = MOE_ALL(at "self_attn.v_proj.weight"),                                     \
+            [MOE_T_O] = MOE_ALL(at "self_attn.o_proj.weight"),                                     \
+            [MOE_T_Q_BIAS] = MOE_ALL(at "self_attn.q_proj.bias"),                                  \
+            [MOE_T_K_BIAS] = MOE_ALL(at "self_attn.k_proj.bias"),                                  \
+            [MOE_T_V_BIAS] = MOE_ALL(at "self_attn.v_proj.bias"),                                  \
+            [MOE_T_O_BIAS] = MOE_ALL(at "self_attn.o_proj.bias"),                                  \
+            [MOE_T_FFN_NORM] = MOE_ALL(at "post_attention_layernorm.weight"),                      \
+            [MOE_T_GATE] = MOE_ALL(at "mlp.gate_proj.weight"),                                     \
+            [MOE_T_UP] = MOE_ALL(at "mlp.up_proj.weight"),                                         \
+            [MOE_T_DOWN] = MOE_ALL(at "mlp.down_proj.weight"),                                     \
+        },                                                                                         \
+    }
+static const struct moe_source_names eagle3_names = DRAFTER_NAMES("midlayer."),
+                                     speculators_names = DRAFTER_NAMES("layers.0.");
+
 static const struct moe_family dense_families[] = {
     {
         .name = "llama",
@@ -3341,6 +3366,26 @@ static const struct moe_family dense_families[] = {
         .tensors = {[MOE_NAMING_HF].names = {&gemma3_names},
                     [MOE_NAMING_GGUF].names = {&afmoe_gguf_names}},
     },
+    /* Heads that draft (config.h, drafter_kind): EAGLE-3, arXiv:2503.01840. */
+    {
+        .name = "eagle3",
+        .constants = SETTINGS(SET(drafter_kind, MOE_DRAFTS_EAGLE3), SET(own_head, true)),
+        .hf = {.architecture = "LlamaForCausalLMEagle3|Eagle3LlamaForCausalLM|Eagle3Speculator|"
+                               "Eagle3DraftModel",
+               .settings = SETTINGS(CONTEXT(2048), DENSE_FF, ATTENTION_BIAS(false),
+                                    KEY("draft_vocab_size", draft_vocab, 0),
+                                    KEY("norm_before_fc", reads_norm, false),
+                                    KEY("norm_before_residual", normed_stream, false)),
+               .rope_theta = 1e4,
+               .own = family_eagle3_hf},
+        .gguf = {.arch = "eagle3",
+                 .settings = SETTINGS(KEY("norm_before_fc", reads_norm, false),
+                                      KEY("norm_before_residual", normed_stream, false)),
+                 .own = family_eagle3_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&eagle3_names, &speculators_names},
+                                       .ignored = {"t2d"}},
+                    [MOE_NAMING_GGUF].paired = true},
+    },
     {.name = NULL},
 };
 
@@ -3357,12 +3402,12 @@ static const struct {
      "it makes vectors or labels of a text and writes none"},
     {"qwen3_omni_moe_talker_text", "it makes sounds of a text"},
     /* The first two are llama.cpp's, the others what config.json calls such models. */
-    {"dflash|eagle3|DFlashDraftModel|DFlash2DraftModel|DSparkDraftModel|DSparkSpeculator|"
+    {"dflash|DFlashDraftModel|DFlash2DraftModel|DSparkDraftModel|DSparkSpeculator|"
      "DeepseekV4DSparkModel|Gemma4DSparkModel|Lfm2DSparkDraftModel|LingDSparkModel|"
-     "Qwen3DSparkModel|Eagle3DraftModel|Eagle3LlamaForCausalLM|Eagle3Speculator|"
-     "LlamaForCausalLMEagle3",
-     "it only drafts, from what layers of another model give; drafts are made here from the text "
-     "or by a layer of the model itself"},
+     "Qwen3DSparkModel",
+     "it drafts a block of tokens at once; of heads that draft for another model those of EAGLE-3 "
+     "are implemented"},
+    {"Eagle3DeepseekV2ForCausalLM", "a head that drafts with latent attention"},
     {"doge",
      "experts that are single columns, chosen by two keys, of which tokens of a prompt choose "
      "some for each other"},
@@ -3414,7 +3459,7 @@ const struct moe_family *moe_family_find_architecture(const char *name)
 {
     const struct moe_family *family;
     for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
-        if (family->hf.architecture && strcmp(family->hf.architecture, name) == 0)
+        if (family->hf.architecture && family_is_one_of(name, family->hf.architecture))
             return family;
     return NULL;
 }

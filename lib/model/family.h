@@ -120,7 +120,8 @@ struct moe_family {
     const struct moe_setting *constants; /* of config.json and GGUF alike */
 
     struct {
-        const char *architecture; /* names the family, whatever "model_type" says */
+        const char *architecture; /* or several, between '|': names the family, whatever
+                                     "model_type" says */
         const struct moe_only *only;
         const struct moe_setting *settings; /* read after the keys that Llama's descendants share */
         bool own_keys;                      /* not such a descendant: those keys are not read */

@@ -184,6 +184,10 @@ static void take_width(const struct moe_tensor *t, uint32_t *width)
 static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, struct moe_err *err)
 {
     const struct moe_tensor *embed = family_gguf_tensor(ck, "token_embd.weight", 0);
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    if (c->drafter_kind) /* its model embeds tokens */
+        return moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "vocab_size").text, MOE_MAX_DIM, true,
+                                &c->vocab, err);
     if (!embed || embed->n_dims != 2 || embed->dims[0] > MOE_MAX_DIM)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: tensor 'token_embd.weight' is missing or not a matrix",

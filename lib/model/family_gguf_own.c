@@ -1229,3 +1229,30 @@ int family_minimax_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     family_minimax_states(c);
     return MOE_OK;
 }
+
+/* ---- EAGLE-3 ---- */
+
+int family_eagle3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    const struct moe_tensor *tokens = family_gguf_tensor(ck, "d2t", 0);
+    const struct moe_gguf_key key = moe_gguf_arch_key(gguf, "target_layers");
+    struct moe_gguf_array layers = {0};
+    uint32_t width = c->hidden;
+    (void)rope;
+    c->tied_head = false;
+    c->n_reads = MOE_MAX_READS;
+    c->draft_vocab = tokens && tokens->n_items <= MOE_MAX_DIM ? (uint32_t)tokens->n_items : 0;
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "target_hidden_size").text, MOE_MAX_DIM,
+                             false, &width, err));
+    MOE_TRY(family_check_drafter(c, width, moe_gguf_path(gguf), err));
+    MOE_TRY(moe_gguf_get_array(gguf, key.text, true, &layers, err));
+    if (layers.n != MOE_MAX_READS)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: key '%s' lists %" PRIu64 " layers, expected %d", moe_gguf_path(gguf),
+                        key.text, layers.n, MOE_MAX_READS);
+    for (uint32_t i = 0; i < MOE_MAX_READS; i++)
+        MOE_TRY(take_number(gguf, key.text, &layers, i, MOE_MAX_LAYERS, &c->reads[i], err));
+    return MOE_OK;
+}

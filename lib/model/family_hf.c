@@ -34,6 +34,9 @@ static const struct {
     {"rope_scaling", MOE_JSON_IS_OBJECT},
     {"rope_theta", MOE_JSON_IS_NUMBER | MOE_JSON_IS_LIST},
     {"layer_types", MOE_JSON_IS_LIST},
+    {"eagle_config", MOE_JSON_IS_OBJECT},
+    {"transformer_layer_config", MOE_JSON_IS_OBJECT},
+    {"eagle_aux_hidden_state_layer_ids", MOE_JSON_IS_LIST},
     {"mlp_layer_types", MOE_JSON_IS_LIST},
     {"mlp_only_layers", MOE_JSON_IS_LIST},
     {"indexer_types", MOE_JSON_IS_LIST},
@@ -72,7 +75,8 @@ static int check_types(const char *path, const json_t *json, struct moe_err *err
 
 static int check_all_types(const char *path, const json_t *json, struct moe_err *err)
 {
-    static const char *const within[] = {"rope_parameters", "rope_scaling", "quantization_config"};
+    static const char *const within[] = {"rope_parameters", "rope_scaling", "quantization_config",
+                                         "eagle_config"};
     MOE_TRY(check_types(path, json, err));
     for (size_t i = 0; i < sizeof within / sizeof within[0]; i++)
         MOE_TRY(check_types(path, json_object_get(json, within[i]), err));
@@ -328,6 +332,9 @@ static int find_family(const struct moe_family **family, const char *path, const
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: architecture '%s' is not implemented: %s",
                         path, architecture, why);
     *family = architecture ? moe_family_find_architecture(architecture) : NULL;
+    /* Some heads that draft name Llama's architecture. */
+    if (family_given(json, "draft_vocab_size"))
+        *family = moe_family_find("eagle3");
     if (!*family && type)
         *family = moe_family_find(type);
     if (!*family && part) {
@@ -338,8 +345,8 @@ static int find_family(const struct moe_family **family, const char *path, const
 }
 
 /* dir: where the checkpoint's other files are; NULL: there are none. */
-static int read_config(struct moe_config *config, const char *path, const char *dir,
-                       const json_t *json, struct moe_err *err)
+static int read_plain(struct moe_config *config, const char *path, const char *dir,
+                      const json_t *json, struct moe_err *err)
 {
     const struct moe_family *family;
     moe_config_init(config);
@@ -364,6 +371,21 @@ static int read_config(struct moe_config *config, const char *path, const char *
         MOE_TRY(read_hf_eos(config, path, text, err));
     moe_config_complete(config);
     return moe_config_check(config, path, err);
+}
+
+/* vLLM's speculators describe their layer apart. */
+static int read_config(struct moe_config *config, const char *path, const char *dir,
+                       const json_t *json, struct moe_err *err)
+{
+    const json_t *layer = json_object_get(json, "transformer_layer_config");
+    if (!json_is_object(layer))
+        return read_plain(config, path, dir, json, err);
+    json_t *all = json_copy((json_t *)(uintptr_t)layer);
+    int status = all && json_object_update(all, (json_t *)(uintptr_t)json) == 0
+                     ? read_plain(config, path, dir, all, err)
+                     : moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
+    json_decref(all);
+    return status;
 }
 
 static int read_file(struct moe_config *config, const char *path, const char *dir,

@@ -2679,3 +2679,34 @@ int family_inkling2_hf(struct moe_config *c, const char *path, const json_t *jso
     c->global_attn_scale = c->global_head_dim ? 1 / sqrtf((float)c->global_head_dim) : 0;
     return MOE_OK;
 }
+
+/* ---- EAGLE-3 ---- */
+
+/* vLLM's speculators number the streams by the layer that they come into; SpecForge, whose list is
+ * in "eagle_config", by the layer that they come out of (SGLang's set_eagle3_layers_to_capture). */
+int family_eagle3_hf(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const char key[] = "eagle_aux_hidden_state_layer_ids";
+    const json_t *specforge = family_given(json, "eagle_config");
+    const json_t *list = family_given(json, key), *within = family_given(specforge, key);
+    uint32_t behind = !json_array_size(list) && json_array_size(within), width = c->hidden;
+    list = behind ? within : list;
+    (void)rope;
+    c->tied_head = false;
+    c->n_reads = MOE_MAX_READS;
+    MOE_TRY(moe_json_get_u32(path, json, "target_hidden_size", MOE_MAX_DIM, false, &width, err));
+    MOE_TRY(family_check_drafter(c, width, path, err));
+    if (json_array_size(list) != 0 && json_array_size(list) != MOE_MAX_READS)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: '%s' lists %zu layers, expected %d", path,
+                        key, json_array_size(list), MOE_MAX_READS);
+    for (uint32_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        if (!json_is_integer(item) || json_integer_value(item) < 0 ||
+            json_integer_value(item) >= MOE_MAX_LAYERS)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' item %" PRIu32 " is not a layer", path,
+                            key, i);
+        c->reads[i] = (uint32_t)json_integer_value(item) + behind;
+    }
+    return MOE_OK;
+}

@@ -28,6 +28,12 @@ enum moe_residual_kind {
                              weight * (x + bias) (ZAYA) */
 };
 
+/* What a description is of. */
+enum moe_drafter_kind {
+    MOE_DRAFTS_NOT,    /* a model */
+    MOE_DRAFTS_EAGLE3, /* the head of another model that drafts for it (infer/forward.h) */
+};
+
 /* How attention learns a token's position. */
 enum moe_position_kind {
     MOE_POSITIONS_ROTARY,

@@ -40,6 +40,21 @@ int moe_routes_check(const struct moe_config *c, const float *routes, const char
     return MOE_OK;
 }
 
+int moe_routes_check_numbers(const struct moe_config *c, enum moe_tensor_role role,
+                             const float *values, const char *name, const char *tensor,
+                             struct moe_err *err)
+{
+    if (role == MOE_T_ROUTES)
+        return moe_routes_check(c, values, name, tensor, err);
+    for (uint32_t i = 0; role == MOE_T_DRAFT_TOKENS && i < c->draft_vocab; i++)
+        if (!(values[i] >= 0 && values[i] < (float)c->vocab) || (i && values[i] <= values[i - 1]))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: tensor '%s' makes %.0f of token %" PRIu32
+                            " of the head: tokens of 0 to %" PRIu32 " that rise make sense",
+                            name, tensor, (double)values[i], i, c->vocab - 1);
+    return MOE_OK;
+}
+
 /* ---- config.json ---- */
 
 static const char key[] = "static_routing";

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "model/config.h"
+#include "model/tensor_roles.h"
 
 struct json_t;
 
@@ -20,6 +21,12 @@ void moe_routes_choose(const struct moe_config *config, const float *routes, uin
  * `tensor` begin the error. */
 int moe_routes_check(const struct moe_config *config, const float *routes, const char *name,
                      const char *tensor, struct moe_err *err);
+
+/* The same for a tensor of any role: of those whose values are whole numbers these, or the tokens
+ * of a head that drafts, which must rise. */
+int moe_routes_check_numbers(const struct moe_config *config, enum moe_tensor_role role,
+                             const float *values, const char *name, const char *tensor,
+                             struct moe_err *err);
 
 /* Sets static_routing of layers by "static_routing" of a config.json, if it has one: "all",
  * "encoder", "decoder" (the MoE layers of these) or a list of layers, the encoder's counted first.

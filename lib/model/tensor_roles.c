@@ -14,7 +14,11 @@
 enum width {
     ONE,
     VOCAB,
+    HEAD_ROWS,
+    DRAFT_VOCAB,
     HIDDEN,
+    MIXED_INPUT, /* the input of attention: the stream, of a head that drafts a token beside it */
+    READS_WIDTH, /* all streams that it reads */
     TWICE_HIDDEN,
     HEADS,
     QUERIES,   /* all heads', of attn_experts those of all */
@@ -27,7 +31,7 @@ enum width {
     KEY_VALUES,  /* ... values, of ordinary attention */
     VALUES,      /* all heads' outputs */
     GATES,       /* ... and what gates them */
-    QUERY_INPUT, /* the input of queries: the stream, or the vector of q_rank, or two */
+    QUERY_INPUT, /* the input of queries: MIXED_INPUT, or the vector of q_rank, or two */
     GATE_INPUT,
     NORM_GATE,
     QUERY_NORM, /* a norm over a head, or over all heads */
@@ -103,6 +107,7 @@ enum width {
 
 enum condition {
     ALWAYS,
+    EMBEDS, /* tokens, by a matrix of its own */
     UNTIED,
     HEAD_BIAS,
     LAYER_NORM,
@@ -212,7 +217,10 @@ enum condition {
     SHARED_HAS_GATE, /* a matrix, of its feed-forward */
     SHARED_GATE,
     BYPASS,
-    AHEAD, /* a layer that drafts */
+    AHEAD,  /* a layer that drafts */
+    DRAFTS, /* a head that drafts, */
+    DRAFTS_NORMED,
+    DRAFTS_SOME, /* ... some of the model's tokens */
     EXPERT_GATE,
     EXPERT_BIAS,
     EXPERT_GATE_BIAS,
@@ -246,7 +254,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
 #define NGRAM L "ple."
 
 static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
-    [MOE_T_EMBED] = {MODEL("embed", DENSE), ALWAYS, VOCAB, HIDDEN,
+    [MOE_T_EMBED] = {MODEL("embed", DENSE), EMBEDS, VOCAB, HIDDEN,
                      NAMES("model.embed_tokens.weight", "token_embd.weight")},
     [MOE_T_EMBED_WEIGHT] = {MODEL("embed.weight", VECTOR), EMBEDS_WEIGHED, HIDDEN, ONE},
     [MOE_T_EMBED_BIAS] = {MODEL("embed.bias", VECTOR), EMBEDS_BIASED, HIDDEN, ONE},
@@ -289,7 +297,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                            HF(MOE_TIMES("model.output_attn_res_proj.weight",
                                         "model.output_attn_res_norm.weight")),
                            GGUF(MOE_ALL("output_res_score.weight"))},
-    [MOE_T_HEAD] = {MODEL("head", DENSE), UNTIED, VOCAB, HIDDEN,
+    [MOE_T_HEAD] = {MODEL("head", DENSE), UNTIED, HEAD_ROWS, HIDDEN,
                     NAMES("lm_head.weight", "output.weight")},
     [MOE_T_HEAD_BIAS] = {MODEL("head.bias", VECTOR), HEAD_BIAS, VOCAB, ONE,
                          NAMES("lm_head.bias", "output.bias")},
@@ -313,9 +321,9 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_Q] = {LAYER("attn.q", DENSE), ATTENDS, QUERIES, QUERY_INPUT,
                  HF(MOE_ALL(L "self_attn.q_proj.weight"), MOE_ALL(L "self_attn.q_b_proj.weight")),
                  GGUF(MOE_ALL(B "attn_q.weight"), MOE_ALL(B "attn_q_b.weight"))},
-    [MOE_T_K] = {LAYER("attn.k", DENSE), ORDINARY, KEYS, HIDDEN,
+    [MOE_T_K] = {LAYER("attn.k", DENSE), ORDINARY, KEYS, MIXED_INPUT,
                  NAMES(L "self_attn.k_proj.weight", B "attn_k.weight")},
-    [MOE_T_V] = {LAYER("attn.v", DENSE), HAS_VALUES, KEY_VALUES, HIDDEN,
+    [MOE_T_V] = {LAYER("attn.v", DENSE), HAS_VALUES, KEY_VALUES, MIXED_INPUT,
                  NAMES(L "self_attn.v_proj.weight", B "attn_v.weight")},
     [MOE_T_V_LATE] = {LAYER("attn.v.late", DENSE), CCA, KEY_VALUES, HIDDEN},
     [MOE_T_HEAD_CONV] = {LAYER("attn.conv", VECTOR), CCA, STATE_CONV, ONE},
@@ -641,6 +649,17 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                           NAMES(L "eh_proj.weight", B "nextn.eh_proj.weight")},
     [MOE_T_AHEAD_NORM] = {LAYER("ahead.norm", VECTOR), AHEAD, HIDDEN, ONE,
                           NAMES(L "shared_head.norm.weight", B "nextn.shared_head_norm.weight")},
+    /* SpecForge's names, and llama.cpp's. */
+    [MOE_T_READS_NORM] = {MODEL("reads.norm", VECTOR), DRAFTS_NORMED, READS_WIDTH, ONE,
+                          NAMES("input_norm.weight", "enc.output_norm.weight")},
+    [MOE_T_READS_JOIN] = {MODEL("reads.join", DENSE), DRAFTS, HIDDEN, READS_WIDTH,
+                          NAMES("fc.weight", "fc.weight")},
+    [MOE_T_READ_NORM] = {MODEL("read.norm", VECTOR), DRAFTS, HIDDEN, ONE,
+                         NAMES("midlayer.hidden_norm.weight", "blk.0.attn_norm_2.weight")},
+    [MOE_T_DRAFT_TOKENS] =
+        {MODEL("draft_tokens", VECTOR), DRAFTS_SOME, DRAFT_VOCAB, ONE,
+         HF({.name = "d2t", .take = MOE_TAKE_NUMBERS, .stored = MOE_STORED_LESS_PLACE}),
+         GGUF(MOE_PART("d2t", NUMBERS))},
 };
 
 /* A tensor per expert, as in Qwen, OLMoE and DeepSeek, or all experts of a layer in two tensors, as
@@ -734,6 +753,7 @@ bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part
 
 static uint32_t tensor_width(const struct moe_config *c, enum width which, uint32_t layer)
 {
+    uint32_t mixed = c->hidden << (c->drafter_kind != MOE_DRAFTS_NOT);
     bool all_heads = c->qk_norm == MOE_QK_NORM_FULL || c->qk_norm == MOE_QK_NORM_CLIP;
     uint32_t heads = moe_config_heads(c, layer), head = moe_config_head_dim(c, layer);
     uint32_t queries = heads * head, keys = moe_config_kv_heads(c, layer) * head;
@@ -751,6 +771,9 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
     const uint32_t widths[N_WIDTHS] = {
         [ONE] = 1,
         [VOCAB] = c->vocab,
+        [HEAD_ROWS] = c->draft_vocab ? c->draft_vocab : c->vocab,
+        [DRAFT_VOCAB] = c->draft_vocab,
+        [READS_WIDTH] = c->n_reads * c->hidden,
         [HIDDEN] = c->hidden,
         [TWICE_HIDDEN] = 2 * c->hidden,
         [HEADS] = heads,
@@ -764,7 +787,8 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [KEY_VALUES] = moe_config_kv_heads(c, layer) * value / (1 + cca),
         [VALUES] = heads * value,
         [GATES] = heads * (c->gate_by_head ? 1 : value),
-        [QUERY_INPUT] = c->q_rank ? c->q_rank << c->q_twice : c->hidden,
+        [MIXED_INPUT] = mixed,
+        [QUERY_INPUT] = c->q_rank ? c->q_rank << c->q_twice : mixed,
         [GATE_INPUT] = c->q_twice ? 2 * c->q_rank : c->hidden,
         [NORM_GATE] = c->norm_gate_rank,
         [QUERY_NORM] = all_heads ? queries : head,
@@ -860,7 +884,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
     bool routed = moe_layer && (!is_static || c->static_weighed);
     bool shared = moe_layer && c->shared_ff > 0;
     bool dense_gate = moe_act_is_gated(c->dense_act), expert_gate = moe_act_is_gated(c->expert_act);
-    bool first = layer == 0 || layer == c->n_encoder;
+    bool first = layer == 0 || layer == c->n_encoder, drafts = c->drafter_kind != MOE_DRAFTS_NOT;
     bool cross = c->n_encoder > 0 && layer >= c->n_encoder;
     bool mixes = layer >= MOE_NO_LAYER || !c->layers[layer].no_attention;
     bool recurrent = layer < MOE_NO_LAYER && moe_config_is_recurrent(c, layer);
@@ -879,7 +903,8 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
     bool plain = !moe_layer && !(layer < MOE_NO_LAYER && c->layers[layer].no_ffn);
     const bool conditions[N_CONDITIONS] = {
         [ALWAYS] = true,
-        [UNTIED] = !c->tied_head,
+        [EMBEDS] = !drafts || c->own_embed,
+        [UNTIED] = drafts ? c->own_head : !c->tied_head,
         [HEAD_BIAS] = c->head_bias,
         [LAYER_NORM] = c->norm_kind == MOE_NORM_LAYER,
         [FFN_LAYER_NORM] = c->norm_kind == MOE_NORM_LAYER && !c->parallel_blocks,
@@ -989,6 +1014,9 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [SHARED_GATE] = shared && c->shared_gate,
         [BYPASS] = moe_layer && c->soft_bypass,
         [AHEAD] = layer >= c->n_layers && layer < c->n_layers + c->n_ahead,
+        [DRAFTS] = drafts,
+        [DRAFTS_NORMED] = drafts && c->reads_norm,
+        [DRAFTS_SOME] = drafts && c->draft_vocab,
         [EXPERT_GATE] = expert_gate,
         [EXPERT_BIAS] = c->expert_bias,
         [EXPERT_GATE_BIAS] = c->expert_bias && expert_gate,

@@ -235,6 +235,13 @@ enum moe_tensor_role {
     MOE_T_AHEAD_STATE_NORM,
     MOE_T_AHEAD_JOIN,
     MOE_T_AHEAD_NORM,
+    /* A head that drafts: the norm of the streams it reads, the matrix [hidden][streams side by
+     * side] that makes one vector of them, its norm (the token's is ATTN_NORM), the model's token
+     * for each of the head's own. */
+    MOE_T_READS_NORM,
+    MOE_T_READS_JOIN,
+    MOE_T_READ_NORM,
+    MOE_T_DRAFT_TOKENS,
     MOE_T_N_ROLES
 };
 
@@ -287,6 +294,7 @@ enum moe_take {
                            says which */
     MOE_TAKE_TAPS,      /* [rows][cols / conv_width][conv_width] */
     MOE_TAKE_THIRD,     /* [3 * rows][cols]: a short convolution's scale, gate and values */
+    MOE_TAKE_NUMBERS,   /* a vector of whole numbers */
     MOE_TAKE_BUCKETS,   /* a vector stored as [n_buckets][n_heads] */
     MOE_TAKE_ROW,       /* a vector stored as [1][rows] */
     MOE_TAKE_GROUPS,    /* a vector stored as [state_key_heads][rows / state_key_heads] */
@@ -311,6 +319,7 @@ enum moe_stored {
     MOE_STORED_LESS_ONE,     /* computed with the stored value plus 1 */
     MOE_STORED_EXP,          /* the stored value is exp of the one computed with, */
     MOE_STORED_NEGATIVE_EXP, /* or -exp */
+    MOE_STORED_LESS_PLACE,   /* computed with the stored value plus its number */
     /* Gates of residuals (Muse Spark): computed with b = sigmoid(stored / 0.3), or with the root of
      * 1 - b squared, which is at least that of 0.001. */
     MOE_STORED_GATE,

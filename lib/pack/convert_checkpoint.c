@@ -272,24 +272,18 @@ static int check_finite(const struct converter *c, const struct row_source *sour
     return MOE_OK;
 }
 
-/* Reads the experts of every token. */
-static int read_routes(const struct moe_config *config, const struct row_source *source, float *out,
-                       struct moe_err *err)
+/* Reads whole numbers that f32 holds exactly: those of experts and tokens are small. */
+static int read_numbers(const struct row_source *source, float *out, struct moe_err *err)
 {
     uint32_t *numbers = moe_alloc(source->rows, sizeof *numbers, err);
     if (!numbers)
         return MOE_ERR_MEMORY;
-    int status;
-    MOE_STEP(moe_checkpoint_read_numbers(source->checkpoint, source->tensor, 0, source->rows,
-                                         numbers, err));
-    for (uint32_t i = 0; i < source->rows; i++) {
-        out[i] = (float)numbers[i]; /* exact: numbers of experts are small */
-    }
-out:
+    int status = moe_checkpoint_read_numbers(source->checkpoint, source->tensor, 0, source->rows,
+                                             numbers, err);
+    for (uint32_t i = 0; status == MOE_OK && i < source->rows; i++)
+        out[i] = (float)numbers[i];
     free(numbers);
-    return status == MOE_OK ? moe_routes_check(config, out, moe_checkpoint_dir(source->checkpoint),
-                                               source->tensor->name, err)
-                            : status;
+    return status;
 }
 
 /* Multiplies values by those of another tensor. */
@@ -312,6 +306,8 @@ static int change_values(const struct converter *c, const struct row_source *sou
 {
     for (uint32_t i = 0; source->stored == MOE_STORED_LESS_ONE && i < source->rows; i++)
         values[i] += 1;
+    for (uint32_t i = 0; source->stored == MOE_STORED_LESS_PLACE && i < source->rows; i++)
+        values[i] += (float)i;
     for (uint32_t i = 0; source->stored >= MOE_STORED_GATE && i < source->rows; i++) {
         double b = 1 / (1 + exp(-(double)values[i] / 0.3)), rest = fmax((1 - b) * (1 + b), 1e-3);
         values[i] = (float)(source->stored == MOE_STORED_GATE ? b : sqrt(rest));
@@ -330,17 +326,19 @@ static int change_values(const struct converter *c, const struct row_source *sou
     return MOE_OK;
 }
 
-/* Reads a vector: plain f32, not panels. `out` has room for its rows. routes: it is a table of
- * experts in a model of this description; NULL: it is not. */
+/* Reads a vector: plain f32, not panels. `out` has room for its rows. role: what it is of a model
+ * of this description. */
 static int read_vector(struct converter *c, const struct row_source *source,
-                       const struct moe_config *routes, float *out, struct moe_err *err)
+                       const struct moe_config *config, enum moe_tensor_role role, float *out,
+                       struct moe_err *err)
 {
-    MOE_TRY(routes ? read_routes(routes, source, out, err)
-                   : convert_read_rows(source, 0, source->rows, out, err));
+    MOE_TRY(source->numbers ? read_numbers(source, out, err)
+                            : convert_read_rows(source, 0, source->rows, out, err));
     if (source->times)
         MOE_TRY(multiply_values(source, out, err));
     MOE_TRY(check_finite(c, source, out, err));
     MOE_TRY(change_values(c, source, out, err));
+    MOE_TRY(moe_routes_check_numbers(config, role, out, c->source_path, source->tensor->name, err));
     if (!c->ahead)
         c->fingerprint = moe_hash64_chain(c->fingerprint, out, 4 * (uint64_t)source->rows);
     c->done += source->bytes;
@@ -349,8 +347,8 @@ static int read_vector(struct converter *c, const struct row_source *source,
 }
 
 static int put_vector(struct converter *c, const struct row_source *source,
-                      const struct moe_config *routes, struct moe_pack_tensor *entry,
-                      struct moe_err *err)
+                      const struct moe_config *config, enum moe_tensor_role role,
+                      struct moe_pack_tensor *entry, struct moe_err *err)
 {
     entry->is_vector = true;
     entry->layout.kind = MOE_LAYOUT_F32;
@@ -359,7 +357,7 @@ static int put_vector(struct converter *c, const struct row_source *source,
     float *values = moe_alloc(source->rows, sizeof *values, err);
     if (!values)
         return MOE_ERR_MEMORY;
-    int status = read_vector(c, source, routes, values, err);
+    int status = read_vector(c, source, config, role, values, err);
     if (status == MOE_OK)
         status = moe_pack_put_tensor(c->writer, entry, values, err);
     free(values);
@@ -376,7 +374,7 @@ static int put_dense(struct converter *c, struct checkpoint_source *s, enum moe_
     moe_tensor_pack_name(role, layer, entry.name);
     c->report->dense_weights += (uint64_t)source.rows * source.cols;
     if (kind == MOE_KIND_VECTOR)
-        return put_vector(c, &source, role == MOE_T_ROUTES ? &s->config : NULL, &entry, err);
+        return put_vector(c, &source, &s->config, role, &entry, err);
     int bits = c->options->dense_bits;
     if (kind == MOE_KIND_ROUTER)
         bits = source.is_f32 || is_quantized(source.tensor->dtype) ? 32 : 16;
@@ -454,7 +452,7 @@ static int encode_part(struct converter *c, struct expert *e, int i, struct moe_
     }
     if (!moe_expert_part_is_bias(e->part[i]))
         return convert_rows(c, &e->sources[i], targets, c->n_variants, err);
-    MOE_TRY(read_vector(c, &e->sources[i], NULL, (float *)targets[0].out, err));
+    MOE_TRY(read_vector(c, &e->sources[i], NULL, MOE_T_N_ROLES, (float *)targets[0].out, err));
     for (int v = 1; v < c->n_variants; v++)
         memcpy(targets[v].out, targets[0].out, 4 * (uint64_t)e->sources[i].rows);
     return MOE_OK;
@@ -625,6 +623,16 @@ static int take_head(struct checkpoint_source *s, bool in_place, struct moe_err 
     return MOE_OK;
 }
 
+/* What a head that drafts has of its own, and not of its model. */
+static void look_at_drafter(struct checkpoint_source *s)
+{
+    struct moe_config *c = &s->config;
+    c->own_embed = convert_look_for(&s->from, MOE_T_EMBED) != NULL;
+    c->own_head = convert_look_for(&s->from, MOE_T_HEAD) != NULL;
+    if (c->draft_vocab == c->vocab && !convert_look_for(&s->from, MOE_T_DRAFT_TOKENS))
+        c->draft_vocab = 0;
+}
+
 static int open_source(struct checkpoint_source *s, const char *dir, bool in_place,
                        struct moe_err *err)
 {
@@ -640,6 +648,8 @@ static int open_source(struct checkpoint_source *s, const char *dir, bool in_pla
     for (int v = 0; v < CONVERT_MAX_VARIANTS; v++)
         s->carried[v] = true;
     s->used = moe_alloc(moe_checkpoint_n_tensors(s->checkpoint), sizeof *s->used, err);
+    if (s->config.drafter_kind)
+        look_at_drafter(s);
     return s->used ? take_head(s, in_place, err) : MOE_ERR_MEMORY;
 }
 
@@ -688,7 +698,7 @@ static int check_sections(const struct converter *c, const struct checkpoint_sou
     config = moe_alloc(1, sizeof *config, err);
     int status =
         config ? moe_config_read(config, dir, model->data, model->size, err) : MOE_ERR_MEMORY;
-    if (status == MOE_OK && !c->in_place)
+    if (status == MOE_OK && !c->in_place && s->tokenizer)
         status = moe_tokenizer_read(&tokenizer, dir, tokens->data, tokens->size, err);
     moe_tokenizer_free(tokenizer);
     free(config);
@@ -796,10 +806,12 @@ static int convert(struct converter *c, struct checkpoint_source **source, const
     MOE_STEP(convert_check_map(c, s->config.n_experts, s->config.layers, err));
     if (c->in_place)
         expect_samples(s);
-    MOE_STEP(s->gguf ? moe_tokenizer_read_gguf(&s->tokenizer, s->gguf, err)
-                     : moe_tokenizer_read_hf(&s->tokenizer, dir, err));
+    if (!s->config.drafter_kind) { /* a head has its model's */
+        MOE_STEP(s->gguf ? moe_tokenizer_read_gguf(&s->tokenizer, s->gguf, err)
+                         : moe_tokenizer_read_hf(&s->tokenizer, dir, err));
+        moe_tokenizer_write(s->tokenizer, &tokens);
+    }
     moe_config_write(&s->config, &model);
-    moe_tokenizer_write(s->tokenizer, &tokens);
     MOE_STEP(check_sections(c, s, &model, &tokens, err));
     MOE_STEP(walk_experts(c, s, check_carried, err));
     MOE_STEP(check_unused(c, s, err));
@@ -882,5 +894,5 @@ int convert_read_vector(const struct checkpoint_source *s, enum moe_tensor_role 
     struct converter c = {.report = &report,
                           .source_path = moe_checkpoint_dir(s->checkpoint),
                           .ahead = true /* no fingerprint */};
-    return read_vector(&c, source, role == MOE_T_ROUTES ? &s->config : NULL, out, err);
+    return read_vector(&c, source, &s->config, role, out, err);
 }

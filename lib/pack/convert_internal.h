@@ -80,7 +80,8 @@ struct row_source {
     uint32_t
         n_shards; /* of tensors that follow each other, numbered from the first; 0: it is one */
     uint32_t
-        n_sides; /* of matrices that follow each other, whose rows stand side by side; 0: one */
+        n_sides;  /* of matrices that follow each other, whose rows stand side by side; 0: one */
+    bool numbers; /* a vector of whole numbers */
     enum moe_stored stored;         /* of a vector */
     const struct moe_tensor *times; /* ... and what multiplies it; NULL: nothing */
 };
@@ -334,6 +335,10 @@ bool convert_sees_images(const struct convert_source *source, const char *name);
 
 /* Whether a tensor that no source covers may be in the checkpoint nevertheless. */
 bool convert_may_ignore(const struct convert_source *source, const char *name);
+
+/* The checkpoint's tensor of a role that is no layer's; NULL: it has none. */
+const struct moe_tensor *convert_look_for(const struct convert_source *source,
+                                          enum moe_tensor_role role);
 
 /* The head of a model whose head is said to be the embedding, where the checkpoint has one (NULL:
  * it has none), and whether it has the embedding's values (same NULL: nobody asks). */

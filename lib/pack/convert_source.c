@@ -455,6 +455,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_ROUTES:
     case MOE_TAKE_TAPS:
     case MOE_TAKE_FIRST:
+    case MOE_TAKE_NUMBERS:
         break;
     case MOE_TAKE_FIRST_HALF:
     case MOE_TAKE_SECOND_HALF:
@@ -571,6 +572,8 @@ static int get_tensor(const struct convert_source *s, const struct wanted *w,
     if (from->take == MOE_TAKE_ROUTES) /* one expert a token may be a list of them */
         return moe_checkpoint_get_numbers(
             s->checkpoint, name, t && t->n_dims == 1 && dims[1] == 1 ? 1 : n, dims, out, err);
+    if (from->take == MOE_TAKE_NUMBERS)
+        return moe_checkpoint_get_numbers(s->checkpoint, name, n, dims, out, err);
     if (t && from->take == MOE_TAKE_ALL && w->is_vector && n == 1 && same_items(t, dims[0]))
         return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
     if (t && all_experts && t->n_dims == 2 && n == 3 && same_lines(t, dims[0] * dims[1], dims[2]))
@@ -668,6 +671,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_TAPS:
     case MOE_TAKE_JOINED:
     case MOE_TAKE_FIRST:
+    case MOE_TAKE_NUMBERS:
     case MOE_TAKE_FIRST_HALF:
         break;
     case MOE_TAKE_SIDES:
@@ -834,6 +838,7 @@ static int make_source(const struct convert_source *s, const struct wanted *w,
         out->width = w->cols;
     }
     out->stored = from->stored;
+    out->numbers = from->take == MOE_TAKE_ROUTES || from->take == MOE_TAKE_NUMBERS;
     if (from->times) {
         out->times = find_named(s, w, from->times, name);
         if (!out->times || !same_items(out->times, w->rows))
@@ -894,18 +899,25 @@ int convert_find_expert(const struct convert_source *source, uint32_t layer, uin
     return MOE_OK;
 }
 
+const struct moe_tensor *convert_look_for(const struct convert_source *source,
+                                          enum moe_tensor_role role)
+{
+    const struct wanted w = {.index = role, .spec = moe_tensor_spec(role)};
+    const struct moe_source *from;
+    char name[NAME_BYTES];
+    return find_source(source, &w, &from, name, NULL) == MOE_OK
+               ? moe_checkpoint_find(source->checkpoint, name)
+               : NULL;
+}
+
 int convert_compare_head(const struct convert_source *source, const struct moe_tensor **head,
                          bool *same, struct moe_err *err)
 {
-    const struct wanted w = {.index = MOE_T_HEAD, .spec = moe_tensor_spec(MOE_T_HEAD)};
-    const struct moe_source *from;
-    char name[NAME_BYTES];
     struct row_source view, embed;
-    int status = find_source(source, &w, &from, name, err);
-    *head = status == MOE_OK ? moe_checkpoint_find(source->checkpoint, name) : NULL;
+    *head = convert_look_for(source, MOE_T_HEAD);
     if (!*head)
-        return status;
-    status = convert_find_dense(source, MOE_T_HEAD, 0, &view, err);
+        return MOE_OK;
+    int status = convert_find_dense(source, MOE_T_HEAD, 0, &view, err);
     if (!same || status != MOE_OK)
         return status;
     status = convert_find_dense(source, MOE_T_EMBED, 0, &embed, err);

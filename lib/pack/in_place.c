@@ -474,6 +474,8 @@ static void read_rows_ahead(const struct row_source *source)
     struct moe_file_range where[2];
     uint64_t first, blocks;
     const char *path;
+    if (source->numbers) /* few */
+        return;
     blocks_of(source, &first, &blocks);
     int parts = moe_checkpoint_locate(source->checkpoint, t, first, blocks, where);
     if (parts == 0) { /* they are computed out of these bytes, and fewer others */
@@ -657,13 +659,13 @@ static int read_extent(struct pack_in_place *in_place, const struct moe_extent *
                         : read_matrix(p, &source, t->layout, to, err);
 }
 
-/* About a MiB, in whole strips. */
+/* About a MiB, in whole strips; vectors whole. */
 static uint32_t part_rows(const struct moe_pack_tensor *t)
 {
     enum { PART_BYTES = 1 << 20, LEAST = STRIP * MOE_PANEL_ROWS };
     const uint64_t strip = STRIP * moe_layout_panel_bytes(t->layout, t->cols);
     const uint64_t rows = (1 + PART_BYTES / strip) * LEAST;
-    return rows < t->rows ? (uint32_t)rows : t->rows;
+    return rows < t->rows && !t->is_vector ? (uint32_t)rows : t->rows;
 }
 
 static int read_part(const struct pack_in_place *in_place, const struct moe_pack_tensor *t,
