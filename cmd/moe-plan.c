@@ -113,7 +113,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "reserve-kv", &o.plan.reserve_kv),
      .help = "lend the KV cache's memory to no experts",
      .modes = MODELS},
-    {CLI_OPT_CHOICE(0, "draft", "HOW", &o.plan.draft, drafters), .shown = "none",
+    {CLI_OPT_CUSTOM(0, "draft", "HOW", &o.plan.draft, strategy_drafter),
+     .word = strategy_drafter_word, .shown = "none",
      .help = "leave room for moe-run --draft HOW",
      .modes = MODELS},
     {CLI_OPT_STREAM('o', "output", "PLAN", &o.plan.out), .shown = "explain it on stdout",
@@ -280,7 +281,7 @@ static int check_machine(void)
     int kv = strategy_check_kv(&o.plan.strategy);
     if (kv >= 0)
         return kv;
-    if (o.plan.draft && !o.plan.pack && !o.packs)
+    if (o.plan.draft.drafts && !o.plan.pack && !o.packs)
         return cli_misuse("option --draft goes with a MODEL");
     if (device->cuda && o.packs)
         return cli_misuse("option --device: several packs are compared for the CPU and for test "

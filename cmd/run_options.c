@@ -136,7 +136,8 @@ static const struct cli_option options[] = {
      .modes = BEAMS},
     {CLI_OPT_FLAG(0, "encode", &opt.encode), .mode = ENCODE},
     {CLI_OPT_CHOICE(0, "pooling", "WHICH", &opt.pooling, poolings), .shown = "mean", .modes = ENCODE},
-    {CLI_OPT_CHOICE(0, "draft", "HOW", &opt.draft, drafters), .shown = "none",
+    {CLI_OPT_CUSTOM(0, "draft", "HOW", &opt.draft, strategy_drafter),
+     .word = strategy_drafter_word, .shown = "none",
      .modes = CLI_USUAL | REQUESTS},
     {.kind = CLI_LIST, .help = "Requests"},
     REQUESTS_OPTIONS(opt.requests, REQUESTS),
@@ -379,8 +380,9 @@ int run_options_parse(int argc, char **argv, const char **pack)
         status = check_options(n_args, args);
     if (status >= 0)
         return status;
-    opt.draft_max = opt.draft ? MOE_DRAFT_MOST : 0;
-    opt.engine.ahead = opt.draft == DRAFT_MTP;
+    opt.draft_max = opt.draft.drafts ? MOE_DRAFT_MOST : 0;
+    opt.engine.ahead = opt.draft.ahead;
+    opt.engine.drafter = opt.draft.head;
     if (opt.bench && !cli_given("tokens"))
         opt.n = opt.follow ? 0 : BENCH_TOKENS;
     if (!cli_given("seed") && getentropy(&opt.sampling.seed, sizeof opt.sampling.seed) != 0)

@@ -28,7 +28,7 @@ struct run_options {
     int early_stopping; /* enum moe_early_stopping */
     int pooling;        /* enum moe_pooling */
     int judge;          /* of judges: 0 is nats */
-    int draft;          /* enum drafter */
+    struct strategy_drafter draft;
     uint32_t draft_max; /* 0 without drafts */
     struct strategy_options strategy;
     struct requests_options requests;

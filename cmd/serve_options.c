@@ -134,8 +134,9 @@ static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Requests"},
     {CLI_OPT_U32(0, "sequences", "N", &serve_opt.server.sequences, 1, MAX_SEQUENCES), .shown = "8",
      .help = "answers side by side"},
-    {CLI_OPT_CHOICE(0, "draft", "HOW", &serve_opt.draft, drafters), .shown = "none",
-     .help = "tokens drafted and judged with the next: ngram or mtp"},
+    {CLI_OPT_CUSTOM(0, "draft", "HOW", &serve_opt.draft, strategy_drafter),
+     .word = strategy_drafter_word, .shown = "none",
+     .help = "tokens drafted and judged with the next: ngram, mtp or a head's file"},
     {CLI_OPT_U32(0, "max-queue", "N", &serve_opt.server.max_queue, 1, MAX_QUEUE), .shown = "1024",
      .help = "requests that may wait or run"},
     {CLI_OPT_TEXT(0, "cache-dir", "DIR", &serve_opt.server.prompt_cache.directory),
@@ -223,8 +224,9 @@ int serve_options_parse(int argc, char **argv, const char **path)
         status = serve_http_check(&serve_opt.http);
     if (status >= 0)
         return status;
-    serve_opt.server.draft = serve_opt.draft ? MOE_DRAFT_MOST : 0;
-    serve_opt.server.engine.ahead = serve_opt.draft == DRAFT_MTP;
+    serve_opt.server.draft = serve_opt.draft.drafts ? MOE_DRAFT_MOST : 0;
+    serve_opt.server.engine.ahead = serve_opt.draft.ahead;
+    serve_opt.server.engine.drafter = serve_opt.draft.head;
     serve_opt.server.executors = serve_opt.executors.of;
     serve_opt.server.n_executors = serve_opt.executors.n;
     serve_opt.server.aliases = serve_opt.aliases.items;

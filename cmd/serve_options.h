@@ -17,7 +17,7 @@ struct serve_executors {
 struct serve_options {
     const char *collection, *costs, *plan, *stats_json;
     struct serve_executors executors;
-    int draft; /* enum drafter */
+    struct strategy_drafter draft;
     struct strategy_options strategy;
     struct requests_options requests;
     struct moe_server_options server;

@@ -10,8 +10,6 @@
 #include "sched/exactness.h"
 #include "show/show.h"
 
-const char *const drafters[] = {"none", "ngram", "mtp", NULL};
-
 void strategy_note_map(const struct moe_pack *pack, double tolerance)
 {
     const uint32_t i = moe_pack_map_taken(pack);
@@ -68,6 +66,26 @@ bool strategy_kv(const char *text, void *to, struct moe_err *why)
     moe_fail(why, MOE_ERR_USAGE, "is not " MOE_KV_KINDS);
     *(uint16_t *)to = kind;
     return kind != MOE_LAYOUT_NONE;
+}
+
+static const char *const drafters[] = {"none", "ngram", "mtp", NULL};
+
+const char *strategy_drafter_word(int i)
+{
+    return drafters[i];
+}
+
+bool strategy_drafter(const char *text, void *to, struct moe_err *why)
+{
+    struct strategy_drafter *d = to;
+    int i = 0;
+    while (drafters[i] && strcmp(drafters[i], text) != 0)
+        i++;
+    *d = (struct strategy_drafter){.drafts = i > 0, .ahead = i > 1};
+    if (!drafters[i])
+        d->head = text;
+    moe_fail(why, MOE_ERR_USAGE, "is not none, ngram, mtp or the file of a head that drafts");
+    return !d->head || access(text, F_OK) == 0;
 }
 
 int strategy_check_kv(const struct strategy_options *o)

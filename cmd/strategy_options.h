@@ -57,8 +57,13 @@ void strategy_note_map(const struct moe_pack *pack, double tolerance);
 bool strategy_wants_help(const struct strategy_options *o);
 void strategy_print_help(void);
 
-/* Who drafts: the words of --draft. */
-enum drafter { DRAFT_NONE, DRAFT_NGRAM, DRAFT_MTP };
-extern const char *const drafters[];
+/* Who drafts, by --draft: parsed and completed by these. */
+struct strategy_drafter {
+    bool drafts;      /* someone */
+    bool ahead;       /* ... a layer of the model, or */
+    const char *head; /* a head that goes with it, in this file; NULL: none */
+};
+bool strategy_drafter(const char *text, void *to, struct moe_err *why);
+const char *strategy_drafter_word(int i);
 
 #endif

@@ -25,8 +25,8 @@ struct plan_options {
     uint64_t memory, gpu_memory, expert_memory, expert_size, max_tokens, seed;
     uint32_t context, batch, prompt_tokens;
     bool reserve_kv;
-    int draft;   /* enum drafter: what answers will be drafted by */
-    bool on_cpu; /* the processor was named: no accelerator of a profile */
+    struct strategy_drafter draft; /* what answers will be drafted by */
+    bool on_cpu;                   /* the processor was named: no accelerator of a profile */
     double link_rate, layer_seconds, load_seconds;
     double tolerance; /* share that may be lost, by ways to load less where there is a calibration,
                          else by one of the pack's maps; 0: nothing */

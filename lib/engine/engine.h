@@ -129,6 +129,9 @@ struct moe_engine_options {
      * it (a GPU or a test device, lockstep, a trace that is followed). A plan's slots are for all
      * of these experts then, and fewer where it did not count the layer. */
     bool ahead;
+    /* ... and with `ahead` the file of a head that drafts in its place (moe_model_take_drafter),
+     * which has no experts; borrowed while opening. NULL: the model's own layer. */
+    const char *drafter;
     /* On the host, dense weights, and experts of strategy `resident`, may arrive behind the first
      * passes, which wait for those they need; false: opening waits for all. `passes` is told while
      * they wait, and ends them (moe_model_load_behind); borrowed, NULL: nobody is told. */

@@ -159,7 +159,9 @@ int moe_engine_take_ahead(struct moe_model *model, const struct moe_engine_optio
     const char *other = on_gpu || o->device.test    ? "only on the processor: take --device cpu"
                         : o->lockstep || o->follows ? "on a clock that is not modelled"
                                                     : NULL;
-    return other ? moe_fail(err, MOE_ERR_USAGE, "%s: a layer that drafts (MTP) is computed %s",
-                            moe_pack_path(model->pack), other)
-                 : moe_model_take_ahead(model, err);
+    if (other)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: a layer that drafts (%s) is computed %s",
+                        moe_pack_path(model->pack), o->drafter ? "EAGLE-3" : "MTP", other);
+    return o->drafter ? moe_model_take_drafter(model, o->drafter, err)
+                      : moe_model_take_ahead(model, err);
 }

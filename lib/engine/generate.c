@@ -276,7 +276,7 @@ static void enqueue(struct moe_generator *g, struct member *m)
     m->id = ++g->n_added;
     moe_answer_begin(&m->answer, g->session->model, most_positions(g->session), o);
     moe_draft_begin(&m->draft, o->draft);
-    if (o->draft_ahead && o->draft) /* layers that draft are made for one token */
+    if (o->draft_ahead && o->draft && !g->session->model->drafter) /* made for one token */
         m->draft.next = 1;
     *g->last = m;
     g->last = &m->next;

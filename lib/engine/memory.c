@@ -341,7 +341,8 @@ static int take_slots(struct moe_cache_options *cache, struct moe_pools *planned
 {
     const struct moe_plan *plan = in->options->plan;
     const struct moe_inventory *inventory = &in->inventory;
-    const uint32_t n_drafting = in->model->config.n_drafting; /* a plan is of the model's layers */
+    /* A plan is of the model's layers, and heads that draft have no experts. */
+    const uint32_t n_drafting = in->model->drafter ? 0 : in->model->config.n_drafting;
     *planned = (struct moe_pools){.n_classes = plan->n_pools};
     bool agrees = plan->n_pools == inventory->n_classes &&
                   plan->n_layers == inventory->n_layers - n_drafting &&

@@ -502,17 +502,25 @@ void moe_attention_rows(struct moe_session *s, uint32_t layer, const struct moe_
     const struct moe_config *c = &m->config;
     const struct cpu_work *w = s->device;
     bool encoder = moe_config_in_encoder(c, layer);
-    const struct moe_kv all = moe_kv_of_layer(encoder ? &w->source_kv : &w->kv, layer);
+    const uint32_t kept = s->first_layer + layer;
+    const struct moe_kv all = moe_kv_of_layer(encoder ? &w->source_kv : &w->kv, kept);
+    struct cpu_attention work = w->attention;
+    if (!c->kv_rank) { /* a head that drafts may do without what its model has */
+        work.queries = work.q;
+        work.attended = work.out;
+        work.stride.queries = work.stride.q;
+        work.stride.attended = work.stride.out;
+    }
     const struct moe_kv kv = chosen ? *chosen : all;
     struct attend a = {
         .kv = &kv,
-        .work = &w->attention,
+        .work = &work,
         .room_floats = moe_kv_room_floats(s->kv_kind, kv.key_dim),
         .scale = (c->global_kv_rank || c->rel_dim) && moe_config_is_global(c, layer)
                      ? c->global_attn_scale
                      : c->attn_scale,
         .cap = c->attn_cap,
-        .layer = encoder ? c->n_encoder : layer,
+        .layer = encoder ? c->n_encoder : kept,
         .group = moe_config_heads(c, layer) / kv.n_heads,
         .window = c->layers[layer].windowed ? c->window : 0,
         .window_chunks = c->window_chunks,

@@ -25,6 +25,7 @@ struct project {
     const struct moe_row *rows;
     const struct moe_layer *layer;
     struct cpu_attention *w;
+    struct moe_inputs *from; /* of ordinary attention: the layer's input */
     uint32_t heads, head_dim, kv_heads, value_dim, rope_dim; /* the layer's */
     bool global, still;                                      /* still: nothing is rotated */
     uint32_t n_rows, number, state;                          /* state: recurrent_index */
@@ -388,7 +389,7 @@ static void project_heads(struct project *p, uint32_t n_rows)
 {
     const struct moe_layer *l = p->layer;
     struct cpu_attention *w = p->w;
-    struct moe_inputs *from = &p->s->states.inputs;
+    struct moe_inputs *from = p->from;
     struct moe_mm mm[7];
     bool mixed = l->k_input_norm != NULL;
     int n = 0;
@@ -551,6 +552,7 @@ void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row 
         .rows = rows,
         .layer = &s->model->layers[layer],
         .w = &w->attention,
+        .from = c->drafter_kind ? &w->from_joined : &s->states.inputs,
         .heads = moe_config_heads(c, layer),
         .head_dim = moe_config_head_dim(c, layer),
         .kv_heads = moe_config_kv_heads(c, layer),
@@ -720,6 +722,63 @@ static void join_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* The same of a head that reads several streams of its model. */
+
+/* Rows of what the layer adds to, and of what its attention takes in: the token beside it, each
+ * under its norm. */
+static void join_read_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct join *j = ctx;
+    const struct moe_model *m = j->s->model;
+    const struct moe_config *c = &m->config;
+    const struct moe_states *states = &j->s->states;
+    const struct cpu_work *w = j->s->device;
+    for (int64_t i = begin; i < end; i++) {
+        float *embedded = states->xn + (uint64_t)i * states->stride;
+        float *h = states->h + (uint64_t)i * states->stride;
+        float *joined = w->joined + (uint64_t)i * w->joined_stride;
+        moe_layout_load_row(&m->embed, j->rows[i].token, embedded);
+        moe_norm_row(c, embedded, j->layer->attn_norm, NULL, joined);
+        moe_norm_row(c, h, m->read_norm, NULL, joined + c->hidden);
+        if (c->normed_stream)
+            memcpy(h, joined + c->hidden, c->hidden * sizeof *h);
+    }
+}
+
+static void norm_read_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct join *j = ctx;
+    const struct moe_config *c = &j->s->model->config;
+    const struct cpu_work *w = j->s->device;
+    for (int64_t i = begin; i < end; i++) {
+        float *reads = w->reads + (j->from ? j->from[i] : (uint64_t)i) * w->reads_stride;
+        moe_kern.rms_norm(reads, j->last_norm, c->n_reads * c->hidden, c->norm_eps, reads);
+    }
+}
+
+static int join_reads(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                      const uint32_t *from)
+{
+    struct cpu_work *w = s->device;
+    const struct moe_model *m = s->model;
+    const struct moe_states *states = &s->states;
+    const uint32_t hidden = m->config.hidden, width = m->config.n_reads * hidden;
+    struct join j = {s, &m->layers[0], rows, m->reads_norm, from, 0};
+    if (!s->drafts) {
+        if (m->reads_norm)
+            moe_par_for(n_rows, 1, norm_read_rows, &j);
+        moe_inputs_set(&w->from_reads, w->reads, w->reads_stride, from, n_rows, width);
+        struct moe_mm mm = moe_inputs_mm(&w->from_reads, m->reads_join, states->h, states->stride);
+        moe_matmul(&mm, 1);
+    }
+    for (uint32_t i = 0; s->drafts && from && i < n_rows; i++) /* row i is never behind from[i] */
+        memmove(states->h + i * states->stride, states->h + from[i] * states->stride,
+                hidden * sizeof(float));
+    moe_par_for(n_rows, 1, join_read_rows, &j);
+    moe_inputs_set(&w->from_joined, w->joined, w->joined_stride, NULL, n_rows, 2 * hidden);
+    return MOE_OK;
+}
+
 int stages_cpu_join(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                     uint32_t n_rows, const uint32_t *from, struct moe_err *err)
 {
@@ -727,6 +786,8 @@ int stages_cpu_join(struct moe_session *s, uint32_t layer, const struct moe_row 
     const struct moe_model *m = s->model;
     const struct moe_layer *l = &m->layers[layer];
     const struct moe_states *states = &s->states;
+    if (m->config.drafter_kind)
+        return join_reads(s, rows, n_rows, from);
     (void)err;
     /* Some rows at a time. Their products take the place of states that were read: row i is never
      * behind the row that it is made of. */

@@ -183,11 +183,24 @@ static void reached(struct moe_session *s, uint32_t layer, const char *part)
     w->reached_at = now;
 }
 
+/* Keeps the stream that comes into a layer of the model where a head that drafts reads it. */
+static void keep_reads(struct moe_session *s, uint32_t layer, uint32_t n_rows)
+{
+    const struct cpu_work *w = s->device;
+    const struct moe_model *head = s->model->drafter;
+    const uint32_t hidden = s->model->config.hidden;
+    for (uint32_t k = 0; head && k < head->config.n_reads; k++)
+        for (uint32_t i = 0; head->config.reads[k] == layer && i < n_rows; i++)
+            memcpy(w->reads + i * w->reads_stride + (uint64_t)k * hidden,
+                   s->states.h + i * s->states.stride, hidden * sizeof(float));
+}
+
 static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, struct moe_err *err)
 {
     const struct moe_states *states = &s->states;
     const float *beside = left_beside(s);
     uint32_t hidden = s->model->config.hidden, width = moe_config_state_width(&s->model->config);
+    keep_reads(s, s->model->config.n_layers, n_rows);
     if (s->model->config.n_streams && hidden_out) {
         stages_cpu_streams_get(s, n_rows, hidden_out);
         return MOE_OK;
@@ -292,7 +305,7 @@ void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_ro
     if (layer < n_encoder)
         moe_kv_store(&w->source_kv, n_encoder, rows, n_rows, &in);
     else
-        moe_kv_store(&w->kv, layer, rows, n_rows, &in);
+        moe_kv_store(&w->kv, s->first_layer + layer, rows, n_rows, &in);
 }
 
 static void attend_source(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
@@ -356,6 +369,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     const struct moe_layer *l = &s->model->layers[layer];
     const struct moe_config *c = &s->model->config;
     const struct cpu_work *w = s->device;
+    keep_reads(s, layer, n_rows);
     if (s->model->extra_positions.data && layer == c->extra_positions)
         add_positions(s, &s->model->extra_positions, rows, n_rows);
     bool mixes = !c->layers[layer].no_attention, feeds = !c->layers[layer].no_ffn;
@@ -365,7 +379,8 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
         stages_cpu_ngrams(s, layer, rows, n_rows);
     if (c->n_streams)
         stages_cpu_streams_in(s, 2 * layer, 0, n_rows);
-    block_input(s, norm, mixes ? l->attn_norm_bias : l->ffn_norm_bias, n_rows);
+    if (!c->drafter_kind) /* a head has joined what its attention takes in */
+        block_input(s, norm, mixes ? l->attn_norm_bias : l->ffn_norm_bias, n_rows);
     if (l->attn_norm_down.data)
         gate_norm(s, &l->attn_norm_down, &l->attn_norm_up, n_rows);
     if (s->observer.attending)
@@ -443,7 +458,7 @@ static void last_inputs(struct moe_session *s, uint32_t first, uint32_t n)
     struct moe_states *states = &s->states;
     struct stage st = {
         .s = s, .weights = m->final_norm, .bias = m->final_norm_bias, .first = first};
-    if (s->drafts)
+    if (s->drafts && !m->config.drafter_kind)
         st.weights = m->layers[m->config.n_layers].ahead_norm;
     if (m->config.n_streams)
         stages_cpu_streams_in(s, 2 * m->config.n_layers, first, n);
@@ -460,6 +475,26 @@ static void last_inputs(struct moe_session *s, uint32_t first, uint32_t n)
     moe_inputs_set(&states->inputs, states->xn, states->stride, NULL, n, m->config.hidden);
 }
 
+/* Logits of a head's own tokens become those of its model's, which rise with them; others are
+ * impossible. */
+static void spread_logits(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct stage *st = ctx;
+    const struct moe_model *m = st->s->model;
+    for (int64_t i = begin; i < end; i++) {
+        float *row = st->logits + (uint64_t)i * moe_logits_stride(&m->config);
+        uint32_t at = m->config.vocab;
+        for (uint32_t k = m->config.draft_vocab; k-- > 0;) {
+            const uint32_t token = (uint32_t)m->draft_tokens[k];
+            while (at > token + 1)
+                row[--at] = -INFINITY;
+            row[--at] = row[k];
+        }
+        while (at > 0)
+            row[--at] = -INFINITY;
+    }
+}
+
 static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
                      struct moe_err *err)
 {
@@ -472,6 +507,10 @@ static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *l
     if (m->head_bias || m->config.logit_scale != 1 || m->config.logit_cap > 0) {
         struct stage st = {.s = s, .logits = logits};
         moe_par_for(n, 1, finish_logits, &st);
+    }
+    if (m->draft_tokens) {
+        struct stage st = {.s = s, .logits = logits};
+        moe_par_for(n, 1, spread_logits, &st);
     }
     return MOE_OK;
 }

@@ -168,10 +168,11 @@ struct cpu_work {
     struct cpu_streams streams;
     struct cpu_ngrams ngrams;
     uint32_t *source_table; /* [n_sources][source_kv.per_sequence] */
-    /* [CPU_JOINED_ROWS][joined_stride] of a layer that drafts; where there is one */
-    float *joined;
-    uint64_t joined_stride;
-    struct moe_inputs from_joined;
+    /* [CPU_JOINED_ROWS][joined_stride] of a layer that drafts; where there is one. Of a head that
+     * drafts [batch], and the streams that it reads, [batch][reads_stride], side by side. */
+    float *joined, *reads;
+    uint64_t joined_stride, reads_stride;
+    struct moe_inputs from_joined, from_reads;
     /* [batch][layer_stride] what each layer has of the rows' tokens, side by side (layer_embed) */
     float *of_layers, *own_embeds; /* and [threads][layer_stride] */
     uint64_t layer_stride;

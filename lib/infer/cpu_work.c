@@ -105,9 +105,10 @@ static void carve_attention(struct cpu_attention *a, struct carving *to, const s
     a->tiles = moe_arena_take(&to->rows, moe_attention_max_tiles(c, n), sizeof *a->tiles);
     a->scratch_floats = moe_attention_scratch_floats(c, o->kv_kind);
     a->scratch = moe_arena_take(&to->other, (uint64_t)n_threads * a->scratch_floats, sizeof(float));
+    const uint64_t out = moe_larger(c->n_heads * c->value_dim,
+                                    moe_config_global_heads(c) * moe_config_global_value(c));
     moe_inputs_carve(&a->from_out, &to->rows, n,
-                     moe_larger(c->n_heads * c->value_dim,
-                                moe_config_global_heads(c) * moe_config_global_value(c)));
+                     moe_larger(out, c->drafter.n_heads * c->drafter.head_dim));
 }
 
 static void carve_index(struct cpu_index *x, struct carving *to, const struct moe_config *c,
@@ -151,6 +152,7 @@ static void carve_feed_forward(struct cpu_feed_forward *f, struct carving *to,
     uint32_t dense = c->dense_ff << (moe_config_count_layers(c, MOE_LAYER(wide_ffn)) > 0);
     uint32_t width = moe_larger(moe_larger(dense, c->expert_ff), c->shared_ff);
     width = moe_larger(moe_larger(width, c->layer_embed), c->adjugate_ff);
+    width = moe_larger(width, c->drafter.dense_ff);
     uint64_t n_rows = moe_larger(batch, c->top_k);
     f->stride = moe_padded(width);
     f->router_stride = moe_router_stride(c);
@@ -269,10 +271,16 @@ static void carve_ngrams(struct cpu_ngrams *g, struct carving *to, const struct 
 static void carve_joined(struct cpu_work *w, struct carving *to, const struct moe_config *c,
                          uint32_t batch)
 {
-    uint32_t n = batch < CPU_JOINED_ROWS ? batch : CPU_JOINED_ROWS;
+    const bool drafter = moe_config_is_drafter(c, c->n_layers);
+    uint32_t n = batch < CPU_JOINED_ROWS || drafter ? batch : CPU_JOINED_ROWS;
     w->joined_stride = moe_padded(2 * (uint64_t)c->hidden);
     w->joined = moe_arena_take(&to->rows, n * w->joined_stride, sizeof(float));
     moe_inputs_carve(&w->from_joined, &to->rows, n, 2 * c->hidden);
+    if (!drafter)
+        return;
+    w->reads_stride = moe_padded((uint64_t)c->drafter.n_reads * c->hidden);
+    w->reads = moe_arena_take(&to->rows, batch * w->reads_stride, sizeof(float));
+    moe_inputs_carve(&w->from_reads, &to->rows, batch, c->drafter.n_reads * c->hidden);
 }
 
 static void carve_cpu_work(struct cpu_work *w, struct moe_states *states, struct carving *to,

@@ -257,9 +257,13 @@ int moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
                struct moe_err *err)
 {
     const struct started started = start(s);
+    struct moe_model *const model = s->model;
     int status = moe_session_await(s, MOE_DENSE_HEAD, 0, err);
+    if (s->drafts && model->drafter)
+        s->model = model->drafter;
     if (status == MOE_OK)
         status = s->stages->logits(s, first, n, logits, err);
+    s->model = model;
     add_time(s, s->phase, &started);
     return status;
 }
@@ -407,6 +411,23 @@ static int check_drafting_rows(struct moe_session *s, const struct moe_row *rows
     return MOE_OK;
 }
 
+/* The head's one layer, which is behind the model's: it is the session's model meanwhile. */
+static int draft_by_head(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                         const uint32_t *from, struct moe_err *err)
+{
+    struct moe_model *const model = s->model;
+    s->model = model->drafter;
+    s->first_layer = model->config.n_layers;
+    int status = s->stages->join(s, 0, rows, n_rows, from, err);
+    if (status == MOE_OK)
+        status = s->stages->attend(s, 0, rows, n_rows, err);
+    if (status == MOE_OK)
+        status = s->stages->dense(s, 0, n_rows, err);
+    s->model = model;
+    s->first_layer = 0;
+    return status;
+}
+
 int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
               const uint32_t *from, struct moe_err *err)
 {
@@ -423,13 +444,16 @@ int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows
     s->n_rows = n_rows;
     moe_session_begin_pass(s, false, false);
     s->pass.drafts = true;
-    int status = moe_session_await(s, MOE_DENSE_TABLES, 0, err);
-    if (status == MOE_OK)
-        status = moe_session_await(s, MOE_DENSE_LAYER, layer, err);
-    if (status == MOE_OK)
-        status = s->stages->join(s, layer, rows, n_rows, from, err);
-    if (status == MOE_OK)
-        status = moe_pass_layers(&s->pass, layer, layer + 1, err);
+    int status;
+    MOE_STEP(moe_session_await(s, MOE_DENSE_TABLES, 0, err));
+    if (s->model->drafter) {
+        MOE_STEP(draft_by_head(s, rows, n_rows, from, err));
+    } else {
+        MOE_STEP(moe_session_await(s, MOE_DENSE_LAYER, layer, err));
+        MOE_STEP(s->stages->join(s, layer, rows, n_rows, from, err));
+        MOE_STEP(moe_pass_layers(&s->pass, layer, layer + 1, err));
+    }
+out:
     s->pass.drafts = false;
     s->observer = observer;
     s->drafts = true;

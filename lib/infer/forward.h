@@ -65,6 +65,16 @@ int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *
  * norm, is from vLLM's deepseek_mtp.py, glm4_moe_mtp.py and qwen3_next_mtp.py, which get it from
  * models that end with that norm; that a result is normed before it is fed back from SGLang's
  * deepseek_nextn.py. They leave out the token's half at position 0; here no position is special.
+ *
+ * A head that drafts (EAGLE-3, arXiv:2503.01840; moe_model_take_drafter) is a layer of the same use
+ * out of a file of its own. In place of h_i it takes the streams that came into three of the
+ * model's layers, side by side and perhaps under a norm, and a matrix makes one vector v of them;
+ * or, to draft one token further, v is the layer's own result for the position before. Its
+ * attention takes in [norm_t(embedding of token i + 1) | norm_v(v)], twice as wide, and adds to v
+ * (or norm_v(v)); its feed-forward is dense; a norm and its own head make logits of the result,
+ * perhaps of some of the model's tokens only. That v is fed back before that norm, and what
+ * checkpoints' switches mean, is from llama.cpp's eagle3.cpp; vLLM's llama_eagle3.py agrees.
+ *
  * A draft is judged by the model, so that none of this can change a text.
  */
 
@@ -72,7 +82,8 @@ int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *
  * of the state that row from[i] of the last pass (through all layers, or of this) has left, which
  * rise (NULL: of row i), and leaves its own as row i: moe_logits then gives what comes after the
  * rows' tokens. Counted in the phase of the last moe_forward, but for tokens. The model was opened
- * with such a layer (moe_model_take_ahead), and computes on the processor. */
+ * with such a layer (moe_model_take_ahead, moe_model_take_drafter), and computes on the processor.
+ */
 int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
               const uint32_t *from, struct moe_err *err);
 

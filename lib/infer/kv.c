@@ -245,7 +245,7 @@ struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer)
     of.apart = lies_apart(kv, layer);
     if (kv->index_dim && !moe_config_has_indexer(kv->config, layer))
         of.index_dim = 0;
-    if (moe_config_is_global(kv->config, layer))
+    if (moe_config_is_global(kv->config, layer) || moe_config_is_drafter(kv->config, layer))
         set_heads(&of, layer);
     add_bytes(kv, layer, of.apart, &of.keys_before, &of.values_before);
     return of;

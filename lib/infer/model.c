@@ -198,6 +198,10 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_AHEAD_STATE_NORM] = IN_LAYER(ahead_state_norm),
     [MOE_T_AHEAD_JOIN] = IN_LAYER(ahead_join),
     [MOE_T_AHEAD_NORM] = IN_LAYER(ahead_norm),
+    [MOE_T_READS_NORM] = IN_MODEL(reads_norm),
+    [MOE_T_READS_JOIN] = IN_MODEL(reads_join),
+    [MOE_T_READ_NORM] = IN_MODEL(read_norm),
+    [MOE_T_DRAFT_TOKENS] = IN_MODEL(draft_tokens),
     [MOE_T_ATTN_END_NORM] = IN_LAYER(attn_end_norm),
     [MOE_T_ATTN_KEEP] = IN_LAYER(attn_residual.keep),
     [MOE_T_ATTN_KEEP_BIAS] = IN_LAYER(attn_residual.keep_bias),
@@ -325,7 +329,7 @@ static int walk_tensors(struct moe_model *m, struct dense_tensor *list, struct m
     const struct moe_config *c = &m->config;
     struct moe_arena arena = {0};
     m->n_tensors = 0;
-    for (uint32_t layer = 0; layer < moe_config_all_layers(c); layer++) {
+    for (uint32_t layer = 0; layer < moe_config_own_layers(c); layer++) {
         m->layers[layer].is_moe = c->layers[layer].moe;
         for (int role = 0; role < MOE_T_N_ROLES; role++) {
             const struct moe_pack_tensor *t = NULL;
@@ -385,9 +389,9 @@ static int finish_tensor(const struct moe_model *m, const struct dense_tensor *d
         take_exponentials(values, d->t->rows);
     if (d->role == MOE_T_PROFILES)
         turn_profiles(values, m->config.rel_dim, d->t->rows / m->config.rel_dim);
-    return d->role == MOE_T_ROUTES && !m->gpu
-               ? moe_routes_check(&m->config, values, moe_pack_path(m->pack), d->t->name, err)
-               : MOE_OK;
+    return m->gpu ? MOE_OK
+                  : moe_routes_check_numbers(&m->config, d->role, values, moe_pack_path(m->pack),
+                                             d->t->name, err);
 }
 
 /* Has the system read the tensors that come next. */
@@ -480,7 +484,7 @@ static int place_dense_part(struct moe_model *m, struct moe_err *err)
         m->dense->n_parts += (d->t->rows + each - 1) / each;
         place_tensor(m, d);
     }
-    for (uint32_t i = 0; i < moe_config_all_layers(&m->config); i++)
+    for (uint32_t i = 0; i < moe_config_own_layers(&m->config); i++)
         m->layers[i].has_ffn = m->layers[i].down.data != NULL;
     if (m->config.tied_head)
         m->head = m->embed;
@@ -566,7 +570,7 @@ static int check_experts(const struct moe_model *m, struct moe_err *err)
         if (status != MOE_OK)
             return status;
     }
-    for (uint32_t layer = 0; layer < moe_config_all_layers(&m->config); layer++) {
+    for (uint32_t layer = 0; layer < moe_config_own_layers(&m->config); layer++) {
         for (uint32_t e = 0; m->config.layers[layer].moe && e < m->config.n_experts; e++) {
             bool present = false;
             for (uint32_t v = 0; v < moe_pack_n_variants(m->pack); v++)
@@ -644,7 +648,7 @@ static int read_sections(struct moe_model *m, const char *path, struct moe_err *
                         m->config.n_layers, m->config.n_experts, moe_pack_n_layers(m->pack),
                         moe_pack_n_experts(m->pack));
     bytes = moe_pack_section(m->pack, MOE_PACK_TOKENIZER, &n);
-    if (!(m->tokenizer = moe_pack_take_tokenizer(m->pack)))
+    if (!m->config.drafter_kind && !(m->tokenizer = moe_pack_take_tokenizer(m->pack)))
         MOE_TRY(moe_tokenizer_read(&m->tokenizer, path, bytes, n, err));
     bytes = moe_pack_section(m->pack, MOE_PACK_CHAT, &n);
     m->chat_template = moe_strndup((const char *)bytes, n, err);
@@ -654,8 +658,9 @@ static int read_sections(struct moe_model *m, const char *path, struct moe_err *
     return moe_sampling_parse(&m->sampling, path, bytes, n, err);
 }
 
-int moe_model_open_image(struct moe_model **out, const char *path,
-                         const struct moe_pack_image *image, struct moe_err *err)
+/* drafts: it is a head that drafts, or else a model. */
+static int open_image(struct moe_model **out, const char *path, const struct moe_pack_image *image,
+                      bool drafts, struct moe_err *err)
 {
     *out = NULL;
     struct moe_model *m = moe_alloc(1, sizeof *m, err);
@@ -664,6 +669,12 @@ int moe_model_open_image(struct moe_model **out, const char *path,
     int status;
     MOE_STEP(moe_pack_open_image(&m->pack, path, image, err));
     MOE_STEP(read_sections(m, path, err));
+    if (drafts != (m->config.drafter_kind != MOE_DRAFTS_NOT))
+        MOE_STEP(moe_fail(err, MOE_ERR_UNSUPPORTED,
+                          drafts ? "%s: is a model, and no head that drafts for another one"
+                                 : "%s: is a head that only drafts: it goes with its model, as "
+                                   "--draft HEAD",
+                          path));
     m->layers = moe_alloc(m->config.n_layers + m->config.n_ahead, sizeof *m->layers, err);
     MOE_STEP(m->layers ? MOE_OK : MOE_ERR_MEMORY);
     MOE_STEP(check_experts(m, err));
@@ -675,6 +686,19 @@ out:
     }
     *out = m;
     return MOE_OK;
+}
+
+int moe_model_open_image(struct moe_model **out, const char *path,
+                         const struct moe_pack_image *image, struct moe_err *err)
+{
+    return open_image(out, path, image, false, err);
+}
+
+int moe_model_take_drafter(struct moe_model *m, const char *path, struct moe_err *err)
+{
+    MOE_TRY(open_image(&m->drafter, path, NULL, true, err));
+    return moe_config_take_drafter(&m->config, &m->drafter->config, moe_pack_path(m->pack), path,
+                                   err);
 }
 
 int moe_model_take_ahead(struct moe_model *m, struct moe_err *err)
@@ -707,7 +731,8 @@ uint64_t moe_model_directory_bytes(const struct moe_model *m)
     uint64_t tables = sizeof *m + (m->config.n_layers + m->config.n_ahead) * sizeof *m->layers +
                       moe_pack_directory_bytes(m->pack);
     tables += m->tokenizer ? moe_tokenizer_held_bytes(m->tokenizer) : 0;
-    return tables + tables / 4 + BESIDE_TABLES;
+    return tables + tables / 4 + BESIDE_TABLES +
+           (m->drafter ? moe_model_directory_bytes(m->drafter) : 0);
 }
 
 static uint32_t context_or_all(const struct moe_model *m, uint32_t context)
@@ -728,7 +753,8 @@ static uint64_t table_bytes(const struct moe_model *m, uint32_t context)
 
 uint64_t moe_model_load_bytes(const struct moe_model *m, uint32_t context)
 {
-    return m->weights_bytes + table_bytes(m, context);
+    return m->weights_bytes + table_bytes(m, context) +
+           (m->drafter ? moe_model_load_bytes(m->drafter, context_or_all(m, context)) : 0);
 }
 
 uint64_t moe_model_gpu_host_bytes(const struct moe_model *m, uint32_t context)
@@ -736,11 +762,27 @@ uint64_t moe_model_gpu_host_bytes(const struct moe_model *m, uint32_t context)
     return m->largest_tensor_bytes + table_bytes(m, context);
 }
 
+/* Loads the head that drafts, if there is one. What it has not by itself is the model's. */
+static int load_drafter(struct moe_model *m, uint32_t context, const struct moe_progress *progress,
+                        struct moe_err *err)
+{
+    struct moe_model *d = m->drafter;
+    if (!d || m->attends) /* rank 0 drafts */
+        return MOE_OK;
+    MOE_TRY(moe_model_load(d, context_or_all(m, context), NULL, progress, err));
+    if (!d->config.own_embed)
+        d->embed = m->embed;
+    if (!d->config.own_head)
+        d->head = m->head;
+    return MOE_OK;
+}
+
 int moe_model_load(struct moe_model *m, uint32_t context, struct moe_gpu *gpu,
                    const struct moe_progress *progress, struct moe_err *err)
 {
     m->gpu = gpu;
     MOE_TRY(read_dense_part(m, false, progress, err));
+    MOE_TRY(load_drafter(m, context, progress, err));
     return make_tables(m, context_or_all(m, context), err);
 }
 
@@ -750,6 +792,7 @@ int moe_model_load_behind(struct moe_model *m, uint32_t context,
 {
     m->passes = passes;
     MOE_TRY(read_dense_part(m, true, progress, err));
+    MOE_TRY(load_drafter(m, context, progress, err));
     return make_tables(m, context_or_all(m, context), err);
 }
 
@@ -770,6 +813,7 @@ void moe_model_close(struct moe_model *m)
 {
     if (!m)
         return;
+    moe_model_close(m->drafter);
     forget_dense(m);
     if (m->gpu)
         moe_gpu_free(m->gpu, m->weights, m->weights_bytes);

@@ -108,6 +108,7 @@ struct moe_model {
     char *chat_template;                         /* Jinja source, "" when none */
     struct moe_sampler_options sampling;         /* as its makers published it */
     struct moe_layer *layers;                    /* [n_layers + n_ahead] */
+    struct moe_model *drafter;                   /* a head that drafts, owned; NULL: none */
     const float *embed_weight, *embed_bias;      /* [hidden], of residuals that are weighed */
     struct moe_mat embed, head;                  /* [vocab][hidden]; head is embed when tied */
     struct moe_mat positions, extra_positions;   /* [context_max][hidden] */
@@ -120,6 +121,10 @@ struct moe_model {
     const float *last_projection_bias;             /* [hidden] */
     const float *encoder_norm, *encoder_norm_bias; /* [hidden] */
     const float *head_bias;                        /* [vocab] */
+    /* Of a head that drafts (config.h): what it makes of the streams it reads, and the model's
+     * token for each of its own, [draft_vocab], or NULL. Its embed and head may be its model's. */
+    const float *reads_norm, *read_norm, *draft_tokens;
+    struct moe_mat reads_join;
     /* Made at loading (model/rope.h): [moe_model_rope_rows][rope_dim/2][cos, sin]; and of the
      * decoder and the encoder the bias of every distance, NULL without (and on a GPU). */
     float *rope, *global_rope, *position_bias[2]; /* global: of layers without a window, or NULL */
@@ -152,6 +157,10 @@ static inline int moe_model_open_directory(struct moe_model **out, const char *p
 /* Before it is loaded: the layers behind the model's that draft (config.h, n_ahead) are part of it,
  * with their experts. MOE_ERR_UNSUPPORTED: the pack has none. */
 int moe_model_take_ahead(struct moe_model *model, struct moe_err *err);
+/* The same of a head that drafts, out of a file of its own: a pack, or a checkpoint in place. Its
+ * layer takes the place of those behind the model's. MOE_ERR_UNSUPPORTED: it is no such head, or
+ * the model can have none; MOE_ERR_FORMAT: it drafts for another model. */
+int moe_model_take_drafter(struct moe_model *model, const char *path, struct moe_err *err);
 /* ... and after that: the attention of layers is shared out among ranks, and this one is number
  * `rank` (moe_config_share_attention). MOE_ERR_UNSUPPORTED, on rank 0: no layer's can be. */
 int moe_model_share_attention(struct moe_model *model, uint32_t rank, uint32_t n_ranks,

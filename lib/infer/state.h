@@ -174,7 +174,8 @@ struct moe_prompt {
 };
 
 struct moe_session {
-    struct moe_model *model;             /* borrowed */
+    struct moe_model *model;             /* borrowed; while a head drafts it is the head */
+    uint32_t first_layer;                /* of `model` in the KV cache: 0, or behind the model's */
     struct moe_experts *experts;         /* borrowed */
     const struct moe_stages_ops *stages; /* the device's (infer/stages.h) */
     void *device;                        /* ... and its own state, private to them */

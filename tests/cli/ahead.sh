@@ -1,4 +1,4 @@
-# moe-run --draft mtp: a layer of the model drafts; the same answers as without.
+# moe-run --draft mtp, HEAD: a layer of the model drafts, or a head in a file of its own; the same answers as without.
 . tests/cli/lib.sh
 json=$tmp/stats.json
 moe() { run "$bin/moe-run" -t 1 "$pack" --raw --stats-json "$json" "$@"; }
@@ -23,7 +23,9 @@ for fixture in ahead-deepseek ahead-qwen3-next; do
     expect_exit 0 "$fixture: a pack"
     run "$bin/moe-quantize" --list "$pack"
     check "... with a layer that drafts" grep -qa "drafts (MTP)" "$out"
-    hows="ngram mtp"
+    head=$drawn/eagle3-a/model.gguf
+    [ $fixture = ahead-deepseek ] || head=$drawn/eagle3-b
+    hows="ngram $head mtp"
     same "greedy" -n 60 --temp 0 --ignore-eos
     check "... some were drafted" some drafted_tokens
     check "... some of them right" some accepted_tokens
@@ -31,7 +33,7 @@ for fixture in ahead-deepseek ahead-qwen3-next; do
     decoded=$(sed -n '/^  "decode"/,/}/s/^    "tokens": \([0-9]*\).*/\1/p' "$json")
     check "... decoded tokens are the answer's, but for the last" [ "$decoded" = $(($(figure generated_tokens) - 1)) ]
     same "drawn" -n 40 --seed 3 --temp 0.3 --ignore-eos
-    hows=mtp
+    hows="$head mtp"
     same "within a budget" -n 40 --temp 0 --ignore-eos --strategy lru --exact --expert-memory 60K
     check "... experts were loaded" some loads
     same "in passes of two rows" -n 30 --temp 0 --ignore-eos --batch 2
@@ -44,21 +46,23 @@ for fixture in ahead-deepseek ahead-qwen3-next; do
     done >"$tmp/requests"
     run "$bin/moe-serve" -t 1 "$pack" --requests "$tmp/requests"
     answers "$out" >"$tmp/plain"
-    run "$bin/moe-serve" -t 1 "$pack" --requests "$tmp/requests" --draft mtp --sequences 3 --memory 40M --stats-json "$json"
-    expect_exit 0 "side by side: exit 0"
-    answers "$out" >"$tmp/drafted"
-    check "... the same answers" cmp -s "$tmp/plain" "$tmp/drafted"
-    check "... some were drafted" some drafted_tokens
-    check "... some of them right" some accepted_tokens
-    check "... within the memory" [ "$(figure peak_rss_bytes)" -le $((40 << 20)) ]
+    for how in $hows; do
+        run "$bin/moe-serve" -t 1 "$pack" --requests "$tmp/requests" --draft "$how" --sequences 3 --memory 40M --stats-json "$json"
+        expect_exit 0 "side by side, $how: exit 0"
+        answers "$out" >"$tmp/drafted"
+        check "... the same answers" cmp -s "$tmp/plain" "$tmp/drafted"
+        check "... some were drafted" some drafted_tokens
+        [ "$how" = "$drawn/eagle3-a/model.gguf" ] || check "... some of them right" some accepted_tokens
+        check "... within the memory" [ "$(figure peak_rss_bytes)" -le $((40 << 20)) ]
+    done
 done
 
 # Contexts are those of the model alone: made with drafts, used without.
 pack=$tmp/ahead-deepseek.moe
 run "$bin/moe-run" -t 1 "$pack" --raw -p "$asked" -n 30 --temp 0 --ignore-eos
 cp "$out" "$tmp/plain"
-for how in mtp none mtp; do
-    moe -p "$asked" -n 30 --temp 0 --ignore-eos --draft $how --prompt-cache "$tmp/context"
+for how in mtp none "$drawn/eagle3-a" mtp; do
+    moe -p "$asked" -n 30 --temp 0 --ignore-eos --draft "$how" --prompt-cache "$tmp/context"
     check "a prompt's context, $how: the same text" cmp -s "$out" "$tmp/plain"
 done
 
@@ -89,4 +93,39 @@ dense() { sed -n 's/^ *dense_bytes: *//p' "$1"; }
 check "the layer's weights are counted" [ "$(dense "$tmp/mtp.yaml")" -gt "$(dense "$tmp/none.yaml")" ]
 run "$bin/moe-plan" -t 1 "$tmp/without.moe" --memory 40M --draft mtp
 error_line 3 "*without.moe: has no layer that drafts (MTP)*" "moe-plan --draft mtp without such a layer"
+
+# Heads: in place, as packs, and what they do not fit.
+run "$bin/moe-quantize" -t 1 -q --dense 8 -o "$tmp/head.moe" "$drawn/eagle3-b"
+expect_exit 0 "a head's pack"
+run "$bin/moe-quantize" -t 1 -q --dense 4 -o "$tmp/small.moe" "$tmp/head.moe"
+expect_exit 0 "... packed again"
+pack=$tmp/ahead-qwen3-next.moe
+hows="$drawn/eagle3-b $tmp/small.moe $tmp/head.moe"
+same "by a head" -n 60 --temp 0 --ignore-eos
+check "... some of its tokens are right" some accepted_tokens
+same "with keys of 8 bits" -n 40 --temp 0 --ignore-eos --kv q8
+run "$bin/moe-plan" -t 1 "$pack" --memory 40M --strategy lru+alloc=per-layer --draft "$tmp/head.moe" -o "$tmp/head.yaml"
+expect_exit 0 "a plan with a head"
+moe -p "$asked" -n 30 --temp 0 --ignore-eos
+cp "$out" "$tmp/plain"
+moe -p "$asked" -n 30 --temp 0 --ignore-eos --draft "$tmp/head.moe" --plan "$tmp/head.yaml"
+expect_exit 0 "... a run under it"
+check "... the same text" cmp -s "$out" "$tmp/plain"
+run "$bin/moe-run" "$pack" -p x --draft "$drawn/eagle3-a"
+error_line 3 "*eagle3-a: drafts for another model than *: one of a width of 42*" "a head of another model"
+run "$bin/moe-run" "$pack" -p x --draft "$pack"
+error_line 3 "*is a model, and no head that drafts*" "a model as a head"
+run "$bin/moe-run" "$tmp/head.moe" -p x
+error_line 3 "*is a head that only drafts*" "a head as a model"
+run "$bin/moe-run" "$pack" -p x --draft "$tmp/nothing"
+error_line 2 "*--draft*is not none, ngram, mtp or the file of a head that drafts*" "no such file"
+mkdir "$tmp/damaged"
+cp "$drawn"/eagle3-a/* "$tmp/damaged"
+sed '/^I64 100 d2t digits /s/NNQ/QNN/; /^file model.gguf/,$d' "$drawn/eagle3-a/drawn.txt" >"$tmp/damaged/drawn.txt"
+"$BUILD/tests/tools/draw_fixture" "$tmp/damaged/drawn.txt" "$tmp/damaged"
+run "$bin/moe-run" "$tmp/ahead-deepseek.moe" -p x --draft "$tmp/damaged"
+error_line 3 "*tensor 'd*' makes * of token 79 of the head*rise*" "a head whose tokens do not rise"
+head -c 20000 "$drawn/eagle3-a/model.safetensors" >"$tmp/damaged/model.safetensors"
+run "$bin/moe-run" "$tmp/ahead-deepseek.moe" -p x --draft "$tmp/damaged"
+expect_exit 3 "a head whose file ends early"
 finish

@@ -1,6 +1,6 @@
 /* Layers that draft (infer/forward.h) against what PyTorch computes of the same description
- * (tests/fixtures/fixture_ahead.py): DeepSeek's names, behind latent attention, and Qwen3-Next's,
- * behind recurrent states. */
+ * (tests/fixtures/fixture_ahead.py, make_drafters.py): DeepSeek's names, behind latent attention,
+ * and Qwen3-Next's, behind recurrent states; and heads that draft for the same models. */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "../scratch_dir.h"
 
@@ -37,13 +37,16 @@ static void open_session(struct ahead *a, uint32_t batch)
     assert_ok(moe_session_open(&a->f.session, a->f.model, a->f.experts, &o, &err), &err);
 }
 
-static void open_all(struct ahead *a, const char *fixture, const char *file)
+/* A model, and what drafts: its own layer, of which `fixture` has the reference; or a head in a
+ * file, beside the reference of `drafter`. */
+static void open_all(struct ahead *a, const char *fixture, const char *file, const char *drafter,
+                     const char *head)
 {
     struct moe_err err = {0};
     char path[256];
     const struct moe_convert_options options = pack_options("32", 32);
     *a = (struct ahead){0};
-    snprintf(path, sizeof path, "%s/reference.json", fixture);
+    snprintf(path, sizeof path, "%s/reference.json", drafter ? drafter : fixture);
     a->reference = json_load_file(path, 0, NULL);
     assert_non_null(a->reference);
     json_t *ids = reference_of(a, "ids");
@@ -55,7 +58,9 @@ static void open_all(struct ahead *a, const char *fixture, const char *file)
     snprintf(path, sizeof path, "%s%s", fixture, file);
     make_pack(a->f.path, path, &options);
     assert_ok(moe_model_open_directory(&a->f.model, a->f.path, &err), &err);
-    assert_ok(moe_model_take_ahead(a->f.model, &err), &err);
+    assert_ok(drafter ? moe_model_take_drafter(a->f.model, head, &err)
+                      : moe_model_take_ahead(a->f.model, &err),
+              &err);
     assert_ok(moe_model_load(a->f.model, 0, NULL, NULL, &err), &err);
     assert_ok(moe_experts_open_resident(&a->f.experts, a->f.model->pack, 0, NULL, NULL, &err),
               &err);
@@ -82,6 +87,10 @@ static void compare(struct ahead *a, uint32_t row, uint32_t position)
         assert_ok(moe_logits(a->f.session, row, 1, logits, &err), &err);
         for (uint32_t v = 0; v < a->f.model->config.vocab; v++) {
             float w = (float)json_real_value(json_array_get(want, v));
+            if (json_is_null(json_array_get(want, v))) { /* none of the head's tokens */
+                assert_true(logits[v] == -INFINITY);
+                continue;
+            }
             largest = fmaxf(largest, fabsf(w));
             off = fmaxf(off, fabsf(w - logits[v]));
         }
@@ -119,7 +128,7 @@ static void check_fixture(const char *fixture, const char *file)
 {
     static const uint32_t batches[] = {1, 7, MOST_IDS};
     struct ahead a;
-    open_all(&a, fixture, file);
+    open_all(&a, fixture, file, NULL, NULL);
     for (size_t i = 0; i < N_ITEMS(batches); i++)
         read_text(&a, batches[i]);
     print_message("# %s%s: %.2g of the largest logit\n", fixture, file, (double)a.worst);
@@ -131,6 +140,73 @@ static void check_fixture(const char *fixture, const char *file)
     assert_int_equal(p->tokens, a.n - 1);
     assert_int_equal(p->experts.activations, (c->n_moe_layers + 1) * n + c->top_k);
     close_all(&a);
+}
+
+/* A head drafts the same in place and out of a pack; it has no experts. */
+static void check_head(const char *fixture, const char *drafter, const char *head)
+{
+    static const uint32_t batches[] = {1, 7, MOST_IDS};
+    struct ahead a;
+    open_all(&a, fixture, "", drafter, head);
+    for (size_t i = 0; i < N_ITEMS(batches); i++)
+        read_text(&a, batches[i]);
+    print_message("# %s: %.2g of the largest logit\n", head, (double)a.worst);
+    assert_true(a.worst > 0 && a.worst < 1e-4f);
+    const struct moe_phase_stats *p = &a.f.session->stats.prefill;
+    const struct moe_config *c = &a.f.model->config;
+    assert_int_equal(p->tokens, a.n - 1);
+    assert_int_equal(p->experts.activations, (uint64_t)c->n_moe_layers * (a.n - 1) * c->top_k);
+    close_all(&a);
+}
+
+/* SpecForge's names, some of the model's tokens, behind latent attention. */
+static void a_head_of_some_tokens(void **state)
+{
+    const struct moe_convert_options options = pack_options("32", 32);
+    make_dir(state);
+    make_pack(in_dir("head.moe"), DRAWN "/eagle3-a", &options);
+    check_head(DRAWN "/ahead-deepseek", DRAWN "/eagle3-a", DRAWN "/eagle3-a");
+    check_head(DRAWN "/ahead-deepseek", DRAWN "/eagle3-a", DRAWN "/eagle3-a/model.gguf");
+    check_head(DRAWN "/ahead-deepseek", DRAWN "/eagle3-a", in_dir("head.moe"));
+    remove_dir(state);
+}
+
+/* Those of vLLM's speculators, both switches, its own embedding and the model's output, a rotation
+ * for long texts, behind recurrent states. */
+static void a_head_with_every_switch(void **state)
+{
+    check_head(DRAWN "/ahead-qwen3-next", DRAWN "/eagle3-b", DRAWN "/eagle3-b");
+}
+
+static void heads_are_for_their_model(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_model *model;
+    const struct moe_convert_options options = pack_options("4", 8);
+    make_dir(state);
+    make_pack(in_dir("x.moe"), DRAWN "/ahead-deepseek", &options);
+    assert_ok(moe_model_open_directory(&model, in_dir("x.moe"), &err), &err);
+    const struct moe_session_options o = {.context = 64};
+    const uint64_t load = moe_model_load_bytes(model, 64),
+                   kv = moe_session_kv_bytes(&model->config, &o),
+                   all = moe_session_bytes(&model->config, &o);
+    assert_fails(moe_model_take_drafter(model, DRAWN "/eagle3-b", &err), MOE_ERR_FORMAT,
+                 "drafts for another model", &err);
+    moe_model_close(model);
+    assert_ok(moe_model_open_directory(&model, in_dir("x.moe"), &err), &err);
+    assert_fails(moe_model_take_drafter(model, in_dir("x.moe"), &err), MOE_ERR_UNSUPPORTED,
+                 "no head that drafts", &err);
+    moe_model_close(model);
+    assert_fails(moe_model_open_directory(&model, DRAWN "/eagle3-a", &err), MOE_ERR_UNSUPPORTED,
+                 "only drafts", &err);
+    assert_ok(moe_model_open_directory(&model, in_dir("x.moe"), &err), &err);
+    assert_ok(moe_model_take_drafter(model, DRAWN "/eagle3-a", &err), &err);
+    assert_int_equal(moe_pack_n_layers(model->pack), 2);
+    assert_true(moe_model_load_bytes(model, 64) > load);
+    assert_true(moe_session_kv_bytes(&model->config, &o) > kv);
+    assert_true(moe_session_bytes(&model->config, &o) > all);
+    moe_model_close(model);
+    remove_dir(state);
 }
 
 static void deepseeks_layer(void **state)
@@ -220,6 +296,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deepseeks_layer),
         cmocka_unit_test(qwen3_nexts_layer),
+        cmocka_unit_test(a_head_of_some_tokens),
+        cmocka_unit_test(a_head_with_every_switch),
+        cmocka_unit_test(heads_are_for_their_model),
         cmocka_unit_test(nothing_else_sees_it),
         cmocka_unit_test(a_layer_in_part_is_left_out),
     };
