@@ -181,6 +181,12 @@ static int open_own_taps(void **state)
     return open_all(state, DRAWN "/inkling2-a");
 }
 
+/* Beside states, keys that an indexer pools (GLM-5.3). */
+static int open_pools(void **state)
+{
+    return open_all(state, DRAWN "/glm5.3");
+}
+
 static int open_select(void **state)
 {
     return open_all(state, DRAWN "/jamba-a");
@@ -287,11 +293,26 @@ static void test_forks_take_the_states(void **state)
     compute(r, 2, 0, 5, 5);
 }
 
+/* Drafts that were wrong: other tokens, which end within a group or a pool, or complete some. */
+static void take_back_others(struct recurrent *r, uint32_t first, uint32_t n)
+{
+    struct moe_row rows[N_IDS];
+    struct moe_err err = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        rows[i] = row_of(r, 0, first + i);
+        rows[i].token = (rows[i].token + 100) % 251;
+    }
+    assert_ok(forward(&r->f, rows, n, &err), &err);
+    assert_int_equal(moe_sequence_rewind(r->f.session, 0, first + n - 1), first);
+}
+
 static void test_a_text_goes_back_to_kept_states(void **state)
 {
     struct recurrent *r = *state;
     compute(r, 0, 0, 21, 21);
     moe_sequence_keep(r->f.session, 0);
+    for (uint32_t n = 1; n < 12; n++)
+        take_back_others(r, 21, n);
     for (int times = 0; times < 2; times++) { /* over several groups, and to be changed again */
         compute(r, 0, 21, 60, times ? 39 : 4);
         assert_int_equal(moe_sequence_rewind(r->f.session, 0, 47), 21);
@@ -647,6 +668,16 @@ int main(void)
         cmocka_unit_test(test_files_keep_the_states),
         cmocka_unit_test(test_files_end_within_any_group),
     };
+    const struct CMUnitTest pools[] = {
+        cmocka_unit_test(test_texts_begin_at_snapshots),
+        cmocka_unit_test(test_answers_are_those_of_texts_alone),
+        cmocka_unit_test(test_any_batch_gives_the_same_bits),
+        cmocka_unit_test(test_company_changes_nothing),
+        cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_a_text_goes_back_to_kept_states),
+        cmocka_unit_test(test_files_keep_the_states),
+        cmocka_unit_test(test_files_end_within_any_group),
+    };
     const struct CMUnitTest short_conv[] = {
         cmocka_unit_test(test_texts_begin_at_snapshots),
         cmocka_unit_test(test_answers_are_those_of_texts_alone),
@@ -714,6 +745,7 @@ int main(void)
                                           close_all);
     failed += cmocka_run_group_tests_name("compressed, q4", compressed_f16, open_compressed_q4,
                                           close_all);
+    failed += cmocka_run_group_tests_name("pools", pools, open_pools, close_all);
     failed += cmocka_run_group_tests_name("scan", scan, open_scan, close_all);
     return failed +
            cmocka_run_group_tests_name("short convolution", short_conv, open_short_conv, close_all);
