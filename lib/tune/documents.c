@@ -376,23 +376,28 @@ int moe_documents_each(const struct moe_documents *d, const char *path,
 
 /* ---- Pairs ---- */
 
-/* The two texts of a line. */
-static int read_pair(const char *name, const char *line, uint64_t n, struct moe_buf texts[2],
+/* Members of a line: two texts, and perhaps their languages. */
+enum { TEXTS = 2, MEMBERS = 4 };
+
+static int read_pair(const char *name, const char *line, uint64_t n, struct moe_buf texts[MEMBERS],
                      struct moe_err *err)
 {
-    static const char *const keys[2] = {"source", "target"};
+    static const char *const keys[MEMBERS] = {"source", "target", "source_language",
+                                              "target_language"};
     struct moe_json_scan s;
     struct moe_buf key = {0};
-    bool found[2] = {false, false};
+    bool found[MEMBERS] = {false};
+    for (int i = TEXTS; i < MEMBERS; i++)
+        moe_buf_clear(&texts[i]);
     moe_json_scan_begin(&s, name, line, n, false, err);
     if (moe_json_scan_peek(&s) != MOE_JSON_OBJECT)
         moe_json_scan_fail(&s, "a pair is an object: {\"source\": TEXT, \"target\": TEXT}");
     moe_json_scan_enter(&s);
     while (moe_json_scan_next(&s, &key)) {
         int i = 0;
-        while (i < 2 && strcmp((const char *)key.data, keys[i]) != 0)
+        while (i < MEMBERS && strcmp((const char *)key.data, keys[i]) != 0)
             i++;
-        if (i == 2) {
+        if (i == MEMBERS) {
             moe_json_scan_skip(&s);
             continue;
         }
@@ -406,13 +411,29 @@ static int read_pair(const char *name, const char *line, uint64_t n, struct moe_
     return moe_json_scan_end(&s);
 }
 
-/* Appends the ids of a text, which ends at a NUL. */
+/* Puts the token of a language in place of the first one, which is the tokenizer's own. */
+static int put_language(const struct moe_documents *d, const struct moe_buf *language, uint32_t *id,
+                        const char *name, struct moe_err *err)
+{
+    const char *text = (const char *)language->data;
+    int64_t found =
+        moe_tokenizer_adds_bos(d->tokenizer) ? moe_tokenizer_find(d->tokenizer, text) : -1;
+    if (found < 0 || !moe_tokenizer_is_special(d->tokenizer, (uint32_t)found))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%.60s' is no language of the model", name, text);
+    *id = (uint32_t)found;
+    return MOE_OK;
+}
+
+/* Appends the ids of a text, which ends at a NUL, in its language (empty: the tokenizer's). */
 static int encode_text(const struct moe_documents *d, const struct moe_buf *text,
-                       struct moe_ids *ids, struct moe_err *err)
+                       const struct moe_buf *language, const char *name, struct moe_ids *ids,
+                       struct moe_err *err)
 {
     uint64_t before = ids->n; /* a target's prefix */
     int status = moe_tokenizer_encode_whole(d->tokenizer, (const char *)text->data,
                                             strlen((const char *)text->data), true, ids, err);
+    if (status == MOE_OK && language->size)
+        status = put_language(d, language, &ids->ids[before], name, err);
     uint64_t cut = ids->n > d->max_tokens ? ids->n - d->max_tokens : 0;
     if (d->left_out) {
         d->left_out->of += ids->n - before;
@@ -429,7 +450,7 @@ int moe_pairs_each(const struct moe_documents *d, const char *path,
 {
     struct cutting c;
     struct moe_ids source = {0}, target = {0};
-    struct moe_buf texts[2] = {{0}, {0}}, name = {0};
+    struct moe_buf texts[MEMBERS] = {{0}}, name = {0};
     bool found = true;
     int status;
     MOE_STEP(cutting_open(&c, d, path, err));
@@ -444,11 +465,12 @@ int moe_pairs_each(const struct moe_documents *d, const char *path,
             MOE_STEP(moe_fail(err, MOE_ERR_MEMORY, "out of memory"));
         MOE_STEP(read_document(&c, err));
         MOE_STEP(read_pair((const char *)name.data, c.text, c.end - c.begin, texts, err));
-        MOE_STEP(encode_text(d, &texts[0], &source, err));
+        const char *said = (const char *)name.data;
+        MOE_STEP(encode_text(d, &texts[0], &texts[TEXTS], said, &source, err));
         MOE_STEP(moe_ids_push(&target, d->decoder_start, err));
-        MOE_STEP(encode_text(d, &texts[1], &target, err));
+        MOE_STEP(encode_text(d, &texts[1], &texts[TEXTS + 1], said, &target, err));
         if (!*(const char *)texts[0].data || !*(const char *)texts[1].data)
-            MOE_STEP(moe_fail(err, MOE_ERR_FORMAT, "%s: has an empty text", (char *)name.data));
+            MOE_STEP(moe_fail(err, MOE_ERR_FORMAT, "%s: has an empty text", said));
         const struct moe_pair pair = {source.ids, target.ids, (uint32_t)source.n,
                                       (uint32_t)target.n, (const char *)texts[1].data};
         MOE_STEP(fn(ctx, &pair, err));
@@ -459,8 +481,8 @@ int moe_pairs_each(const struct moe_documents *d, const char *path,
 out:
     moe_ids_release(&source);
     moe_ids_release(&target);
-    moe_buf_release(&texts[0]);
-    moe_buf_release(&texts[1]);
+    for (int i = 0; i < MEMBERS; i++)
+        moe_buf_release(&texts[i]);
     moe_buf_release(&name);
     cutting_close(&c);
     return status;

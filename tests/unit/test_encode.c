@@ -11,6 +11,7 @@
 #include "engine/encode.h"
 #include "engine/generate.h"
 #include "engine/prompt.h"
+#include "tune/documents.h"
 
 static const char *const fixtures[] = {"switch-a", "switch-b", "switch-c", "nllb-a", "nllb-b"};
 
@@ -165,6 +166,38 @@ static void answers_are_those_of_transformers(void **state)
     }
 }
 
+/* The languages of a pair stand in its ids; a third line has one that there is not. */
+static int check_languages(void *ctx, const struct moe_pair *pair, struct moe_err *err)
+{
+    const struct moe_tokenizer *tok = ctx;
+    (void)err;
+    bool said = pair->n_source == 7; /* "the thing" */
+    assert_int_equal(pair->source[0], moe_tokenizer_find(tok, said ? "fra_Latn" : "eng_Latn"));
+    assert_int_equal(pair->target[0], 2);
+    assert_int_equal(pair->target[1], moe_tokenizer_find(tok, said ? "zho_Hans" : "eng_Latn"));
+    return MOE_OK;
+}
+
+static void pairs_are_in_their_languages(const struct moe_model *m)
+{
+    char path[64];
+    struct moe_err err = {0};
+    snprintf(path, sizeof path, "/tmp/moe-encode-%d.jsonl", (int)getpid());
+    FILE *f = fopen(path, "w");
+    fputs("{\"source\": \"the thing\", \"target\": \"in\", \"source_language\": \"fra_Latn\", "
+          "\"target_language\": \"zho_Hans\"}\n{\"source\": \"the\", \"target\": \"in\"}\n"
+          "{\"source\": \"the\", \"target\": \"in\", \"target_language\": \"the\"}\n",
+          f);
+    assert_int_equal(fclose(f), 0);
+    const struct moe_documents d = {.tokenizer = m->tokenizer,
+                                    .max_tokens = 64,
+                                    .pairs = true,
+                                    .decoder_start = m->config.decoder_start};
+    assert_fails(moe_pairs_each(&d, path, check_languages, m->tokenizer, &err), MOE_ERR_FORMAT,
+                 "pair 3: 'the' is no language of the model", &err);
+    unlink(path);
+}
+
 /* A source's language stands where the tokenizer's files have their own. */
 static void sources_are_in_their_language(void **state)
 {
@@ -190,6 +223,7 @@ static void sources_are_in_their_language(void **state)
         assert_int_equal(target, i % 2 ? moe_tokenizer_find(m->tokenizer, "zho_Hans") : 0);
     }
     assert_int_equal(i, 6);
+    pairs_are_in_their_languages(m);
     assert_fails(moe_prompt_language(m, "the", &id, &err), MOE_ERR_USAGE,
                  "the model has no language 'the'", &err);
     assert_fails(moe_prompt_language(m, "fra", &id, &err), MOE_ERR_USAGE, "no language 'fra'",
