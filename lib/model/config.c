@@ -900,7 +900,8 @@ static int check_ngrams(const struct moe_config *c, const char *name, struct moe
     const struct range ranges[] = {
         {"the layers with n-grams", n, 1, 1},
         {"the tokens of an n-gram", c->ngrams, 2, MOE_MAX_NGRAM},
-        {"the embeddings of an n-gram", c->ngram_heads, 1, MOE_MAX_NGRAM_HEADS / heads},
+        {"the embeddings of an n-gram", c->ngram_heads, 1,
+         MOE_MAX_NGRAM_HEADS / (heads ? heads : 1)},
         {"the width of an n-gram's embedding", c->ngram_dim, 1, MOE_MAX_HEAD_DIM},
         {"the taps of n-grams", c->ngram_taps, 1, 16},
         {"the token behind which n-grams begin anew", c->ngram_end, 0, c->vocab - 1},
