@@ -2085,7 +2085,7 @@ static const struct moe_source_names gptsan_names = {
     .expert = {STACK_EXPERTS(BLOCK "feed_forward.")},
 };
 
-/* NLLB-MoE: a stack's attention, of which a decoder has a second one, and feed-forwards. */
+/* NLLB-MoE: attention and feed-forwards of both stacks; a decoder also attends to the source. */
 #define NLLB_ENCODER "model.encoder.layers.%u."
 #define NLLB_DECODER "model.decoder.layers.%u."
 #define BOTH(role, name)                                                                           \
