@@ -911,8 +911,12 @@ static int read_languages(struct moe_request *r, const json_t *body, struct moe_
         if (is_given(value))
             MOE_TRY(copy_text(languages[i].to, value, languages[i].name, err));
     }
-    if ((r->source_language || r->target_language) && r->prefix_text)
+    const bool given = r->source_language || r->target_language;
+    if (given && r->prefix_text)
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prefix_text' excludes languages");
+    for (uint32_t i = 0; given && i < r->n_inputs; i++)
+        if (!r->inputs[i].text)
+            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": languages need prompts that are texts");
     return MOE_OK;
 }
 

@@ -184,6 +184,11 @@ static void prompts_come_in_each_form(void **state)
     r = parse(MOE_REQUEST_TEXT, "{\"prompt\": \"a\", \"prefix_text\": \"before\"}");
     assert_string_equal(r->prefix_text, "before");
     moe_request_free(r);
+    r = parse(MOE_REQUEST_TEXT, "{\"prompt\": [\"a\", \"b\"], \"source_language\": \"eng_Latn\", "
+                                "\"target_language\": \"fra_Latn\"}");
+    assert_string_equal(r->source_language, "eng_Latn");
+    assert_string_equal(r->target_language, "fra_Latn");
+    moe_request_free(r);
     r = parse(MOE_REQUEST_TEXT, "{\"prompt\": [\"a\", \"b\"], \"suffix\": \"behind\"}");
     assert_string_equal(r->suffix, "behind");
     moe_request_free(r);
@@ -327,6 +332,10 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"{\"prompt\": \"a\", \"logprobs\": true}", "'logprobs' is a truth value"},
         {"{\"prompt\": [1], \"prefix_text\": \"a\"}", "'prefix_text' needs one text prompt"},
         {"{\"prompt\": \"a\", \"prefix_text\": 1}", "'prefix_text' is not a text"},
+        {"{\"prompt\": [1], \"target_language\": \"a\"}", "languages need prompts that are texts"},
+        {"{\"prompt\": \"a\", \"source_language\": 1}", "'source_language' is not a text"},
+        {"{\"prompt\": \"a\", \"prefix_text\": \"b\", \"target_language\": \"c\"}",
+         "'prefix_text' excludes languages"},
         {"{\"prompt\": \"a\", \"n\": 3, \"best_of\": 2}", "'best_of' is 2, fewer than 'n'"},
         {"{\"prompt\": \"a\", \"best_of\": 2, \"stream\": true}", "'best_of' excludes 'stream'"},
         {"{\"prompt\": \"a\", \"best_of\": 2, \"echo\": true, \"logprobs\": 1}",
