@@ -189,6 +189,21 @@ static inline void random_early(struct moe_config *c, uint64_t random)
     c->moe_scale = c->parallel_blocks && random_chance(&random, 2) ? 0.5f : 1;
 }
 
+/* What stacks of NLLB have and T5's have not. */
+static inline void random_biases(struct moe_config *c, uint64_t random)
+{
+    if (c->positions != MOE_POSITIONS_BUCKETS && random_chance(&random, 2)) {
+        c->positions = MOE_POSITIONS_SINUSOIDS;
+        c->first_position = random_below(&random, 4);
+        c->hidden += c->hidden % 2;
+    }
+    c->norm_kind = random_chance(&random, 2) ? MOE_NORM_LAYER : MOE_NORM_RMS;
+    c->qkv_bias = random_chance(&random, 3);
+    c->o_bias = random_chance(&random, 3);
+    c->dense_bias = !moe_act_is_gated(c->dense_act) && random_chance(&random, 2);
+    c->expert_bias = random_chance(&random, 2);
+}
+
 /* An encoder before the decoder, as T5's descendants have them: two-matrix or gated feed-forwards,
  * positions by bucketed distance or rotary, an expert's capacity or none. */
 static inline void random_stacks_config(struct moe_config *c, uint64_t *random)
@@ -219,27 +234,18 @@ static inline void random_stacks_config(struct moe_config *c, uint64_t *random)
         c->positions = MOE_POSITIONS_BUCKETS;
         c->n_buckets = 4 + 2 * random_below(random, 8);
         c->bucket_distance = c->n_buckets / 2 + 1 + random_below(random, 40);
-    } else if (random_chance(random, 2)) {
-        c->positions = MOE_POSITIONS_SINUSOIDS;
-        c->first_position = random_below(random, 4);
-        c->hidden += c->hidden % 2;
     }
-    if (random_chance(random, 2))
-        c->norm_kind = MOE_NORM_LAYER;
-    c->qkv_bias = random_chance(random, 3);
-    c->o_bias = random_chance(random, 3);
     c->n_experts = random_chance(random, 2) ? 4 : 8;
     c->top_k = 1 + random_below(random, 2);
     c->expert_ff = 16 + random_below(random, 30);
     c->expert_act = acts[random_below(random, N_ITEMS(acts))];
-    c->dense_bias = !moe_act_is_gated(c->dense_act) && random_chance(random, 2);
-    c->expert_bias = random_chance(random, 2);
     c->expert_capacity = random_chance(random, 3) ? 0 : 1 + random_below(random, 12);
     c->router_bias = random_chance(random, 2);
     c->norm_topk = random_chance(random, 3);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].moe = !random_chance(random, 3);
     random_static(c, *random);
+    random_biases(c, *random);
     moe_config_complete(c);
 }
 

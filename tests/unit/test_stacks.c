@@ -273,6 +273,7 @@ static void impossible_stacks_are_refused(void **state)
     do
         random_stacks_config(&good, &random);
     while (good.positions != MOE_POSITIONS_BUCKETS || good.expert_capacity == 0);
+    good.dense_bias = false;
 #define REFUSED(change, status, words)                                                             \
     c = good;                                                                                      \
     change;                                                                                        \
