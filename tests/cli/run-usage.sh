@@ -55,8 +55,8 @@ for page in man/moe-*.1; do
 done
 run "$bin/moe-run" -Z model.moe
 error_line 2 "moe-run: unknown option -Z *" "an unknown letter"
-run "$bin/moe-run" --to 3 model.moe
-error_line 2 "moe-run: ambiguous option '--to' *" "an ambiguous option"
+run "$bin/moe-run" --te 3 model.moe
+error_line 2 "moe-run: ambiguous option '--te' *" "an ambiguous option"
 run "$bin/moe-run" model.moe -p
 error_line 2 "moe-run: option -p needs an argument *" "a missing argument"
 run "$bin/moe-run" --stats=yes model.moe

@@ -109,12 +109,12 @@ nllb=$tmp/nllb.moe
 translate() { run "$bin/moe-run" -t 1 "$nllb" -p 'the thing' "$@"; }
 translate --show-prompt
 expect_stdout_like '*ids: 260 7 5 80 8 79 2' "a source begins with the tokenizer's language"
-translate --show-prompt --source-language fra_Latn
-expect_stdout_like '*ids: 261 7 5 80 8 79 2' "--source-language"
+translate --show-prompt --from fra_Latn
+expect_stdout_like '*ids: 261 7 5 80 8 79 2' "--from"
 translate --temp 0 -n 12 --ignore-eos
 cp "$out" "$tmp/free"
-translate --temp 0 -n 12 --ignore-eos --target-language zho_Hans
-check "--target-language changes the answer" sh -c "[ -s '$out' ] && ! cmp -s '$out' '$tmp/free'"
+translate --temp 0 -n 12 --ignore-eos --to zho_Hans
+check "--to changes the answer" sh -c "[ -s '$out' ] && ! cmp -s '$out' '$tmp/free'"
 cp "$out" "$tmp/chinese"
 for language in deu_Latn zho_Hans; do
     printf '{"prompt": "the thing", "target_language": "%s", "temperature": 0, "max_tokens": 12, "ignore_eos": true}\n' $language
@@ -122,9 +122,9 @@ done >"$tmp/requests"
 run "$bin/moe-run" -q -t 1 "$nllb" --requests "$tmp/requests" --sequences 2
 check "target_language of requests: the same" sh -c \
     "[ \$(grep -c '\"status_code\":200' '$out') = 2 ] && grep -q '\"text\":\"$(cat "$tmp/chinese")\"' '$out'"
-translate --target-language chinese
+translate --to chinese
 error_line 2 "moe-run: the model has no language 'chinese': *" "a language that there is not"
-moe -p x --source-language eng_Latn
+moe -p x --from eng_Latn
 error_line 3 "moe-run: the model's texts begin with no language: *" "a language of a model that has none"
 
 long=$(printf '%080d' 0)
