@@ -284,8 +284,11 @@ static int fit_fp8(struct joining *j)
     const struct moe_tensor *t = &m->tensor;
     const struct moe_tensor_entry *scales = j->parts[MOE_PART_SCALES];
     if (!fit_scales(m, scales, j->config->rows, j->config->cols) &&
-        !(scales->tensor.dtype == MOE_DTYPE_OTHER && fit_scales(m, scales, 0, 0)))
+        !(scales->tensor.dtype == MOE_DTYPE_OTHER && fit_scales(m, scales, 0, 0))) {
+        m->block_rows = j->config->rows; /* for the message */
+        m->block_cols = j->config->cols;
         return MOE_PART_SCALES;
+    }
     bool by_panel = m->block_rows % MOE_PANEL_ROWS == 0 && m->block_cols < t->dims[t->n_dims - 1];
     choose_scaled(m, by_panel ? MOE_LAYOUT_F8_B : MOE_LAYOUT_F8);
     return FITS;
