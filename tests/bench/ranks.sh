@@ -174,8 +174,8 @@ planned() { # MICROSECONDS BITS_PER_SECOND
         "$(each "$(of_plan compute_s)" "$n" 1)" "$(each "$(of_plan ranks_wait_s)" "$n" 1)"
 }
 # Layers one machine after the other, as llama.cpp shares them out.
-on_machine() { # I COMMAND...: in the machine's namespace and control group
-    sh -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$groups/moe-bench-$1" ip netns exec "moe$@"
+on_machine() { # I COMMAND...: in the machine's namespace and control group; ends the shell that calls it
+    exec sh -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$groups/moe-bench-$1" ip netns exec "moe$@"
 }
 llama() {
     [ -n "${LLAMA:-}" ] || return 0

@@ -56,6 +56,24 @@ expect_stdout "$want" "3 ranks, half of the experts on two: the same"
 check "... which both count" [ "$(sed -n 's/^    {"rank".*"experts": *\([0-9]*\).*/\1/p' "$tmp/stats" |
     awk '{ n += $1 } END { print n }')" = 384 ]
 
+# ---- Budgets that differ ----
+
+shares() { # BYTES BYTES BYTES, of experts: how many each rank has
+    with() { echo "$bin/moe-run $tiny -p Once -n 20 --temp 0 -t 1 --stats-json $tmp/stats --expert-memory $1"; }
+    # shellcheck disable=SC2046 # words
+    ranks 1 $(with "$1") : -n 1 $(with "$2") : -n 1 $(with "$3")
+    sed -n 's/^    {"rank".*"experts": *\([0-9]*\).*/\1/p' "$tmp/stats" |
+        awk '{ n[NR] = $1 } END { print 384 - n[1] - n[2], n[1], n[2] }'
+}
+run "$bin/moe-run" "$tiny" -p Once -n 20 --temp 0 --strategy resident
+want_once=$(cat "$out")
+shares=$(shares 1M 2M 4M)
+expect_stdout "$want_once" "ranks of three budgets: the tokens of one process"
+check "... too small for all experts: in proportion to them ($shares)" [ "$shares" = "55 110 219" ]
+shares=$(shares 1M 16M 4M)
+check "... with room for all: equal parts, as far as each has room ($shares)" [ "$(echo "$shares" |
+    awk '{ print ($1 > 40 && $1 < 55) + ($2 < $3 + 5 && $3 < $2 + 5) }')" = 2 ]
+
 # ---- Attention on several ranks ----
 
 for n in 2 4; do
