@@ -297,15 +297,13 @@ double moe_link_advance(struct moe_link *l, double seconds)
     return l->clock;
 }
 
-double moe_link_idle(struct moe_link *l, double until)
+double moe_link_sleep(struct moe_link *l, double until)
 {
     pay(l);
-    const double idle = fmax(0, until - l->clock);
-    if (idle > 0) {
-        link_run(l, until, false);
-        l->clock = until;
-    }
-    return idle;
+    const double slept = fmax(0, until - l->clock);
+    if (slept > 0)
+        sleep_until(l, until);
+    return slept;
 }
 
 double moe_link_wait(struct moe_link *l)

@@ -63,7 +63,7 @@ struct moe_link_costs {
     double handling;               /* computing thread's time for each item that is added */
     double handling_byte;          /* ... and for each byte of items that are taken */
     double slowdown;               /* factor on computing time while pieces move; 0: 1 */
-    double wake;                   /* added to computing after the thread slept in moe_link_wait */
+    double wake;                   /* added to computing after the thread slept */
     double late;                   /* by how much a thread that sleeps there wakes too late */
     double interruptions;          /* how many times as long a thread that never sleeps takes for
                                       what it computes, as others want its processor; 0: 1 */
@@ -138,10 +138,10 @@ uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t most);
 /* Advances the clock by a computation of `seconds`, plus what loads add to it, while the link
  * works. Returns the clock. */
 double moe_link_advance(struct moe_link *l, double seconds);
-/* Advances the clock to `until`, where it is not there yet: the thread waits, awake, for something
- * other than loads, which nothing makes longer. Handling that is owed is paid meanwhile. Returns
- * for how many seconds it did nothing. */
-double moe_link_idle(struct moe_link *l, double until);
+/* Advances the clock to `until`, where it is not there yet: the thread pays the handling it owes
+ * and sleeps, for something other than loads. What it computes next is as after moe_link_wait.
+ * Returns for how many seconds it slept. */
+double moe_link_sleep(struct moe_link *l, double until);
 /* Moves the clock to the next arrival, unless an arrived item waits to be taken or there is nothing
  * to move. Returns the clock; its advance minus that of worked_seconds was sleep. */
 double moe_link_wait(struct moe_link *l);

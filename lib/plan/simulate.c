@@ -142,9 +142,9 @@ enum {
 };
 
 /* A machine waits for another until then; its loads go on. */
-static double idle_until(struct simulator *s, double clock)
+static double sleep_until(struct simulator *s, double clock)
 {
-    return moe_link_idle(&s->channel.link, clock);
+    return moe_link_sleep(&s->channel.link, clock);
 }
 
 static void end_pass_of_other(struct other *o)
@@ -180,7 +180,7 @@ static int ask_other(struct simulator *s, struct other *o, double arrives, struc
     struct simulator *x = o->simulator;
     const struct moe_layer_request *q = &s->request;
     const uint64_t pairs = (uint64_t)s->pass.n_rows * q->top_k;
-    idle_until(x, arrives);
+    sleep_until(x, arrives);
     if (!o->begun)
         begin_pass_of_other(s, o);
     const double began = x->channel.link.clock;
@@ -205,7 +205,7 @@ static int attend(void *ctx, uint32_t layer, struct moe_err *err)
         const struct moe_wire_pace *w = &s->others[rank - 1].wire;
         const double waited =
             2 * w->latency + ((double)there + fmin((double)back, ANSWER_BYTES)) * w->byte;
-        s->phase->host_seconds += idle_until(s, clock_now(s) + waited);
+        s->phase->host_seconds += sleep_until(s, clock_now(s) + waited);
     }
     if (rank > 0 && s->counts_work && s->in->work) {
         struct moe_simulated_work *work = &s->in->work[rank - 1];
@@ -271,7 +271,7 @@ static int collect_elsewhere(void *ctx, bool *all, struct moe_err *err)
         const double last = fmin(bytes, ANSWER_BYTES) * o->wire.byte;
         s->takes_until = fmax(fmax(o->due + o->wire.latency, s->takes_until) + last,
                               s->takes_until + bytes * o->wire.byte);
-        s->phase->host_seconds += idle_until(s, s->takes_until);
+        s->phase->host_seconds += sleep_until(s, s->takes_until);
         took(s, (ceil(bytes / ANSWER_BYTES) - (n_taken++ == 0)) * o->wire.handling);
         if (s->counts_work && s->in->work)
             s->in->work[o - s->others].bytes_received += (uint64_t)bytes;
@@ -287,7 +287,7 @@ static int hint_others(void *ctx, const struct moe_prediction *predictions, uint
     struct simulator *s = ctx;
     for (uint32_t i = 0; i < s->in->n_ranks; i++) {
         struct other *o = &s->others[i];
-        idle_until(o->simulator, clock_now(s) + o->wire.latency);
+        sleep_until(o->simulator, clock_now(s) + o->wire.latency);
         if (o->begun && moe_pass_predicts(o->simulator->in->scheduler.strategy))
             MOE_TRY(moe_scheduler_predicted(o->simulator->scheduler, predictions, n, err));
     }

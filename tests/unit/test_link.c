@@ -224,7 +224,7 @@ static void sleep_makes_up_for_interruptions(void **state)
 }
 
 /* Waiting for something else takes its time and no more; a load comes meanwhile. */
-static void idle_time_is_not_interrupted(void **state)
+static void sleep_is_not_interrupted(void **state)
 {
     struct moe_link_item items[N];
     struct moe_link l;
@@ -232,13 +232,15 @@ static void idle_time_is_not_interrupted(void **state)
     l.costs.interruptions = 2;
     l.costs.slowdown = 2;
     l.costs.handling = 0.25;
+    l.costs.wake = 0.5;
     moe_link_add(&l, 0, PIECE, MOE_LOAD_DEMAND, 0);
-    assert_true(moe_link_idle(&l, 3) == 2.5); /* handling, twice as long, comes first */
+    assert_true(moe_link_sleep(&l, 3) == 2.5); /* handling, twice as long, comes first */
     assert_true(l.clock == 3 && l.worked_seconds == 0.5);
     assert_int_equal(moe_link_take_arrived(&l), 0);
-    assert_true(moe_link_idle(&l, 2) == 0); /* it is later */
+    assert_true(moe_link_sleep(&l, 2) == 0); /* it is later */
     assert_true(l.clock == 3);
-    assert_true(moe_link_advance(&l, 1) == 5); /* it was no sleep that makes up for anything */
+    /* 1.5 with waking, twice as long but for a slice that others had before */
+    assert_true(fabs(moe_link_advance(&l, 1) - 6 + 2 * MOE_LINK_MOST_CREDIT) < 1e-9);
 }
 
 /* Two demands of two pieces each and a prefetch, three pieces at a time, prefetches while they are
@@ -460,7 +462,7 @@ int main(void)
         cmocka_unit_test(work_takes_the_place_of_sleep),
         cmocka_unit_test(computing_is_slower_while_pieces_move_and_after_sleep),
         cmocka_unit_test(sleep_makes_up_for_interruptions),
-        cmocka_unit_test(idle_time_is_not_interrupted),
+        cmocka_unit_test(sleep_is_not_interrupted),
         cmocka_unit_test(pieces_in_flight_arrive_together),
         cmocka_unit_test(prefetches_are_cut_finer_on_a_slow_link),
         cmocka_unit_test(a_dropped_item_still_takes_the_link_for_its_piece),
