@@ -16,8 +16,8 @@
 # With LLAMA=DIR, which holds llama-bench and ggml-rpc-server of a llama.cpp built with GGML_RPC, and GGUF=FILE, the same
 # model, it runs in the same namespaces and control groups: one server in each, the client in the first. It is never slowed.
 # ROUNDS=N: each is run N times, the one whose answer was of median speed is shown, and the range of answers' speeds.
-# On a machine that does other things, too: nice -n -20 tests/bench/ranks.sh (not at a real-time priority, at which ranks
-# that wait awake keep mpirun's daemons from the processors for ever).
+# On a machine that does other things, too: nice -n -5 tests/bench/ranks.sh. Not at a real-time priority: ranks that meet
+# wait awake, which keeps mpirun's daemons, and all else, from the processors.
 # Each rank is in a control group of its own, of MEMORY and a tenth (mpirun is in there, too).
 # A pack of drawn weights (moe-quantize --synthesize) writes tokens with RUN=$BUILD/tests/tools/run_unchecked; drawn at
 # temperature 1, because the likeliest tokens of such a model repeat themselves. LARGE=1: no process holds all of it.
@@ -151,13 +151,15 @@ measure() { # NAME SLOWED COMMAND...
 }
 
 of_plan() { sed -n "s/.*\"$1\": \([0-9.e+-]*\)[,}]*.*/\1/p" "$dir/planned" | awk '{ n += $1 } END { print n }'; }
+# A switch hands a frame on once it has all of it, so that it takes its time twice: a message is one of about 4,500 bytes.
 planned() { # MICROSECONDS BITS_PER_SECOND
     [ -n "${PLANNED:-}" ] || return 0
     if [ -n "${SLOWED:-}" ]; then
         [ -f "$dir/machine.yaml" ] || LD_PRELOAD=$dir/slow_ranks.so SLOW_PAUSE=${PAUSE:-3e-4} "$bin/moe-profile" -q --device "$pack" \
             -t 1 -o "$dir/machine.yaml"
         printf '%s\n' 'format: moe-machines' 'version: 1' \
-            "network: {latency_seconds: $1e-6, bytes_per_second: $(echo "$2" | awk '{ print $1 / 8 }')}" 'machines:' \
+            "network: {latency_seconds: $(echo "$1 $2" | awk '{ print 1e-6 * $1 + 8 * 4500 / $2 }'), bytes_per_second: $(echo "$2" |
+                awk '{ print $1 / 8 }')}" 'machines:' \
             "- {name: a, memory: $memory, profile: machine.yaml, count: $ranks}" >"$dir/hosts.yaml"
     else
         on_ranks "$bin/moe-profile" -q --device "$pack" -t 1 -o "$dir/hosts.yaml" >/dev/null 2>"$dir/err" ||

@@ -21,6 +21,9 @@ ranks() { # N COMMAND...
 }
 prompt='Once upon a time, there was a little girl named Lily. She had a red ball and she liked to'
 figure() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" "$tmp/stats" | head -n 1; }
+# Sanitizers have memory of their own beside a budget, in MiB.
+more=0
+! grep -q __asan_init "$bin/moe-run" || more=30
 head -c 2500 tests/data/stories.valid.txt >"$tmp/long.txt"
 head -c 4000 tests/data/math.valid.txt >"$tmp/math.txt"
 
@@ -42,10 +45,10 @@ for n in 1 2 3 4; do
 done
 ranks 3 "$bin/moe-run" "$tiny" --perplexity "$tmp/math.txt" -t 1
 expect_stdout "$want_loss" "3 ranks: the same perplexity"
-ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1 --memory 56M --stats --stats-json "$tmp/stats"
-expect_stdout "$want" "4 ranks in 56 MiB each: the same"
+ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1 --memory $((56 + more))M --stats --stats-json "$tmp/stats"
+expect_stdout "$want" "4 ranks in $((56 + more)) MiB each: the same"
 expect_stderr_like "*ranks *of the activations on 3 others*rank 1 *rank 2 *rank 3 *" "... and a line for each"
-check "... which keep the budget" [ -z "$(sed -n 's/.*"peak_rss_bytes": *\([0-9]*\).*/\1/p' "$tmp/stats" |
+check "... which keep the budget" [ "$more" != 0 -o -z "$(sed -n 's/.*"peak_rss_bytes": *\([0-9]*\).*/\1/p' "$tmp/stats" |
     awk '$1 > 56 * 1048576')" ]
 check "... whose activations are rank 0's" [ "$(figure elsewhere)" = "$(sed -n \
     's/^    {"rank".*"expert_activations": *\([0-9]*\).*/\1/p' "$tmp/stats" | awk '{ n += $1 } END { print n }')" ]
@@ -87,13 +90,13 @@ ranks 3 "$bin/moe-run" "$tiny" --perplexity "$tmp/math.txt" -t 1 --share-attenti
 expect_stdout "$want_loss" "3 ranks that do: the same perplexity"
 run "$bin/moe-run" "$tiny" -p "$prompt" -n 20 --beams 16 --kv f32
 want_beams=$(cat "$out")
-memory=60M # too little for 16 texts in one process
+memory=$((60 + more))M # too little for 16 texts in one process
 ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 20 --beams 16 --kv f32 -t 1 --memory $memory
 check "contexts that rank 0 has no room for: refused" grep -q 'smallest that works is' "$tmp/said"
 ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 20 --beams 16 --kv f32 -t 1 --memory $memory --share-attention \
     --stats-json "$tmp/stats"
 expect_stdout "$want_beams" "... and that four ranks have room for: the answer of one process"
-check "... within the budget" [ -z "$(sed -n 's/.*"peak_rss_bytes": *\([0-9]*\).*/\1/p' "$tmp/stats" |
+check "... within the budget" [ "$more" != 0 -o -z "$(sed -n 's/.*"peak_rss_bytes": *\([0-9]*\).*/\1/p' "$tmp/stats" |
     awk '$1 > 60 * 1048576')" ]
 
 # ---- Threads ----
