@@ -53,6 +53,7 @@ struct job {
     /* The scales that are tried for weights of deviation 1: n_scales from `lowest` on, in steps. */
     float lowest, step;
     int n_scales;
+    float greatest; /* magnitude in the codebook */
     void (*search)(const float *book, uint32_t n, const float *norms, const float *g,
                    uint32_t first, struct found *found);
     void (*norms)(const float *book, uint32_t n, float m[COLUMNS][COLUMNS], uint32_t columns,
@@ -182,10 +183,13 @@ static void fill_book(struct job *job)
     for (uint32_t x = 0; x < n && !is_trellis(job); x++)
         *book_at(job, x) = (float)(moe_kind_numbers(kind)[x % job->n_entries] +
                                    (x < job->n_entries ? 0 : moe_kind_shift(kind)));
-    if (!is_trellis(job))
-        return;
-    fill_trellis(job, job->numbers + ENTRIES, (int8_t *)(job->numbers + 2 * ENTRIES));
-    measure_cells(job);
+    if (is_trellis(job)) {
+        fill_trellis(job, job->numbers + ENTRIES, (int8_t *)(job->numbers + 2 * ENTRIES));
+        measure_cells(job);
+    }
+    for (uint32_t x = 0; x < n; x++)
+        for (uint32_t i = 0; i < job->columns; i++)
+            job->greatest = moe_fit_max(fabsf(book_at(job, x)[i * CELL]), job->greatest);
 }
 
 static bool has_signs(const struct job *job)
@@ -455,22 +459,41 @@ static float deviation(const struct block *b, const double *target)
     return all > 0 ? (float)sqrt(sum / all) : 0;
 }
 
-/* Whether the greatest of a block's targets is negative. */
-static bool reaches_below(const struct block *b, const double *target)
+/* Whether the greatest of a block's targets is negative. *counts: the greatest magnitude, where
+ * one that counts less than the others is as much less. */
+static bool reaches_below(const struct block *b, const double *target, float *counts)
 {
-    double greatest = 0;
-    for (uint32_t k = 0; k < b->n; k++)
+    double greatest = 0, all = 0, most = 0;
+    for (uint32_t k = 0; k < b->n; k++) {
         greatest = fabs(target[k]) > fabs(greatest) ? target[k] : greatest;
+        all += b->d[k];
+    }
+    for (uint32_t k = 0; k < b->n; k++)
+        most = fmax(most, fabs(target[k]) * fmin(1, sqrt(b->d[k] * b->n / all)));
+    *counts = (float)most;
     return greatest < 0;
 }
 
-/* What scale the weights of a block want. */
+/* The ith of the scales at which weights are tried. They go as far up as normal weights want, or
+ * as the greatest does: a column of outliers, which many models have, is not cut off. */
+static float scale_at(const struct job *job, float deviation, float greatest, int i)
+{
+    const float lowest = deviation * job->lowest,
+                usual = deviation * (job->lowest + job->step * (float)(job->n_scales - 1)),
+                most = greatest / job->greatest;
+    return most > usual ? lowest + (most - lowest) * (float)i / (float)(job->n_scales - 1)
+                        : deviation * (job->lowest + job->step * (float)i);
+}
+
+/* What scale the weights of a block want, at most. */
 static float plain_scale(const struct job *job, const float *w, uint32_t index)
 {
-    float sum = 0;
-    for (uint32_t k = index * BLOCK; k < job->cols && k < (index + 1) * BLOCK; k++)
+    float sum = 0, greatest = 0;
+    for (uint32_t k = index * BLOCK; k < job->cols && k < (index + 1) * BLOCK; k++) {
         sum += w[k] * w[k];
-    return sqrtf(sum / BLOCK) * (job->lowest + job->step * (float)(job->n_scales - 1));
+        greatest = moe_fit_max(fabsf(w[k]), greatest);
+    }
+    return scale_at(job, sqrtf(sum / BLOCK), greatest, job->n_scales - 1);
 }
 
 /* Chooses the row's factor so that the levels come near to what its blocks want, with room above
@@ -500,11 +523,14 @@ static float choose_factor(const struct job *job, const float *w)
 
 /* The scales that a row tries. Tables reach further among the negative numbers: these are for the
  * side on which the weights do. */
-static void scales_of(const struct job *job, float deviation, bool negative, float factor,
-                      int level[SCALES], float a[SCALES])
+static void scales_of(const struct job *job, const struct block *b, const double *target,
+                      float factor, int level[SCALES], float a[SCALES])
 {
+    float greatest;
+    const float all = deviation(b, target);
+    const bool negative = reaches_below(b, target, &greatest);
     for (int i = 0; i < job->n_scales; i++) {
-        const float wanted = deviation * (job->lowest + job->step * (float)i);
+        const float wanted = scale_at(job, all, greatest, i);
         level[i] = factor > 0 ? nearest_level(job, wanted / factor) : 0;
         if (!is_trellis(job) && (job->levels[level[i]] < 0) == negative)
             level[i] = job->n_levels - 1 - level[i];
@@ -526,8 +552,7 @@ static void choose_scales(struct task *task, const struct block *b)
     for (uint32_t r = 0; r < task->n_rows; r++) {
         correct(b, job->w + (uint64_t)(task->row + r) * job->cols + b->first,
                 s->errors + (uint64_t)r * job->cols + b->first, 0, BLOCK, target[r]);
-        scales_of(job, deviation(b, target[r]), reaches_below(b, target[r]), task->factor[r],
-                  level[r], a[r]);
+        scales_of(job, b, target[r], task->factor[r], level[r], a[r]);
     }
     for (uint32_t first = 0; first < b->n; first += job->columns) {
         const struct metric metric = metric_of(job, b, first);

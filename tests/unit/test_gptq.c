@@ -300,9 +300,10 @@ static void test_diagonal(void **state)
 
 /* ---- Trellis ---- */
 
-/* Weights of a row of zeros and others near to normal ones, by method trellis. factor: NULL, or of
- * the inputs' moments. */
-static struct matrix make_trellis(int bits, uint32_t rows, uint32_t cols, const double *factor)
+/* Weights of a row of zeros and others near to normal ones, by method trellis, those of a column
+ * ten times as large (cols: of none). factor: NULL, or of the inputs' moments. */
+static struct matrix make_trellis(int bits, uint32_t rows, uint32_t cols, uint32_t outlier,
+                                  const double *factor)
 {
     struct moe_err err = {0};
     const struct moe_quant_method *best = moe_quant_method_find("best");
@@ -314,6 +315,8 @@ static struct matrix make_trellis(int bits, uint32_t rows, uint32_t cols, const 
     for (uint64_t i = cols; i < (uint64_t)rows * cols; i++)
         for (int k = 0; k < 8; k++)
             m.w[i] += test_uniform(&seed) * 0.02f;
+    for (uint32_t r = 0; r < rows && outlier < cols; r++)
+        m.w[(uint64_t)r * cols + outlier] *= 10;
     assert_ok(moe_quantize_matrix(best, m.layout, factor, m.w, rows, cols, m.data, &m.error, &err),
               &err);
     return m;
@@ -340,10 +343,10 @@ static void test_trellis(void **state)
         float *x = make_inputs(600, cols, i), values[MAX_COLS];
         double *h = make_moments(x, 600, cols), *factor = copy_of(h, cols);
         assert_true(moe_cholesky(factor, cols));
-        struct matrix plain = make_trellis(cases[i].bits, rows, cols, NULL);
-        struct matrix aware = make_trellis(cases[i].bits, rows, cols, factor);
+        struct matrix plain = make_trellis(cases[i].bits, rows, cols, cols, NULL);
+        struct matrix aware = make_trellis(cases[i].bits, rows, cols, cols, factor);
         moe_par_set_threads(3);
-        struct matrix twin = make_trellis(cases[i].bits, rows, cols, factor);
+        struct matrix twin = make_trellis(cases[i].bits, rows, cols, cols, factor);
         moe_par_set_threads(1);
         double of_plain = 0, of_aware = 0, squared = 0, one;
         for (uint32_t r = 0; r < rows; r++) {
@@ -366,6 +369,28 @@ static void test_trellis(void **state)
         free(x);
         free(h);
         free(factor);
+    }
+}
+
+/* A column of outliers, as embeddings and projections of many models have, keeps its size: scales
+ * reach as far as it does, and its neighbours lose resolution instead. */
+static void outliers_are_not_cut_off(void **state)
+{
+    (void)state;
+    static const double most[] = {0.0165, 0.004, 0.001}; /* of 3 bits and more */
+    enum { ROWS = 64, COLS = 96, OUTLIER = 37 };
+    for (int bits = 3; bits <= 5; bits++) {
+        struct matrix m = make_trellis(bits, ROWS, COLS, OUTLIER, NULL);
+        float values[MAX_COLS];
+        double error = 0, all = 0;
+        for (uint32_t r = 0; r < ROWS; r++) {
+            load(&m, r, values);
+            const double w = m.w[r * COLS + OUTLIER], off = values[OUTLIER] - w;
+            error += off * off;
+            all += w * w;
+        }
+        assert_true(error < most[bits - 3] * all);
+        release(&m);
     }
 }
 
@@ -666,7 +691,8 @@ int main(void)
         cmocka_unit_test(test_diagonal),       cmocka_unit_test(test_families),
         cmocka_unit_test(test_rare_experts),   cmocka_unit_test(test_packs),
         cmocka_unit_test(test_maps),           cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_trellis),        cmocka_unit_test(test_mean_bits),
+        cmocka_unit_test(test_trellis),        cmocka_unit_test(outliers_are_not_cut_off),
+        cmocka_unit_test(test_mean_bits),
     };
     return cmocka_run_group_tests(tests, make_dir, tear_down);
 }
