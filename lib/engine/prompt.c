@@ -354,8 +354,8 @@ int moe_prompt_language(const struct moe_model *model, const char *name, uint32_
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "the model's texts begin with no language: '%s' is for one that translates",
                         name);
-    const int64_t found = moe_tokenizer_find(tok, name);
-    if (found <= 0 || !moe_tokenizer_is_special(tok, (uint32_t)found))
+    const int64_t found = moe_tokenizer_language(tok, name);
+    if (found <= 0)
         return moe_fail(err, MOE_ERR_USAGE,
                         "the model has no language '%s': they are called as its tokenizer calls "
                         "them, eng_Latn or the like",

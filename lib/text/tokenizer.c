@@ -180,6 +180,23 @@ int64_t moe_tokenizer_find(const struct moe_tokenizer *tok, const char *text)
     return added >= 0 || id == MOE_NO_TOKEN ? added : (int64_t)id;
 }
 
+/* Goes by the name: tokenizer.json marks languages as it marks "<pad>", and only some releases list
+ * them in tokenizer_config.json, beside others. */
+int64_t moe_tokenizer_language(const struct moe_tokenizer *tok, const char *name)
+{
+    static const char form[] = "aaa_Aaaa";
+    for (size_t i = 0; i < sizeof form; i++) {
+        const char c = name[i];
+        const bool fits = form[i] == 'a'   ? c >= 'a' && c <= 'z'
+                          : form[i] == 'A' ? c >= 'A' && c <= 'Z'
+                                           : c == form[i];
+        if (!fits)
+            return -1;
+    }
+    const int64_t id = moe_tokenizer_find(tok, name);
+    return id >= 0 && moe_tokenizer_is_special(tok, (uint32_t)id) ? id : -1;
+}
+
 static int64_t or_none(uint32_t id)
 {
     return id == MOE_NO_TOKEN ? -1 : (int64_t)id;

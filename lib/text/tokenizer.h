@@ -117,6 +117,9 @@ int moe_tokenizer_decode(const struct moe_tokenizer *tok, const uint32_t *ids, u
                          struct moe_buf *out, struct moe_err *err);
 /* The id whose token is exactly this text (added tokens first), or -1. */
 int64_t moe_tokenizer_find(const struct moe_tokenizer *tok, const char *text);
+/* The special token of a language as NLLB's 202 are named, "fra_Latn": an ISO 639-3 code and an ISO
+ * 15924 script; -1: there is none of this name. */
+int64_t moe_tokenizer_language(const struct moe_tokenizer *tok, const char *name);
 
 /* The token that begins a text, or -1; and whether texts should begin with it. */
 int64_t moe_tokenizer_bos(const struct moe_tokenizer *tok);

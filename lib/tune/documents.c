@@ -397,7 +397,7 @@ static int read_pair(const char *name, const char *line, uint64_t n, struct moe_
         int i = 0;
         while (i < MEMBERS && strcmp((const char *)key.data, keys[i]) != 0)
             i++;
-        if (i == MEMBERS) {
+        if (i == MEMBERS || (i >= TEXTS && moe_json_scan_peek(&s) == MOE_JSON_NULL)) {
             moe_json_scan_skip(&s);
             continue;
         }
@@ -417,8 +417,8 @@ static int put_language(const struct moe_documents *d, const struct moe_buf *lan
 {
     const char *text = (const char *)language->data;
     int64_t found =
-        moe_tokenizer_adds_bos(d->tokenizer) ? moe_tokenizer_find(d->tokenizer, text) : -1;
-    if (found < 0 || !moe_tokenizer_is_special(d->tokenizer, (uint32_t)found))
+        moe_tokenizer_adds_bos(d->tokenizer) ? moe_tokenizer_language(d->tokenizer, text) : -1;
+    if (found < 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: '%.60s' is no language of the model", name, text);
     *id = (uint32_t)found;
     return MOE_OK;

@@ -9,7 +9,8 @@
  * with an encoder. Each text is tokenized as a whole, special tokens that it names being these (T5:
  * <extra_id_0>), with the tokens that end it (</s>), and cut to max_tokens; a target is prefixed
  * with the decoder's first token. Members "source_language" and "target_language" name the tokens
- * that stand in place of those that the tokenizer puts before both (NLLB); others are ignored.
+ * that stand in place of those that the tokenizer puts before both (NLLB), null is none; others are
+ * ignored.
  *
  * A file is read through a window, one document at a time is in memory, and of its ids only those
  * that are wanted: a text takes what its longest document takes, which a survey says beforehand.

@@ -124,6 +124,8 @@ check "target_language of requests: the same" sh -c \
     "[ \$(grep -c '\"status_code\":200' '$out') = 2 ] && grep -q '\"text\":\"$(cat "$tmp/chinese")\"' '$out'"
 translate --to chinese
 error_line 2 "moe-run: the model has no language 'chinese': *" "a language that there is not"
+translate --from '</s>'
+error_line 2 "moe-run: the model has no language '</s>': *" "a special token is no language"
 moe -p x --from eng_Latn
 error_line 3 "moe-run: the model's texts begin with no language: *" "a language of a model that has none"
 

@@ -166,7 +166,7 @@ static void answers_are_those_of_transformers(void **state)
     }
 }
 
-/* The languages of a pair stand in its ids; a third line has one that there is not. */
+/* The languages of a pair stand in its ids; the last line has one that there is not. */
 static int check_languages(void *ctx, const struct moe_pair *pair, struct moe_err *err)
 {
     const struct moe_tokenizer *tok = ctx;
@@ -186,7 +186,9 @@ static void pairs_are_in_their_languages(const struct moe_model *m)
     FILE *f = fopen(path, "w");
     fputs("{\"source\": \"the thing\", \"target\": \"in\", \"source_language\": \"fra_Latn\", "
           "\"target_language\": \"zho_Hans\"}\n{\"source\": \"the\", \"target\": \"in\"}\n"
-          "{\"source\": \"the\", \"target\": \"in\", \"target_language\": \"the\"}\n",
+          "{\"source\": \"the\", \"target\": \"in\", \"source_language\": null, "
+          "\"target_language\": null}\n"
+          "{\"source\": \"the\", \"target\": \"in\", \"target_language\": \"</s>\"}\n",
           f);
     assert_int_equal(fclose(f), 0);
     const struct moe_documents d = {.tokenizer = m->tokenizer,
@@ -194,7 +196,7 @@ static void pairs_are_in_their_languages(const struct moe_model *m)
                                     .pairs = true,
                                     .decoder_start = m->config.decoder_start};
     assert_fails(moe_pairs_each(&d, path, check_languages, m->tokenizer, &err), MOE_ERR_FORMAT,
-                 "pair 3: 'the' is no language of the model", &err);
+                 "pair 4: '</s>' is no language of the model", &err);
     unlink(path);
 }
 
@@ -224,10 +226,13 @@ static void sources_are_in_their_language(void **state)
     }
     assert_int_equal(i, 6);
     pairs_are_in_their_languages(m);
-    assert_fails(moe_prompt_language(m, "the", &id, &err), MOE_ERR_USAGE,
-                 "the model has no language 'the'", &err);
-    assert_fails(moe_prompt_language(m, "fra", &id, &err), MOE_ERR_USAGE, "no language 'fra'",
-                 &err);
+    static const char *const none[] = {"the",    "fra", "</s>",      "<pad>",    "<unk>",
+                                       "<mask>", "<s>", "fra_Latn ", "fra_Cyrl", ""};
+    for (i = 0; i < sizeof none / sizeof *none; i++) {
+        assert_fails(moe_prompt_language(m, none[i], &id, &err), MOE_ERR_USAGE,
+                     "the model has no language '", &err);
+        assert_non_null(strstr(err.text, none[i]));
+    }
     moe_ids_release(&ids);
     close_fixture(&e);
     open_fixture(&e, "switch-a", 1);

@@ -189,6 +189,10 @@ static void prompts_come_in_each_form(void **state)
     assert_string_equal(r->source_language, "eng_Latn");
     assert_string_equal(r->target_language, "fra_Latn");
     moe_request_free(r);
+    r = parse(MOE_REQUEST_TEXT, "{\"prompt\": [1], \"source_language\": null, "
+                                "\"target_language\": null}");
+    assert_true(!r->source_language && !r->target_language);
+    moe_request_free(r);
     r = parse(MOE_REQUEST_TEXT, "{\"prompt\": [\"a\", \"b\"], \"suffix\": \"behind\"}");
     assert_string_equal(r->suffix, "behind");
     moe_request_free(r);
