@@ -101,6 +101,8 @@ rm "$o/plan.yaml"
 run "$tmp/slow/moe-pipeline" -o "$o"
 expect_stderr_like "*plan made again*moe-pipeline: plan: searching: 12%, 3 min left*plan took * s*" "a stage that takes long says how far it is"
 check "... and nothing of the pipeline is left" sh -c "! pgrep -f '$tmp/[s]low/moe-pipeline'"
+check "... nor what it slept by" [ -z "$(pgrep -P 1 -x sleep | while read -r pid; do
+    [ "$(readlink "/proc/$pid/cwd")" != "$PWD" ] || tr '\0' ' ' <"/proc/$pid/cmdline" | grep -x 'sleep [58] '; done)" ]
 
 # A pipeline that was killed while a stage runs: the next waits for that, and goes on.
 o=$tmp/killed
