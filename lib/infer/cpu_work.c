@@ -35,8 +35,10 @@ static void carve_latent(struct cpu_attention *a, struct carving *to, const stru
 {
     uint32_t width = 0, heads = (uint32_t)moe_larger(c->n_heads, moe_config_global_heads(c));
     for (uint32_t layer = 0; layer <= c->n_layers; layer++) { /* the last: one that drafts */
-        uint32_t nope = moe_config_head_dim(c, layer) - moe_config_rotated(c, layer);
-        width = (uint32_t)moe_larger(width, moe_larger(nope, moe_config_kv_rank(c, layer)));
+        uint32_t rank = moe_config_kv_rank(c, layer), head = moe_config_head_dim(c, layer);
+        if (rank) /* else a head that drafts: it has no latent attention */
+            width =
+                (uint32_t)moe_larger(width, moe_larger(head - moe_config_rotated(c, layer), rank));
     }
     a->q_down = moe_arena_take(&to->rows, batch * a->stride.q_down, sizeof(float));
     a->queries = moe_arena_take(&to->rows, batch * a->stride.queries, sizeof(float));

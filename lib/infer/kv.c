@@ -437,7 +437,7 @@ struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
         s.q = moe_larger(s.q, moe_padded(heads * moe_config_head_dim(c, layer)));
         s.k = moe_larger(s.k, moe_padded(kept * key));
         /* kv_down's output goes there, too */
-        s.v = moe_larger(s.v, moe_padded(c->kv_rank ? key : kept * value));
+        s.v = moe_larger(s.v, moe_padded(moe_config_kv_rank(c, layer) ? key : kept * value));
         s.queries = moe_larger(s.queries, moe_padded(heads * key));
         s.attended = moe_larger(s.attended, moe_padded(heads * value));
         s.out = moe_larger(s.out, moe_padded(heads * moe_config_value_dim(c, layer)));

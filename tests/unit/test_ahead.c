@@ -178,6 +178,13 @@ static void a_head_with_every_switch(void **state)
     check_head(DRAWN "/ahead-qwen3-next", DRAWN "/eagle3-b", DRAWN "/eagle3-b");
 }
 
+/* Heads wider and narrower than anything of the model's latent attention. */
+static void heads_of_other_widths(void **state)
+{
+    check_head(DRAWN "/ahead-deepseek", DRAWN "/eagle3-c", DRAWN "/eagle3-c");
+    check_head(DRAWN "/ahead-deepseek", DRAWN "/eagle3-d", DRAWN "/eagle3-d");
+}
+
 static void heads_are_for_their_model(void **state)
 {
     struct moe_err err = {0};
@@ -294,13 +301,10 @@ int main(void)
     struct moe_err err = {0};
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseeks_layer),
-        cmocka_unit_test(qwen3_nexts_layer),
-        cmocka_unit_test(a_head_of_some_tokens),
-        cmocka_unit_test(a_head_with_every_switch),
-        cmocka_unit_test(heads_are_for_their_model),
-        cmocka_unit_test(nothing_else_sees_it),
-        cmocka_unit_test(a_layer_in_part_is_left_out),
+        cmocka_unit_test(deepseeks_layer),       cmocka_unit_test(qwen3_nexts_layer),
+        cmocka_unit_test(a_head_of_some_tokens), cmocka_unit_test(a_head_with_every_switch),
+        cmocka_unit_test(heads_of_other_widths), cmocka_unit_test(heads_are_for_their_model),
+        cmocka_unit_test(nothing_else_sees_it),  cmocka_unit_test(a_layer_in_part_is_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
