@@ -451,20 +451,6 @@ static int template_token(struct moe_hf_reader *r, const json_t *part, const cha
     return MOE_OK;
 }
 
-/* NLLB's class puts a source's language before the text and the end behind it, whatever the file
- * says, which has both behind it as the first releases did. */
-static int take_language(struct moe_hf_reader *r, const json_t *part, const char *id)
-{
-    const char *class = json_string_value(json_object_get(r->config, "tokenizer_class"));
-    bool legacy = false;
-    if (r->prefix || !class || strncmp(class, "Nllb", 4) != 0)
-        return moe_hf_unsupported(r, MORE_THAN_ONE, NULL);
-    MOE_TRY(
-        moe_json_get_bool(r->config_name, r->config, "legacy_behaviour", false, &legacy, r->err));
-    return legacy ? moe_hf_unsupported(r, "a language behind a text's end (legacy_behaviour)", NULL)
-                  : template_token(r, part, id, &r->prefix);
-}
-
 static int read_template(struct moe_hf_reader *r, const json_t *part)
 {
     const json_t *single = json_object_get(part, "single");
@@ -479,16 +465,23 @@ static int read_template(struct moe_hf_reader *r, const json_t *part)
             continue;
         }
         const char *id = json_string_value(json_object_get(special, "id"));
-        if (!id || (*added && added == &r->prefix))
+        if (!id || *added)
             return moe_hf_unsupported(r, MORE_THAN_ONE, NULL);
-        MOE_TRY(*added ? take_language(r, part, id) : template_token(r, part, id, added));
+        MOE_TRY(template_token(r, part, id, added));
     }
     return MOE_OK;
 }
 
+/* Whether the file's class is NLLB's, which makes the post-processor anew (put_languages). */
+static bool translates(const struct moe_hf_reader *r)
+{
+    const char *class = json_string_value(json_object_get(r->config, "tokenizer_class"));
+    return class && strncmp(class, "Nllb", 4) == 0;
+}
+
 static int read_post_processor(struct moe_hf_reader *r, const json_t *part)
 {
-    if (moe_hf_is_type(part, "ByteLevel"))
+    if (moe_hf_is_type(part, "ByteLevel") || translates(r))
         return MOE_OK;
     if (moe_hf_is_type(part, "RobertaProcessing") || moe_hf_is_type(part, "BertProcessing"))
         return read_pair(r, part);
@@ -1091,15 +1084,34 @@ static int added_token(struct moe_hf_reader *r, const char *text, uint32_t *id)
 {
     int64_t found = moe_tokenizer_find(r->tok, text);
     if (found < 0)
-        return moe_fail(r->err, MOE_ERR_FORMAT, "%s: post_processor names no token: '%.60s'",
-                        r->name, text);
+        return moe_fail(r->err, MOE_ERR_FORMAT, "%s: %s names no token: '%.60s'",
+                        translates(r) ? r->config_name : r->name,
+                        translates(r) ? "src_lang or eos_token" : "post_processor", text);
     *id = (uint32_t)found;
     return MOE_OK;
+}
+
+/* NLLB's class puts a source's language before a text and the end behind it, whatever the files'
+ * template and add_bos_token are (transformers 4.57 and 5.24, tokenization_nllb). */
+static int put_languages(struct moe_hf_reader *r)
+{
+    const char *end = text_of(hf_named(r, "eos_token"));
+    bool legacy = false;
+    r->prefix = "eng_Latn";
+    r->suffix = end ? end : "</s>";
+    MOE_TRY(
+        moe_json_get_bool(r->config_name, r->config, "legacy_behaviour", false, &legacy, r->err));
+    if (legacy)
+        return moe_hf_unsupported(r, "a language behind a text's end (legacy_behaviour)", NULL);
+    return moe_json_get_text(r->config_name, r->config, "src_lang", false, &r->prefix, r->err);
 }
 
 static int read_named(struct moe_hf_reader *r)
 {
     struct moe_tokenizer *tok = r->tok;
+    const bool fixed = translates(r);
+    if (fixed)
+        MOE_TRY(put_languages(r));
     bool adds_bos = r->prefix != NULL, adds_eos = r->suffix != NULL;
     if (r->prefix)
         MOE_TRY(added_token(r, r->prefix, &tok->bos));
@@ -1115,10 +1127,10 @@ static int read_named(struct moe_hf_reader *r)
     }
     tok->eos = tok->separator; /* found by its usual names while no eos was known */
     MOE_TRY(named_token(r, "eos_token", &tok->eos));
-    if (r->config)
+    if (r->config && !fixed)
         MOE_TRY(moe_json_get_bool(r->config_name, r->config, "add_bos_token", false, &adds_bos,
                                   r->err));
-    if (r->config)
+    if (r->config && !fixed)
         MOE_TRY(moe_json_get_bool(r->config_name, r->config, "add_eos_token", false, &adds_eos,
                                   r->err));
     if (adds_bos && tok->bos != MOE_NO_TOKEN)

@@ -534,8 +534,8 @@ static int parse(const char *json, const char *config, struct moe_err *err)
     return status;
 }
 
-/* The configuration's switches come before the post-processor, which holds where they are silent.
- */
+/* The configuration's switches come before the post-processor, which holds where they are silent;
+ * NLLB's class has both of its own, as AutoTokenizer of transformers 4.57.6 gives them. */
 static void what_stands_around_a_text(void **state)
 {
 #define BARE                                                                                       \
@@ -545,6 +545,11 @@ static void what_stands_around_a_text(void **state)
     "{" BARE ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["                   \
     "{\"SpecialToken\":{\"id\":\"a\"}},{\"Sequence\":{\"id\":\"A\"}}],"                            \
     "\"special_tokens\":{\"a\":{\"id\":\"a\",\"ids\":[0],\"tokens\":[\"a\"]}}}," MODEL "}"
+#define BEHIND                                                                                     \
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}" \
+    "},"                                                                                           \
+    "{\"SpecialToken\":{\"id\":\"a\"}},{\"SpecialToken\":{\"id\":\"b\"}}]}"
+#define TRANSLATES "\"tokenizer_class\":\"NllbTokenizer\",\"eos_token\":\"a\""
     static const struct {
         const char *json, *config, *ids;
     } cases[] = {
@@ -555,6 +560,24 @@ static void what_stands_around_a_text(void **state)
         {"{" BARE "," MODEL "}", "{\"bos_token\":\"a\",\"add_bos_token\":true}", "0 2"},
         {"{" BARE "," MODEL "}", "{\"eos_token\":\"b\",\"add_eos_token\":true}", "2 1"},
         {"{" BARE "," MODEL "}", "{\"add_bos_token\":true,\"add_eos_token\":true}", "2"},
+        {AROUND, "{" TRANSLATES ",\"src_lang\":\"b\"}", "1 2 0"},
+        {"{" BARE "," MODEL "}", "{" TRANSLATES ",\"src_lang\":\"ab\"}", "2 2 0"},
+        {"{" BARE "," BEHIND "," MODEL "}", "{" TRANSLATES ",\"src_lang\":\"a\"}", "0 2 0"},
+        {AROUND,
+         "{" TRANSLATES ",\"src_lang\":\"b\",\"add_bos_token\":false,\"add_eos_token\":false,"
+         "\"legacy_behaviour\":false}",
+         "1 2 0"},
+    };
+    static const struct {
+        const char *config, *says;
+        int status;
+    } refused[] = {
+        {"{" TRANSLATES "}", "c.json: src_lang or eos_token names no token: 'eng_Latn'",
+         MOE_ERR_FORMAT},
+        {"{" TRANSLATES ",\"src_lang\":null}", "names no token: 'eng_Latn'", MOE_ERR_FORMAT},
+        {"{" TRANSLATES ",\"src_lang\":1}", "'src_lang'", MOE_ERR_FORMAT},
+        {"{" TRANSLATES ",\"src_lang\":\"a\",\"legacy_behaviour\":true}",
+         "a language behind a text's end (legacy_behaviour)", MOE_ERR_UNSUPPORTED},
     };
     (void)state;
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
@@ -573,6 +596,11 @@ static void what_stands_around_a_text(void **state)
         moe_buf_release(&text);
         moe_ids_release(&ids);
         moe_tokenizer_free(tok);
+    }
+    for (size_t i = 0; i < N_ITEMS(refused); i++) {
+        struct moe_err err = {0};
+        assert_fails(parse(AROUND, refused[i].config, &err), refused[i].status, refused[i].says,
+                     &err);
     }
 }
 
