@@ -116,7 +116,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_CUSTOM(0, "draft", "HOW", &o.plan.draft, strategy_drafter),
      .word = strategy_drafter_word, .shown = "none",
      .help = "leave room for moe-run --draft HOW",
-     .modes = MODELS},
+     .modes = CLI_USUAL},
     {CLI_OPT_STREAM('o', "output", "PLAN", &o.plan.out), .shown = "explain it on stdout",
      .help = "write the plan",
      .modes = CLI_USUAL | COE},

@@ -343,6 +343,11 @@ static int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
                         "device profile '%s': no rate of storage, which is behind the host's "
                         "memory (moe-profile --device measures it)",
                         in->device->name);
+    struct moe_err why;
+    if (o->shape && plan_machine_has_gpu(in) &&
+        moe_config_check_gpu(&in->config, o->shape, &why) != MOE_OK)
+        cli_note("moe-run computes it on the processor only, which --device cpu plans for: %s",
+                 why.text);
     const struct moe_device *d = in->device;
     double host = d->host.memory_bytes_per_second.value;
     if (o->strategy.device.test) {

@@ -100,9 +100,10 @@ static void put_pack(const struct moe_pack_summary *s, const struct moe_plan_mem
     else
         moe_buf_printf(pen->out,
                        "\nNext\n"
-                       "  moe-profile %s --text YOURS.txt -o stats.yaml --trace yours.trace\n"
+                       "  moe-profile %s %s -o stats.yaml --trace yours.trace\n"
                        "  moe-plan %s --memory SIZE --stats stats.yaml --trace yours.trace\n",
-                       path, path);
+                       path, s->config.n_encoder ? "--pairs YOURS.jsonl" : "--text YOURS.txt",
+                       path);
 }
 
 /* A model without experts: every token uses all of its weights, and there is nothing to plan. */

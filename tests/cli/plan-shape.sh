@@ -48,6 +48,9 @@ run "$plan" -q --trace "$tmp/t.trace" --shape "$tmp/qwen1.5.json" --device-profi
 run "$plan" --explain "$tmp/bus.yaml"
 expect_stdout_like "*the bus (* is busy*twice as fast a bus*" "a GPU's plan speaks of its bus"
 check "... and of no disk's reads" sh -c "! grep -E 'the disk|a disk' '$out'"
+run "$plan" --trace "$tmp/t.trace" --shape $shapes/nllb-moe-54b.json --device-profile "$tmp/3090.yaml" --memory 40G --strategy lru \
+    -o "$tmp/cpu.yaml"
+expect_stderr_like "*moe-plan: moe-run computes it on the processor only, which --device cpu plans for: *" "... of a model that GPUs do not compute, with a note"
 # A 13th layer without experts, of which a block's weights are 60%.
 sed -i 's/"num_hidden_layers": 12/"num_hidden_layers": 13, "mlp_only_layers": [0]/' "$tmp/qwen1.5.json"
 of_fate resident 100%
