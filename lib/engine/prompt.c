@@ -370,7 +370,7 @@ int moe_prompt_source(const struct moe_model *model, const struct moe_languages 
 {
     const uint64_t first = ids->n;
     uint32_t source = 0;
-    *target = 0;
+    *target = model->config.answer_start;
     if (languages->target)
         MOE_TRY(moe_prompt_language(model, languages->target, target, err));
     if (languages->source)

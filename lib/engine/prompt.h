@@ -55,7 +55,7 @@ int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n
                      struct moe_ids *ids, struct moe_err *err);
 
 /* Languages of a translation, by their tokens' names ("fra_Latn"). NULL: the one that the
- * tokenizer's files put before a source; the model chooses. */
+ * tokenizer's files put before a source; the model's answer_start. */
 struct moe_languages {
     const char *source, *target;
 };

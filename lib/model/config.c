@@ -470,6 +470,8 @@ static int check_stacks(const struct moe_config *c, const char *name, struct moe
          "an encoder is implemented with RMS norms and layer norms with biases"},
         {c->n_encoder && (c->decoder_start >= c->vocab || c->prefix_lm), MOE_ERR_FORMAT,
          "a decoder with an encoder needs a first token and no prefix"},
+        {c->answer_start && (!c->n_encoder || c->answer_start >= c->vocab), MOE_ERR_FORMAT,
+         "what answers begin with (forced_bos_token_id) needs an encoder and is a token"},
         {c->expert_capacity && !sees_all, MOE_ERR_UNSUPPORTED,
          "capacities of experts need an encoder or a prefix"},
     };

@@ -91,10 +91,12 @@ struct moe_config {
                                seeing each other; later layers also attend to its output. 0: a
                                decoder only */
     uint32_t decoder_start; /* the decoder's first token; only with an encoder */
-    bool prefix_lm;         /* rows of the prompt see the whole prompt */
-    uint32_t hidden;        /* width of the residual stream */
-    uint32_t vocab;         /* rows of the embedding; the tokenizer may have fewer or more */
-    uint32_t context_max;   /* positions the model was trained for */
+    uint32_t answer_start; /* ... and what an answer begins with behind it where its language is not
+                              asked for; 0: the model chooses */
+    bool prefix_lm;        /* rows of the prompt see the whole prompt */
+    uint32_t hidden;       /* width of the residual stream */
+    uint32_t vocab;        /* rows of the embedding; the tokenizer may have fewer or more */
+    uint32_t context_max;  /* positions the model was trained for */
     enum moe_norm_kind norm_kind;
     enum moe_norm_place norm_place;
     bool parallel_blocks; /* attention and feed-forward share one norm and are both added to the

@@ -44,6 +44,7 @@ static const struct moe_config_field fields[] = {
     NEEDED_U32(n_layers, MOE_MAX_LAYERS),
     OPTIONAL_U32(n_encoder, MOE_MAX_LAYERS),
     OPTIONAL_U32(decoder_start, MOE_MAX_DIM),
+    OPTIONAL_U32(answer_start, MOE_MAX_DIM),
     OPTIONAL(prefix_lm, MOE_FIELD_BOOL),
     NEEDED_U32(hidden, MOE_MAX_DIM),
     NEEDED_U32(vocab, MOE_MAX_DIM),

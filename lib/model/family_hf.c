@@ -240,14 +240,13 @@ static int read_hf_eos(struct moe_config *config, const char *path, const json_t
     return MOE_OK;
 }
 
-/* The decoder's first token, if this file has it. */
-static int read_hf_decoder_start(struct moe_config *config, const char *path, const json_t *json,
-                                 struct moe_err *err)
+/* A token of a decoder's beginning, if this file has it. */
+static int read_hf_start(const char *path, const json_t *json, const char *key, uint32_t least,
+                         uint32_t *out, struct moe_err *err)
 {
-    if (json_is_null(json_object_get(json, "decoder_start_token_id")))
+    if (json_is_null(json_object_get(json, key)))
         return MOE_OK;
-    return moe_json_get_u32(path, json, "decoder_start_token_id", MOE_MAX_DIM, false,
-                            &config->decoder_start, err);
+    return moe_json_get_between(path, json, key, least, MOE_MAX_DIM, false, out, err);
 }
 
 static int read_generation_config(struct moe_config *config, const char *dir, struct moe_err *err)
@@ -261,8 +260,13 @@ static int read_generation_config(struct moe_config *config, const char *dir, st
         status = moe_json_read(&json, path, MAX_CONFIG_BYTES, MOE_JSON_CONFIG_MEMORY, err);
         if (status == MOE_OK)
             status = read_hf_eos(config, path, json, err);
+        config->answer_start = 0; /* config.json's counts only without this file */
         if (status == MOE_OK && config->n_encoder)
-            status = read_hf_decoder_start(config, path, json, err);
+            status =
+                read_hf_start(path, json, "decoder_start_token_id", 0, &config->decoder_start, err);
+        if (status == MOE_OK && config->n_encoder)
+            status =
+                read_hf_start(path, json, "forced_bos_token_id", 1, &config->answer_start, err);
         moe_json_free(json);
     }
     free(path);
@@ -363,6 +367,8 @@ static int read_plain(struct moe_config *config, const char *path, const char *d
     if (nested)
         MOE_TRY(
             moe_json_get_bool(path, json, "tie_word_embeddings", false, &config->tied_head, err));
+    if (config->n_encoder)
+        MOE_TRY(read_hf_start(path, json, "forced_bos_token_id", 1, &config->answer_start, err));
     /* generation_config.json lists more end tokens than config.json, so its come first. */
     if (dir)
         MOE_TRY(read_generation_config(config, dir, err));

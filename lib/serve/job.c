@@ -953,7 +953,7 @@ static int make_prompt(const struct moe_server *s, const struct loaded *l, const
         return moe_prompt_chat(model, l->chat, &chat, most, &a->ids, &a->again, err);
     const struct moe_request_input *p = &r->inputs[a->ids_input];
     const struct moe_languages languages = {r->source_language, r->target_language};
-    a->target = 0;
+    a->target = pools(r) ? 0 : model->config.answer_start;
     if (p->text && r->bare)
         MOE_TRY(moe_tokenizer_encode(model->tokenizer, p->text, p->n, r->special, &a->ids, err));
     else if (p->text && pools(r))

@@ -212,6 +212,7 @@ struct moe_documents calibrate_documents(const struct calibration *c)
         .max_windows = c->options->max_windows,
         .pairs = c->options->pairs,
         .decoder_start = c->model->config.decoder_start,
+        .answer_start = c->model->config.answer_start,
         .progress = c->options->progress,
     };
 }

@@ -424,16 +424,19 @@ static int put_language(const struct moe_documents *d, const struct moe_buf *lan
     return MOE_OK;
 }
 
-/* Appends the ids of a text, which ends at a NUL, in its language (empty: the tokenizer's). */
+/* Appends the ids of a text, which ends at a NUL, in its language (empty: that of the token
+ * `start`; 0: the tokenizer's). */
 static int encode_text(const struct moe_documents *d, const struct moe_buf *text,
-                       const struct moe_buf *language, const char *name, struct moe_ids *ids,
-                       struct moe_err *err)
+                       const struct moe_buf *language, uint32_t start, const char *name,
+                       struct moe_ids *ids, struct moe_err *err)
 {
     uint64_t before = ids->n; /* a target's prefix */
     int status = moe_tokenizer_encode_whole(d->tokenizer, (const char *)text->data,
                                             strlen((const char *)text->data), true, ids, err);
     if (status == MOE_OK && language->size)
         status = put_language(d, language, &ids->ids[before], name, err);
+    else if (status == MOE_OK && start && moe_tokenizer_adds_bos(d->tokenizer))
+        ids->ids[before] = start;
     uint64_t cut = ids->n > d->max_tokens ? ids->n - d->max_tokens : 0;
     if (d->left_out) {
         d->left_out->of += ids->n - before;
@@ -466,9 +469,9 @@ int moe_pairs_each(const struct moe_documents *d, const char *path,
         MOE_STEP(read_document(&c, err));
         MOE_STEP(read_pair((const char *)name.data, c.text, c.end - c.begin, texts, err));
         const char *said = (const char *)name.data;
-        MOE_STEP(encode_text(d, &texts[0], &texts[TEXTS], said, &source, err));
+        MOE_STEP(encode_text(d, &texts[0], &texts[TEXTS], 0, said, &source, err));
         MOE_STEP(moe_ids_push(&target, d->decoder_start, err));
-        MOE_STEP(encode_text(d, &texts[1], &texts[TEXTS + 1], said, &target, err));
+        MOE_STEP(encode_text(d, &texts[1], &texts[TEXTS + 1], d->answer_start, said, &target, err));
         if (!*(const char *)texts[0].data || !*(const char *)texts[1].data)
             MOE_STEP(moe_fail(err, MOE_ERR_FORMAT, "%s: has an empty text", said));
         const struct moe_pair pair = {source.ids, target.ids, (uint32_t)source.n,

@@ -38,6 +38,7 @@ struct moe_documents {
     uint32_t max_windows;   /* of a document, the first ones: what follows is left out; 0: all */
     bool pairs;             /* the files hold pairs: a document is a line that is not empty */
     uint32_t decoder_start; /* of pairs */
+    uint32_t answer_start;  /* ... of no language, in place of the tokenizer's; 0: that one */
     const char *what;       /* being done, for the progress bar */
     const struct moe_progress *progress;
     struct moe_left_out *left_out; /* added to by what reads all of a file; NULL: not counted */

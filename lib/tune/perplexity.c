@@ -374,6 +374,7 @@ static struct moe_documents documents_of(const struct moe_perplexity_options *op
         .max_windows = options->max_windows,
         .pairs = model->config.n_encoder > 0,
         .decoder_start = model->config.decoder_start,
+        .answer_start = model->config.answer_start,
         .what = "perplexity",
         .progress = options->progress,
     };

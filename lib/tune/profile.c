@@ -424,6 +424,7 @@ int moe_profile_texts(struct moe_session *session, const struct moe_profile_opti
                       .max_windows = o->max_windows,
                       .pairs = o->pairs,
                       .decoder_start = session->model->config.decoder_start,
+                      .answer_start = session->model->config.answer_start,
                       .what = "profiling",
                       .progress = o->progress,
                       .left_out = o->left_out},

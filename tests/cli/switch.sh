@@ -124,6 +124,22 @@ check "target_language of requests: the same" sh -c \
     "[ \$(grep -c '\"status_code\":200' '$out') = 2 ] && grep -q '\"text\":\"$(cat "$tmp/chinese")\"' '$out'"
 translate --to chinese
 error_line 2 "moe-run: the model has no language 'chinese': *" "a language that there is not"
+# The model's own language of answers (forced_bos_token_id), in place and in a pack.
+forced=$tmp/forced
+cp -r "$drawn/nllb-a" "$forced"
+printf '{"forced_bos_token_id": 262}' >"$forced/generation_config.json"
+"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$forced.moe" "$forced"
+printf '{"prompt": %s, "temperature": 0, "max_tokens": 12, "ignore_eos": true}\n' \
+    '"the thing"' '[260, 7, 5, 80, 8, 79, 2]' >"$tmp/requests"
+for model in "$forced" "$forced.moe"; do
+    run "$bin/moe-run" -t 1 "$model" -p 'the thing' --temp 0 -n 12 --ignore-eos
+    check "${model##*/}: an answer begins as the model's files say" cmp -s "$out" "$tmp/chinese"
+    run "$bin/moe-run" -q -t 1 "$model" --requests "$tmp/requests"
+    check "... of requests, by texts and by tokens" sh -c \
+        "[ \$(grep -cF '\"text\":\"$(cat "$tmp/chinese")\"' '$out') = 2 ]"
+done
+run "$bin/moe-run" -t 1 "$forced.moe" -p 'the thing' --temp 0 -n 12 --ignore-eos --to deu_Latn
+check "... --to decides" sh -c "[ -s '$out' ] && ! cmp -s '$out' '$tmp/chinese'"
 translate --from '</s>'
 error_line 2 "moe-run: the model has no language '</s>': *" "a special token is no language"
 moe -p x --from eng_Latn

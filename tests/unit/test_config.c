@@ -661,6 +661,11 @@ static void nllb_moe(void **state)
     assert_near(config.routed_scale, 0.75);
     assert_near(config.embed_scale, 1);
     assert_near(config.norm_eps, 1e-5);
+    assert_int_equal(config.answer_start, 0);
+    read_ok(NLLB("\"decoder_layers\": 8, \"decoder_ffn_dim\": 96, \"forced_bos_token_id\": 5"));
+    assert_int_equal(config.answer_start, 5);
+    read_ok(NLLB("\"decoder_layers\": 8, \"decoder_ffn_dim\": 96, \"forced_bos_token_id\": null"));
+    assert_int_equal(config.answer_start, 0);
 
     /* The class's defaults. */
     read_ok(NLLB("\"decoder_layers\": 8, \"decoder_ffn_dim\": 96"));
@@ -1114,6 +1119,10 @@ static void what_is_not_computed_is_refused(void **state)
          "the hidden width is 0"},
         SWITCH_CASE(FORMAT, "\"num_experts\": 0", "the number of experts is 0"),
         {"{\"model_type\": \"switch_transformers\", \"num_layers\": 4}", MOE_ERR_FORMAT, "d_model"},
+        {NLLB("\"decoder_ffn_dim\": 96, \"forced_bos_token_id\": 100"), MOE_ERR_FORMAT,
+         "what answers begin with (forced_bos_token_id)"},
+        {NLLB("\"decoder_ffn_dim\": 96, \"forced_bos_token_id\": 0"), MOE_ERR_FORMAT,
+         "'forced_bos_token_id'"},
         {NLLB("\"decoder_ffn_dim\": 90"), MOE_ERR_UNSUPPORTED, "other widths of feed-forwards"},
         {NLLB("\"decoder_ffn_dim\": 96, \"decoder_attention_heads\": 8"), MOE_ERR_UNSUPPORTED,
          "other numbers of heads"},

@@ -167,19 +167,25 @@ static void answers_are_those_of_transformers(void **state)
 }
 
 /* The languages of a pair stand in its ids; the last line has one that there is not. */
+struct wanted_languages {
+    const struct moe_tokenizer *tok;
+    uint32_t start; /* of an answer in no language */
+};
 static int check_languages(void *ctx, const struct moe_pair *pair, struct moe_err *err)
 {
-    const struct moe_tokenizer *tok = ctx;
+    const struct wanted_languages *w = ctx;
+    const struct moe_tokenizer *tok = w->tok;
     (void)err;
     bool said = pair->n_source == 7; /* "the thing" */
     assert_int_equal(pair->source[0], moe_tokenizer_find(tok, said ? "fra_Latn" : "eng_Latn"));
     assert_int_equal(pair->target[0], 2);
-    assert_int_equal(pair->target[1], moe_tokenizer_find(tok, said ? "zho_Hans" : "eng_Latn"));
+    assert_int_equal(pair->target[1], said ? moe_tokenizer_find(tok, "zho_Hans") : w->start);
     return MOE_OK;
 }
 
-static void pairs_are_in_their_languages(const struct moe_model *m)
+static void pairs_are_in_their_languages(const struct moe_model *m, uint32_t answer_start)
 {
+    struct wanted_languages w = {m->tokenizer, answer_start};
     char path[64];
     struct moe_err err = {0};
     snprintf(path, sizeof path, "/tmp/moe-encode-%d.jsonl", (int)getpid());
@@ -194,8 +200,11 @@ static void pairs_are_in_their_languages(const struct moe_model *m)
     const struct moe_documents d = {.tokenizer = m->tokenizer,
                                     .max_tokens = 64,
                                     .pairs = true,
-                                    .decoder_start = m->config.decoder_start};
-    assert_fails(moe_pairs_each(&d, path, check_languages, m->tokenizer, &err), MOE_ERR_FORMAT,
+                                    .decoder_start = m->config.decoder_start,
+                                    .answer_start = answer_start};
+    if (!answer_start)
+        w.start = (uint32_t)moe_tokenizer_find(m->tokenizer, "eng_Latn");
+    assert_fails(moe_pairs_each(&d, path, check_languages, &w, &err), MOE_ERR_FORMAT,
                  "pair 4: '</s>' is no language of the model", &err);
     unlink(path);
 }
@@ -225,7 +234,8 @@ static void sources_are_in_their_language(void **state)
         assert_int_equal(target, i % 2 ? moe_tokenizer_find(m->tokenizer, "zho_Hans") : 0);
     }
     assert_int_equal(i, 6);
-    pairs_are_in_their_languages(m);
+    pairs_are_in_their_languages(m, 0);
+    pairs_are_in_their_languages(m, (uint32_t)moe_tokenizer_find(m->tokenizer, "deu_Latn"));
     static const char *const none[] = {"the",    "fra", "</s>",      "<pad>",    "<unk>",
                                        "<mask>", "<s>", "fra_Latn ", "fra_Cyrl", ""};
     for (i = 0; i < sizeof none / sizeof *none; i++) {
