@@ -88,6 +88,13 @@ bool strategy_drafter(const char *text, void *to, struct moe_err *why)
     return !d->head || access(text, F_OK) == 0;
 }
 
+void strategy_say_drafts(const struct strategy_drafter *d, uint32_t batch)
+{
+    if (d->drafts && batch == 1)
+        cli_note("--batch 1: nothing is drafted, as a pass has no room for a token beside the next "
+                 "one");
+}
+
 int strategy_check_kv(const struct strategy_options *o)
 {
     if (o->device.cuda && !o->device.automatic && !moe_kv_on_gpu(o->kv_kind))

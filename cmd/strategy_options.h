@@ -65,5 +65,7 @@ struct strategy_drafter {
 };
 bool strategy_drafter(const char *text, void *to, struct moe_err *why);
 const char *strategy_drafter_word(int i);
+/* Says that nothing is drafted in passes of `batch` rows (0: as many as usual), where so. */
+void strategy_say_drafts(const struct strategy_drafter *d, uint32_t batch);
 
 #endif

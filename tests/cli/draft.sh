@@ -46,6 +46,7 @@ check "... some were right" some accepted_tokens
 same "in passes of two rows" -n 30 --temp 0 --ignore-eos --batch 2
 same "in passes of one row" -n 20 --temp 0 --ignore-eos --batch 1
 check "... nothing is drafted" [ -z "$(figure drafted_tokens)" ]
+expect_stderr_like "*--batch 1: nothing is drafted*" "... which is said"
 
 # Side by side: each answer is the same, and a request may do without.
 requests=$tmp/requests
