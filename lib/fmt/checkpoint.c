@@ -315,7 +315,7 @@ int moe_checkpoint_locate(const struct moe_checkpoint *ck, const struct moe_tens
 }
 
 int moe_checkpoint_read_numbers(const struct moe_checkpoint *ck, const struct moe_tensor *t,
-                                uint64_t first, uint64_t n, uint32_t *out, struct moe_err *err)
+                                uint64_t first, uint64_t n, int64_t *out, struct moe_err *err)
 {
     enum { STEP = 1024 };
     const struct moe_tensor_file *file = file_of(ck, t->file);
@@ -325,11 +325,9 @@ int moe_checkpoint_read_numbers(const struct moe_checkpoint *ck, const struct mo
         some = n - done < STEP ? n - done : STEP;
         MOE_TRY(moe_file_pread(file->fd, file->path, raw, some * size,
                                t->offset + (first + done) * size, err));
-        for (uint64_t i = 0; i < some; i++) {
-            int64_t number =
+        for (uint64_t i = 0; i < some; i++)
+            out[done + i] =
                 size == 4 ? (int32_t)moe_get_u32(raw + 4 * i) : (int64_t)moe_get_u64(raw + 8 * i);
-            out[done + i] = number < 0 || number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
-        }
     }
     return MOE_OK;
 }

@@ -105,12 +105,12 @@ int moe_checkpoint_read(const struct moe_checkpoint *ck, const struct moe_tensor
                         uint64_t n, float *out, struct moe_err *err);
 
 /* The same as moe_checkpoint_get and _read for a tensor of whole numbers (I32 or I64), which those
- * refuse. Numbers below 0 or above UINT32_MAX become UINT32_MAX. */
+ * refuse. */
 int moe_checkpoint_get_numbers(const struct moe_checkpoint *ck, const char *name, int n_dims,
                                const uint64_t *dims, const struct moe_tensor **out,
                                struct moe_err *err);
 int moe_checkpoint_read_numbers(const struct moe_checkpoint *ck, const struct moe_tensor *t,
-                                uint64_t first, uint64_t n, uint32_t *out, struct moe_err *err);
+                                uint64_t first, uint64_t n, int64_t *out, struct moe_err *err);
 
 /* The type of the codes of a matrix that is stored as several tensors ("FP8", "INT4"), also where
  * its dtype is F32, as no layout holds them; NULL: it is one tensor. */

@@ -132,8 +132,15 @@ int moe_config_take_drafter(struct moe_config *c, struct moe_config *head, const
     const uint32_t usual[MOE_MAX_READS] = {2, c->n_layers / 2, c->n_layers - 3};
     uint32_t most = 0;
     MOE_TRY(check_drafts_for(c, name, err));
-    if (head->reads[0] + head->reads[1] + head->reads[2] == 0)
+    if (head->reads[0] + head->reads[1] + head->reads[2] == 0) {
+        if (c->n_layers < MOE_MAX_READS)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: does not say which layers of its model it reads "
+                            "('eagle_aux_hidden_state_layer_ids'), and %s has too few for the "
+                            "usual ones: %" PRIu32,
+                            head_name, name, c->n_layers);
         memcpy(head->reads, usual, sizeof usual);
+    }
     for (uint32_t i = 0; i < head->n_reads; i++)
         most = head->reads[i] > most ? head->reads[i] : most;
     if (head->hidden != c->hidden || head->vocab != c->vocab || most > c->n_layers)
@@ -964,8 +971,11 @@ static int check_drafter(const struct moe_config *c, const char *name, struct mo
          "positions, RMS norms before blocks and an output of its own or its model's"},
         {c->n_reads != MOE_MAX_READS, MOE_ERR_FORMAT,
          "a head that drafts reads three streams of its model ('reads')"},
-        {c->draft_vocab > c->vocab || (c->draft_vocab && !c->own_head), MOE_ERR_FORMAT,
+        {c->draft_vocab > c->vocab, MOE_ERR_FORMAT,
          "a head that drafts some tokens has an output for these, not for more than there are"},
+        {c->draft_vocab && !c->own_head, MOE_ERR_FORMAT,
+         "a head that drafts some tokens ('draft_vocab_size') has an output for these, which is "
+         "missing ('lm_head.weight')"},
     };
     return c->drafter_kind ? check_rules(name, rules, sizeof rules / sizeof rules[0], err) : MOE_OK;
 }

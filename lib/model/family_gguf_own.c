@@ -1246,7 +1246,6 @@ int family_eagle3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     c->draft_vocab = tokens && tokens->n_items <= MOE_MAX_DIM ? (uint32_t)tokens->n_items : 0;
     MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "target_hidden_size").text, MOE_MAX_DIM,
                              false, &width, err));
-    MOE_TRY(family_check_drafter(c, width, moe_gguf_path(gguf), err));
     MOE_TRY(moe_gguf_get_array(gguf, key.text, true, &layers, err));
     if (layers.n != MOE_MAX_READS)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -1254,5 +1253,5 @@ int family_eagle3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                         key.text, layers.n, MOE_MAX_READS);
     for (uint32_t i = 0; i < MOE_MAX_READS; i++)
         MOE_TRY(take_number(gguf, key.text, &layers, i, MOE_MAX_LAYERS, &c->reads[i], err));
-    return MOE_OK;
+    return family_check_drafter(c, width, true, moe_gguf_path(gguf), err);
 }

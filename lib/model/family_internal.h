@@ -66,9 +66,10 @@ int family_halve_layers(struct moe_config *config, const char *path, struct moe_
 /* The same of Arctic, whose first halves are nothing but experts. */
 int family_arctic_halves(struct moe_config *config, const char *path, struct moe_err *err);
 
-/* Refuses a head that drafts and reads streams of another width than its own. */
-int family_check_drafter(const struct moe_config *config, uint32_t width, const char *path,
-                         struct moe_err *err);
+/* Refuses a head that drafts and reads streams of another width than its own, or one layer three
+ * times: the first, which is how a description says that the file has no list (`listed`). */
+int family_check_drafter(const struct moe_config *config, uint32_t width, bool listed,
+                         const char *path, struct moe_err *err);
 
 /* Numbers of config.json that may be absent. */
 struct family_number {

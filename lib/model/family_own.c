@@ -2696,7 +2696,6 @@ int family_eagle3_hf(struct moe_config *c, const char *path, const json_t *json,
     c->tied_head = false;
     c->n_reads = MOE_MAX_READS;
     MOE_TRY(moe_json_get_u32(path, json, "target_hidden_size", MOE_MAX_DIM, false, &width, err));
-    MOE_TRY(family_check_drafter(c, width, path, err));
     if (json_array_size(list) != 0 && json_array_size(list) != MOE_MAX_READS)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: '%s' lists %zu layers, expected %d", path,
                         key, json_array_size(list), MOE_MAX_READS);
@@ -2708,5 +2707,5 @@ int family_eagle3_hf(struct moe_config *c, const char *path, const json_t *json,
                             key, i);
         c->reads[i] = (uint32_t)json_integer_value(item) + behind;
     }
-    return MOE_OK;
+    return family_check_drafter(c, width, json_array_size(list) != 0, path, err);
 }

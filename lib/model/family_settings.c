@@ -187,15 +187,20 @@ const json_t *family_given(const json_t *json, const char *key)
     return json_is_null(value) ? NULL : value;
 }
 
-int family_check_drafter(const struct moe_config *c, uint32_t width, const char *path,
+int family_check_drafter(const struct moe_config *c, uint32_t width, bool listed, const char *path,
                          struct moe_err *err)
 {
-    return width == c->hidden
-               ? MOE_OK
-               : moe_fail(err, MOE_ERR_UNSUPPORTED,
-                          "%s: a head of a width of %" PRIu32 " that reads streams of %" PRIu32
-                          " is not implemented: both must be the same",
-                          path, c->hidden, width);
+    if (width != c->hidden)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a head of a width of %" PRIu32 " that reads streams of %" PRIu32
+                        " is not implemented: both must be the same",
+                        path, c->hidden, width);
+    if (listed && c->reads[0] + c->reads[1] + c->reads[2] == 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a head that reads what comes into layer 0 three times is not "
+                        "implemented",
+                        path);
+    return MOE_OK;
 }
 
 int family_read_numbers(const char *path, const json_t *json, const struct family_number *numbers,

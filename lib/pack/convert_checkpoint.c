@@ -69,7 +69,7 @@ static int check_unused(const struct converter *c, const struct checkpoint_sourc
         c->report->n_visual += convert_sees_images(&s->from, name);
         if (status == MOE_OK && !known)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: tensor '%.200s' has no place in a %s model as %s describes it",
+                            "%s: tensor '%.200s' has no place in the %s model that %s describes",
                             moe_checkpoint_dir(s->checkpoint), name, s->family->name,
                             s->gguf ? "its metadata" : "config.json");
     }
@@ -272,10 +272,10 @@ static int check_finite(const struct converter *c, const struct row_source *sour
     return MOE_OK;
 }
 
-/* Reads whole numbers that f32 holds exactly: those of experts and tokens are small. */
+/* Reads whole numbers; those that make sense, of experts and tokens, are small: f32 holds them. */
 static int read_numbers(const struct row_source *source, float *out, struct moe_err *err)
 {
-    uint32_t *numbers = moe_alloc(source->rows, sizeof *numbers, err);
+    int64_t *numbers = moe_alloc(source->rows, sizeof *numbers, err);
     if (!numbers)
         return MOE_ERR_MEMORY;
     int status = moe_checkpoint_read_numbers(source->checkpoint, source->tensor, 0, source->rows,

@@ -121,6 +121,18 @@ run "$bin/moe-run" "$pack" -p x --draft "$tmp/nothing"
 error_line 2 "*--draft*is not none, ngram, mtp or the file of a head that drafts*" "no such file"
 mkdir "$tmp/damaged"
 cp "$drawn"/eagle3-a/* "$tmp/damaged"
+refused() { # SCRIPT FILE SENTENCE WHAT: eagle3-a with a file of its that sed has changed
+    sed "$1" "$drawn/eagle3-a/$2" >"$tmp/damaged/$2"
+    sed -i '/^file model.gguf/,$d' "$tmp/damaged/drawn.txt"
+    "$BUILD/tests/tools/draw_fixture" "$tmp/damaged/drawn.txt" "$tmp/damaged"
+    run "$bin/moe-run" "$tmp/ahead-deepseek.moe" -p x --draft "$tmp/damaged"
+    error_line 3 "$3" "$4"
+    cp "$drawn/eagle3-a/$2" "$tmp/damaged/$2"
+}
+refused '/"eagle_aux/,/\]/d' config.json "*damaged: does not say which layers*has too few*: 2" \
+    "a head that does not say what it reads, for a model of two layers"
+refused '/^I64 100 d2t digits /s/digits 0*N*Q*/normal 0 -7/' drawn.txt "*tensor 'd2t' makes -7 of token 0*" "a token below 0"
+refused '/lm_head/d' drawn.txt "*is missing ('lm_head.weight')*" "a head without its output"
 sed '/^I64 100 d2t digits /s/NNQ/QNN/; /^file model.gguf/,$d' "$drawn/eagle3-a/drawn.txt" >"$tmp/damaged/drawn.txt"
 "$BUILD/tests/tools/draw_fixture" "$tmp/damaged/drawn.txt" "$tmp/damaged"
 run "$bin/moe-run" "$tmp/ahead-deepseek.moe" -p x --draft "$tmp/damaged"

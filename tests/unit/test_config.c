@@ -872,6 +872,9 @@ static void what_is_not_computed_is_refused(void **state)
                 "that reads streams of 7 is not implemented"),
         REFUSED("llama", "\"draft_vocab_size\": 32, \"eagle_aux_hidden_state_layer_ids\": [1, 2]",
                 "lists 2 layers, expected 3"),
+        REFUSED("llama",
+                "\"draft_vocab_size\": 32, \"eagle_aux_hidden_state_layer_ids\": [0, 0, 0]",
+                "layer 0 three times is not implemented"),
         WRONG("llama",
               "\"draft_vocab_size\": 32, \"eagle_config\": "
               "{\"eagle_aux_hidden_state_layer_ids\": [1, 2, -1]}",
