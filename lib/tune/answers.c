@@ -190,6 +190,7 @@ void moe_answers_carve(struct moe_answers *a, struct moe_arena *arena, uint32_t 
     *a = (struct moe_answers){.limit = limit};
     a->ids = moe_arena_take(arena, (uint64_t)n * limit, sizeof *a->ids);
     a->lengths = moe_arena_take(arena, n, sizeof *a->lengths);
+    a->begins = moe_arena_take(arena, n, sizeof *a->begins);
     a->active = moe_arena_take(arena, n, sizeof *a->active);
     a->rows = moe_arena_take(arena, n, sizeof *a->rows);
     a->last = moe_arena_take(arena, n, sizeof *a->last);
@@ -202,13 +203,20 @@ void moe_answers_release(struct moe_answers *a)
     moe_buf_release(&a->text);
 }
 
-/* Appends the likeliest token to each active answer; those that it ends, or that are full, become
- * inactive. */
+uint32_t moe_answers_begin(const struct moe_tokenizer *tokenizer, const uint32_t *target,
+                           uint64_t n_target)
+{
+    return moe_tokenizer_adds_bos(tokenizer) && n_target > 1 ? target[1] : 0;
+}
+
+/* Appends the likeliest token, or the first that it has to have, to each active answer; those that
+ * it ends, or that are full, become inactive. */
 static void take_tokens(struct moe_answers *a, const struct moe_model *m)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < a->n_active; i++) {
-        uint32_t s = a->active[i], token = a->best[i];
+        uint32_t s = a->active[i];
+        uint32_t token = a->lengths[s] || !a->begins[s] ? a->best[i] : a->begins[s];
         if (moe_config_is_eos(&m->config, token) || moe_tokenizer_ends_answer(m->tokenizer, token))
             continue;
         a->ids[(uint64_t)s * a->limit + a->lengths[s]++] = token;

@@ -66,6 +66,7 @@ struct moe_answers {
     uint32_t limit;    /* tokens of each, at most */
     uint32_t *ids;     /* [n_sequences][limit] */
     uint32_t *lengths; /* [n_sequences] */
+    uint32_t *begins;  /* [n_sequences] what each begins with, a language; 0: the model chooses */
     /* The active answers, in the order of a pass's rows: one row each. */
     uint32_t n_active;
     uint32_t *active;
@@ -80,7 +81,13 @@ void moe_answers_carve(struct moe_answers *a, struct moe_arena *arena, uint32_t 
                        uint32_t limit);
 void moe_answers_release(struct moe_answers *a); /* what is not the arena's */
 
-/* Writes answers to the sources that the first n sequences of the session attend to; they end
+/* What an answer that is judged by this target begins with: its language, or 0. target: as of
+ * struct moe_pair; at least one token. */
+uint32_t moe_answers_begin(const struct moe_tokenizer *tokenizer, const uint32_t *target,
+                           uint64_t n_target);
+
+/* Writes answers to the sources that the first n sequences of the session attend to, `begins` being
+ * set; they end
  * before a token that ends answers, or at the limit. Between two steps `active` lists those that
  * continue. scores: of the session. */
 int moe_answers_write(struct moe_answers *a, struct moe_scores *scores, uint32_t n,

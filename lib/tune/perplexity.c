@@ -287,6 +287,8 @@ static int score_pair(void *ctx, const struct moe_pair *pair, struct moe_err *er
     if (!sc->options->answers)
         return MOE_OK;
     struct moe_answer_quality quality;
+    sc->answers.begins[0] =
+        moe_answers_begin(sc->s->model->tokenizer, pair->target, pair->n_target);
     MOE_TRY(moe_answers_write(&sc->answers, &sc->scores, 1, err));
     MOE_TRY(moe_answers_judge(&sc->answers, sc->s->model->tokenizer, 0, pair->target_text, &quality,
                               err));

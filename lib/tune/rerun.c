@@ -264,6 +264,12 @@ uint32_t moe_rerun_answer_tokens(const struct moe_rerun *r)
 static int answer_jobs(struct moe_rerun *r, const struct moe_answer_sink *sink, struct moe_err *err)
 {
     const struct moe_tokenizer *tokenizer = r->session->model->tokenizer;
+    for (uint32_t j = 0; j < r->n_jobs; j++) {
+        const uint32_t document = r->jobs[j].document;
+        r->answers.begins[j] =
+            moe_answers_begin(tokenizer, r->corpus->ids + r->corpus->first[document],
+                              moe_corpus_length(r->corpus, document));
+    }
     r->answering = true;
     int status = moe_answers_write(&r->answers, &r->scores, r->n_jobs, err);
     r->answering = false;

@@ -140,6 +140,17 @@ for model in "$forced" "$forced.moe"; do
 done
 run "$bin/moe-run" -t 1 "$forced.moe" -p 'the thing' --temp 0 -n 12 --ignore-eos --to deu_Latn
 check "... --to decides" sh -c "[ -s '$out' ] && ! cmp -s '$out' '$tmp/chinese'"
+# Answers that are judged begin in the language of their targets.
+"$bin/moe-quantize" -q -t 1 --experts 8,4 --dense 32 -o "$tmp/two.moe" "$drawn/nllb-a"
+for language in zho_Hans deu_Latn; do
+    text=$("$bin/moe-run" -q -t 1 "$tmp/two.moe" -p 'the thing' --temp 0 -n 40 --to $language)
+    printf '{"source": "the thing", "target": "%s", "target_language": "%s"}\n' "$text" $language
+done >"$tmp/pairs"
+run "$bin/moe-run" -q -t 1 "$tmp/two.moe" --perplexity "$tmp/pairs" --judge accuracy --json
+expect_stdout_like '*"accuracy": 1.000000,*' "answers that are judged begin in their target's language"
+run "$bin/moe-calibrate" -q -t 1 "$tmp/two.moe" --pairs "$tmp/pairs" --judge accuracy -o "$tmp/judged.yaml"
+run "$bin/moe-calibrate" --show --json "$tmp/judged.yaml"
+expect_stdout_like '*"reference_accuracy":1,*' "... of a calibration, too"
 translate --from '</s>'
 error_line 2 "moe-run: the model has no language '</s>': *" "a special token is no language"
 moe -p x --from eng_Latn
