@@ -555,9 +555,9 @@ static int fit_table(struct joining *j)
 struct tensor_way {
     const char *name;
     enum moe_tensor_form form;
-    const char *type, *end; /* of the tensor with the codes */
-    const char *rest;       /* the end of the matrix's own name in place of that */
-    const char *sure;
+    const char *type, *end;     /* of the tensor with the codes */
+    const char *rest;           /* the end of the matrix's own name in place of that */
+    const char *sure, *or_sure; /* or this one, with which `zeros` may not be missing */
     int (*fit)(struct joining *j);
     /* Ends of names in place of the codes', of parts and of what is left out. */
     const char *scales[2], *zeros, *order, *factor, *shape, *state[2];
@@ -643,6 +643,7 @@ static const struct tensor_way ways[] = {
      .end = "",
      .rest = "",
      .sure = "_outer_scale_denominator",
+     .or_sure = "_amax",
      .fit = fit_fp4,
      .scales = {"_scale"},
      .zeros = "_outer_scale_denominator",
@@ -694,7 +695,8 @@ static const struct tensor_way *find_way(const struct moe_tensor_list *list,
         size_t cut = strlen(way->end);
         char joined[NAME_BYTES];
         if (is_type(codes, way->type) && moe_ends_with(name, way->end) &&
-            (!way->sure || entry_beside(list, name, cut, way->sure)) &&
+            (!way->sure || entry_beside(list, name, cut, way->sure) ||
+             (way->or_sure && entry_beside(list, name, cut, way->or_sure))) &&
             other_name(name, cut, way->rest, joined) &&
             (strcmp(way->end, way->rest) == 0 || moe_tensor_list_find(list, joined) < 0))
             return way;
@@ -720,7 +722,9 @@ static void join(struct joining *j, const struct tensor_way *way, bool *dropped)
     m->way = way;
     m->form = way->form;
     m->inverse = way->inverse;
-    int misfit = j->parts[MOE_PART_SCALES] ? way->fit(j) : MOE_PART_SCALES;
+    int misfit = !j->parts[MOE_PART_SCALES]                    ? MOE_PART_SCALES
+                 : way->or_sure && !j->parts[MOE_PART_DIVISOR] ? MOE_PART_DIVISOR
+                                                               : way->fit(j);
     if (misfit != FITS) {
         m->misfit = part_end(way, misfit);
         m->tensor.dtype = MOE_DTYPE_OTHER;
@@ -1380,16 +1384,21 @@ int moe_tensor_pairs_refuse(const struct moe_tensor_files *files, const struct m
     const struct tensor_way *way = m->way;
     size_t cut = strlen(way->rest);
     const struct moe_tensor_entry *part = entry_beside(&files->list, name, cut, m->misfit);
-    char other[NAME_BYTES] = "?", dims[MOE_DIMS_BYTES], part_dims[MOE_DIMS_BYTES];
-    if (!part && m->misfit == way->scales[0] && way->scales[1])
+    char other[NAME_BYTES] = "?", either[NAME_BYTES] = "", dims[MOE_DIMS_BYTES],
+         part_dims[MOE_DIMS_BYTES];
+    if (!part && m->misfit == way->scales[0] && way->scales[1]) {
         part = entry_beside(&files->list, name, cut, way->scales[1]);
+        other_name(name, cut, way->scales[1], either);
+    }
     other_name(name, cut, m->misfit, other);
     moe_tensor_dims(&m->tensor, dims);
     if (!part)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: tensor '%.200s' %s is quantized (%s), and its %s '%.200s' are missing",
-                        path, name, dims, way->name,
-                        m->misfit == way->scales[0] ? "scales" : "numbers", other);
+        return moe_fail(
+            err, MOE_ERR_FORMAT,
+            "%s: tensor '%.200s' %s is quantized (%s), and its %s '%.200s'%s%.200s%s are "
+            "missing",
+            path, name, dims, way->name, m->misfit == way->scales[0] ? "scales" : "numbers", other,
+            *either ? " or '" : "", either, *either ? "'" : "");
     moe_tensor_dims(&part->tensor, part_dims);
     if (m->form == MOE_FORM_FP8)
         return moe_fail(err, MOE_ERR_FORMAT,

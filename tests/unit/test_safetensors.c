@@ -164,7 +164,7 @@ static void weights_in_fp8_are_multiplied_by_their_scales(void **state)
     expect_fp8(FP8 SCALES("w_scale", "F32", "[]", "19"), one);
     write_in_dir("config.json", blocks, strlen(blocks));
     expect_fp8(FP8 SCALES("w_scale_inv", "F8_E8M0", "[2,2]", "19"), by_block);
-    expect_fp8_refused(FP8 "}", "its scales 'w_scale_inv' are missing");
+    expect_fp8_refused(FP8 "}", "its scales 'w_scale_inv' or 'w_scale' are missing");
     expect_fp8_refused(FP8 SCALES("w_scale_inv", "F32", "[2,3]", "39"),
                        "'w_scale_inv' [2][3], of type F32, does not fit 'w' [3][5]");
     expect_fp8_refused(FP8 SCALES("w_scale_inv", "I32", "[1]", "19"), "of type I32, does not fit");
