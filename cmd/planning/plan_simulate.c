@@ -243,10 +243,10 @@ static int print_line(struct table *t, const struct result *r, struct moe_err *e
     snprintf(name, sizeof name, "%s%s", r->strategy, r->exact ? "" : "*");
     if (r->run.optimal_hit_rate >= 0)
         snprintf(optimal, sizeof optimal, "%.1f%%", 100 * r->run.optimal_hit_rate);
-    cli_say("%-*s %9s %6.1f%% %7s %6.1f%% %6.1f%% %9.2f %9.2f\n", t->width, name, r->size->text,
-            100 * hit_rate(&d->experts), optimal, 100 * share(d->stall_seconds, d->seconds),
-            100 * share(d->link_seconds, d->seconds), share((double)d->tokens, d->seconds),
-            bound(r));
+    cli_say(
+        "%-*s %9s %6.1f%% %7s %6.1f%% %6.1f%% %9.2f %9.2f\n", t->width, name, r->size->text,
+        100 * hit_rate(&d->experts), optimal, 100 * fmax(0, share(d->stall_seconds, d->seconds)),
+        100 * share(d->link_seconds, d->seconds), share((double)d->tokens, d->seconds), bound(r));
     return MOE_OK;
 }
 
