@@ -326,8 +326,8 @@ static int change_values(const struct converter *c, const struct row_source *sou
     return MOE_OK;
 }
 
-/* Reads a vector: plain f32, not panels. `out` has room for its rows. role: what it is of a model
- * of this description. */
+/* Reads a vector: plain f32, not panels. `out` has room for its rows. role: its place in a model of
+ * this description. */
 static int read_vector(struct converter *c, const struct row_source *source,
                        const struct moe_config *config, enum moe_tensor_role role, float *out,
                        struct moe_err *err)
