@@ -86,10 +86,9 @@ void moe_answers_release(struct moe_answers *a); /* what is not the arena's */
 uint32_t moe_answers_begin(const struct moe_tokenizer *tokenizer, const uint32_t *target,
                            uint64_t n_target);
 
-/* Writes answers to the sources that the first n sequences of the session attend to, `begins` being
- * set; they end
- * before a token that ends answers, or at the limit. Between two steps `active` lists those that
- * continue. scores: of the session. */
+/* Writes answers to the sources that the first n sequences of the session attend to. Each begins as
+ * `begins` says, which is set, and ends before a token that ends answers, or at the limit. Between
+ * two steps `active` lists those that continue. scores: of the session. */
 int moe_answers_write(struct moe_answers *a, struct moe_scores *scores, uint32_t n,
                       struct moe_err *err);
 
