@@ -11,7 +11,7 @@ enum {
 
 void moe_draft_begin(struct moe_draft *d, uint32_t most)
 {
-    *d = (struct moe_draft){.most = most > MOE_DRAFT_MOST ? MOE_DRAFT_MOST : most};
+    *d = (struct moe_draft){.most = most > MOE_DRAFT_BLOCK ? MOE_DRAFT_BLOCK : most};
     d->next = d->most < FIRST_LENGTH ? d->most : FIRST_LENGTH;
 }
 

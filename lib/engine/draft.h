@@ -15,14 +15,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { MOE_DRAFT_MOST = 8 }; /* tokens of a draft, at most */
+enum {
+    MOE_DRAFT_MOST = 8,   /* tokens of a draft, at most, */
+    MOE_DRAFT_BLOCK = 15, /* or of one by a head that drafts blocks */
+};
 
 struct moe_draft {
-    uint32_t most; /* tokens of one draft at most, 1..MOE_DRAFT_MOST; 0: there are no drafts */
+    uint32_t most; /* tokens of one draft at most, 1..MOE_DRAFT_BLOCK; 0: there are no drafts */
     uint32_t next; /* how many the next draft has at most */
     uint32_t made; /* tokens of the last draft */
     uint32_t n;    /* ... of them still to be judged, its last */
-    uint32_t ids[MOE_DRAFT_MOST]; /* [made] */
+    uint32_t ids[MOE_DRAFT_BLOCK]; /* [made] */
 };
 
 /* No draft yet. */

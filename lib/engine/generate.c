@@ -275,7 +275,8 @@ static void enqueue(struct moe_generator *g, struct member *m)
     m->request.options.source = m->source.n ? m->source.ids : o->source;
     m->id = ++g->n_added;
     moe_answer_begin(&m->answer, g->session->model, most_positions(g->session), o);
-    moe_draft_begin(&m->draft, o->draft);
+    const uint32_t block = o->draft_ahead ? g->session->model->config.drafter.block : 0;
+    moe_draft_begin(&m->draft, block && o->draft ? block - 1 : o->draft);
     if (o->draft_ahead && o->draft && !g->session->model->drafter) /* made for one token */
         m->draft.next = 1;
     *g->last = m;
@@ -1220,12 +1221,44 @@ static uint32_t advance_members(struct moe_generator *g, uint32_t n)
     return more;
 }
 
+/* A head's blocks for n texts, of which rows have the last token and the position before it. *n
+ * becomes the rows of all blocks. */
+static int draft_blocks(struct moe_generator *g, uint32_t *n, struct moe_err *err)
+{
+    const uint32_t mask = g->session->model->drafter->config.mask_token;
+    uint32_t n_texts = *n, n_masks = 0, at;
+    *n = 0;
+    for (uint32_t i = 0; i < n_texts; i++)
+        *n += 1 + g->running[g->rows[i].sequence]->to_draft;
+    at = *n;
+    for (uint32_t i = n_texts; i-- > 0;) { /* blocks come to lie behind the rows not yet read */
+        const struct moe_row r = g->rows[i];
+        const uint32_t first = r.position + 1, end = first + 1 + g->running[r.sequence]->to_draft;
+        for (uint32_t position = end; position-- > first;)
+            g->rows[--at] =
+                (struct moe_row){r.sequence, position, position > first ? mask : r.token, end};
+    }
+    MOE_TRY(moe_ahead_block(g->session, g->rows, *n, err));
+    for (uint32_t i = 0; i < *n; i++)
+        if (i && g->rows[i].sequence == g->rows[i - 1].sequence) {
+            g->from[n_masks] = i;
+            g->rows[n_masks++] = g->rows[i];
+        }
+    return draw_ahead(g, n_masks, err);
+}
+
 static void draft_ahead(struct moe_generator *g, uint32_t n_rows)
 {
     struct moe_err err;
     uint32_t n_read;
     int status = read_ahead(g, n_rows, &n_read, &err);
     uint32_t n = status == MOE_OK ? keep_ends(g, n_read) : n_read;
+    if (n > 0 && status == MOE_OK && g->session->model->config.drafter.block) {
+        status = draft_blocks(g, &n, &err);
+        if (status != MOE_OK)
+            fail_rows(g, n, status, &err);
+        return;
+    }
     while (n > 0 && status == MOE_OK) {
         status = draw_ahead(g, n, &err);
         if (status != MOE_OK || (n = advance_members(g, n)) == 0)

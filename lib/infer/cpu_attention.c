@@ -7,11 +7,11 @@
  *
  * A row at position p sees the positions up to p, in a layer with a window of n the last n of
  * these, or with window_chunks those from the last multiple of n on; in an encoder all of its
- * source, in a prompt with prefix_lm also all of its prefix (infer/forward.h). They are taken in
- * chunks: chunk c begins at position c * MOE_ATTENTION_CHUNK. So scratch memory does not grow with
- * the context, a device that computes chunks side by side gets the same bits, and chunks may lie
- * anywhere (kv.h, blocks). For a row and a head, with the query times attn_scale (each value
- * rounded):
+ * source, in a block that a head drafts all of this, too, in a prompt with prefix_lm also all of
+ * its prefix (infer/forward.h). They are taken in chunks: chunk c begins at position c *
+ * MOE_ATTENTION_CHUNK. So scratch memory does not grow with the context, a device that computes
+ * chunks side by side gets the same bits, and chunks may lie anywhere (kv.h, blocks). For a row and
+ * a head, with the query times attn_scale (each value rounded):
  *
  *   score    s_p = the panel product of key p and the query: one fma chain over key_dim
  *   cap      s_p = cap * tanh(s_p * (1 / cap)), where there is one
@@ -63,7 +63,7 @@ struct attend {
     bool own_sinks;        /* rows have theirs */
     const struct moe_row *rows;
     uint32_t first;                   /* the row of the pass that rows[0] is */
-    bool encoder;                     /* rows see their source */
+    bool whole;                       /* rows see all of their source, or block */
     const struct moe_prompt *prompts; /* of sequences, whose prefixes are seen; NULL: none */
     const float *bias;     /* of distance 0 and head 0, or NULL; distances lie side by side */
     uint64_t bias_stride;  /* from head to head */
@@ -359,12 +359,13 @@ static uint32_t sees_up_to(const struct attend *a, const struct moe_row *r)
     uint32_t end = r->position + 1;
     if (a->sources)
         return a->sources[keys_of(a, r)].length;
-    uint32_t more = a->encoder ? r->length : a->prompts ? a->prompts[r->sequence].prefix : 0;
+    uint32_t more = a->whole ? r->length : a->prompts ? a->prompts[r->sequence].prefix : 0;
     return more > end ? more : end;
 }
 
-static uint32_t sees_from(const struct attend *a, uint32_t end)
+static uint32_t sees_from(const struct attend *a, const struct moe_row *r)
 {
+    const uint32_t end = r->position + 1;
     if (a->window == 0 || end <= a->window)
         return 0;
     return a->window_chunks ? (end - 1) / a->window * a->window : end - a->window;
@@ -375,11 +376,11 @@ static void open_column(const struct attend *a, const struct moe_attn_tile *from
 {
     uint32_t row = from->first_row + (from->first + t) / a->group;
     uint32_t head = kv_head * a->group + (from->first + t) % a->group;
-    uint32_t end = sees_up_to(a, &a->rows[row]), key_dim = a->kv->key_dim;
+    uint32_t key_dim = a->kv->key_dim;
     const float *q =
         a->work->queries + (a->first + row) * a->work->stride.queries + (uint64_t)head * key_dim;
     tile->cols[t] = (struct column){.row = row, .head = head};
-    tile->sees[t] = (struct span){sees_from(a, end), end};
+    tile->sees[t] = (struct span){sees_from(a, &a->rows[row]), sees_up_to(a, &a->rows[row])};
     if (moe_kv_has_scales(a->kv->keys_as)) {
         memcpy(tile->room, q, key_dim * sizeof *q);
         moe_kern.turn(tile->room, key_dim);
@@ -531,7 +532,7 @@ void moe_attention_rows(struct moe_session *s, uint32_t layer, const struct moe_
         .profiles = m->layers[layer].profiles,
         .rel_dim = c->rel_dim,
         .extent = moe_config_rel_extent(c, layer),
-        .encoder = encoder,
+        .whole = encoder || moe_config_sees_block(c, layer),
         .prompts = s->prompts,
         .compressed = c->layers[layer].compression ? &w->compressed : NULL,
         .chosen = c->layers[layer].compression == MOE_COMPRESS_CHOSEN ? &w->entries : NULL,

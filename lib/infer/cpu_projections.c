@@ -26,7 +26,7 @@ struct project {
     const struct moe_layer *layer;
     struct cpu_attention *w;
     struct moe_inputs *from; /* of ordinary attention: the layer's input */
-    uint32_t heads, head_dim, kv_heads, value_dim, rope_dim; /* the layer's */
+    uint32_t heads, head_dim, kv_heads, value_dim, rope_dim; /* the layer's; heads 0: no queries */
     bool global, still;                                      /* still: nothing is rotated */
     uint32_t n_rows, number, state;                          /* state: recurrent_index */
     uint32_t kv_rank, rotated;                               /* of latent attention */
@@ -393,7 +393,7 @@ static void project_heads(struct project *p, uint32_t n_rows)
     struct moe_mm mm[7];
     bool mixed = l->k_input_norm != NULL;
     int n = 0;
-    if (!l->attn_router.data)
+    if (!l->attn_router.data && p->heads)
         mm[n++] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
     if (l->k.data && !mixed)
         mm[n++] = moe_inputs_mm(from, l->k, w->k, w->stride.k);
@@ -541,18 +541,18 @@ static void project_latent(struct project *p, uint32_t n_rows)
 
 /* ---- Both ---- */
 
-void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                    uint32_t n_rows)
+static struct project project_of(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                                 uint32_t n_rows)
 {
     const struct moe_config *c = &s->model->config;
     struct cpu_work *w = s->device;
     bool global = moe_config_is_global(c, layer);
-    struct project p = {
+    return (struct project){
         .s = s,
         .rows = rows,
         .layer = &s->model->layers[layer],
         .w = &w->attention,
-        .from = c->drafter_kind ? &w->from_joined : &s->states.inputs,
+        .from = c->drafter_kind == MOE_DRAFTS_EAGLE3 ? &w->from_joined : &s->states.inputs,
         .heads = moe_config_heads(c, layer),
         .head_dim = moe_config_head_dim(c, layer),
         .kv_heads = moe_config_kv_heads(c, layer),
@@ -567,11 +567,26 @@ void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row 
         .kv_rank = moe_config_kv_rank(c, layer),
         .rotated = moe_config_rotated(c, layer),
     };
+}
+
+void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                    uint32_t n_rows)
+{
+    const struct moe_config *c = &s->model->config;
+    struct project p = project_of(s, layer, rows, n_rows);
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows, c->hidden);
     if (c->kv_rank)
         project_latent(&p, n_rows);
     else
         project_heads(&p, n_rows);
+}
+
+void moe_project_keys(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows)
+{
+    struct project p = project_of(s, layer, rows, n_rows);
+    p.heads = 0;
+    project_heads(&p, n_rows);
 }
 
 struct bias {
@@ -756,26 +771,55 @@ static void norm_read_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* The vector that is made of the streams of each row, into `to`. */
+static void fuse_reads(struct moe_session *s, uint32_t n_rows, const uint32_t *from, float *to)
+{
+    struct cpu_work *w = s->device;
+    const struct moe_model *m = s->model;
+    struct join j = {.s = s, .last_norm = m->reads_norm, .from = from};
+    if (m->reads_norm)
+        moe_par_for(n_rows, 1, norm_read_rows, &j);
+    moe_inputs_set(&w->from_reads, w->reads, w->reads_stride, from, n_rows,
+                   m->config.n_reads * m->config.hidden);
+    struct moe_mm mm = moe_inputs_mm(&w->from_reads, m->reads_join, to, s->states.stride);
+    moe_matmul(&mm, 1);
+}
+
 static int join_reads(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                       const uint32_t *from)
 {
     struct cpu_work *w = s->device;
     const struct moe_model *m = s->model;
     const struct moe_states *states = &s->states;
-    const uint32_t hidden = m->config.hidden, width = m->config.n_reads * hidden;
-    struct join j = {s, &m->layers[0], rows, m->reads_norm, from, 0};
-    if (!s->drafts) {
-        if (m->reads_norm)
-            moe_par_for(n_rows, 1, norm_read_rows, &j);
-        moe_inputs_set(&w->from_reads, w->reads, w->reads_stride, from, n_rows, width);
-        struct moe_mm mm = moe_inputs_mm(&w->from_reads, m->reads_join, states->h, states->stride);
-        moe_matmul(&mm, 1);
-    }
+    const uint32_t hidden = m->config.hidden;
+    struct join j = {s, &m->layers[0], rows, NULL, from, 0};
+    if (!s->drafts)
+        fuse_reads(s, n_rows, from, states->h);
     for (uint32_t i = 0; s->drafts && from && i < n_rows; i++) /* row i is never behind from[i] */
         memmove(states->h + i * states->stride, states->h + from[i] * states->stride,
                 hidden * sizeof(float));
     moe_par_for(n_rows, 1, join_read_rows, &j);
     moe_inputs_set(&w->from_joined, w->joined, w->joined_stride, NULL, n_rows, 2 * hidden);
+    return MOE_OK;
+}
+
+static void norm_fused_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct moe_session *s = ctx;
+    for (int64_t i = begin; i < end; i++) {
+        float *xn = s->states.xn + (uint64_t)i * s->states.stride;
+        moe_norm_row(&s->model->config, xn, s->model->read_norm, NULL, xn);
+    }
+}
+
+/* The same of a head that drafts blocks: what all its layers make keys and values of. */
+static int norm_reads(struct moe_session *s, uint32_t n_rows, const uint32_t *from)
+{
+    struct moe_states *states = &s->states;
+    fuse_reads(s, n_rows, from, states->xn);
+    moe_par_for(n_rows, 16, norm_fused_rows, s);
+    moe_inputs_set(&states->inputs, states->xn, states->stride, NULL, n_rows,
+                   s->model->config.hidden);
     return MOE_OK;
 }
 
@@ -786,6 +830,8 @@ int stages_cpu_join(struct moe_session *s, uint32_t layer, const struct moe_row 
     const struct moe_model *m = s->model;
     const struct moe_layer *l = &m->layers[layer];
     const struct moe_states *states = &s->states;
+    if (m->config.draft_block)
+        return norm_reads(s, n_rows, from);
     if (m->config.drafter_kind)
         return join_reads(s, rows, n_rows, from);
     (void)err;

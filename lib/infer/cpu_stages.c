@@ -308,6 +308,18 @@ void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_ro
         moe_kv_store(&w->kv, s->first_layer + layer, rows, n_rows, &in);
 }
 
+static int join(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                const uint32_t *from, struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    MOE_TRY(stages_cpu_join(s, layer, rows, n_rows, from, err));
+    for (uint32_t i = 0; c->draft_block && i < c->n_layers; i++) {
+        moe_project_keys(s, i, rows, n_rows);
+        stages_cpu_store(s, i, rows, n_rows);
+    }
+    return MOE_OK;
+}
+
 static void attend_source(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                           uint32_t n_rows)
 {
@@ -379,7 +391,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
         stages_cpu_ngrams(s, layer, rows, n_rows);
     if (c->n_streams)
         stages_cpu_streams_in(s, 2 * layer, 0, n_rows);
-    if (!c->drafter_kind) /* a head has joined what its attention takes in */
+    if (c->drafter_kind != MOE_DRAFTS_EAGLE3) /* it has joined what its attention takes in */
         block_input(s, norm, mixes ? l->attn_norm_bias : l->ffn_norm_bias, n_rows);
     if (l->attn_norm_down.data)
         gate_norm(s, &l->attn_norm_down, &l->attn_norm_up, n_rows);
@@ -618,7 +630,7 @@ const struct moe_stages_ops moe_stages_cpu = {
     .copy_states = copy_states,
     .copy_block = copy_block,
     .enter = enter,
-    .join = stages_cpu_join,
+    .join = join,
     .choose = stages_cpu_choose,
     .attend = attend,
     .dense = stages_cpu_dense,

@@ -169,7 +169,8 @@ struct cpu_work {
     struct cpu_ngrams ngrams;
     uint32_t *source_table; /* [n_sources][source_kv.per_sequence] */
     /* [CPU_JOINED_ROWS][joined_stride] of a layer that drafts; where there is one. Of a head that
-     * drafts [batch], and the streams that it reads, [batch][reads_stride], side by side. */
+     * drafts [batch], or with blocks none; and the streams that it reads, [batch][reads_stride],
+     * side by side. */
     float *joined, *reads;
     uint64_t joined_stride, reads_stride;
     struct moe_inputs from_joined, from_reads;
@@ -216,6 +217,9 @@ extern const struct moe_stages_ops moe_stages_cpu;
  */
 void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                     uint32_t n_rows);
+/* ... and only k and v, of the states' inputs. */
+void moe_project_keys(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows);
 /* The rows' k and v into the KV cache; an encoder's rows' into the sources'. */
 /* Queries, keys and values of a layer's inputs, in xn, and its attention, into `sum`. */
 int stages_cpu_mix(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
@@ -330,7 +334,8 @@ void stages_cpu_ngrams(struct moe_session *s, uint32_t layer, const struct moe_r
 /* The streams of a row become what they are behind the block, whose output is `out`. */
 void stages_cpu_streams_out(struct moe_session *s, uint32_t row, const float *out);
 
-/* As the table's join (cpu_projections.c). */
+/* As the table's join, but that a head which drafts blocks only gets the inputs of its keys and
+ * values (cpu_projections.c). */
 int stages_cpu_join(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                     uint32_t n_rows, const uint32_t *from, struct moe_err *err);
 

@@ -275,9 +275,11 @@ static void carve_joined(struct cpu_work *w, struct carving *to, const struct mo
 {
     const bool drafter = moe_config_is_drafter(c, c->n_layers);
     uint32_t n = batch < CPU_JOINED_ROWS || drafter ? batch : CPU_JOINED_ROWS;
-    w->joined_stride = moe_padded(2 * (uint64_t)c->hidden);
-    w->joined = moe_arena_take(&to->rows, n * w->joined_stride, sizeof(float));
-    moe_inputs_carve(&w->from_joined, &to->rows, n, 2 * c->hidden);
+    if (c->drafter.block == 0) {
+        w->joined_stride = moe_padded(2 * (uint64_t)c->hidden);
+        w->joined = moe_arena_take(&to->rows, n * w->joined_stride, sizeof(float));
+        moe_inputs_carve(&w->from_joined, &to->rows, n, 2 * c->hidden);
+    }
     if (!drafter)
         return;
     w->reads_stride = moe_padded((uint64_t)c->drafter.n_reads * c->hidden);

@@ -388,7 +388,7 @@ void moe_sequence_prompt(struct moe_session *s, uint32_t sequence, uint32_t n, u
     s->prompts[sequence] = (struct moe_prompt){n, prefix};
 }
 
-/* ---- The layer that drafts ---- */
+/* ---- Layers that draft ---- */
 
 static int check_drafting_rows(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                                const uint32_t *from, struct moe_err *err)
@@ -411,25 +411,30 @@ static int check_drafting_rows(struct moe_session *s, const struct moe_row *rows
     return MOE_OK;
 }
 
-/* The head's one layer, which is behind the model's: it is the session's model meanwhile. */
-static int draft_by_head(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
-                         const uint32_t *from, struct moe_err *err)
+/* The head's layers, which are behind the model's: it is the session's model meanwhile. block: the
+ * rows are of blocks. */
+static int draft_by_head(struct moe_session *s, bool block, const struct moe_row *rows,
+                         uint32_t n_rows, const uint32_t *from, struct moe_err *err)
 {
     struct moe_model *const model = s->model;
     s->model = model->drafter;
     s->first_layer = model->config.n_layers;
-    int status = s->stages->join(s, 0, rows, n_rows, from, err);
-    if (status == MOE_OK)
-        status = s->stages->attend(s, 0, rows, n_rows, err);
-    if (status == MOE_OK)
-        status = s->stages->dense(s, 0, n_rows, err);
+    const struct moe_config *c = &s->model->config;
+    const uint32_t end = block || c->draft_block == 0 ? c->n_layers : 0;
+    int status = block ? s->stages->enter(s, rows, n_rows, NULL, err)
+                       : s->stages->join(s, 0, rows, n_rows, from, err);
+    for (uint32_t layer = 0; layer < end && status == MOE_OK; layer++) {
+        MOE_STEP(s->stages->attend(s, layer, rows, n_rows, err));
+        MOE_STEP(s->stages->dense(s, layer, n_rows, err));
+    }
+out:
     s->model = model;
     s->first_layer = 0;
     return status;
 }
 
-int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
-              const uint32_t *from, struct moe_err *err)
+static int draft(struct moe_session *s, bool block, const struct moe_row *rows, uint32_t n_rows,
+                 const uint32_t *from, struct moe_err *err)
 {
     const uint32_t layer = s->model->config.n_layers;
     MOE_TRY(check_drafting_rows(s, rows, n_rows, from, err));
@@ -447,7 +452,7 @@ int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows
     int status;
     MOE_STEP(moe_session_await(s, MOE_DENSE_TABLES, 0, err));
     if (s->model->drafter) {
-        MOE_STEP(draft_by_head(s, rows, n_rows, from, err));
+        MOE_STEP(draft_by_head(s, block, rows, n_rows, from, err));
     } else {
         MOE_STEP(moe_session_await(s, MOE_DENSE_LAYER, layer, err));
         MOE_STEP(s->stages->join(s, layer, rows, n_rows, from, err));
@@ -460,4 +465,18 @@ out:
     s->passed = (struct moe_passed){0};
     add_time(s, s->phase, &started);
     return status;
+}
+
+int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+              const uint32_t *from, struct moe_err *err)
+{
+    return draft(s, false, rows, n_rows, from, err);
+}
+
+int moe_ahead_block(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                    struct moe_err *err)
+{
+    if (s->model->config.drafter.block == 0)
+        return moe_fail(err, MOE_ERR_USAGE, "no block here: no head that drafts such was taken");
+    return draft(s, true, rows, n_rows, NULL, err);
 }

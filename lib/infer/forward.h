@@ -75,10 +75,20 @@ int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *
  * perhaps of some of the model's tokens only. That v is fed back before that norm, and what
  * checkpoints' switches mean, is from llama.cpp's eagle3.cpp; vLLM's llama_eagle3.py agrees.
  *
+ * A head that drafts blocks (DFlash, arXiv:2602.06036) has several dense layers. Of the streams
+ * that came into some of the model's layers a matrix and a norm make one vector v for each
+ * position, and of v, as it is, every layer makes the position's key and value. A block is the
+ * text's last token, whose position the model has not computed, and masks behind it; its rows go
+ * through the layers as a model's do, see all positions before the block and all of the block
+ * (unless the head is causal), and each mask's logits say what stands in its place. Their own keys
+ * and values count in that pass only: those of v take their place. Equations: z-lab's
+ * dflash/model.py; llama.cpp's dflash.cpp agrees.
+ *
  * A draft is judged by the model, so that none of this can change a text.
  */
 
-/* Computes the layer for n_rows rows, whose tokens are those after their positions. Row i is made
+/* Computes the layer for n_rows rows, whose tokens are those after their positions; of a head that
+ * drafts blocks only the keys and values, and no logits follow. Row i is made
  * of the state that row from[i] of the last pass (through all layers, or of this) has left, which
  * rise (NULL: of row i), and leaves its own as row i: moe_logits then gives what comes after the
  * rows' tokens. Counted in the phase of the last moe_forward, but for tokens. The model was opened
@@ -86,5 +96,11 @@ int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *
  */
 int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
               const uint32_t *from, struct moe_err *err);
+
+/* Computes blocks of a head that drafts such, rows of a sequence after each other; `length` is the
+ * end of a row's block. The positions before a block have been read by moe_ahead. moe_logits then
+ * gives what stands in a row's place. */
+int moe_ahead_block(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                    struct moe_err *err);
 
 #endif

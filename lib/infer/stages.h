@@ -50,7 +50,8 @@ struct moe_stages_ops {
     int (*enter)(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                  const float *hidden_in, struct moe_err *err);
     /* The first n_rows states become what a layer that drafts makes of the states of rows from[i]
-     * (infer/forward.h). NULL: not for such layers. */
+     * (infer/forward.h); of a head that drafts blocks keys and values of all its layers are made.
+     * NULL: not for such layers. */
     int (*join)(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
                 const uint32_t *from, struct moe_err *err);
     /* Computes the layers as they were recorded for a row before, without the host; false where

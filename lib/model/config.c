@@ -113,12 +113,14 @@ void moe_config_set_ahead(struct moe_config *c, uint32_t n)
     moe_config_number_layers(c);
 }
 
-/* What a head needs of its model: one stream, whose layers leave nothing else to the next. */
-static int check_drafts_for(const struct moe_config *c, const char *name, struct moe_err *err)
+/* What a head of n layers needs of its model: one stream, whose layers leave nothing else to the
+ * next. */
+static int check_drafts_for(const struct moe_config *c, uint32_t n, const char *name,
+                            struct moe_err *err)
 {
-    if (c->n_layers < MOE_MAX_LAYERS && c->n_encoder == 0 && !c->prefix_lm && c->n_streams == 0 &&
-        c->norm_place != MOE_NORM_STREAM && !c->late_experts && c->router_dim == 0 &&
-        c->out_groups == 0 && c->index_top == 0)
+    if (c->n_layers + n <= MOE_MAX_LAYERS && c->n_encoder == 0 && !c->prefix_lm &&
+        c->n_streams == 0 && c->norm_place != MOE_NORM_STREAM && !c->late_experts &&
+        c->router_dim == 0 && c->out_groups == 0 && c->index_top == 0)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
                     "%s: heads that draft are implemented for decoders with one stream and without "
@@ -129,11 +131,12 @@ static int check_drafts_for(const struct moe_config *c, const char *name, struct
 int moe_config_take_drafter(struct moe_config *c, struct moe_config *head, const char *name,
                             const char *head_name, struct moe_err *err)
 {
-    const uint32_t usual[MOE_MAX_READS] = {2, c->n_layers / 2, c->n_layers - 3};
+    const uint32_t usual[] = {2, c->n_layers / 2, c->n_layers - 3};
     uint32_t most = 0;
-    MOE_TRY(check_drafts_for(c, name, err));
-    if (head->reads[0] + head->reads[1] + head->reads[2] == 0) {
-        if (c->n_layers < MOE_MAX_READS)
+    MOE_TRY(check_drafts_for(c, head->n_layers, name, err));
+    if (head->drafter_kind == MOE_DRAFTS_EAGLE3 &&
+        head->reads[0] + head->reads[1] + head->reads[2] == 0) {
+        if (c->n_layers < sizeof usual / sizeof usual[0])
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: does not say which layers of its model it reads "
                             "('eagle_aux_hidden_state_layer_ids'), and %s has too few for the "
@@ -149,10 +152,11 @@ int moe_config_take_drafter(struct moe_config *c, struct moe_config *head, const
             "%s: drafts for another model than %s: one of a width of %" PRIu32 ", %" PRIu32
             " tokens and %" PRIu32 " layers or more, not %" PRIu32 ", %" PRIu32 " and %" PRIu32,
             head_name, name, head->hidden, head->vocab, most, c->hidden, c->vocab, c->n_layers);
-    c->n_drafting = 1;
-    c->drafter = (struct moe_drafter_sizes){head->n_heads, head->n_kv_heads, head->head_dim,
-                                            head->dense_ff, head->n_reads};
-    c->layers[c->n_layers] = (struct moe_layer_desc){0};
+    c->n_drafting = head->n_layers;
+    c->drafter = (struct moe_drafter_sizes){head->n_heads,  head->n_kv_heads, head->head_dim,
+                                            head->dense_ff, head->n_reads,    head->draft_block};
+    for (uint32_t i = 0; i < c->n_drafting; i++)
+        c->layers[c->n_layers + i] = (struct moe_layer_desc){0};
     moe_config_number_layers(c);
     return MOE_OK;
 }
@@ -960,17 +964,24 @@ static int check_adjugates(const struct moe_config *c, const char *name, struct 
 /* A head that drafts. */
 static int check_drafter(const struct moe_config *c, const char *name, struct moe_err *err)
 {
-    bool plain = c->n_layers == 1 && c->n_experts == 0 && c->n_ahead == 0 && c->n_encoder == 0 &&
-                 c->kv_rank == 0 && c->out_groups == 0 && c->index_top == 0 &&
+    const bool blocks = c->drafter_kind == MOE_DRAFTS_DFLASH;
+    bool plain = (c->n_layers == 1 || blocks) && c->n_experts == 0 && c->n_ahead == 0 &&
+                 c->n_encoder == 0 && c->kv_rank == 0 && c->out_groups == 0 && c->index_top == 0 &&
                  c->state_heads == 0 && c->n_streams == 0 && !c->tied_head &&
                  !moe_config_has_halves(c) && c->positions == MOE_POSITIONS_ROTARY &&
                  c->norm_kind == MOE_NORM_RMS && c->norm_place == MOE_NORM_BEFORE;
     const struct rule rules[] = {
         {!plain, MOE_ERR_UNSUPPORTED,
-         "a head that drafts is implemented as one dense layer of ordinary attention, with rotary "
-         "positions, RMS norms before blocks and an output of its own or its model's"},
-        {c->n_reads != MOE_MAX_READS, MOE_ERR_FORMAT,
-         "a head that drafts reads three streams of its model ('reads')"},
+         "a head that drafts is implemented as one dense layer of ordinary attention, or with "
+         "blocks several, with rotary positions, RMS norms before blocks and an output of its own "
+         "or its model's"},
+        {blocks ? c->n_reads == 0 : c->n_reads != 3, MOE_ERR_FORMAT,
+         "a head that drafts reads three streams of its model, or with blocks one or more "
+         "('reads')"},
+        {blocks ? c->draft_block < 2 || c->draft_block > MOE_MAX_BLOCK || c->mask_token >= c->vocab
+                : c->draft_block != 0,
+         MOE_ERR_FORMAT,
+         "a head that drafts blocks has some of 2 to 64 tokens, and one of its tokens as a mask"},
         {c->draft_vocab > c->vocab, MOE_ERR_FORMAT,
          "a head that drafts some tokens has an output for these, not for more than there are"},
         {c->draft_vocab && !c->own_head, MOE_ERR_FORMAT,

@@ -34,7 +34,8 @@ enum {
     MOE_MAX_BUCKETS = 1 << 12,
     MOE_MAX_SELECTED = 1 << 8, /* keys of MOE_STATE_SELECT */
     MOE_MAX_AHEAD = 1,
-    MOE_MAX_READS = 3,
+    MOE_MAX_READS = 16,
+    MOE_MAX_BLOCK = 64, /* tokens that a head drafts at once */
     MOE_MAX_STREAMS = 16,
     MOE_MAX_NGRAM = 8,
     MOE_MAX_NGRAM_HEADS = 64,
@@ -73,10 +74,11 @@ struct moe_layer_desc {
     uint16_t state_index; /* of layers that moe_config_keeps_state is true for */
 };
 
-/* The layer of a head that drafts for a model, and follows its layers: n_heads 0 where there is
+/* The layers of a head that drafts for a model, and follow its layers: n_heads 0 where there are
  * none. */
 struct moe_drafter_sizes {
     uint32_t n_heads, n_kv_heads, head_dim, dense_ff, n_reads;
+    uint32_t block; /* of one that drafts a block at once, its rows; else 0 */
 };
 
 /* A model. A switch that is off, or a scale of 1, is what moe_config_init sets, and packs leave it
@@ -394,14 +396,19 @@ struct moe_config {
     uint32_t n_ahead;    /* of them, those that packs keep to draft with (infer/forward.h): layer
                             n_layers, attention with experts */
     uint32_t n_drafting; /* n_ahead where a model is opened for such drafts, else 0; not in packs */
-    struct moe_drafter_sizes drafter; /* ... or 1, for the layer of a head that drafts; likewise */
+    struct moe_drafter_sizes drafter; /* ... or the layers of a head that drafts; likewise */
 
-    /* A head that drafts is described as a model of one dense layer, whose attention takes in twice
-     * the width: a token's embedding and a vector of the model's streams, each under a norm.
-     * `reads` says which streams: those that come into these layers of the model, n_layers being
-     * what the last one leaves. All 0: into layers 2, n_layers / 2 and n_layers - 3. */
+    /* A head that drafts is described as a model of dense layers: for MOE_DRAFTS_EAGLE3 of one,
+     * whose attention takes in twice the width, a token's embedding and a vector of the model's
+     * streams, each under a norm. `reads` says which streams: those that come into these layers of
+     * the model, n_layers being what the last one leaves. All 0: into layers 2, n_layers / 2 and
+     * n_layers - 3. */
     enum moe_drafter_kind drafter_kind;
     uint32_t n_reads, reads[MOE_MAX_READS];
+    uint32_t draft_block; /* of MOE_DRAFTS_DFLASH: tokens of a block, the first of which is known */
+    uint32_t mask_token;  /* ... and what stands in the place of the others */
+    bool causal_block;    /* rows of a block do not see those behind them, */
+    bool causal_windows;  /* or this only in layers with a window */
     bool reads_norm;      /* the streams that it reads, side by side, have a norm */
     bool normed_stream;   /* what the layer adds to is the vector under its norm */
     bool own_embed;       /* it embeds tokens by itself, and not by the model's matrix */
@@ -414,7 +421,7 @@ struct moe_config {
 
     uint32_t n_moe_layers; /* set with the layers' indices */
     /* An array, not a pointer, so that assignment copies a description. Behind the model's layers
-     * is the one that drafts; the entry behind the last layer has the totals as its indices. */
+     * are those that draft; the entry behind the last layer has the totals as its indices. */
     struct moe_layer_desc layers[MOE_MAX_LAYERS + 1];
 };
 
@@ -432,7 +439,7 @@ void moe_config_number_layers(struct moe_config *config);
 /* Adds n layers that draft, with experts. */
 void moe_config_set_ahead(struct moe_config *config, uint32_t n);
 
-/* The layer of a head that drafts follows the model's, and takes the place of those that draft.
+/* The layers of a head that drafts follow the model's, and take the place of those that draft.
  * `head` gets the layers whose streams it reads where it does not say them. MOE_ERR_FORMAT: it
  * drafts for another model; MOE_ERR_UNSUPPORTED: this one can have none. */
 int moe_config_take_drafter(struct moe_config *config, struct moe_config *head, const char *name,
@@ -460,14 +467,20 @@ static inline uint32_t moe_config_all_layers(const struct moe_config *c)
     return c->n_layers + c->n_drafting;
 }
 
-/* Whether the layer is that of a head that drafts; and the layers without it. */
+/* Whether the layer is one of a head that drafts; and the layers without these. */
 static inline bool moe_config_is_drafter(const struct moe_config *c, uint32_t layer)
 {
-    return c->drafter.n_heads && layer == c->n_layers;
+    return c->drafter.n_heads && layer >= c->n_layers && layer < moe_config_all_layers(c);
 }
 static inline uint32_t moe_config_own_layers(const struct moe_config *c)
 {
     return c->n_layers + (c->drafter.n_heads ? 0 : c->n_drafting);
+}
+
+/* Of a head that drafts blocks: whether rows see what is behind them in theirs. */
+static inline bool moe_config_sees_block(const struct moe_config *c, uint32_t layer)
+{
+    return c->draft_block && !c->causal_block && !(c->causal_windows && c->layers[layer].windowed);
 }
 
 static inline bool moe_config_in_encoder(const struct moe_config *c, uint32_t layer)

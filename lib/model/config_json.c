@@ -28,7 +28,7 @@ static const char *const position_names[] = {"rotary",    "buckets", "learnt",
 static const char *const state_names[] = {"delta", "convolution", "kda",  "scan", "select",
                                           "fade",  "cca",         "taps", NULL};
 static const char *const residual_names[] = {"sum", "kept", "weighed", NULL};
-static const char *const drafter_names[] = {"none", "eagle3", NULL};
+static const char *const drafter_names[] = {"none", "eagle3", "dflash", NULL};
 
 #define FIELD(key, kind, optional, max, choices)                                                   \
     {                                                                                              \
@@ -217,6 +217,10 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(top_groups, MOE_MAX_EXPERTS),
     OPTIONAL_U32(n_ahead, MOE_MAX_AHEAD),
     CHOICE(drafter_kind, drafter_names),
+    OPTIONAL_U32(draft_block, MOE_MAX_BLOCK),
+    OPTIONAL_U32(mask_token, MOE_MAX_DIM),
+    OPTIONAL(causal_block, MOE_FIELD_BOOL),
+    OPTIONAL(causal_windows, MOE_FIELD_BOOL),
     OPTIONAL(reads_norm, MOE_FIELD_BOOL),
     OPTIONAL(normed_stream, MOE_FIELD_BOOL),
     OPTIONAL(own_embed, MOE_FIELD_BOOL),

@@ -3151,6 +3151,11 @@ static const struct moe_source_names gemma3_names = {
     }
 static const struct moe_source_names eagle3_names = DRAFTER_NAMES("midlayer."),
                                      speculators_names = DRAFTER_NAMES("layers.0.");
+static const struct moe_source_names dflash_names = {
+    .dense = {[MOE_T_READS_JOIN] = MOE_ALL("model.fc.weight"),
+              [MOE_T_READ_NORM] = MOE_ALL("model.hidden_norm.weight")}};
+static const struct moe_source_names dflash_gguf_names = {
+    .dense = {[MOE_T_READ_NORM] = MOE_ALL("enc.output_norm.weight")}};
 
 static const struct moe_family dense_families[] = {
     {
@@ -3386,6 +3391,30 @@ static const struct moe_family dense_families[] = {
                                        .ignored = {"t2d"}},
                     [MOE_NAMING_GGUF].paired = true},
     },
+    /* ... and DFlash, arXiv:2602.06036. */
+    {
+        .name = "dflash",
+        .constants = SETTINGS(SET(drafter_kind, MOE_DRAFTS_DFLASH), SET(own_head, true),
+                              SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.architecture = "DFlashDraftModel|DFlashSpeculator",
+               .only = ONLY({"rope_is_neox_style", "true"}),
+               .settings =
+                   SETTINGS(CONTEXT(32768), SET(n_kv_heads, 32), SET(head_dim, 128), DENSE_FF,
+                            ATTENTION_BIAS(false), KEY("draft_vocab_size", draft_vocab, 0)),
+               .rope_theta = 1e4,
+               .partial_rotary = 1,
+               .windows = {MOE_WINDOW_FROM, 4096, .if_used = true, .listed = true},
+               .own = family_dflash_hf},
+        .gguf = {.arch = "dflash",
+                 .only = ONLY({"hidden_act", "silu"}, {"selector_rank", "0"}),
+                 .settings = SETTINGS(KEY("block_size", draft_block, 16),
+                                      KEY("attention.sliding_window", window, 0),
+                                      KEY("attention.value_scale", value_scale, 0),
+                                      KEY("attention.causal", causal_block, false)),
+                 .own = family_dflash_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&dflash_names}, .bare = true, .ignored = {"t2d"}},
+                    [MOE_NAMING_GGUF].names = {&dflash_gguf_names}},
+    },
     {.name = NULL},
 };
 
@@ -3401,12 +3430,13 @@ static const struct {
     {"nomic-bert-moe|nomic_bert|llama-embed|openai_privacy_filter",
      "it makes vectors or labels of a text and writes none"},
     {"qwen3_omni_moe_talker_text", "it makes sounds of a text"},
-    /* The first two are llama.cpp's, the others what config.json calls such models. */
-    {"dflash|DFlashDraftModel|DFlash2DraftModel|DSparkDraftModel|DSparkSpeculator|"
-     "DeepseekV4DSparkModel|Gemma4DSparkModel|Lfm2DSparkDraftModel|LingDSparkModel|"
-     "Qwen3DSparkModel",
-     "it drafts a block of tokens at once; of heads that draft for another model those of EAGLE-3 "
-     "are implemented"},
+    {"DFlash2DraftModel",
+     "a head that drafts blocks with convolutions, and chooses among several tokens for each "
+     "place; DFlash's own are implemented"},
+    {"DSparkDraftModel|DSparkSpeculator|DeepseekV4DSparkModel|Gemma4DSparkModel|"
+     "Lfm2DSparkDraftModel|LingDSparkModel|Qwen3DSparkModel",
+     "a head that drafts blocks whose tokens depend on the ones before them; DFlash's are "
+     "implemented"},
     {"Eagle3DeepseekV2ForCausalLM", "a head that drafts with latent attention"},
     {"doge",
      "experts that are single columns, chosen by two keys, of which tokens of a prompt choose "

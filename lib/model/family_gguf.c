@@ -185,9 +185,15 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
 {
     const struct moe_tensor *embed = family_gguf_tensor(ck, "token_embd.weight", 0);
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
-    if (c->drafter_kind) /* its model embeds tokens */
-        return moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "vocab_size").text, MOE_MAX_DIM, true,
-                                &c->vocab, err);
+    if (c->drafter_kind) { /* its model embeds tokens */
+        const struct moe_gguf_key key = moe_gguf_arch_key(gguf, "vocab_size");
+        struct moe_gguf_array tokens = {0};
+        if (moe_gguf_has(gguf, key.text))
+            return moe_gguf_get_u32(gguf, key.text, MOE_MAX_DIM, true, &c->vocab, err);
+        MOE_TRY(moe_gguf_get_array(gguf, "tokenizer.ggml.tokens", true, &tokens, err));
+        c->vocab = tokens.n <= MOE_MAX_DIM ? (uint32_t)tokens.n : 0;
+        return MOE_OK;
+    }
     if (!embed || embed->n_dims != 2 || embed->dims[0] > MOE_MAX_DIM)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: tensor 'token_embd.weight' is missing or not a matrix",

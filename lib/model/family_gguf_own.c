@@ -1230,28 +1230,56 @@ int family_minimax_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     return MOE_OK;
 }
 
-/* ---- EAGLE-3 ---- */
+/* ---- Heads that draft ---- */
+
+static int read_streams(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
+{
+    const struct moe_gguf_key key = moe_gguf_arch_key(gguf, "target_layers");
+    struct moe_gguf_array layers = {0};
+    MOE_TRY(moe_gguf_get_array(gguf, key.text, true, &layers, err));
+    if (layers.n == 0 || layers.n > MOE_MAX_READS ||
+        (c->drafter_kind == MOE_DRAFTS_EAGLE3 && layers.n != 3))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: key '%s' lists %" PRIu64 " layers, expected %s", moe_gguf_path(gguf),
+                        key.text, layers.n, c->drafter_kind == MOE_DRAFTS_EAGLE3 ? "3" : "1 to 16");
+    c->n_reads = (uint32_t)layers.n;
+    for (uint32_t i = 0; i < c->n_reads; i++)
+        MOE_TRY(take_number(gguf, key.text, &layers, i, MOE_MAX_LAYERS, &c->reads[i], err));
+    return MOE_OK;
+}
+
+/* The tokens that a head's output knows, where it does not know all of them. */
+static uint32_t draft_tokens(const struct moe_checkpoint *ck)
+{
+    const struct moe_tensor *tokens = family_gguf_tensor(ck, "d2t", 0);
+    return tokens && tokens->n_items <= MOE_MAX_DIM ? (uint32_t)tokens->n_items : 0;
+}
 
 int family_eagle3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                        struct moe_rope_settings *rope, struct moe_err *err)
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
-    const struct moe_tensor *tokens = family_gguf_tensor(ck, "d2t", 0);
-    const struct moe_gguf_key key = moe_gguf_arch_key(gguf, "target_layers");
-    struct moe_gguf_array layers = {0};
     uint32_t width = c->hidden;
     (void)rope;
     c->tied_head = false;
-    c->n_reads = MOE_MAX_READS;
-    c->draft_vocab = tokens && tokens->n_items <= MOE_MAX_DIM ? (uint32_t)tokens->n_items : 0;
+    c->draft_vocab = draft_tokens(ck);
     MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "target_hidden_size").text, MOE_MAX_DIM,
                              false, &width, err));
-    MOE_TRY(moe_gguf_get_array(gguf, key.text, true, &layers, err));
-    if (layers.n != MOE_MAX_READS)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: key '%s' lists %" PRIu64 " layers, expected %d", moe_gguf_path(gguf),
-                        key.text, layers.n, MOE_MAX_READS);
-    for (uint32_t i = 0; i < MOE_MAX_READS; i++)
-        MOE_TRY(take_number(gguf, key.text, &layers, i, MOE_MAX_LAYERS, &c->reads[i], err));
+    MOE_TRY(read_streams(c, gguf, err));
     return family_check_drafter(c, width, true, moe_gguf_path(gguf), err);
+}
+
+/* llama.cpp's rows of a block see all of it unless a file says otherwise. */
+int family_dflash_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    (void)rope;
+    c->tied_head = false;
+    c->draft_vocab = draft_tokens(ck);
+    MOE_TRY(moe_gguf_get_u32(gguf, "tokenizer.ggml.mask_token_id", MOE_MAX_DIM, true,
+                             &c->mask_token, err));
+    if (c->window)
+        MOE_TRY(family_gguf_windows(c, gguf, 0, err));
+    return read_streams(c, gguf, err);
 }

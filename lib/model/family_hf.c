@@ -35,6 +35,7 @@ static const struct {
     {"rope_theta", MOE_JSON_IS_NUMBER | MOE_JSON_IS_LIST},
     {"layer_types", MOE_JSON_IS_LIST},
     {"eagle_config", MOE_JSON_IS_OBJECT},
+    {"dflash_config", MOE_JSON_IS_OBJECT},
     {"transformer_layer_config", MOE_JSON_IS_OBJECT},
     {"eagle_aux_hidden_state_layer_ids", MOE_JSON_IS_LIST},
     {"mlp_layer_types", MOE_JSON_IS_LIST},
@@ -337,7 +338,7 @@ static int find_family(const struct moe_family **family, const char *path, const
                         path, architecture, why);
     *family = architecture ? moe_family_find_architecture(architecture) : NULL;
     /* Some heads that draft name Llama's architecture. */
-    if (family_given(json, "draft_vocab_size"))
+    if (!*family && family_given(json, "draft_vocab_size"))
         *family = moe_family_find("eagle3");
     if (!*family && type)
         *family = moe_family_find(type);

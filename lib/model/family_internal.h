@@ -31,7 +31,7 @@ family_own_hf family_minimax_hf, family_topk_method_hf, family_flint_hf, family_
     family_gemma2_hf, family_gemma3_hf, family_step3p5_hf, family_minimax_m3_hf, family_arctic_hf,
     family_grok_hf, family_kimi_k3_hf, family_glm5_next_hf, family_zaya_hf, family_jetmoe_hf,
     family_muse_spark_hf, family_qwen4_hf, family_inkling_hf, family_inkling2_hf, family_nllb_hf,
-    family_eagle3_hf;
+    family_eagle3_hf, family_dflash_hf;
 family_own_gguf family_minimax_gguf, family_granite_swa_gguf, family_deepseek_ocr_gguf,
     family_deepseek_v2_gguf, family_glm_dsa_gguf, family_hy_v4_gguf, family_deepseek_v4_gguf,
     family_deepseek_v3_gguf, family_minicpm_gguf, family_gpt_oss_gguf, family_qwen3_next_gguf,
@@ -43,7 +43,7 @@ family_own_gguf family_minimax_gguf, family_granite_swa_gguf, family_deepseek_oc
     family_exaone4_gguf, family_gemma2_gguf, family_gemma3_gguf, family_step3p5_gguf,
     family_bailing_hybrid_gguf, family_minimax_m3_gguf, family_maple_gguf, family_arctic_gguf,
     family_grok_gguf, family_kimi_k3_gguf, family_qwen4_gguf, family_glm5_next_gguf,
-    family_eagle3_gguf;
+    family_eagle3_gguf, family_dflash_gguf;
 
 /* DeepSeek-V4, of both: clears the settings of kinds of layers that the model has none of; puts the
  * rotation of compressing layers, *rope, into config, and leaves the other layers', with base

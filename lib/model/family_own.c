@@ -2680,7 +2680,27 @@ int family_inkling2_hf(struct moe_config *c, const char *path, const json_t *jso
     return MOE_OK;
 }
 
-/* ---- EAGLE-3 ---- */
+/* ---- Heads that draft ---- */
+
+/* Reads which of its model's streams a head reads, by the layers that they come into, or with
+ * `behind` 1 come out of. */
+static int read_streams(struct moe_config *c, const char *path, const json_t *list, const char *key,
+                        uint32_t behind, struct moe_err *err)
+{
+    if (list && (!json_is_array(list) || json_array_size(list) > MOE_MAX_READS))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: '%s' is no list of up to %d layers", path,
+                        key, MOE_MAX_READS);
+    c->n_reads = (uint32_t)json_array_size(list);
+    for (uint32_t i = 0; i < c->n_reads; i++) {
+        const json_t *item = json_array_get(list, i);
+        if (!json_is_integer(item) || json_integer_value(item) < 0 ||
+            json_integer_value(item) >= MOE_MAX_LAYERS)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' item %" PRIu32 " is not a layer", path,
+                            key, i);
+        c->reads[i] = (uint32_t)json_integer_value(item) + behind;
+    }
+    return MOE_OK;
+}
 
 /* vLLM's speculators number the streams by the layer that they come into; SpecForge, whose list is
  * in "eagle_config", by the layer that they come out of (SGLang's set_eagle3_layers_to_capture). */
@@ -2694,18 +2714,61 @@ int family_eagle3_hf(struct moe_config *c, const char *path, const json_t *json,
     list = behind ? within : list;
     (void)rope;
     c->tied_head = false;
-    c->n_reads = MOE_MAX_READS;
     MOE_TRY(moe_json_get_u32(path, json, "target_hidden_size", MOE_MAX_DIM, false, &width, err));
-    if (json_array_size(list) != 0 && json_array_size(list) != MOE_MAX_READS)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: '%s' lists %zu layers, expected %d", path,
-                        key, json_array_size(list), MOE_MAX_READS);
-    for (uint32_t i = 0; i < json_array_size(list); i++) {
-        const json_t *item = json_array_get(list, i);
-        if (!json_is_integer(item) || json_integer_value(item) < 0 ||
-            json_integer_value(item) >= MOE_MAX_LAYERS)
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' item %" PRIu32 " is not a layer", path,
-                            key, i);
-        c->reads[i] = (uint32_t)json_integer_value(item) + behind;
+    MOE_TRY(read_streams(c, path, list, key, behind, err));
+    if (c->n_reads != 0 && c->n_reads != 3)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: '%s' lists %" PRIu32 " layers, expected 3",
+                        path, key, c->n_reads);
+    const bool listed = c->n_reads != 0;
+    c->n_reads = 3;
+    return family_check_drafter(c, width, listed, path, err);
+}
+
+/* Members are in "dflash_config" or on top, where vLLM's speculators number the streams by the
+ * layer that they come into. What only scales logits leaves the likeliest token what it is, and is
+ * not read. Layers with a window are causal unless a file says otherwise (z-lab's dflash/model.py).
+ */
+int family_dflash_hf(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *given = family_given(json, "dflash_config"), *within = given ? given : json;
+    const json_t *const places[] = {json, within};
+    const json_t *behind = NULL, *into = family_given(json, "aux_hidden_state_layer_ids");
+    double value_scale = c->value_scale, embed_scale = c->embed_scale;
+    uint32_t mask = UINT32_MAX;
+    bool windows = false;
+    (void)rope;
+    c->tied_head = false;
+    c->draft_block = 16;
+    for (int i = 0; i < 2; i++) {
+        const json_t *list = family_given(places[i], "target_layer_ids");
+        const struct family_number numbers[] = {{"block_size", &c->draft_block, MOE_MAX_BLOCK},
+                                                {"mask_token_id", &mask, MOE_MAX_DIM}};
+        MOE_TRY(family_read_numbers(path, places[i], numbers, 2, err));
+        MOE_TRY(moe_json_get_double(path, places[i], "input_embedding_scale", false, &embed_scale,
+                                    err));
+        MOE_TRY(moe_json_get_double(path, places[i], "attention_value_scale", false, &value_scale,
+                                    err));
+        behind = list ? list : behind;
     }
-    return family_check_drafter(c, width, json_array_size(list) != 0, path, err);
+    MOE_TRY(behind ? read_streams(c, path, behind, "target_layer_ids", 1, err)
+                   : read_streams(c, path, into, "aux_hidden_state_layer_ids", 0, err));
+    if (c->n_reads == 0 || mask == UINT32_MAX)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: does not say %s", path,
+                        c->n_reads ? "which token is a mask ('mask_token_id')"
+                                   : "which layers of its model it reads ('target_layer_ids')");
+    c->mask_token = mask;
+    c->embed_scale = (float)embed_scale;
+    c->value_scale = (float)value_scale;
+    MOE_TRY(moe_json_get_bool(path, within, "use_swa", false, &windows, err));
+    if (windows) {
+        const struct family_number numbers[] = {{"sliding_window", &c->window, MOE_MAX_CONTEXT},
+                                                {"swa_window_size", &c->window, MOE_MAX_CONTEXT}};
+        MOE_TRY(family_read_numbers(path, json, numbers, 1, err));
+        MOE_TRY(family_read_numbers(path, within, numbers + 1, 1, err));
+        moe_config_set_layers(c, MOE_LAYER(windowed), 0, c->n_layers, 1);
+    }
+    c->causal_windows = !family_given(json, "is_causal") && !family_given(within, "causal");
+    MOE_TRY(moe_json_get_bool(path, within, "causal", false, &c->causal_block, err));
+    return moe_json_get_bool(path, json, "is_causal", false, &c->causal_block, err);
 }

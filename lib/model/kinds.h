@@ -28,10 +28,12 @@ enum moe_residual_kind {
                              weight * (x + bias) (ZAYA) */
 };
 
-/* What a description is of. */
+/* What a description is of: a model, or the head of another one that drafts for it
+ * (infer/forward.h). */
 enum moe_drafter_kind {
     MOE_DRAFTS_NOT,    /* a model */
-    MOE_DRAFTS_EAGLE3, /* the head of another model that drafts for it (infer/forward.h) */
+    MOE_DRAFTS_EAGLE3, /* a head that drafts one token after the other */
+    MOE_DRAFTS_DFLASH, /* one that drafts a block of them at once */
 };
 
 /* How attention learns a token's position. */

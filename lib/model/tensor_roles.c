@@ -753,7 +753,7 @@ bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part
 
 static uint32_t tensor_width(const struct moe_config *c, enum width which, uint32_t layer)
 {
-    uint32_t mixed = c->hidden << (c->drafter_kind != MOE_DRAFTS_NOT);
+    uint32_t mixed = c->hidden << (c->drafter_kind == MOE_DRAFTS_EAGLE3);
     bool all_heads = c->qk_norm == MOE_QK_NORM_FULL || c->qk_norm == MOE_QK_NORM_CLIP;
     uint32_t heads = moe_config_heads(c, layer), head = moe_config_head_dim(c, layer);
     uint32_t queries = heads * head, keys = moe_config_kv_heads(c, layer) * head;

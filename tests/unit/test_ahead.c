@@ -72,30 +72,33 @@ static void close_all(struct ahead *a)
     json_decref(a->reference);
 }
 
+/* Row `row` of what was computed last has these logits. */
+static void compare_row(struct ahead *a, uint32_t row, const json_t *want)
+{
+    struct moe_err err = {0};
+    float logits[MOST_VOCAB], largest = 0, off = 0;
+    assert_true(moe_logits_stride(&a->f.model->config) <= MOST_VOCAB);
+    assert_int_equal(json_array_size(want), a->f.model->config.vocab);
+    assert_ok(moe_logits(a->f.session, row, 1, logits, &err), &err);
+    for (uint32_t v = 0; v < a->f.model->config.vocab; v++) {
+        float w = (float)json_number_value(json_array_get(want, v));
+        if (json_is_null(json_array_get(want, v))) { /* none of the head's tokens */
+            assert_true(logits[v] == -INFINITY);
+            continue;
+        }
+        largest = fmaxf(largest, fabsf(w));
+        off = fmaxf(off, fabsf(w - logits[v]));
+    }
+    a->worst = fmaxf(a->worst, off / largest);
+}
+
 /* Row `row` of what was computed last is what the reference says of a position. */
 static void compare(struct ahead *a, uint32_t row, uint32_t position)
 {
-    struct moe_err err = {0};
-    float logits[MOST_VOCAB];
     json_t *positions = reference_of(a, "positions"), *all = reference_of(a, "logits");
-    assert_true(moe_logits_stride(&a->f.model->config) <= MOST_VOCAB);
-    for (size_t i = 0; i < json_array_size(positions); i++) {
-        if (json_integer_value(json_array_get(positions, i)) != position)
-            continue;
-        const json_t *want = json_array_get(all, i);
-        float largest = 0, off = 0;
-        assert_ok(moe_logits(a->f.session, row, 1, logits, &err), &err);
-        for (uint32_t v = 0; v < a->f.model->config.vocab; v++) {
-            float w = (float)json_real_value(json_array_get(want, v));
-            if (json_is_null(json_array_get(want, v))) { /* none of the head's tokens */
-                assert_true(logits[v] == -INFINITY);
-                continue;
-            }
-            largest = fmaxf(largest, fabsf(w));
-            off = fmaxf(off, fabsf(w - logits[v]));
-        }
-        a->worst = fmaxf(a->worst, off / largest);
-    }
+    for (size_t i = 0; i < json_array_size(positions); i++)
+        if (json_integer_value(json_array_get(positions, i)) == position)
+            compare_row(a, row, json_array_get(all, i));
 }
 
 /* The text in passes of `batch`, and after each the layer that drafts; then a token further. */
@@ -122,6 +125,72 @@ static void read_text(struct ahead *a, uint32_t batch)
                                     (uint32_t)json_integer_value(reference_of(a, "drafted")), a->n};
     assert_ok(moe_ahead(a->f.session, &further, 1, &last, &err), &err);
     compare(a, 0, a->n - 1);
+}
+
+/* A head's blocks behind some of the text, which passes of `batch` bring there. */
+static void draft_blocks(struct ahead *a, uint32_t batch)
+{
+    struct moe_err err = {0};
+    struct moe_row rows[MOST_IDS];
+    const struct moe_config *c = &a->f.model->config, *head = &a->f.model->drafter->config;
+    const json_t *blocks = reference_of(a, "blocks"), *block;
+    uint32_t at = 0;
+    size_t b;
+    open_session(a, batch);
+    json_array_foreach(blocks, b, block)
+    {
+        const uint32_t before = (uint32_t)json_integer_value(json_object_get(block, "before"));
+        for (uint32_t n; at < before; at += n) {
+            n = before - at < batch ? before - at : batch;
+            for (uint32_t i = 0; i < n; i++)
+                rows[i] = (struct moe_row){1, at + i, a->ids[at + i], a->n};
+            assert_ok(
+                moe_forward(a->f.session, MOE_PREFILL, rows, n, 0, c->n_layers, NULL, NULL, &err),
+                &err);
+            assert_ok(moe_ahead(a->f.session, rows, n, NULL, &err), &err);
+        }
+        if (head->draft_block > batch)
+            continue;
+        for (uint32_t i = 0; i < head->draft_block; i++)
+            rows[i] = (struct moe_row){1, before + i, i ? head->mask_token : a->ids[before],
+                                       before + head->draft_block};
+        assert_ok(moe_ahead_block(a->f.session, rows, head->draft_block, &err), &err);
+        for (uint32_t i = 0; i < head->draft_block; i++)
+            compare_row(a, i, json_array_get(json_object_get(block, "logits"), i));
+    }
+}
+
+static void check_blocks(const char *fixture, const char *drafter, const char *head)
+{
+    static const uint32_t batches[] = {9, 10, MOST_IDS};
+    struct ahead a;
+    open_all(&a, fixture, "", drafter, head);
+    for (size_t i = 0; i < N_ITEMS(batches); i++)
+        draft_blocks(&a, batches[i]);
+    print_message("# %s: %.2g of the largest logit\n", head, (double)a.worst);
+    assert_true(a.worst > 0 && a.worst < 1e-4f);
+    close_all(&a);
+}
+
+/* DFlash: blocks of 5 that two layers see as a whole, in place, from GGUF and from a pack. */
+static void a_head_of_blocks(void **state)
+{
+    const struct moe_convert_options options = pack_options("32", 32);
+    make_dir(state);
+    make_pack(in_dir("head.moe"), DRAWN "/dflash-a", &options);
+    check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dflash-a", DRAWN "/dflash-a");
+    check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dflash-a", DRAWN "/dflash-a/model.gguf");
+    check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dflash-a", in_dir("head.moe"));
+    remove_dir(state);
+}
+
+/* Windows, in which rows see none behind them, or do; biases, scales, a rotation of half a head,
+ * some tokens of its own; a block that is causal. */
+static void heads_of_other_blocks(void **state)
+{
+    check_blocks(DRAWN "/ahead-qwen3-next", DRAWN "/dflash-b", DRAWN "/dflash-b");
+    check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dflash-c", DRAWN "/dflash-c");
+    check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dflash-d", DRAWN "/dflash-d");
 }
 
 static void check_fixture(const char *fixture, const char *file)
@@ -304,6 +373,7 @@ int main(void)
         cmocka_unit_test(deepseeks_layer),       cmocka_unit_test(qwen3_nexts_layer),
         cmocka_unit_test(a_head_of_some_tokens), cmocka_unit_test(a_head_with_every_switch),
         cmocka_unit_test(heads_of_other_widths), cmocka_unit_test(heads_are_for_their_model),
+        cmocka_unit_test(a_head_of_blocks),      cmocka_unit_test(heads_of_other_blocks),
         cmocka_unit_test(nothing_else_sees_it),  cmocka_unit_test(a_layer_in_part_is_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -864,7 +864,25 @@ static void what_is_not_computed_is_refused(void **state)
         WRONG("inkling_text", "\"d_rel\": 4096, \"rel_extent\": 1048577",
               "the distance that global layers have biases for"),
         REFUSED("llama", "\"architectures\": [\"Qwen3DSparkModel\"]",
-                "architecture 'Qwen3DSparkModel' is not implemented: it drafts a block of tokens"),
+                "architecture 'Qwen3DSparkModel' is not implemented: a head that drafts blocks"),
+        WRONG("llama", "\"architectures\": [\"DFlashDraftModel\"]",
+              "does not say which layers of its model it reads ('target_layer_ids')"),
+        WRONG("llama", "\"architectures\": [\"DFlashDraftModel\"], \"target_layer_ids\": [1]",
+              "does not say which token is a mask ('mask_token_id')"),
+        WRONG("llama",
+              "\"architectures\": [\"DFlashDraftModel\"], \"dflash_config\": "
+              "{\"target_layer_ids\": [1], \"mask_token_id\": 31, \"block_size\": 1}, "
+              "\"num_key_value_heads\": 1",
+              "some of 2 to 64 tokens"),
+        WRONG("llama",
+              "\"architectures\": [\"DFlashDraftModel\"], \"dflash_config\": "
+              "{\"target_layer_ids\": [1], \"mask_token_id\": 10000000}, "
+              "\"num_key_value_heads\": 1",
+              "one of its tokens as a mask"),
+        REFUSED("llama",
+                "\"architectures\": [\"DFlashDraftModel\"], \"dflash_config\": "
+                "{\"target_layer_ids\": [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]}",
+                "no list of up to 16 layers"),
         REFUSED("llama", "\"architectures\": [\"Eagle3DeepseekV2ForCausalLM\"]",
                 "a head that drafts with latent attention"),
         REFUSED("llama", "\"draft_vocab_size\": 32", "implemented as one dense layer"),
