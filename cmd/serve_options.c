@@ -108,6 +108,9 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "share-attention", &serve_opt.server.engine.share_attention),
      .help = "other ranks have attention and KV cache of layers, too",
      .excludes = "coe cache-dir spread"},
+    {CLI_OPT_FLAG(0, "share-layers", &serve_opt.server.engine.share_layers),
+     .help = "... whole layers, in place of experts",
+     .excludes = "coe cache-dir spread share-attention"},
 
     {.kind = CLI_HEADING, .help = "Collections"},
     {CLI_OPT_TEXT(0, "plan", "FILE", &serve_opt.plan),

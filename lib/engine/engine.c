@@ -138,7 +138,8 @@ int moe_engine_open_session(struct moe_engine *e, const struct moe_session_optio
                                       moe_engine_host_threads(e->gpu != NULL), err);
     e->session->pass.pace = e->pace;
     e->session->ranks = e->ranks;
-    e->session->pass.holders = e->ranks ? moe_ranks_holders(e->ranks) : NULL;
+    if (e->ranks && !moe_ranks_owners(e->ranks))
+        e->session->pass.holders = moe_ranks_holders(e->ranks);
     if (status != MOE_OK)
         moe_engine_close_session(e);
     return status;
@@ -228,9 +229,10 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *opt
     if (o->spread && !o->ranks)
         return moe_fail(err, MOE_ERR_USAGE,
                         "--spread is for several ranks: start them with mpirun or srun");
-    if (o->share_attention && !o->ranks)
+    if ((o->share_attention || o->share_layers) && !o->ranks)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "--share-attention is for several ranks: start them with mpirun or srun");
+                        "--share-%s is for several ranks: start them with mpirun or srun",
+                        o->share_layers ? "layers" : "attention");
     if (o->ranks)
         MOE_TRY(moe_engine_join_ranks(e->model, &own, err));
     MOE_TRY(decide_memory(e, &memory, o, err));
@@ -250,7 +252,7 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *opt
         MOE_TRY(copy_pack(e, err));
     if (behind)
         MOE_TRY(moe_model_load_behind(e->model, memory.session.context, progress, o->passes, err));
-    else if (!o->experts_only || e->model->attends)
+    else if (!o->experts_only || moe_model_has_session(e->model))
         MOE_TRY(moe_model_load(e->model, memory.session.context, e->gpu, progress, err));
     MOE_TRY(open_experts(e, &memory.cache, progress, err));
     e->apart = memory.cache.loan.apart;
@@ -262,9 +264,13 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *opt
     e->host_slowdown = host_slowdown(e, o);
     if (o->learn)
         MOE_TRY(read_learnt(e, o, err));
-    if (o->experts_only && e->model->attends)
+    if (o->experts_only && e->model->attends && !e->model->whole_layers)
         return moe_session_open(&e->session, e->model, e->experts, &memory.session, err);
-    return o->shares || o->experts_only ? MOE_OK : moe_engine_open_session(e, &memory.session, err);
+    if (o->shares || (o->experts_only && !e->model->whole_layers))
+        return MOE_OK;
+    MOE_TRY(moe_engine_open_session(e, &memory.session, err));
+    e->session->led = o->experts_only;
+    return MOE_OK;
 }
 
 static int open_model(struct moe_engine *e, const char *path, const struct moe_engine_options *o,

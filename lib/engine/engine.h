@@ -67,13 +67,14 @@ struct moe_engine_options {
     /* The process is one of several that share out the experts, which are met while opening
      * (engine_ranks.h); borrowed while the engine is open. NULL: it has all of them. experts_only:
      * it is not rank 0, and opens without dense weights and without a session, but
-     * for those of attention that is shared out. */
+     * for those of attention, or of layers, that are shared out. */
     struct moe_ranks *ranks;
     bool experts_only;
     const char *spread; /* a directory where other ranks keep what they got of rank 0's pack; NULL:
                            each has the pack */
     bool share_attention; /* on rank 0: the attention of layers, with keys and values, is shared
                              out, too (moe_model_share_attention) */
+    bool share_layers;    /* on rank 0: whole layers are (moe_model_share_layers) */
     /* The pack's file in memory, borrowed while opening; NULL: it is read. */
     const struct moe_pack_image *image;
     uint64_t gpu_memory_bytes;    /* of the GPU; 0: what is free there */

@@ -1,4 +1,4 @@
-/* How an engine's experts are shared out among ranks, and how these get them. */
+/* How an engine's experts, or layers, are shared out among ranks, and how these get them. */
 #define _GNU_SOURCE /* pread, pwrite, O_CLOEXEC, SEEK_DATA */
 
 #include "engine/engine_ranks.h"
@@ -42,7 +42,8 @@ static int refuse_with_ranks(const struct moe_engine_options *o, const struct mo
                : MOE_OK;
 }
 
-/* Bytes that this rank's budget leaves for experts, and what a session would be. */
+/* Bytes that this rank's budget leaves for experts, or for layers where it has none yet, and what a
+ * session would be. */
 static int room_for_experts(uint64_t *room, struct moe_session_options *session,
                             const struct moe_model *model, const struct moe_engine_options *own,
                             struct moe_err *err)
@@ -67,6 +68,47 @@ static int room_for_experts(uint64_t *room, struct moe_session_options *session,
         *room = o.expert_memory_bytes;
     *session = m.session;
     return MOE_OK;
+}
+
+/* Bytes of each layer without its experts: its dense weights, and what a session has for it. */
+static int size_layers(uint64_t *bytes, struct moe_model *model,
+                       const struct moe_session_options *session, struct moe_err *err)
+{
+    enum { OTHERS = UINT8_MAX };
+    const uint32_t n = model->config.n_layers;
+    uint8_t owners[MOE_MAX_LAYERS];
+    memset(owners, OTHERS, sizeof owners);
+    MOE_TRY(moe_model_share_layers(model, 0, owners, err));
+    const uint64_t none = model->weights_bytes + moe_session_bytes(&model->config, session);
+    for (uint32_t layer = 0; layer < n; layer++) {
+        owners[layer] = 0;
+        MOE_TRY(moe_model_share_layers(model, 0, owners, err));
+        owners[layer] = OTHERS;
+        const uint64_t one = model->weights_bytes + moe_session_bytes(&model->config, session);
+        bytes[layer] = one > none ? one - none : 0;
+    }
+    return MOE_OK;
+}
+
+/* Whole layers, in place of experts. */
+static int divide_layers(struct moe_ranks *ranks, struct moe_model *model,
+                         const struct moe_session_options *session, struct moe_err *err)
+{
+    const uint32_t n = model->config.n_layers;
+    struct moe_inventory inventory = {0};
+    uint64_t bytes[MOE_MAX_LAYERS];
+    bool parts[MOE_MAX_LAYERS];
+    int status;
+    for (uint32_t layer = 0; layer < n; layer++)
+        parts[layer] = moe_config_parts_at(&model->config, layer);
+    MOE_STEP(size_layers(bytes, model, session, err));
+    MOE_STEP(moe_inventory_of_pack(&inventory, model->pack, model->config.top_k, err));
+    moe_inventory_set_model(&inventory, &model->config);
+    MOE_STEP(moe_ranks_divide_layers(ranks, &inventory, bytes, parts, n, err));
+    MOE_STEP(moe_model_share_layers(model, 0, moe_ranks_owners(ranks), err));
+out:
+    moe_inventory_release(&inventory);
+    return status;
 }
 
 static int divide(struct moe_ranks *ranks, const struct moe_model *model,
@@ -378,16 +420,21 @@ out:
 
 /* ---- All of it ---- */
 
-/* Rank 0 decides whether attention is shared out, and of what a session will be what others must
- * know to say how much room they have. */
+/* Rank 0 decides what is shared out, and of what a session will be what others must know to say how
+ * much room they have. */
 static int begin(struct moe_ranks *ranks, struct moe_model *model,
-                 const struct moe_engine_options *own, uint64_t *room, struct moe_err *err)
+                 const struct moe_engine_options *own, uint64_t *room,
+                 struct moe_session_options *session, struct moe_err *err)
 {
-    struct moe_session_options session;
+    const uint32_t n_ranks = moe_ranks_wire(ranks)->n_ranks;
     if (own->share_attention)
-        MOE_TRY(moe_model_share_attention(model, 0, moe_ranks_wire(ranks)->n_ranks, err));
-    MOE_TRY(room_for_experts(room, &session, model, own, err));
-    struct moe_rank_shape shape = moe_rank_shape_of(model, &session);
+        MOE_TRY(moe_model_share_attention(model, 0, n_ranks, err));
+    if (own->share_layers) {
+        MOE_TRY(moe_config_check_parts(&model->config, n_ranks, moe_pack_path(model->pack), err));
+        MOE_TRY(moe_model_share_layers(model, 0, NULL, err));
+    }
+    MOE_TRY(room_for_experts(room, session, model, own, err));
+    struct moe_rank_shape shape = moe_rank_shape_of(model, session);
     return moe_ranks_begin(ranks, &shape, err);
 }
 
@@ -396,13 +443,15 @@ static void take_session(struct moe_engine_options *own, const struct moe_model 
                          const struct moe_rank_shape *shape)
 {
     own->session = (struct moe_session_options){.batch = shape->batch};
-    if (!model->attends)
+    if (!moe_model_has_session(model))
         return;
     own->session.context = shape->context;
     own->session.n_sequences = shape->n_sequences;
     own->session.kv_blocks = shape->kv_blocks;
     own->session.kv_kind = (uint16_t)shape->kv_kind;
-    own->session.whole_windows = true;
+    own->session.whole_windows = !model->whole_layers;
+    own->session.n_snapshots = shape->n_snapshots;
+    own->session.takes_back = shape->takes_back;
 }
 
 static int follow(struct moe_ranks *ranks, struct moe_model *model, struct moe_engine_options *own,
@@ -412,7 +461,9 @@ static int follow(struct moe_ranks *ranks, struct moe_model *model, struct moe_e
     struct moe_rank_shape shape = moe_rank_shape_of(model, &own->session);
     struct moe_session_options session;
     MOE_TRY(moe_ranks_begin(ranks, &shape, err));
-    if (shape.n_table)
+    if (shape.n_whole)
+        MOE_TRY(moe_model_share_layers(model, wire->rank, NULL, err));
+    else if (shape.n_table)
         MOE_TRY(moe_model_share_attention(model, wire->rank, wire->n_ranks, err));
     take_session(own, model, &shape);
     return room_for_experts(room, &session, model, own, err);
@@ -434,14 +485,18 @@ int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *ow
         MOE_TRY(moe_ranks_give(ranks, model->pack, NULL, err));
     MOE_TRY(moe_ranks_meet(ranks, moe_pack_fingerprint(model->pack), err));
     if (rank == 0) {
-        MOE_TRY(begin(ranks, model, own, &room, err));
+        struct moe_session_options session;
+        MOE_TRY(begin(ranks, model, own, &room, &session, err));
         MOE_TRY(moe_ranks_say_room(ranks, room, err));
-        MOE_TRY(divide(ranks, model, own->statistics, err));
+        MOE_TRY(own->share_layers ? divide_layers(ranks, model, &session, err)
+                                  : divide(ranks, model, own->statistics, err));
     } else {
         MOE_TRY(follow(ranks, model, own, &room, err));
         MOE_TRY(moe_ranks_say_room(ranks, room, err));
         struct moe_rank_shape shape = moe_rank_shape_of(model, &own->session);
         MOE_TRY(moe_ranks_share(ranks, &shape, err));
+        if (moe_ranks_owners(ranks))
+            MOE_TRY(moe_model_share_layers(model, rank, moe_ranks_owners(ranks), err));
         take_session(own, model, &shape);
     }
     moe_pack_keep_own(model->pack, moe_ranks_holders(ranks), (uint8_t)rank);

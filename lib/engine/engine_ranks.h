@@ -1,12 +1,13 @@
-/* An engine whose experts are shared out among ranks (ranks/ranks.h). */
+/* An engine whose experts, or layers, are shared out among ranks (ranks/ranks.h). */
 #ifndef MOE_ENGINE_ENGINE_RANKS_H
 #define MOE_ENGINE_ENGINE_RANKS_H
 
 #include "engine/engine.h"
 
-/* Meets the other ranks and leaves the model's pack with the experts of this one. own: the options,
- * which ranks other than 0 complete by what rank 0 says. MOE_ERR_USAGE, MOE_ERR_UNSUPPORTED: what
- * does not go with ranks; MOE_ERR_INTERRUPTED: rank 0 has ended. */
+/* Meets the other ranks and leaves the model's pack with the experts of this one, and the model
+ * with its layers where whole ones are shared out. own: the options, which ranks other than 0
+ * complete by what rank 0 says. MOE_ERR_USAGE, MOE_ERR_UNSUPPORTED: what does not go with ranks;
+ * MOE_ERR_INTERRUPTED: rank 0 has ended. */
 int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *own,
                           struct moe_err *err);
 

@@ -455,9 +455,9 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
     b.host = (struct moe_plan_memory){
         .total = in->total,
         .program = in->program,
-        .dense = o->experts_only && !m->attends ? 0
-                 : in->gpu                      ? moe_model_gpu_host_bytes(m, so->context)
-                                                : moe_model_load_bytes(m, so->context),
+        .dense = o->experts_only && !moe_model_has_session(m) ? 0
+                 : in->gpu ? moe_model_gpu_host_bytes(m, so->context)
+                           : moe_model_load_bytes(m, so->context),
         .work = o->beside ? o->beside(o->beside_ctx, m, so->batch) : 0,
     };
     if (so->predict_depth > 0)
@@ -472,8 +472,9 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
         shape.batch = so->batch;
         b.host.program += moe_growth_bytes(moe_par_threads());
         b.host.work += moe_rank_worker_bytes(m, &shape);
-        b.host.kv = m->attends ? kv : 0;
-        b.host.work += m->attends ? moe_session_bytes(c, so) - kv : 0;
+        b.host.kv = moe_model_has_session(m) ? kv : 0;
+        b.host.work += moe_model_has_session(m) ? moe_session_bytes(c, so) - kv : 0;
+        b.host.work += m->whole_layers && strategy ? pass_bytes_of(in, strategy, so->batch) : 0;
         return b;
     }
     slots_memory(in, &b)->kv = kv;

@@ -35,7 +35,8 @@ static struct sizes sizes_of(const struct moe_compressed *c, uint32_t layer,
 static uint64_t layer_bytes(const struct moe_compressed *c, uint32_t layer)
 {
     struct moe_compressed_part part;
-    if (c->config->layers[layer].compression == MOE_COMPRESS_NOT)
+    if (c->config->layers[layer].compression == MOE_COMPRESS_NOT ||
+        c->config->layers[layer].elsewhere)
         return 0;
     struct sizes s = sizes_of(c, layer, &part);
     return s.kept + s.index + s.keys + s.values;

@@ -138,7 +138,10 @@ static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct
                        uint32_t n_rows)
 {
     const struct moe_experts_ops *ops = s->experts->ops;
+    const bool begins = s->begins;
     bool first = phase != MOE_ENCODE && begin_sequences(s, rows, n_rows);
+    if (s->led)
+        first = begins;
     for (uint32_t i = 0; i < n_rows && phase != MOE_ENCODE; i++)
         s->sequences[rows[i].sequence].n_recorded++;
     if (first && s->pass.scheduler)
@@ -154,11 +157,15 @@ static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct
     moe_session_begin_pass(s, phase == MOE_DECODE, first);
 }
 
-/* Layers [begin, end), one by one or as they were recorded. */
+/* Layers [begin, end), one by one or as they were recorded; the last of them may be other ranks'.
+ */
 static int compute_layers(struct moe_session *s, uint32_t begin, uint32_t end,
                           const float *hidden_in, float *hidden_out, struct moe_err *err)
 {
     const struct moe_layer_desc *layers = s->model->config.layers;
+    const uint32_t all = end;
+    for (end = begin; end < all && !layers[end].away;)
+        end++;
     MOE_TRY(moe_pass_expect(&s->pass, begin, end, err));
     MOE_TRY(moe_session_await(s, MOE_DENSE_TABLES, 0, err));
     MOE_TRY(s->stages->enter(s, s->rows, s->n_rows, hidden_in, err));
@@ -166,6 +173,8 @@ static int compute_layers(struct moe_session *s, uint32_t begin, uint32_t end,
         moe_session_count_alone(s, layers[end].moe_index - layers[begin].moe_index);
     else
         MOE_TRY(moe_pass_layers(&s->pass, begin, end, err));
+    if (end < all)
+        MOE_TRY(moe_session_layers_elsewhere(s, end, all, err));
     MOE_TRY(moe_session_await(s, MOE_DENSE_END, 0, err));
     return s->stages->leave(s, s->n_rows, hidden_out, err);
 }
@@ -209,16 +218,24 @@ static double add_time(struct moe_session *s, struct moe_phase_stats *phase,
     return now.seconds - since->seconds;
 }
 
+/* Checks that the rows can be computed, and takes what they need of the KV cache. */
+static int take_rows(struct moe_session *s, bool encode, const struct moe_row *rows,
+                     uint32_t n_rows, uint32_t begin, uint32_t end, struct moe_err *err)
+{
+    MOE_TRY(check_rows(s, encode, rows, n_rows, err));
+    if (!encode)
+        MOE_TRY(take_windows(s, rows, n_rows, err));
+    MOE_TRY(moe_recurrent_check(s, rows, n_rows, begin, end, err));
+    return moe_sources_check(s, encode, rows, n_rows, begin, end, err);
+}
+
 int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
                 uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end, const float *hidden_in,
                 float *hidden_out, struct moe_err *err)
 {
     bool encode = phase == MOE_ENCODE;
-    MOE_TRY(check_rows(s, encode, rows, n_rows, err));
-    if (!encode)
-        MOE_TRY(take_windows(s, rows, n_rows, err));
-    MOE_TRY(moe_recurrent_check(s, rows, n_rows, layer_begin, layer_end, err));
-    MOE_TRY(moe_sources_check(s, encode, rows, n_rows, layer_begin, layer_end, err));
+    if (!s->led)
+        MOE_TRY(take_rows(s, encode, rows, n_rows, layer_begin, layer_end, err));
     struct moe_phase_stats *const phases[] = {[MOE_PREFILL] = &s->stats.prefill,
                                               [MOE_DECODE] = &s->stats.decode,
                                               [MOE_ENCODE] = &s->stats.encode};

@@ -174,7 +174,7 @@ const uint8_t *moe_kv_value_panel(const struct moe_kv *kv, const struct moe_kv_c
 /* Layers that draft count as without a window: their rows may come later than a pass's. */
 static bool has_window(const struct moe_config *c, uint32_t layer)
 {
-    return layer < c->n_layers && c->layers[layer].windowed && moe_config_keeps_keys(c, layer);
+    return layer < c->n_layers && c->layers[layer].windowed && moe_config_has_keys(c, layer);
 }
 
 /* A GPU's attention reads all layers by one table of blocks; sources and prompts that are seen as a

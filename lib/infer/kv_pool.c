@@ -663,6 +663,7 @@ static bool give(struct moe_kv_pool *p, uint32_t sequence, uint32_t block, uint3
             p->slot_of[p->slots[slot].block] = MOE_NO_BLOCK;
         p->slots[slot] = (struct moe_kv_slot){block, 0, p->n_passes * USES + FOR_ROWS};
         p->slot_of[block] = slot;
+        p->n_changes++;
     }
     if (p->slots[slot].n < n)
         p->slots[slot].n = n;
@@ -686,6 +687,7 @@ void moe_kv_windows_drop(struct moe_kv_pool *p, uint32_t block)
         return;
     p->slots[p->slot_of[block]] = (struct moe_kv_slot){.block = MOE_NO_BLOCK};
     p->slot_of[block] = MOE_NO_BLOCK;
+    p->n_changes++;
 }
 
 /* ---- Passes ---- */

@@ -60,7 +60,7 @@ struct moe_kv_pool {
     uint32_t *ids;               /* [n_blocks][block_positions] the known ones */
     uint32_t *table;             /* [n_sequences][per_sequence] its blocks, by rising position */
     uint32_t *n_taken;           /* [n_sequences] */
-    uint64_t n_changes;          /* of the table, so far */
+    uint64_t n_changes;          /* of the table, and of slot_of, so far */
     uint64_t n_texts;            /* numbers of texts, so far */
     uint32_t n_snapshots;        /* 0: any position of a text can be gone on from */
     struct moe_kv_snapshot *snapshots; /* [n_snapshots] */

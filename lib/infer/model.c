@@ -322,6 +322,14 @@ static void place_tensor(struct moe_model *m, const struct dense_tensor *d)
         *(struct moe_mat *)place = (struct moe_mat){d->at, d->t->layout, d->t->rows, d->t->cols};
 }
 
+/* Whether it is another rank's, though the description implies it. */
+static bool is_others(const struct moe_model *m, enum moe_tensor_role role, uint32_t layer)
+{
+    if (m->whole_layers) /* which begin with a stream, and end with one */
+        return !moe_tensor_spec(role)->per_layer;
+    return m->attends && !moe_tensor_is_attention(&m->config, role, layer);
+}
+
 /* Walks over every tensor that the description implies: checks it; counts and measures all; lists
  * them in `list`, if that is not NULL. */
 static int walk_tensors(struct moe_model *m, struct dense_tensor *list, struct moe_err *err)
@@ -335,8 +343,7 @@ static int walk_tensors(struct moe_model *m, struct dense_tensor *list, struct m
             const struct moe_pack_tensor *t = NULL;
             uint32_t rows, cols;
             if ((!moe_tensor_spec(role)->per_layer && layer > 0) ||
-                !moe_tensor_shape(c, role, layer, &rows, &cols) ||
-                (m->attends && !moe_tensor_is_attention(c, role, layer)))
+                !moe_tensor_shape(c, role, layer, &rows, &cols) || is_others(m, role, layer))
                 continue;
             MOE_TRY(expect_tensor(m, role, layer, rows, cols, &t, err));
             moe_arena_take(&arena, t->extent.raw_bytes, 1);
@@ -721,6 +728,15 @@ int moe_model_share_attention(struct moe_model *m, uint32_t rank, uint32_t n_ran
     if (rank == 0)
         MOE_TRY(moe_config_check_shared(&m->config, moe_pack_path(m->pack), err));
     m->attends = rank > 0 ? n : 0;
+    return walk_tensors(m, NULL, err);
+}
+
+int moe_model_share_layers(struct moe_model *m, uint32_t rank, const uint8_t *owners,
+                           struct moe_err *err)
+{
+    const uint32_t n = moe_config_share_layers(&m->config, rank, owners);
+    m->attends = rank > 0 ? n : 0;
+    m->whole_layers = rank > 0;
     return walk_tensors(m, NULL, err);
 }
 

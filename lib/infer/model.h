@@ -133,9 +133,10 @@ struct moe_model {
     uint64_t weights_bytes;
     uint64_t largest_tensor_bytes; /* of these */
     uint32_t n_tensors;
-    uint32_t attends;        /* of another rank than 0: layers whose attention it computes; it has
-                                the weights of nothing else then */
-    struct moe_dense *dense; /* how they arrive; NULL: they are there */
+    uint32_t attends;  /* of another rank than 0: layers whose attention it computes; it has the
+                          weights of nothing else then */
+    bool whole_layers; /* ... but of all else in these layers, which it computes, too */
+    struct moe_dense *dense;           /* how they arrive; NULL: they are there */
     const struct moe_progress *passes; /* (moe_model_load_behind); NULL: none */
     struct moe_gpu *gpu; /* borrowed; not NULL: `weights` lies there, and with it what all matrices
                             and vectors above point to; rope stays on the host */
@@ -165,6 +166,15 @@ int moe_model_take_drafter(struct moe_model *model, const char *path, struct moe
  * `rank` (moe_config_share_attention). MOE_ERR_UNSUPPORTED, on rank 0: no layer's can be. */
 int moe_model_share_attention(struct moe_model *model, uint32_t rank, uint32_t n_ranks,
                               struct moe_err *err);
+/* The same of whole layers: owners, [n_layers], says whose each is; NULL: no layer is this rank's
+ * yet, so that its bytes are those of all else. */
+int moe_model_share_layers(struct moe_model *model, uint32_t rank, const uint8_t *owners,
+                           struct moe_err *err);
+/* Whether another rank than 0 has weights, and a session, beside its experts. */
+static inline bool moe_model_has_session(const struct moe_model *model)
+{
+    return model->attends > 0 || model->whole_layers;
+}
 /* An upper bound of what the directory holds in memory, computed from what is in it. */
 uint64_t moe_model_directory_bytes(const struct moe_model *model);
 /* Bytes that moe_model_load will take: the dense weights, and tables for that many positions. */

@@ -437,22 +437,56 @@ static int collect_elsewhere(void *ctx, bool *all, struct moe_err *err)
     return collect(s, s->states.expert_out, all, err);
 }
 
-int moe_session_attend_elsewhere(struct moe_session *s, uint32_t layer, float *out,
-                                 struct moe_err *err)
+int moe_session_tell_table(struct moe_session *s, struct moe_err *err)
 {
     const struct moe_kv_pool *pool = &s->kv_pool;
-    const uint32_t rank = s->model->config.layers[layer].elsewhere - 1;
+    return moe_ranks_tell_table(s->ranks, pool->table, pool->n_slots ? pool->slot_of : NULL,
+                                pool->n_changes, err);
+}
+
+/* Has a rank compute layers [begin, end), or the attention of `begin`, for the rows at work: of
+ * x[n_rows] becomes out[n_rows], which may be the same. */
+static int compute_elsewhere(struct moe_session *s, enum moe_rank_kind kind, uint32_t begin,
+                             uint32_t end, const float *x, float *out, struct moe_err *err)
+{
+    const uint32_t rank = s->model->config.layers[begin].elsewhere - 1;
     struct moe_rank_attend to;
-    MOE_TRY(moe_ranks_begin_attend(s->ranks, s->n_rows, pool->table, pool->n_changes, &to, err));
+    MOE_TRY(moe_session_tell_table(s, err));
+    MOE_TRY(moe_ranks_begin_rows(s->ranks, s->n_rows, &to, err));
     for (uint32_t i = 0; i < s->n_rows; i++)
-        to.rows[i] =
-            (struct moe_rank_row){s->rows[i].sequence, s->rows[i].position, s->rows[i].length};
-    MOE_TRY(moe_ranks_attend(s->ranks, rank, layer, s->n_rows, s->states.expert_in, err));
+        to.rows[i] = (struct moe_rank_row){s->rows[i].sequence, s->rows[i].position,
+                                           s->rows[i].length, s->rows[i].token};
+    MOE_TRY(moe_ranks_send_rows(s->ranks, rank, kind, begin, end, s->n_rows, x, err));
     for (bool all = false; !all;) {
         MOE_TRY(collect(s, out, &all, err));
         MOE_TRY(moe_pass_poll(&s->pass, err));
     }
     return MOE_OK;
+}
+
+int moe_session_attend_elsewhere(struct moe_session *s, uint32_t layer, float *out,
+                                 struct moe_err *err)
+{
+    return compute_elsewhere(s, MOE_RANK_ATTEND, layer, layer + 1, s->states.expert_in, out, err);
+}
+
+int moe_session_layers_elsewhere(struct moe_session *s, uint32_t begin, uint32_t end,
+                                 struct moe_err *err)
+{
+    const struct moe_layer_desc *layers = s->model->config.layers;
+    MOE_TRY(s->stages->leave(s, s->n_rows, s->passing, err));
+    for (uint32_t first = begin, next = begin; first < end; first = next) {
+        while (next < end && layers[next].elsewhere == layers[first].elsewhere)
+            next++;
+        MOE_TRY(compute_elsewhere(s, MOE_RANK_LAYERS, first, next, s->passing, s->passing, err));
+    }
+    for (uint32_t layer = begin; layer < end; layer++)
+        if (moe_config_keeps_state(&s->model->config, layer))
+            moe_recurrent_advance(s, layer, s->rows, s->n_rows);
+    const uint64_t n = moe_ranks_take_activations(s->ranks);
+    s->phase->experts.activations += n;
+    s->phase->experts.elsewhere += n;
+    return s->stages->enter(s, s->rows, s->n_rows, s->passing, err);
 }
 
 static int hint_ranks(void *ctx, const struct moe_prediction *predictions, uint32_t n,

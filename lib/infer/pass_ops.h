@@ -31,6 +31,12 @@ int moe_session_await(struct moe_session *s, enum moe_dense_group group, uint32_
  * xn. out: [n_rows][states' stride]. */
 int moe_session_attend_elsewhere(struct moe_session *s, uint32_t layer, float *out,
                                  struct moe_err *err);
+/* Has layers [begin, end), which are other ranks', computed for the rows at work, from the states
+ * that the last layer before has left to those behind them. */
+int moe_session_layers_elsewhere(struct moe_session *s, uint32_t begin, uint32_t end,
+                                 struct moe_err *err);
+/* Tells other ranks, if they do not know it, which blocks sequences have. */
+int moe_session_tell_table(struct moe_session *s, struct moe_err *err);
 void moe_session_begin_pass(struct moe_session *s, bool decode, bool first);
 /* Counts the activations of MoE layers that a device computed by itself. */
 void moe_session_count_alone(struct moe_session *s, uint32_t n_layers);

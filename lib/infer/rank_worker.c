@@ -1,4 +1,4 @@
-/* A rank other than 0: its experts, and attention, computed as rank 0 asks for them. */
+/* A rank other than 0: its experts, attention and layers, computed as rank 0 asks for them. */
 #include "infer/rank_worker.h"
 
 #include <stdlib.h>
@@ -11,8 +11,6 @@
 #include "infer/session.h"
 #include "sched/pass.h"
 #include "sched/share.h"
-
-enum { ALIVE_EVERY = 2 /* seconds, while it is at work */ };
 
 struct moe_rank_shape moe_rank_shape_of(const struct moe_model *model,
                                         const struct moe_session_options *o)
@@ -32,6 +30,14 @@ struct moe_rank_shape moe_rank_shape_of(const struct moe_model *model,
     s.kv_blocks = kv.whole.n_blocks;
     s.kv_kind = o->kv_kind;
     s.n_table = s.n_sequences * kv.per_sequence;
+    if (moe_config_count_layers(c, MOE_LAYER(away)) == 0)
+        return s;
+    s.stride = moe_config_state_width(c);
+    s.n_whole = c->n_layers;
+    s.n_slots = kv.windows.n_blocks ? s.kv_blocks : 0;
+    s.n_table += s.n_slots;
+    s.n_snapshots = o->n_snapshots;
+    s.takes_back = o->takes_back;
     return s;
 }
 
@@ -40,7 +46,7 @@ struct worker {
     struct moe_wire *wire;
     const struct moe_model *model;
     struct moe_experts *experts;
-    struct moe_session *session; /* of layers whose attention this rank has; NULL: of none */
+    struct moe_session *session; /* of layers, or their attention, that it has; NULL: of none */
     struct moe_row *attending;   /* [batch] the rows of its pass */
     bool predicts;               /* the strategy takes predictions */
     struct moe_rank_shape shape;
@@ -57,7 +63,7 @@ struct worker {
     const float *x; /* of the request at work */
     /* The answer that is being written. */
     uint32_t turn, n_rows;
-    double said_at;
+    uint32_t n_activations; /* of whole layers */
     /* What it has done. */
     uint64_t at_pass; /* 0: none has begun */
     uint32_t at_moe;  /* the layer that was asked for last */
@@ -74,7 +80,8 @@ static void carve(struct worker *w, struct moe_arena *arena, const struct moe_co
                                             .batch = s->batch,
                                             .weighs_inputs = c->weigh_inputs,
                                             .limited = true};
-    moe_layer_request_carve(&w->request, arena, &shape);
+    if (s->n_whole == 0)
+        moe_layer_request_carve(&w->request, arena, &shape);
     w->ask = moe_arena_take(arena, moe_rank_ask_room(s), 1);
     w->hint = moe_arena_take(arena, moe_rank_hints_room(s), 1);
     for (int i = 0; i < 2; i++)
@@ -93,8 +100,9 @@ uint64_t moe_rank_worker_bytes(const struct moe_model *model, const struct moe_r
     struct moe_arena arena = {0};
     uint64_t sum;
     carve(&w, &arena, &model->config);
-    bool fits = moe_add_u64(
-        arena.used, moe_expert_compute_bytes(&model->config, moe_rank_output_rows(&w.shape)), &sum);
+    const uint32_t n_rows = shape->n_whole ? 0 : moe_rank_output_rows(shape);
+    bool fits = moe_add_u64(arena.used,
+                            n_rows ? moe_expert_compute_bytes(&model->config, n_rows) : 0, &sum);
     return fits && !arena.overflowed ? sum : UINT64_MAX;
 }
 
@@ -108,6 +116,7 @@ static int send_outputs(struct worker *w, struct moe_err *err)
     const struct moe_rank_head head = {.kind = MOE_RANK_OUTPUTS,
                                        .moe = asked->moe,
                                        .n_rows = w->n_rows,
+                                       .n = w->n_activations,
                                        .request = asked->request};
     if (w->n_rows == 0)
         return MOE_OK;
@@ -116,20 +125,8 @@ static int send_outputs(struct worker *w, struct moe_err *err)
     MOE_TRY(w->wire->ops->send(w->wire, 0, MOE_LANE_TALK, answer,
                                moe_rank_outputs_at(answer, &w->shape, w->n_rows).bytes, err));
     w->turn ^= 1;
-    w->n_rows = 0;
-    w->said_at = moe_seconds();
+    w->n_rows = w->n_activations = 0;
     return MOE_OK;
-}
-
-/* Outputs that take long are announced. */
-static int stay_alive(struct worker *w, struct moe_err *err)
-{
-    static const struct moe_rank_head alive = {.kind = MOE_RANK_ALIVE};
-    if (moe_seconds() - w->said_at < ALIVE_EVERY)
-        return MOE_OK;
-    MOE_TRY(moe_ranks_wait_sent(w->ranks, err));
-    w->said_at = moe_seconds();
-    return w->wire->ops->send(w->wire, 0, MOE_LANE_TALK, &alive, sizeof alive, err);
 }
 
 static int compute_expert(struct worker *w, uint32_t which, const struct moe_expert_view *view,
@@ -137,7 +134,7 @@ static int compute_expert(struct worker *w, uint32_t which, const struct moe_exp
 {
     const struct moe_layer_request *q = &w->request;
     const uint32_t most = moe_rank_output_rows(&w->shape);
-    MOE_TRY(stay_alive(w, err));
+    MOE_TRY(moe_ranks_go_on(w->ranks, err));
     for (uint32_t at = q->first[which], n, end = at + q->n_rows[which]; at < end; at += n) {
         if (w->n_rows == most)
             MOE_TRY(send_outputs(w, err));
@@ -255,7 +252,7 @@ static int compute_asked(struct worker *w, uint64_t bytes, struct moe_err *err)
     const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
     const struct moe_rank_shape *s = &w->shape;
     struct moe_layer_request *q = &w->request;
-    if (head->n_rows == 0 || head->n_rows > s->batch || head->moe >= s->n_layers)
+    if (head->n_rows == 0 || head->n_rows > s->batch || head->moe >= s->n_layers || s->n_whole)
         return bad_message(err);
     const uint64_t pairs = (uint64_t)head->n_rows * s->top_k;
     const struct moe_rank_ask a = moe_rank_ask_at(w->ask, s, head->n_rows, head->n_over > 0);
@@ -280,52 +277,97 @@ static int compute_asked(struct worker *w, uint64_t bytes, struct moe_err *err)
     return a.x ? MOE_OK : listen_for_rows(w, err);
 }
 
-/* The attention of one of this rank's layers. */
-static int attend(struct worker *w, uint64_t bytes, struct moe_err *err)
+/* The rows that something is asked for, and w->x, what they are. */
+static int take_rows(struct worker *w, uint64_t bytes, struct moe_err *err)
 {
     const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
-    const struct moe_rank_shape *shape = &w->shape;
-    const uint32_t n = head->n_rows, each = moe_rank_output_rows(shape);
-    struct moe_session *s = w->session;
-    if (!s || n == 0 || n > shape->batch || head->moe >= w->model->config.n_layers ||
-        !w->model->layers[head->moe].o.data)
+    const struct moe_session *s = w->session;
+    const uint32_t n = head->n_rows;
+    if (!s || n == 0 || n > w->shape.batch || head->moe >= head->n ||
+        head->n > w->model->config.n_layers)
         return bad_message(err);
-    const struct moe_rank_attend a = moe_rank_attend_at(w->ask, shape, n);
+    const struct moe_rank_attend a = moe_rank_attend_at(w->ask, &w->shape, n);
     if (bytes != a.bytes)
         return bad_message(err);
     for (uint32_t i = 0; i < n; i++) {
         const struct moe_rank_row *r = &a.rows[i];
-        if (r->sequence >= s->n_sequences || r->position >= s->context || r->length > s->context)
+        if (r->sequence >= s->n_sequences || r->position >= s->context || r->length > s->context ||
+            r->token >= w->model->config.vocab)
             return bad_message(err);
-        w->attending[i] = (struct moe_row){r->sequence, r->position, 0, r->length};
+        w->attending[i] = (struct moe_row){r->sequence, r->position, r->token, r->length};
     }
-    if (!a.x)
-        MOE_TRY(wait_for_rows(w, n, err));
-    const float *x = a.x ? a.x : w->rows, *sum = ((const struct cpu_work *)s->device)->sum;
-    const uint64_t row_bytes = shape->stride * sizeof *x;
-    for (uint32_t first = 0; first < n; first += each) { /* results of some are on their way then */
-        const struct moe_rank_outputs o = moe_rank_outputs_at(w->answers[w->turn], shape, each);
-        const uint32_t n_part = n - first < each ? n - first : each;
-        MOE_TRY(stay_alive(w, err));
-        memcpy(s->states.xn, x + first * shape->stride, n_part * row_bytes);
-        MOE_TRY(stages_cpu_mix(s, head->moe, w->attending + first, n_part, err));
-        memcpy(o.rows, sum, n_part * row_bytes);
-        for (w->n_rows = 0; w->n_rows < n_part; w->n_rows++)
-            o.places[w->n_rows] = first + w->n_rows;
-        MOE_TRY(send_outputs(w, err));
-    }
-    return a.x ? MOE_OK : listen_for_rows(w, err);
+    w->x = a.x ? a.x : w->rows;
+    return a.x ? MOE_OK : wait_for_rows(w, n, err);
 }
 
-/* Which blocks sequences have. Those of what is not computed yet may be any. */
+/* Sends some rows' results, the first of them number `first`. */
+static int send_rows(struct worker *w, const float *rows, uint32_t first, uint32_t n,
+                     struct moe_err *err)
+{
+    const struct moe_rank_outputs o = moe_rank_outputs_at(w->answers[w->turn], &w->shape, n);
+    memcpy(o.rows, rows, n * w->shape.stride * sizeof *rows);
+    for (w->n_rows = 0; w->n_rows < n; w->n_rows++)
+        o.places[w->n_rows] = first + w->n_rows;
+    return send_outputs(w, err);
+}
+
+/* The attention of one of this rank's layers. */
+static int attend(struct worker *w, uint64_t bytes, struct moe_err *err)
+{
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const uint32_t layer = head->moe, n = head->n_rows, each = moe_rank_output_rows(&w->shape);
+    const uint64_t stride = w->shape.stride;
+    struct moe_session *s = w->session;
+    MOE_TRY(take_rows(w, bytes, err));
+    if (w->model->whole_layers || !w->model->layers[layer].o.data)
+        return bad_message(err);
+    for (uint32_t first = 0; first < n; first += each) { /* results of some are on their way then */
+        const uint32_t n_part = n - first < each ? n - first : each;
+        MOE_TRY(moe_ranks_go_on(w->ranks, err));
+        memcpy(s->states.xn, w->x + first * stride, n_part * stride * sizeof *w->x);
+        MOE_TRY(stages_cpu_mix(s, layer, w->attending + first, n_part, err));
+        MOE_TRY(send_rows(w, ((const struct cpu_work *)s->device)->sum, first, n_part, err));
+    }
+    return n <= MOE_RANK_ROWS_WITHIN ? MOE_OK : listen_for_rows(w, err);
+}
+
+/* This rank's layers, as a whole: a pass of its session. */
+static int compute_layers(struct worker *w, uint64_t bytes, struct moe_err *err)
+{
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const uint32_t n = head->n_rows, each = moe_rank_output_rows(&w->shape);
+    struct moe_session *s = w->session;
+    MOE_TRY(take_rows(w, bytes, err));
+    for (uint32_t layer = head->moe; layer < head->n; layer++)
+        if (!w->model->whole_layers || w->model->config.layers[layer].away)
+            return bad_message(err);
+    const uint64_t before = moe_stats_all(&s->stats).experts.activations;
+    s->begins = head->first;
+    MOE_TRY(moe_forward(s, head->prefill ? MOE_PREFILL : MOE_DECODE, w->attending, n, head->moe,
+                        head->n, w->x, s->passing, err));
+    w->n_activations = (uint32_t)(moe_stats_all(&s->stats).experts.activations - before);
+    for (uint32_t first = 0; first < n; first += each)
+        MOE_TRY(send_rows(w, s->passing + first * w->shape.stride, first,
+                          n - first < each ? n - first : each, err));
+    return n <= MOE_RANK_ROWS_WITHIN ? MOE_OK : listen_for_rows(w, err);
+}
+
+/* Which blocks sequences have, and where windows of blocks lie. Those of what is not computed yet
+ * may be any. */
 static int take_table(struct worker *w, uint64_t bytes, struct moe_err *err)
 {
     const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
     const uint32_t *table = (const uint32_t *)(const void *)(w->ask + bytes) - head->n;
     if (head->n == 0 || head->n != w->shape.n_table || bytes != moe_rank_table_bytes(&w->shape))
         return bad_message(err);
-    for (uint32_t i = 0; w->session && i < head->n; i++)
-        w->session->kv_pool.table[i] = table[i] < w->session->kv_pool.n_blocks ? table[i] : 0;
+    if (!w->session)
+        return MOE_OK;
+    struct moe_kv_pool *pool = &w->session->kv_pool;
+    const uint32_t n = head->n - w->shape.n_slots, *slots = table + n;
+    for (uint32_t i = 0; i < n; i++)
+        pool->table[i] = table[i] < pool->n_blocks ? table[i] : 0;
+    for (uint32_t i = 0; i < w->shape.n_slots && pool->n_slots; i++)
+        pool->slot_of[i] = slots[i] < pool->n_slots ? slots[i] : MOE_NO_BLOCK;
     return MOE_OK;
 }
 
@@ -336,6 +378,17 @@ static int copy_block(struct worker *w, struct moe_err *err)
         return bad_message(err);
     if (w->session)
         w->session->stages->copy_block(w->session, head->moe, head->n);
+    return MOE_OK;
+}
+
+static int copy_states(struct worker *w, struct moe_err *err)
+{
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const struct moe_rank_shape *shape = &w->shape;
+    const uint64_t n = (uint64_t)shape->n_sequences * (1 + shape->takes_back) + shape->n_snapshots;
+    if (!w->session || !w->session->led || head->moe >= n || head->n >= n)
+        return bad_message(err);
+    w->session->stages->copy_states(w->session, head->moe, head->n);
     return MOE_OK;
 }
 
@@ -364,18 +417,21 @@ static int take_hints(struct worker *w, uint64_t bytes, struct moe_err *err)
 static int tell_figures(struct worker *w, struct moe_err *err)
 {
     const struct moe_experts *e = w->experts;
-    const struct moe_counts *n = &w->phase.experts;
+    const bool whole = w->model->whole_layers;
+    const struct moe_phase_stats phase = whole ? moe_stats_all(&w->session->stats) : w->phase;
+    const struct moe_counts *n = &phase.experts;
     struct moe_rank_figures f = {
         .head = {.kind = MOE_RANK_FIGURES},
         .activations = n->activations - n->elsewhere,
         .hits = n->cache_hits + n->prefetch_hits,
         .misses = n->misses + n->prefetch_late,
         .loads = n->loads,
-        .bytes_read = w->phase.bytes_read,
+        .bytes_read = phase.bytes_read,
         .resident_bytes = e->resident_bytes_max,
         .peak_rss_bytes = moe_peak_rss_bytes(),
         .busy_seconds = w->busy,
-        .n_attends = w->model->attends,
+        .n_attends = whole ? 0 : w->model->attends,
+        .n_layers = whole ? w->model->attends : 0,
         .kv_bytes = w->session ? w->session->stages->kv(w->session)->bytes : 0,
     };
     for (uint32_t key = 0; key < w->shape.n_layers * w->shape.n_experts; key++)
@@ -388,7 +444,7 @@ static int tell_figures(struct worker *w, struct moe_err *err)
 static int answer(struct worker *w, uint64_t bytes, struct moe_err *err)
 {
     const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
-    const double began = w->said_at = moe_seconds();
+    const double began = moe_seconds();
     int status;
     switch (head->kind) {
     case MOE_RANK_TELL:
@@ -397,6 +453,11 @@ static int answer(struct worker *w, uint64_t bytes, struct moe_err *err)
         return take_table(w, bytes, err);
     case MOE_RANK_COPY:
         return copy_block(w, err);
+    case MOE_RANK_STATES:
+        return copy_states(w, err);
+    case MOE_RANK_LAYERS:
+        status = compute_layers(w, bytes, err);
+        break;
     case MOE_RANK_ASK:
         status = compute_asked(w, bytes, err);
         break;
@@ -482,7 +543,9 @@ static int open_worker(struct worker *w, struct moe_err *err)
         .holders = moe_ranks_holders(w->ranks),
         .self = (uint8_t)w->wire->rank,
     };
-    return moe_expert_compute_open(&w->compute, c, moe_rank_output_rows(&w->shape), err);
+    return w->shape.n_whole
+               ? MOE_OK
+               : moe_expert_compute_open(&w->compute, c, moe_rank_output_rows(&w->shape), err);
 }
 
 int moe_rank_work(struct moe_ranks *ranks, const struct moe_model *model,

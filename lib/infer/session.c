@@ -67,6 +67,13 @@ static struct moe_request_shape request_shape(const struct moe_config *c,
                                       .passes = c->overflow_passes || c->n_zero > 0};
 }
 
+static uint64_t passing_floats(const struct moe_config *c, const struct moe_session_options *o)
+{
+    return moe_config_count_layers(c, MOE_LAYER(away))
+               ? (uint64_t)o->batch * moe_config_state_width(c)
+               : 0;
+}
+
 /* Bytes of the request's and the pool's arrays; UINT64_MAX on overflow. */
 static uint64_t request_bytes(const struct moe_config *c, const struct moe_session_options *o)
 {
@@ -83,6 +90,7 @@ static uint64_t request_bytes(const struct moe_config *c, const struct moe_sessi
     moe_arena_take(&arena, o->n_sources, sizeof(struct moe_encoded));
     moe_arena_take(&arena, o->n_sources ? o->n_sequences : 0, sizeof(uint32_t)); /* attends */
     moe_arena_take(&arena, c->prefix_lm ? o->n_sequences : 0, sizeof(struct moe_prompt));
+    moe_arena_take(&arena, passing_floats(c, o), sizeof(float));
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
@@ -202,6 +210,9 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
     for (uint32_t i = 0; i < n_prompts; i++)
         prompts[i] = (struct moe_prompt){0};
     s->prompts = n_prompts ? prompts : NULL;
+    const uint64_t n_passing = passing_floats(c, o);
+    float *passing = moe_arena_take(&arena, n_passing, sizeof *passing);
+    s->passing = n_passing ? passing : NULL;
     for (uint32_t i = 0; i < o->n_sources; i++)
         s->sources[i] = (struct moe_encoded){0};
     for (uint32_t i = 0; o->n_sources && i < o->n_sequences; i++)
@@ -333,6 +344,15 @@ static void hold_positions(struct moe_session *s, uint32_t sequence, uint32_t n)
     moe_session_hold(s, false, true);
 }
 
+/* A sequence's states, or those that are kept, in the place of others, wherever layers have them.
+ */
+static void copy_states(struct moe_session *s, uint32_t from, uint32_t to)
+{
+    s->stages->copy_states(s, from, to);
+    if (s->passing)
+        moe_ranks_copy_states(s->ranks, from, to);
+}
+
 static void end_sequence(struct moe_session *s, uint32_t sequence)
 {
     uint32_t n_recorded = s->sequences[sequence].n_recorded;
@@ -369,7 +389,7 @@ uint32_t moe_sequence_rewind(struct moe_session *s, uint32_t sequence, uint32_t 
     uint32_t from = moe_sequence_from(s, sequence, n);
     uint32_t kept = s->kept_ends ? s->kept_ends[sequence] : MOE_NO_STATE;
     if (from != n && kept <= n && writable(s, sequence, kept) == kept) {
-        s->stages->copy_states(s, s->n_sequences + sequence, sequence);
+        copy_states(s, s->n_sequences + sequence, sequence);
         moe_recurrent_set(s, sequence, kept);
         from = kept;
     }
@@ -387,7 +407,7 @@ void moe_sequence_keep(struct moe_session *s, uint32_t sequence)
     if (!s->kept_ends || s->kept_ends[sequence] == n || n == 0 ||
         moe_recurrent_from(s, sequence, n) != n)
         return;
-    s->stages->copy_states(s, sequence, s->n_sequences + sequence);
+    copy_states(s, sequence, s->n_sequences + sequence);
     s->kept_ends[sequence] = n;
 }
 
@@ -437,7 +457,7 @@ void moe_sequence_snapshot(struct moe_session *s, uint32_t sequence, bool likely
         return;
     const uint32_t to = moe_kv_snapshot(&s->kv_pool, sequence, n, likely);
     if (to != MOE_NO_BLOCK)
-        s->stages->copy_states(s, sequence, snapshot_at(s, to));
+        copy_states(s, sequence, snapshot_at(s, to));
 }
 
 void moe_sequence_append(struct moe_session *s, const struct moe_row *row)
@@ -464,9 +484,10 @@ uint32_t moe_sequence_known(const struct moe_session *s, uint64_t owner, const u
 static int copy_block(struct moe_session *s, uint32_t from, uint32_t to, struct moe_err *err)
 {
     s->stages->copy_block(s, from, to);
-    return moe_config_count_layers(&s->model->config, MOE_LAYER(elsewhere))
-               ? moe_ranks_copy_block(s->ranks, from, to, err)
-               : MOE_OK;
+    if (moe_config_count_layers(&s->model->config, MOE_LAYER(elsewhere)) == 0)
+        return MOE_OK;
+    MOE_TRY(moe_session_tell_table(s, err)); /* where windows of blocks lie */
+    return moe_ranks_copy_block(s->ranks, from, to, err);
 }
 
 /* As moe_sequence_sync, for a sequence that has nothing. */
@@ -482,7 +503,7 @@ static int begin_sequence(struct moe_session *s, uint32_t sequence, const uint32
         MOE_TRY(copy_block(s, begun.copy_from, begun.copy_to, err));
     }
     if (begun.snapshot != MOE_NO_BLOCK) {
-        s->stages->copy_states(s, snapshot_at(s, begun.snapshot), sequence);
+        copy_states(s, snapshot_at(s, begun.snapshot), sequence);
         moe_recurrent_set(s, sequence, begun.n_known);
     }
     moe_kv_windows_mark(&s->kv_pool, sequence, begun.n_alike, n);
@@ -523,7 +544,7 @@ int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_
     if (s->state_ends) {
         bool there = moe_recurrent_from(s, from, n_positions) == n_positions;
         if (there)
-            s->stages->copy_states(s, from, to);
+            copy_states(s, from, to);
         moe_recurrent_set(s, to, there ? n_positions : MOE_NO_STATE);
     }
     return MOE_OK;
@@ -539,7 +560,8 @@ static int pieces_of(const struct moe_session *s, uint32_t sequence, uint32_t n,
                       : c->prefix_lm
                           ? "a model whose prompts see all of themselves begins each anew"
                       : moe_config_count_layers(c, MOE_LAYER(elsewhere))
-                          ? "several ranks have the KV cache: start without --share-attention"
+                          ? "several ranks have the KV cache: start without --share-attention and "
+                            "--share-layers"
                       : s->stages->kv ? NULL
                                       : "the KV cache lies in the GPU's memory: take --device cpu";
     if (why)

@@ -193,6 +193,10 @@ struct moe_session {
     const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */
     struct moe_strategy_work *strategy;  /* NULL: nothing beside the device's own work */
     struct moe_ranks *ranks;             /* borrowed; NULL: this process has all experts */
+    bool led; /* of another rank than 0, which decides which text has which blocks and states, and
+                 computes layers of rows that it is told */
+    float *passing; /* [batch][moe_config_state_width] rows on their way from rank to rank; NULL:
+                       this process has all layers */
     /* The driver of passes. It borrows a replay, to compute the replay's present pass (on the
      * processor: routers are asked, but the replay's choices and predictions are used, and layers
      * that it lacks are left out), and a pace, for a modelled clock. */

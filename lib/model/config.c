@@ -106,6 +106,55 @@ int moe_config_check_shared(const struct moe_config *c, const char *name, struct
                           name);
 }
 
+uint32_t moe_config_share_layers(struct moe_config *c, uint32_t self, const uint8_t *owners)
+{
+    uint32_t n_own = 0;
+    for (uint32_t i = 0; i < moe_config_all_layers(c); i++) {
+        struct moe_layer_desc *l = &c->layers[i];
+        const uint32_t rank = i >= c->n_layers ? 0 : owners ? owners[i] : UINT8_MAX;
+        l->away = rank != self;
+        l->elsewhere = (uint8_t)(!l->away ? 0 : rank < UINT8_MAX ? 1 + rank : rank);
+        n_own += i < c->n_layers && !l->away;
+    }
+    moe_config_number_layers(c);
+    return n_own;
+}
+
+bool moe_config_parts_at(const struct moe_config *c, uint32_t layer)
+{
+    bool apart = !c->extra_positions || layer > c->extra_positions, chosen = false;
+    for (uint32_t i = layer; i < c->n_layers && apart; i++) {
+        chosen |= moe_config_has_indexer(c, i);
+        apart = !c->layers[i].ngrams && (chosen || !c->layers[i].shares_choice) &&
+                moe_config_keys_of(c, i) >= layer;
+    }
+    return apart;
+}
+
+int moe_config_check_parts(const struct moe_config *c, uint32_t n_ranks, const char *name,
+                           struct moe_err *err)
+{
+    const char *why = c->n_encoder || c->prefix_lm ? "texts that see all of themselves"
+                      : c->positions == MOE_POSITIONS_BUCKETS || c->rope_learnt
+                          ? "positions whose weights its layers share"
+                      : c->layer_embed     ? "embeddings in each layer"
+                      : c->drafter.n_heads ? "a head that drafts from several layers"
+                                           : NULL;
+    uint32_t n = 1;
+    if (why)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: has %s, so that its layers stay together: start without "
+                        "--share-layers",
+                        name, why);
+    for (uint32_t layer = 1; layer < c->n_layers; layer++)
+        n += moe_config_parts_at(c, layer);
+    return n >= n_ranks ? MOE_OK
+                        : moe_fail(err, MOE_ERR_UNSUPPORTED,
+                                   "%s: its layers can be those of %u rank%s, not of %u: start "
+                                   "fewer, or without --share-layers",
+                                   name, n, n == 1 ? "" : "s", n_ranks);
+}
+
 void moe_config_set_ahead(struct moe_config *c, uint32_t n)
 {
     c->n_ahead = n;

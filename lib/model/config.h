@@ -61,8 +61,9 @@ struct moe_layer_desc {
     bool moe;            /* the feed-forward is made of experts */
     bool static_routing; /* a table chooses experts by the token (model/routes.h) */
     bool ngrams; /* embeddings of the last tokens are added to the streams before it (Qwen4) */
-    uint8_t elsewhere; /* 1 + the rank that computes its attention and keeps its keys and values
-                          (moe_config_share_attention); 0: this process */
+    uint8_t elsewhere; /* 1 + the rank that computes its attention and keeps its keys, values and
+                          states (moe_config_share_attention); 0: this process */
+    bool away;         /* ... and computes all else of it (moe_config_share_layers) */
     float expert_limit, dense_limit; /* MOE_ACT_SWIGLU_CLIPPED's; the latter of dense layers and
                                         shared experts, too. 0: none */
 
@@ -459,6 +460,16 @@ uint32_t moe_config_share_attention(struct moe_config *config, uint32_t self, ui
 /* Of what that made for one of several. MOE_ERR_UNSUPPORTED: it has all of the attention. */
 int moe_config_check_shared(const struct moe_config *config, const char *name, struct moe_err *err);
 
+/* Gives whole layers to processes: owners, [n_layers], says whose each is; NULL: all are others'.
+ * Those that draft are rank 0's. Returns how many of the model's layers `self` has. */
+uint32_t moe_config_share_layers(struct moe_config *config, uint32_t self, const uint8_t *owners);
+/* Whether another process can have the layers from this one on: of those before they need nothing
+ * but what comes into them. */
+bool moe_config_parts_at(const struct moe_config *config, uint32_t layer);
+/* MOE_ERR_UNSUPPORTED: layers cannot be n_ranks processes'. */
+int moe_config_check_parts(const struct moe_config *config, uint32_t n_ranks, const char *name,
+                           struct moe_err *err);
+
 /* ---- Which layers ---- */
 
 /* The layers of an opened model: those that draft, if any, are the last. */
@@ -488,10 +499,13 @@ static inline bool moe_config_in_encoder(const struct moe_config *c, uint32_t la
     return layer < c->n_encoder;
 }
 
-/* The end of the layer's stack, encoder or decoder. */
+/* The end of the layer's stack, encoder or decoder, as far as this process has its layers. */
 static inline uint32_t moe_config_stack_end(const struct moe_config *c, uint32_t layer)
 {
-    return layer < c->n_encoder ? c->n_encoder : c->n_layers;
+    const uint32_t end = layer < c->n_encoder ? c->n_encoder : c->n_layers;
+    while (layer < end && !c->layers[layer].away)
+        layer++;
+    return layer < end ? layer : end;
 }
 
 /* Whether the layer has a recurrent state in place of attention. */
@@ -506,17 +520,20 @@ static inline bool moe_config_attends(const struct moe_config *c, uint32_t layer
     return !moe_config_is_recurrent(c, layer) && !c->layers[layer].no_attention;
 }
 
-/* Whether this process keeps some of its own, and the layer whose keys and values it sees. */
+/* Whether these are its own, whether this process keeps them, and the layer whose keys and values
+ * it sees. */
+static inline bool moe_config_has_keys(const struct moe_config *c, uint32_t layer)
+{
+    return moe_config_attends(c, layer) && !c->layers[layer].shares_keys;
+}
 static inline bool moe_config_keeps_keys(const struct moe_config *c, uint32_t layer)
 {
-    return moe_config_attends(c, layer) && !c->layers[layer].shares_keys &&
-           !c->layers[layer].elsewhere;
+    return moe_config_has_keys(c, layer) && !c->layers[layer].elsewhere;
 }
 static inline bool moe_config_same_keys(const struct moe_config *c, uint32_t layer, uint32_t of)
 {
     const struct moe_layer_desc *a = &c->layers[layer], *b = &c->layers[of];
-    return moe_config_keeps_keys(c, of) && a->windowed == b->windowed &&
-           a->unrotated == b->unrotated;
+    return moe_config_has_keys(c, of) && a->windowed == b->windowed && a->unrotated == b->unrotated;
 }
 static inline uint32_t moe_config_keys_of(const struct moe_config *c, uint32_t layer)
 {
@@ -528,11 +545,11 @@ static inline uint32_t moe_config_keys_of(const struct moe_config *c, uint32_t l
 }
 
 /* Whether a text can go on only from its last token: the layer keeps a recurrent state, or the
- * group that a compressor has not completed. */
+ * group that a compressor has not completed, here or elsewhere. */
 static inline bool moe_config_keeps_state(const struct moe_config *c, uint32_t layer)
 {
     const struct moe_layer_desc *l = &c->layers[layer];
-    return ((c->state_heads && l->recurrent) || l->compression) && !l->elsewhere;
+    return (c->state_heads && l->recurrent) || l->compression;
 }
 
 /* The table's rows that are one of its matrix, which has at most MOE_MAX_DIM. */

@@ -724,6 +724,8 @@ static bool spec_shape(const struct moe_config *c, const struct moe_tensor_spec 
                        uint32_t layer, uint32_t *rows, uint32_t *cols)
 {
     const bool elsewhere = layer < MOE_NO_LAYER && c->layers[layer].elsewhere;
+    if (elsewhere && spec->per_layer && c->layers[layer].away)
+        return false;
     *rows = tensor_width(c, spec->rows, layer);
     *cols = tensor_width(c, spec->cols, layer);
     return tensor_holds(c, spec->condition, layer, elsewhere) && *rows > 0;

@@ -11,15 +11,17 @@
 
 #include "base/mem.h"
 
-enum { MOE_RANKS_PROTOCOL = 0x4d4f4503 }; /* also tells byte orders apart */
+enum { MOE_RANKS_PROTOCOL = 0x4d4f4504 }; /* also tells byte orders apart */
 
 enum moe_rank_kind {
     /* From rank 0. */
     MOE_RANK_BEGIN = 1, /* what a pass is like, but for its rows */
-    MOE_RANK_SHARE,     /* which experts are whose, and what a pass is like */
+    MOE_RANK_SHARE,     /* which experts, or layers, are whose, and what a pass is like */
     MOE_RANK_TABLE,     /* the blocks of the KV cache that sequences have */
     MOE_RANK_COPY,      /* a block of it receives the cells of another */
+    MOE_RANK_STATES,    /* recurrent states receive those of others */
     MOE_RANK_ATTEND,    /* inputs of a layer's attention: compute it */
+    MOE_RANK_LAYERS,    /* what comes into your layers: compute them */
     MOE_RANK_ASK,       /* a layer's choices and their inputs: compute those of your experts */
     MOE_RANK_HINT,      /* predictions for layers to come */
     MOE_RANK_TELL,      /* what have you done so far? */
@@ -41,14 +43,16 @@ enum moe_rank_kind {
 
 struct moe_rank_head {
     uint32_t kind;
-    uint32_t moe;           /* the layer, among those with experts; ATTEND: of all; COPY: from */
-    uint32_t n_rows;        /* ASK, ATTEND: of the pass; OUTPUTS: of outputs; SHARE: at most in a
-                               pass */
+    uint32_t moe;           /* the layer, among those with experts; ATTEND, LAYERS: of all; COPY,
+                               STATES: from */
+    uint32_t n_rows;        /* ASK, ATTEND, LAYERS: of the pass; OUTPUTS: of outputs; SHARE: at
+                               most in a pass */
     uint32_t n_over;        /* ASK: of the layer request */
-    uint32_t n;             /* HINT: predictions; SHARE: experts; TABLE: entries; COPY: to */
+    uint32_t n;             /* HINT: predictions; SHARE: experts; TABLE: entries; COPY, STATES: to;
+                               LAYERS: the end of these; OUTPUTS, of LAYERS: activations */
     uint32_t n_pass;        /* ASK: rows that the pass began with */
     uint64_t pass, request; /* their numbers; OUTPUTS: of what they answer */
-    uint8_t prefill, first; /* ASK: the pass is of a prompt; its sequence begins */
+    uint8_t prefill, first; /* ASK, LAYERS: the pass is of a prompt; its sequence begins */
     uint8_t spare[6];
 };
 
@@ -78,7 +82,8 @@ struct moe_rank_figures {
     uint64_t activations, hits, misses, loads, bytes_read; /* as struct moe_counts has them */
     uint64_t resident_bytes, peak_rss_bytes;
     uint64_t n_experts;           /* that it has */
-    uint64_t n_attends, kv_bytes; /* layers whose attention it has, and their KV cache */
+    uint64_t n_attends, n_layers; /* layers whose attention it has, or all of which */
+    uint64_t kv_bytes;            /* of their KV cache */
     double busy_seconds;          /* it computed, or waited for its disk */
 };
 
@@ -86,9 +91,12 @@ struct moe_rank_figures {
 struct moe_rank_shape {
     uint32_t n_layers, n_experts, top_k, batch;
     uint64_t stride; /* floats of a row */
-    /* The KV cache, where the attention of layers is shared out: entries of its table, 0 where it
-     * is not; blocks, positions and sequences. */
-    uint32_t n_table, kv_blocks, context, n_sequences, kv_kind, spare;
+    /* The KV cache, where layers are shared out: entries of its table, 0 where they are not, and
+     * the last of these, which say where windows of blocks lie; blocks, positions, sequences. */
+    uint32_t n_table, n_slots, kv_blocks, context, n_sequences, kv_kind;
+    uint32_t n_whole;                 /* layers that are shared out as a whole: the model's, or 0 */
+    uint32_t n_snapshots, takes_back; /* of recurrent states */
+    uint32_t spare;
 };
 
 enum {
@@ -126,9 +134,9 @@ static inline struct moe_rank_ask moe_rank_ask_at(void *message, const struct mo
     return a;
 }
 
-/* The same for an ATTEND. */
+/* The same for an ATTEND, or LAYERS. */
 struct moe_rank_row {
-    uint32_t sequence, position, length; /* as struct moe_row has them */
+    uint32_t sequence, position, length, token; /* as struct moe_row has them */
 };
 struct moe_rank_attend {
     struct moe_rank_row *rows; /* [n_rows] */
@@ -150,8 +158,8 @@ moe_rank_attend_at(void *message, const struct moe_rank_shape *s, uint32_t n_row
     return a;
 }
 
-/* The same for outputs, of experts or of attention: the rows' places among the request's, and the
- * rows. */
+/* The same for outputs, of experts, attention or layers: the rows' places among the request's, and
+ * the rows. */
 struct moe_rank_outputs {
     uint32_t *places;
     float *rows; /* [n][stride] */

@@ -22,7 +22,7 @@ enum {
     SPINS = 1000,        /* of looking again, where processors are spare */
     CROWDED_WAITS = 256, /* that are not spent awake after a sign that processors are not spare */
     SHORT_NAPS = 200,    /* of 20 microseconds; then of 200 */
-    SAID_EVERY = 2,      /* seconds between signs of a rank that loads */
+    SAID_EVERY = 2,      /* seconds between signs of a rank that loads, or computes */
 };
 
 /* Seconds that collecting waits at a time: then loads are looked after. */
@@ -43,8 +43,9 @@ struct moe_ranks {
     struct moe_wire *wire;
     struct moe_rank_shape shape;
     uint8_t *holders; /* [n_keys][MOE_HOLDERS] */
+    uint8_t *owners;  /* [shape.n_whole] of layers; NULL: none is shared out */
     uint32_t n_keys;
-    double said_at; /* this rank's last sign while it loads */
+    double said_at; /* this rank's last sign while it loads, or computes */
     uint64_t pass, request;
     uint64_t collected;     /* the request whose outputs are being collected */
     uint64_t told_changes;  /* of the table, + 1; 0: it was told to nobody */
@@ -58,6 +59,7 @@ struct moe_ranks {
     uint8_t *block;     /* holds what follows, and the peers' answers */
     uint8_t *ask, *hint;
     struct moe_rank_head head; /* of the pass */
+    uint64_t activations;      /* of whole layers elsewhere, not taken yet */
 };
 
 /* ---- Waiting ---- */
@@ -227,6 +229,7 @@ void moe_ranks_close(struct moe_ranks *r, int exit_status)
     moe_wire_close(r->wire);
     free(r->peers);
     free(r->holders);
+    free(r->owners);
     free(r);
 }
 
@@ -360,19 +363,50 @@ int moe_ranks_say_room(struct moe_ranks *r, uint64_t room, struct moe_err *err)
     return say_or_hear(r, &said, err);
 }
 
-int moe_ranks_divide(struct moe_ranks *r, const struct moe_inventory *inventory,
-                     const uint64_t *frequency, struct moe_err *err)
+/* The room that each has said, [n_ranks]; free() it. Makes a place for holders. */
+static uint64_t *begin_dividing(struct moe_ranks *r, const struct moe_inventory *inventory,
+                                struct moe_err *err)
 {
     uint64_t *room = moe_alloc(r->wire->n_ranks, sizeof *room, err);
     r->n_keys = moe_inventory_n_keys(inventory);
     r->holders = moe_alloc(r->n_keys, MOE_HOLDERS, err);
-    int status = room && r->holders ? MOE_OK : MOE_ERR_MEMORY;
-    for (uint32_t i = 0; status == MOE_OK && i < r->wire->n_ranks; i++)
+    if (!room || !r->holders) {
+        free(room);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < r->wire->n_ranks; i++)
         room[i] = r->peers[i].said.room;
-    if (status == MOE_OK)
-        status = moe_share_experts(inventory, room, r->wire->n_ranks, frequency, r->holders, err);
+    return room;
+}
+
+int moe_ranks_divide(struct moe_ranks *r, const struct moe_inventory *inventory,
+                     const uint64_t *frequency, struct moe_err *err)
+{
+    uint64_t *room = begin_dividing(r, inventory, err);
+    int status =
+        room ? moe_share_experts(inventory, room, r->wire->n_ranks, frequency, r->holders, err)
+             : MOE_ERR_MEMORY;
     free(room);
     return status;
+}
+
+int moe_ranks_divide_layers(struct moe_ranks *r, const struct moe_inventory *inventory,
+                            const uint64_t *bytes, const bool *parts, uint32_t n_layers,
+                            struct moe_err *err)
+{
+    uint64_t *room = begin_dividing(r, inventory, err);
+    r->owners = moe_alloc(n_layers, 1, err);
+    int status = room && r->owners ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = moe_share_layers(inventory, bytes, parts, n_layers, room, r->wire->n_ranks,
+                                  r->owners, r->holders, err);
+    free(room);
+    return status;
+}
+
+const uint8_t *moe_ranks_owners(const struct moe_ranks *r)
+{
+    return r->owners;
 }
 
 const uint8_t *moe_ranks_holders(const struct moe_ranks *r)
@@ -401,7 +435,7 @@ uint64_t moe_ranks_bytes(const struct moe_rank_shape *shape, uint32_t n_ranks)
 }
 
 /* The message by which ranks learn of passes and of their share: a head, the shape, and of a share
- * the holders. */
+ * the holders and the owners of layers. */
 struct share {
     struct moe_rank_head head;
     struct moe_rank_shape shape;
@@ -421,7 +455,8 @@ static int tell_all(struct moe_ranks *r, const void *message, uint64_t bytes, st
 
 static int tell_shares(struct moe_ranks *r, const struct moe_rank_shape *shape, struct moe_err *err)
 {
-    const uint64_t bytes = sizeof(struct share) + (uint64_t)MOE_HOLDERS * r->n_keys;
+    const uint64_t holders = (uint64_t)MOE_HOLDERS * r->n_keys,
+                   bytes = sizeof(struct share) + holders + shape->n_whole;
     r->shape = *shape;
     uint64_t room = moe_ranks_bytes(shape, r->wire->n_ranks);
     r->block = moe_pages_alloc(room, err);
@@ -432,7 +467,9 @@ static int tell_shares(struct moe_ranks *r, const struct moe_rank_shape *shape, 
     carve(r, &arena);
     message->head = (struct moe_rank_head){.kind = MOE_RANK_SHARE, .n = r->n_keys};
     message->shape = *shape;
-    memcpy(message->holders, r->holders, (uint64_t)MOE_HOLDERS * r->n_keys);
+    memcpy(message->holders, r->holders, holders);
+    if (shape->n_whole)
+        memcpy(message->holders + holders, r->owners, shape->n_whole);
     int status = tell_all(r, message, bytes, err);
     for (uint32_t i = 1; i < r->wire->n_ranks; i++)
         r->peers[i].loads = true;
@@ -475,11 +512,12 @@ const struct moe_rank_shape *moe_ranks_shape(const struct moe_ranks *r)
     return &r->shape;
 }
 
-/* n_keys: those of this rank's own pack. */
+/* n_keys: those of this rank's own pack. Whether layers are shared out was said before. */
 static int hear_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err)
 {
     const uint64_t n_keys = (uint64_t)shape->n_layers * shape->n_experts,
-                   room = sizeof(struct share) + MOE_HOLDERS * n_keys;
+                   n_whole = r->shape.n_whole, holders = MOE_HOLDERS * n_keys,
+                   room = sizeof(struct share) + holders + n_whole;
     struct share *message = moe_alloc(room, 1, err);
     if (!message)
         return MOE_ERR_MEMORY;
@@ -488,10 +526,13 @@ static int hear_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct 
         status = moe_fail(err, MOE_ERR_FORMAT, "rank 0 shares passes of no rows");
     r->n_keys = (uint32_t)n_keys;
     r->holders = status == MOE_OK ? moe_alloc(n_keys, MOE_HOLDERS, err) : NULL;
-    if (status == MOE_OK && !r->holders)
+    r->owners = status == MOE_OK && n_whole ? moe_alloc(n_whole, 1, err) : NULL;
+    if (status == MOE_OK && (!r->holders || (n_whole && !r->owners)))
         status = MOE_ERR_MEMORY;
     if (status == MOE_OK) {
-        memcpy(r->holders, message->holders, MOE_HOLDERS * n_keys);
+        memcpy(r->holders, message->holders, holders);
+        if (n_whole)
+            memcpy(r->owners, message->holders + holders, n_whole);
         r->shape = *shape = message->shape;
     }
     free(message);
@@ -732,34 +773,48 @@ int moe_ranks_ask(struct moe_ranks *r, const struct moe_layer_request *q, uint32
     return MOE_OK;
 }
 
-int moe_ranks_begin_attend(struct moe_ranks *r, uint32_t n_rows, const uint32_t *table,
-                           uint64_t n_changes, struct moe_rank_attend *message, struct moe_err *err)
+int moe_ranks_tell_table(struct moe_ranks *r, const uint32_t *table, const uint32_t *slots,
+                         uint64_t n_changes, struct moe_err *err)
 {
-    const struct moe_rank_head head = {.kind = MOE_RANK_TABLE, .n = r->shape.n_table};
-    const uint64_t bytes = moe_rank_table_bytes(&r->shape);
+    const struct moe_rank_shape *s = &r->shape;
+    const struct moe_rank_head head = {.kind = MOE_RANK_TABLE, .n = s->n_table};
+    const uint64_t bytes = moe_rank_table_bytes(s), each = sizeof *table;
+    if (r->told_changes == n_changes + 1)
+        return MOE_OK;
     MOE_TRY(wait_idle(r, err));
-    if (r->told_changes != n_changes + 1) {
-        memcpy(r->ask, &head, sizeof head);
-        memcpy(r->ask + bytes - r->shape.n_table * sizeof *table, table,
-               r->shape.n_table * sizeof *table);
-        MOE_TRY(tell_all(r, r->ask, bytes, err));
-        r->told_changes = n_changes + 1;
-    }
+    memcpy(r->ask, &head, sizeof head);
+    memcpy(r->ask + bytes - s->n_table * each, table, (s->n_table - s->n_slots) * each);
+    if (slots)
+        memcpy(r->ask + bytes - s->n_slots * each, slots, s->n_slots * each);
+    MOE_TRY(tell_all(r, r->ask, bytes, err));
+    r->told_changes = n_changes + 1;
+    return MOE_OK;
+}
+
+int moe_ranks_begin_rows(struct moe_ranks *r, uint32_t n_rows, struct moe_rank_attend *message,
+                         struct moe_err *err)
+{
+    MOE_TRY(wait_idle(r, err));
     *message = moe_rank_attend_at(r->ask, &r->shape, n_rows);
     return MOE_OK;
 }
 
-int moe_ranks_attend(struct moe_ranks *r, uint32_t rank, uint32_t layer, uint32_t n_rows,
-                     const float *x, struct moe_err *err)
+int moe_ranks_send_rows(struct moe_ranks *r, uint32_t rank, enum moe_rank_kind kind, uint32_t begin,
+                        uint32_t end, uint32_t n_rows, const float *x, struct moe_err *err)
 {
     const struct moe_rank_attend a = moe_rank_attend_at(r->ask, &r->shape, n_rows);
-    const struct moe_rank_head head = {
-        .kind = MOE_RANK_ATTEND, .moe = layer, .n_rows = n_rows, .request = ++r->request};
+    struct moe_rank_head head = r->head;
+    head.kind = kind;
+    head.moe = begin;
+    head.n = end;
+    head.n_rows = n_rows;
+    head.request = ++r->request;
     memcpy(r->ask, &head, sizeof head);
     if (a.x)
         memcpy(a.x, x, n_rows * r->shape.stride * sizeof *x);
     r->peers[rank].n_due = n_rows;
-    return ask_rank(r, rank, a.bytes, n_rows, x, err);
+    MOE_TRY(ask_rank(r, rank, a.bytes, n_rows, x, err));
+    return wait_sent(r, rank, MOE_LANE_ROWS, err);
 }
 
 int moe_ranks_copy_block(struct moe_ranks *r, uint32_t from, uint32_t to, struct moe_err *err)
@@ -768,6 +823,26 @@ int moe_ranks_copy_block(struct moe_ranks *r, uint32_t from, uint32_t to, struct
     MOE_TRY(wait_idle(r, err));
     memcpy(r->ask, &head, sizeof head);
     return tell_all(r, r->ask, sizeof head, err);
+}
+
+void moe_ranks_copy_states(struct moe_ranks *r, uint32_t from, uint32_t to)
+{
+    const struct moe_rank_head head = {.kind = MOE_RANK_STATES, .moe = from, .n = to};
+    struct moe_err why = {0};
+    int status = wait_idle(r, &why);
+    if (status == MOE_OK) {
+        memcpy(r->ask, &head, sizeof head);
+        status = tell_all(r, r->ask, sizeof head, &why);
+    }
+    if (status != MOE_OK && r->failure.status == MOE_OK)
+        r->failure = why;
+}
+
+uint64_t moe_ranks_take_activations(struct moe_ranks *r)
+{
+    const uint64_t n = r->activations;
+    r->activations = 0;
+    return n;
 }
 
 int moe_ranks_hint(struct moe_ranks *r, const struct moe_prediction *predictions, uint32_t n,
@@ -830,6 +905,7 @@ static int take_answer(struct moe_ranks *r, uint32_t rank, uint64_t bytes, float
                         p->said.host);
     }
     p->n_due -= head->n_rows;
+    r->activations += head->n;
     return p->n_due ? listen_to(r, rank, err) : MOE_OK;
 }
 
@@ -891,9 +967,23 @@ static int drain(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
     return MOE_OK;
 }
 
+/* Another rank's sign that it is at work. */
+static int say_alive(struct moe_ranks *r, struct moe_err *err)
+{
+    static const struct moe_rank_head alive = {.kind = MOE_RANK_ALIVE};
+    const double now = moe_seconds();
+    if (now - r->said_at < SAID_EVERY)
+        return MOE_OK;
+    r->said_at = now;
+    MOE_TRY(wait_sent(r, 0, MOE_LANE_TALK, err));
+    return send_to(r, 0, MOE_LANE_TALK, &alive, sizeof alive, err);
+}
+
 int moe_ranks_go_on(struct moe_ranks *r, struct moe_err *err)
 {
     bool done;
+    if (!r->peers)
+        return say_alive(r, err);
     for (uint32_t i = 1; i < r->wire->n_ranks; i++) {
         if (r->peers[i].n_due == 0)
             continue;

@@ -1,6 +1,6 @@
 /*
- * Ranks: the processes of one run, each with a share of the experts in its own budget of memory.
- * Rank 0 runs the model; the others compute their experts for it (infer/rank_worker.h).
+ * Ranks: the processes of one run, each with a share of the experts, or of the layers, in its own
+ * budget of memory. Rank 0 runs the model; the others compute theirs for it (infer/rank_worker.h).
  *
  *     meet         each says who it is; another pack is refused
  *     begin        rank 0 says what passes will be like
@@ -9,8 +9,9 @@
  *     share        ... and tells the others, who load what is theirs, from their disks or from rank
  *                  0's (give, fetch)
  *     wait_ready   until they have
- *     for each pass: begin_pass; for each layer whose attention is elsewhere: attend, collect; for
- *                  each with experts: ask, hint, collect
+ *     for each pass: begin_pass; for each layer whose attention is elsewhere, or each rank with
+ *                  layers: tell_table, begin_rows, send_rows, collect; for each layer with experts
+ *                  elsewhere: ask, hint, collect
  *     close        the others end
  *
  * An expert's outputs have the same bits wherever it is computed, and rank 0 adds them in the
@@ -60,12 +61,19 @@ int moe_ranks_say_room(struct moe_ranks *r, uint64_t room, struct moe_err *err);
 /* Rank 0: decides whose experts are whose. frequency: [n_keys], or NULL. */
 int moe_ranks_divide(struct moe_ranks *r, const struct moe_inventory *inventory,
                      const uint64_t *frequency, struct moe_err *err);
+/* ... and whose layers, and so all of their experts. bytes: [n_layers] of each without its experts;
+ * parts: whether a rank's layers can begin with it. */
+int moe_ranks_divide_layers(struct moe_ranks *r, const struct moe_inventory *inventory,
+                            const uint64_t *bytes, const bool *parts, uint32_t n_layers,
+                            struct moe_err *err);
 /* Rank 0: tells the others, with the shape of passes. Another: as moe_ranks_begin. */
 int moe_ranks_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err);
 /* On another rank, the shape that it was told last. */
 const struct moe_rank_shape *moe_ranks_shape(const struct moe_ranks *r);
 /* Who has each expert: [n_layers][n_experts][MOE_HOLDERS], once that is decided or known. */
 const uint8_t *moe_ranks_holders(const struct moe_ranks *r);
+/* Whose each layer of the model is, [n_layers]; NULL: none is shared out as a whole. */
+const uint8_t *moe_ranks_owners(const struct moe_ranks *r);
 /* Rank 0: sends the others what they ask for of the pack's file, until each says that it has all.
  * What one fails with is returned. */
 int moe_ranks_give(struct moe_ranks *r, const struct moe_pack *pack,
@@ -87,24 +95,32 @@ void moe_ranks_begin_pass(struct moe_ranks *r, uint32_t n_rows, bool prefill, bo
  * x[n_rows][stride], which stay until they are collected. */
 int moe_ranks_ask(struct moe_ranks *r, const struct moe_layer_request *request, uint32_t n_rows,
                   const float *x, struct moe_err *err);
-/* The same for a layer's attention, in two steps. A message for n_rows rows: its `rows` are to be
- * filled in. table: [shape.n_table] the blocks of the KV cache that sequences have, the same as
- * long as n_changes is. Then it is sent to the rank that has the layer (`layer` of all), with
- * x[n_rows][stride], which stays until what it puts out for these rows is collected. */
-int moe_ranks_begin_attend(struct moe_ranks *r, uint32_t n_rows, const uint32_t *table,
-                           uint64_t n_changes, struct moe_rank_attend *message,
-                           struct moe_err *err);
-int moe_ranks_attend(struct moe_ranks *r, uint32_t rank, uint32_t layer, uint32_t n_rows,
-                     const float *x, struct moe_err *err);
-/* Has the others copy a block of the KV cache. */
+/* Tells the others, unless they know, the blocks of the KV cache that sequences have, and where
+ * windows of blocks lie (NULL: in these): [shape.n_table] together, the same as long as n_changes
+ * is. */
+int moe_ranks_tell_table(struct moe_ranks *r, const uint32_t *table, const uint32_t *slots,
+                         uint64_t n_changes, struct moe_err *err);
+/* As moe_ranks_ask, for a layer's attention or for whole layers, in two steps. A message for n_rows
+ * rows: its `rows` are to be filled in. Then it is sent to the rank that has layers [begin, end) of
+ * all, with x[n_rows][stride], which has been sent when this returns; what these rows become is
+ * collected. */
+int moe_ranks_begin_rows(struct moe_ranks *r, uint32_t n_rows, struct moe_rank_attend *message,
+                         struct moe_err *err);
+int moe_ranks_send_rows(struct moe_ranks *r, uint32_t rank, enum moe_rank_kind kind, uint32_t begin,
+                        uint32_t end, uint32_t n_rows, const float *x, struct moe_err *err);
+/* Has the others copy a block of the KV cache; or states of layers, whose errors come up in the
+ * next pass. */
 int moe_ranks_copy_block(struct moe_ranks *r, uint32_t from, uint32_t to, struct moe_err *err);
+void moe_ranks_copy_states(struct moe_ranks *r, uint32_t from, uint32_t to);
+/* Activations that others say they computed in whole layers, since this was last asked. */
+uint64_t moe_ranks_take_activations(struct moe_ranks *r);
 /* Hands predictions on. One that would have to wait is left out. */
 int moe_ranks_hint(struct moe_ranks *r, const struct moe_prediction *predictions, uint32_t n,
                    struct moe_err *err);
 /* Takes in outputs that have come: each where the request has its place in out[][stride]. *all: of
  * the request. Waits a moment where none has. */
 int moe_ranks_collect(struct moe_ranks *r, float *out, bool *all, struct moe_err *err);
-/* Lets what is being sent go on. */
+/* Lets what is being sent go on; on another rank, which computes for longer, gives a sign of it. */
 int moe_ranks_go_on(struct moe_ranks *r, struct moe_err *err);
 
 /* What was sent to a rank, came from it, and what it says of itself. */

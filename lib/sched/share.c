@@ -1,5 +1,5 @@
 /* Divides experts among ranks: first how many bytes each gets, then which experts, then which of
- * them a second rank has, too. */
+ * them a second rank has, too; or whole layers. */
 #include "sched/share.h"
 
 #include <stdlib.h>
@@ -161,6 +161,56 @@ int moe_share_experts(const struct moe_inventory *inv, const uint64_t *room, uin
         status = share_twice(inv, parts, room, n_ranks, frequency, holders, err);
     free(parts);
     free(order);
+    return status;
+}
+
+/* Bytes of the experts of a model's layer. */
+static uint64_t expert_bytes(const struct moe_inventory *inv, uint32_t layer)
+{
+    uint64_t sum = 0;
+    for (uint32_t key = 0; key < moe_inventory_n_keys(inv); key++)
+        if (moe_inventory_model_layer(inv, key) == layer)
+            sum += moe_inventory_class(inv, key, moe_inventory_usable(inv, key, 0))->slot_bytes;
+    return sum;
+}
+
+int moe_share_layers(const struct moe_inventory *inv, const uint64_t *bytes, const bool *begins,
+                     uint32_t n_layers, const uint64_t *room, uint32_t n_ranks, uint8_t *owners,
+                     uint8_t *holders, struct moe_err *err)
+{
+    struct rank_part *parts = moe_alloc(n_ranks, sizeof *parts, err);
+    uint64_t *of_layers = moe_alloc(n_layers, sizeof *of_layers, err);
+    double all = 0, sum = 0, end = 0; /* bytes of all layers; of those so far, and up to when */
+    uint32_t rank = 0, n_places = 0;  /* at which another rank can begin, from a layer on */
+    int status;
+    MOE_STEP(parts && of_layers ? MOE_OK : MOE_ERR_MEMORY);
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        of_layers[layer] = bytes[layer] + expert_bytes(inv, layer);
+        all += (double)of_layers[layer];
+        n_places += layer > 0 && begins[layer];
+    }
+    const bool fits = size_parts(parts, room, n_ranks, all);
+    end = parts[0].bytes;
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        const double each = (double)of_layers[layer];
+        const bool place = layer > 0 && begins[layer];
+        const bool full =
+            sum + each / 2 > end || (fits && parts[rank].taken + each > (double)room[rank]);
+        if (place && rank + 1 < n_ranks && (full || n_places == n_ranks - 1 - rank))
+            end += parts[++rank].bytes;
+        n_places -= place;
+        owners[layer] = (uint8_t)rank;
+        parts[rank].taken += each;
+        sum += each;
+    }
+    for (uint32_t key = 0; key < moe_inventory_n_keys(inv); key++) {
+        const uint32_t layer = moe_inventory_model_layer(inv, key);
+        holders[MOE_HOLDERS * key] = layer < n_layers ? owners[layer] : 0;
+        holders[MOE_HOLDERS * key + 1] = MOE_NO_RANK;
+    }
+out:
+    free(parts);
+    free(of_layers);
     return status;
 }
 

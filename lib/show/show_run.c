@@ -140,6 +140,7 @@ static void put_ranks(struct moe_emit *e, const struct moe_stats *stats)
         moe_emit_text(e, "host", r->host);
         moe_emit_u64(e, "experts", r->figures.n_experts);
         moe_emit_u64(e, "attention_layers", r->figures.n_attends);
+        moe_emit_u64(e, "layers", r->figures.n_layers);
         moe_emit_u64(e, "kv_bytes", r->figures.kv_bytes);
         moe_emit_u64(e, "expert_activations", r->figures.activations);
         moe_emit_u64(e, "hits", r->figures.hits);
@@ -358,6 +359,9 @@ static void say_ranks(struct moe_buf *out, const struct moe_stats *stats,
         if (r->figures.n_attends)
             moe_buf_printf(out, ", attention of %" PRIu64 " layers with %s of KV cache",
                            r->figures.n_attends, moe_format_bytes(r->figures.kv_bytes, a));
+        if (r->figures.n_layers)
+            moe_buf_printf(out, ", %" PRIu64 " layers with %s of KV cache", r->figures.n_layers,
+                           moe_format_bytes(r->figures.kv_bytes, a));
         moe_buf_printf(
             out,
             " on %s, hit rate %.2f%%, %s read, at work %.3f s; a token: %.1f messages, "

@@ -77,27 +77,43 @@ shares=$(shares 1M 16M 4M)
 check "... with room for all: equal parts, as far as each has room ($shares)" [ "$(echo "$shares" |
     awk '{ print ($1 > 40 && $1 < 55) + ($2 < $3 + 5 && $3 < $2 + 5) }')" = 2 ]
 
-# ---- Attention on several ranks ----
+# ---- Attention, or whole layers, on several ranks ----
 
-for n in 2 4; do
-    ranks $n "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1 --share-attention --stats
-    expect_stdout "$want" "$n ranks that share out attention: the tokens of one process"
-    expect_stderr_like "*rank 1 * experts, attention of $((12 / n)) layers with *" "... and where it is"
-    ranks $n "$bin/moe-run" "$tiny" --raw -f "$tmp/long.txt" -n 20 --temp 0 -t 1 --share-attention --expert-memory 1M
-    expect_stdout "$want_long" "$n ranks that do, a long prompt: the same"
+for what in attention layers; do
+    of=
+    [ $what = layers ] || of='attention of '
+    for n in 2 4; do
+        ranks $n "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1 --share-$what --stats
+        expect_stdout "$want" "$n ranks that share out $what: the tokens of one process"
+        expect_stderr_like "*rank 1 * experts, $of$((12 / n)) layers with *" "... and where they are"
+        ranks $n "$bin/moe-run" "$tiny" --raw -f "$tmp/long.txt" -n 20 --temp 0 -t 1 --share-$what --expert-memory 1M
+        expect_stdout "$want_long" "$n ranks that do, a long prompt: the same"
+    done
+    ranks 3 "$bin/moe-run" "$tiny" --perplexity "$tmp/math.txt" -t 1 --share-$what
+    expect_stdout "$want_loss" "3 ranks that do: the same perplexity"
+    ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1 --share-$what --strategy prefetch --expert-memory 600K
+    expect_stdout "$want" "4 ranks that do, and read experts ahead: the same"
 done
-ranks 3 "$bin/moe-run" "$tiny" --perplexity "$tmp/math.txt" -t 1 --share-attention
-expect_stdout "$want_loss" "3 ranks that do: the same perplexity"
+ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1 --share-layers --stats-json "$tmp/stats"
+check "layers: a message for a pass, and a few" [ "$(sed -n 's/^    {"rank".*"messages": *\([0-9]*\).*/\1/p' "$tmp/stats" |
+    awk '$1 > 50' | wc -l)" = 0 ]
+check "... whose activations are rank 0's" [ "$(figure elsewhere)" = "$(sed -n \
+    's/^    {"rank".*"expert_activations": *\([0-9]*\).*/\1/p' "$tmp/stats" | awk '{ n += $1 } END { print n }')" ]
+ranks 13 "$bin/moe-run" "$tiny" -p "$prompt" -n 4 -t 1 --share-layers
+check "more ranks than layers: one line" [ "$said" = 1 ]
+check "... that says how many there can be" grep -q 'its layers can be those of 12 ranks, not of 13' "$tmp/said"
 run "$bin/moe-run" "$tiny" -p "$prompt" -n 20 --beams 16 --kv f32
 want_beams=$(cat "$out")
 memory=$((60 + more))M # too little for 16 texts in one process
 ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 20 --beams 16 --kv f32 -t 1 --memory $memory
 check "contexts that rank 0 has no room for: refused" grep -q 'smallest that works is' "$tmp/said"
-ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 20 --beams 16 --kv f32 -t 1 --memory $memory --share-attention \
-    --stats-json "$tmp/stats"
-expect_stdout "$want_beams" "... and that four ranks have room for: the answer of one process"
-check "... within the budget" [ "$more" != 0 -o -z "$(sed -n 's/.*"peak_rss_bytes": *\([0-9]*\).*/\1/p' "$tmp/stats" |
-    awk '$1 > 60 * 1048576')" ]
+for what in attention layers; do
+    ranks 4 "$bin/moe-run" "$tiny" -p "$prompt" -n 20 --beams 16 --kv f32 -t 1 --memory $memory --share-$what \
+        --stats-json "$tmp/stats"
+    expect_stdout "$want_beams" "... and that four ranks that share out $what have room for: the answer of one process"
+    check "... within the budget" [ "$more" != 0 -o -z "$(sed -n 's/.*"peak_rss_bytes": *\([0-9]*\).*/\1/p' "$tmp/stats" |
+        awk '$1 > 60 * 1048576')" ]
+done
 
 # ---- Threads ----
 
@@ -113,16 +129,16 @@ ranks 2 "$bin/moe-run" "$tiny" -p "$prompt" -n 4 --temp 0 -t $cores
 
 # ---- A server ----
 
-for options in '' --share-attention; do
+for options in '' --share-attention --share-layers; do
     mpirun $as_root --oversubscribe --bind-to none -n 3 "$bin/moe-serve" "$tiny" --port 0 $options >"$tmp/log" 2>&1 </dev/null &
     job=$!
     until grep -q 'listening at' "$tmp/log" || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
     port=$(sed -n 's/.*listening at http.*:\([0-9]*\).*/\1/p' "$tmp/log")
     printf '{"prompt": "%s", "max_tokens": 40, "temperature": 0}' "$prompt" >"$tmp/body"
     run "$load" -p "$port" -X POST -P /v1/completions -H 'Content-Type: application/json' -f "$tmp/body" -o "$tmp/answer"
-    check "a server of 3 ranks${options:+ that share out attention} answers with the tokens of one process" \
+    check "a server of 3 ranks${options:+ that share out ${options#--share-}} answers with the tokens of one process" \
         grep -qF "$(echo "$want" | head -n 1 | tail -c 40 | sed 's/"/\\"/g')" "$tmp/answer"
-    check "... and counts what each other rank was asked for" [ "$(served rank_messages_total)" -gt 40 ]
+    check "... and counts what each other rank was asked for" [ "$(served rank_messages_total)" -ge 40 ]
     check "... by rank" [ "$(grep -c '^moe_rank_experts{rank="[12]",host=".*"} 128$' "$tmp/metrics")" = 2 ]
     kill $job
     wait $job 2>/dev/null
@@ -212,8 +228,11 @@ rank_of() { environment_of "$1" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p'; }
 hung=0 orphans=0 wrong=0 early=0
 kills=${MPI_KILLS:-50}
 for i in $(seq "$kills"); do
+    shares=
+    [ $((i / 3 % 2)) = 0 ] || shares=--share-layers
+    # shellcheck disable=SC2086 # an option or none
     timeout -k 5 60 mpirun $as_root --oversubscribe --bind-to none -n 3 "$tmp/own.sh" "$program" my.moe -p "$prompt" \
-        -n 3900 --temp 0 -t 1 --ignore-eos --expert-memory 1M >"$out" 2>"$err" </dev/null &
+        -n 3900 --temp 0 -t 1 --ignore-eos --expert-memory 1M $shares >"$out" 2>"$err" </dev/null &
     job=$!
     victim=
     while [ -z "$victim" ] && kill -0 $job 2>/dev/null; do

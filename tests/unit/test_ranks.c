@@ -164,12 +164,14 @@ struct helper {
     pthread_t thread;
 };
 
+static bool drafts; /* models have the layer that drafts */
+
 static struct moe_engine_options options_of(const char *strategy, uint64_t expert_bytes)
 {
     struct moe_err err = {0};
     uint32_t named;
-    struct moe_engine_options o = {.expert_memory_bytes = expert_bytes,
-                                   .session = {.batch = 2 * N_IDS}};
+    struct moe_engine_options o = {
+        .expert_memory_bytes = expert_bytes, .ahead = drafts, .session = {.batch = 2 * N_IDS}};
     assert_ok(moe_strategy_parse(strategy, &o.strategy, &named, &err), &err);
     moe_strategy_drop_idle(&o.strategy, named);
     assert_ok(moe_strategy_settle(&o.strategy, &err), &err);
@@ -204,20 +206,27 @@ static void join(struct helper *h)
     free(h->pack);
 }
 
-/* Logits of the ids: those of run(), then all of them as one prompt. */
+/* Logits of the ids: those of run(), all of them as one prompt, and what is drafted after that. */
 static float *run_both(struct moe_session *s, const uint32_t *ids, uint32_t part)
 {
     struct moe_err err = {0};
     struct moe_row rows[N_IDS];
     const uint64_t stride = moe_logits_stride(&s->model->config);
     float *logits = run(s, ids, part);
-    logits = realloc(logits, 2 * N_IDS * stride * sizeof *logits);
+    logits = realloc(logits, 3 * N_IDS * stride * sizeof *logits);
+    memset(logits + 2 * N_IDS * stride, 0, N_IDS * stride * sizeof *logits);
     for (uint32_t i = 0; i < N_IDS; i++)
         rows[i] = (struct moe_row){0, i, ids[i], N_IDS};
     assert_ok(
         moe_forward(s, MOE_PREFILL, rows, N_IDS, 0, s->model->config.n_layers, NULL, NULL, &err),
         &err);
     assert_ok(moe_logits(s, 0, N_IDS, logits + N_IDS * stride, &err), &err);
+    if (!drafts)
+        return logits;
+    for (uint32_t i = 0; i < N_IDS; i++)
+        rows[i].token = ids[(i + 1) % N_IDS];
+    assert_ok(moe_ahead(s, rows, N_IDS, NULL, &err), &err);
+    assert_ok(moe_logits(s, 0, N_IDS, logits + 2 * N_IDS * stride, &err), &err);
     return logits;
 }
 
@@ -237,29 +246,43 @@ static struct moe_statistics *any_statistics(void)
     return s;
 }
 
-/* What sequences compute that begin alike, side by side: one is forked from another, one finds what
- * the first knows. Logits of a row of each; free() them. */
+/* Computes what a sequence lacks of the first n of its ids. */
+static void bring(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n)
+{
+    struct moe_err err = {0};
+    struct moe_row rows[N_IDS];
+    uint32_t n_done;
+    assert_ok(moe_sequence_sync(s, sequence, ids, n + 1, N_IDS, &n_done, &err), &err);
+    for (uint32_t i = n_done; i < n; i++)
+        rows[i - n_done] = (struct moe_row){sequence, i, ids[i], N_IDS};
+    if (n_done < n)
+        assert_ok(moe_forward(s, MOE_PREFILL, rows, n - n_done, 0, s->model->config.n_layers, NULL,
+                              NULL, &err),
+                  &err);
+}
+
+/* What sequences compute that begin alike, side by side: one has gone back to its states, one is
+ * forked from it, one finds what the first knows, or begins from its snapshot. Logits of a row of
+ * each; free() them. */
 static float *run_alike(struct moe_session *s, const uint32_t *ids)
 {
     enum { KNOWN = 20 };
     struct moe_err err = {0};
-    struct moe_row rows[N_IDS];
-    uint32_t n_done, part[N_IDS];
+    struct moe_row rows[3];
+    uint32_t part[N_IDS];
     const uint32_t n_layers = s->model->config.n_layers;
     float *logits = calloc(3 * moe_logits_stride(&s->model->config), sizeof *logits);
     assert_non_null(logits);
     memcpy(part, ids, sizeof part);
-    part[KNOWN - 2] ^= 1; /* a block that is equal in part is copied */
-    assert_ok(moe_sequence_sync(s, 0, ids, N_IDS, N_IDS, &n_done, &err), &err);
-    for (uint32_t i = 0; i < KNOWN; i++)
-        rows[i] = (struct moe_row){0, i, ids[i], N_IDS};
-    assert_ok(moe_forward(s, MOE_PREFILL, rows, KNOWN, 0, n_layers, NULL, NULL, &err), &err);
+    part[KNOWN - 1] ^= 1; /* a block that is equal in part is copied */
+    bring(s, 0, ids, KNOWN - 1);
+    moe_sequence_snapshot(s, 0, true);
+    bring(s, 0, ids, KNOWN);
+    moe_sequence_keep(s, 0);
+    bring(s, 0, ids, KNOWN + 2);
+    bring(s, 0, ids, KNOWN);
     assert_ok(moe_sequence_fork(s, 0, 1, KNOWN, &err), &err);
-    assert_ok(moe_sequence_sync(s, 2, part, N_IDS, N_IDS, &n_done, &err), &err);
-    for (uint32_t i = n_done; i < KNOWN; i++)
-        rows[i - n_done] = (struct moe_row){2, i, part[i], N_IDS};
-    assert_ok(moe_forward(s, MOE_PREFILL, rows, KNOWN - n_done, 0, n_layers, NULL, NULL, &err),
-              &err);
+    bring(s, 2, part, KNOWN);
     for (uint32_t i = 0; i < 3; i++)
         rows[i] = (struct moe_row){i, KNOWN, ids[KNOWN + i], N_IDS};
     assert_ok(moe_forward(s, MOE_DECODE, rows, 3, 0, n_layers, NULL, NULL, &err), &err);
@@ -267,11 +290,20 @@ static float *run_alike(struct moe_session *s, const uint32_t *ids)
     return logits;
 }
 
-/* A run of several ranks against `want`, of run_both and run_alike. shares: layers' attention is
- * shared out, too. */
-static void check_ranks(const char *what, uint32_t n_ranks, bool shares, const char *strategy,
-                        uint64_t expert_bytes, const uint32_t *ids, uint32_t part, float *want[2],
-                        uint64_t n_logits)
+/* Sequences of a session that goes back and begins from snapshots. */
+static struct moe_session_options three_texts(void)
+{
+    return (struct moe_session_options){
+        .batch = 2 * N_IDS, .n_sequences = 3, .takes_back = true, .n_snapshots = 2};
+}
+
+/* What ranks share out beside experts. */
+enum shares { ONLY_EXPERTS, ATTENTION_TOO, WHOLE_LAYERS };
+
+/* A run of several ranks against `want`, of run_both and run_alike. */
+static void check_ranks(const char *what, uint32_t n_ranks, enum shares shares,
+                        const char *strategy, uint64_t expert_bytes, const uint32_t *ids,
+                        uint32_t part, float *want[2], uint64_t n_logits)
 {
     struct moe_err err = {0};
     struct hub hub;
@@ -284,32 +316,42 @@ static void check_ranks(const char *what, uint32_t n_ranks, bool shares, const c
     struct moe_engine_options o = options_of(strategy, expert_bytes);
     struct moe_statistics *statistics = n_ranks % 2 ? any_statistics() : NULL;
     o.statistics = statistics; /* then some experts are on two ranks */
-    o.share_attention = shares;
-    o.session.n_sequences = 3;
+    o.share_attention = shares == ATTENTION_TOO;
+    o.share_layers = shares == WHOLE_LAYERS;
+    o.session = three_texts();
     o.ranks = open_rank(&hub, 0, PATIENCE);
     assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
     float *got[2] = {run_both(e->session, ids, part), run_alike(e->session, ids)};
-    if (memcmp(want[0], got[0], 2 * N_IDS * n_logits * sizeof **want) ||
+    if (memcmp(want[0], got[0], 3 * N_IDS * n_logits * sizeof **want) ||
         memcmp(want[1], got[1], 3 * n_logits * sizeof **want))
         fail_msg("%s, %u ranks%s, %s, parts of %u: logits differ", what, n_ranks,
-                 shares ? " with attention" : "", strategy, part);
+                 shares == WHOLE_LAYERS    ? " with layers"
+                 : shares == ATTENTION_TOO ? " with attention"
+                                           : "",
+                 strategy, part);
     free(got[0]);
     free(got[1]);
-    struct moe_config whole = e->model->config; /* as if all attention were here */
+    struct moe_config whole = e->model->config; /* as if all layers were here */
     moe_config_set_layers(&whole, MOE_LAYER(elsewhere), 0, whole.n_layers, 0);
+    moe_config_set_layers(&whole, MOE_LAYER(away), 0, whole.n_layers, 0);
     moe_config_number_layers(&whole);
-    assert_int_equal(moe_session_kv_bytes(&e->model->config, &o.session) <
-                         moe_session_kv_bytes(&whole, &o.session),
-                     shares);
+    const uint64_t kv = moe_session_kv_bytes(&e->model->config, &o.session),
+                   all_kv = moe_session_kv_bytes(&whole, &o.session);
+    if (shares != WHOLE_LAYERS) /* which may have states */
+        assert_int_equal(kv < all_kv, shares == ATTENTION_TOO);
+    else
+        assert_true(kv <= all_kv && moe_config_count_layers(&e->model->config, MOE_LAYER(away)));
     const struct moe_phase_stats all = moe_stats_all(&e->session->stats);
-    uint64_t n_elsewhere = 0;
+    uint64_t n_elsewhere = 0, n_layers = 0;
     for (uint32_t i = 1; i < n_ranks; i++) {
         struct moe_rank_report report;
         assert_ok(moe_ranks_report(o.ranks, i, &report, &err), &err);
         n_elsewhere += report.figures.activations;
+        n_layers += report.figures.n_layers;
         assert_int_equal(report.figures.activations, report.figures.hits + report.figures.misses);
     }
-    assert_true(n_elsewhere > 0);
+    assert_true(n_elsewhere > 0 || shares == WHOLE_LAYERS); /* which may have no experts */
+    assert_int_equal(n_layers, moe_config_count_layers(&e->model->config, MOE_LAYER(away)));
     assert_int_equal(all.experts.elsewhere, n_elsewhere);
     assert_int_equal(all.experts.activations, all.experts.elsewhere + all.experts.cache_hits +
                                                   all.experts.prefetch_hits +
@@ -338,8 +380,14 @@ static uint32_t n_elsewhere(const struct moe_config *c)
     return moe_config_count_layers(&shared, MOE_LAYER(elsewhere));
 }
 
+/* Whether whole layers can be those of n ranks. */
+static bool has_parts(const struct moe_config *c, uint32_t n)
+{
+    return moe_config_check_parts(c, n, "", NULL) == MOE_OK;
+}
+
 /* Some ranks with x.moe, against one process. */
-static void check_model(const char *what, uint64_t seed, bool shares)
+static void check_model(const char *what, uint64_t seed, enum shares shares)
 {
     static const char *const strategies[] = {"lru", "prefetch", "resident",
                                              "prefetch+predict=gate-ahead:2"};
@@ -347,7 +395,7 @@ static void check_model(const char *what, uint64_t seed, bool shares)
     struct moe_err err = {0};
     struct moe_engine *e;
     struct moe_engine_options o = options_of("resident", 0);
-    o.session.n_sequences = 3;
+    o.session = three_texts();
     assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
     const struct moe_config c = e->model->config;
     const uint64_t slot = moe_cache_slot_bytes(e->model->pack, 0);
@@ -364,20 +412,22 @@ static void check_model(const char *what, uint64_t seed, bool shares)
 
 static void ranks_give_the_bits_of_one_process(void **state)
 {
-    for (uint64_t seed = 1, n = 0, n_shared = 0; n < 8 || n_shared < 8; seed++) {
+    for (uint64_t seed = 1, n[3] = {0};
+         n[ONLY_EXPERTS] < 8 || n[ATTENTION_TOO] < 8 || n[WHOLE_LAYERS] < 12; seed++) {
         char what[32];
         struct random_model m;
         random_static_draw(&m, seed);
-        const bool shares = has_experts(&m.c) && n_elsewhere(&m.c) > 0 && n_shared < 8;
-        if (!shares && (!has_experts(&m.c) || n >= 8)) {
-            random_model_free(&m);
-            continue;
+        const bool any = has_experts(&m.c);
+        const enum shares shares = n[WHOLE_LAYERS] < 12 && has_parts(&m.c, 2 + seed % 3)
+                                       ? WHOLE_LAYERS
+                                   : n[ATTENTION_TOO] < 8 && n_elsewhere(&m.c) > 0 ? ATTENTION_TOO
+                                                                                   : ONLY_EXPERTS;
+        if (any && (shares != ONLY_EXPERTS || n[ONLY_EXPERTS] < 8)) {
+            n[shares]++;
+            snprintf(what, sizeof what, "seed %u", (unsigned)seed);
+            random_model_write(&m, seed % 2 ? 8 : 32, in_dir("x.moe"));
+            check_model(what, seed, shares);
         }
-        n += !shares;
-        n_shared += shares;
-        snprintf(what, sizeof what, "seed %u", (unsigned)seed);
-        random_model_write(&m, seed % 2 ? 8 : 32, in_dir("x.moe"));
-        check_model(what, seed, shares);
         random_model_free(&m);
     }
 }
@@ -390,8 +440,39 @@ static void so_they_do_where_experts_are_narrow(void **state)
     const struct moe_convert_options options = pack_options("8", 8);
     for (size_t i = 0; i < N_ITEMS(models); i++) {
         make_pack(in_dir("x.moe"), models[i], &options);
-        check_model(models[i], i, false);
+        check_model(models[i], i, ONLY_EXPERTS);
     }
+}
+
+/* What layers hand on beside one stream: several, what an expert or a router left for the next
+ * layer; and what is kept beside keys and values: windows, states, an indexer's choice, entries. */
+static void so_they_do_with_layers_of_all_kinds(void **state)
+{
+    static const char *const models[] = {
+        DRAWN "/kimi-k3",       DRAWN "/nemotron-h-super", DRAWN "/gpt-oss-a",
+        DRAWN "/deepseek-v4-a", DRAWN "/glm5-a",           DRAWN "/qwen3-next-a",
+        DRAWN "/granite4-a",    DRAWN "/deepseek-v32-a",   DRAWN "/minimax-m3",
+        DRAWN "/zaya-a",        DRAWN "/inkling-b",        DRAWN "/gemma4-b",
+        DRAWN "/jamba-b",       DRAWN "/qwen4-a",          DRAWN "/ling3-a"};
+    const struct moe_convert_options options = pack_options("8", 8);
+    for (size_t i = 0; i < N_ITEMS(models); i++) {
+        make_pack(in_dir("x.moe"), models[i], &options);
+        check_model(models[i], 3 * i, WHOLE_LAYERS);
+        check_model(models[i], 3 * i + 1, WHOLE_LAYERS);
+    }
+}
+
+static void layers_that_draft_are_rank_0s(void **state)
+{
+    static const char *const models[] = {DRAWN "/ahead-deepseek", DRAWN "/ahead-qwen3-next"};
+    const struct moe_convert_options options = pack_options("8", 8);
+    drafts = true;
+    for (size_t i = 0; i < N_ITEMS(models); i++) {
+        make_pack(in_dir("x.moe"), models[i], &options);
+        check_model(models[i], 3 * i, ONLY_EXPERTS);
+        check_model(models[i], 3 * i + 3, WHOLE_LAYERS);
+    }
+    drafts = false;
 }
 
 /* ---- Who has what ---- */
@@ -465,6 +546,81 @@ static void experts_are_shared_by_room_and_work(void **state)
     for (uint32_t key = 0; key < LAYERS * EXPERTS; key++)
         assert_int_equal(holders[MOE_HOLDERS * key + 1], MOE_NO_RANK);
     moe_inventory_release(&inv);
+}
+
+static void layers_are_shared_by_room_and_place(void **state)
+{
+    enum { N = 12, EACH = 4, PAGE = 4096, DENSE = 2 * PAGE, BYTES = EACH * PAGE + DENSE };
+    static const char names[1][MOE_NAME_BYTES] = {"8"};
+    static const uint64_t page[1] = {PAGE};
+    static const struct {
+        uint64_t room[4];   /* in tenths of a layer */
+        uint32_t not_at[2]; /* no rank's layers begin with these; 0: all may */
+        uint8_t first[4];   /* of each rank */
+    } cases[] = {
+        {{500, 500, 500, 500}, {0}, {0, 3, 6, 9}},
+        {{20, 500, 500, 500}, {0}, {0, 2, 5, 9}},      /* where all fit: equal parts of the rest */
+        {{26, 500, 500, 500}, {0}, {0, 2, 6, 9}},      /* ... and no more than there is room for */
+        {{10, 20, 10, 20}, {0}, {0, 2, 6, 8}},         /* else in proportion */
+        {{500, 500, 500, 500}, {3, 9}, {0, 4, 6, 10}}, /* what is short here comes next */
+        {{0, 500, 500, 500}, {0}, {0, 1, 4, 8}},       /* each has one */
+        {{40, 40, 0, 0}, {0}, {0, 6, 10, 11}},
+    };
+    struct moe_inventory inv;
+    struct moe_err err = {0};
+    assert_ok(moe_inventory_uniform(&inv, N, EACH, 2, names, page, 1, &err), &err);
+    for (size_t k = 0; k < N_ITEMS(cases); k++) {
+        uint64_t bytes[N], room[4];
+        uint8_t owners[N], holders[N * EACH * MOE_HOLDERS];
+        bool parts[N];
+        for (uint32_t i = 0; i < N; i++) {
+            bytes[i] = DENSE;
+            parts[i] = i != cases[k].not_at[0] && i != cases[k].not_at[1];
+        }
+        for (uint32_t r = 0; r < 4; r++)
+            room[r] = cases[k].room[r] * BYTES / 10;
+        assert_ok(moe_share_layers(&inv, bytes, parts, N, room, 4, owners, holders, &err), &err);
+        for (uint32_t i = 0, rank = 0; i < N; i++) {
+            rank += rank < 3 && i == cases[k].first[rank + 1];
+            if (owners[i] != rank)
+                fail_msg("case %zu: layer %u is rank %u's", k, i, owners[i]);
+            for (uint32_t e = 0; e < EACH; e++) {
+                assert_int_equal(holders[MOE_HOLDERS * (i * EACH + e)], rank);
+                assert_int_equal(holders[MOE_HOLDERS * (i * EACH + e) + 1], MOE_NO_RANK);
+            }
+        }
+    }
+    moe_inventory_release(&inv);
+}
+
+/* A rank's layers cannot begin with one that sees what another rank has. */
+static void layers_part_where_they_need_nothing(void **state)
+{
+    static struct moe_config c; /* large */
+    struct moe_err err = {0};
+    moe_config_init(&c);
+    c.n_layers = 8;
+    c.n_heads = c.n_kv_heads = 2;
+    c.hidden = c.head_dim = 16;
+    c.index_top = 4;
+    c.layers[2].shares_keys = true;   /* layer 1's */
+    c.layers[5].shares_choice = true; /* of layer 4 */
+    moe_config_complete(&c);
+    static const bool want[] = {true, true, false, true, true, false, true, true};
+    for (uint32_t i = 0; i < c.n_layers; i++)
+        assert_int_equal(moe_config_parts_at(&c, i), want[i]);
+    c.layers[4].windowed = true; /* the choice is layer 3's then */
+    assert_false(moe_config_parts_at(&c, 4));
+    assert_ok(moe_config_check_parts(&c, 5, "x", &err), &err);
+    assert_int_equal(moe_config_check_parts(&c, 6, "x", &err), MOE_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "its layers can be those of 5 ranks, not of 6"));
+    c.layers[3].ngrams = true;
+    assert_false(moe_config_parts_at(&c, 3));
+    c.extra_positions = 6;
+    assert_false(moe_config_parts_at(&c, 6));
+    assert_true(moe_config_parts_at(&c, 7));
+    c.prefix_lm = true;
+    assert_int_equal(moe_config_check_parts(&c, 2, "x", &err), MOE_ERR_UNSUPPORTED);
 }
 
 /* Entries that one rank has come first, the others go where less is to do. */
@@ -787,7 +943,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_give_the_bits_of_one_process),
         cmocka_unit_test(so_they_do_where_experts_are_narrow),
+        cmocka_unit_test(so_they_do_with_layers_of_all_kinds),
+        cmocka_unit_test(layers_that_draft_are_rank_0s),
         cmocka_unit_test(experts_are_shared_by_room_and_work),
+        cmocka_unit_test(layers_are_shared_by_room_and_place),
+        cmocka_unit_test(layers_part_where_they_need_nothing),
         cmocka_unit_test(a_request_is_spread),
         cmocka_unit_test(ranks_get_their_experts_once),
         cmocka_unit_test(what_cannot_be_spread),
