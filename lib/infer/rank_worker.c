@@ -134,11 +134,11 @@ static int compute_expert(struct worker *w, uint32_t which, const struct moe_exp
 {
     const struct moe_layer_request *q = &w->request;
     const uint32_t most = moe_rank_output_rows(&w->shape);
-    MOE_TRY(moe_ranks_go_on(w->ranks, err));
     for (uint32_t at = q->first[which], n, end = at + q->n_rows[which]; at < end; at += n) {
         if (w->n_rows == most)
             MOE_TRY(send_outputs(w, err));
         n = end - at < most - w->n_rows ? end - at : most - w->n_rows;
+        MOE_TRY(moe_ranks_go_on(w->ranks, err));
         const struct moe_rank_outputs o = moe_rank_outputs_at(w->answers[w->turn], &w->shape, most);
         for (uint32_t i = 0; i < n; i++)
             o.places[w->n_rows + i] = at + i;
@@ -221,7 +221,8 @@ static void begin_pass(struct worker *w, const struct moe_rank_head *head)
     moe_pass_begin(&w->pass, &rows, &w->phase.experts, &w->host_seconds, &w->predict_seconds);
 }
 
-/* Rows of a large pass, which come in a lane of their own. */
+/* Rows of a large pass, which come in a lane of their own. That they are there is said: then the
+ * next rank gets them. */
 static int wait_for_rows(struct worker *w, uint32_t n_rows, struct moe_err *err)
 {
     struct moe_wire *wire = w->wire;
@@ -236,7 +237,8 @@ static int wait_for_rows(struct worker *w, uint32_t n_rows, struct moe_err *err)
             return moe_fail(err, MOE_ERR_IO, "rank 0 asks and sends no rows");
         moe_ranks_nap(w->ranks, &naps);
     }
-    return bytes == n_rows * w->shape.stride * sizeof(float) ? MOE_OK : bad_message(err);
+    return bytes == n_rows * w->shape.stride * sizeof(float) ? moe_ranks_say_alive(w->ranks, err)
+                                                             : bad_message(err);
 }
 
 static int listen_for_rows(struct worker *w, struct moe_err *err)

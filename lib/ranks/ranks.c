@@ -34,6 +34,7 @@ struct peer {
     uint8_t *answer;           /* [answer_room] */
     uint32_t n_due;            /* rows of outputs that are to come */
     bool listens;              /* an answer is being received */
+    bool wants_rows, has_rows; /* of the request, where they have messages of their own */
     bool loads;                /* its experts */
     double sign;               /* when it last gave one, or was asked */
     struct moe_rank_report report;
@@ -60,6 +61,9 @@ struct moe_ranks {
     uint8_t *ask, *hint;
     struct moe_rank_head head; /* of the pass */
     uint64_t activations;      /* of whole layers elsewhere, not taken yet */
+    const float *rows;         /* of the request, where they have messages of their own */
+    uint64_t rows_bytes;
+    uint32_t rows_to; /* the rank that gets them, or (0) none */
 };
 
 /* ---- Waiting ---- */
@@ -732,6 +736,23 @@ static uint64_t write_ask(struct moe_ranks *r, const struct moe_layer_request *q
     return a.bytes;
 }
 
+/* Rows of a large pass go to one rank after the other, to the next once it says that they are
+ * there: all at once they would share the network, and all ranks begin late. So the first compute
+ * and answer while the next receive. */
+static int send_rows(struct moe_ranks *r, struct moe_err *err)
+{
+    if (r->rows_to && !r->peers[r->rows_to].has_rows)
+        return MOE_OK;
+    for (r->rows_to = 1; r->rows_to < r->wire->n_ranks; r->rows_to++)
+        if (r->peers[r->rows_to].wants_rows) {
+            r->peers[r->rows_to].wants_rows = r->peers[r->rows_to].has_rows = false;
+            MOE_TRY(send_to(r, r->rows_to, MOE_LANE_ROWS, r->rows, r->rows_bytes, err));
+            return wait_sent(r, r->rows_to, MOE_LANE_ROWS, err);
+        }
+    r->rows_to = 0;
+    return MOE_OK;
+}
+
 /* Nothing is under way to a rank, or to come from it: of a pass that ended in an error something
  * may be, and the ranks share the message. */
 static int wait_idle(struct moe_ranks *r, struct moe_err *err)
@@ -749,12 +770,14 @@ static int wait_idle(struct moe_ranks *r, struct moe_err *err)
 static int ask_rank(struct moe_ranks *r, uint32_t rank, uint64_t bytes, uint32_t n_rows,
                     const float *x, struct moe_err *err)
 {
-    r->peers[rank].sign = moe_seconds();
+    struct peer *p = &r->peers[rank];
+    p->sign = moe_seconds();
+    p->wants_rows = n_rows > MOE_RANK_ROWS_WITHIN;
+    r->rows = x;
+    r->rows_bytes = n_rows * r->shape.stride * sizeof *x;
     MOE_TRY(listen_to(r, rank, err));
     MOE_TRY(send_to(r, rank, MOE_LANE_TALK, r->ask, bytes, err));
-    return n_rows > MOE_RANK_ROWS_WITHIN
-               ? send_to(r, rank, MOE_LANE_ROWS, x, n_rows * r->shape.stride * sizeof *x, err)
-               : MOE_OK;
+    return send_rows(r, err);
 }
 
 int moe_ranks_ask(struct moe_ranks *r, const struct moe_layer_request *q, uint32_t n_rows,
@@ -879,6 +902,7 @@ static int take_answer(struct moe_ranks *r, uint32_t rank, uint64_t bytes, float
     const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)p->answer;
     const struct moe_rank_shape *s = &r->shape;
     p->report.bytes_received += bytes;
+    p->has_rows = true; /* any sign says so */
     if (bytes >= sizeof p->said && head->kind == MOE_RANK_FAILED) {
         memcpy(&p->said, p->answer, sizeof p->said);
         p->said.why[sizeof p->said.why - 1] = 0;
@@ -936,6 +960,7 @@ int moe_ranks_collect(struct moe_ranks *r, float *out, bool *all, struct moe_err
             r->peers[i].sign = began;
     }
     for (uint32_t naps = 0;; now = moe_seconds()) {
+        MOE_TRY(send_rows(r, err));
         *all = true;
         for (uint32_t i = 1; i < r->wire->n_ranks; i++) {
             if (r->peers[i].n_due)
@@ -958,6 +983,7 @@ static int drain(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
     struct peer *p = &r->peers[rank];
     for (uint32_t naps = 0; p->listens;) {
         bool any = false;
+        MOE_TRY(send_rows(r, err));
         int status = look_at(r, rank, NULL, &any, err);
         if (status != MOE_OK && (r->gone || p->listens))
             return status;
@@ -967,30 +993,27 @@ static int drain(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
     return MOE_OK;
 }
 
-/* Another rank's sign that it is at work. */
-static int say_alive(struct moe_ranks *r, struct moe_err *err)
+int moe_ranks_say_alive(struct moe_ranks *r, struct moe_err *err)
 {
     static const struct moe_rank_head alive = {.kind = MOE_RANK_ALIVE};
-    const double now = moe_seconds();
-    if (now - r->said_at < SAID_EVERY)
-        return MOE_OK;
-    r->said_at = now;
+    r->said_at = moe_seconds();
     MOE_TRY(wait_sent(r, 0, MOE_LANE_TALK, err));
     return send_to(r, 0, MOE_LANE_TALK, &alive, sizeof alive, err);
 }
 
 int moe_ranks_go_on(struct moe_ranks *r, struct moe_err *err)
 {
-    bool done;
+    bool any;
+    if (!r->peers && moe_seconds() - r->said_at >= SAID_EVERY)
+        return moe_ranks_say_alive(r, err);
     if (!r->peers)
-        return say_alive(r, err);
-    for (uint32_t i = 1; i < r->wire->n_ranks; i++) {
-        if (r->peers[i].n_due == 0)
-            continue;
-        MOE_TRY(r->wire->ops->sent(r->wire, i, MOE_LANE_TALK, &done, err));
-        MOE_TRY(r->wire->ops->sent(r->wire, i, MOE_LANE_ROWS, &done, err));
-    }
-    return MOE_OK;
+        return r->wire->ops->sent(r->wire, 0, MOE_LANE_TALK, &any, err);
+    for (uint32_t i = 1; i < r->wire->n_ranks; i++)
+        if (r->peers[i].n_due)
+            MOE_TRY(r->wire->ops->sent(r->wire, i, MOE_LANE_TALK, &any, err));
+    if (r->rows_to && !r->peers[r->rows_to].has_rows) /* its first sign has no outputs */
+        MOE_TRY(look_at(r, r->rows_to, NULL, &any, err));
+    return send_rows(r, err);
 }
 
 void moe_ranks_glance(const struct moe_ranks *r, uint32_t rank, struct moe_rank_report *out)

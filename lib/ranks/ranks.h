@@ -122,6 +122,8 @@ int moe_ranks_hint(struct moe_ranks *r, const struct moe_prediction *predictions
 int moe_ranks_collect(struct moe_ranks *r, float *out, bool *all, struct moe_err *err);
 /* Lets what is being sent go on; on another rank, which computes for longer, gives a sign of it. */
 int moe_ranks_go_on(struct moe_ranks *r, struct moe_err *err);
+/* Another's sign at once: it has rows that had a message of their own. */
+int moe_ranks_say_alive(struct moe_ranks *r, struct moe_err *err);
 
 /* What was sent to a rank, came from it, and what it says of itself. */
 struct moe_rank_report {
