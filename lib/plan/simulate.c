@@ -57,9 +57,9 @@ static void simulate_link_advance(struct simulate_link *l, double seconds);
 struct other {
     struct simulator *simulator; /* its scheduler, link and clock */
     struct moe_wire_pace wire;
-    double due;      /* when the rows that it was asked for are back */
-    uint64_t n_rows; /* ... of outputs */
-    bool begun;      /* it was asked in this pass */
+    double asked, due; /* when it has been asked, and has computed what it was asked for */
+    uint64_t n_rows;   /* ... of outputs */
+    bool begun;        /* it was asked in this pass */
     double pass_began, stalled_before;
     uint64_t loads_before;
     struct moe_simulated counted;
@@ -138,8 +138,23 @@ static int count_layer(void *ctx, uint32_t layer, struct moe_err *err)
 enum {
     HEAD_BYTES = 128,         /* of a message */
     ROWS_WITHIN = 16,         /* more of them have a message of their own (ranks/message.h) */
-    ANSWER_BYTES = 512 << 10, /* of rows in one answer */
+    ANSWER_BYTES = 512 << 10, /* of rows in one answer, */
+    LEAST_ANSWERED = 16,      /* which are so many at least */
+    MOST_ANSWERED = 64,
+    LONG_BYTES = 64 << 10, /* a longer message sets out when the other end has answered */
 };
+
+/* From the first byte's departure to the last one's arrival. */
+static double message_seconds(const struct moe_wire_pace *w, double bytes)
+{
+    return (bytes > LONG_BYTES ? 3 : 1) * w->latency + bytes * w->byte;
+}
+
+/* Rows of outputs in one message. */
+static double rows_of_answer(const struct simulator *s)
+{
+    return fmax(LEAST_ANSWERED, fmin(MOST_ANSWERED, ANSWER_BYTES / (double)s->in->row_bytes));
+}
 
 /* A machine waits for another until then; its loads go on. */
 static double sleep_until(struct simulator *s, double clock)
@@ -184,6 +199,7 @@ static int ask_other(struct simulator *s, struct other *o, double arrives, struc
     if (!o->begun)
         begin_pass_of_other(s, o);
     const double began = x->channel.link.clock;
+    o->asked = arrives;
     memcpy(x->request.chosen, q->chosen, pairs * sizeof *q->chosen);
     memcpy(x->request.weights, q->weights, pairs * sizeof *q->weights);
     memcpy(x->request.sequences, q->sequences, s->pass.n_rows * sizeof *q->sequences);
@@ -203,8 +219,8 @@ static int attend(void *ctx, uint32_t layer, struct moe_err *err)
     MOE_TRY(moe_pass_poll(&s->pass, err));
     if (rank > 0) {
         const struct moe_wire_pace *w = &s->others[rank - 1].wire;
-        const double waited =
-            2 * w->latency + ((double)there + fmin((double)back, ANSWER_BYTES)) * w->byte;
+        const double part = fmin((double)back, rows_of_answer(s) * (double)s->in->row_bytes),
+                     waited = message_seconds(w, (double)there) + message_seconds(w, part);
         s->phase->host_seconds += sleep_until(s, clock_now(s) + waited);
     }
     if (rank > 0 && s->counts_work && s->in->work) {
@@ -217,7 +233,8 @@ static int attend(void *ctx, uint32_t layer, struct moe_err *err)
 }
 
 /* Messages of the request go out one after the other; each is answered when its experts are
- * computed. */
+ * computed. Rows that do not lie in them go to the next rank when the one before has said that it
+ * has them. */
 static int begin_elsewhere(void *ctx, struct moe_err *err)
 {
     struct simulator *s = ctx;
@@ -236,8 +253,10 @@ static int begin_elsewhere(void *ctx, struct moe_err *err)
             continue;
         took(s, n_asked++ ? o->wire.handling : 0);
         const double from = fmax(clock_now(s), s->sends_until);
-        s->sends_until = from + (double)bytes * o->wire.byte;
-        MOE_TRY(ask_other(s, o, s->sends_until + o->wire.latency, err));
+        const double arrives = from + message_seconds(&o->wire, (double)bytes);
+        s->sends_until =
+            n_rows > ROWS_WITHIN ? arrives + o->wire.latency : from + (double)bytes * o->wire.byte;
+        MOE_TRY(ask_other(s, o, arrives, err));
         if (s->counts_work && s->in->work) {
             s->in->work[i].messages += n_rows > ROWS_WITHIN ? 2 : 1;
             s->in->work[i].bytes_sent += bytes;
@@ -258,8 +277,8 @@ static struct other *next_answer(struct simulator *s)
     return next;
 }
 
-/* Takes answers in as they come. Of one in several messages all but the last come while the rank
- * computes on, if the network is as fast. */
+/* Takes answers in as they come. One in several messages comes while the rank computes on, a
+ * message after the other. */
 static int collect_elsewhere(void *ctx, bool *all, struct moe_err *err)
 {
     struct simulator *s = ctx;
@@ -268,11 +287,12 @@ static int collect_elsewhere(void *ctx, bool *all, struct moe_err *err)
     (void)err;
     while ((o = next_answer(s))) {
         const double bytes = HEAD_BYTES + (double)o->n_rows * (double)s->in->row_bytes;
-        const double last = fmin(bytes, ANSWER_BYTES) * o->wire.byte;
-        s->takes_until = fmax(fmax(o->due + o->wire.latency, s->takes_until) + last,
+        const double n_messages = ceil(o->n_rows / rows_of_answer(s));
+        const double each = message_seconds(&o->wire, bytes / n_messages);
+        s->takes_until = fmax(fmax(o->due + each, o->asked + n_messages * each),
                               s->takes_until + bytes * o->wire.byte);
         s->phase->host_seconds += sleep_until(s, s->takes_until);
-        took(s, (ceil(bytes / ANSWER_BYTES) - (n_taken++ == 0)) * o->wire.handling);
+        took(s, (n_messages - (n_taken++ == 0)) * o->wire.handling);
         if (s->counts_work && s->in->work)
             s->in->work[o - s->others].bytes_received += (uint64_t)bytes;
         o->n_rows = 0;
