@@ -152,7 +152,7 @@ measure() { # NAME SLOWED COMMAND...
 
 of_plan() { sed -n "s/.*\"$1\": \([0-9.e+-]*\)[,}]*.*/\1/p" "$dir/planned" | awk '{ n += $1 } END { print n }'; }
 # A switch hands a frame on once it has all of it, so that it takes its time twice: a message is one of about 4,500 bytes.
-planned() { # MICROSECONDS BITS_PER_SECOND
+planned() { # MICROSECONDS BITS_PER_SECOND [--share-attention]
     [ -n "${PLANNED:-}" ] || return 0
     if [ -n "${SLOWED:-}" ]; then
         [ -f "$dir/machine.yaml" ] || LD_PRELOAD=$dir/slow_ranks.so SLOW_PAUSE=${PAUSE:-3e-4} "$bin/moe-profile" -q --device "$pack" \
@@ -168,7 +168,7 @@ planned() { # MICROSECONDS BITS_PER_SECOND
     fi
     # shellcheck disable=SC2086 # options or none
     "$bin/moe-plan" -q "$pack" --machines "$dir/hosts.yaml" -c 512 --trace "$dir/trace" --no-outlook --json \
-        ${LINK_RATE:+--link-rate $LINK_RATE} ${STATISTICS:+--stats "$dir/statistics.yaml"} >"$dir/planned"
+        ${LINK_RATE:+--link-rate $LINK_RATE} ${STATISTICS:+--stats "$dir/statistics.yaml"} $3 >"$dir/planned"
     n=$(of_plan decode_tokens)
     printf '| %-34s | %8.1f | %8.2f | %15s | %8s | %10s | %10s | %9s | %7s |\n' "  planned" \
         "$(of_plan prefill_tokens_per_s)" "$(of_plan decode_tokens_per_s)" '' \
@@ -217,8 +217,8 @@ for network in $networks; do
         measure "$ranks ranks, ${network%:*} us, $(echo "${network#*:}" | awk '{ print $1 / 1e9 }') Gbit/s${shares:+, shared}" \
             "${SLOWED:-1}" on_ranks "$run" "$pack" "$@" ${slow_disk:+--link-rate $slow_disk} --memory "$memory" \
             ${STATISTICS:+--statistics "$dir/statistics.yaml"} $shares
+        planned "${network%:*}" "${network#*:}" "$shares"
     done
-    planned "${network%:*}" "${network#*:}"
     llama
     end_net
 done
