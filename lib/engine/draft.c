@@ -7,11 +7,15 @@ enum {
     LEAST_ALIKE = 2, /* tokens that a place must have in common with the end */
     MOST_ALIKE = 8,  /* that are compared */
     FIRST_LENGTH = 2,
+    FIRST_TRUST = 5,
+    MOST_TRUST = 16,
+    RIGHT = 4, /* times as much trust as a wrong token takes */
 };
 
 void moe_draft_begin(struct moe_draft *d, uint32_t most)
 {
-    *d = (struct moe_draft){.most = most > MOE_DRAFT_BLOCK ? MOE_DRAFT_BLOCK : most};
+    *d = (struct moe_draft){.most = most > MOE_DRAFT_BLOCK ? MOE_DRAFT_BLOCK : most,
+                            .trust = FIRST_TRUST};
     d->next = d->most < FIRST_LENGTH ? d->most : FIRST_LENGTH;
 }
 
@@ -56,8 +60,10 @@ bool moe_draft_judge(struct moe_draft *d, uint32_t id)
     if (d->ids[d->made - d->n] != id) {
         d->n = 0;
         d->next = d->next > 1 ? d->next / 2 : 1;
+        d->trust -= d->trust > 0;
         return false;
     }
+    d->trust = d->trust + RIGHT < MOST_TRUST ? d->trust + RIGHT : MOST_TRUST;
     if (--d->n == 0 && d->made == d->next)
         d->next = 2 * d->next < d->most ? 2 * d->next : d->most;
     return true;

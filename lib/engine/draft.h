@@ -21,10 +21,11 @@ enum {
 };
 
 struct moe_draft {
-    uint32_t most; /* tokens of one draft at most, 1..MOE_DRAFT_BLOCK; 0: there are no drafts */
-    uint32_t next; /* how many the next draft has at most */
-    uint32_t made; /* tokens of the last draft */
-    uint32_t n;    /* ... of them still to be judged, its last */
+    uint32_t most;  /* tokens of one draft at most, 1..MOE_DRAFT_BLOCK; 0: there are no drafts */
+    uint32_t next;  /* how many the next draft has at most */
+    uint32_t made;  /* tokens of the last draft */
+    uint32_t n;     /* ... of them still to be judged, its last */
+    uint32_t trust; /* what is left of it: see moe_draft_is_worth */
     uint32_t ids[MOE_DRAFT_BLOCK]; /* [made] */
 };
 
@@ -42,6 +43,14 @@ void moe_draft_make(struct moe_draft *d, const uint32_t *ids, uint64_t n, uint64
 
 /* Shortens a draft that is not judged yet to its first n tokens. */
 void moe_draft_cut(struct moe_draft *d, uint32_t n);
+
+/* Whether a drafter that costs something is worth it for this text. A right token adds to what it
+ * is trusted with, a wrong one takes from that, so that one which is right less than about one time
+ * in five comes to the end of it: after five drafts, if it is never right. */
+static inline bool moe_draft_is_worth(const struct moe_draft *d)
+{
+    return d->trust > 0;
+}
 
 /* Whether the draft had this token next, which then is no longer in it. Where it had another, the
  * draft ends, and the next is shorter by half; a draft that was right to its end is followed by one

@@ -731,8 +731,13 @@ static int take_token(struct moe_generator *g, struct member *m, uint32_t row,
 static void judge(struct moe_generator *g, struct member *m, uint32_t id)
 {
     struct moe_stats *stats = &g->session->stats;
-    if (!moe_draft_judge(&m->draft, id))
+    if (!moe_draft_judge(&m->draft, id)) {
+        if (g->session->model->drafter && m->draft.most && !moe_draft_is_worth(&m->draft)) {
+            m->draft.most = 0;
+            stats->stopped_drafts++;
+        }
         return;
+    }
     m->n_done++;
     m->n_accepted++;
     stats->accepted_tokens++;
@@ -1145,8 +1150,8 @@ static int read_ahead(struct moe_generator *g, uint32_t n_rows, uint32_t *n, str
     for (uint32_t row = 0; row < n_rows; row++) {
         const struct moe_row r = g->rows[row];
         const struct member *m = g->running[r.sequence];
-        if (!m || !m->request.options.draft_ahead || r.position + 1 >= m->history->n ||
-            r.position >= m->n_done + m->n_again)
+        if (!m || !m->request.options.draft_ahead || !m->draft.most ||
+            r.position + 1 >= m->history->n || r.position >= m->n_done + m->n_again)
             continue;
         g->from[*n] = row;
         g->rows[(*n)++] =

@@ -93,6 +93,7 @@ void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part)
     s.dropped_tokens += sum->dropped_tokens;
     s.drafted_tokens += sum->drafted_tokens;
     s.accepted_tokens += sum->accepted_tokens;
+    s.stopped_drafts += sum->stopped_drafts;
     s.grammar_tokens += sum->grammar_tokens;
     s.grammar_masks += sum->grammar_masks;
     s.grammar_seconds += sum->grammar_seconds;

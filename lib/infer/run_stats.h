@@ -80,8 +80,9 @@ struct moe_stats {
     /* Computed beside a certain token because they might follow it, and how many of them did; the
      * others are no decoded tokens (engine/draft.h). */
     uint64_t drafted_tokens, accepted_tokens;
-    uint32_t beams;    /* of the last answer; 0: it was sampled */
-    double beam_score; /* of it: log probability / length^penalty */
+    uint64_t stopped_drafts; /* answers that a head drafts for no more: it was wrong */
+    uint32_t beams;          /* of the last answer; 0: it was sampled */
+    double beam_score;       /* of it: log probability / length^penalty */
     /* Answers that followed a grammar: tokens drawn, how many of these needed a new mask of allowed
      * tokens, how long making masks took beside the model, and how long the sampler waited. */
     uint64_t grammar_tokens, grammar_masks;

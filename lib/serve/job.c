@@ -590,6 +590,7 @@ void job_count(struct executor *x)
     c->generated_tokens += now->generated_tokens - x->seen.generated_tokens;
     c->drafted_tokens += now->drafted_tokens - x->seen.drafted_tokens;
     c->accepted_tokens += now->accepted_tokens - x->seen.accepted_tokens;
+    c->stopped_drafts += now->stopped_drafts - x->seen.stopped_drafts;
     const struct moe_phase_stats a = moe_stats_all(now), b = moe_stats_all(&x->seen);
     c->activations += a.experts.activations - b.experts.activations;
     c->hits += a.experts.cache_hits - b.experts.cache_hits;

@@ -150,6 +150,7 @@ static void write_requests(const struct moe_server_counts *c, struct moe_buf *ou
     gauge(out, "llamacpp:requests_deferred", c->waiting, "Answers that wait in a queue.");
     counter(out, "drafted_tokens_total", c->drafted_tokens, "Tokens that were drafted.");
     counter(out, "accepted_tokens_total", c->accepted_tokens, "Drafted tokens that were right.");
+    counter(out, "stopped_drafts_total", c->stopped_drafts, "Answers whose drafts stopped.");
     if (c->activations == 0) /* a dense model has no experts; others may not have chosen any yet */
         return;
     counter(out, "expert_activations_total", c->activations,

@@ -220,6 +220,7 @@ struct moe_server_counts {
     bool keeps_prompts; /* on disk: */
     struct moe_prompt_cache_counts prompt_cache;
     uint64_t drafted_tokens, accepted_tokens; /* by drafts; accepted ones */
+    uint64_t stopped_drafts;                  /* answers whose drafts stopped */
     uint64_t activations, hits;               /* of experts within models; those found in memory */
     bool exact_required;                      /* --exact */
     struct moe_changes changes;               /* that may have changed results */

@@ -220,6 +220,7 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     if (stats->drafted_tokens) {
         moe_emit_u64(&e, "drafted_tokens", stats->drafted_tokens);
         moe_emit_u64(&e, "accepted_tokens", stats->accepted_tokens);
+        moe_emit_u64(&e, "stopped_drafts", stats->stopped_drafts);
     }
     if (stats->beams) {
         moe_emit_u64(&e, "beams", stats->beams);
@@ -440,9 +441,15 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
                        " tokens dropped (--context-shift)\n",
                        stats->context_shifts, stats->dropped_tokens);
     if (stats->drafted_tokens)
-        moe_buf_printf(out, "drafts   %" PRIu64 " tokens drafted, %.1f%% of them right\n",
+        moe_buf_printf(out, "drafts   %" PRIu64 " tokens drafted, %.1f%% of them right",
                        stats->drafted_tokens,
                        100 * ratio((double)stats->accepted_tokens, (double)stats->drafted_tokens));
+    if (stats->stopped_drafts)
+        moe_buf_printf(out,
+                       "; too few in %" PRIu64 " of %" PRIu64 " answers, which drafts stopped in",
+                       stats->stopped_drafts, stats->answers);
+    if (stats->drafted_tokens)
+        moe_buf_printf(out, "\n");
     if (stats->beams)
         moe_buf_printf(out, "beams    %" PRIu32 ", the answer's score %.4f\n", stats->beams,
                        stats->beam_score);
@@ -593,6 +600,7 @@ int moe_show_server_json(const struct moe_server_counts *c, struct moe_buf *out,
     moe_emit_u64(&e, "generated_tokens", c->generated_tokens);
     moe_emit_u64(&e, "drafted_tokens", c->drafted_tokens);
     moe_emit_u64(&e, "accepted_tokens", c->accepted_tokens);
+    moe_emit_u64(&e, "stopped_drafts", c->stopped_drafts);
     moe_emit_rounded(&e, "schedule_seconds", 6, c->schedule_seconds);
     if (c->memory_bytes == UINT64_MAX)
         moe_emit_null(&e, "memory_bytes");

@@ -2,7 +2,7 @@
 . tests/cli/lib.sh
 json=$tmp/stats.json
 moe() { run "$bin/moe-run" -t 1 "$pack" --raw --stats-json "$json" "$@"; }
-asked='Once upon a time there was'
+asked='One day'
 same() { # WHAT OPTION...: with drafts and without
     what=$1
     shift
@@ -126,7 +126,18 @@ asked=x
 hows=$tmp/one
 same "a head that is right" -n 60 --temp 0 --ignore-eos
 check "... several tokens at a time, as drafts of one are half of an answer" [ "$(figure accepted_tokens)" -ge 40 ]
-asked='Once upon a time there was'
+check "... and never given up" [ "$(figure stopped_drafts)" = 0 ]
+asked='One day'
+
+# One that is always wrong is given up, in each answer anew.
+pack=$tmp/ahead-deepseek.moe
+for hows in "$drawn/eagle3-a" "$drawn/dflash-a"; do
+    same "a head that is wrong" -n 60 --temp 0 --ignore-eos --stats
+    expect_stderr_like "*drafts   * tokens drafted, 0.0% of them right; too few in 1 of 1 answers*" "... --stats says that it stopped"
+    check "... after five drafts, the first of two tokens" [ "$(figure drafted_tokens)" = 6 ]
+done
+run "$bin/moe-serve" -t 1 "$pack" --requests "$tmp/requests" --draft "$hows" --stats-json "$json"
+check "... in each of four requests" [ "$(figure stopped_drafts)" = 4 ]
 pack=$tmp/ahead-qwen3-next.moe
 run "$bin/moe-run" "$pack" -p x --draft "$drawn/eagle3-a"
 error_line 3 "*eagle3-a: drafts for another model than *: one of a width of 42*" "a head of another model"

@@ -67,12 +67,40 @@ static void a_draft_grows_and_shrinks(void **state)
     assert_int_equal(d.n, 0);
 }
 
+/* Five in a row from the beginning; afterwards right ones make up for four wrong ones each. */
+static void wrong_drafts_are_not_worth_it(void **state)
+{
+    struct moe_draft d;
+    moe_draft_begin(&d, 1);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_true(moe_draft_is_worth(&d));
+        d.ids[0] = 7;
+        d.n = d.made = 1;
+        assert_false(moe_draft_judge(&d, 8));
+    }
+    assert_false(moe_draft_is_worth(&d));
+    moe_draft_begin(&d, 1);
+    for (uint32_t i = 0; i < 60; i++) { /* one of four is right */
+        d.ids[0] = 7;
+        d.n = d.made = 1;
+        assert_int_equal(moe_draft_judge(&d, i % 4 ? 8 : 7), i % 4 == 0);
+        assert_true(moe_draft_is_worth(&d));
+    }
+    for (uint32_t i = 0; i < 16; i++) {
+        d.ids[0] = 7;
+        d.n = d.made = 1;
+        moe_draft_judge(&d, 8);
+    }
+    assert_false(moe_draft_is_worth(&d));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_followed_the_longest_run),
         cmocka_unit_test(nothing_where_nothing_repeats),
         cmocka_unit_test(a_draft_grows_and_shrinks),
+        cmocka_unit_test(wrong_drafts_are_not_worth_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
