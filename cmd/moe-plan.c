@@ -16,7 +16,7 @@ enum { PLAN_TOKENS = 4096 };
 
 static struct {
     const char *explain, *compare, *html, *timeline, *simulate, *memory, *gpu_memory, *experts;
-    bool json, no_outlook, share_attention;
+    bool json, no_outlook, share_attention, share_layers;
     const char *machines;
     const char *budgets;   /* of a shape, several; NULL: one plan is made */
     uint32_t coe_requests; /* of --simulate */
@@ -91,6 +91,9 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "share-attention", &o.share_attention),
      .help = "--machines: attention and KV cache of layers, too",
      .needs = "machines"},
+    {CLI_OPT_FLAG(0, "share-layers", &o.share_layers),
+     .help = "... whole layers, in place of experts",
+     .needs = "machines", .excludes = "share-attention"},
     {CLI_OPT_FLAG(0, "no-outlook", &o.no_outlook),
      .help = "--machines: leave out what would change it",
      .needs = "machines"},
@@ -426,7 +429,11 @@ int main(int argc, char **argv)
     else if (o.packs)
         status = plan_choose(o.packs, o.n_packs, 100 * o.loss, &o.plan, &err);
     else if (o.machines)
-        status = plan_machines(&o.plan, o.machines, o.share_attention, !o.no_outlook, o.json, &err);
+        status = plan_machines(&o.plan, o.machines,
+                               o.share_layers      ? PLAN_SHARES_LAYERS
+                               : o.share_attention ? PLAN_SHARES_ATTENTION
+                                                   : PLAN_SHARES_EXPERTS,
+                               !o.no_outlook, o.json, &err);
     else if (o.budgets)
         status = plan_budgets(&o.plan, o.budgets, &err);
     else

@@ -36,7 +36,7 @@ struct cluster {
     struct moe_strategy strategies[N_CANDIDATES];
     uint32_t n_strategies;
     bool automatic;
-    bool shares_attention;
+    enum plan_shares shares;
     const struct moe_device **devices; /* [n] by machine of the file; borrowed */
 
     /* Of the present trial, [n] each. */
@@ -44,6 +44,8 @@ struct cluster {
         double dense, kv; /* of the dense weights, and of the KV cache */
     } parts[MOE_MAX_MACHINES];
     uint8_t attends[MOE_MAX_LAYERS];     /* by layer: the machine that has its attention */
+    uint8_t owners[MOE_MAX_LAYERS];      /* ... all of it, where whole layers are shared out */
+    struct part layers[MOE_MAX_LAYERS];  /* what each has of these then */
     const char *names[MOE_MAX_MACHINES]; /* borrowed */
     struct moe_planner planners[MOE_MAX_MACHINES];
     struct moe_shape_fit fits[MOE_MAX_MACHINES];
@@ -106,7 +108,9 @@ static struct moe_plan_memory memory_of(const struct cluster *c, uint32_t i)
     struct moe_plan_memory m = c->beside;
     m.dense = (uint64_t)((double)m.dense * c->parts[i].dense);
     m.kv = (uint64_t)((double)m.kv * c->parts[i].kv);
-    if (i > 0) {
+    if (i > 0 && c->shares == PLAN_SHARES_LAYERS) { /* it is a process like the first */
+        m.program += PROGRAM_BYTES - (32 << 20);
+    } else if (i > 0) {
         m.program = PROGRAM_BYTES;
         m.work = 3 * (uint64_t)m.batch * c->in->config.hidden * sizeof(float) +
                  (c->parts[i].kv > 0 ? c->beside.work : 0);
@@ -118,8 +122,36 @@ static struct moe_plan_memory memory_of(const struct cluster *c, uint32_t i)
     return m;
 }
 
-/* What of the model's description a machine lacks or has: of the weights by their number, of keys
- * and values by their width. */
+/* What a description of the model lacks of another: of the weights by their number, of keys and
+ * values by their width. */
+static struct part lacks(const struct moe_shape_bytes *some, const struct moe_shape_bytes *whole)
+{
+    return (struct part){1 - (double)some->dense / (double)whole->dense,
+                         1 - (double)some->kv_position / (double)whole->kv_position};
+}
+
+/* What each layer has of the weights, and of the KV cache; whose it is will be seen. */
+static int measure_layers(struct cluster *c, struct moe_err *err)
+{
+    static struct moe_config without; /* too large for the stack */
+    const struct moe_config *all = &c->in->config;
+    const struct moe_bits bits = {16, 16};
+    struct moe_shape_bytes whole, some;
+    uint8_t owners[MOE_MAX_LAYERS] = {0};
+    MOE_TRY(moe_shape_bytes(&whole, all, bits, 16, 64, err));
+    for (uint32_t layer = 0; layer < all->n_layers; layer++) {
+        without = *all;
+        owners[layer] = 1;
+        moe_config_share_layers(&without, 0, owners);
+        owners[layer] = 0;
+        MOE_TRY(moe_shape_bytes(&some, &without, bits, 16, 64, err));
+        c->layers[layer] = lacks(&some, &whole);
+    }
+    return MOE_OK;
+}
+
+/* Which machine has each layer's attention, and what each has of the weights and the KV cache,
+ * without whole layers, which are shared out later. */
 static int share_attention(struct cluster *c, struct moe_err *err)
 {
     static struct moe_config first, without; /* too large for the stack */
@@ -130,7 +162,11 @@ static int share_attention(struct cluster *c, struct moe_err *err)
     memset(c->attends, 0, sizeof c->attends);
     for (uint32_t i = 0; i < n; i++)
         c->parts[i] = (struct part){i == 0, i == 0};
-    if (!c->shares_attention)
+    for (uint32_t i = 0; i < all->n_layers && c->shares == PLAN_SHARES_LAYERS; i++) {
+        c->parts[0].dense -= c->layers[i].dense;
+        c->parts[0].kv -= c->layers[i].kv;
+    }
+    if (c->shares != PLAN_SHARES_ATTENTION)
         return MOE_OK;
     first = *all;
     moe_config_share_attention(&first, 0, n);
@@ -144,8 +180,7 @@ static int share_attention(struct cluster *c, struct moe_err *err)
         for (uint32_t layer = 0; layer < all->n_layers; layer++)
             without.layers[layer].elsewhere = c->attends[layer] == i;
         MOE_TRY(moe_shape_bytes(&some, &without, bits, 16, 64, err));
-        c->parts[i].dense = 1 - (double)some.dense / (double)whole.dense;
-        c->parts[i].kv = 1 - (double)some.kv_position / (double)whole.kv_position;
+        c->parts[i] = lacks(&some, &whole);
         c->parts[0].dense -= c->parts[i].dense;
         c->parts[0].kv -= c->parts[i].kv;
     }
@@ -180,6 +215,27 @@ static int own_inventory(struct cluster *c, uint32_t rank, struct moe_err *err)
     return MOE_OK;
 }
 
+/* Gives whole layers to machines, which have the same parts of weights and KV cache then. room:
+ * what each has for layers. */
+static int share_layers(struct cluster *c, const uint64_t *room, struct moe_err *err)
+{
+    const struct moe_config *m = &c->in->config;
+    uint64_t bytes[MOE_MAX_LAYERS];
+    bool parts[MOE_MAX_LAYERS];
+    for (uint32_t layer = 0; layer < m->n_layers; layer++) {
+        bytes[layer] = (uint64_t)(c->layers[layer].dense * (double)c->beside.dense +
+                                  c->layers[layer].kv * (double)c->beside.kv);
+        parts[layer] = moe_config_parts_at(m, layer);
+    }
+    MOE_TRY(moe_share_layers(c->in->inventory, bytes, parts, m->n_layers, room, c->machines->n,
+                             c->owners, c->holders, err));
+    for (uint32_t layer = 0; layer < m->n_layers; layer++) {
+        c->parts[c->owners[layer]].dense += c->layers[layer].dense;
+        c->parts[c->owners[layer]].kv += c->layers[layer].kv;
+    }
+    return MOE_OK;
+}
+
 static int share_out(struct cluster *c, struct outcome *out, struct moe_err *err)
 {
     const struct plan_inputs *in = c->in;
@@ -201,7 +257,9 @@ static int share_out(struct cluster *c, struct outcome *out, struct moe_err *err
         out->n_experts[i] = 0;
         out->uses[i] = 0;
     }
-    MOE_TRY(moe_share_experts(in->inventory, room, c->machines->n, uses, c->holders, err));
+    MOE_TRY(c->shares == PLAN_SHARES_LAYERS
+                ? share_layers(c, room, err)
+                : moe_share_experts(in->inventory, room, c->machines->n, uses, c->holders, err));
     for (uint32_t key = 0; key < moe_inventory_n_keys(in->inventory); key++) {
         const double n = uses ? (double)uses[key] : 1;
         const uint8_t *h = c->holders + MOE_HOLDERS * key;
@@ -229,6 +287,8 @@ static int prepare(struct cluster *c, struct outcome *out, struct moe_err *err)
     const struct plan_inputs *in = c->in;
     out->n = c->machines->n;
     MOE_TRY(share_attention(c, err));
+    if (c->shares == PLAN_SHARES_LAYERS && out->n > 1)
+        MOE_TRY(moe_config_check_parts(&in->config, out->n, in->name, err));
     MOE_TRY(share_out(c, out, err));
     for (uint32_t i = 0; i < out->n; i++) {
         MOE_TRY(own_inventory(c, i, err));
@@ -273,7 +333,10 @@ static int try_cluster(struct cluster *c, struct outcome *best, struct moe_err *
         .wires = c->wires,
         .holders = c->holders,
         .attends = c->attends,
-        .row_bytes = (uint64_t)c->in->config.hidden * sizeof(float),
+        .owners = c->shares == PLAN_SHARES_LAYERS ? c->owners : NULL,
+        .row_bytes = (c->shares == PLAN_SHARES_LAYERS ? moe_config_state_width(&c->in->config)
+                                                      : c->in->config.hidden) *
+                     sizeof(float),
     };
     bool loads = true;
     for (uint32_t i = 0; i < c->n_strategies && loads; i++) {
@@ -315,8 +378,10 @@ static void set_networks(struct moe_machines *m, double bytes_per_second, double
     }
 }
 
-/* Makes the i-th change to the machines; false: there is none, or it changes nothing here. */
-static bool change_machines(struct moe_machines *m, uint32_t i, char *what, size_t room)
+/* Makes the i-th change to the machines, or to what they share out; false: there is none, or it
+ * changes nothing here. */
+static bool change_machines(struct moe_machines *m, enum plan_shares *shares, uint32_t i,
+                            char *what, size_t room)
 {
     static const double gigabits[] = {2.5, 10, 25};
     struct moe_machine *last = &m->machines[m->n - 1];
@@ -360,36 +425,44 @@ static bool change_machines(struct moe_machines *m, uint32_t i, char *what, size
         snprintf(what, room, "a network without delay");
         set_networks(m, 1e15, 0);
         return m->n > 1;
+    case 9:
+        snprintf(what, room, "%s --share-layers",
+                 *shares == PLAN_SHARES_LAYERS ? "without" : "with");
+        *shares = *shares == PLAN_SHARES_LAYERS ? PLAN_SHARES_EXPERTS : PLAN_SHARES_LAYERS;
+        return m->n > 1;
     }
     return false;
 }
 
-enum { N_CHANGES = 9 };
+enum { N_CHANGES = 10 };
 
 static int try_changes(struct cluster *c, struct change *changes, uint32_t *n, struct moe_err *err)
 {
     static struct outcome out;
     struct moe_machines *before = c->machines;
+    const enum plan_shares shares = c->shares;
     struct moe_machines *changed = moe_alloc(1, sizeof *changed, err);
     int status = changed ? MOE_OK : MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < N_CHANGES && status == MOE_OK; i++) {
         struct change *x = &changes[*n];
         struct moe_err why = {0};
         *changed = *before;
-        if (!change_machines(changed, i, x->what, sizeof x->what))
+        c->shares = shares;
+        if (!change_machines(changed, &c->shares, i, x->what, sizeof x->what))
             continue;
         c->machines = changed;
         if (changed->n > before->n)
             c->devices[before->n] = c->devices[before->n - 1];
         status = try_cluster(c, &out, &why);
         x->tokens_per_second = status == MOE_OK ? moe_trial_tokens_per_second(&out.runs[0]) : -1;
-        if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE)
+        if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE || status == MOE_ERR_UNSUPPORTED)
             status = MOE_OK;
         if (status != MOE_OK)
             *err = why;
         (*n)++;
     }
     c->machines = before;
+    c->shares = shares;
     free(changed);
     return status;
 }
@@ -530,7 +603,7 @@ static int choose_strategies(struct cluster *c, const struct plan_options *o, st
     return MOE_OK;
 }
 
-int plan_machines(const struct plan_options *o, const char *path, bool shares_attention,
+int plan_machines(const struct plan_options *o, const char *path, enum plan_shares shares,
                   bool outlook, bool json, struct moe_err *err)
 {
     static struct cluster c; /* too large for the stack */
@@ -542,9 +615,8 @@ int plan_machines(const struct plan_options *o, const char *path, bool shares_at
     uint32_t n_changes = 0;
     cli_catch_termination();
     int status;
-    c = (struct cluster){.in = &in,
-                         .shares_attention = shares_attention,
-                         .devices = (const struct moe_device **)devices};
+    c = (struct cluster){
+        .in = &in, .shares = shares, .devices = (const struct moe_device **)devices};
     MOE_STEP(moe_machines_read(&c.machines, path, err));
     const uint32_t n = c.machines->n;
     for (uint32_t i = 0; i < n; i++) {
@@ -566,6 +638,8 @@ int plan_machines(const struct plan_options *o, const char *path, bool shares_at
     if (!cli_given("max-tokens"))
         in.excerpt = moe_excerpt_of(in.trace, TOKEN_LAYERS / in.inventory->n_layers + 1);
     MOE_STEP(plan_memory_beside(&in, &c.beside, err));
+    if (outlook || shares == PLAN_SHARES_LAYERS)
+        MOE_STEP(measure_layers(&c, err));
     c.holders = moe_alloc(moe_inventory_n_keys(in.inventory), MOE_HOLDERS, err);
     MOE_STEP(c.holders ? MOE_OK : MOE_ERR_MEMORY);
     MOE_STEP(try_cluster(&c, &out, err));

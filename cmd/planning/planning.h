@@ -42,10 +42,12 @@ int plan_budgets(const struct plan_options *o, const char *budgets, struct moe_e
 
 /* ---- --machines: a model shared out among several (plan_machines.c) ---- */
 
-/* machines: a file of them, see moe-device(5); shares_attention: they share that out, too. Prints
+enum plan_shares { PLAN_SHARES_EXPERTS, PLAN_SHARES_ATTENTION /* too */, PLAN_SHARES_LAYERS };
+
+/* machines: a file of them, see moe-device(5); shares: what they share out. Prints
  * what each has and does, tokens/s and what bounds them, and with `outlook` what other machines,
  * networks or memory would make of them. MOE_ERR_LIMIT: it does not fit. */
-int plan_machines(const struct plan_options *o, const char *machines, bool shares_attention,
+int plan_machines(const struct plan_options *o, const char *machines, enum plan_shares shares,
                   bool outlook, bool json, struct moe_err *err);
 
 /* ---- --simulate: strategies side by side, on one trace, at several sizes of memory ---- */

@@ -148,7 +148,7 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
                           moe_round_up(moe_config_cache_value(c, layer), MOE_PANEL_ROWS);
         if (moe_config_keeps_keys(c, layer))
             out->kv_position += values * moe_config_cache_heads(c, layer);
-        if (c->layers[layer].compression) /* a position's part of an entry */
+        if (c->layers[layer].compression && !c->layers[layer].elsewhere) /* its part of an entry */
             out->kv_position +=
                 (values +
                  (c->layers[layer].compression == MOE_COMPRESS_CHOSEN ? c->index_dim : 0)) /

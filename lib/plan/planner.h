@@ -86,6 +86,7 @@ struct moe_planner_machines {
     const struct moe_wire_pace *wires; /* [n] the first is not used */
     const uint8_t *holders;            /* who has each expert, [n_keys][2] (share.h) */
     const uint8_t *attends;            /* ... and each layer's attention; NULL: the first */
+    const uint8_t *owners;             /* ... and all of it; NULL: no layer is shared out so */
     uint64_t row_bytes;                /* of a row that goes there or comes back */
 };
 

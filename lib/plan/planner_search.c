@@ -546,6 +546,7 @@ int moe_planner_try_machines(const struct moe_planner_machines *m,
         struct moe_simulation *in = &all[0].in;
         in->holders = m->n > 1 ? m->holders : NULL;
         in->attends = m->n > 1 ? m->attends : NULL;
+        in->owners = m->n > 1 ? m->owners : NULL;
         in->ranks = ranks;
         in->n_ranks = m->n - 1;
         in->row_bytes = m->row_bytes;

@@ -68,7 +68,7 @@ struct other {
 struct simulator {
     const struct moe_simulation *in;
     const struct moe_inventory *inventory;
-    struct moe_replay *replay; /* NULL: the simulator of another machine */
+    struct moe_replay *replay; /* NULL: of another machine, which has no whole layers */
     uint32_t batch;
     struct moe_scheduler *scheduler;
     struct moe_pass pass;
@@ -180,7 +180,10 @@ static void begin_pass_of_other(const struct simulator *s, struct other *o)
     const bool prompt = !s->pass.decode;
     x->phase = x->channel.phase = s->counts_work ? &o->counted.decode : &x->uncounted.decode;
     moe_scheduler_begin_tokens(x->scheduler, s->pass.n_rows, prompt, &x->phase->experts);
-    const struct moe_pass_rows rows = {.n = s->pass.n_rows, .at_once = 1, .decode = !prompt};
+    const struct moe_pass_rows rows = {.n = s->pass.n_rows,
+                                       .at_once = s->in->owners ? s->pass.at_once : 1,
+                                       .decode = !prompt,
+                                       .positions = s->pass.positions};
     moe_pass_begin(&x->pass, &rows, &x->phase->experts, &x->phase->host_seconds,
                    &x->predict_seconds);
     o->begun = true;
@@ -314,6 +317,52 @@ static int hint_others(void *ctx, const struct moe_prediction *predictions, uint
     return MOE_OK;
 }
 
+/* Whole layers of another machine, which goes through them as this one would: rows go there and
+ * come back. */
+static int pass_on(struct simulator *s, uint32_t rank, uint32_t begin, uint32_t end,
+                   struct moe_err *err)
+{
+    struct other *o = &s->others[rank - 1];
+    struct simulator *x = o->simulator;
+    const uint64_t n_rows = s->pass.n_rows, there = HEAD_BYTES + n_rows * (s->in->row_bytes + 16),
+                   back = HEAD_BYTES + n_rows * (s->in->row_bytes + 4);
+    const double n_answers = ceil((double)n_rows / rows_of_answer(s));
+    sleep_until(x, clock_now(s) + message_seconds(&o->wire, (double)there));
+    begin_pass_of_other(s, o);
+    const double began = clock_now(x);
+    MOE_TRY(moe_pass_expect(&x->pass, begin, end, err));
+    MOE_TRY(moe_pass_layers(&x->pass, begin, end, err));
+    x->phase->seconds += clock_now(x) - began;
+    s->phase->host_seconds += sleep_until(
+        s, clock_now(x) + n_answers * message_seconds(&o->wire, (double)back / n_answers));
+    if (s->counts_work && s->in->work) {
+        struct moe_simulated_work *work = &s->in->work[rank - 1];
+        work->messages += n_rows > ROWS_WITHIN ? 2 : 1;
+        work->bytes_sent += there;
+        work->bytes_received += back;
+    }
+    return MOE_OK;
+}
+
+/* Layers [begin, end), the last of which may be other machines'. The head is here. */
+static int run_layers(struct simulator *s, uint32_t begin, uint32_t end, struct moe_err *err)
+{
+    const uint8_t *owners = s->in->owners;
+    uint32_t own = begin;
+    while (own < end && !(owners && owners[own]))
+        own++;
+    MOE_TRY(moe_pass_expect(&s->pass, begin, own, err));
+    MOE_TRY(moe_pass_layers(&s->pass, begin, own, err));
+    for (uint32_t first = own, next = own; first < end; first = next) {
+        while (next < end && owners[next] == owners[first])
+            next++;
+        MOE_TRY(pass_on(s, owners[first], first, next, err));
+    }
+    if (own < end)
+        took(s, s->in->pace->head);
+    return MOE_OK;
+}
+
 static const struct moe_pass_ops pass_ops = {
     .attend = attend,
     .choose = choose_recorded,
@@ -363,8 +412,7 @@ static int run_pass(struct simulator *s, struct moe_simulated *out,
     double started = s->channel.link.clock, host_before = phase->host_seconds;
     uint64_t loads_before = phase->experts.loads;
     double stalled_before = s->channel.stalled;
-    MOE_TRY(moe_pass_expect(&s->pass, begin, end, err));
-    MOE_TRY(moe_pass_layers(&s->pass, begin, end, err));
+    MOE_TRY(run_layers(s, begin, end, err));
     for (uint32_t i = 0; i < s->in->n_ranks; i++)
         end_pass_of_other(&s->others[i]);
     double seconds = s->channel.link.clock - started;
@@ -401,19 +449,20 @@ static void carve_pass(struct simulator *s, struct moe_arena *arena)
     moe_layer_request_carve(&s->request, arena, &shape);
 }
 
-/* self: the rank whose experts it computes. */
+/* self: the rank whose experts it computes; holders NULL: it computes all of its layers. */
 static int open_pass(struct simulator *s, const uint8_t *holders, uint8_t self, struct moe_err *err)
 {
+    const bool whole = self == 0 || !holders;
     const struct moe_inventory *inv = s->inventory;
     struct moe_arena arena = {0};
     s->pass = (struct moe_pass){
-        .ops = self ? &other_ops : &pass_ops,
+        .ops = whole ? &pass_ops : &other_ops,
         .ctx = s,
         .shape = {.n_layers = inv->n_layers,
                   .n_encoder = inv->n_encoder,
                   .n_experts = inv->n_experts,
                   .top_k = inv->top_k,
-                  .n_model_layers = inv->n_model_layers,
+                  .n_model_layers = self ? UINT32_MAX : inv->n_model_layers, /* others: no head */
                   .n_listed = inv->n_layers,
                   .model_layer = inv->model_layer,
                   .is_static = inv->is_static,
@@ -425,7 +474,7 @@ static int open_pass(struct simulator *s, const uint8_t *holders, uint8_t self, 
         .holders = holders,
         .self = self,
     };
-    if (self == 0) /* it predicts; another is told */
+    if (whole) /* it predicts; another is told */
         s->pass.strategy = *s->in->scheduler.strategy;
     carve_pass(s, &arena);
     s->block = moe_alloc(arena.used, 1, err);
@@ -503,7 +552,8 @@ static int open_others(struct simulator *s, struct moe_err *err)
         s->others[i].wire = in->ranks[i].wire;
         x->in = in->ranks[i].in;
         x->batch = s->batch;
-        MOE_TRY(open_machine(x, in->holders, (uint8_t)(i + 1), err));
+        x->replay = in->owners ? s->replay : NULL;
+        MOE_TRY(open_machine(x, in->owners ? NULL : in->holders, (uint8_t)(i + 1), err));
     }
     return MOE_OK;
 }
@@ -514,14 +564,13 @@ static int open_simulator(struct simulator *s, struct moe_err *err)
     MOE_TRY(moe_replay_open(&s->replay, in->trace, in->excerpt, in->batch, in->scheduler.strategy,
                             in->statistics, err));
     s->batch = moe_replay_batch(s->replay);
-    MOE_TRY(open_machine(s, in->holders, 0, err));
+    MOE_TRY(open_machine(s, in->owners ? NULL : in->holders, 0, err));
     return in->n_ranks ? open_others(s, err) : MOE_OK;
 }
 
 static void close_machine(struct simulator *s)
 {
     moe_scheduler_close(s->scheduler);
-    moe_replay_close(s->replay);
     simulate_link_close(&s->channel);
     free(s->block);
 }
@@ -535,6 +584,7 @@ static void close_simulator(struct simulator *s)
     }
     free(s->others);
     close_machine(s);
+    moe_replay_close(s->replay);
 }
 
 /* What the other machines did for decoded tokens. */

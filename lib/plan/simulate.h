@@ -67,6 +67,10 @@ struct moe_simulation {
     /* By layer of the model: which of the machines, counted so, computes its attention, in the time
      * that this one would take; NULL: this one computes all. */
     const uint8_t *attends;
+    /* By layer of the model: which of them computes all of it, in its own time, the first of them
+     * this one: they are rank 0's, then rank 1's, ... (moe_share_layers); NULL: this one computes
+     * all but experts. */
+    const uint8_t *owners;
     const struct moe_simulated_rank *ranks;
     uint32_t n_ranks;
     uint64_t row_bytes;

@@ -119,6 +119,11 @@ check "... and two latencies" awk -v a="$alone" -v b="$(of_machines decode_s)" -
 "$bin/moe-quantize" -q --experts 8 -o "$tmp/chooses.moe" "$drawn/glm5-a"
 run "$plan" -q "$tmp/chooses.moe" --machines "$tmp/large.yaml" --max-tokens 40 --no-outlook --share-attention
 error_line 3 "moe-plan: *: has no two layers whose attention could be on different ranks*" "... which not every model can"
+run "$plan" -q "$tiny" --machines "$tmp/large.yaml" --trace "$tmp/t.trace" --max-tokens 40 --json --share-layers
+check "... or whole layers: a message to each of two others, whatever the layers" [ "$(of_machines messages)" = $((2 * tokens)) ]
+check "... all experts once" [ "$(of_machines experts)" = 384 ]
+check "... and what the other placement would give" awk -v n="$tokens" -v s="$alone" \
+    -v a="$(sed -n 's/.*"without --share-layers", "decode_tokens_per_s": \([0-9.e+]*\).*/\1/p' "$out")" 'BEGIN { d = a * s / n; exit !(d > 0.999 && d < 1.001) }'
 sed '/^network/d' "$tmp/hosts.yaml" >"$tmp/alone.yaml"
 run "$plan" -q "$tiny" --machines "$tmp/alone.yaml" --no-outlook
 error_line 3 "moe-plan: $tmp/alone.yaml: line *'b' has no 'link', and there is no 'network'" "... without a network"

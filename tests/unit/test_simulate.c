@@ -774,6 +774,39 @@ static void another_machine_computes(void **state)
     equals("bytes take time", out.decode.seconds - before,
            (double)(work.bytes_sent + work.bytes_received) / (1 << 20));
     assert_in_range(work.bytes_sent, 6 * 1024, 6 * 2048);
+    /* A whole layer there, and not both layers' second experts: its expert is loaded there, too. */
+    static const uint8_t owners[2] = {0, 1};
+    const uint8_t by_layer[16] = {0, NO, 0, NO, 0, NO, 0, NO, 1, NO, 1, NO, 1, NO, 1, NO};
+    for (uint8_t i = 0; i < 2; i++) {
+        moe_inventory_release(&inventories[i]);
+        script_inventory(&inventories[i], &script, EXPERT);
+        keep_own(&inventories[i], by_layer, i);
+    }
+    rank.wire.byte = 0;
+    machines[0].holders = by_layer;
+    machines[0].owners = owners;
+    work = (struct moe_simulated_work){0};
+    assert_ok(moe_simulate(&machines[0], &out, NULL, &err), &err);
+    const double alone = out.decode.seconds - out.decode.host_seconds;
+    equals("waiting for the other's layer", out.decode.host_seconds,
+           work.busy_seconds + 3 * 2 * 0.5);
+    equals("a layer each, and the head", alone, work.busy_seconds + 3 * 0.5);
+    assert_int_equal(work.messages, 3);
+    assert_int_equal(work.activations, 6);
+    assert_int_equal(out.decode.experts.activations, 6);
+    rank.wire.byte = 1.0 / (1 << 20);
+    work = (struct moe_simulated_work){0};
+    const double without_bytes = out.decode.seconds;
+    assert_ok(moe_simulate(&machines[0], &out, NULL, &err), &err);
+    equals("its bytes take time", out.decode.seconds - without_bytes,
+           (double)(work.bytes_sent + work.bytes_received) / (1 << 20));
+    machines[0].owners = NULL;
+    machines[0].holders = holders;
+    for (uint8_t i = 0; i < 2; i++) {
+        moe_inventory_release(&inventories[i]);
+        script_inventory(&inventories[i], &script, EXPERT);
+        keep_own(&inventories[i], holders, i);
+    }
     /* Interruptions make computing longer, and not what the way there and back takes. */
     double seconds[2];
     pace.loads.interruptions = 2;
