@@ -12,7 +12,7 @@
 # network; with SLOWED one machine, in pauses of PAUSE seconds, and the network is as stated), and what moe-plan --machines expects of them is printed
 # beside what was run.
 # With STATISTICS=1 ranks know which experts are frequent, and have these twice.
-# With SHARED=1 each network is run with --share-attention, too.
+# With SHARED=1 each network is run with --share-attention, too, with LAYERS=1 with --share-layers.
 # With LLAMA=DIR, which holds llama-bench and ggml-rpc-server of a llama.cpp built with GGML_RPC, and GGUF=FILE, the same
 # model, it runs in the same namespaces and control groups: one server in each, the client in the first. It is never slowed.
 # ROUNDS=N: each is run N times, the one whose answer was of median speed is shown, and the range of answers' speeds.
@@ -37,6 +37,7 @@ tokens=${TOKENS:-64}
 networks=${NETWORKS:-50:10e9 200:10e9 1000:10e9 50:2.5e9 200:2.5e9 1000:2.5e9 50:1e9 200:1e9 1000:1e9}
 dir=$(mktemp -d)
 net=
+own=moe$$- # of this run's namespaces and control groups
 groups=/sys/fs/cgroup/memory
 limit=memory.limit_in_bytes
 [ -d "$groups" ] || { groups=/sys/fs/cgroup; limit=memory.max; }
@@ -44,8 +45,8 @@ bytes=$(echo "$memory" | awk '{ printf "%d", $1 * 1.1 * (/G/ ? 1073741824 : 1048
 end_net() {
     [ -z "$net" ] || kill "$net" 2>/dev/null || :
     for i in $(seq "$ranks"); do
-        ip netns del "moe$i" 2>/dev/null || :
-        rmdir "$groups/moe-bench-$i" 2>/dev/null || :
+        ip netns del "$own$i" 2>/dev/null || :
+        rmdir "$groups/$own$i" 2>/dev/null || :
     done
     net=
 }
@@ -76,23 +77,24 @@ slow=
 # Starts a command of mpirun's "on" a machine: in its namespaces.
 cat >"$dir/agent" <<END
 #!/bin/sh
-echo \$\$ >"$groups/moe-bench-\${1##*.}/cgroup.procs"
+own=$own
+echo \$\$ >"$groups/$own\${1##*.}/cgroup.procs"
 END
 cat >>"$dir/agent" <<'END'
 host=$1
 shift
-exec ip netns exec "moe${host##*.}" unshare --uts sh -c "hostname moe${host##*.}; $*"
+exec ip netns exec "$own${host##*.}" unshare --uts sh -c "hostname moe${host##*.}; $*"
 END
 chmod 755 "$dir/agent"
 begin_net() { # MICROSECONDS BITS_PER_SECOND
     hosts=
     names=
     for i in $(seq "$ranks"); do
-        ip netns add "moe$i"
-        mkdir -p "$groups/moe-bench-$i"
-        echo "$bytes" >"$groups/moe-bench-$i/$limit"
-        ip netns exec "moe$i" ip link set lo up
-        names="$names moe$i"
+        ip netns add "$own$i"
+        mkdir -p "$groups/$own$i"
+        echo "$bytes" >"$groups/$own$i/$limit"
+        ip netns exec "$own$i" ip link set lo up
+        names="$names $own$i"
         hosts="$hosts${hosts:+,}10.77.0.$i:1"
     done
     : >"$dir/net"
@@ -104,14 +106,14 @@ begin_net() { # MICROSECONDS BITS_PER_SECOND
         sleep 0.05
     done
     for i in $(seq "$ranks"); do
-        ip netns exec "moe$i" ip addr add "10.77.0.$i/24" dev net0
-        ip netns exec "moe$i" ip link set net0 mtu 9000 up
+        ip netns exec "$own$i" ip addr add "10.77.0.$i/24" dev net0
+        ip netns exec "$own$i" ip link set net0 mtu 9000 up
     done
 }
 on_ranks() {
     # shellcheck disable=SC2086 # slow: options or none
-    TMPDIR=/tmp ip netns exec moe1 unshare --uts sh -c \
-        'hostname moe1; echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$groups/moe-bench-1" \
+    TMPDIR=/tmp ip netns exec "${own}1" unshare --uts sh -c \
+        'hostname moe1; echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$groups/${own}1" \
         mpirun --allow-run-as-root --bind-to none -n "$ranks" --host "$hosts" \
         --mca plm_rsh_agent "$dir/agent" --mca plm_rsh_no_tree_spawn 1 --mca btl tcp,self --mca pml ob1 \
         --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 $slow "$@"
@@ -152,7 +154,7 @@ measure() { # NAME SLOWED COMMAND...
 
 of_plan() { sed -n "s/.*\"$1\": \([0-9.e+-]*\)[,}]*.*/\1/p" "$dir/planned" | awk '{ n += $1 } END { print n }'; }
 # A switch hands a frame on once it has all of it, so that it takes its time twice: a message is one of about 4,500 bytes.
-planned() { # MICROSECONDS BITS_PER_SECOND [--share-attention]
+planned() { # MICROSECONDS BITS_PER_SECOND [--share-attention, --share-layers]
     [ -n "${PLANNED:-}" ] || return 0
     if [ -n "${SLOWED:-}" ]; then
         [ -f "$dir/machine.yaml" ] || LD_PRELOAD=$dir/slow_ranks.so SLOW_PAUSE=${PAUSE:-3e-4} "$bin/moe-profile" -q --device "$pack" \
@@ -177,7 +179,7 @@ planned() { # MICROSECONDS BITS_PER_SECOND [--share-attention]
 }
 # Layers one machine after the other, as llama.cpp shares them out.
 on_machine() { # I COMMAND...: in the machine's namespace and control group; ends the shell that calls it
-    exec sh -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$groups/moe-bench-$1" ip netns exec "moe$@"
+    exec sh -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$groups/$own$1" ip netns exec "$own$@"
 }
 llama() {
     [ -n "${LLAMA:-}" ] || return 0
@@ -212,9 +214,9 @@ for network in $networks; do
     # shellcheck disable=SC2046 # two
     begin_net $(echo "$network" | awk -F : -v n="${SLOWED:-1}" '{ print n * $1, $2 / n }')
     [ -z "${SLOWED:-}" ] || slow="-x LD_PRELOAD=$dir/slow_ranks.so -x SLOW_RANKS=$SLOWED"
-    for shares in '' ${SHARED:+--share-attention}; do
+    for shares in '' ${SHARED:+--share-attention} ${LAYERS:+--share-layers}; do
         # shellcheck disable=SC2086 # options or none
-        measure "$ranks ranks, ${network%:*} us, $(echo "${network#*:}" | awk '{ print $1 / 1e9 }') Gbit/s${shares:+, shared}" \
+        measure "$ranks ranks, ${network%:*} us, $(echo "${network#*:}" | awk '{ print $1 / 1e9 }') Gbit/s${shares:+, ${shares#--share-}}" \
             "${SLOWED:-1}" on_ranks "$run" "$pack" "$@" ${slow_disk:+--link-rate $slow_disk} --memory "$memory" \
             ${STATISTICS:+--statistics "$dir/statistics.yaml"} $shares
         planned "${network%:*}" "${network#*:}" "$shares"
