@@ -15,7 +15,11 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "cli.h"
+#include "fmt/checkpoint.h"
 #include "fmt/json.h"
+#include "model/config.h"
+#include "model/read.h"
+#include "pack/pack.h"
 
 enum {
     MAX_MODELS = 4096,
@@ -234,6 +238,33 @@ static void scan_manifests(struct models *m, const char *root, const char *dir, 
 
 /* ---- All ---- */
 
+/* Whether it is a head that drafts for a model, and none itself. */
+static bool is_head(const char *path)
+{
+    struct moe_config *config = moe_alloc(1, sizeof *config, NULL);
+    struct moe_checkpoint *ck = NULL;
+    struct moe_pack *pack = NULL;
+    uint64_t n = 0;
+    int status = MOE_ERR_MEMORY;
+    if (config && moe_path_is_directory(path)) {
+        status = moe_config_read_hf(config, path, NULL);
+    } else if (config && ends_with(path, ".moe")) {
+        status = moe_pack_open(&pack, path, NULL);
+        const uint8_t *text = pack ? moe_pack_section(pack, MOE_PACK_MODEL, &n) : NULL;
+        if (status == MOE_OK)
+            status = moe_config_read(config, path, text, n, NULL);
+    } else if (config) {
+        status = moe_checkpoint_open(&ck, path, NULL);
+        if (status == MOE_OK && moe_checkpoint_gguf(ck))
+            status = moe_config_read_gguf(config, ck, NULL);
+    }
+    const bool head = status == MOE_OK && config->drafter_kind != MOE_DRAFTS_NOT;
+    moe_pack_close(pack);
+    moe_checkpoint_close(ck);
+    free(config);
+    return head;
+}
+
 /* "BASE/REST" or, where the variable is set, what that says. */
 static bool place_of(char out[PATH_MAX], const char *variable, const char *base, const char *rest)
 {
@@ -295,8 +326,9 @@ int kept_models_list(const char *dir, struct moe_buf *out, struct moe_err *err)
     for (uint32_t i = 0; i < m.n && status == MOE_OK; i++) {
         char bytes[32];
         const struct model *x = &m.items[i];
-        moe_buf_printf(out, "%-*s  %10s  %s%s%s\n", (int)widest, x->name,
-                       moe_format_bytes(x->bytes, bytes), x->place, *x->place ? ": " : "", x->path);
+        moe_buf_printf(out, "%-*s  %10s  %s%s%s%s\n", (int)widest, x->name,
+                       moe_format_bytes(x->bytes, bytes), x->place, *x->place ? ": " : "", x->path,
+                       is_head(x->path) ? " (no model: drafts for one, as --draft)" : "");
     }
     if (m.n == 0 && status == MOE_OK)
         moe_buf_printf(out, "no models in %s\n",

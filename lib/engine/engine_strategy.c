@@ -160,8 +160,8 @@ int moe_engine_take_ahead(struct moe_model *model, const struct moe_engine_optio
                         : o->lockstep || o->follows ? "on a clock that is not modelled"
                                                     : NULL;
     if (other)
-        return moe_fail(err, MOE_ERR_USAGE, "%s: a layer that drafts (%s) is computed %s",
-                        moe_pack_path(model->pack), o->drafter ? "EAGLE-3" : "MTP", other);
+        return moe_fail(err, MOE_ERR_USAGE, "%s: a %s is computed %s", moe_pack_path(model->pack),
+                        o->drafter ? "head that drafts" : "layer that drafts (MTP)", other);
     return o->drafter ? moe_model_take_drafter(model, o->drafter, err)
                       : moe_model_take_ahead(model, err);
 }

@@ -129,6 +129,14 @@ check "... several tokens at a time, as drafts of one are half of an answer" [ "
 check "... and never given up" [ "$(figure stopped_drafts)" = 0 ]
 asked='One day'
 
+mkdir "$tmp/kept"
+cp -r "$tmp/one" "$tmp/head.moe" "$tmp/ahead-qwen3-next.moe" "$tmp/kept"
+cp "$drawn/dflash-a/model.gguf" "$tmp/kept/block.gguf"
+cp "$drawn/qwen3-moe-a/model.gguf" "$tmp/kept/model.gguf"
+run "$bin/moe-run" --list "$tmp/kept"
+check "--list says which of them are heads" [ "$(sed -n 's/  *.* (no model.*--draft)$//p' "$out" | tr '\n' ' ')" = "block head one " ]
+check "... beside the models" [ "$(grep -vc 'no model' "$out")" = 2 ]
+
 # One that is always wrong is given up, in each answer anew.
 pack=$tmp/ahead-deepseek.moe
 for hows in "$drawn/eagle3-a" "$drawn/dflash-a"; do

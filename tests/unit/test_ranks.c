@@ -164,14 +164,17 @@ struct helper {
     pthread_t thread;
 };
 
-static bool drafts; /* models have the layer that drafts */
+static bool drafts;      /* models have the layer that drafts, or */
+static const char *head; /* a head in its place; NULL: none */
 
 static struct moe_engine_options options_of(const char *strategy, uint64_t expert_bytes)
 {
     struct moe_err err = {0};
     uint32_t named;
-    struct moe_engine_options o = {
-        .expert_memory_bytes = expert_bytes, .ahead = drafts, .session = {.batch = 2 * N_IDS}};
+    struct moe_engine_options o = {.expert_memory_bytes = expert_bytes,
+                                   .ahead = drafts,
+                                   .drafter = head,
+                                   .session = {.batch = 2 * N_IDS}};
     assert_ok(moe_strategy_parse(strategy, &o.strategy, &named, &err), &err);
     moe_strategy_drop_idle(&o.strategy, named);
     assert_ok(moe_strategy_settle(&o.strategy, &err), &err);
@@ -226,6 +229,8 @@ static float *run_both(struct moe_session *s, const uint32_t *ids, uint32_t part
     for (uint32_t i = 0; i < N_IDS; i++)
         rows[i].token = ids[(i + 1) % N_IDS];
     assert_ok(moe_ahead(s, rows, N_IDS, NULL, &err), &err);
+    if (s->model->config.drafter.block)
+        assert_ok(moe_ahead_block(s, rows, N_IDS, &err), &err);
     assert_ok(moe_logits(s, 0, N_IDS, logits + 2 * N_IDS * stride, &err), &err);
     return logits;
 }
@@ -473,6 +478,22 @@ static void layers_that_draft_are_rank_0s(void **state)
         check_model(models[i], 3 * i + 3, WHOLE_LAYERS);
     }
     drafts = false;
+}
+
+/* A head in a file lies on rank 0 and has no experts. */
+static void heads_that_draft_are_rank_0s(void **state)
+{
+    static const char *const heads[] = {DRAWN "/eagle3-a", DRAWN "/dflash-a"};
+    const struct moe_convert_options options = pack_options("8", 8);
+    drafts = true;
+    make_pack(in_dir("x.moe"), DRAWN "/ahead-deepseek", &options);
+    for (size_t i = 0; i < N_ITEMS(heads); i++) {
+        head = heads[i];
+        check_model(head, 3 * i, ONLY_EXPERTS);
+        check_model(head, 3 * i, ATTENTION_TOO);
+    }
+    drafts = false;
+    head = NULL;
 }
 
 /* ---- Who has what ---- */
@@ -945,6 +966,7 @@ int main(void)
         cmocka_unit_test(so_they_do_where_experts_are_narrow),
         cmocka_unit_test(so_they_do_with_layers_of_all_kinds),
         cmocka_unit_test(layers_that_draft_are_rank_0s),
+        cmocka_unit_test(heads_that_draft_are_rank_0s),
         cmocka_unit_test(experts_are_shared_by_room_and_work),
         cmocka_unit_test(layers_are_shared_by_room_and_place),
         cmocka_unit_test(layers_part_where_they_need_nothing),
