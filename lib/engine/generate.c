@@ -1202,8 +1202,14 @@ static int draw_ahead(struct moe_generator *g, uint32_t n, struct moe_err *err)
             ;
         MOE_TRY(moe_logits(g->session, first, g->from[end - 1] - first + 1, g->logits, err));
         for (uint32_t k = i; k < end; k++) {
+            const struct member *m = g->running[g->rows[k].sequence];
             struct moe_draft *d = &g->running[g->rows[k].sequence]->draft;
-            d->ids[d->n++] = likeliest(g->logits + (g->from[k] - first) * stride, c->vocab);
+            float *logits = g->logits + (g->from[k] - first) * stride;
+            if (c->drafter.markov_rank)
+                MOE_TRY(moe_ahead_follow(
+                    g->session, d->n ? d->ids[d->n - 1] : m->history->ids[m->history->n - 1],
+                    logits, err));
+            d->ids[d->n++] = likeliest(logits, c->vocab);
             d->made = d->n;
         }
     }
@@ -1230,26 +1236,29 @@ static uint32_t advance_members(struct moe_generator *g, uint32_t n)
  * becomes the rows of all blocks. */
 static int draft_blocks(struct moe_generator *g, uint32_t *n, struct moe_err *err)
 {
-    const uint32_t mask = g->session->model->drafter->config.mask_token;
-    uint32_t n_texts = *n, n_masks = 0, at;
+    const struct moe_config *head = &g->session->model->drafter->config;
+    const uint32_t mask = head->mask_token,
+                   known = !head->from_anchor; /* rows that draft nothing */
+    uint32_t n_texts = *n, n_drafts = 0, at;
     *n = 0;
     for (uint32_t i = 0; i < n_texts; i++)
-        *n += 1 + g->running[g->rows[i].sequence]->to_draft;
+        *n += known + g->running[g->rows[i].sequence]->to_draft;
     at = *n;
     for (uint32_t i = n_texts; i-- > 0;) { /* blocks come to lie behind the rows not yet read */
         const struct moe_row r = g->rows[i];
-        const uint32_t first = r.position + 1, end = first + 1 + g->running[r.sequence]->to_draft;
+        const uint32_t first = r.position + 1,
+                       end = first + known + g->running[r.sequence]->to_draft;
         for (uint32_t position = end; position-- > first;)
             g->rows[--at] =
                 (struct moe_row){r.sequence, position, position > first ? mask : r.token, end};
     }
     MOE_TRY(moe_ahead_block(g->session, g->rows, *n, err));
     for (uint32_t i = 0; i < *n; i++)
-        if (i && g->rows[i].sequence == g->rows[i - 1].sequence) {
-            g->from[n_masks] = i;
-            g->rows[n_masks++] = g->rows[i];
+        if (!known || (i && g->rows[i].sequence == g->rows[i - 1].sequence)) {
+            g->from[n_drafts] = i;
+            g->rows[n_drafts++] = g->rows[i];
         }
-    return draw_ahead(g, n_masks, err);
+    return draw_ahead(g, n_drafts, err);
 }
 
 static void draft_ahead(struct moe_generator *g, uint32_t n_rows)

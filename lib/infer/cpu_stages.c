@@ -527,6 +527,24 @@ static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *l
     return MOE_OK;
 }
 
+/* Adds to a row's logits what a head makes of the token before. */
+static int follow(struct moe_session *s, uint32_t token, float *logits, struct moe_err *err)
+{
+    const struct moe_model *m = s->model;
+    struct cpu_work *w = s->device;
+    (void)err;
+    moe_layout_load_row(&m->markov_from, token, w->markov);
+    moe_inputs_set(&w->from_markov, w->markov, w->markov_stride, NULL, 1, m->config.markov_rank);
+    struct moe_mm mm =
+        moe_inputs_mm(&w->from_markov, m->markov_to, w->followed, moe_logits_stride(&m->config));
+    moe_matmul(&mm, 1);
+    if (!m->draft_tokens)
+        moe_kern.add(w->followed, m->config.vocab, logits);
+    for (uint32_t k = 0; m->draft_tokens && k < m->config.draft_vocab; k++)
+        logits[(uint32_t)m->draft_tokens[k]] += w->followed[k];
+    return MOE_OK;
+}
+
 static const float *last_state(struct moe_session *s, uint32_t row)
 {
     last_inputs(s, row, 1);
@@ -643,6 +661,7 @@ const struct moe_stages_ops moe_stages_cpu = {
     .keep_sources = keep_sources,
     .leave = leave,
     .logits = logits_of,
+    .follow = follow,
     .last = last_state,
 };
 

@@ -174,6 +174,9 @@ struct cpu_work {
     float *joined, *reads;
     uint64_t joined_stride, reads_stride;
     struct moe_inputs from_joined, from_reads;
+    float *markov, *followed; /* [markov_stride] a token's vector, [logits' stride] what is made */
+    uint64_t markov_stride;
+    struct moe_inputs from_markov;
     /* [batch][layer_stride] what each layer has of the rows' tokens, side by side (layer_embed) */
     float *of_layers, *own_embeds; /* and [threads][layer_stride] */
     uint64_t layer_stride;

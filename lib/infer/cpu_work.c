@@ -285,6 +285,12 @@ static void carve_joined(struct cpu_work *w, struct carving *to, const struct mo
     w->reads_stride = moe_padded((uint64_t)c->drafter.n_reads * c->hidden);
     w->reads = moe_arena_take(&to->rows, batch * w->reads_stride, sizeof(float));
     moe_inputs_carve(&w->from_reads, &to->rows, batch, c->drafter.n_reads * c->hidden);
+    if (c->drafter.markov_rank == 0)
+        return;
+    w->markov_stride = moe_padded(c->drafter.markov_rank);
+    w->markov = moe_arena_take(&to->other, w->markov_stride, sizeof(float));
+    w->followed = moe_arena_take(&to->other, moe_logits_stride(c), sizeof(float));
+    moe_inputs_carve(&w->from_markov, &to->other, 1, c->drafter.markov_rank);
 }
 
 static void carve_cpu_work(struct cpu_work *w, struct moe_states *states, struct carving *to,

@@ -490,6 +490,20 @@ int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows
     return draft(s, false, rows, n_rows, from, err);
 }
 
+int moe_ahead_follow(struct moe_session *s, uint32_t token, float *logits, struct moe_err *err)
+{
+    struct moe_model *const model = s->model;
+    const struct started started = start(s);
+    if (model->config.drafter.markov_rank == 0)
+        return moe_fail(err, MOE_ERR_USAGE, "the head's tokens do not depend on each other");
+    MOE_TRY(moe_check_ids(model, &token, 1, err));
+    s->model = model->drafter;
+    int status = s->stages->follow(s, token, logits, err);
+    s->model = model;
+    add_time(s, s->phase, &started);
+    return status;
+}
+
 int moe_ahead_block(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                     struct moe_err *err)
 {

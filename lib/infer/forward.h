@@ -83,6 +83,9 @@ int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *
  * (unless the head is causal), and each mask's logits say what stands in its place. Their own keys
  * and values count in that pass only: those of v take their place. Equations: z-lab's
  * dflash/model.py; llama.cpp's dflash.cpp agrees.
+ * In a block of DSpark the logits of a place depend on the token before it, which is known or was
+ * drafted: a matrix makes a summand for each token of its vector (llama.cpp's dflash.cpp,
+ * build_dspark_markov_head). The heads' measure of their own confidence is not read.
  *
  * A draft is judged by the model, so that none of this can change a text.
  */
@@ -102,5 +105,8 @@ int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows
  * gives what stands in a row's place. */
 int moe_ahead_block(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                     struct moe_err *err);
+/* Where the head's tokens depend on the ones before them (markov_rank): adds what follows from that
+ * token to logits of one row of a block [vocab]. */
+int moe_ahead_follow(struct moe_session *s, uint32_t token, float *logits, struct moe_err *err);
 
 #endif

@@ -124,7 +124,7 @@ struct moe_model {
     /* Of a head that drafts (config.h): what it makes of the streams it reads, and the model's
      * token for each of its own, [draft_vocab], or NULL. Its embed and head may be its model's. */
     const float *reads_norm, *read_norm, *draft_tokens;
-    struct moe_mat reads_join;
+    struct moe_mat reads_join, markov_from, markov_to;
     /* Made at loading (model/rope.h): [moe_model_rope_rows][rope_dim/2][cos, sin]; and of the
      * decoder and the encoder the bias of every distance, NULL without (and on a GPU). */
     float *rope, *global_rope, *position_bias[2]; /* global: of layers without a window, or NULL */

@@ -106,6 +106,8 @@ struct moe_stages_ops {
     /* As moe_logits. */
     int (*logits)(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
                   struct moe_err *err);
+    /* As moe_ahead_follow. NULL: not for such heads. */
+    int (*follow)(struct moe_session *s, uint32_t token, float *logits, struct moe_err *err);
     /* As moe_last_state. NULL: the states lie in the device's own memory. */
     const float *(*last)(struct moe_session *s, uint32_t row);
     /* The token of row `row` with the largest logit, the first of equals. NULL: the caller takes

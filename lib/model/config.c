@@ -202,8 +202,10 @@ int moe_config_take_drafter(struct moe_config *c, struct moe_config *head, const
             " tokens and %" PRIu32 " layers or more, not %" PRIu32 ", %" PRIu32 " and %" PRIu32,
             head_name, name, head->hidden, head->vocab, most, c->hidden, c->vocab, c->n_layers);
     c->n_drafting = head->n_layers;
-    c->drafter = (struct moe_drafter_sizes){head->n_heads,  head->n_kv_heads, head->head_dim,
-                                            head->dense_ff, head->n_reads,    head->draft_block};
+    c->drafter = (struct moe_drafter_sizes){head->n_heads,    head->n_kv_heads,
+                                            head->head_dim,   head->dense_ff,
+                                            head->n_reads,    head->draft_block + head->from_anchor,
+                                            head->markov_rank};
     for (uint32_t i = 0; i < c->n_drafting; i++)
         c->layers[c->n_layers + i] = (struct moe_layer_desc){0};
     moe_config_number_layers(c);
@@ -1031,6 +1033,8 @@ static int check_drafter(const struct moe_config *c, const char *name, struct mo
                 : c->draft_block != 0,
          MOE_ERR_FORMAT,
          "a head that drafts blocks has some of 2 to 64 tokens, and one of its tokens as a mask"},
+        {(c->markov_rank || c->from_anchor) && !blocks, MOE_ERR_FORMAT,
+         "only tokens of a block depend on the ones before them ('markov_rank')"},
         {c->draft_vocab > c->vocab, MOE_ERR_FORMAT,
          "a head that drafts some tokens has an output for these, not for more than there are"},
         {c->draft_vocab && !c->own_head, MOE_ERR_FORMAT,

@@ -79,7 +79,8 @@ struct moe_layer_desc {
  * none. */
 struct moe_drafter_sizes {
     uint32_t n_heads, n_kv_heads, head_dim, dense_ff, n_reads;
-    uint32_t block; /* of one that drafts a block at once, its rows; else 0 */
+    uint32_t block; /* of one that drafts a block at once, one more than it drafts; else 0 */
+    uint32_t markov_rank;
 };
 
 /* A model. A switch that is off, or a scale of 1, is what moe_config_init sets, and packs leave it
@@ -408,6 +409,10 @@ struct moe_config {
     uint32_t n_reads, reads[MOE_MAX_READS];
     uint32_t draft_block; /* of MOE_DRAFTS_DFLASH: tokens of a block, the first of which is known */
     uint32_t mask_token;  /* ... and what stands in the place of the others */
+    /* Tokens of a block depend on the ones before them (DSpark): to a row's logits is added what a
+     * matrix makes of the token's vector of this width. 0: not. */
+    uint32_t markov_rank;
+    bool from_anchor;     /* ... and the known token's row drafts, too: the one after it */
     bool causal_block;    /* rows of a block do not see those behind them, */
     bool causal_windows;  /* or this only in layers with a window */
     bool reads_norm;      /* the streams that it reads, side by side, have a norm */

@@ -219,6 +219,8 @@ static const struct moe_config_field fields[] = {
     CHOICE(drafter_kind, drafter_names),
     OPTIONAL_U32(draft_block, MOE_MAX_BLOCK),
     OPTIONAL_U32(mask_token, MOE_MAX_DIM),
+    OPTIONAL_U32(markov_rank, MOE_MAX_DIM),
+    OPTIONAL(from_anchor, MOE_FIELD_BOOL),
     OPTIONAL(causal_block, MOE_FIELD_BOOL),
     OPTIONAL(causal_windows, MOE_FIELD_BOOL),
     OPTIONAL(reads_norm, MOE_FIELD_BOOL),

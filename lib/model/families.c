@@ -3396,8 +3396,10 @@ static const struct moe_family dense_families[] = {
         .name = "dflash",
         .constants = SETTINGS(SET(drafter_kind, MOE_DRAFTS_DFLASH), SET(own_head, true),
                               SET(qk_norm, MOE_QK_NORM_HEAD)),
-        .hf = {.architecture = "DFlashDraftModel|DFlashSpeculator",
-               .only = ONLY({"rope_is_neox_style", "true"}),
+        .hf = {.architecture =
+                   "DFlashDraftModel|DFlashSpeculator|DSparkDraftModel|DSparkSpeculator|"
+                   "Lfm2DSparkDraftModel|LingDSparkModel|Qwen3DSparkModel",
+               .only = ONLY({"rope_is_neox_style", "true"}, {"markov_head_type", "vanilla"}),
                .settings =
                    SETTINGS(CONTEXT(32768), SET(n_kv_heads, 32), SET(head_dim, 128), DENSE_FF,
                             ATTENTION_BIAS(false), KEY("draft_vocab_size", draft_vocab, 0)),
@@ -3412,8 +3414,11 @@ static const struct moe_family dense_families[] = {
                                       KEY("attention.value_scale", value_scale, 0),
                                       KEY("attention.causal", causal_block, false)),
                  .own = family_dflash_gguf},
-        .tensors = {[MOE_NAMING_HF] = {.names = {&dflash_names}, .bare = true, .ignored = {"t2d"}},
-                    [MOE_NAMING_GGUF].names = {&dflash_gguf_names}},
+        .tensors =
+            {[MOE_NAMING_HF] = {.names = {&dflash_names},
+                                .bare = true,
+                                .ignored = {"t2d", "confidence_head.*", "model.confidence_head.*"}},
+             [MOE_NAMING_GGUF] = {.names = {&dflash_gguf_names}, .ignored = {"conf_proj.*"}}},
     },
     {.name = NULL},
 };
@@ -3433,9 +3438,8 @@ static const struct {
     {"DFlash2DraftModel",
      "a head that drafts blocks with convolutions, and chooses among several tokens for each "
      "place; DFlash's own are implemented"},
-    {"DSparkDraftModel|DSparkSpeculator|DeepseekV4DSparkModel|Gemma4DSparkModel|"
-     "Lfm2DSparkDraftModel|LingDSparkModel|Qwen3DSparkModel",
-     "a head that drafts blocks whose tokens depend on the ones before them; DFlash's are "
+    {"DeepseekV4DSparkModel|Gemma4DSparkModel",
+     "a head that drafts blocks by layers of its model's own kind; those of Qwen3's are "
      "implemented"},
     {"Eagle3DeepseekV2ForCausalLM", "a head that drafts with latent attention"},
     {"doge",

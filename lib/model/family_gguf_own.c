@@ -1279,6 +1279,10 @@ int family_dflash_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     c->draft_vocab = draft_tokens(ck);
     MOE_TRY(moe_gguf_get_u32(gguf, "tokenizer.ggml.mask_token_id", MOE_MAX_DIM, true,
                              &c->mask_token, err));
+    c->logit_scale = 1; /* of all logits: it leaves the likeliest token what it is */
+    c->from_anchor = true;
+    MOE_TRY(moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "sample_from_anchor").text, false,
+                              &c->from_anchor, err));
     if (c->window)
         MOE_TRY(family_gguf_windows(c, gguf, 0, err));
     return read_streams(c, gguf, err);

@@ -2768,6 +2768,9 @@ int family_dflash_hf(struct moe_config *c, const char *path, const json_t *json,
         MOE_TRY(family_read_numbers(path, within, numbers + 1, 1, err));
         moe_config_set_layers(c, MOE_LAYER(windowed), 0, c->n_layers, 1);
     }
+    c->from_anchor =
+        !family_given(json, "transformer_layer_config") && into == NULL; /* unless it says so */
+    MOE_TRY(moe_json_get_bool(path, json, "sample_from_anchor", false, &c->from_anchor, err));
     c->causal_windows = !family_given(json, "is_causal") && !family_given(within, "causal");
     MOE_TRY(moe_json_get_bool(path, within, "causal", false, &c->causal_block, err));
     return moe_json_get_bool(path, json, "is_causal", false, &c->causal_block, err);

@@ -16,6 +16,7 @@ enum width {
     VOCAB,
     HEAD_ROWS,
     DRAFT_VOCAB,
+    MARKOV_RANK,
     HIDDEN,
     MIXED_INPUT, /* the input of attention: the stream, of a head that drafts a token beside it */
     READS_WIDTH, /* all streams that it reads */
@@ -220,7 +221,8 @@ enum condition {
     AHEAD,  /* a layer that drafts */
     DRAFTS, /* a head that drafts, */
     DRAFTS_NORMED,
-    DRAFTS_SOME, /* ... some of the model's tokens */
+    DRAFTS_SOME,  /* ... some of the model's tokens */
+    DRAFTS_CHAIN, /* ... tokens that depend on the ones before them */
     EXPERT_GATE,
     EXPERT_BIAS,
     EXPERT_GATE_BIAS,
@@ -660,6 +662,10 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
         {MODEL("draft_tokens", VECTOR), DRAFTS_SOME, DRAFT_VOCAB, ONE,
          HF({.name = "d2t", .take = MOE_TAKE_NUMBERS, .stored = MOE_STORED_LESS_PLACE}),
          GGUF(MOE_PART("d2t", NUMBERS))},
+    [MOE_T_MARKOV_FROM] = {MODEL("markov.from", DENSE), DRAFTS_CHAIN, VOCAB, MARKOV_RANK,
+                           NAMES("model.markov_head.markov_w1.weight", "markov_w1.weight")},
+    [MOE_T_MARKOV_TO] = {MODEL("markov.to", DENSE), DRAFTS_CHAIN, HEAD_ROWS, MARKOV_RANK,
+                         NAMES("model.markov_head.markov_w2.weight", "markov_w2.weight")},
 };
 
 /* A tensor per expert, as in Qwen, OLMoE and DeepSeek, or all experts of a layer in two tensors, as
@@ -775,6 +781,7 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [VOCAB] = c->vocab,
         [HEAD_ROWS] = c->draft_vocab ? c->draft_vocab : c->vocab,
         [DRAFT_VOCAB] = c->draft_vocab,
+        [MARKOV_RANK] = c->markov_rank,
         [READS_WIDTH] = c->n_reads * c->hidden,
         [HIDDEN] = c->hidden,
         [TWICE_HIDDEN] = 2 * c->hidden,
@@ -1019,6 +1026,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [DRAFTS] = drafts,
         [DRAFTS_NORMED] = drafts && c->reads_norm,
         [DRAFTS_SOME] = drafts && c->draft_vocab,
+        [DRAFTS_CHAIN] = drafts && c->markov_rank,
         [EXPERT_GATE] = expert_gate,
         [EXPERT_BIAS] = c->expert_bias,
         [EXPERT_GATE_BIAS] = c->expert_bias && expert_gate,

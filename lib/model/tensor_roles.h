@@ -242,6 +242,10 @@ enum moe_tensor_role {
     MOE_T_READS_JOIN,
     MOE_T_READ_NORM,
     MOE_T_DRAFT_TOKENS,
+    /* Of one whose tokens depend on the ones before them: a token's vector, and what is made of the
+     * one before for each of the head's own. */
+    MOE_T_MARKOV_FROM,
+    MOE_T_MARKOV_TO,
     MOE_T_N_ROLES
 };
 

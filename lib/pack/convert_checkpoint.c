@@ -629,6 +629,11 @@ static void look_at_drafter(struct checkpoint_source *s)
     struct moe_config *c = &s->config;
     c->own_embed = convert_look_for(&s->from, MOE_T_EMBED) != NULL;
     c->own_head = convert_look_for(&s->from, MOE_T_HEAD) != NULL;
+    const struct moe_tensor *follows = convert_look_for(&s->from, MOE_T_MARKOV_FROM);
+    if (c->drafter_kind == MOE_DRAFTS_DFLASH && follows && follows->n_dims == 2 &&
+        follows->dims[1] <= MOE_MAX_DIM)
+        c->markov_rank = (uint32_t)follows->dims[1];
+    c->from_anchor &= c->markov_rank > 0;
     if (c->draft_vocab == c->vocab && !convert_look_for(&s->from, MOE_T_DRAFT_TOKENS))
         c->draft_vocab = 0;
 }

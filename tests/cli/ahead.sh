@@ -26,7 +26,9 @@ for fixture in ahead-deepseek ahead-qwen3-next; do
     head=$drawn/eagle3-a/model.gguf
     block=$drawn/dflash-a/model.gguf
     [ $fixture = ahead-deepseek ] || head=$drawn/eagle3-b block=$drawn/dflash-b
-    hows="ngram $head $block mtp"
+    follow=$drawn/dspark-a/model.gguf
+    [ $fixture = ahead-deepseek ] || follow=$block
+    hows="ngram $head $block $follow mtp"
     same "greedy" -n 60 --temp 0 --ignore-eos
     check "... some were drafted" some drafted_tokens
     check "... some of them right" some accepted_tokens
@@ -34,7 +36,7 @@ for fixture in ahead-deepseek ahead-qwen3-next; do
     decoded=$(sed -n '/^  "decode"/,/}/s/^    "tokens": \([0-9]*\).*/\1/p' "$json")
     check "... decoded tokens are the answer's, but for the last" [ "$decoded" = $(($(figure generated_tokens) - 1)) ]
     same "drawn" -n 40 --seed 3 --temp 0.3 --ignore-eos
-    hows="$head $block mtp"
+    hows="$head $block $follow mtp"
     same "within a budget" -n 40 --temp 0 --ignore-eos --strategy lru --exact --expert-memory 60K
     check "... experts were loaded" some loads
     same "in passes of two rows" -n 30 --temp 0 --ignore-eos --batch 2
@@ -139,7 +141,7 @@ check "... beside the models" [ "$(grep -vc 'no model' "$out")" = 2 ]
 
 # One that is always wrong is given up, in each answer anew.
 pack=$tmp/ahead-deepseek.moe
-for hows in "$drawn/eagle3-a" "$drawn/dflash-a"; do
+for hows in "$drawn/eagle3-a" "$drawn/dflash-a" "$drawn/dspark-a"; do
     same "a head that is wrong" -n 60 --temp 0 --ignore-eos --stats
     expect_stderr_like "*drafts   * tokens drafted, 0.0% of them right; too few in 1 of 1 answers*" "... --stats says that it stopped"
     check "... after five drafts, the first of two tokens" [ "$(figure drafted_tokens)" = 6 ]

@@ -72,14 +72,19 @@ static void close_all(struct ahead *a)
     json_decref(a->reference);
 }
 
-/* Row `row` of what was computed last has these logits. */
-static void compare_row(struct ahead *a, uint32_t row, const json_t *want)
+/* Row `row` of what was computed last has these logits, or with `follows` the token before added;
+ * returns the likeliest token. */
+static uint32_t compare_row(struct ahead *a, uint32_t row, const uint32_t *follows,
+                            const json_t *want)
 {
     struct moe_err err = {0};
     float logits[MOST_VOCAB], largest = 0, off = 0;
+    uint32_t best = 0;
     assert_true(moe_logits_stride(&a->f.model->config) <= MOST_VOCAB);
     assert_int_equal(json_array_size(want), a->f.model->config.vocab);
     assert_ok(moe_logits(a->f.session, row, 1, logits, &err), &err);
+    if (follows)
+        assert_ok(moe_ahead_follow(a->f.session, *follows, logits, &err), &err);
     for (uint32_t v = 0; v < a->f.model->config.vocab; v++) {
         float w = (float)json_number_value(json_array_get(want, v));
         if (json_is_null(json_array_get(want, v))) { /* none of the head's tokens */
@@ -88,8 +93,19 @@ static void compare_row(struct ahead *a, uint32_t row, const json_t *want)
         }
         largest = fmaxf(largest, fabsf(w));
         off = fmaxf(off, fabsf(w - logits[v]));
+        best = logits[v] > logits[best] ? v : best;
     }
     a->worst = fmaxf(a->worst, off / largest);
+    return best;
+}
+
+/* The same of a head's block, whose first token is known; returns the token that stands there. */
+static uint32_t compare_block_row(struct ahead *a, uint32_t row, uint32_t token, const json_t *want)
+{
+    const struct moe_config *head = &a->f.model->drafter->config;
+    const bool drafts = row > 0 || head->from_anchor;
+    uint32_t best = compare_row(a, row, drafts && head->markov_rank ? &token : NULL, want);
+    return drafts ? best : token;
 }
 
 /* Row `row` of what was computed last is what the reference says of a position. */
@@ -98,7 +114,7 @@ static void compare(struct ahead *a, uint32_t row, uint32_t position)
     json_t *positions = reference_of(a, "positions"), *all = reference_of(a, "logits");
     for (size_t i = 0; i < json_array_size(positions); i++)
         if (json_integer_value(json_array_get(positions, i)) == position)
-            compare_row(a, row, json_array_get(all, i));
+            compare_row(a, row, NULL, json_array_get(all, i));
 }
 
 /* The text in passes of `batch`, and after each the layer that drafts; then a token further. */
@@ -155,8 +171,10 @@ static void draft_blocks(struct ahead *a, uint32_t batch)
             rows[i] = (struct moe_row){1, before + i, i ? head->mask_token : a->ids[before],
                                        before + head->draft_block};
         assert_ok(moe_ahead_block(a->f.session, rows, head->draft_block, &err), &err);
+        uint32_t token = a->ids[before];
         for (uint32_t i = 0; i < head->draft_block; i++)
-            compare_row(a, i, json_array_get(json_object_get(block, "logits"), i));
+            token =
+                compare_block_row(a, i, token, json_array_get(json_object_get(block, "logits"), i));
     }
 }
 
@@ -191,6 +209,20 @@ static void heads_of_other_blocks(void **state)
     check_blocks(DRAWN "/ahead-qwen3-next", DRAWN "/dflash-b", DRAWN "/dflash-b");
     check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dflash-c", DRAWN "/dflash-c");
     check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dflash-d", DRAWN "/dflash-d");
+}
+
+/* DSpark: blocks whose tokens depend on the ones before them, from the known one's row on, or from
+ * the next; the latter of some tokens. */
+static void heads_whose_tokens_follow(void **state)
+{
+    const struct moe_convert_options options = pack_options("32", 32);
+    make_dir(state);
+    make_pack(in_dir("head.moe"), DRAWN "/dspark-a", &options);
+    check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dspark-a", DRAWN "/dspark-a");
+    check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dspark-a", DRAWN "/dspark-a/model.gguf");
+    check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dspark-a", in_dir("head.moe"));
+    check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dspark-b", DRAWN "/dspark-b");
+    remove_dir(state);
 }
 
 static void check_fixture(const char *fixture, const char *file)
@@ -370,11 +402,17 @@ int main(void)
     struct moe_err err = {0};
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseeks_layer),       cmocka_unit_test(qwen3_nexts_layer),
-        cmocka_unit_test(a_head_of_some_tokens), cmocka_unit_test(a_head_with_every_switch),
-        cmocka_unit_test(heads_of_other_widths), cmocka_unit_test(heads_are_for_their_model),
-        cmocka_unit_test(a_head_of_blocks),      cmocka_unit_test(heads_of_other_blocks),
-        cmocka_unit_test(nothing_else_sees_it),  cmocka_unit_test(a_layer_in_part_is_left_out),
+        cmocka_unit_test(deepseeks_layer),
+        cmocka_unit_test(qwen3_nexts_layer),
+        cmocka_unit_test(a_head_of_some_tokens),
+        cmocka_unit_test(a_head_with_every_switch),
+        cmocka_unit_test(heads_of_other_widths),
+        cmocka_unit_test(heads_are_for_their_model),
+        cmocka_unit_test(heads_whose_tokens_follow),
+        cmocka_unit_test(a_head_of_blocks),
+        cmocka_unit_test(heads_of_other_blocks),
+        cmocka_unit_test(nothing_else_sees_it),
+        cmocka_unit_test(a_layer_in_part_is_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
