@@ -444,8 +444,8 @@ int moe_session_tell_table(struct moe_session *s, struct moe_err *err)
                                 pool->n_changes, err);
 }
 
-/* Has a rank compute layers [begin, end), or the attention of `begin`, for the rows at work: of
- * x[n_rows] becomes out[n_rows], which may be the same. */
+/* Has other ranks compute layers [begin, end), or the attention of `begin`, for the rows at work:
+ * of x[n_rows] becomes out[n_rows], which may be the same. */
 static int compute_elsewhere(struct moe_session *s, enum moe_rank_kind kind, uint32_t begin,
                              uint32_t end, const float *x, float *out, struct moe_err *err)
 {
@@ -473,13 +473,8 @@ int moe_session_attend_elsewhere(struct moe_session *s, uint32_t layer, float *o
 int moe_session_layers_elsewhere(struct moe_session *s, uint32_t begin, uint32_t end,
                                  struct moe_err *err)
 {
-    const struct moe_layer_desc *layers = s->model->config.layers;
     MOE_TRY(s->stages->leave(s, s->n_rows, s->passing, err));
-    for (uint32_t first = begin, next = begin; first < end; first = next) {
-        while (next < end && layers[next].elsewhere == layers[first].elsewhere)
-            next++;
-        MOE_TRY(compute_elsewhere(s, MOE_RANK_LAYERS, first, next, s->passing, s->passing, err));
-    }
+    MOE_TRY(compute_elsewhere(s, MOE_RANK_LAYERS, begin, end, s->passing, s->passing, err));
     for (uint32_t layer = begin; layer < end; layer++)
         if (moe_config_keeps_state(&s->model->config, layer))
             moe_recurrent_advance(s, layer, s->rows, s->n_rows);

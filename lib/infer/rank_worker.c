@@ -57,6 +57,11 @@ struct worker {
     uint32_t *model_layer; /* [n_layers] */
     uint8_t *is_static;    /* [n_layers] */
     uint8_t *ask, *hint, *answers[2];
+    /* Of whole layers: the rank that has those before, 0: rank 0, whose rows are handed on here;
+     * what it sends, and what is handed on. */
+    uint32_t before, n_told; /* messages about memory so far */
+    uint8_t *handed, *handing;
+    uint8_t *at;    /* the message at work: ask or handed */
     uint8_t *block; /* holds the messages, the rows and the request's arrays */
     uint64_t block_bytes;
     float *rows;    /* [batch][stride] of large passes, which have their own lane */
@@ -84,6 +89,10 @@ static void carve(struct worker *w, struct moe_arena *arena, const struct moe_co
         moe_layer_request_carve(&w->request, arena, &shape);
     w->ask = moe_arena_take(arena, moe_rank_ask_room(s), 1);
     w->hint = moe_arena_take(arena, moe_rank_hints_room(s), 1);
+    if (s->n_whole) {
+        w->handed = moe_arena_take(arena, moe_rank_ask_room(s), 1);
+        w->handing = moe_arena_take(arena, moe_rank_ask_room(s), 1);
+    }
     for (int i = 0; i < 2; i++)
         w->answers[i] = moe_arena_take(arena, moe_rank_answer_room(s), 1);
     if (s->batch > MOE_RANK_ROWS_WITHIN)
@@ -112,13 +121,13 @@ uint64_t moe_rank_worker_bytes(const struct moe_model *model, const struct moe_r
 static int send_outputs(struct worker *w, struct moe_err *err)
 {
     uint8_t *answer = w->answers[w->turn];
-    const struct moe_rank_head *asked = (const struct moe_rank_head *)(const void *)w->ask;
+    const struct moe_rank_head *asked = (const struct moe_rank_head *)(const void *)w->at;
     const struct moe_rank_head head = {.kind = MOE_RANK_OUTPUTS,
                                        .moe = asked->moe,
                                        .n_rows = w->n_rows,
                                        .n = w->n_activations,
                                        .request = asked->request};
-    if (w->n_rows == 0)
+    if (w->n_rows == 0 && asked->kind != MOE_RANK_LAYERS)
         return MOE_OK;
     memcpy(answer, &head, sizeof head);
     MOE_TRY(moe_ranks_wait_sent(w->ranks, err));
@@ -230,11 +239,11 @@ static int wait_for_rows(struct worker *w, uint32_t n_rows, struct moe_err *err)
     uint64_t bytes;
     bool done = false;
     for (uint32_t naps = 0;;) {
-        MOE_TRY(wire->ops->arrived(wire, 0, MOE_LANE_ROWS, &done, &bytes, err));
+        MOE_TRY(wire->ops->arrived(wire, w->before, MOE_LANE_ROWS, &done, &bytes, err));
         if (done)
             break;
         if (moe_seconds() - began > wire->patience)
-            return moe_fail(err, MOE_ERR_IO, "rank 0 asks and sends no rows");
+            return moe_fail(err, MOE_ERR_IO, "rank %u asks and sends no rows", w->before);
         moe_ranks_nap(w->ranks, &naps);
     }
     return bytes == n_rows * w->shape.stride * sizeof(float) ? moe_ranks_say_alive(w->ranks, err)
@@ -244,20 +253,20 @@ static int wait_for_rows(struct worker *w, uint32_t n_rows, struct moe_err *err)
 static int listen_for_rows(struct worker *w, struct moe_err *err)
 {
     struct moe_wire *wire = w->wire;
-    return w->rows ? wire->ops->receive(wire, 0, MOE_LANE_ROWS, w->rows,
+    return w->rows ? wire->ops->receive(wire, w->before, MOE_LANE_ROWS, w->rows,
                                         w->shape.batch * w->shape.stride * sizeof *w->rows, err)
                    : MOE_OK;
 }
 
 static int compute_asked(struct worker *w, uint64_t bytes, struct moe_err *err)
 {
-    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->at;
     const struct moe_rank_shape *s = &w->shape;
     struct moe_layer_request *q = &w->request;
     if (head->n_rows == 0 || head->n_rows > s->batch || head->moe >= s->n_layers || s->n_whole)
         return bad_message(err);
     const uint64_t pairs = (uint64_t)head->n_rows * s->top_k;
-    const struct moe_rank_ask a = moe_rank_ask_at(w->ask, s, head->n_rows, head->n_over > 0);
+    const struct moe_rank_ask a = moe_rank_ask_at(w->at, s, head->n_rows, head->n_over > 0);
     if (bytes != a.bytes)
         return bad_message(err);
     for (uint64_t i = 0; i < pairs; i++)
@@ -282,13 +291,13 @@ static int compute_asked(struct worker *w, uint64_t bytes, struct moe_err *err)
 /* The rows that something is asked for, and w->x, what they are. */
 static int take_rows(struct worker *w, uint64_t bytes, struct moe_err *err)
 {
-    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->at;
     const struct moe_session *s = w->session;
     const uint32_t n = head->n_rows;
     if (!s || n == 0 || n > w->shape.batch || head->moe >= head->n ||
         head->n > w->model->config.n_layers)
         return bad_message(err);
-    const struct moe_rank_attend a = moe_rank_attend_at(w->ask, &w->shape, n);
+    const struct moe_rank_attend a = moe_rank_attend_at(w->at, &w->shape, n);
     if (bytes != a.bytes)
         return bad_message(err);
     for (uint32_t i = 0; i < n; i++) {
@@ -316,7 +325,7 @@ static int send_rows(struct worker *w, const float *rows, uint32_t first, uint32
 /* The attention of one of this rank's layers. */
 static int attend(struct worker *w, uint64_t bytes, struct moe_err *err)
 {
-    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->at;
     const uint32_t layer = head->moe, n = head->n_rows, each = moe_rank_output_rows(&w->shape);
     const uint64_t stride = w->shape.stride;
     struct moe_session *s = w->session;
@@ -333,22 +342,51 @@ static int attend(struct worker *w, uint64_t bytes, struct moe_err *err)
     return n <= MOE_RANK_ROWS_WITHIN ? MOE_OK : listen_for_rows(w, err);
 }
 
+/* Hands on the message at work, with what its rows have become, to the rank that has the layers
+ * from `layer` on, and says so. */
+static int hand_on(struct worker *w, uint32_t layer, struct moe_err *err)
+{
+    struct moe_wire *wire = w->wire;
+    struct moe_rank_head *head = (struct moe_rank_head *)(void *)w->handing;
+    const uint32_t to = w->model->config.layers[layer].elsewhere - 1;
+    const float *rows = w->session->passing;
+    memcpy(head, w->at, sizeof *head);
+    head->moe = layer;
+    const uint64_t rows_bytes = head->n_rows * w->shape.stride * sizeof *rows;
+    const struct moe_rank_attend from = moe_rank_attend_at(w->at, &w->shape, head->n_rows),
+                                 a = moe_rank_attend_at(w->handing, &w->shape, head->n_rows);
+    memcpy(a.rows, from.rows, head->n_rows * sizeof *a.rows);
+    if (a.x)
+        memcpy(a.x, rows, rows_bytes);
+    MOE_TRY(wire->ops->send(wire, to, MOE_LANE_TALK, head, a.bytes, err));
+    if (!a.x)
+        MOE_TRY(wire->ops->send(wire, to, MOE_LANE_ROWS, rows, rows_bytes, err));
+    return send_outputs(w, err);
+}
+
 /* This rank's layers, as a whole: a pass of its session. */
 static int compute_layers(struct worker *w, uint64_t bytes, struct moe_err *err)
 {
-    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->at;
     const uint32_t n = head->n_rows, each = moe_rank_output_rows(&w->shape);
     struct moe_session *s = w->session;
+    const struct moe_layer_desc *layers = w->model->config.layers;
+    uint32_t end = head->moe;
     MOE_TRY(take_rows(w, bytes, err));
-    for (uint32_t layer = head->moe; layer < head->n; layer++)
-        if (!w->model->whole_layers || w->model->config.layers[layer].away)
-            return bad_message(err);
+    while (w->model->whole_layers && end < head->n && !layers[end].away)
+        end++;
+    if (end == head->moe)
+        return bad_message(err);
+    if (end < head->n) /* the rows of the pass before lie in what it computes in */
+        MOE_TRY(moe_ranks_wait_handed_on(w->ranks, layers[end].elsewhere - 1, err));
     const uint64_t before = moe_stats_all(&s->stats).experts.activations;
     s->begins = head->first;
     MOE_TRY(moe_forward(s, head->prefill ? MOE_PREFILL : MOE_DECODE, w->attending, n, head->moe,
-                        head->n, w->x, s->passing, err));
+                        end, w->x, s->passing, err));
     w->n_activations = (uint32_t)(moe_stats_all(&s->stats).experts.activations - before);
-    for (uint32_t first = 0; first < n; first += each)
+    if (end < head->n)
+        MOE_TRY(hand_on(w, end, err));
+    for (uint32_t first = 0; first < n && end == head->n; first += each)
         MOE_TRY(send_rows(w, s->passing + first * w->shape.stride, first,
                           n - first < each ? n - first : each, err));
     return n <= MOE_RANK_ROWS_WITHIN ? MOE_OK : listen_for_rows(w, err);
@@ -358,8 +396,8 @@ static int compute_layers(struct worker *w, uint64_t bytes, struct moe_err *err)
  * may be any. */
 static int take_table(struct worker *w, uint64_t bytes, struct moe_err *err)
 {
-    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
-    const uint32_t *table = (const uint32_t *)(const void *)(w->ask + bytes) - head->n;
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->at;
+    const uint32_t *table = (const uint32_t *)(const void *)(w->at + bytes) - head->n;
     if (head->n == 0 || head->n != w->shape.n_table || bytes != moe_rank_table_bytes(&w->shape))
         return bad_message(err);
     if (!w->session)
@@ -375,7 +413,7 @@ static int take_table(struct worker *w, uint64_t bytes, struct moe_err *err)
 
 static int copy_block(struct worker *w, struct moe_err *err)
 {
-    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->at;
     if (head->moe >= w->shape.kv_blocks || head->n >= w->shape.kv_blocks)
         return bad_message(err);
     if (w->session)
@@ -385,7 +423,7 @@ static int copy_block(struct worker *w, struct moe_err *err)
 
 static int copy_states(struct worker *w, struct moe_err *err)
 {
-    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->at;
     const struct moe_rank_shape *shape = &w->shape;
     const uint64_t n = (uint64_t)shape->n_sequences * (1 + shape->takes_back) + shape->n_snapshots;
     if (!w->session || !w->session->led || head->moe >= n || head->n >= n)
@@ -445,17 +483,20 @@ static int tell_figures(struct worker *w, struct moe_err *err)
 
 static int answer(struct worker *w, uint64_t bytes, struct moe_err *err)
 {
-    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->at;
     const double began = moe_seconds();
     int status;
     switch (head->kind) {
     case MOE_RANK_TELL:
         return tell_figures(w, err);
     case MOE_RANK_TABLE:
+        w->n_told++;
         return take_table(w, bytes, err);
     case MOE_RANK_COPY:
+        w->n_told++;
         return copy_block(w, err);
     case MOE_RANK_STATES:
+        w->n_told++;
         return copy_states(w, err);
     case MOE_RANK_LAYERS:
         status = compute_layers(w, bytes, err);
@@ -481,14 +522,41 @@ static int listen(struct worker *w, enum moe_wire_lane lane, struct moe_err *err
                : wire->ops->receive(wire, 0, lane, w->hint, moe_rank_hints_room(&w->shape), err);
 }
 
+static int listen_to_before(struct worker *w, struct moe_err *err)
+{
+    return w->before ? w->wire->ops->receive(w->wire, w->before, MOE_LANE_TALK, w->handed,
+                                             moe_rank_ask_room(&w->shape), err)
+                     : MOE_OK;
+}
+
+/* Computes what is handed on here, once rank 0 has told what it depends on. *waits, bytes: such a
+ * message is there. */
+static int answer_before(struct worker *w, bool *waits, uint64_t *bytes, struct moe_err *err)
+{
+    const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->handed;
+    if (w->before && !*waits)
+        MOE_TRY(w->wire->ops->arrived(w->wire, w->before, MOE_LANE_TALK, waits, bytes, err));
+    if (!*waits || (*bytes >= sizeof *head && head->n_over != w->n_told))
+        return MOE_OK;
+    if (*bytes < sizeof *head || head->kind != MOE_RANK_LAYERS)
+        return bad_message(err);
+    w->at = w->handed;
+    MOE_TRY(answer(w, *bytes, err));
+    w->at = w->ask;
+    *waits = false;
+    return listen_to_before(w, err);
+}
+
 /* Does what rank 0 asks until it ends. */
 static int serve(struct worker *w, struct moe_err *err)
 {
     struct moe_wire *wire = w->wire;
     struct moe_experts *e = w->experts;
     const struct moe_rank_head *head = (const struct moe_rank_head *)(const void *)w->ask;
-    uint64_t bytes;
-    bool asked, hinted;
+    uint64_t bytes, n_handed = 0;
+    bool asked, hinted, waits = false;
+    w->at = w->ask;
+    MOE_TRY(listen_to_before(w, err));
     MOE_TRY(listen(w, MOE_LANE_TALK, err));
     MOE_TRY(listen(w, MOE_LANE_HINT, err));
     MOE_TRY(listen_for_rows(w, err));
@@ -500,6 +568,9 @@ static int serve(struct worker *w, struct moe_err *err)
             MOE_TRY(answer(w, bytes, err));
         if (asked)
             MOE_TRY(listen(w, MOE_LANE_TALK, err));
+        const bool waited = waits;
+        MOE_TRY(answer_before(w, &waits, &n_handed, err));
+        asked |= waits != waited;
         MOE_TRY(wire->ops->arrived(wire, 0, MOE_LANE_HINT, &hinted, &bytes, err));
         if (hinted)
             MOE_TRY(take_hints(w, bytes, err));
@@ -530,6 +601,11 @@ static int open_worker(struct worker *w, struct moe_err *err)
     for (uint32_t layer = 0, n = 0; n < w->shape.n_layers; layer++)
         if (c->layers[layer].moe)
             w->model_layer[n++] = layer;
+    uint32_t first = 0;
+    while (first < w->shape.n_whole && c->layers[first].away)
+        first++;
+    if (first > 0 && w->shape.n_whole)
+        w->before = c->layers[first - 1].elsewhere - 1;
     w->pass = (struct moe_pass){
         .ops = &worker_ops,
         .ctx = w,

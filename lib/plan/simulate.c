@@ -317,49 +317,68 @@ static int hint_others(void *ctx, const struct moe_prediction *predictions, uint
     return MOE_OK;
 }
 
-/* Whole layers of another machine, which goes through them as this one would: rows go there and
- * come back. */
-static int pass_on(struct simulator *s, uint32_t rank, uint32_t begin, uint32_t end,
-                   struct moe_err *err)
+/* Rows leave a machine and arrive at another, of which what is known is the way from rank 0. */
+static double hop_seconds(const struct simulator *s, uint32_t from, uint32_t to, double bytes)
+{
+    const struct other *o = s->others;
+    return fmax(from ? message_seconds(&o[from - 1].wire, bytes) : 0,
+                to ? message_seconds(&o[to - 1].wire, bytes) : 0);
+}
+
+/* Whole layers of another machine, which goes through them as this one would once rows have come
+ * from the one before, *from, which they have left at *left; these are set to its own. */
+static int pass_on(struct simulator *s, uint32_t rank, uint32_t begin, uint32_t end, uint32_t *from,
+                   double *left, struct moe_err *err)
 {
     struct other *o = &s->others[rank - 1];
     struct simulator *x = o->simulator;
-    const uint64_t n_rows = s->pass.n_rows, there = HEAD_BYTES + n_rows * (s->in->row_bytes + 16),
-                   back = HEAD_BYTES + n_rows * (s->in->row_bytes + 4);
-    const double n_answers = ceil((double)n_rows / rows_of_answer(s));
-    sleep_until(x, clock_now(s) + message_seconds(&o->wire, (double)there));
+    const uint64_t n_rows = s->pass.n_rows, bytes = HEAD_BYTES + n_rows * (s->in->row_bytes + 16);
+    sleep_until(x, *left + hop_seconds(s, *from, rank, (double)bytes));
     begin_pass_of_other(s, o);
     const double began = clock_now(x);
     MOE_TRY(moe_pass_expect(&x->pass, begin, end, err));
     MOE_TRY(moe_pass_layers(&x->pass, begin, end, err));
-    x->phase->seconds += clock_now(x) - began;
-    s->phase->host_seconds += sleep_until(
-        s, clock_now(x) + n_answers * message_seconds(&o->wire, (double)back / n_answers));
+    *from = rank;
+    *left = clock_now(x);
+    x->phase->seconds += *left - began;
     if (s->counts_work && s->in->work) {
-        struct moe_simulated_work *work = &s->in->work[rank - 1];
-        work->messages += n_rows > ROWS_WITHIN ? 2 : 1;
-        work->bytes_sent += there;
-        work->bytes_received += back;
+        s->in->work[rank - 1].messages += n_rows > ROWS_WITHIN ? 2 : 1;
+        s->in->work[rank - 1].bytes_sent += bytes;
     }
     return MOE_OK;
+}
+
+/* Rows come back here from the last of the machines. */
+static void come_back(struct simulator *s, uint32_t from, double left)
+{
+    const double n_rows = s->pass.n_rows,
+                 bytes = HEAD_BYTES + n_rows * ((double)s->in->row_bytes + 4),
+                 n_answers = ceil(n_rows / rows_of_answer(s));
+    left += n_answers * hop_seconds(s, from, 0, bytes / n_answers);
+    s->phase->host_seconds += sleep_until(s, left);
+    if (s->counts_work && s->in->work)
+        s->in->work[from - 1].bytes_received += (uint64_t)bytes;
 }
 
 /* Layers [begin, end), the last of which may be other machines'. The head is here. */
 static int run_layers(struct simulator *s, uint32_t begin, uint32_t end, struct moe_err *err)
 {
     const uint8_t *owners = s->in->owners;
-    uint32_t own = begin;
+    uint32_t own = begin, from = 0;
     while (own < end && !(owners && owners[own]))
         own++;
     MOE_TRY(moe_pass_expect(&s->pass, begin, own, err));
     MOE_TRY(moe_pass_layers(&s->pass, begin, own, err));
+    double left = clock_now(s);
     for (uint32_t first = own, next = own; first < end; first = next) {
         while (next < end && owners[next] == owners[first])
             next++;
-        MOE_TRY(pass_on(s, owners[first], first, next, err));
+        MOE_TRY(pass_on(s, owners[first], first, next, &from, &left, err));
     }
-    if (own < end)
-        took(s, s->in->pace->head);
+    if (own == end)
+        return MOE_OK;
+    come_back(s, from, left);
+    took(s, s->in->pace->head);
     return MOE_OK;
 }
 

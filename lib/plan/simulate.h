@@ -45,9 +45,10 @@ struct moe_simulated_rank {
 
 /* ... and what it did for decoded tokens. */
 struct moe_simulated_work {
-    uint64_t activations, hits, bytes;             /* bytes: of loads */
-    uint64_t messages, bytes_sent, bytes_received; /* by the machine that runs the model */
-    double busy_seconds;                           /* it computed, or waited for loads */
+    uint64_t activations, hits, bytes; /* bytes: of loads */
+    /* By the machine that runs the model; of whole layers to it, from whichever was before. */
+    uint64_t messages, bytes_sent, bytes_received;
+    double busy_seconds; /* it computed, or waited for loads */
 };
 
 struct moe_simulation {

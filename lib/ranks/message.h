@@ -21,7 +21,8 @@ enum moe_rank_kind {
     MOE_RANK_COPY,      /* a block of it receives the cells of another */
     MOE_RANK_STATES,    /* recurrent states receive those of others */
     MOE_RANK_ATTEND,    /* inputs of a layer's attention: compute it */
-    MOE_RANK_LAYERS,    /* what comes into your layers: compute them */
+    MOE_RANK_LAYERS,    /* what comes into your layers: compute them, and hand on what leaves them
+                           to the rank with the next ones; also from rank to rank */
     MOE_RANK_ASK,       /* a layer's choices and their inputs: compute those of your experts */
     MOE_RANK_HINT,      /* predictions for layers to come */
     MOE_RANK_TELL,      /* what have you done so far? */
@@ -35,8 +36,8 @@ enum moe_rank_kind {
     MOE_RANK_FETCH,   /* send bytes of your file; 0: no more */
     MOE_RANK_LOADING, /* n of total bytes */
     MOE_RANK_READY,
-    MOE_RANK_OUTPUTS,
-    MOE_RANK_ALIVE, /* at work on what was asked */
+    MOE_RANK_OUTPUTS, /* of layers that were handed on, without rows */
+    MOE_RANK_ALIVE,   /* at work on what was asked */
     MOE_RANK_FAILED,
     MOE_RANK_FIGURES,
 };
@@ -47,9 +48,10 @@ struct moe_rank_head {
                                STATES: from */
     uint32_t n_rows;        /* ASK, ATTEND, LAYERS: of the pass; OUTPUTS: of outputs; SHARE: at
                                most in a pass */
-    uint32_t n_over;        /* ASK: of the layer request */
+    uint32_t n_over;        /* ASK: of the layer request; LAYERS: messages TABLE, COPY and STATES
+                               that came before it */
     uint32_t n;             /* HINT: predictions; SHARE: experts; TABLE: entries; COPY, STATES: to;
-                               LAYERS: the end of these; OUTPUTS, of LAYERS: activations */
+                               LAYERS: the end of all these; OUTPUTS, of LAYERS: activations */
     uint32_t n_pass;        /* ASK: rows that the pass began with */
     uint64_t pass, request; /* their numbers; OUTPUTS: of what they answer */
     uint8_t prefill, first; /* ASK, LAYERS: the pass is of a prompt; its sequence begins */

@@ -50,6 +50,7 @@ struct moe_ranks {
     uint64_t pass, request;
     uint64_t collected;     /* the request whose outputs are being collected */
     uint64_t told_changes;  /* of the table, + 1; 0: it was told to nobody */
+    uint32_t n_told;        /* messages TABLE, COPY and STATES */
     bool gone;              /* a rank does not answer */
     bool spins;             /* the wait at hand may be spent awake */
     uint32_t crowded_waits; /* more that may not */
@@ -134,6 +135,12 @@ static int wait_sent(struct moe_ranks *r, uint32_t to, enum moe_wire_lane lane, 
 int moe_ranks_wait_sent(struct moe_ranks *r, struct moe_err *err)
 {
     return wait_sent(r, 0, MOE_LANE_TALK, err);
+}
+
+int moe_ranks_wait_handed_on(struct moe_ranks *r, uint32_t to, struct moe_err *err)
+{
+    MOE_TRY(wait_sent(r, to, MOE_LANE_TALK, err));
+    return wait_sent(r, to, MOE_LANE_ROWS, err);
 }
 
 /* ... until one has come from it, for which it is being listened. forever: it takes its time. */
@@ -796,6 +803,13 @@ int moe_ranks_ask(struct moe_ranks *r, const struct moe_layer_request *q, uint32
     return MOE_OK;
 }
 
+/* Tells all others what r->ask says of memory. */
+static int tell_memory(struct moe_ranks *r, uint64_t bytes, struct moe_err *err)
+{
+    r->n_told++;
+    return tell_all(r, r->ask, bytes, err);
+}
+
 int moe_ranks_tell_table(struct moe_ranks *r, const uint32_t *table, const uint32_t *slots,
                          uint64_t n_changes, struct moe_err *err)
 {
@@ -809,7 +823,7 @@ int moe_ranks_tell_table(struct moe_ranks *r, const uint32_t *table, const uint3
     memcpy(r->ask + bytes - s->n_table * each, table, (s->n_table - s->n_slots) * each);
     if (slots)
         memcpy(r->ask + bytes - s->n_slots * each, slots, s->n_slots * each);
-    MOE_TRY(tell_all(r, r->ask, bytes, err));
+    MOE_TRY(tell_memory(r, bytes, err));
     r->told_changes = n_changes + 1;
     return MOE_OK;
 }
@@ -826,18 +840,22 @@ int moe_ranks_send_rows(struct moe_ranks *r, uint32_t rank, enum moe_rank_kind k
                         uint32_t end, uint32_t n_rows, const float *x, struct moe_err *err)
 {
     const struct moe_rank_attend a = moe_rank_attend_at(r->ask, &r->shape, n_rows);
+    const uint32_t last = kind == MOE_RANK_LAYERS ? r->owners[end - 1] : rank;
     struct moe_rank_head head = r->head;
     head.kind = kind;
     head.moe = begin;
     head.n = end;
     head.n_rows = n_rows;
+    head.n_over = r->n_told;
     head.request = ++r->request;
     memcpy(r->ask, &head, sizeof head);
     if (a.x)
         memcpy(a.x, x, n_rows * r->shape.stride * sizeof *x);
-    r->peers[rank].n_due = n_rows;
-    MOE_TRY(ask_rank(r, rank, a.bytes, n_rows, x, err));
-    return wait_sent(r, rank, MOE_LANE_ROWS, err);
+    for (uint32_t i = rank; i <= last; i++)
+        r->peers[i].n_due = i == last ? n_rows : 1; /* or it has handed them on */
+    for (uint32_t i = rank + 1; i <= last; i++)
+        MOE_TRY(listen_to(r, i, err));
+    return ask_rank(r, rank, a.bytes, n_rows, x, err);
 }
 
 int moe_ranks_copy_block(struct moe_ranks *r, uint32_t from, uint32_t to, struct moe_err *err)
@@ -845,7 +863,7 @@ int moe_ranks_copy_block(struct moe_ranks *r, uint32_t from, uint32_t to, struct
     const struct moe_rank_head head = {.kind = MOE_RANK_COPY, .moe = from, .n = to};
     MOE_TRY(wait_idle(r, err));
     memcpy(r->ask, &head, sizeof head);
-    return tell_all(r, r->ask, sizeof head, err);
+    return tell_memory(r, sizeof head, err);
 }
 
 void moe_ranks_copy_states(struct moe_ranks *r, uint32_t from, uint32_t to)
@@ -855,7 +873,7 @@ void moe_ranks_copy_states(struct moe_ranks *r, uint32_t from, uint32_t to)
     int status = wait_idle(r, &why);
     if (status == MOE_OK) {
         memcpy(r->ask, &head, sizeof head);
-        status = tell_all(r, r->ask, sizeof head, &why);
+        status = tell_memory(r, sizeof head, &why);
     }
     if (status != MOE_OK && r->failure.status == MOE_OK)
         r->failure = why;
@@ -907,6 +925,10 @@ static int take_answer(struct moe_ranks *r, uint32_t rank, uint64_t bytes, float
         memcpy(&p->said, p->answer, sizeof p->said);
         p->said.why[sizeof p->said.why - 1] = 0;
         p->n_due = 0;
+        for (uint32_t i = rank + 1; r->owners && i < r->wire->n_ranks; i++) {
+            r->peers[i].n_due = 0; /* nothing comes to it */
+            r->peers[i].listens = false;
+        }
         refuse(&p->said, rank, &r->failure);
         return failed_before(r, err);
     }
@@ -915,7 +937,7 @@ static int take_answer(struct moe_ranks *r, uint32_t rank, uint64_t bytes, float
     const uint64_t slots = (uint64_t)s->batch * s->top_k;
     bool fits = bytes >= sizeof *head && head->kind == MOE_RANK_OUTPUTS &&
                 head->n_rows <= p->n_due && head->n_rows <= moe_rank_output_rows(s) &&
-                head->request == r->request;
+                (head->n_rows > 0 || (r->owners && p->n_due == 1)) && head->request == r->request;
     const struct moe_rank_outputs o = moe_rank_outputs_at(p->answer, s, fits ? head->n_rows : 0);
     fits = fits && bytes == o.bytes;
     for (uint32_t i = 0; fits && i < head->n_rows; i++) {
@@ -928,7 +950,7 @@ static int take_answer(struct moe_ranks *r, uint32_t rank, uint64_t bytes, float
         return moe_fail(err, MOE_ERR_FORMAT, "rank %u on %s answers what was not asked", rank,
                         p->said.host);
     }
-    p->n_due -= head->n_rows;
+    p->n_due -= head->n_rows ? head->n_rows : 1;
     r->activations += head->n;
     return p->n_due ? listen_to(r, rank, err) : MOE_OK;
 }
@@ -943,7 +965,8 @@ static int look_at(struct moe_ranks *r, uint32_t rank, float *out, bool *any, st
     const double now = moe_seconds();
     if (!done)
         return now - p->sign > r->wire->patience ? lost(r, rank, err) : MOE_OK;
-    p->sign = now;
+    for (uint32_t i = rank; i < r->wire->n_ranks && (i == rank || r->owners); i++)
+        r->peers[i].sign = now; /* it is not later ones' turn */
     p->listens = false;
     *any = true;
     return take_answer(r, rank, bytes, out, err);

@@ -101,9 +101,9 @@ int moe_ranks_ask(struct moe_ranks *r, const struct moe_layer_request *request, 
 int moe_ranks_tell_table(struct moe_ranks *r, const uint32_t *table, const uint32_t *slots,
                          uint64_t n_changes, struct moe_err *err);
 /* As moe_ranks_ask, for a layer's attention or for whole layers, in two steps. A message for n_rows
- * rows: its `rows` are to be filled in. Then it is sent to the rank that has layers [begin, end) of
- * all, with x[n_rows][stride], which has been sent when this returns; what these rows become is
- * collected. */
+ * rows: its `rows` are to be filled in. Then it is sent to the rank that has layer `begin` of all,
+ * with x[n_rows][stride], which has been sent when this returns. What these rows become is
+ * collected: the layer's attention, or what leaves layer end - 1, from the rank that has that. */
 int moe_ranks_begin_rows(struct moe_ranks *r, uint32_t n_rows, struct moe_rank_attend *message,
                          struct moe_err *err);
 int moe_ranks_send_rows(struct moe_ranks *r, uint32_t rank, enum moe_rank_kind kind, uint32_t begin,
@@ -155,8 +155,9 @@ int moe_ranks_be_measured(struct moe_ranks *r,
 
 /* ---- On the others ---- */
 
-/* Waits until the last message to rank 0 is sent. */
+/* Waits until the last message to rank 0 is sent; those to another rank, with rows, are. */
 int moe_ranks_wait_sent(struct moe_ranks *r, struct moe_err *err);
+int moe_ranks_wait_handed_on(struct moe_ranks *r, uint32_t to, struct moe_err *err);
 /* LOADING, now and then, or READY. Errors of saying it come up when something else is said. */
 void moe_ranks_say_state(struct moe_ranks *r, enum moe_rank_kind kind, uint64_t done,
                          uint64_t total);

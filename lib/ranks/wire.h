@@ -1,8 +1,9 @@
 /*
  * Wire: messages between the processes of one run, its ranks. Rank 0 talks to each of the others,
- * and they talk to nobody else. How they travel is a table of functions: MPI's are in a shared
- * object that is loaded where a process was started as one of several (ranks/mpi/wire_mpi.c), so
- * that programs start, and are built, without MPI; tests have their own.
+ * and they talk to nobody else, but hand rows on to each other (ranks/message.h). How they travel
+ * is a table of functions: MPI's are in a shared object that is loaded where a process was started
+ * as one of several (ranks/mpi/wire_mpi.c), so that programs start, and are built, without MPI;
+ * tests have their own.
  *
  * Nothing here waits: what waits, and for how long, is in ranks.h. One thread at a time.
  */
