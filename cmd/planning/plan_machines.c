@@ -53,6 +53,7 @@ struct cluster {
     struct moe_pace paces[MOE_MAX_MACHINES];
     struct moe_wire_pace wires[MOE_MAX_MACHINES];
     uint8_t *holders; /* [n_keys][MOE_HOLDERS] */
+    uint64_t *uses;   /* [n_keys]; NULL: there are no statistics */
 };
 
 struct outcome {
@@ -240,7 +241,6 @@ static int share_out(struct cluster *c, struct outcome *out, struct moe_err *err
 {
     const struct plan_inputs *in = c->in;
     const struct moe_statistics *s = in->statistics;
-    const uint64_t *uses = s ? moe_statistics_placement(s) : NULL;
     uint64_t room[MOE_MAX_MACHINES];
     double all_uses = 0;
     char takes[32], has[32];
@@ -257,13 +257,20 @@ static int share_out(struct cluster *c, struct outcome *out, struct moe_err *err
         out->n_experts[i] = 0;
         out->uses[i] = 0;
     }
+    if (s && !c->uses) {
+        c->uses =
+            moe_inventory_uses(in->inventory, moe_statistics_placement(s), s->shape.n_layers, err);
+        MOE_TRY(c->uses ? MOE_OK : MOE_ERR_MEMORY);
+    }
     MOE_TRY(c->shares == PLAN_SHARES_LAYERS
                 ? share_layers(c, room, err)
-                : moe_share_experts(in->inventory, room, c->machines->n, uses, c->holders, err));
+                : moe_share_experts(in->inventory, room, c->machines->n, c->uses, c->holders, err));
     for (uint32_t key = 0; key < moe_inventory_n_keys(in->inventory); key++) {
-        const double n = uses ? (double)uses[key] : 1;
+        const double n = c->uses ? (double)c->uses[key] : 1;
         const uint8_t *h = c->holders + MOE_HOLDERS * key;
         const bool twice = h[1] != MOE_NO_RANK;
+        if (h[0] == MOE_NO_RANK)
+            continue; /* no expert's */
         out->n_experts[h[0]]++;
         out->uses[h[0]] += twice ? n / 2 : n;
         if (twice) {
@@ -653,6 +660,7 @@ int plan_machines(const struct plan_options *o, const char *path, enum plan_shar
 out:
     release_inventories(&c);
     free(c.holders);
+    free(c.uses);
     plan_inputs_close(&in);
     for (uint32_t i = 0; c.machines && i < c.machines->n; i++)
         free(devices[i]);

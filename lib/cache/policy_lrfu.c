@@ -111,7 +111,8 @@ static double combined(const struct moe_scored *s, double value, uint32_t of, ui
     const struct lrfu *f = (const struct lrfu *)s;
     if (!moe_scored_returns(s, layer, of))
         return -INFINITY;
-    return value - ((double)f->time[of] + moe_scored_wait(s, of, layer)) / f->half_life;
+    const uint64_t time = f->time[moe_loop_owner(&s->usage->loop, of)];
+    return value - ((double)time + moe_scored_wait(s, of, layer)) / f->half_life;
 }
 
 const struct moe_policy_ops moe_policy_lrfu = {

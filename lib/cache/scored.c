@@ -65,7 +65,9 @@ int moe_scored_open(struct moe_policy **out, const struct moe_policy_ops *ops,
 
 double moe_scored_followed(const struct moe_scored *s, uint32_t key)
 {
-    return (double)s->usage->follower->scores[key];
+    const struct moe_usage *u = s->usage;
+    uint32_t layer = moe_scored_next(s, key / u->n_experts, u->layer);
+    return (double)u->follower->scores[layer * u->n_experts + key % u->n_experts];
 }
 
 /* The scheduler keeps the record: only the bound changes. */
@@ -108,8 +110,10 @@ static void search_layer(struct moe_scored *s, uint32_t of, uint32_t layer, moe_
     const struct moe_policy_ops *ops = s->base.ops;
     const uint64_t *used = s->usage->last_ever;
     const uint32_t *keys = s->keys + of * s->usage->n_experts;
-    const float *scores = s->version ? s->usage->follower->scores : NULL;
-    bool returns = moe_scored_returns(s, layer, of); /* else all may score the same */
+    const uint32_t next = moe_scored_next(s, of, layer),
+                   before_it = (next - of) * s->usage->n_experts;
+    const float *scores = s->version ? s->usage->follower->scores + before_it : NULL;
+    bool returns = moe_scored_returns(s, layer, next); /* else all may score the same */
     double bound = INFINITY, lowest = INFINITY;
     for (uint32_t i = 0; i < s->n[of]; i++) {
         uint32_t key = keys[i];
@@ -117,7 +121,7 @@ static void search_layer(struct moe_scored *s, uint32_t of, uint32_t layer, moe_
         bound = part < bound ? part : bound;
         if (part > lowest && returns)
             continue;
-        double value = ops->score(s, part, of, layer);
+        double value = ops->score(s, part, next, layer);
         bool before = best->key < 0 || value < best->score ||
                       (value == best->score && (used[key] < used[best->key] ||
                                                 (used[key] == used[best->key] && key < best->key)));
@@ -135,7 +139,7 @@ static void forget_chosen(struct moe_scored *s)
 {
     const uint64_t *now = s->usage->follower->version;
     for (uint32_t layer = 0; layer < s->usage->n_layers; layer++)
-        if (s->version[layer] != now[layer]) {
+        if (s->version[layer] != now[layer] || moe_loop_has(&s->usage->loop, layer)) {
             s->version[layer] = now[layer];
             s->bound[layer] = -INFINITY;
         }
@@ -146,7 +150,9 @@ int64_t moe_scored_victim(struct moe_policy *p, int64_t incoming, moe_evictable_
     struct moe_scored *s = (struct moe_scored *)p;
     const struct moe_usage *u = s->usage;
     /* The current layer: the incoming key's, or the one whose router chose last. */
-    uint32_t layer = incoming >= 0 ? (uint32_t)incoming / u->n_experts : u->layer;
+    uint32_t layer = incoming >= 0
+                         ? moe_loop_next(&u->loop, (uint32_t)incoming / u->n_experts, u->layer)
+                         : u->layer;
     uint32_t first = u->n_layers;
     struct candidate best = {MOE_NO_KEY, 0};
     if (s->version)
@@ -155,7 +161,7 @@ int64_t moe_scored_victim(struct moe_policy *p, int64_t incoming, moe_evictable_
         forget_bounds(s);
     for (uint32_t of = 0; of < u->n_layers; of++) {
         if (s->n[of])
-            s->least[of] = p->ops->score(s, s->bound[of], of, layer);
+            s->least[of] = p->ops->score(s, s->bound[of], moe_scored_next(s, of, layer), layer);
         if (s->n[of] && (first == u->n_layers || s->least[of] < s->least[first]))
             first = of;
     }

@@ -3,11 +3,12 @@
  * record of use; the lowest leaves, among equals the least recently used, then the lower key.
  * Scores change with every layer, so keys are not kept in order.
  *
- * A score depends on the key's own part, which changes only with uses, and on its layer; it never
- * falls when the part grows. So each layer keeps a bound, at most the part of any of its residents,
- * and only layers whose bound scores low enough are searched for a victim. Parts fall only in uses
- * that the policy is told of, where a new sequence resets the records, and, if the policy follows
- * choices, when a layer's router chooses.
+ * A score depends on the key's own part, which changes only with uses, and on its layer's next
+ * visit (base/loop.h); it never falls when the part grows. So each layer keeps a bound, at most the
+ * part of any of its residents, and only layers whose bound scores low enough are searched for a
+ * victim. Parts fall only in uses that the policy is told of, where a new sequence resets the
+ * records, and, if the policy follows choices, when a layer's router chooses, or a looped layer's
+ * next visit is another one.
  *
  * A policy is an entry of the table with `part` and `score`, and often nothing else.
  */
@@ -31,6 +32,12 @@ struct moe_scored {
     uint64_t sequences; /* the record's `sequences` for which the bounds hold */
     uint64_t *version;  /* [n_layers] the follower's version for which they hold; NULL: none */
 };
+
+/* The layer that comes next of those that have the experts of `of`, behind `layer`. */
+static inline uint32_t moe_scored_next(const struct moe_scored *s, uint32_t of, uint32_t layer)
+{
+    return moe_loop_next(&s->usage->loop, of, layer + 1);
+}
 
 /* The number of layers that run for every token: S, those of the decoder. */
 static inline uint32_t moe_scored_round(const struct moe_scored *s)

@@ -42,6 +42,7 @@ struct withdrawn {
 
 struct moe_store {
     uint32_t n_layers, n_experts, n_variants, n_classes;
+    struct moe_loop loop;
     uint32_t *class_of; /* [layer][expert][variant] */
     uint32_t *slot_of;  /* [layer][expert][variant] */
     struct pool *pools;
@@ -107,6 +108,7 @@ int moe_store_open(struct moe_store **out, const struct moe_store_params *p, str
     s->n_layers = p->n_layers;
     s->n_experts = p->n_experts;
     s->n_variants = p->n_variants;
+    s->loop = p->loop;
     s->n_classes = p->n_classes;
     s->pools = moe_alloc(p->n_classes, sizeof *s->pools, err);
     s->class_of = moe_alloc(n_items, sizeof *s->class_of, err);
@@ -205,6 +207,12 @@ uint32_t moe_store_find(const struct moe_store *s, uint32_t key, uint32_t varian
 static uint32_t layer_of(const struct moe_store *s, uint32_t key)
 {
     return key / s->n_experts;
+}
+
+/* Whether the expert's layer is still to run in this pass. */
+static bool runs_again(const struct moe_store *s, uint32_t key)
+{
+    return moe_loop_next(&s->loop, layer_of(s, key), s->next) >= s->next;
 }
 
 static struct domain *domain_of(const struct moe_store *s, const struct pool *pool, uint32_t key)
@@ -387,7 +395,7 @@ void moe_store_begin_token(struct moe_store *s)
 static bool may_leave(const struct moe_store *s, uint32_t index, bool stale)
 {
     const struct moe_slot *slot = &s->slots[index];
-    bool fresh = layer_of(s, slot->key) >= s->next && s->staged[index].at > s->token_began;
+    bool fresh = runs_again(s, slot->key) && s->staged[index].at > s->token_began;
     return slot->state == MOE_SLOT_READY && slot->pins == 0 && !(stale && fresh);
 }
 
@@ -464,7 +472,7 @@ static uint32_t n_lent(const struct pool *pool)
 static bool has_run(void *ctx, uint32_t key)
 {
     const struct eviction *e = ctx;
-    return layer_of(e->s, key) < e->s->next && evictable(ctx, key);
+    return !runs_again(e->s, key) && evictable(ctx, key);
 }
 
 /* Borrows a slot from the cache. */

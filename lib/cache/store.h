@@ -17,15 +17,17 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/loop.h"
 #include "cache/policy.h"
 
 /*
- * Names of experts. An expert's key is the one name by which caches, schedules and plans know it;
- * its copies, one for each variant that it is stored at, are entries of tables.
+ * Names of experts. An expert's key is the one name by which caches, schedules and plans know it,
+ * of the layer that owns it (base/loop.h); its copies, one for each variant that it is stored at,
+ * are entries of tables.
  */
-static inline uint32_t moe_expert_key(uint32_t n_experts, uint32_t moe_layer, uint32_t expert)
+static inline uint32_t moe_expert_key(uint32_t n_experts, uint32_t owner, uint32_t expert)
 {
-    return moe_layer * n_experts + expert;
+    return owner * n_experts + expert;
 }
 static inline uint32_t moe_expert_copy(uint32_t n_variants, uint32_t key, uint32_t variant)
 {
@@ -44,6 +46,7 @@ struct moe_pool_params {
 
 struct moe_store_params {
     uint32_t n_layers, n_experts, n_variants;
+    struct moe_loop loop;
     uint32_t n_classes;                  /* also the number of pools */
     const struct moe_pool_params *pools; /* [n_classes] */
     /* Class of [layer][expert][variant]; UINT32_MAX: the expert has no such variant. */

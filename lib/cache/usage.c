@@ -78,7 +78,8 @@ void moe_usage_is_source(struct moe_usage *u)
 
 void moe_usage_note(struct moe_usage *u, uint32_t key, uint32_t n, bool high)
 {
-    u->layer = key / u->n_experts;
+    if (moe_loop_owner(&u->loop, u->layer) != key / u->n_experts)
+        u->layer = key / u->n_experts;
     u->last[key] = u->token;
     u->last_ever[key] = u->tokens;
     u->count[key] += n;

@@ -15,6 +15,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/loop.h"
 
 /* A router's choices for the rows of a pass, in order. */
 struct moe_choices {
@@ -59,15 +60,16 @@ struct moe_follower_params {
  * contents are chosen. One record for all pools and layers of a store, so that counts survive
  * eviction and an expert's precisions share them (HOBBIT 3.4, "priority record").
  *
- * Layers are MoE layers, numbered from 0; a key is layer * n_experts + expert. Plain data: the
- * scheduler writes, all others read.
+ * Layers are MoE layers, numbered from 0, visit by visit; a key is owner * n_experts + expert
+ * (base/loop.h). Plain data: the scheduler writes, all others read.
  */
 
 struct moe_usage {
     uint32_t n_layers, n_experts;
     uint32_t n_encoder; /* the first layers, which run once over a source and not again for the same
                            answer; set after moe_usage_init */
-    uint32_t top_k;     /* experts that a token visits in each layer */
+    struct moe_loop loop; /* likewise */
+    uint32_t top_k;       /* experts that a token visits in each layer */
     uint32_t layer;     /* whose router chose last: I (EdgeMoE III-C2), l_i (HOBBIT, equation 3) */
     uint32_t token;     /* tokens of the sequence so far, current one included: T (equation 3) */
     uint32_t pass;      /* tokens of the current pass */

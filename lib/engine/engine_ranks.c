@@ -102,8 +102,8 @@ static int divide_layers(struct moe_ranks *ranks, struct moe_model *model,
     for (uint32_t layer = 0; layer < n; layer++)
         parts[layer] = moe_config_parts_at(&model->config, layer);
     MOE_STEP(size_layers(bytes, model, session, err));
-    MOE_STEP(moe_inventory_of_pack(&inventory, model->pack, model->config.top_k, err));
-    moe_inventory_set_model(&inventory, &model->config);
+    MOE_STEP(moe_inventory_of_pack(&inventory, model->pack, model->config.top_k, &model->config,
+                                   err));
     MOE_STEP(moe_ranks_divide_layers(ranks, &inventory, bytes, parts, n, err));
     MOE_STEP(moe_model_share_layers(model, 0, moe_ranks_owners(ranks), err));
 out:
@@ -117,16 +117,15 @@ static int divide(struct moe_ranks *ranks, const struct moe_model *model,
     struct moe_inventory inventory;
     uint64_t *frequency = NULL;
     int status;
-    MOE_STEP(moe_inventory_of_pack(&inventory, model->pack, model->config.top_k, err));
-    moe_inventory_set_model(&inventory, &model->config);
+    MOE_STEP(
+        moe_inventory_of_pack(&inventory, model->pack, model->config.top_k, &model->config, err));
     if (statistics && !moe_model_fits_statistics(model, statistics))
         MOE_STEP(moe_fail(err, MOE_ERR_USAGE, "the statistics are of another model than %s",
                           moe_pack_path(model->pack)));
     if (statistics) { /* of no layers that draft */
-        const uint64_t known = (uint64_t)statistics->shape.n_layers * statistics->shape.n_experts;
-        frequency = moe_alloc(moe_inventory_n_keys(&inventory), sizeof *frequency, err);
+        frequency = moe_inventory_uses(&inventory, moe_statistics_placement(statistics),
+                                       statistics->shape.n_layers, err);
         MOE_STEP(frequency ? MOE_OK : MOE_ERR_MEMORY);
-        memcpy(frequency, moe_statistics_placement(statistics), known * sizeof *frequency);
     }
     MOE_STEP(moe_ranks_divide(ranks, &inventory, frequency, err));
 out:
@@ -499,6 +498,6 @@ int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *ow
             MOE_TRY(moe_model_share_layers(model, rank, moe_ranks_owners(ranks), err));
         take_session(own, model, &shape);
     }
-    moe_pack_keep_own(model->pack, moe_ranks_holders(ranks), (uint8_t)rank);
+    moe_pack_keep_own(model->pack, &model->config, moe_ranks_holders(ranks), (uint8_t)rank);
     return rank > 0 && own->spread ? fetch_experts(ranks, model->pack, err) : MOE_OK;
 }

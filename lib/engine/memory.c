@@ -132,12 +132,13 @@ static int read_inventory(struct moe_memory_inputs *in, struct moe_err *err)
     if (m->config.n_experts == 0)
         return MOE_OK;
     struct moe_inventory *i = &in->inventory;
-    MOE_TRY(moe_inventory_of_pack(i, m->pack, m->config.top_k, err));
-    moe_inventory_set_model(i, &m->config);
+    MOE_TRY(moe_inventory_of_pack(i, m->pack, m->config.top_k, &m->config, err));
     in->all = moe_inventory_all_bytes(i, 0);
     in->token = (uint64_t)(i->n_layers - i->n_encoder) * i->top_k * moe_inventory_mean_bytes(i, 0);
     if (in->options->ranks) /* other ranks have the other experts that it visits */
         in->token = in->all / i->n_experts * i->top_k;
+    if (in->token > in->all) /* some are visited again and again */
+        in->token = in->all;
     return MOE_OK;
 }
 
@@ -1316,7 +1317,8 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
     struct moe_err other; /* a trace of another model may show the manner of one */
     if (options->follows)
         moe_engine_take_trace(f->model, options, &other);
-    MOE_STEP(moe_inventory_of_pack(&f->inventory, f->model->pack, f->model->config.top_k, err));
+    MOE_STEP(moe_inventory_of_pack(&f->inventory, f->model->pack, f->model->config.top_k,
+                                   &f->model->config, err));
     if (options->ahead) { /* counted, but no layer of those that are planned */
         MOE_STEP(moe_engine_take_ahead(f->model, options, options->device.cuda, err));
     }
@@ -1325,7 +1327,6 @@ out:
         moe_pack_fit_close(f);
         return status;
     }
-    moe_inventory_set_model(&f->inventory, &f->model->config);
     *out = f;
     return MOE_OK;
 }

@@ -124,7 +124,7 @@ uint64_t moe_cache_slot_bytes(const struct moe_pack *pack, uint32_t variant)
     struct moe_inventory inventory;
     struct moe_err err;
     uint64_t bytes = UINT64_MAX;
-    if (moe_inventory_of_pack(&inventory, pack, 1, &err) == MOE_OK)
+    if (moe_inventory_of_pack(&inventory, pack, 1, NULL, &err) == MOE_OK)
         bytes = moe_inventory_slot_bytes(&inventory, variant);
     moe_inventory_release(&inventory);
     return bytes;
@@ -135,7 +135,7 @@ static bool size_pools_of_pack(struct moe_expert_pools *p, const struct moe_pack
 {
     struct moe_inventory inventory;
     struct moe_err err;
-    bool known = moe_inventory_of_pack(&inventory, pack, o->top_k, &err) == MOE_OK;
+    bool known = moe_inventory_of_pack(&inventory, pack, o->top_k, o->config, &err) == MOE_OK;
     if (known)
         moe_expert_pools_size(p, pack, &inventory, o);
     moe_inventory_release(&inventory);

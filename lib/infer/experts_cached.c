@@ -197,20 +197,8 @@ static int place_slots(struct cached *c, struct moe_err *err)
 /* Each expert's uses in the statistics, all and those that decide placement; 0 in layers that
  * draft, which statistics do not cover. */
 struct known {
-    uint64_t *frequency, *placement; /* [layer][expert]; NULL: there are no statistics */
+    uint64_t *frequency, *placement; /* by key; NULL: there are no statistics */
 };
-
-static uint64_t *for_all_layers(const struct cached *c, const struct moe_cache_options *o,
-                                const uint64_t *of_model, struct moe_err *err)
-{
-    const struct moe_inventory *i = &c->inventory;
-    uint64_t known = (uint64_t)o->statistics->shape.n_layers * o->statistics->shape.n_experts;
-    uint64_t all = (uint64_t)i->n_layers * i->n_experts;
-    uint64_t *out = moe_alloc(all, sizeof *out, err);
-    for (uint64_t k = 0; out && k < all; k++)
-        out[k] = k < known ? of_model[k] : 0;
-    return out;
-}
 
 static int know(struct known *k, const struct cached *c, const struct moe_cache_options *o,
                 struct moe_err *err)
@@ -218,8 +206,11 @@ static int know(struct known *k, const struct cached *c, const struct moe_cache_
     *k = (struct known){0};
     if (!o->statistics)
         return MOE_OK;
-    k->frequency = for_all_layers(c, o, o->statistics->series[MOE_S_ACTIVATIONS], err);
-    k->placement = for_all_layers(c, o, moe_statistics_placement(o->statistics), err);
+    const uint32_t n_layers = o->statistics->shape.n_layers;
+    k->frequency =
+        moe_inventory_uses(&c->inventory, o->statistics->series[MOE_S_ACTIVATIONS], n_layers, err);
+    k->placement =
+        moe_inventory_uses(&c->inventory, moe_statistics_placement(o->statistics), n_layers, err);
     return k->frequency && k->placement ? MOE_OK : MOE_ERR_MEMORY;
 }
 
@@ -264,9 +255,7 @@ static int fill(struct cached *c, const struct moe_progress *progress, struct mo
 static int open_parts(struct cached *c, const struct moe_cache_options *o, uint32_t top_k,
                       struct known *known, const struct moe_progress *progress, struct moe_err *err)
 {
-    MOE_TRY(moe_inventory_of_pack(&c->inventory, c->pack, top_k, err));
-    if (o->config)
-        moe_inventory_set_model(&c->inventory, o->config);
+    MOE_TRY(moe_inventory_of_pack(&c->inventory, c->pack, top_k, o->config, err));
     moe_expert_pools_size(&c->pools, c->pack, &c->inventory, o);
     MOE_TRY(know(known, c, o, err));
     MOE_TRY(open_scheduler(c, o, known, err));

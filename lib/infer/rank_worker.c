@@ -610,6 +610,7 @@ static int open_worker(struct worker *w, struct moe_err *err)
         .ops = &worker_ops,
         .ctx = w,
         .shape = {.n_layers = w->shape.n_layers,
+                  .loop = moe_config_moe_loop(c),
                   .n_experts = w->shape.n_experts,
                   .top_k = w->shape.top_k,
                   .n_model_layers = c->n_layers,

@@ -231,6 +231,7 @@ static int open_pass(struct moe_session *s, struct moe_err *err)
         return MOE_ERR_MEMORY;
     struct moe_pass_shape shape = {.n_layers = c->n_moe_layers,
                                    .n_encoder = c->layers[c->n_encoder].moe_index,
+                                   .loop = moe_config_moe_loop(c),
                                    .n_experts = c->n_experts,
                                    .top_k = c->top_k,
                                    .n_model_layers = c->n_layers,

@@ -123,6 +123,8 @@ uint32_t moe_config_share_layers(struct moe_config *c, uint32_t self, const uint
 bool moe_config_parts_at(const struct moe_config *c, uint32_t layer)
 {
     bool apart = !c->extra_positions || layer > c->extra_positions, chosen = false;
+    if (moe_loop_has(&c->loop, layer) && layer > c->loop.begin)
+        return false; /* visits share weights */
     for (uint32_t i = layer; i < c->n_layers && apart; i++) {
         chosen |= moe_config_has_indexer(c, i);
         apart = !c->layers[i].ngrams && (chosen || !c->layers[i].shares_choice) &&
@@ -863,6 +865,33 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
     return check_rules(name, rules, sizeof rules / sizeof rules[0], err);
 }
 
+/* Layers that are visited several times. */
+static int check_loop(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    const struct moe_loop *l = &c->loop;
+    const uint64_t end = l->begin + (uint64_t)l->n * l->passes;
+    if (l->begin == 0 && l->n == 0 && l->passes == 0 && c->loop_rank == 0)
+        return MOE_OK;
+    if (l->begin == 0 || l->n == 0 || l->passes < 2 || end > c->n_layers || c->loop_rank == 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " layers from %" PRIu32 " on are passed through %" PRIu32
+                        " times, of %" PRIu32 " visits, with gates of %" PRIu32,
+                        name, l->n, l->begin, l->passes, c->n_layers, c->loop_rank);
+    bool fits = c->own_inputs && c->stream_normed && c->stream_layers &&
+                l->begin % c->stream_layers == 0 && l->n % c->stream_layers == 0 &&
+                c->n_ahead == 0 && c->n_beyond == 0 && !moe_config_has_static(c, 0, c->n_layers);
+    for (uint32_t i = l->begin; i < end; i++) {
+        const struct moe_layer_desc *a = &c->layers[i], *b = &c->layers[moe_loop_owner(l, i)];
+        fits &= a->moe == b->moe && a->windowed == b->windowed && a->recurrent == b->recurrent &&
+                !a->no_attention && !a->no_ffn;
+    }
+    return fits ? MOE_OK
+                : moe_fail(err, MOE_ERR_UNSUPPORTED,
+                           "%s: layers that are passed through several times are implemented for "
+                           "whole blocks of residual attention with mixtures for keys and values",
+                           name);
+}
+
 /* Hyper-connections. */
 static int check_streams(const struct moe_config *c, const char *name, struct moe_err *err)
 {
@@ -1176,6 +1205,7 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
          c->head_dim < 2 * MOE_MAX_ROPE_PAIRS ? c->head_dim : 2 * MOE_MAX_ROPE_PAIRS},
     };
     MOE_TRY(check_ranges(name, basic, sizeof basic / sizeof basic[0], err));
+    MOE_TRY(check_loop(c, name, err));
     if (c->n_heads % c->n_kv_heads != 0)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " attention heads cannot share %" PRIu32 " key/value heads",

@@ -15,6 +15,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/loop.h"
 #include "model/kinds.h"
 
 struct json_t;
@@ -91,9 +92,15 @@ struct moe_config {
     /* ---- Stacks, stream, head ---- */
 
     uint32_t n_layers;
-    uint32_t n_encoder;     /* the first layers, an encoder, which computes a source once, all rows
-                               seeing each other; later layers also attend to its output. 0: a
-                               decoder only */
+    uint32_t n_encoder; /* the first layers, an encoder, which computes a source once, all rows
+                           seeing each other; later layers also attend to its output. 0: a
+                           decoder only */
+    /* Layers that are visited several times (base/loop.h): n_layers and all layers count visits. A
+     * later pass begins with the streams that were there before the loop, and layers take in
+     * messages from the pass before (infer/cpu_streams.c), through gates of a vector of this width
+     * (Inkling-2 Mini). */
+    struct moe_loop loop;
+    uint32_t loop_rank;
     uint32_t decoder_start; /* the decoder's first token; only with an encoder */
     uint32_t answer_start; /* ... and what an answer begins with behind it where its language is not
                               asked for; 0: the model chooses */
@@ -483,6 +490,30 @@ static inline uint32_t moe_config_all_layers(const struct moe_config *c)
     return c->n_layers + c->n_drafting;
 }
 
+/* Whether the layer's weights are its own, not those of an earlier visit. */
+static inline bool moe_config_owns(const struct moe_config *c, uint32_t layer)
+{
+    return moe_loop_owner(&c->loop, layer) == layer;
+}
+/* The layer's number in a checkpoint, where layers stand once. */
+static inline uint32_t moe_config_stored_layer(const struct moe_config *c, uint32_t layer)
+{
+    return moe_loop_owners(&c->loop, moe_loop_owner(&c->loop, layer));
+}
+/* Whether the layer takes in messages from a pass before. */
+static inline bool moe_config_is_told(const struct moe_config *c, uint32_t layer)
+{
+    return moe_loop_pass(&c->loop, layer) > 0;
+}
+/* The loop among MoE layers. */
+static inline struct moe_loop moe_config_moe_loop(const struct moe_config *c)
+{
+    const struct moe_loop *l = &c->loop;
+    uint32_t begin = c->layers[l->begin].moe_index;
+    return (struct moe_loop){l->n ? begin : 0, c->layers[l->begin + l->n].moe_index - begin,
+                             l->passes};
+}
+
 /* Whether the layer is one of a head that drafts; and the layers without these. */
 static inline bool moe_config_is_drafter(const struct moe_config *c, uint32_t layer)
 {
@@ -759,17 +790,24 @@ static inline uint32_t moe_config_rel_extent(const struct moe_config *c, uint32_
     return layer < c->n_layers && c->layers[layer].windowed ? c->window : c->rel_extent;
 }
 
-/* Values of a row between layers, in all its streams. */
+/* Streams that a pass through a loop leaves to the next one. */
+static inline uint32_t moe_config_told_streams(const struct moe_config *c)
+{
+    return c->loop.n ? c->loop.n / c->stream_layers : 0;
+}
+/* Values of a row between layers, in all its streams, and behind them those of a pass before. */
 static inline uint32_t moe_config_state_width(const struct moe_config *c)
 {
-    return c->hidden * (c->n_streams ? c->n_streams : c->late_experts || c->router_dim ? 2 : 1);
+    return c->hidden * (c->n_streams ? c->n_streams + moe_config_told_streams(c)
+                        : c->late_experts || c->router_dim ? 2
+                                                           : 1);
 }
 
 /* Streams that are there before a block: of layer i attention's is the 2i-th, its feed-forward's
  * the next, and the last one + 1 is what the head takes in. */
 static inline uint32_t moe_config_streams_before(const struct moe_config *c, uint32_t block)
 {
-    uint32_t layer = block / 2, every = c->stream_layers;
+    uint32_t layer = moe_config_stored_layer(c, block / 2), every = c->stream_layers;
     if (every == 0)
         return c->n_streams;
     return block % 2 ? layer / every + 2 : (layer + every - 1) / every + 1;
@@ -777,7 +815,8 @@ static inline uint32_t moe_config_streams_before(const struct moe_config *c, uin
 /* Whether what the block gives begins a stream. */
 static inline bool moe_config_begins_stream(const struct moe_config *c, uint32_t block)
 {
-    return c->stream_layers && block % 2 == 0 && block / 2 % c->stream_layers == 0;
+    return c->stream_layers && block % 2 == 0 &&
+           moe_config_stored_layer(c, block / 2) % c->stream_layers == 0;
 }
 
 /* Whether the token ends an answer. */

@@ -39,10 +39,19 @@ static const char *const drafter_names[] = {"none", "eagle3", "dflash", NULL};
 #define NEEDED(key, kind) FIELD(key, kind, false, 0, NULL)
 #define OPTIONAL(key, kind) FIELD(key, kind, true, 0, NULL)
 #define CHOICE(key, names) FIELD(key, MOE_FIELD_CHOICE, true, 0, names)
+#define LOOP(key)                                                                                  \
+    {                                                                                              \
+        "loop_" #key, MOE_FIELD_U32, true, offsetof(struct moe_config, loop.key), MOE_MAX_LAYERS,  \
+            NULL                                                                                   \
+    }
 
 static const struct moe_config_field fields[] = {
     NEEDED_U32(n_layers, MOE_MAX_LAYERS),
     OPTIONAL_U32(n_encoder, MOE_MAX_LAYERS),
+    LOOP(begin),
+    LOOP(n),
+    LOOP(passes),
+    OPTIONAL_U32(loop_rank, MOE_MAX_DIM),
     OPTIONAL_U32(decoder_start, MOE_MAX_DIM),
     OPTIONAL_U32(answer_start, MOE_MAX_DIM),
     OPTIONAL(prefix_lm, MOE_FIELD_BOOL),

@@ -312,18 +312,16 @@ bool moe_pack_layer_has_experts(const struct moe_pack *pack, uint32_t layer)
     return first < pack->n_stored && pack->experts[first].layer == layer;
 }
 
-void moe_pack_keep_own(struct moe_pack *pack, const uint8_t *holders, uint8_t self)
+void moe_pack_keep_own(struct moe_pack *pack, const struct moe_config *config,
+                       const uint8_t *holders, uint8_t self)
 {
-    uint64_t at = 0;
-    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
-        if (!moe_pack_layer_has_experts(pack, layer))
+    for (uint32_t i = 0; i < pack->n_stored; i++) {
+        const uint32_t layer = pack->experts[i].layer;
+        if (layer >= moe_pack_n_layers(pack))
             continue;
-        for (uint32_t i = first_of_layer(pack, layer);
-             i < pack->n_stored && pack->experts[i].layer == layer; i++) {
-            const uint8_t *h = holders + 2 * (at + pack->experts[i].expert);
-            pack->experts[i].extent.present &= h[0] == self || h[1] == self;
-        }
-        at += pack->n_experts;
+        const uint64_t first = (uint64_t)config->layers[layer].moe_index * pack->n_experts;
+        const uint8_t *h = holders + 2 * (first + pack->experts[i].expert);
+        pack->experts[i].extent.present &= h[0] == self || h[1] == self;
     }
 }
 

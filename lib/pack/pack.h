@@ -197,8 +197,9 @@ uint32_t moe_pack_usable_variant(const struct moe_pack *pack, uint32_t layer, ui
 /* Whether a layer has experts, in this process or elsewhere. */
 bool moe_pack_layer_has_experts(const struct moe_pack *pack, uint32_t layer);
 /* Other processes have the experts that `self` does not hold: they are not present any more.
- * holders: [layers that have experts, in their order][n_experts][2], two processes for each. */
-void moe_pack_keep_own(struct moe_pack *pack, const uint8_t *holders, uint8_t self);
+ * holders: [MoE layers of the model][n_experts][2], two processes for each. */
+void moe_pack_keep_own(struct moe_pack *pack, const struct moe_config *config,
+                       const uint8_t *holders, uint8_t self);
 
 /* ---- Maps (pack_maps.c) ----
  * A pack that has experts at several precisions may say which one each deserves under a tolerance,

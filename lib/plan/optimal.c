@@ -32,7 +32,8 @@ struct reader {
 static void look_up(struct reader *r, const struct moe_trace *t, bool decoded)
 {
     for (uint32_t layer = 0; layer < r->shape->n_layers; layer++) {
-        uint32_t *latest = r->latest + (uint64_t)layer * r->shape->n_experts;
+        uint32_t *latest =
+            r->latest + (uint64_t)moe_loop_owner(&r->shape->loop, layer) * r->shape->n_experts;
         const uint16_t *experts = moe_trace_step(t, layer).experts;
         uint32_t n = experts ? r->shape->top_k : 0;
         r->n_steps += n > 0;

@@ -49,12 +49,16 @@ static const struct moe_member shape_members[] = {
     NEEDED(moe_plan, "moe_layers", n_layers),
     NEEDED(moe_plan, "experts", n_experts),
     NEEDED(moe_plan, "experts_per_token", top_k),
+    FIELD("repeated_layers", n_repeated),
 };
 
 static int check_shape(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
 {
     struct moe_err why = {0};
+    const struct moe_plan *p = record;
     int status = set_up(record, &why);
+    if (status == MOE_OK && p->n_repeated >= p->n_layers)
+        return moe_yaml_fail(r->doc, map, r->err, "'repeated_layers' must be below 'moe_layers'");
     if (status == MOE_ERR_USAGE)
         return moe_yaml_fail(r->doc, map, r->err, "%s", why.text);
     return status == MOE_OK ? MOE_OK : moe_fail(r->err, status, "%s", why.text);

@@ -177,7 +177,8 @@ struct moe_plan {
     uint64_t pack_fingerprint;           /* 0: made for a shape or a trace; nothing runs it */
     char pack[MOE_PLAN_TEXT];            /* its name, for people */
     uint32_t n_layers, n_experts, top_k; /* MoE layers */
-    char kv[8];                    /* how keys and values are kept, as --kv names it; "": f32 */
+    uint32_t n_repeated; /* of the layers, those that have an earlier one's experts (base/loop.h) */
+    char kv[8];          /* how keys and values are kept, as --kv names it; "": f32 */
     struct moe_plan_memory memory; /* where the slots are: of a GPU its own */
     struct moe_plan_memory host;   /* main memory behind a GPU; total 0: no GPU computes it. Its
                                       experts are those that wait there */

@@ -39,8 +39,7 @@ static int set_slots(const struct moe_planner *p, const struct moe_fitted *f,
         pool->per_layer = moe_alloc(inv->n_layers, sizeof *pool->per_layer, err);
         if (!pool->per_layer)
             return MOE_ERR_MEMORY;
-        moe_allocate(f->strategy.alloc, f->strategy.boundary, pool->n_cache, inv->n_layers,
-                     inv->n_encoder, inv->n_experts, frequency, pool->per_layer);
+        moe_allocate_owners(&f->strategy, inv, pool->n_cache, frequency, pool->per_layer);
         pool->n_cache = 0; /* no layer takes more than it has experts */
         for (uint32_t layer = 0; layer < inv->n_layers; layer++)
             pool->n_cache += pool->per_layer[layer];
@@ -59,6 +58,8 @@ static uint32_t keep_what_fits(const struct moe_planner *p, const struct moe_fit
     for (uint32_t i = 0; i < n; i++) {
         uint32_t layer = keys[i] / inv->n_experts;
         uint32_t v = moe_inventory_usable(inv, keys[i], f->high);
+        if (v == UINT32_MAX)
+            continue; /* no expert's: its layer is an earlier one again */
         uint32_t c = (uint32_t)(moe_inventory_class(inv, keys[i], v) - inv->classes);
         const struct moe_plan_pool *pool = &plan->pools[c];
         uint32_t *of_class = taken + (uint64_t)c * inv->n_layers;
@@ -303,6 +304,7 @@ static void set_shape(const struct moe_planner *p, const struct moe_fitted *f,
 {
     const struct moe_inventory *inv = p->inventory;
     const bool uses_low = moe_strategy_takes_low(&f->strategy);
+    plan->n_repeated = inv->n_layers - moe_loop_owners(&inv->loop, inv->n_layers);
     plan->memory = f->memory;
     plan->host = f->host;
     plan->strategy = f->strategy;
@@ -467,9 +469,13 @@ int moe_planner_make(const struct moe_planner *planner, const struct moe_strateg
     struct moe_simulated_phase prompt, prompt_part;
     uint32_t ignored;
     struct moe_simulated_layer *layers = moe_alloc(plan->n_layers, sizeof *layers, err);
-    const uint64_t *placement = p->statistics ? moe_statistics_placement(p->statistics) : NULL;
+    uint64_t *placement = NULL;
     int status;
     MOE_STEP(layers ? MOE_OK : MOE_ERR_MEMORY);
+    if (p->statistics)
+        placement = moe_inventory_uses(p->inventory, moe_statistics_placement(p->statistics),
+                                       plan->n_layers, err);
+    MOE_STEP(placement || !p->statistics ? MOE_OK : MOE_ERR_MEMORY);
     reporting.shows_progress = true;
     planner_begin_step(p, PLANNER_PLAN);
     MOE_STEP(moe_planner_try(p, strategy, 0, 0, &t, layers, err));
@@ -506,6 +512,7 @@ int moe_planner_make(const struct moe_planner *planner, const struct moe_strateg
     if (few.speed > 0 && f->excerpt.max_tokens != p->excerpt.max_tokens)
         scale(&whole, &few, plan);
 out:
+    free(placement);
     free(layers);
     return status;
 }
@@ -927,6 +934,7 @@ static int other_inventory(const struct moe_inventory *inv, const struct bits *b
         return status;
     memcpy(out->model_layer, inv->model_layer, inv->n_layers * sizeof *inv->model_layer);
     memcpy(out->is_static, inv->is_static, inv->n_layers * sizeof *inv->is_static);
+    moe_inventory_set_loop(out, &inv->loop);
     out->routes_early = inv->routes_early;
     out->n_encoder = inv->n_encoder;
     out->n_model_layers = inv->n_model_layers;

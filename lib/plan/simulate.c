@@ -479,6 +479,7 @@ static int open_pass(struct simulator *s, const uint8_t *holders, uint8_t self, 
         .ctx = s,
         .shape = {.n_layers = inv->n_layers,
                   .n_encoder = inv->n_encoder,
+                  .loop = inv->loop,
                   .n_experts = inv->n_experts,
                   .top_k = inv->top_k,
                   .n_model_layers = self ? UINT32_MAX : inv->n_model_layers, /* others: no head */

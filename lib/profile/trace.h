@@ -49,7 +49,8 @@ struct moe_trace_shape {
     /* [n_layers] layers that choose experts by the token, which are known when the token is:
      * nothing predicts them. */
     uint8_t is_static[MOE_MAX_LAYERS];
-    bool has_ids; /* of tokens; imported and synthesized traces have none */
+    bool has_ids;         /* of tokens; imported and synthesized traces have none */
+    struct moe_loop loop; /* of the layers, which are visits (base/loop.h) */
 };
 
 struct moe_trace_totals {

@@ -19,6 +19,7 @@ enum {
     TRACE_CHECKSUM_AT = TRACE_HEADER_BYTES - 8, /* of the header's bytes before it */
     TRACE_FRAME_HEAD_BYTES = 16,                /* checksum, stored bytes, raw bytes */
     TRACE_TOKENS_HEAD_BYTES = 16,               /* of a frame of tokens, before its values */
+    TRACE_LOOP_MOST = (1 << 10) - 1,            /* of a loop's first layer, and of its layers */
     TRACE_TOKEN_ID_BYTES = 4,
     TRACE_FRAME_BYTES = 1 << 20,     /* what a frame's values should not exceed */
     TRACE_MAX_FRAME_BYTES = 1 << 24, /* what they may */

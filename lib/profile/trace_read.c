@@ -107,9 +107,9 @@ bool trace_same_shape(const struct moe_trace_shape *a, const struct moe_trace_sh
 {
     bool same = a->n_layers == b->n_layers && a->n_experts == b->n_experts &&
                 a->n_encoder == b->n_encoder && a->top_k == b->top_k && a->keep == b->keep &&
-                a->predictors == b->predictors && a->n_variants == b->n_variants &&
-                a->source_fingerprint == b->source_fingerprint && a->has_ids == b->has_ids &&
-                memcmp(a->is_static, b->is_static, a->n_layers) == 0;
+                memcmp(&a->loop, &b->loop, sizeof a->loop) == 0 && a->predictors == b->predictors &&
+                a->n_variants == b->n_variants && a->source_fingerprint == b->source_fingerprint &&
+                a->has_ids == b->has_ids && memcmp(a->is_static, b->is_static, a->n_layers) == 0;
     for (uint32_t v = 0; same && v < a->n_variants; v++)
         same = strcmp(a->variants[v], b->variants[v]) == 0;
     uint64_t n = (uint64_t)a->n_variants * a->n_layers * a->n_experts;
@@ -126,6 +126,11 @@ const char *trace_shape_problem(const struct moe_trace_shape *s)
         return "no or too many layers or experts";
     if (s->n_encoder >= s->n_layers)
         return "an encoder and no decoder";
+    const struct moe_loop *l = &s->loop;
+    if ((l->begin || l->n || l->passes) &&
+        (l->n == 0 || l->passes < 2 || l->begin < s->n_encoder || l->begin > TRACE_LOOP_MOST ||
+         l->n > TRACE_LOOP_MOST || l->begin + (uint64_t)l->n * l->passes > s->n_layers))
+        return "a loop of layers that it does not have";
     if (s->top_k == 0 || s->top_k > s->n_experts)
         return "the number of experts chosen is beyond those there are";
     if (s->keep > s->n_experts)
@@ -185,10 +190,11 @@ static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint
     t->totals.prompt_tokens = moe_cursor_u64(&c);
     *n_origins = moe_cursor_u32(&c);
     s->n_encoder = moe_cursor_u32(&c);
-    uint32_t has_ids = moe_cursor_u32(&c), reserved = moe_cursor_u32(&c);
+    uint32_t has_ids = moe_cursor_u32(&c), loop = moe_cursor_u32(&c);
     s->has_ids = has_ids == 1;
+    s->loop = (struct moe_loop){loop & TRACE_LOOP_MOST, loop >> 10 & TRACE_LOOP_MOST, loop >> 20};
     const char *problem = trace_shape_problem(s);
-    if (!problem && (has_ids > 1 || reserved != 0))
+    if (!problem && has_ids > 1)
         problem = "reserved bytes are not zero";
     if (!problem && *n_origins > MOE_MAX_ORIGINS)
         problem = "more origins than there can be";

@@ -380,6 +380,7 @@ static int write_header(struct moe_trace_writer *w, struct moe_err *err)
     moe_buf_u32(b, w->n_origins);
     moe_buf_u32(b, s->n_encoder);
     moe_buf_u32(b, s->has_ids);
+    moe_buf_u32(b, s->loop.begin | s->loop.n << 10 | s->loop.passes << 20);
     while (b->size < TRACE_CHECKSUM_AT && !b->failed)
         moe_buf_u8(b, 0);
     if (!b->failed)

@@ -83,7 +83,7 @@ static uint32_t list_wishes(const struct moe_inventory *inv, uint32_t high, uint
     uint32_t n = 0;
     for (uint32_t e = 0; e < inv->n_experts; e++) {
         for (uint32_t layer = 0; layer < inv->n_layers; layer++) {
-            uint32_t key = moe_inventory_key(inv, layer, e);
+            uint32_t key = moe_expert_key(inv->n_experts, layer, e);
             uint32_t v = lows ? moe_expert_low_variant(inv, key, high, low)
                               : moe_inventory_usable(inv, key, high);
             if (v == UINT32_MAX)

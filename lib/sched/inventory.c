@@ -54,8 +54,16 @@ static void put_expert(struct moe_inventory *i, uint32_t key, uint32_t variant,
         i->stored[at * MOE_PACK_MAX_SEGMENTS + s] = x->segments[s].stored_bytes;
 }
 
+/* Whether the model has experts there, of its own or those of an earlier visit. */
+static bool has_experts(const struct moe_pack *pack, const struct moe_config *config,
+                        uint32_t layer)
+{
+    return moe_pack_layer_has_experts(pack, layer) ||
+           (config && layer < config->n_layers && config->layers[layer].moe);
+}
+
 int moe_inventory_of_pack(struct moe_inventory *out, const struct moe_pack *pack, uint32_t top_k,
-                          struct moe_err *err)
+                          const struct moe_config *config, struct moe_err *err)
 {
     struct moe_inventory *i = out;
     *i = (struct moe_inventory){
@@ -77,16 +85,19 @@ int moe_inventory_of_pack(struct moe_inventory *out, const struct moe_pack *pack
         size_class(&i->classes[c]);
     }
     for (uint32_t layer = 0; layer < i->n_model_layers; layer++)
-        i->n_layers += moe_pack_layer_has_experts(pack, layer);
+        i->n_layers += has_experts(pack, config, layer);
     int status = make_tables(i, err);
     for (uint32_t layer = 0, n = 0; layer < i->n_model_layers && status == MOE_OK; layer++) {
-        if (!moe_pack_layer_has_experts(pack, layer))
+        if (!has_experts(pack, config, layer))
             continue;
         for (uint32_t e = 0; e < i->n_experts; e++)
             for (uint32_t v = 0; v < i->n_variants; v++)
-                put_expert(i, moe_inventory_key(i, n, e), v, moe_pack_expert(pack, layer, e, v));
+                put_expert(i, moe_expert_key(i->n_experts, n, e), v,
+                           moe_pack_expert(pack, layer, e, v));
         i->model_layer[n++] = layer;
     }
+    if (config && status == MOE_OK)
+        moe_inventory_set_model(i, config);
     return status;
 }
 
@@ -148,7 +159,8 @@ int moe_inventory_uniform(struct moe_inventory *out, uint32_t n_layers, uint32_t
 static int check_sizes(const struct moe_trace_shape *shape, struct moe_err *err)
 {
     for (uint32_t layer = 0; layer < shape->n_layers; layer++)
-        for (uint32_t e = 0; e < shape->n_experts; e++) {
+        for (uint32_t e = 0; moe_loop_owner(&shape->loop, layer) == layer && e < shape->n_experts;
+             e++) {
             uint64_t largest = 0;
             for (uint32_t v = 0; v < shape->n_variants; v++) {
                 uint64_t bytes = moe_trace_expert_bytes(shape, v, layer, e);
@@ -170,6 +182,7 @@ static void set_stacks(struct moe_inventory *i, const struct moe_trace_shape *sh
 {
     moe_inventory_set_encoder(i, shape->n_encoder);
     memcpy(i->is_static, shape->is_static, i->n_layers);
+    moe_inventory_set_loop(i, &shape->loop);
 }
 
 int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_shape *shape,
@@ -213,6 +226,27 @@ void moe_inventory_set_model(struct moe_inventory *i, const struct moe_config *c
         }
     moe_inventory_set_encoder(i, c->n_encoder);
     i->routes_early = c->router_early;
+    const struct moe_loop loop = moe_config_moe_loop(c);
+    moe_inventory_set_loop(i, &loop);
+}
+
+void moe_inventory_set_loop(struct moe_inventory *i, const struct moe_loop *loop)
+{
+    i->loop = *loop;
+    for (uint32_t layer = 0; layer < i->n_layers; layer++)
+        for (uint32_t at = 0; !moe_inventory_owns(i, layer) && at < i->n_experts * i->n_variants;
+             at++)
+            i->class_of[(uint64_t)layer * i->n_experts * i->n_variants + at] = UINT32_MAX;
+}
+
+uint64_t *moe_inventory_uses(const struct moe_inventory *i, const uint64_t *of_layers,
+                             uint32_t n_layers, struct moe_err *err)
+{
+    uint64_t *uses = moe_alloc(moe_inventory_n_keys(i), sizeof *uses, err);
+    for (uint32_t layer = 0; uses && layer < n_layers && layer < i->n_layers; layer++)
+        for (uint32_t e = 0; e < i->n_experts; e++)
+            uses[moe_inventory_key(i, layer, e)] += of_layers[(uint64_t)layer * i->n_experts + e];
+    return uses;
 }
 
 void moe_inventory_set_encoder(struct moe_inventory *i, uint32_t n_model_layers)

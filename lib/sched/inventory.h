@@ -27,7 +27,8 @@ struct moe_size_class {
 uint64_t moe_size_class_offset(const struct moe_size_class *class_, uint32_t segment);
 
 struct moe_inventory {
-    uint32_t n_layers, n_experts, top_k;      /* MoE layers */
+    uint32_t n_layers, n_experts, top_k;      /* MoE layers, visit by visit */
+    struct moe_loop loop;                     /* ... of which there are none but owners' experts */
     uint32_t n_encoder;                       /* of these, the encoder's, which are the first */
     uint32_t n_model_layers, n_model_encoder; /* all layers; of these, the encoder's */
     uint32_t *model_layer;                    /* [n_layers] rising */
@@ -41,10 +42,11 @@ struct moe_inventory {
     uint64_t *stored;   /* [layer][expert][variant][MOE_PACK_MAX_SEGMENTS] bytes in the file */
 };
 
-/* MOE_ERR_UNSUPPORTED: more than MOE_MAX_CLASSES classes; MOE_ERR_MEMORY. Released with
+/* config: the model's (moe_inventory_set_model), or NULL: what the pack says by itself.
+ * MOE_ERR_UNSUPPORTED: more than MOE_MAX_CLASSES classes; MOE_ERR_MEMORY. Released with
  * moe_inventory_release, also after a failure. */
 int moe_inventory_of_pack(struct moe_inventory *out, const struct moe_pack *pack, uint32_t top_k,
-                          struct moe_err *err);
+                          const struct moe_config *config, struct moe_err *err);
 /* One class for each variant that the trace has sizes of, its slots as large as its experts on
  * average; one segment each. MOE_ERR_USAGE: it has no sizes, and default_bytes is 0;
  * MOE_ERR_FORMAT: impossible sizes. */
@@ -55,12 +57,19 @@ int moe_inventory_uniform(struct moe_inventory *out, uint32_t n_layers, uint32_t
                           uint32_t top_k, const char (*variants)[MOE_NAME_BYTES],
                           const uint64_t *bytes, uint32_t n_variants, struct moe_err *err);
 /* Takes over what packs and traces do not say of the model: which layers have experts (as many as
- * the inventory has layers), which are the encoder's, which choose experts by the token, and
- * whether routers come before attention. */
+ * the inventory has layers), which are visited again, which are the encoder's, which choose experts
+ * by the token, and whether routers come before attention. */
 void moe_inventory_set_model(struct moe_inventory *inventory, const struct moe_config *config);
+/* Sets the loop: later visits have no experts by themselves. */
+void moe_inventory_set_loop(struct moe_inventory *inventory, const struct moe_loop *loop);
 /* Makes the first n_model_layers layers an encoder's. */
 void moe_inventory_set_encoder(struct moe_inventory *inventory, uint32_t n_model_layers);
 void moe_inventory_release(struct moe_inventory *inventory);
+
+/* Uses by expert, [layer][expert] of the n_layers first layers, as uses by key: those of all visits
+ * together. NULL: there was no memory. */
+uint64_t *moe_inventory_uses(const struct moe_inventory *inventory, const uint64_t *of_layers,
+                             uint32_t n_layers, struct moe_err *err);
 
 /* Experts are named by their keys (cache/store.h). */
 static inline uint32_t moe_inventory_n_keys(const struct moe_inventory *i)
@@ -70,7 +79,12 @@ static inline uint32_t moe_inventory_n_keys(const struct moe_inventory *i)
 static inline uint32_t moe_inventory_key(const struct moe_inventory *i, uint32_t layer,
                                          uint32_t expert)
 {
-    return moe_expert_key(i->n_experts, layer, expert);
+    return moe_expert_key(i->n_experts, moe_loop_owner(&i->loop, layer), expert);
+}
+/* Whether the layer owns its experts: keys that no layer makes are of the others. */
+static inline bool moe_inventory_owns(const struct moe_inventory *i, uint32_t layer)
+{
+    return moe_loop_owner(&i->loop, layer) == layer;
 }
 /* The model's layer that an expert belongs to, and its number in it: its name in packs and in
  * messages. */

@@ -14,7 +14,8 @@
 
 struct moe_layer_request {
     uint32_t n_experts, top_k;
-    uint32_t layer, moe; /* the model's layer; its index among MoE layers */
+    uint32_t moe;   /* the layer's index among MoE layers */
+    uint32_t layer; /* the model's layer that owns its experts */
 
     /* Activations. */
     uint32_t *chosen;    /* [batch][top_k] */

@@ -402,7 +402,8 @@ static int ask_scheduler(struct moe_pass *p, struct moe_err *err)
 static void mark_elsewhere(const struct moe_pass *p)
 {
     struct moe_layer_request *r = p->request;
-    moe_share_request(r, p->holders + (uint64_t)MOE_HOLDERS * p->moe * p->shape.n_experts);
+    uint64_t first = moe_expert_key(p->shape.n_experts, moe_loop_owner(&p->shape.loop, p->moe), 0);
+    moe_share_request(r, p->holders + MOE_HOLDERS * first);
     for (uint32_t i = 0; i < r->n_entries; i++) {
         if (r->ranks[i] == p->self)
             continue;
@@ -417,7 +418,7 @@ static int request_experts(struct moe_pass *p, uint32_t layer, struct moe_err *e
     const uint8_t *precalculated = take_choice(p, layer);
     bool assigned = p->ops->assign && p->ops->assign(p->ctx, layer);
     moe_layer_request_fill(p->request, p->n_rows, assigned, precalculated);
-    p->request->layer = layer;
+    p->request->layer = p->shape.model_layer[moe_loop_owner(&p->shape.loop, p->moe)];
     p->request->moe = p->moe;
     if (p->holders)
         mark_elsewhere(p);

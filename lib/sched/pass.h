@@ -129,6 +129,7 @@ struct moe_pass_ops {
 /* Which of a model's layers are MoE layers. */
 struct moe_pass_shape {
     uint32_t n_layers, n_encoder; /* MoE layers; of these, the encoder's, which are the first */
+    struct moe_loop loop;         /* of them: visits are layers here */
     uint32_t n_experts, top_k;
     uint32_t n_model_layers;
     uint32_t n_listed;           /* n_layers, and those of layers that draft */

@@ -91,6 +91,31 @@ void moe_allocate(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uin
     share_equally(all - decoder, n_encoder, per_layer);
 }
 
+void moe_allocate_owners(const struct moe_strategy *strategy, const struct moe_inventory *i,
+                         uint32_t n_slots, const uint64_t *frequencies, uint32_t *per_layer)
+{
+    uint32_t left = 0;
+    moe_allocate(strategy->alloc, strategy->boundary, n_slots, i->n_layers, i->n_encoder,
+                 i->n_experts, frequencies, per_layer);
+    for (uint32_t layer = 0; layer < i->n_layers; layer++) {
+        if (moe_inventory_owns(i, layer))
+            continue;
+        per_layer[moe_loop_owner(&i->loop, layer)] += per_layer[layer];
+        per_layer[layer] = 0;
+    }
+    for (uint32_t layer = 0; layer < i->n_layers; layer++)
+        if (per_layer[layer] > i->n_experts) {
+            left += per_layer[layer] - i->n_experts;
+            per_layer[layer] = i->n_experts;
+        }
+    for (uint32_t layer = 0; layer < i->n_layers && left > 0; layer++) {
+        uint32_t room = moe_inventory_owns(i, layer) ? i->n_experts - per_layer[layer] : 0;
+        room = room < left ? room : left;
+        per_layer[layer] += room;
+        left -= room;
+    }
+}
+
 /* ---- Initial contents ---- */
 
 static bool comes_before(const uint64_t *frequencies, uint32_t a, uint32_t b)

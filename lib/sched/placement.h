@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "model/config.h" /* MOE_MAX_TOP_K */
+#include "sched/inventory.h"
 #include "sched/strategy.h"
 
 /* Divides n_slots among n_layers of n_experts each; no layer gets more than it has experts. The
@@ -25,6 +26,11 @@
 void moe_allocate(enum moe_alloc alloc, uint32_t boundary, uint32_t n_slots, uint32_t n_layers,
                   uint32_t n_encoder, uint32_t n_experts, const uint64_t *frequencies,
                   uint32_t *per_layer);
+
+/* The same of an inventory's layers, by the strategy's parts: slots of later visits are their
+ * owner's, and what that has no experts for goes to the first layers that have. */
+void moe_allocate_owners(const struct moe_strategy *strategy, const struct moe_inventory *inventory,
+                         uint32_t n_slots, const uint64_t *frequencies, uint32_t *per_layer);
 
 /* Which experts fill the cache before the first token, in the order in which they are loaded.
  * per_layer: slots of each layer [n_layers], or NULL: n_slots for all together. `frequency`: the

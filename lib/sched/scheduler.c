@@ -28,6 +28,7 @@ struct slot_loads {
 
 /* An expert worth prefetching, in its turn. */
 struct candidate {
+    uint32_t layer; /* that wants it */
     uint32_t key, variant;
     float score;
 };
@@ -38,8 +39,8 @@ struct moe_scheduler {
     const struct moe_inventory *inventory;
     uint32_t n_layers, n_encoder, n_experts, top_k; /* the inventory's */
     struct moe_strategy strategy;
-    /* [layer][expert] variants: the best there is, the high one to be used, and the low one (the
-     * same as the high one where there is none). */
+    /* By key, variants: the best there is, the high one to be used, and the low one (the same as
+     * the high one where there is none). */
     uint32_t *best, *high, *low;
     struct moe_usage usage;
     struct moe_store *store;
@@ -95,12 +96,13 @@ struct moe_scheduler {
 
 static uint32_t key_of(const struct moe_scheduler *s, uint32_t layer, uint32_t expert)
 {
-    return moe_expert_key(s->n_experts, layer, expert);
+    return moe_inventory_key(s->inventory, layer, expert);
 }
 
-static uint32_t layer_of(const struct moe_scheduler *s, uint32_t key)
+/* Its place in tables by layer, in which each visit has its own. */
+static uint32_t place_of(const struct moe_scheduler *s, uint32_t layer, uint32_t expert)
 {
-    return key / s->n_experts;
+    return layer * s->n_experts + expert;
 }
 
 /* Whether this process has the expert: others may be another's. */
@@ -329,7 +331,7 @@ static void mark_unpopular(struct moe_scheduler *s)
         moe_least_popular(s->numbers, s->n, s->strategy.low_share, s->marks);
     for (uint32_t i = 0; s->is_predicted[s->layer] && i < s->n; i++)
         s->marks[i] =
-            s->predicted[key_of(s, s->layer, s->entries[i].need.expert)] == PREDICTED_UNPOPULAR;
+            s->predicted[place_of(s, s->layer, s->entries[i].need.expert)] == PREDICTED_UNPOPULAR;
 }
 
 /* The variant that an expert to come deserves; UINT32_MAX: none. */
@@ -360,7 +362,7 @@ static void unguard(struct moe_scheduler *s, uint32_t layer)
 static void remember(struct moe_scheduler *s, const struct moe_prediction *p,
                      const uint32_t *experts, uint32_t n)
 {
-    uint8_t *set = s->predicted + key_of(s, p->layer, 0);
+    uint8_t *set = s->predicted + place_of(s, p->layer, 0);
     memset(set, NOT_PREDICTED, s->n_experts);
     s->is_predicted[p->layer] = true;
     bool hybrid = p->n_rows > 1 && s->strategy.prefill == MOE_PREFILL_HYBRID;
@@ -433,8 +435,8 @@ static uint32_t predict_layer(struct moe_scheduler *s, const struct moe_predicti
     remember(s, p, experts, n_set);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t key = key_of(s, p->layer, experts[i]);
-        uint32_t variant =
-            worth(s, key, p->unimportance[experts[i]], s->predicted[key] == PREDICTED_UNPOPULAR);
+        bool unpopular = s->predicted[place_of(s, p->layer, experts[i])] == PREDICTED_UNPOPULAR;
+        uint32_t variant = worth(s, key, p->unimportance[experts[i]], unpopular);
         if (s->strategy.protect && i < n_set && variant != UINT32_MAX) {
             moe_store_protect(s->store, key, true);
             s->guarded[p->layer] = 1;
@@ -443,7 +445,7 @@ static uint32_t predict_layer(struct moe_scheduler *s, const struct moe_predicti
             continue;
         if (n_missing++ < most)
             s->queue[s->n_queue++] =
-                (struct candidate){key, variant, moe_round_f16(p->scores[experts[i]])};
+                (struct candidate){p->layer, key, variant, moe_round_f16(p->scores[experts[i]])};
     }
     return n_missing;
 }
@@ -457,7 +459,7 @@ static uint32_t n_under_way(struct moe_scheduler *s, uint32_t *predicted)
         if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED)
             continue;
         s->prefetched[kept++] = s->prefetched[i];
-        n_predicted += !s->is_known[layer_of(s, x->key)];
+        n_predicted += !s->is_known[x->key / s->n_experts];
     }
     if (predicted)
         *predicted = n_predicted;
@@ -498,7 +500,7 @@ static uint32_t *next_prefetch(struct moe_scheduler *s, const struct candidate *
     const struct candidate *queued =
         s->at_queue < s->n_queue && !waits ? &s->queue[s->at_queue] : NULL;
     const struct candidate *known = s->at_known < s->n_known ? &s->known[s->at_known] : NULL;
-    bool takes_known = known && (!queued || layer_of(s, known->key) < layer_of(s, queued->key));
+    bool takes_known = known && (!queued || known->layer < queued->layer);
     *candidate = takes_known ? known : queued;
     return takes_known ? &s->at_known : queued ? &s->at_queue : NULL;
 }
@@ -537,7 +539,7 @@ static int feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
 /* The nearer a layer, the more urgent, whatever is predicted of layers behind it. */
 static float urgency(const struct moe_scheduler *s, uint32_t layer)
 {
-    uint32_t first = s->n_known ? layer_of(s, s->known[0].key) : layer;
+    uint32_t first = s->n_known ? s->known[0].layer : layer;
     return 1 / (float)(layer - first + 1);
 }
 
@@ -558,7 +560,7 @@ static int prefetch_known(struct moe_scheduler *s, uint32_t layer, const struct 
         if (variant == UINT32_MAX)
             continue;
         moe_store_protect(s->store, key, true);
-        s->known[s->n_known] = (struct candidate){key, variant, urgency(s, layer)};
+        s->known[s->n_known] = (struct candidate){layer, key, variant, urgency(s, layer)};
         s->n_known++;
     }
     s->guarded[layer] = 1;
@@ -578,7 +580,7 @@ static void skip_known(struct moe_scheduler *s, uint32_t layer)
 {
     uint64_t unused = moe_store_counts(s->store)->staged_unused;
     uint32_t at = 0;
-    while (at < s->n_known && layer_of(s, s->known[at].key) <= layer)
+    while (at < s->n_known && s->known[at].layer <= layer)
         at++;
     if (s->at_known < at || unused != s->unused)
         s->at_known = at;
@@ -631,7 +633,7 @@ static void stream_layer(struct moe_scheduler *s, uint32_t layer)
     for (uint32_t e = 0; e < s->n_experts; e++) {
         uint32_t key = key_of(s, layer, e);
         if (is_here(s, key))
-            s->queue[s->n_queue++] = (struct candidate){key, s->high[key], 1};
+            s->queue[s->n_queue++] = (struct candidate){layer, key, s->high[key], 1};
     }
 }
 
@@ -640,7 +642,7 @@ static void stream_layer(struct moe_scheduler *s, uint32_t layer)
 static int end_stream(struct moe_scheduler *s, uint32_t layer, struct moe_err *err)
 {
     for (;;) {
-        bool queued = s->at_queue < s->n_queue && layer_of(s, s->queue[s->at_queue].key) <= layer;
+        bool queued = s->at_queue < s->n_queue && s->queue[s->at_queue].layer <= layer;
         if (!queued && n_under_way(s, NULL) == 0)
             return MOE_OK;
         uint32_t at = s->at_queue;
@@ -651,6 +653,18 @@ static int end_stream(struct moe_scheduler *s, uint32_t layer, struct moe_err *e
         if (stuck)
             MOE_TRY(reap_loads(s, true, err));
     }
+}
+
+/* Whether the expert has been predicted for a later visit of its layer. */
+static bool is_wanted_later(const struct moe_scheduler *s, uint32_t key)
+{
+    const uint32_t owner = key / s->n_experts, expert = key % s->n_experts;
+    const struct moe_loop *loop = &s->inventory->loop;
+    uint32_t visit = s->layer;
+    bool wanted = false;
+    while ((visit = moe_loop_next(loop, owner, visit + 1)) > s->layer && !wanted)
+        wanted = s->is_predicted[visit] && s->predicted[place_of(s, visit, expert)];
+    return wanted;
 }
 
 /* Gives up prefetches for the layer whose router has chosen, those that it did not choose; its
@@ -665,14 +679,15 @@ static void drop_stale(struct moe_scheduler *s)
         const struct moe_slot *x = moe_store_slot(s->store, slot);
         if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED || s->given_up[slot])
             continue;
-        if (layer_of(s, x->key) != s->layer) {
+        if (x->key / s->n_experts != moe_loop_owner(&s->inventory->loop, s->layer) ||
+            is_wanted_later(s, x->key)) {
             s->prefetched[kept++] = slot;
             continue;
         }
         give_up_slot(s, slot);
     }
     s->n_prefetched = kept;
-    while (s->at_queue < s->n_queue && layer_of(s, s->queue[s->at_queue].key) <= s->layer)
+    while (s->at_queue < s->n_queue && s->queue[s->at_queue].layer <= s->layer)
         s->at_queue++;
     s->is_predicted[s->layer] = false;
     unguard(s, s->layer);
@@ -733,8 +748,7 @@ static void share_layers(const struct moe_scheduler *s, const uint64_t *frequenc
             if (share_planned(pool->n_cache, pool->per_layer, s->n_layers, share))
                 pool->per_layer = share;
         } else if (s->strategy.alloc != MOE_ALLOC_GLOBAL) {
-            moe_allocate(s->strategy.alloc, s->strategy.boundary, pool->n_cache, s->n_layers,
-                         s->n_encoder, s->n_experts, frequency, share);
+            moe_allocate_owners(&s->strategy, s->inventory, pool->n_cache, frequency, share);
             pool->per_layer = share;
         }
     }
@@ -756,6 +770,7 @@ static int open_store(struct moe_scheduler *s, const struct moe_scheduler_option
         .n_layers = s->n_layers,
         .n_experts = s->n_experts,
         .n_variants = s->inventory->n_variants,
+        .loop = s->inventory->loop,
         .n_classes = pools.n_classes,
         .pools = pools.pools,
         .class_of = s->inventory->class_of,
@@ -831,6 +846,7 @@ static int open_parts(struct moe_scheduler *s, const struct moe_scheduler_option
 {
     MOE_TRY(moe_usage_init(&s->usage, s->n_layers, s->n_experts, s->top_k, err));
     s->usage.n_encoder = s->n_encoder;
+    s->usage.loop = s->inventory->loop;
     if (s->strategy.cache)
         MOE_TRY(moe_policy_follow(s->strategy.cache, &s->usage, o->pools->bytes, err));
     if (o->frequency)
@@ -840,6 +856,30 @@ static int open_parts(struct moe_scheduler *s, const struct moe_scheduler_option
     MOE_TRY(open_store(s, o, err));
     MOE_TRY(open_tables(s, err));
     return list_contents(s, o, err);
+}
+
+/* The same with uses by key. */
+static int open_by_key(struct moe_scheduler *s, const struct moe_scheduler_options *o,
+                       struct moe_err *err)
+{
+    struct moe_scheduler_options by_key = *o;
+    uint64_t *frequency = NULL, *placement = NULL;
+    int status;
+    if (o->frequency)
+        MOE_STEP((frequency = moe_inventory_uses(s->inventory, o->frequency, s->n_layers, err))
+                     ? MOE_OK
+                     : MOE_ERR_MEMORY);
+    if (o->placement)
+        MOE_STEP((placement = moe_inventory_uses(s->inventory, o->placement, s->n_layers, err))
+                     ? MOE_OK
+                     : MOE_ERR_MEMORY);
+    by_key.frequency = frequency;
+    by_key.placement = placement;
+    MOE_STEP(open_parts(s, &by_key, err));
+out:
+    free(frequency);
+    free(placement);
+    return status;
 }
 
 int moe_scheduler_open(struct moe_scheduler **out, const struct moe_scheduler_options *o,
@@ -863,7 +903,7 @@ int moe_scheduler_open(struct moe_scheduler **out, const struct moe_scheduler_op
     s->load_bytes = moe_inventory_mean_load(o->inventory, o->high);
     s->counts = &s->before;
     moe_trial_init(&s->trial);
-    int status = open_parts(s, o, err);
+    int status = open_by_key(s, o, err);
     if (status != MOE_OK) {
         moe_scheduler_close(s);
         return status;
@@ -1155,7 +1195,7 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
     c->known += s->is_known[s->layer] ? rows : 0;
     if (s->is_predicted[s->layer]) {
         c->predicted += rows;
-        c->predicted_right += s->predicted[key] ? rows : 0;
+        c->predicted_right += s->predicted[place_of(s, s->layer, e->need.expert)] ? rows : 0;
     }
     e->slot = MOE_NO_SLOT;
     e->state = MOE_ENTRY_DONE;
@@ -1217,7 +1257,7 @@ static int swap_one(struct moe_scheduler *s, struct moe_swap swap, struct moe_er
  * comes in several passes is counted as a whole. */
 static int swap_places(struct moe_scheduler *s, struct moe_err *err)
 {
-    uint32_t at = key_of(s, s->layer, 0);
+    uint32_t at = place_of(s, s->layer, 0);
     uint32_t *rows = s->swap_rows + at;
     uint8_t *before = s->swap_before + at, *now = s->marks;
     moe_scheduler_cached(s, s->layer, now);

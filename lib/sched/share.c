@@ -112,6 +112,8 @@ static int share_twice(const struct moe_inventory *inv, const struct rank_part *
         qsort(uses, n_keys, sizeof *uses, compare_uses);
     for (uint32_t i = 0; i < n_keys / 2 && status == MOE_OK; i++) {
         const uint32_t key = uses[i].key, variant = moe_inventory_usable(inv, key, 0);
+        if (variant == UINT32_MAX)
+            continue;
         const double bytes = (double)moe_inventory_class(inv, key, variant)->slot_bytes;
         uint32_t best = MOE_NO_RANK;
         for (uint32_t r = 0; r < n_ranks; r++)
@@ -138,7 +140,11 @@ int moe_share_experts(const struct moe_inventory *inv, const uint64_t *room, uin
     bool fits = false;
     if (status == MOE_OK)
         fits = size_parts(parts, room, n_ranks, (double)moe_inventory_all_bytes(inv, 0));
+    for (uint32_t key = 0; key < moe_inventory_n_keys(inv) && status == MOE_OK; key++)
+        holders[MOE_HOLDERS * key] = holders[MOE_HOLDERS * key + 1] = MOE_NO_RANK;
     for (uint32_t layer = 0; layer < inv->n_layers && status == MOE_OK; layer++) {
+        if (!moe_inventory_owns(inv, layer))
+            continue;
         order_layer(inv, layer, frequency, order);
         for (uint32_t r = 0; r < n_ranks; r++)
             parts[r].layer_work = 0;
@@ -154,7 +160,6 @@ int moe_share_experts(const struct moe_inventory *inv, const uint64_t *room, uin
             parts[best].work += uses;
             parts[best].layer_work += uses;
             holders[MOE_HOLDERS * key] = (uint8_t)best;
-            holders[MOE_HOLDERS * key + 1] = MOE_NO_RANK;
         }
     }
     if (status == MOE_OK && frequency && fits)
@@ -169,7 +174,8 @@ static uint64_t expert_bytes(const struct moe_inventory *inv, uint32_t layer)
 {
     uint64_t sum = 0;
     for (uint32_t key = 0; key < moe_inventory_n_keys(inv); key++)
-        if (moe_inventory_model_layer(inv, key) == layer)
+        if (moe_inventory_model_layer(inv, key) == layer &&
+            moe_inventory_owns(inv, key / inv->n_experts))
             sum += moe_inventory_class(inv, key, moe_inventory_usable(inv, key, 0))->slot_bytes;
     return sum;
 }
@@ -205,7 +211,8 @@ int moe_share_layers(const struct moe_inventory *inv, const uint64_t *bytes, con
     }
     for (uint32_t key = 0; key < moe_inventory_n_keys(inv); key++) {
         const uint32_t layer = moe_inventory_model_layer(inv, key);
-        holders[MOE_HOLDERS * key] = layer < n_layers ? owners[layer] : 0;
+        const bool owned = moe_inventory_owns(inv, key / inv->n_experts);
+        holders[MOE_HOLDERS * key] = !owned ? MOE_NO_RANK : layer < n_layers ? owners[layer] : 0;
         holders[MOE_HOLDERS * key + 1] = MOE_NO_RANK;
     }
 out:

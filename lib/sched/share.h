@@ -16,7 +16,8 @@ static inline bool moe_rank_holds(const uint8_t *holders, uint64_t key, uint8_t 
     return holders[MOE_HOLDERS * key] == rank || holders[MOE_HOLDERS * key + 1] == rank;
 }
 
-/* Gives each expert to one of n_ranks <= MOE_MAX_RANKS: holders[n_keys][MOE_HOLDERS]. room:
+/* Gives each expert to one of n_ranks <= MOE_MAX_RANKS: holders[n_keys][MOE_HOLDERS], MOE_NO_RANK
+ * where a key is no expert's. room:
  * [n_ranks] bytes of memory that each has for experts. Where all experts fit, ranks get equal
  * parts, as far as each has room; else parts in proportion to their room. Within these, each
  * layer's work is spread: its experts, the most frequent first, go to the rank that has least of

@@ -117,7 +117,8 @@ uint32_t moe_plan_assumptions(const struct moe_plan *plan,
 
 struct moe_plan_slots moe_plan_slots(const struct moe_plan *plan)
 {
-    struct moe_plan_slots s = {.n_experts = (uint64_t)plan->n_layers * plan->n_experts};
+    const uint32_t n_layers = plan->n_layers - plan->n_repeated;
+    struct moe_plan_slots s = {.n_experts = (uint64_t)n_layers * plan->n_experts};
     for (uint32_t i = 0; i < plan->n_pools; i++) {
         const struct moe_plan_pool *pool = &plan->pools[i];
         s.n_cache += pool->n_cache;

@@ -578,6 +578,10 @@ static void put_memory(const struct moe_plan *p, const struct moe_pen *pen)
             "Experts are blocks of weights: each of %" PRIu32 " layers has %" PRIu32
             ", a token uses %" PRIu32 " of them.",
             p->n_layers, p->n_experts, p->top_k);
+    if (p->n_repeated)
+        moe_say(pen, 2,
+                "%" PRIu32 " of these layers are earlier ones again, with the same experts.",
+                p->n_repeated);
     if (p->n_pools)
         moe_say(pen, 2,
                 "%" PRIu64 " of all %" PRIu64

@@ -138,9 +138,12 @@ const char *moe_show_variant_bits(const struct moe_pack *pack, uint32_t variant)
 /* Appends "12 layers"; of a model with an encoder "6 + 6 layers (encoder + decoder)". n: all, or
  * all of a kind; n_encoder: those of the encoder. */
 static void say_layers(const struct moe_config *c, uint32_t n, uint32_t n_encoder,
-                       struct moe_buf *out)
+                       const struct moe_loop *loop, struct moe_buf *out)
 {
-    if (c->n_encoder)
+    if (loop->n)
+        moe_buf_printf(out, "%" PRIu32 " layers in %" PRIu32 " visits", moe_loop_owners(loop, n),
+                       n);
+    else if (c->n_encoder)
         moe_buf_printf(out, "%" PRIu32 " + %" PRIu32 " layers (encoder + decoder)", n_encoder,
                        n - n_encoder);
     else
@@ -149,7 +152,7 @@ static void say_layers(const struct moe_config *c, uint32_t n, uint32_t n_encode
 
 void moe_show_pack_line(const struct moe_pack_summary *s, struct moe_buf *out)
 {
-    say_layers(&s->config, s->config.n_layers, s->config.n_encoder, out);
+    say_layers(&s->config, s->config.n_layers, s->config.n_encoder, &s->config.loop, out);
     for (uint32_t v = 0; v < moe_pack_n_variants(s->pack); v++) {
         const char *name = moe_show_variant_bits(s->pack, v);
         if (v == 0)
@@ -228,12 +231,13 @@ void moe_show_pack(const struct moe_pack_summary *s, bool tensors, struct moe_bu
         moe_buf_printf(out, "%s: %s, version %d\n", moe_pack_path(s->pack), bytes,
                        MOE_PACK_VERSION);
     moe_buf_printf(out, "  model      %s, ", c->family);
-    say_layers(c, c->n_layers, c->n_encoder, out);
+    say_layers(c, c->n_layers, c->n_encoder, &c->loop, out);
     moe_buf_printf(out, ", hidden %" PRIu32 ", vocabulary %" PRIu32 ", context %" PRIu32 "\n",
                    c->hidden, c->vocab, c->context_max);
     if (c->n_experts) {
         moe_buf_printf(out, "  experts    %" PRIu32 " in each of ", c->n_experts);
-        say_layers(c, s->n_moe_layers, c->layers[c->n_encoder].moe_index, out);
+        const struct moe_loop loop = moe_config_moe_loop(c);
+        say_layers(c, s->n_moe_layers, c->layers[c->n_encoder].moe_index, &loop, out);
         moe_buf_printf(out, ", %" PRIu32 " used per token, width %" PRIu32, c->top_k, c->expert_ff);
         if (c->shared_ff)
             moe_buf_printf(out, ", shared expert %" PRIu32, c->shared_ff);

@@ -235,7 +235,8 @@ int calibrate_weights(struct calibration *c, struct moe_err *err)
     int status;
     MOE_STEP(moe_trace_open(&trace, c->options->trace, err));
     MOE_STEP(check_shape(c, moe_trace_shape(trace), err));
-    MOE_STEP(moe_inventory_of_pack(&inventory, c->model->pack, c->map->top_k, err));
+    MOE_STEP(
+        moe_inventory_of_pack(&inventory, c->model->pack, c->map->top_k, &c->model->config, err));
     MOE_STEP(settle_strategy(hobbit, &strategy, err));
     double token = (double)moe_inventory_slot_bytes(&inventory, hobbit->high) * c->map->top_k *
                    c->map->n_layers;

@@ -206,6 +206,7 @@ static struct moe_trace_shape trace_shape_of(const struct moe_model *model, uint
         .source_fingerprint = s.source_fingerprint,
         .has_ids = true,
     };
+    shape.loop = moe_config_moe_loop(&model->config);
     moe_config_static_layers(&model->config, shape.is_static);
     return shape;
 }

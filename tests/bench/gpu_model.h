@@ -39,7 +39,7 @@ static int look_at_model(struct model_bench *m, struct moe_err *err)
     if (status == MOE_OK)
         status = read_text(m, model, err);
     if (status == MOE_OK)
-        status = moe_inventory_of_pack(&inventory, model->pack, model->config.top_k, err);
+        status = moe_inventory_of_pack(&inventory, model->pack, model->config.top_k, NULL, err);
     if (status == MOE_OK)
         m->all_bytes = moe_inventory_all_bytes(&inventory, 0);
     if (status == MOE_OK && m->statistics_path)

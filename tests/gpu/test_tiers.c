@@ -255,7 +255,7 @@ static void the_most_frequent_are_in_host_memory(void **state)
         .gpu = gpu,
         .loader = {.verify = true},
     };
-    assert_ok(moe_inventory_of_pack(&inventory, packs[1], TOP_K, &err), &err);
+    assert_ok(moe_inventory_of_pack(&inventory, packs[1], TOP_K, NULL, &err), &err);
     moe_expert_pools_size(&pools, packs[1], &inventory, &o);
     assert_false(pools.host.whole);
     assert_ok(moe_loader_open(&loader, &pools.disk, &err), &err);

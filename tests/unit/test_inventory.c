@@ -3,6 +3,7 @@
  */
 #include "infer/expert_pools.h"
 #include "sched/inventory.h"
+#include "sched/placement.h"
 
 #include "model_fixture.h"
 
@@ -37,6 +38,43 @@ static void equal_experts(void **state)
     assert_int_equal(moe_inventory_usable(&i, moe_inventory_key(&i, 0, 0), 2),
                      0); /* there is none: the best */
     moe_inventory_release(&i);
+    moe_inventory_release(&i);
+}
+
+/* Layers 1 and 2 are visited three times. */
+static void experts_of_visits_are_their_owners(void **state)
+{
+    static const uint64_t bytes[2] = {3 * PAGE, PAGE + 1};
+    static const struct moe_loop loop = {1, 2, 3};
+    struct moe_inventory i;
+    struct moe_err err = {0};
+    uint64_t uses[8 * 2];
+    assert_ok(moe_inventory_uniform(&i, 8, 2, 1, names, bytes, 2, &err), &err);
+    moe_inventory_set_loop(&i, &loop);
+    static const uint32_t owners[8] = {0, 1, 2, 1, 2, 1, 2, 7};
+    for (uint32_t l = 0; l < 8; l++) {
+        assert_int_equal(moe_inventory_key(&i, l, 1), 2 * owners[l] + 1);
+        assert_int_equal(moe_inventory_owns(&i, l), owners[l] == l);
+        uses[2 * l] = l;
+        uses[2 * l + 1] = 100;
+    }
+    assert_int_equal(moe_inventory_all_bytes(&i, 0), 4 * 2 * 3 * PAGE);
+    assert_int_equal(moe_loop_owners(&loop, 8), 4);
+    assert_true(moe_loop_next(&loop, 1, 2) == 3 && moe_loop_next(&loop, 1, 6) == 1 &&
+                moe_loop_next(&loop, 7, 3) == 7 && moe_loop_next(&loop, 0, 3) == 0);
+    uint64_t *by_key = moe_inventory_uses(&i, uses, 8, &err);
+    static const uint64_t want[8 * 2] = {0, 100, 1 + 3 + 5, 300, 2 + 4 + 6, 300, 0, 0,
+                                         0, 0,   0,         0,   0,         0,   7, 100};
+    assert_memory_equal(by_key, want, sizeof want);
+    /* Shares are equal, those of visits their owner's, which takes no more than it has experts. */
+    const struct moe_strategy strategy = {.alloc = MOE_ALLOC_PER_LAYER};
+    static const uint32_t all[8] = {2, 2, 2, 0, 0, 0, 0, 2}, few[8] = {1, 2, 2, 0, 0, 0, 0, 0};
+    uint32_t per_layer[8];
+    moe_allocate_owners(&strategy, &i, 10, by_key, per_layer);
+    assert_memory_equal(per_layer, all, sizeof all);
+    moe_allocate_owners(&strategy, &i, 5, by_key, per_layer);
+    assert_memory_equal(per_layer, few, sizeof few);
+    free(by_key);
     moe_inventory_release(&i);
 }
 
@@ -154,7 +192,7 @@ static void of_a_pack(void **state)
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     bundled_pack(path, &options);
     assert_ok(moe_pack_open(&pack, path, &err), &err);
-    assert_ok(moe_inventory_of_pack(&i, pack, 4, &err), &err);
+    assert_ok(moe_inventory_of_pack(&i, pack, 4, NULL, &err), &err);
     assert_true(i.n_layers == 12 && i.n_experts == 32 && i.top_k == 4 && i.n_model_layers == 12);
     assert_string_equal(i.variants[0], "4d8");
     assert_string_equal(i.variants[1], "2");
@@ -194,9 +232,13 @@ static void of_a_pack(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_experts),         cmocka_unit_test(sizes_of_a_trace),
-        cmocka_unit_test(a_trace_without_sizes), cmocka_unit_test(sizes_that_cannot_be),
-        cmocka_unit_test(pools_by_hand),         cmocka_unit_test(of_a_pack),
+        cmocka_unit_test(equal_experts),
+        cmocka_unit_test(sizes_of_a_trace),
+        cmocka_unit_test(experts_of_visits_are_their_owners),
+        cmocka_unit_test(a_trace_without_sizes),
+        cmocka_unit_test(sizes_that_cannot_be),
+        cmocka_unit_test(pools_by_hand),
+        cmocka_unit_test(of_a_pack),
     };
     return cmocka_run_group_tests_name("inventory", tests, NULL, NULL);
 }

@@ -99,6 +99,31 @@ static void edgemoe_weighs_frequency_by_the_layers_to_come(void **state)
 }
 
 /*
+ * Layer 1 is visited as layer 2 again (I = 1): it comes in 1 layer, 3 in 2, 0 in 3, so that f/d of
+ * 6, 6 and 6 are 6, 3 and 2. While layer 2 is at work it comes in 3: 2, and the others 6 and 3.
+ */
+static void a_later_visit_comes_first(void **state)
+{
+    static const uint32_t first[] = {5, 35, 15}, second[] = {15, 5, 35};
+    struct judged j;
+    judged_open(&j, "edgemoe", NULL, 0);
+    j.usage.loop = (struct moe_loop){1, 1, 2};
+    for (uint32_t layer = 0; layer < N_LAYERS; layer += layer == 1 ? 2 : 1) {
+        admit(&j, key_of(layer, 5));
+        j.usage.frequency[key_of(layer, 5)] = 6;
+    }
+    j.usage.layer = 1;
+    assert_leave(&j, MOE_NO_KEY, first, 3);
+    assert_leave(&j, key_of(1, 0), first, 3);
+    j.usage.layer = 2;
+    assert_leave(&j, MOE_NO_KEY, second, 3);
+    assert_leave(&j, key_of(1, 0), second, 3);
+    moe_usage_note(&j.usage, key_of(1, 5), 1, true);
+    assert_int_equal(j.usage.layer, 2); /* and not its owner */
+    judged_close(&j);
+}
+
+/*
  * Two of the four layers are an encoder's: S is 2. Encoder experts leave first, whatever their
  * frequency: layers that have run, the last one first, before those to come. Of the decoder's,
  * while layer 2 is at work, f/d are 6/2 and 2/1; were the encoder in S, the former would be 6/4.
@@ -533,6 +558,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(edgemoe_weighs_frequency_by_the_layers_to_come),
+        cmocka_unit_test(a_later_visit_comes_first),
         cmocka_unit_test(edgemoe_gives_up_encoders_first),
         cmocka_unit_test(encoders_do_not_return),
         cmocka_unit_test(edgemoe_in_one_layer_is_frequency),

@@ -247,6 +247,43 @@ static struct moe_prediction predict(uint32_t layer, const uint32_t *best, uint3
     return (struct moe_prediction){layer, 1, scores, unimportance};
 }
 
+/* ---- Visits ---- */
+
+/* Layer 1 is visited as layer 2 again: its experts are loaded once for both, and what is predicted
+ * of the second visit is not given up when the first one's router chooses otherwise. */
+static void visits_share_experts(void **state)
+{
+    static const struct moe_loop loop = {1, 1, 2};
+    static const uint32_t soon[] = {1, 2}, later[] = {3, 5};
+    struct moe_err err = {0};
+    float scores[2][N_EXPERTS], unimportance[2][N_EXPERTS];
+    struct moe_strategy strategy = strategy_of("fate");
+    strategy.prefetch = (struct moe_prefetch_limits){.top_k = true};
+    strategy.alloc = MOE_ALLOC_GLOBAL;
+    strategy.depth = 2;
+    moe_inventory_set_loop(&inventory, &loop);
+    struct moe_scheduler *s = open_scheduler(&strategy, 8, 0, 8);
+    pass(s, 1, 1, 2);
+    moe_scheduler_begin_tokens(s, 1, false, &counts);
+    const struct moe_prediction both[] = {predict(1, soon, 2, scores[0], unimportance[0]),
+                                          predict(2, later, 2, scores[1], unimportance[1])};
+    assert_ok(moe_scheduler_predicted(s, both, 2, &err), &err);
+    assert_int_equal(channel.n, 2);
+    pass(s, 1, 1, 2);
+    assert_int_equal(channel.cancelled, 0);
+    pass(s, 2, 3, 5);
+    assert_int_equal(counts.loads, 2 + 2);
+    assert_int_equal(counts.predicted_right, 4);
+    moe_scheduler_begin_tokens(s, 1, false, &counts);
+    pass(s, 1, 3, 5); /* the next token's first visit, */
+    pass(s, 2, 1, 2); /* and its second */
+    assert_int_equal(counts.loads, 2 + 2);
+    assert_int_equal(moe_scheduler_usage(s)->count[key_at(1, 3)], 2);
+    moe_scheduler_close(s);
+    release_inventory(NULL);
+    open_inventory(NULL);
+}
+
 /* ---- What becomes of activations ---- */
 
 static void hits_and_misses_add_up(void **state)
@@ -1177,6 +1214,7 @@ static void any_strategy_survives_any_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(visits_share_experts),
         cmocka_unit_test(hits_and_misses_add_up),
         cmocka_unit_test(hobbit_s_three_classes_are_for_misses_alone),
         cmocka_unit_test(a_skipped_expert_is_not_used),

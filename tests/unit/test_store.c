@@ -13,6 +13,7 @@ static uint32_t key_at(uint32_t layer, uint32_t expert)
     return moe_expert_key(N_EXPERTS, layer, expert);
 }
 
+static struct moe_loop loop;   /* of stores that are opened */
 static struct moe_usage usage; /* what some policies judge by; private to each test program */
 
 static int open_usage(void **state)
@@ -42,6 +43,7 @@ static struct moe_store *open_store(const char *policy, uint32_t n_cache, uint32
         .n_layers = N_LAYERS,
         .n_experts = N_EXPERTS,
         .n_variants = n_variants,
+        .loop = loop,
         .n_classes = n_variants,
         .pools = pools,
         .class_of = class_of,
@@ -200,6 +202,30 @@ static void staged_experts_grow_stale_with_the_token(void **state)
     moe_store_begin_layer(s, 0); /* the next token */
     assert_int_equal(moe_store_stage(s, key_at(1, 5), 0, true, 0), a);
     moe_store_close(s);
+}
+
+/* Layer 1 is visited as layer 2 again: what is staged for it in its first visit is not stale, and
+ * its experts are not the cache's to lend, before the second one. */
+static void staged_experts_wait_for_a_later_visit(void **state)
+{
+    loop = (struct moe_loop){1, 1, 2};
+    struct moe_store *s = open_store("lru", 0, 1, NULL, 1);
+    moe_store_begin_layer(s, 1);
+    uint32_t a = moe_store_stage(s, key_at(1, 4), 0, true, 0);
+    moe_store_ready(s, a);
+    assert_int_equal(moe_store_stage(s, key_at(1, 5), 0, true, 0), MOE_NO_SLOT);
+    moe_store_begin_layer(s, 2);
+    assert_int_equal(moe_store_stage(s, key_at(1, 5), 0, true, 0), a);
+    moe_store_close(s);
+    s = open_store("lru", 2, 0, NULL, 1);
+    assert_false(ask(s, 1, 1, 0));
+    assert_false(ask(s, 1, 2, 0));
+    moe_store_begin_layer(s, 1);
+    assert_int_equal(moe_store_stage(s, key_at(0, 5), 0, false, 1), MOE_NO_SLOT);
+    moe_store_begin_layer(s, 2);
+    assert_int_not_equal(moe_store_stage(s, key_at(0, 5), 0, false, 1), MOE_NO_SLOT);
+    moe_store_close(s);
+    loop = (struct moe_loop){0};
 }
 
 static void protected_experts_stay_until_they_are_free(void **state)
@@ -461,6 +487,7 @@ int main(void)
         cmocka_unit_test(pinned_slots_stay),
         cmocka_unit_test(staged_experts_do_not_touch_the_cache),
         cmocka_unit_test(staged_experts_grow_stale_with_the_token),
+        cmocka_unit_test(staged_experts_wait_for_a_later_visit),
         cmocka_unit_test(protected_experts_stay_until_they_are_free),
         cmocka_unit_test(an_expert_takes_the_place_of_another),
         cmocka_unit_test(free_cache_slots_are_not_for_staging),

@@ -249,15 +249,16 @@ enum { SOME = 1 << MOE_PREDICT_GATE_2 | 1 << MOE_PREDICT_ATTN };
 static void what_is_written_comes_back(void **state)
 {
     static const struct moe_trace_shape shapes[] = {
-        {3, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4d8"}, NULL, 7, 0, {0}, false},
-        {5, 32, 4, 0, 0, 1, {"4"}, NULL, 8, 0, {0}, false},
-        {4, 300, 6, 75, SOME, 0, {""}, NULL, 9, 0, {0}, true},
-        {7, 8, 1, 4, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 10, 3, {0}, false},
-        {5, 300, 2, 75, MOE_TRACE_PREDICTORS, 1, {"4"}, NULL, 11, 4, {0}, true},
-        {1, 16, 8, 2, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 0, 0, {0}, false},
-        {2, 6, 6, 6, SOME, 1, {"16"}, NULL, 1, 0, {0}, false},
-        {5, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4"}, NULL, 12, 0, {1, 0, 0, 1, 0}, false},
-        {4, 8, 1, 4, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 13, 2, {1, 1, 0, 1}, true},
+        {3, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4d8"}, NULL, 7, 0, {0}, false, {0}},
+        {5, 32, 4, 0, 0, 1, {"4"}, NULL, 8, 0, {0}, false, {0}},
+        {4, 300, 6, 75, SOME, 0, {""}, NULL, 9, 0, {0}, true, {0}},
+        {7, 8, 1, 4, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 10, 3, {0}, false, {0}},
+        {5, 300, 2, 75, MOE_TRACE_PREDICTORS, 1, {"4"}, NULL, 11, 4, {0}, true, {0}},
+        {1, 16, 8, 2, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 0, 0, {0}, false, {0}},
+        {2, 6, 6, 6, SOME, 1, {"16"}, NULL, 1, 0, {0}, false, {0}},
+        {5, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4"}, NULL, 12, 0, {1, 0, 0, 1, 0}, false, {0}},
+        {4, 8, 1, 4, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 13, 2, {1, 1, 0, 1}, true, {0}},
+        {7, 8, 2, 4, MOE_TRACE_PREDICTORS, 1, {"4"}, NULL, 14, 0, {0}, true, {1, 2, 2}},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++) {
         struct moe_err err = {0};
@@ -283,6 +284,7 @@ static void what_is_written_comes_back(void **state)
         assert_int_equal(moe_trace_totals(t)->prompt_tokens, 420);
         assert_int_equal(moe_trace_shape(t)->source_fingerprint, s.source_fingerprint);
         assert_int_equal(moe_trace_shape(t)->keep, s.keep);
+        assert_memory_equal(&moe_trace_shape(t)->loop, &s.loop, sizeof s.loop);
         for (uint32_t v = 0; v < s.n_variants; v++) {
             assert_string_equal(moe_trace_shape(t)->variants[v], s.variants[v]);
             uint32_t l = s.n_layers - 1, e = s.n_experts - 1;
@@ -317,7 +319,7 @@ static int continue_trace(struct moe_trace_writer **w, const struct moe_trace_sh
 static void a_part_is_continued(void **state)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}, true};
+    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}, true, {0}};
     struct document d[] = {new_document(&s, 20, 10, 1), new_document(&s, 30, 10, 2)};
     struct moe_trace_writer *w = NULL, *none;
     struct moe_trace *t = NULL;
@@ -402,7 +404,7 @@ static void assert_same_file(const char *a, const char *b)
 static void shards_merge_to_the_trace_of_one_run(void **state)
 {
     static const uint32_t lengths[ALL_DOCUMENTS] = {20, 256, 300, 1, 512, 700, 3, 40};
-    static const struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}, true};
+    static const struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}, true, {0}};
     struct moe_err err = {0};
     struct document d[ALL_DOCUMENTS];
     char part[SHARDS][160], some[160], sum[160];
@@ -449,7 +451,7 @@ static void shards_merge_to_the_trace_of_one_run(void **state)
 static void what_does_not_belong_is_not_merged(void **state)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}, false}, more = s;
+    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}, false, {0}}, more = s;
     struct document d[ALL_DOCUMENTS], e[ALL_DOCUMENTS];
     more.keep = 5;
     for (uint32_t i = 0; i < ALL_DOCUMENTS; i++) {
@@ -486,7 +488,8 @@ static void what_does_not_belong_is_not_merged(void **state)
 static void odd_scores_are_written(void **state)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {1, 4, 2, 4, 1 << MOE_PREDICT_ATTN, 0, {""}, NULL, 7, 0, {0}, false};
+    struct moe_trace_shape s = {1, 4,   2,     4,  1 << MOE_PREDICT_ATTN, 0, {""}, NULL, 7,
+                                0, {0}, false, {0}};
     const uint32_t chosen[] = {3, 1};
     const float weights[] = {1e9f, -1}, router[] = {NAN, INFINITY, -INFINITY, 0};
     const float scores[] = {NAN, 0, INFINITY, NAN};
@@ -540,7 +543,7 @@ static int read_bytes(const void *data, uint64_t n)
 static struct moe_buf small_trace(void)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {2, 8, 2, 3, SOME, 1, {"4"}, NULL, 7, 0, {0}, false};
+    struct moe_trace_shape s = {2, 8, 2, 3, SOME, 1, {"4"}, NULL, 7, 0, {0}, false, {0}};
     struct document d[] = {new_document(&s, 3, 1, 1), new_document(&s, 2, 1, 2)};
     struct moe_buf file = {0};
     uint64_t *sizes = new_sizes(&s);
@@ -604,7 +607,7 @@ static void forged_headers_are_errors(void **state)
 /* The border: no layer of the decoder for a source, none of the encoder for a target. */
 static void tokens_of_the_wrong_layers_are_errors(void **state)
 {
-    struct moe_trace_shape shape = {4, 8, 1, 0, 0, 0, {""}, NULL, 7, 0, {0}, false};
+    struct moe_trace_shape shape = {4, 8, 1, 0, 0, 0, {""}, NULL, 7, 0, {0}, false, {0}};
     struct document d = new_document(&shape, 5, 3, 1);
     struct moe_buf file = {0};
     struct moe_err err = {0};
@@ -612,6 +615,11 @@ static void tokens_of_the_wrong_layers_are_errors(void **state)
     assert_ok(moe_file_read_all(path, 1 << 20, &file, &err), &err);
     assert_int_equal(read_bytes(file.data, file.size), MOE_OK);
     assert_int_equal(read_with_header(&file, 76, 2), MOE_ERR_FORMAT);
+    /* Loops: of layer 1, visited again as 2, of one layer beyond the last, of none, once. */
+    assert_int_equal(read_with_header(&file, 84, 1 | 1 << 10 | 2 << 20), MOE_OK);
+    assert_int_equal(read_with_header(&file, 84, 1 | 2 << 10 | 2 << 20), MOE_ERR_FORMAT);
+    assert_int_equal(read_with_header(&file, 84, 1 | 2 << 20), MOE_ERR_FORMAT);
+    assert_int_equal(read_with_header(&file, 84, 1 | 1 << 10 | 1 << 20), MOE_ERR_FORMAT);
     moe_buf_release(&file);
     shape.n_encoder = 2;
     write_documents(path, &shape, &d, 1, 2);
@@ -642,7 +650,7 @@ static void frames_out_of_order_are_errors(void **state)
 /* Origins that lie in a sound frame. */
 static void forged_origins_are_errors(void **state)
 {
-    static const struct moe_trace_shape s = {2, 8, 2, 0, 0, 0, {""}, NULL, 7, 0, {0}, false};
+    static const struct moe_trace_shape s = {2, 8, 2, 0, 0, 0, {""}, NULL, 7, 0, {0}, false, {0}};
     struct moe_err err = {0};
     uint64_t text = 3;
     uint32_t held[] = {0, 2, 2};
@@ -701,7 +709,7 @@ static void forged_lists_of_static_layers_are_errors(void **state)
 {
     static const uint8_t lists[][3] = {{1, 0, 1}, {0, 0, 0}, {1, 2, 0}};
     for (size_t i = 0; i < N_ITEMS(lists); i++) {
-        struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}, false};
+        struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}, false, {0}};
         struct moe_buf file = {0};
         struct moe_err err = {0};
         memcpy(s.is_static, lists[i], 3);
