@@ -507,7 +507,8 @@ static void say_text(const struct cluster *c, const struct outcome *o, const str
     const struct moe_simulated *s = &o->runs[0].simulated;
     const struct moe_simulated_phase *d = &s->decode;
     const double tokens = (double)d->tokens, now = moe_trial_tokens_per_second(&o->runs[0]);
-    const uint32_t n_all = moe_inventory_n_keys(c->in->inventory);
+    const struct moe_inventory *inv = c->in->inventory;
+    const uint32_t n_all = moe_loop_owners(&inv->loop, inv->n_layers) * inv->n_experts;
     char name[MOE_STRATEGY_BRIEF] = "all in memory", whole[32];
     if (reads_any(o))
         moe_strategy_brief(&o->strategy, name);

@@ -102,8 +102,8 @@ static int divide_layers(struct moe_ranks *ranks, struct moe_model *model,
     for (uint32_t layer = 0; layer < n; layer++)
         parts[layer] = moe_config_parts_at(&model->config, layer);
     MOE_STEP(size_layers(bytes, model, session, err));
-    MOE_STEP(moe_inventory_of_pack(&inventory, model->pack, model->config.top_k, &model->config,
-                                   err));
+    MOE_STEP(
+        moe_inventory_of_pack(&inventory, model->pack, model->config.top_k, &model->config, err));
     MOE_STEP(moe_ranks_divide_layers(ranks, &inventory, bytes, parts, n, err));
     MOE_STEP(moe_model_share_layers(model, 0, moe_ranks_owners(ranks), err));
 out:

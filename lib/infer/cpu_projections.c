@@ -353,13 +353,17 @@ static void multiply_out_of_experts(const struct project *p)
     }
 }
 
-/* Keys, or values, of a layer whose streams are mixed for them. */
-static void project_mixed(struct project *p, const struct moe_mat *mat, const float *scores,
-                          const float *norm, const struct moe_mat *own, float *to, uint64_t stride)
+/* Keys, or values, that take in something else than queries: scores and norm are theirs, or NULL.
+ */
+static void project_mixed(struct project *p, enum moe_told what, const struct moe_mat *mat,
+                          const float *scores, const float *norm, const struct moe_mat *own,
+                          float *to, uint64_t stride)
 {
     struct cpu_attention *w = p->w;
     uint32_t hidden = p->s->model->config.hidden;
-    stages_cpu_streams_own(p->s, p->number, p->n_rows, scores, norm, w->own_in);
+    stages_cpu_streams_own(p->s, p->number, what, p->n_rows,
+                           norm ? scores : p->layer->attn_mix.scores,
+                           norm ? norm : p->layer->attn_norm, w->own_in);
     moe_inputs_set(&w->from_own, w->own_in, moe_padded(hidden), NULL, p->n_rows, hidden);
     struct moe_mm mm[2] = {moe_inputs_mm(&w->from_own, *mat, to, stride)};
     if (own->data)
@@ -391,7 +395,7 @@ static void project_heads(struct project *p, uint32_t n_rows)
     struct cpu_attention *w = p->w;
     struct moe_inputs *from = p->from;
     struct moe_mm mm[7];
-    bool mixed = l->k_input_norm != NULL;
+    bool mixed = l->k_input_norm || moe_config_is_told(&p->s->model->config, p->number);
     int n = 0;
     if (!l->attn_router.data && p->heads)
         mm[n++] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
@@ -409,11 +413,13 @@ static void project_heads(struct project *p, uint32_t n_rows)
         mm[n++] = moe_inputs_mm(from, l->rel, w->rel, w->rel_stride);
     moe_matmul(mm, n);
     if (mixed)
-        project_mixed(p, &l->k, l->k_scores, l->k_input_norm, &l->taps_k_own, w->k, w->stride.k);
+        project_mixed(p, MOE_TELLS_K, &l->k, l->k_scores, l->k_input_norm, &l->taps_k_own, w->k,
+                      w->stride.k);
     if (l->taps_k)
         add_head_taps(p, l->taps_k, &l->taps_k_own, 0, p->head_dim, w->k, w->stride.k);
     if (mixed)
-        project_mixed(p, &l->v, l->v_scores, l->v_input_norm, &l->taps_v_own, w->v, w->stride.v);
+        project_mixed(p, MOE_TELLS_V, &l->v, l->v_scores, l->v_input_norm, &l->taps_v_own, w->v,
+                      w->stride.v);
     if (l->taps_v)
         add_head_taps(p, l->taps_v, &l->taps_v_own,
                       ((struct cpu_work *)p->s->device)->states.values_at, p->value_dim, w->v,

@@ -138,6 +138,11 @@ struct cpu_streams {
     uint64_t low_stride;
     float *gates, *low;
     struct moe_inputs from_low;
+    /* Of messages, [batch][normed_stride]; [batch][both_stride] what a block takes in and the
+     * message side by side, under norms; what is forgotten, as `gates` of the message. */
+    uint64_t both_stride;
+    float *message, *both, *forget;
+    struct moe_inputs from_both;
 };
 
 /* Of embeddings of n-grams. */
@@ -328,9 +333,10 @@ void stages_cpu_streams_get(const struct moe_session *s, uint32_t n_rows, float 
 /* h = what a block takes in of them; of rows [first, first + n). The head counts as the block
  * behind the last. */
 void stages_cpu_streams_in(struct moe_session *s, uint32_t block, uint32_t first, uint32_t n);
-/* to = the mixture of a layer's streams by these scores (NULL: there is one), under the norm. */
-void stages_cpu_streams_own(struct moe_session *s, uint32_t layer, uint32_t n_rows,
-                            const float *scores, const float *norm, float *to);
+/* to = the mixture of a layer's streams by these scores (NULL: there is one), and in a later pass
+ * through a loop a message, under the norm. */
+void stages_cpu_streams_own(struct moe_session *s, uint32_t layer, enum moe_told what,
+                            uint32_t n_rows, const float *scores, const float *norm, float *to);
 /* Adds to the streams what the layer makes of the last tokens (cpu_ngrams.c). */
 void stages_cpu_ngrams(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                        uint32_t n_rows);

@@ -19,6 +19,14 @@
  * With stream_normed (Inkling-2) that sum is divided by the root of hidden, and the block takes in
  * in[i] * norm(x[i]), without weights of the norm; of a single stream, what it is.
  *
+ * Layers that are visited several times (base/loop.h, Inkling-2 Mini): when a pass through them is
+ * over, the streams that it began are put aside, y, and the next one begins with the others. What a
+ * block takes in there, and each of what queries, keys and values take in, x, becomes
+ *
+ *   (1 - tanh(f)) * x + tanh(g) * m, before its norm, where
+ *   m = the sum of in[i] * norm(y[i]) by scores of its own, as with stream_normed
+ *   f and g: products of a vector that is a product of norm(x) and norm(m), side by side
+ *
  * Gated streams (Qwen4): every stream has a norm of its own, n[i]. Of all of these, side by side,
  * a matrix makes numbers r, and two others, with silu of the first one's numbers / n_streams
  * between them, a gate g for each value:
@@ -76,6 +84,15 @@ void stages_cpu_streams_get(const struct moe_session *s, uint32_t n_rows, float 
         memcpy(states + i * width, streams_of(s, i), width * sizeof(float));
 }
 
+/* What a norm without weights multiplies x by. */
+static float norm_factor(const float *x, uint32_t n, float eps)
+{
+    float lane[MOE_LANES] = {0};
+    for (uint32_t d = 0; d < n; d++)
+        lane[d % MOE_LANES] = fmaf(x[d], x[d], lane[d % MOE_LANES]);
+    return moe_math_rms_scale(moe_math_join(lane), n, eps);
+}
+
 static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct mix *m = ctx;
@@ -84,11 +101,9 @@ static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
     uint32_t width = c->n_streams * c->hidden;
     for (int64_t i = begin; i < end; i++) {
         const float *x = streams_of(m->s, m->first + (uint64_t)i);
-        float *to = st->normed + (uint64_t)i * st->normed_stride, lane[MOE_LANES] = {0};
-        for (uint32_t d = 0; d < width; d++)
-            lane[d % MOE_LANES] = fmaf(x[d], x[d], lane[d % MOE_LANES]);
+        float *to = st->normed + (uint64_t)i * st->normed_stride;
         memcpy(to, x, width * sizeof *to);
-        moe_kern.scale(moe_math_rms_scale(moe_math_join(lane), width, c->norm_eps), width, to);
+        moe_kern.scale(norm_factor(x, width, c->norm_eps), width, to);
     }
 }
 
@@ -236,15 +251,92 @@ static void sum_streams(const struct moe_config *c, const float *x, const float 
 {
     memset(h, 0, c->hidden * sizeof *h);
     for (uint32_t k = 0; k < n; k++, x += c->hidden) {
-        float factor = mix[k], lane[MOE_LANES] = {0};
-        for (uint32_t d = 0; c->stream_normed && d < c->hidden; d++)
-            lane[d % MOE_LANES] = fmaf(x[d], x[d], lane[d % MOE_LANES]);
+        float factor = mix[k];
         if (c->stream_normed)
-            factor *= moe_math_rms_scale(moe_math_join(lane), c->hidden, c->stream_eps);
+            factor *= norm_factor(x, c->hidden, c->stream_eps);
         for (uint32_t d = 0; d < c->hidden; d++)
             h[d] += factor * x[d];
     }
 }
+
+/* ---- Messages from pass to pass ---- */
+
+/* A pass through the loop begins: puts aside the streams that the one before began, which begin
+ * anew. */
+static void begin_pass(const struct moe_session *s, uint32_t layer, uint32_t n_rows)
+{
+    const struct moe_config *c = &s->model->config;
+    uint64_t first = moe_config_streams_before(c, 2 * layer), n = moe_config_told_streams(c);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        float *x = streams_of(s, i), *begun = x + first * c->hidden;
+        memcpy(x + (uint64_t)c->n_streams * c->hidden, begun, n * c->hidden * sizeof *x);
+        memset(begun, 0, n * c->hidden * sizeof *x);
+    }
+}
+
+struct tell {
+    const struct moe_session *s;
+    const struct moe_message *by;
+    float *x; /* what is told, rows stride apart */
+    uint64_t stride;
+};
+
+static void write_messages(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct tell *t = ctx;
+    const struct moe_config *c = &t->s->model->config;
+    const struct cpu_streams *st = &((struct cpu_work *)t->s->device)->streams;
+    uint32_t n = moe_config_told_streams(c);
+    for (int64_t i = begin; i < end; i++) {
+        const float *told = streams_of(t->s, (uint64_t)i) + (uint64_t)c->n_streams * c->hidden;
+        float *mix = st->mix + (uint64_t)i * st->mix_stride;
+        float *message = st->message + (uint64_t)i * st->normed_stride;
+        float *both = st->both + (uint64_t)i * st->both_stride;
+        score_streams(c, told, t->by->scores, n, st->normed + (uint64_t)i * st->normed_stride, mix);
+        sum_streams(c, told, mix, n, message);
+        memcpy(both, t->x + (uint64_t)i * t->stride, c->hidden * sizeof *both);
+        memcpy(both + c->hidden, message, c->hidden * sizeof *both);
+        for (int k = 0; k < 2; k++, both += c->hidden)
+            moe_kern.scale(norm_factor(both, c->hidden, c->norm_eps), c->hidden, both);
+    }
+}
+
+static void take_messages(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct tell *t = ctx;
+    const struct moe_config *c = &t->s->model->config;
+    const struct cpu_streams *st = &((struct cpu_work *)t->s->device)->streams;
+    for (int64_t i = begin; i < end; i++) {
+        const uint64_t row = (uint64_t)i * st->normed_stride;
+        const float *message = st->message + row;
+        float *x = t->x + (uint64_t)i * t->stride, *forget = st->forget + row;
+        float *gates = st->gates + row;
+        moe_kern.tanh(forget, c->hidden, forget);
+        moe_kern.tanh(gates, c->hidden, gates);
+        for (uint32_t d = 0; d < c->hidden; d++)
+            x[d] = (1 - forget[d]) * x[d] + gates[d] * message[d];
+    }
+}
+
+/* Mixes the layer's messages into n rows of x, from the first row of the pass on. */
+static void tell(struct moe_session *s, uint32_t layer, enum moe_told what, float *x,
+                 uint64_t stride, uint32_t n)
+{
+    struct cpu_streams *st = &((struct cpu_work *)s->device)->streams;
+    const struct moe_config *c = &s->model->config;
+    struct tell t = {s, &s->model->layers[layer].messages[what], x, stride};
+    moe_par_for(n, 8, write_messages, &t);
+    moe_inputs_set(&st->from_both, st->both, st->both_stride, NULL, n, 2 * c->hidden);
+    struct moe_mm mm[2] = {moe_inputs_mm(&st->from_both, t.by->down, st->low, st->low_stride)};
+    moe_matmul(mm, 1);
+    moe_inputs_set(&st->from_low, st->low, st->low_stride, NULL, n, c->loop_rank);
+    mm[0] = moe_inputs_mm(&st->from_low, t.by->forget, st->forget, st->normed_stride);
+    mm[1] = moe_inputs_mm(&st->from_low, t.by->told, st->gates, st->normed_stride);
+    moe_matmul(mm, 2);
+    moe_par_for(n, 8, take_messages, &t);
+}
+
+/* ---- What keys and values take in ---- */
 
 struct own {
     const struct moe_session *s;
@@ -253,7 +345,7 @@ struct own {
     uint32_t n_streams;
 };
 
-static void own_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static void mix_own_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct own *o = ctx;
     const struct moe_config *c = &o->s->model->config;
@@ -269,16 +361,31 @@ static void own_rows(void *ctx, int64_t begin, int64_t end, int thread)
         } else {
             memcpy(to, x, c->hidden * sizeof *to);
         }
+    }
+}
+
+static void norm_own_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct own *o = ctx;
+    const struct moe_config *c = &o->s->model->config;
+    for (int64_t i = begin; i < end; i++) {
+        float *to = o->to + (uint64_t)i * moe_padded(c->hidden);
         moe_kern.rms_norm(to, o->norm, c->hidden, c->norm_eps, to);
     }
 }
 
-void stages_cpu_streams_own(struct moe_session *s, uint32_t layer, uint32_t n_rows,
-                            const float *scores, const float *norm, float *to)
+void stages_cpu_streams_own(struct moe_session *s, uint32_t layer, enum moe_told what,
+                            uint32_t n_rows, const float *scores, const float *norm, float *to)
 {
-    struct own o = {s, scores, norm, to, moe_config_streams_before(&s->model->config, 2 * layer)};
-    moe_par_for(n_rows, 8, own_rows, &o);
+    const struct moe_config *c = &s->model->config;
+    struct own o = {s, scores, norm, to, moe_config_streams_before(c, 2 * layer)};
+    moe_par_for(n_rows, 8, mix_own_rows, &o);
+    if (moe_config_is_told(c, layer))
+        tell(s, layer, what, to, moe_padded(c->hidden), n_rows);
+    moe_par_for(n_rows, 8, norm_own_rows, &o);
 }
+
+/* ---- What a block takes in ---- */
 
 static void take_in_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -311,6 +418,9 @@ void stages_cpu_streams_in(struct moe_session *s, uint32_t block, uint32_t first
     m.first = first;
     m.n_streams = last && c->stream_layers ? c->n_streams : moe_config_streams_before(c, block);
     st->block = block;
+    const bool told = !last && moe_config_is_told(c, block / 2);
+    if (told && block % 2 == 0 && (block / 2 - c->loop.begin) % c->loop.n == 0)
+        begin_pass(s, block / 2, n);
     if (c->stream_rank) {
         gated_in(&m, st, n);
         return;
@@ -332,6 +442,9 @@ void stages_cpu_streams_in(struct moe_session *s, uint32_t block, uint32_t first
         moe_matmul(&mm, 1);
     }
     moe_par_for(n, 8, take_in_rows, &m);
+    if (told)
+        tell(s, block / 2, block % 2 ? MOE_TELLS_FFN : MOE_TELLS_Q, s->states.h, s->states.stride,
+             n);
 }
 
 void stages_cpu_streams_out(struct moe_session *s, uint32_t row, const float *out)

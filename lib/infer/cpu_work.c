@@ -236,7 +236,7 @@ static void carve_streams(struct cpu_streams *st, struct carving *to, const stru
                           uint32_t batch)
 {
     uint32_t width = c->n_streams * c->hidden, normed = c->stream_layers ? c->hidden : width;
-    st->stride = moe_padded(width);
+    st->stride = moe_padded(moe_config_state_width(c));
     st->normed_stride = moe_padded(normed);
     st->mix_stride = moe_padded((2 + c->n_streams) * c->n_streams);
     st->streams = moe_arena_take(&to->rows, batch * st->stride, sizeof *st->streams);
@@ -244,6 +244,17 @@ static void carve_streams(struct cpu_streams *st, struct carving *to, const stru
     st->mix = moe_arena_take(&to->rows, batch * st->mix_stride, sizeof *st->mix);
     if (!c->stream_layers)
         moe_inputs_carve(&st->from_all, &to->rows, batch, width);
+    if (c->loop_rank) {
+        st->low_stride = moe_padded(c->loop_rank);
+        st->both_stride = moe_padded(2 * c->hidden);
+        st->low = moe_arena_take(&to->rows, batch * st->low_stride, sizeof *st->low);
+        st->both = moe_arena_take(&to->rows, batch * st->both_stride, sizeof *st->both);
+        st->message = moe_arena_take(&to->rows, batch * st->normed_stride, sizeof *st->message);
+        st->forget = moe_arena_take(&to->rows, batch * st->normed_stride, sizeof *st->forget);
+        st->gates = moe_arena_take(&to->rows, batch * st->normed_stride, sizeof *st->gates);
+        moe_inputs_carve(&st->from_both, &to->rows, batch, 2 * c->hidden);
+        moe_inputs_carve(&st->from_low, &to->rows, batch, c->loop_rank);
+    }
     if (!c->stream_rank)
         return;
     st->low_stride = moe_padded(c->stream_rank);

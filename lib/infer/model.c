@@ -45,6 +45,11 @@ static int expect_tensor(const struct moe_model *m, enum moe_tensor_role role, u
  * expert: these share places. */
 #define IN_MODEL(member) offsetof(struct moe_model, member)
 #define IN_LAYER(member) offsetof(struct moe_layer, member)
+#define IN_MESSAGE(of, at)                                                                         \
+    [MOE_T_##of##_TOLD_SCORES] = IN_LAYER(messages[at].scores),                                    \
+    [MOE_T_##of##_TOLD_DOWN] = IN_LAYER(messages[at].down),                                        \
+    [MOE_T_##of##_FORGET] = IN_LAYER(messages[at].forget),                                         \
+    [MOE_T_##of##_TOLD] = IN_LAYER(messages[at].told)
 
 static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_EMBED] = IN_MODEL(embed),
@@ -228,6 +233,10 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_K_SCORES] = IN_LAYER(k_scores),
     [MOE_T_V_SCORES] = IN_LAYER(v_scores),
     [MOE_T_K_INPUT_NORM] = IN_LAYER(k_input_norm),
+    IN_MESSAGE(Q, MOE_TELLS_Q),
+    IN_MESSAGE(K, MOE_TELLS_K),
+    IN_MESSAGE(V, MOE_TELLS_V),
+    IN_MESSAGE(FFN, MOE_TELLS_FFN),
     [MOE_T_V_INPUT_NORM] = IN_LAYER(v_input_norm),
     [MOE_T_PROFILES] = IN_LAYER(profiles),
     [MOE_T_TAPS_K] = IN_LAYER(taps_k),
@@ -310,9 +319,10 @@ static enum moe_dense_group group_of(const struct moe_model *m, enum moe_tensor_
 /* Where a group comes among all. */
 static uint32_t order_of(const struct moe_model *m, enum moe_dense_group group, uint32_t layer)
 {
+    const uint32_t owner = moe_loop_owner(&m->config.loop, layer);
     return group < MOE_DENSE_LAYER
                ? group
-               : group + (group == MOE_DENSE_LAYER ? layer : moe_config_all_layers(&m->config));
+               : group + (group == MOE_DENSE_LAYER ? owner : moe_config_all_layers(&m->config));
 }
 
 static void place_tensor(struct moe_model *m, const struct dense_tensor *d)
@@ -495,9 +505,16 @@ static int place_dense_part(struct moe_model *m, struct moe_err *err)
     }
     for (uint32_t i = 0; i < moe_config_own_layers(&m->config); i++)
         m->layers[i].has_ffn = m->layers[i].down.data != NULL;
+    moe_model_repeat_layers(m);
     if (m->config.tied_head)
         m->head = m->embed;
     return MOE_OK;
+}
+
+void moe_model_repeat_layers(struct moe_model *m)
+{
+    for (uint32_t i = 0; i < m->config.n_layers; i++)
+        m->layers[i] = m->layers[moe_loop_owner(&m->config.loop, i)];
 }
 
 static void forget_dense(struct moe_model *m)
@@ -580,7 +597,8 @@ static int check_experts(const struct moe_model *m, struct moe_err *err)
             return status;
     }
     for (uint32_t layer = 0; layer < moe_config_own_layers(&m->config); layer++) {
-        for (uint32_t e = 0; m->config.layers[layer].moe && e < m->config.n_experts; e++) {
+        const bool own = m->config.layers[layer].moe && moe_config_owns(&m->config, layer);
+        for (uint32_t e = 0; own && e < m->config.n_experts; e++) {
             bool present = false;
             for (uint32_t v = 0; v < moe_pack_n_variants(m->pack); v++)
                 present |= moe_pack_expert(m->pack, layer, e, v)->present;

@@ -28,6 +28,14 @@ struct moe_streams_mix {
     struct moe_mat down, up;
 };
 
+/* What a looped layer's queries, keys, values and feed-forward are told by the pass before: scores
+ * of its streams, [hidden], and what makes gates of a message (cpu_streams.c). */
+enum moe_told { MOE_TELLS_Q, MOE_TELLS_K, MOE_TELLS_V, MOE_TELLS_FFN, MOE_N_MESSAGES };
+struct moe_message {
+    const float *scores;
+    struct moe_mat down, forget, told;
+};
+
 /* Embeddings of n-grams (cpu_ngrams.c). */
 struct moe_ngrams {
     struct moe_mat table, key, value;
@@ -70,6 +78,7 @@ struct moe_layer {
     const float *profiles;
     struct moe_mat taps_k_own, taps_v_own, own_sinks;
     const float *rel_scale, *k_scores, *v_scores, *k_input_norm, *v_input_norm;
+    struct moe_message messages[MOE_N_MESSAGES];         /* of a looped layer */
     const float *taps_k, *taps_v, *taps_attn, *taps_ffn; /* MOE_STATE_TAPS */
     const float *ffn_factor;                             /* [1] of ffn_scale */
     struct moe_mat attn_gate;
@@ -220,9 +229,10 @@ int moe_model_await_tokens(const struct moe_model *model, const struct moe_row *
                            uint32_t n_rows, struct moe_err *err);
 
 /* The place of the matrix of a role that the model has (moe_tensor_shape); the model's owner may
- * set it. */
+ * set it, and then has to have later visits of looped layers (base/loop.h) get it, too. */
 struct moe_mat *moe_model_matrix(const struct moe_model *model, enum moe_tensor_role role,
                                  uint32_t layer);
+void moe_model_repeat_layers(struct moe_model *model);
 
 /* Opens the pack and reads the dense part. */
 int moe_model_open(struct moe_model **out, const char *path, uint32_t context,

@@ -2541,6 +2541,19 @@ static const struct moe_source_names inkling_published_names = {
                EP(DOWN, "mlp.experts.w2_weight", EXPERT)},
 };
 
+/* Messages from pass to pass, as transformers saves them and as published: gates, and the scores of
+ * all layers in one tensor or in two. */
+#define MESSAGE(role, name)                                                                        \
+    W(role##_TOLD_DOWN, name "_message_gate.down_proj"),                                           \
+        W(role##_FORGET, name "_message_gate.forget_gate_proj"),                                   \
+        W(role##_TOLD, name "_message_gate.message_gate_proj"),                                    \
+        [MOE_T_##role##_TOLD_SCORES] = MOE_PART("model.message_input.query", MESSAGE)
+#define MESSAGE_PUBLISHED(role, name, tensor)                                                      \
+    V(role##_TOLD_DOWN, "controllers." name ".down_weight"),                                       \
+        V(role##_FORGET, "controllers." name ".forget_weight"),                                    \
+        V(role##_TOLD, "controllers." name ".gain_weight"),                                        \
+        [MOE_T_##role##_TOLD_SCORES] = MOE_PART("model.middle_cycle_cross_pass_" tensor, MESSAGES)
+
 /* Inkling-2: of layers without a window other norms, and a mixture of streams for queries. */
 static const struct moe_source_names inkling2_names = {
     .dense = {[MOE_T_EMBED] = MOE_PART("model.embed_tokens.weight", FIRST),
@@ -2568,7 +2581,11 @@ static const struct moe_source_names inkling2_names = {
               WP(TAPS_FFN, "post_mlp_convolution.conv1d", CONV),
               W(OWN_SINKS, "self_attn.sink_proj"),
               W(ATTN_GATE, "self_attn.o_proj.gate_proj"),
-              W(O, "self_attn.o_proj.linear")},
+              W(O, "self_attn.o_proj.linear"),
+              MESSAGE(Q, "q"),
+              MESSAGE(K, "k"),
+              MESSAGE(V, "v"),
+              MESSAGE(FFN, "mlp")},
 };
 static const struct moe_source_names inkling2_global_names = {
     .dense = {W(ATTN_NORM, "q_input_layernorm"),
@@ -2597,7 +2614,9 @@ static const struct moe_source_names inkling2_global_names = {
 };
 static const struct moe_source_names inkling2_published_names = {
     .dense = {W(ATTN_NORM, "attn_norm"), WP(TAPS_K, "attn.k_sconv", CONV),
-              WP(TAPS_V, "attn.v_sconv", CONV)},
+              WP(TAPS_V, "attn.v_sconv", CONV), MESSAGE_PUBLISHED(Q, "attn", "queries"),
+              MESSAGE_PUBLISHED(K, "k", "kv_queries"), MESSAGE_PUBLISHED(V, "v", "kv_queries"),
+              MESSAGE_PUBLISHED(FFN, "mlp", "queries")},
 };
 static const struct moe_source_names inkling2_published_global_names = {
     .dense =
@@ -2605,6 +2624,31 @@ static const struct moe_source_names inkling2_published_global_names = {
          [MOE_T_TAPS_V] = MOE_PART(L "attn.v_sconv.static_w", LATEST)},
 };
 
+#define INKLING2_CONSTANTS                                                                         \
+    SIGMOIDS, SET(norm_topk, true), SET(positions, MOE_POSITIONS_NONE),                            \
+        SET(qk_norm, MOE_QK_NORM_CLIP), SET(state_kind, MOE_STATE_TAPS), SET(state_heads, 1),      \
+        SET(embed_norm, true), SET(embed_weighed, true), SET(own_taps, true),                      \
+        SET(attn_sinks, true), SET(own_sinks, true), SET(own_inputs, true),                        \
+        SET(stream_normed, true), SET(stream_eps, 1e-6), SET(attn_gate, true),                     \
+        SET(value_norm, true), SET(expert_act, MOE_ACT_SITU), SET(dense_act, MOE_ACT_SITU)
+#define INKLING2_SETTINGS(floor, experts, width)                                                   \
+    CONTEXT(1048576), USE("model_max_length", context_max, 0, MOE_UNLESS_ZERO),                    \
+        SET(n_kv_heads, 8), SET(head_dim, 128),                                                    \
+        USE("unpadded_vocab_size", vocab, 200058, MOE_NOT_ZERO), KEY("d_rel", rel_dim, 16),        \
+        KEY("rel_extent", rel_extent, 1024), KEY("log_scaling_n_floor", query_floor, floor),       \
+        KEY("log_scaling_alpha", query_scale, 0.1), KEY("conv_kernel_size", conv_width, 4),        \
+        USE("sconv_kernel_size", conv_width, 0, MOE_UNLESS_ZERO),                                  \
+        KEY("n_routed_experts", n_experts, experts),                                               \
+        USE("num_local_experts", n_experts, 0, MOE_UNLESS_ZERO), TOP_K(8),                         \
+        KEY("moe_intermediate_size", expert_ff, width),                                            \
+        USE("intermediate_size", expert_ff, 0, MOE_UNLESS_ZERO),                                   \
+        KEY("route_scale", routed_scale, 8),                                                       \
+        USE("routed_scaling_factor", routed_scale, 0, MOE_UNLESS_ZERO),                            \
+        KEY("qk_l2_clip_threshold", qk_clip, 22.627416997969522),                                  \
+        KEY("rel_l2_clip_threshold", rel_clip, 8),                                                 \
+        KEY("n_layers_per_attn_res_block", stream_layers, 6),                                      \
+        KEY("mlp_gate_softcap", act_alpha, 4), KEY("mlp_up_softcap", act_limit, 25),               \
+        KEY("final_logit_softcapping", logit_cap, 30)
 static const struct moe_family states_families[] = {
     /* Inkling-2, the part that reads text: Inkling with residual attention, heads of limited length
      * in place of norms, sinks and weights of convolutions that tokens make, gates of outputs, and
@@ -2612,34 +2656,9 @@ static const struct moe_family states_families[] = {
     {
         .name = "inkling2_text",
         .also = "inkling2",
-        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(positions, MOE_POSITIONS_NONE),
-                              SET(qk_norm, MOE_QK_NORM_CLIP), SET(state_kind, MOE_STATE_TAPS),
-                              SET(state_heads, 1), SET(embed_norm, true), SET(embed_weighed, true),
-                              SET(own_taps, true), SET(attn_sinks, true), SET(own_sinks, true),
-                              SET(own_inputs, true), SET(stream_normed, true),
-                              SET(stream_eps, 1e-6), SET(attn_gate, true), SET(value_norm, true),
-                              SET(expert_act, MOE_ACT_SITU), SET(dense_act, MOE_ACT_SITU)),
+        .constants = SETTINGS(INKLING2_CONSTANTS),
         .hf = {.only = ONLY({"scoring_func", "sigmoid"}),
-               .settings = SETTINGS(
-                   CONTEXT(1048576), USE("model_max_length", context_max, 0, MOE_UNLESS_ZERO),
-                   SET(n_kv_heads, 8), SET(head_dim, 128),
-                   USE("unpadded_vocab_size", vocab, 200058, MOE_NOT_ZERO),
-                   KEY("d_rel", rel_dim, 16), KEY("rel_extent", rel_extent, 1024),
-                   KEY("log_scaling_n_floor", query_floor, 128000),
-                   KEY("log_scaling_alpha", query_scale, 0.1),
-                   KEY("conv_kernel_size", conv_width, 4),
-                   USE("sconv_kernel_size", conv_width, 0, MOE_UNLESS_ZERO),
-                   KEY("n_routed_experts", n_experts, 384),
-                   USE("num_local_experts", n_experts, 0, MOE_UNLESS_ZERO), TOP_K(8),
-                   KEY("moe_intermediate_size", expert_ff, 2304),
-                   USE("intermediate_size", expert_ff, 0, MOE_UNLESS_ZERO),
-                   KEY("route_scale", routed_scale, 8),
-                   USE("routed_scaling_factor", routed_scale, 0, MOE_UNLESS_ZERO),
-                   KEY("qk_l2_clip_threshold", qk_clip, 22.627416997969522),
-                   KEY("rel_l2_clip_threshold", rel_clip, 8),
-                   KEY("n_layers_per_attn_res_block", stream_layers, 6),
-                   KEY("mlp_gate_softcap", act_alpha, 4), KEY("mlp_up_softcap", act_limit, 25),
-                   KEY("final_logit_softcapping", logit_cap, 30)),
+               .settings = SETTINGS(INKLING2_SETTINGS(128000, 384, 2304)),
                .rope_theta = 1e4,
                .expert_layers = MOE_LAYERS_ALL,
                .in_text_config = true,
@@ -2648,6 +2667,25 @@ static const struct moe_family states_families[] = {
                                              &inkling2_published_names,
                                              &inkling2_published_global_names},
                                    .ignored = {"model.mtp.*"}},
+    },
+    /* Inkling-2 Mini: layers that are visited several times, with messages from visit to visit. */
+    {
+        .name = "inkling2_loop_text",
+        .also = "inkling2_loop",
+        .constants = SETTINGS(INKLING2_CONSTANTS),
+        .hf = {.only = ONLY({"scoring_func", "sigmoid"}),
+               .settings = SETTINGS(INKLING2_SETTINGS(8192, 128, 1152)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .in_text_config = true,
+               .own = family_inkling2_loop_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&inkling2_names, &inkling2_global_names,
+                                             &inkling2_published_names,
+                                             &inkling2_published_global_names},
+                                   /* the latter of a model whose layers are visited once */
+                                   .ignored = {"model.mtp.*", L "q_message_gate.*",
+                                               L "k_message_gate.*", L "v_message_gate.*",
+                                               L "mlp_message_gate.*", "model.message_input.*"}},
     },
     /* Inkling, the part that reads text: biases by distance that queries make, local and global
      * layers with heads of their own, convolutions of keys, values and what blocks put out, shared
@@ -3450,8 +3488,6 @@ static const struct {
     {"beam", "residuals that are scaled by depth, gates with biases"},
     {"hy_v4_vl|hy_v4_vl_text", "the text part of Hy4-VL, whose positions have three numbers"},
     {"ernie4_5_vl_moe|ernie4_5_vl_moe_text", "experts for images beside those for text"},
-    {"inkling2_loop|inkling2_loop_text",
-     "layers that are passed through several times, with messages from pass to pass"},
     {"deci", "layers of several shapes"},
 };
 

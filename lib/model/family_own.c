@@ -2680,6 +2680,64 @@ int family_inkling2_hf(struct moe_config *c, const char *path, const json_t *jso
     return MOE_OK;
 }
 
+/* Layers [begin, end) are visited `passes` times. */
+static int loop_layers(struct moe_config *c, uint32_t begin, uint32_t end, uint32_t passes,
+                       const char *path, struct moe_err *err)
+{
+    const uint32_t n = end > begin ? end - begin : 0, again = passes > 0 ? (passes - 1) * n : 0;
+    const uint32_t every = c->stream_layers ? c->stream_layers : 1;
+    if (passes == 0 || begin == 0 || begin > end || end > c->n_layers || begin % every != 0 ||
+        end % every != 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: layers %" PRIu32 " to %" PRIu32 " are passed through %" PRIu32
+                        " times, expected layers behind the first one of %" PRIu32
+                        ", whole blocks of %" PRIu32 ", at least once",
+                        path, begin, end, passes, c->n_layers, every);
+    if (again == 0)
+        return MOE_OK;
+    if (passes > MOE_MAX_LAYERS || c->n_layers + (uint64_t)again > MOE_MAX_LAYERS)
+        return moe_fail(err, MOE_ERR_LIMIT,
+                        "%s: layers %" PRIu32 " to %" PRIu32 " are passed through %" PRIu32
+                        " times: more than %d layers are not implemented",
+                        path, begin, end, passes, MOE_MAX_LAYERS);
+    memmove(c->layers + end + again, c->layers + end, (c->n_layers - end) * sizeof *c->layers);
+    for (uint32_t i = end; i < end + again; i++)
+        c->layers[i] = c->layers[i - n];
+    c->n_layers += again;
+    c->loop = (struct moe_loop){begin, n, passes};
+    return MOE_OK;
+}
+
+int family_inkling2_loop_hf(struct moe_config *c, const char *path, const json_t *json,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *loop = family_given(json, "loop_config");
+    uint32_t begin = 6, end = 18, passes = 3, rank = 64;
+    const struct family_number numbers[] = {
+        {"loop_layer_index_start", &begin, MOE_MAX_LAYERS},
+        {"loop_layer_index_end", &end, MOE_MAX_LAYERS},
+        {"loop_num_passes", &passes, MOE_MAX_LAYERS},
+        {"loop_gate_rank", &rank, MOE_MAX_DIM},
+    };
+    const struct family_number published[] = {
+        {"core_start", &begin, MOE_MAX_LAYERS},
+        {"core_end", &end, MOE_MAX_LAYERS},
+        {"num_passes", &passes, MOE_MAX_LAYERS},
+        {"gate_rank", &rank, MOE_MAX_DIM},
+    };
+    family_keep_streams(c);
+    MOE_TRY(read_inkling_heads(c, 24, 8, 1024, path, json, err));
+    MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
+    if (loop)
+        MOE_TRY(family_read_numbers(path, loop, published, sizeof published / sizeof published[0],
+                                    err));
+    c->attn_scale = c->head_dim ? 1 / sqrtf((float)c->head_dim) : 0;
+    c->global_attn_scale = c->global_head_dim ? 1 / sqrtf((float)c->global_head_dim) : 0;
+    MOE_TRY(loop_layers(c, begin, end, passes, path, err));
+    c->loop_rank = c->loop.n ? rank : 0;
+    return MOE_OK;
+}
+
 /* ---- Heads that draft ---- */
 
 /* Reads which of its model's streams a head reads, by the layers that they come into, or with

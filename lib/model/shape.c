@@ -120,6 +120,7 @@ static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c,
 static void set_expert(struct moe_shape_bytes *out, const struct moe_config *c,
                        struct moe_bits bits, uint32_t group)
 {
+    const struct moe_loop loop = moe_config_moe_loop(c);
     for (int part = 0; part < MOE_E_N_PARTS && c->n_experts > 0; part++) {
         uint32_t rows, cols;
         if (!moe_expert_part_shape(c, (enum moe_expert_part)part, &rows, &cols))
@@ -129,7 +130,8 @@ static void set_expert(struct moe_shape_bytes *out, const struct moe_config *c,
         uint64_t bytes = moe_expert_part_is_bias(part) ? 4 * (uint64_t)rows
                                                        : moe_layout_bytes(layout, rows, cols);
         out->expert_segments[is_down] += moe_round_up(bytes, MOE_ALIGN);
-        out->parameters += (uint64_t)rows * cols * c->n_experts * c->n_moe_layers;
+        out->parameters +=
+            (uint64_t)rows * cols * c->n_experts * moe_loop_owners(&loop, c->n_moe_layers);
     }
     out->expert = out->expert_segments[0] + out->expert_segments[1];
 }

@@ -84,6 +84,7 @@ enum width {
     TAPS_OF_HEADS,
     TAPS_OF_VALUES,
     TAPS_OF_STREAM,
+    LOOP_RANK,
     POSITION_BIAS,
     CONTEXT,
     ROUTES,
@@ -130,6 +131,7 @@ enum condition {
     ROW_SINKS,
     KEYS_MIXED, /* mixtures of streams for keys and values, */
     KEYS_INPUT, /* and their norms */
+    LOOPED,     /* with messages from a pass before */
     MIXES_SCORED,
     FFN_FACTOR,
     ATTN_CHOOSES, /* with experts in it */
@@ -248,6 +250,12 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
     HF(MOE_PART(L "linear_attn.in_proj_qkvz.weight", STATE_HEADS),                                 \
        MOE_PART(L "linear_attn.in_proj_qkv.weight", STATE_ROWS)),                                  \
         GGUF(MOE_PART(B "attn_qkv.weight", STATE_ROWS), MOE_PART(B "ssm_in.weight", STATE_HEADS))
+/* A looped layer's messages for what `of` takes in. */
+#define MESSAGE(of, name)                                                                          \
+    [MOE_T_##of##_TOLD_SCORES] = {LAYER(name ".told.scores", VECTOR), LOOPED, HIDDEN, ONE},        \
+    [MOE_T_##of##_TOLD_DOWN] = {LAYER(name ".told.down", DENSE), LOOPED, LOOP_RANK, TWICE_HIDDEN}, \
+    [MOE_T_##of##_FORGET] = {LAYER(name ".told.forget", ROUTER), LOOPED, HIDDEN, LOOP_RANK},       \
+    [MOE_T_##of##_TOLD] = {LAYER(name ".told", ROUTER), LOOPED, HIDDEN, LOOP_RANK}
 /* A tensor of a layer. */
 #define L "model.layers.%u."
 #define B "blk.%u."
@@ -345,6 +353,10 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_V_SCORES] = {LAYER("streams.v.scores", VECTOR), KEYS_MIXED, HIDDEN, ONE},
     [MOE_T_K_INPUT_NORM] = {LAYER("attn.k.input_norm", VECTOR), KEYS_INPUT, HIDDEN, ONE},
     [MOE_T_V_INPUT_NORM] = {LAYER("attn.v.input_norm", VECTOR), KEYS_INPUT, HIDDEN, ONE},
+    MESSAGE(Q, "attn.q"),
+    MESSAGE(K, "attn.k"),
+    MESSAGE(V, "attn.v"),
+    MESSAGE(FFN, "ffn"),
     [MOE_T_PROFILES] = {LAYER("attn.rel.profiles", VECTOR), BIASED, PROFILES, ONE,
                         HF(MOE_PART(L "self_attn.rel_logits_proj.proj", PROFILES))},
     [MOE_T_TAPS_K] = {LAYER("attn.k.taps", VECTOR), TAPS_HEADS, TAPS_OF_KEYS, ONE,
@@ -734,7 +746,8 @@ static bool spec_shape(const struct moe_config *c, const struct moe_tensor_spec 
         return false;
     *rows = tensor_width(c, spec->rows, layer);
     *cols = tensor_width(c, spec->cols, layer);
-    return tensor_holds(c, spec->condition, layer, elsewhere) && *rows > 0;
+    const bool owns = !spec->per_layer || layer >= MOE_NO_LAYER || moe_config_owns(c, layer);
+    return owns && tensor_holds(c, spec->condition, layer, elsewhere) && *rows > 0;
 }
 
 bool moe_tensor_shape(const struct moe_config *config, enum moe_tensor_role role, uint32_t layer,
@@ -852,6 +865,7 @@ static uint32_t tensor_width(const struct moe_config *c, enum width which, uint3
         [TAPS_OF_KEYS] = keys * c->conv_width,
         [TAPS_OF_VALUES] = moe_config_kv_heads(c, layer) * value * c->conv_width,
         [TAPS_OF_STREAM] = c->hidden * c->conv_width,
+        [LOOP_RANK] = c->loop_rank,
         [POSITION_BIAS] = c->n_buckets * c->n_heads,
         [CONTEXT] = c->context_max,
         [ROUTES] = c->vocab * c->top_k,
@@ -936,6 +950,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [ROW_SINKS] = attends && c->own_sinks,
         [KEYS_MIXED] = keys && c->own_inputs && !windowed && layer > 0,
         [KEYS_INPUT] = keys && c->own_inputs && !windowed,
+        [LOOPED] = layer < MOE_NO_LAYER && moe_loop_has(&c->loop, layer),
         [MIXES_SCORED] = c->stream_layers > 0 && (layer > 0 || !c->stream_normed),
         [FFN_FACTOR] = (moe_layer || plain) && c->ffn_scale,
         [CCA] = attends && c->state_kind == MOE_STATE_CCA,

@@ -72,6 +72,24 @@ enum moe_tensor_role {
     MOE_T_V_SCORES,
     MOE_T_K_INPUT_NORM,
     MOE_T_V_INPUT_NORM,
+    /* Of looped layers, for what queries, keys, values and the feed-forward take in: scores of the
+     * pass before, and what makes gates of a message (infer/cpu_streams.c). */
+    MOE_T_Q_TOLD_SCORES,
+    MOE_T_Q_TOLD_DOWN,
+    MOE_T_Q_FORGET,
+    MOE_T_Q_TOLD,
+    MOE_T_K_TOLD_SCORES,
+    MOE_T_K_TOLD_DOWN,
+    MOE_T_K_FORGET,
+    MOE_T_K_TOLD,
+    MOE_T_V_TOLD_SCORES,
+    MOE_T_V_TOLD_DOWN,
+    MOE_T_V_FORGET,
+    MOE_T_V_TOLD,
+    MOE_T_FFN_TOLD_SCORES,
+    MOE_T_FFN_TOLD_DOWN,
+    MOE_T_FFN_FORGET,
+    MOE_T_FFN_TOLD,
     MOE_T_TAPS_ATTN,
     MOE_T_TAPS_FFN,
     MOE_T_FFN_FACTOR, /* of ffn_scale, [1] */
@@ -315,6 +333,11 @@ enum moe_take {
                         window all of [rows] */
     MOE_TAKE_SIDES,  /* [shared_sinks][rows][cols / shared_sinks]: side by side */
     MOE_TAKE_ROUTES, /* a vector of whole numbers stored as [vocab][top_k] */
+    /* A vector of a looped layer, by its number among these: a row of [layers][4][rows], those of
+     * queries, keys, values and the feed-forward; or of [layers * 2][rows], of queries and the
+     * feed-forward or of keys and values. */
+    MOE_TAKE_MESSAGE,
+    MOE_TAKE_MESSAGES,
 };
 
 /* How a vector's values are stored. */

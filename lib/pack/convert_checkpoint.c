@@ -107,7 +107,9 @@ static int walk_experts(struct converter *c, struct checkpoint_source *s,
 {
     int status = MOE_OK;
     for (uint32_t layer = 0; layer < moe_config_all_layers(&s->config); layer++)
-        for (uint32_t e = 0; s->config.layers[layer].moe && e < s->config.n_experts; e++) {
+        for (uint32_t e = 0; s->config.layers[layer].moe && moe_config_owns(&s->config, layer) &&
+                             e < s->config.n_experts;
+             e++) {
             c->ahead = layer >= s->config.n_layers;
             status = fn(c, s, layer, e, err);
             if (status != MOE_OK)

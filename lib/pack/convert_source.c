@@ -111,7 +111,8 @@ bool convert_is_beyond(const struct convert_source *source, const char *name)
 {
     static const char *const formats[MOE_N_NAMINGS] = {"model.layers.%u.*", "blk.%u.*"};
     const char *format = formats[source->naming];
-    uint64_t first = source->config->n_layers, n = source->config->n_beyond;
+    uint64_t first = moe_config_stored_layer(source->config, source->config->n_layers),
+             n = source->config->n_beyond;
     if (matches_format("mtp.*", name) ||
         (source->naming == MOE_NAMING_HF && matches_format("model.mtp_*", name)))
         return true;
@@ -302,7 +303,7 @@ static const struct moe_tensor *find_named(const struct convert_source *s, const
     if (s->family->tensors[s->naming].in_halves)
         expand_name(format, w->layer / 2, w->is_expert ? w->expert : w->layer % 2, out);
     else
-        expand_name(format, w->layer - first, w->expert, out);
+        expand_name(format, moe_config_stored_layer(s->config, w->layer) - first, w->expert, out);
     const struct moe_tensor *t = moe_checkpoint_find(s->checkpoint, out);
     for (int way = 0; !t && way <= TEXT_PARTS; way++) {
         char other[NAME_BYTES];
@@ -456,6 +457,8 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_TAPS:
     case MOE_TAKE_FIRST:
     case MOE_TAKE_NUMBERS:
+    case MOE_TAKE_MESSAGE:
+    case MOE_TAKE_MESSAGES:
         break;
     case MOE_TAKE_FIRST_HALF:
     case MOE_TAKE_SECOND_HALF:
@@ -503,6 +506,8 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         [MOE_TAKE_INPUT] = {3, rows},
         [MOE_TAKE_SIDES] = {sides, rows, sides ? cols / sides : 0},
         [MOE_TAKE_ROUTES] = {s->config->vocab, s->config->top_k},
+        [MOE_TAKE_MESSAGE] = {s->config->loop.n, 4, rows},
+        [MOE_TAKE_MESSAGES] = {2 * (uint64_t)s->config->loop.n, rows},
     };
     if (from->take == MOE_TAKE_TAPS) {
         dims[0] = rows;
@@ -515,7 +520,10 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         return 1;
     }
     if (from->take >= MOE_TAKE_BUCKETS) {
-        n = from->take == MOE_TAKE_CONV || from->take == MOE_TAKE_SIDES ? 3 : 2;
+        n = from->take == MOE_TAKE_CONV || from->take == MOE_TAKE_SIDES ||
+                    from->take == MOE_TAKE_MESSAGE
+                ? 3
+                : 2;
         memcpy(dims, lists[from->take], (size_t)n * sizeof **lists);
         return n;
     }
@@ -651,6 +659,18 @@ static int read_shards(const struct row_source *v, uint64_t at, uint64_t n, floa
 
 /* ---- Sources ---- */
 
+/* The row of a looped layer's scores, of as many as the tensor has for a layer. */
+static uint64_t message_row(const struct convert_source *s, int role, uint32_t layer,
+                            uint32_t by_layer)
+{
+    const uint32_t of = role == MOE_T_Q_TOLD_SCORES   ? 0
+                        : role == MOE_T_K_TOLD_SCORES ? 1
+                        : role == MOE_T_V_TOLD_SCORES ? 2
+                                                      : 3;
+    const uint64_t first = (uint64_t)(layer - s->config->loop.begin) * by_layer;
+    return first + (by_layer == 4 ? of : of >= 2);
+}
+
 /* Where the part taken of the tensor begins, and how far apart its rows are. */
 static void place_part(const struct convert_source *s, const struct moe_source *from, int role,
                        uint32_t layer, struct row_source *v)
@@ -679,6 +699,12 @@ static void place_part(const struct convert_source *s, const struct moe_source *
         break;
     case MOE_TAKE_INPUT:
         first = (uint64_t)v->rows * (role == MOE_T_K_SCORES ? 1 : role == MOE_T_V_SCORES ? 2 : 0);
+        break;
+    case MOE_TAKE_MESSAGE:
+        first = v->rows * message_row(s, role, layer, 4);
+        break;
+    case MOE_TAKE_MESSAGES:
+        first = v->rows * message_row(s, role, layer, 2);
         break;
     case MOE_TAKE_HEAD_QUERY:
     case MOE_TAKE_HEAD_GATE:

@@ -180,7 +180,8 @@ static int put_layer(struct synthesis *s, uint32_t layer,
                      uint8_t *segments[][MOE_PACK_MAX_SEGMENTS], struct moe_err *err)
 {
     int status = MOE_OK;
-    for (uint32_t e = 0; s->config.layers[layer].moe && e < s->config.n_experts; e++) {
+    const bool own = s->config.layers[layer].moe && moe_config_owns(&s->config, layer);
+    for (uint32_t e = 0; own && e < s->config.n_experts; e++) {
         for (int v = 0; v < s->c.n_variants && status == MOE_OK; v++)
             status = put_variant(s, layer, e, v, segments[v], err);
         if (status == MOE_OK)
@@ -237,7 +238,8 @@ static int check_room(struct synthesis *s, struct moe_err *err)
 {
     struct statvfs fs;
     struct moe_expert_class class_;
-    uint64_t n_moe = s->config.n_moe_layers, experts = 0;
+    const struct moe_loop loop = moe_config_moe_loop(&s->config);
+    uint64_t n_moe = moe_loop_owners(&loop, s->config.n_moe_layers), experts = 0;
     int status = walk_dense(s, err);
     for (int v = 0; v < s->c.n_variants; v++) {
         make_class(s, v, &class_);

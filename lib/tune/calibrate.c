@@ -185,6 +185,11 @@ static int check_pack(const struct calibration *c, struct moe_err *err)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: a model without experts has no bits of experts to choose",
                         moe_pack_path(pack));
+    if (c->model->config.loop.n && !o->without_bits)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: has layers that are visited several times, whose experts' bits are "
+                        "not chosen (--without bits for the rest)",
+                        moe_pack_path(pack));
     if (moe_pack_n_variants(pack) < 2 && !(o->without_bits && o->without_fate && o->without_hobbit))
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: has experts at %s bits only, so there is nothing to choose "

@@ -151,6 +151,7 @@ static int derive_matrices(struct moe_model *d, const struct moe_convert_options
         if (at)
             *t.mat = derived;
     }
+    moe_model_repeat_layers(d);
     return MOE_OK;
 }
 

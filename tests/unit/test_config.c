@@ -429,6 +429,22 @@ static void phimoe_minicpm_granite(void **state)
     assert_layers("MMMM", "----");
     assert_true(config.context_max > 2048);
 
+#define LOOPED                                                                                     \
+    "\"num_key_value_heads\": 2, \"n_layers_per_attn_res_block\": 2, "                             \
+    "\"loop_layer_index_start\": "
+    read_ok(MODEL("inkling2_loop_text", ", " LOOPED "2, \"loop_layer_index_end\": 4"));
+    assert_layers("MMMMMMMM", "wwwwwwww");
+    assert_true(config.loop.begin == 2 && config.loop.n == 2 && config.loop.passes == 3);
+    assert_true(config.loop_rank == 64 && config.n_streams == 3);
+    assert_int_equal(moe_config_stored_layer(&config, 7), 3);
+    read_ok(MODEL("inkling2_loop_text",
+                  ", " LOOPED "9, \"loop_config\": {\"core_start\": 2, \"core_end\": 4, "
+                  "\"num_passes\": 2, \"gate_rank\": 5}"));
+    assert_layers("MMMMMM", "wwwwww");
+    assert_int_equal(config.loop_rank, 5);
+    read_ok(MODEL("inkling2_loop_text",
+                  ", " LOOPED "2, \"loop_layer_index_end\": 4, \"loop_num_passes\": 1"));
+    assert_true(config.n_layers == 4 && config.loop.n == 0 && config.loop_rank == 0);
     read_ok(MODEL("inkling_text", ", \"num_key_value_heads\": 2, \"embedding_multiplier\": 8"));
     assert_near(config.logit_scale, 0.125);
     read_ok(
@@ -900,7 +916,18 @@ static void what_is_not_computed_is_refused(void **state)
               "\"draft_vocab_size\": 32, \"eagle_config\": "
               "{\"eagle_aux_hidden_state_layer_ids\": [1, 2, -1]}",
               "'eagle_aux_hidden_state_layer_ids' item 2 is not a layer"),
-        REFUSED("inkling2_loop_text", "\"hidden_act\": \"silu\"", "messages from pass to pass"),
+        WRONG(
+            "inkling2_loop_text", LOOPED "6, \"loop_layer_index_end\": 8",
+            "layers 6 to 8 are passed through 3 times, expected layers behind the first one of 4"),
+        WRONG("inkling2_loop_text", LOOPED "0, \"loop_layer_index_end\": 2", "layers 0 to 2"),
+        WRONG("inkling2_loop_text", LOOPED "1, \"loop_layer_index_end\": 4",
+              "whole blocks of 2, at least once"),
+        WRONG("inkling2_loop_text",
+              LOOPED "2, \"loop_config\": {\"core_end\": 4, \"num_passes\": 0}",
+              "layers 2 to 4 are passed through 0 times"),
+        {MODEL("inkling2_loop_text",
+               ", " LOOPED "2, \"loop_layer_index_end\": 4, \"loop_num_passes\": 1000"),
+         MOE_ERR_LIMIT, "more than 1024 layers are not implemented"},
         REFUSED("llama", "\"hidden_act\": \"sil\"", "'hidden_act' is sil, only silu is"),
         WRONG("llama", "\"rms_norm_eps\": \"NaN\"", "'rms_norm_eps' is NaN"),
         REFUSED("llama", "\"mlp_bias\": true", "'mlp_bias' is true"),

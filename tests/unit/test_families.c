@@ -50,6 +50,7 @@ static void open_cached(struct family_fixture *f)
     struct moe_err err = {0};
     const struct moe_pack *pack = f->run.model->pack;
     const struct moe_cache_options cache = {
+        .config = &f->run.model->config,
         .cache_bytes = 2 * moe_cache_slot_bytes(pack, 0),
         .n_working = 2,
         .loader = {.verify = true},
@@ -382,6 +383,8 @@ static struct family_case cases[] = {
     HF("inkling-b"),
     HF("inkling2-a"),
     HF("inkling2-b"),
+    HF("inkling2-loop-a"),
+    HF("inkling2-loop-b"),
     HF("kolibri-a"),
     HF("kolibri-b"),
     HF("hy4-a"),

@@ -437,11 +437,12 @@ static void ranks_give_the_bits_of_one_process(void **state)
     }
 }
 
-/* Models whose experts do not take in what the stream's norm gives. */
+/* Models whose experts do not take in what the stream's norm gives, or are several layers'. */
 static void so_they_do_where_experts_are_narrow(void **state)
 {
     static const char *const models[] = {DRAWN "/kimi-k3", DRAWN "/muse-spark-a",
-                                         DRAWN "/nemotron-h-super"};
+                                         DRAWN "/nemotron-h-super", DRAWN "/inkling2-loop-a",
+                                         DRAWN "/inkling2-loop-b"};
     const struct moe_convert_options options = pack_options("8", 8);
     for (size_t i = 0; i < N_ITEMS(models); i++) {
         make_pack(in_dir("x.moe"), models[i], &options);
@@ -454,11 +455,12 @@ static void so_they_do_where_experts_are_narrow(void **state)
 static void so_they_do_with_layers_of_all_kinds(void **state)
 {
     static const char *const models[] = {
-        DRAWN "/kimi-k3",       DRAWN "/nemotron-h-super", DRAWN "/gpt-oss-a",
-        DRAWN "/deepseek-v4-a", DRAWN "/glm5-a",           DRAWN "/qwen3-next-a",
-        DRAWN "/granite4-a",    DRAWN "/deepseek-v32-a",   DRAWN "/minimax-m3",
-        DRAWN "/zaya-a",        DRAWN "/inkling-b",        DRAWN "/gemma4-b",
-        DRAWN "/jamba-b",       DRAWN "/qwen4-a",          DRAWN "/ling3-a"};
+        DRAWN "/kimi-k3",        DRAWN "/nemotron-h-super", DRAWN "/gpt-oss-a",
+        DRAWN "/deepseek-v4-a",  DRAWN "/glm5-a",           DRAWN "/qwen3-next-a",
+        DRAWN "/granite4-a",     DRAWN "/deepseek-v32-a",   DRAWN "/minimax-m3",
+        DRAWN "/zaya-a",         DRAWN "/inkling-b",        DRAWN "/gemma4-b",
+        DRAWN "/jamba-b",        DRAWN "/qwen4-a",          DRAWN "/ling3-a",
+        DRAWN "/inkling2-loop-a"};
     const struct moe_convert_options options = pack_options("8", 8);
     for (size_t i = 0; i < N_ITEMS(models); i++) {
         make_pack(in_dir("x.moe"), models[i], &options);
@@ -630,6 +632,9 @@ static void layers_part_where_they_need_nothing(void **state)
     static const bool want[] = {true, true, false, true, true, false, true, true};
     for (uint32_t i = 0; i < c.n_layers; i++)
         assert_int_equal(moe_config_parts_at(&c, i), want[i]);
+    c.loop = (struct moe_loop){6, 1, 2}; /* the last one is layer 6 again */
+    assert_true(moe_config_parts_at(&c, 6) && !moe_config_parts_at(&c, 7));
+    c.loop = (struct moe_loop){0};
     c.layers[4].windowed = true; /* the choice is layer 3's then */
     assert_false(moe_config_parts_at(&c, 4));
     assert_ok(moe_config_check_parts(&c, 5, "x", &err), &err);

@@ -181,6 +181,12 @@ static int open_own_taps(void **state)
     return open_all(state, DRAWN "/inkling2-a");
 }
 
+/* The same where layers are visited three times, each time with states of their own. */
+static int open_loop(void **state)
+{
+    return open_all(state, DRAWN "/inkling2-loop-a");
+}
+
 /* Beside states, keys that an indexer pools (GLM-5.3). */
 static int open_pools(void **state)
 {
@@ -737,6 +743,7 @@ int main(void)
     failed += cmocka_run_group_tests_name("cca", kda, open_cca, close_all);
     failed += cmocka_run_group_tests_name("taps", kda, open_taps, close_all);
     failed += cmocka_run_group_tests_name("own taps", kda, open_own_taps, close_all);
+    failed += cmocka_run_group_tests_name("loop", kda, open_loop, close_all);
     failed += cmocka_run_group_tests_name("select", select, open_select, close_all);
     failed += cmocka_run_group_tests_name("compressed", compressed, open_compressed, close_all);
     failed += cmocka_run_group_tests_name("compressed, f16", compressed_f16, open_compressed_f16,

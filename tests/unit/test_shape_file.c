@@ -42,8 +42,9 @@ static void shapes_weigh_what_is_published(void **state)
             fail_msg("%s: no name, or no experts", e->d_name);
         if (s.runs && !moe_family_find(s.config.family))
             fail_msg("%s: nothing runs family %s", e->d_name, s.config.family);
+        const struct moe_loop loop = moe_config_moe_loop(&s.config);
         /* 16 bits are two bytes each, but for vectors and what fills a panel. */
-        double experts = (double)s.config.n_experts * s.config.n_moe_layers;
+        double experts = (double)s.config.n_experts * moe_loop_owners(&loop, s.config.n_moe_layers);
         double per =
             ((double)whole.dense + (double)whole.expert * experts) / (double)bytes.parameters;
         if (per < 1.99 || per > 2.03)
