@@ -51,6 +51,8 @@ static const struct changed {
     {"no-pools", "glm5.3-pack", "\"index_pooled\":true,", ""},
     {"blocks-of-none", "minimax-m3-pack", "\"index_block\":16", "\"index_block\":0"},
     {"ngrams-of-one", "qwen4-a-pack", "\"ngrams\":3", "\"ngrams\":1"},
+    {"block-of-one", "dspark-a-pack", "\"draft_block\":5", "\"draft_block\":1"},
+    {"reads-nothing", "dflash-b-pack", "\"reads\":[2]", "\"reads\":[]"},
     {"steps-from-counts", "switch-hf", "\"encoder_sparse_step\": 2",
      "\"num_sparse_encoder_layers\": 2"},
 };
@@ -266,13 +268,15 @@ out:
 
 int main(void)
 {
-    static const char *const fixtures[] = {"glm5.3", "minimax-m3", "qwen4-a", "nllb-a"};
+    static const char *const fixtures[] = {"glm5.3", "minimax-m3", "qwen4-a",
+                                           "nllb-a", "dflash-b",   "dspark-a"};
+    static const char *const with_gguf[] = {"glm5.3", "minimax-m3", "qwen4-a", "dspark-a"};
     struct moe_err err;
     int status = MOE_OK;
     for (size_t i = 0; i < sizeof fixtures / sizeof fixtures[0] && status == MOE_OK; i++)
         status = make_fixture_config(fixtures[i], &err);
-    for (size_t i = 0; i < 3 && status == MOE_OK; i++)
-        status = make_fixture_gguf(fixtures[i], &err);
+    for (size_t i = 0; i < sizeof with_gguf / sizeof with_gguf[0] && status == MOE_OK; i++)
+        status = make_fixture_gguf(with_gguf[i], &err);
     for (size_t i = 0; i < sizeof changes / sizeof changes[0] && status == MOE_OK; i++)
         status = make_config(&changes[i], &err);
     if (status == MOE_OK)
