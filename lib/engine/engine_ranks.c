@@ -53,7 +53,7 @@ static int room_for_experts(uint64_t *room, struct moe_session_options *session,
     struct moe_err small;
     o.strategy = (struct moe_strategy){0};
     o.survey = NULL;
-    if (o.experts_only)
+    if (o.experts_only && !model->whole_layers) /* else as rank 0 would have it without layers */
         o.session.batch = MOST_ROWS;
     int status = moe_memory_of(&m, model, NULL, &o, &small);
     if (status != MOE_OK && status != MOE_ERR_LIMIT) {
