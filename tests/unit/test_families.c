@@ -44,14 +44,14 @@ static void convert(struct family_fixture *f, const struct family_case *c)
     f->length = (uint32_t)json_integer_value(json_object_get(f->reference, "context"));
 }
 
-/* Slots for about two of the chosen experts of a layer: most of what is asked for is not there. */
-static void open_cached(struct family_fixture *f)
+/* With so many slots. */
+static void open_cached(struct family_fixture *f, uint32_t n_slots)
 {
     struct moe_err err = {0};
     const struct moe_pack *pack = f->run.model->pack;
     const struct moe_cache_options cache = {
         .config = &f->run.model->config,
-        .cache_bytes = 2 * moe_cache_slot_bytes(pack, 0),
+        .cache_bytes = n_slots * moe_cache_slot_bytes(pack, 0),
         .n_working = 2,
         .loader = {.verify = true},
     };
@@ -174,6 +174,35 @@ static void check_prompts(struct family_fixture *f, const struct family_case *c,
     f->run.experts = NULL;
 }
 
+/* Where layers are visited several times and all experts have room, each is loaded once, and every
+ * visit is counted. */
+static void check_loads(struct family_fixture *f)
+{
+    enum { N = 40 };
+    const struct moe_config *c = &f->run.model->config;
+    const struct moe_session_options options = {.context = N};
+    const uint32_t n_owners = moe_loop_owners(&c->loop, c->n_layers);
+    float *logits = calloc(moe_logits_stride(c), sizeof *logits);
+    uint32_t ids[N];
+    struct moe_err err = {0};
+    open_cached(f, n_owners * c->n_experts);
+    assert_ok(moe_session_open(&f->run.session, f->run.model, f->run.experts, &options, &err),
+              &err);
+    for (uint32_t i = 0; i < N; i++) {
+        ids[i] = i * 31 % 250;
+        forward(f, ids, i, i + 1, logits);
+    }
+    const struct moe_counts n = moe_stats_all(&f->run.session->stats).experts;
+    assert_int_equal(n.activations, N * c->n_layers * c->top_k);
+    assert_true(n.loads > n_owners * c->top_k && n.loads <= n_owners * c->n_experts);
+    assert_int_equal(n.evictions, 0);
+    free(logits);
+    moe_session_close(f->run.session);
+    moe_experts_close(f->run.experts);
+    f->run.session = NULL;
+    f->run.experts = NULL;
+}
+
 static void fixture_equals_its_reference(void **state)
 {
     const struct family_case *c = *state;
@@ -188,10 +217,13 @@ static void fixture_equals_its_reference(void **state)
         check_prompts(&f, c, "resident", SANITIZED ? FEW : SIZE_MAX);
     else
         moe_experts_close(f.run.experts);
-    if (!dense) { /* the prompts came a token at a time as well */
-        open_cached(&f);
+    if (!dense) { /* the prompts came a token at a time as well; most of what is asked for is not
+                     there */
+        open_cached(&f, 2);
         check_prompts(&f, c, "offloaded", FEW);
     }
+    if (f.run.model->config.loop.n)
+        check_loads(&f);
     json_decref(f.reference);
     fixture_close(&f.run);
 }
