@@ -384,7 +384,9 @@ static int begin_on_host(void *ctx, const struct moe_host_work *work, struct moe
     uint32_t *ticket = work->early ? &early->tickets[work->place] : &w->tickets[work->place];
     const float *scales = work->early ? work->weights : r->scales + first;
     struct moe_host_job job = {
-        .view = {.layer = work->layer, .expert = work->expert, .variant = work->variant},
+        .view = {.layer = moe_pass_owner(&s->pass, work->moe),
+                 .expert = work->expert,
+                 .variant = work->variant},
         .x = s->states.expert_in ? s->states.expert_in : s->states.xn,
         .x_stride = stride,
         .rows = work->early ? NULL : r->rows + first,

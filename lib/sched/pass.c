@@ -418,7 +418,7 @@ static int request_experts(struct moe_pass *p, uint32_t layer, struct moe_err *e
     const uint8_t *precalculated = take_choice(p, layer);
     bool assigned = p->ops->assign && p->ops->assign(p->ctx, layer);
     moe_layer_request_fill(p->request, p->n_rows, assigned, precalculated);
-    p->request->layer = p->shape.model_layer[moe_loop_owner(&p->shape.loop, p->moe)];
+    p->request->layer = moe_pass_owner(p, p->moe);
     p->request->moe = p->moe;
     if (p->holders)
         mark_elsewhere(p);

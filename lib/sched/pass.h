@@ -171,6 +171,12 @@ struct moe_pass {
     struct moe_preference preference;
 };
 
+/* The model's layer that owns a MoE layer's experts. */
+static inline uint32_t moe_pass_owner(const struct moe_pass *p, uint32_t moe)
+{
+    return p->shape.model_layer[moe_loop_owner(&p->shape.loop, moe)];
+}
+
 /* Takes the arrays that the strategy needs; shape and strategy are set. */
 void moe_pass_carve(struct moe_pass *p, struct moe_arena *arena);
 /* Whether a strategy predicts or remembers. */

@@ -379,9 +379,51 @@ static void neutral_parts_equal_resident(void **state)
     }
 }
 
+/* Tokens of a model whose layers are visited several times, whose experts the host computes where
+ * they are missing. Returns how many it computed. */
+static uint64_t run_visits(const char *pack, const char *words, double speed, float *logits)
+{
+    struct moe_err err = {0};
+    struct moe_engine *e;
+    struct moe_engine_options o = {
+        .expert_memory_bytes = speed > 0 ? 100 << 10 : 0, /* not for all of them */
+        .session = {.context = N_ALL, .batch = N_ALL},
+        .device = {.test = speed > 0, .speed = speed, .link_rate = 8e9},
+    };
+    strategies_parse(words, &o.strategy);
+    assert_ok(moe_engine_open(&e, pack, &o, NULL, &err), &err);
+    const struct moe_config *c = &e->model->config;
+    for (uint32_t i = 0; i < N_ALL; i++) {
+        const struct moe_row row = {0, i, i * 37 % 250, N_ALL};
+        assert_ok(moe_forward(e->session, MOE_DECODE, &row, 1, 0, c->n_layers, NULL, NULL, &err),
+                  &err);
+        assert_ok(moe_logits(e->session, 0, 1, logits + i * moe_logits_stride(c), &err), &err);
+    }
+    const uint64_t n = e->session->stats.decode.experts.host_computed;
+    moe_engine_close(e);
+    return n;
+}
+
+static void a_host_computes_for_every_visit(void **state)
+{
+    enum { MOST = 1 << 10 };
+    const struct moe_convert_options options = pack_options("8", 8);
+    float *want = calloc(N_ALL * MOST, sizeof *want), *got = calloc(N_ALL * MOST, sizeof *got);
+    char pack[64];
+    snprintf(pack, sizeof pack, "/tmp/moe-visits-%d.moe", (int)getpid());
+    make_pack(pack, DRAWN "/inkling2-loop-a", &options);
+    assert_int_equal(run_visits(pack, "resident", 0, want), 0);
+    assert_true(run_visits(pack, "lru on-miss=compute-host", 2, got) > N_ALL);
+    assert_memory_equal(got, want, N_ALL * MOST * sizeof *want);
+    free(want);
+    free(got);
+    unlink(pack);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_host_computes_for_every_visit),
         cmocka_unit_test(every_row_equals_resident),
         cmocka_unit_test(random_parts_equal_resident),
         cmocka_unit_test(what_may_change_results_is_counted),
