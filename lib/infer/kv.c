@@ -670,7 +670,7 @@ uint64_t moe_kv_group_bytes(const struct moe_kv *kv)
 {
     const struct moe_config *c = kv->config;
     uint64_t bytes = 0;
-    for (uint32_t layer = 0; layer <= c->n_layers; layer++) { /* the last: one that drafts */
+    for (uint32_t layer = 0; layer < c->n_layers; layer++) { /* one that drafts is not kept */
         uint64_t each = moe_kv_panel_bytes(kv->keys_as, moe_config_cache_key(c, layer)) +
                         moe_kv_panel_bytes(kv->values_as,
                                            (uint32_t)moe_padded(moe_config_cache_value(c, layer)));

@@ -64,7 +64,7 @@ done
 pack=$tmp/ahead-deepseek.moe
 run "$bin/moe-run" -t 1 "$pack" --raw -p "$asked" -n 30 --temp 0 --ignore-eos
 cp "$out" "$tmp/plain"
-for how in mtp none "$drawn/eagle3-a" "$drawn/dflash-a" mtp; do
+for how in mtp none "$drawn/eagle3-a" "$drawn/eagle3-c" "$drawn/dflash-a" mtp; do
     moe -p "$asked" -n 30 --temp 0 --ignore-eos --draft "$how" --prompt-cache "$tmp/context"
     check "a prompt's context, $how: the same text" cmp -s "$out" "$tmp/plain"
 done
