@@ -25,7 +25,7 @@ struct project {
     const struct moe_row *rows;
     const struct moe_layer *layer;
     struct cpu_attention *w;
-    struct moe_inputs *from; /* of ordinary attention: the layer's input */
+    struct moe_inputs *from;                                 /* the layer's input */
     uint32_t heads, head_dim, kv_heads, value_dim, rope_dim; /* the layer's; heads 0: no queries */
     bool global, still;                                      /* still: nothing is rotated */
     uint32_t n_rows, number, state;                          /* state: recurrent_index */
@@ -518,7 +518,7 @@ static void project_latent(struct project *p, uint32_t n_rows)
     const struct moe_config *c = &p->s->model->config;
     const struct moe_layer *l = p->layer;
     struct cpu_attention *w = p->w;
-    struct moe_inputs *from = &p->s->states.inputs;
+    struct moe_inputs *from = p->from;
     struct moe_mm mm[3];
     int n = 0;
     if (l->kv_down.data) /* else the layer sees those of another one */

@@ -33,12 +33,13 @@ static void carve_heads(struct cpu_attention *a, struct carving *to, uint32_t n,
 static void carve_latent(struct cpu_attention *a, struct carving *to, const struct moe_config *c,
                          uint32_t batch)
 {
-    uint32_t width = 0, heads = (uint32_t)moe_larger(c->n_heads, moe_config_global_heads(c));
+    uint32_t width = 0, heads = 0;
     for (uint32_t layer = 0; layer <= c->n_layers; layer++) { /* the last: one that drafts */
         uint32_t rank = moe_config_kv_rank(c, layer), head = moe_config_head_dim(c, layer);
-        if (rank) /* else a head that drafts: it has no latent attention */
-            width =
-                (uint32_t)moe_larger(width, moe_larger(head - moe_config_rotated(c, layer), rank));
+        if (rank == 0) /* the model's and a head's that drafts need not both be latent */
+            continue;
+        width = (uint32_t)moe_larger(width, moe_larger(head - moe_config_rotated(c, layer), rank));
+        heads = (uint32_t)moe_larger(heads, moe_config_heads(c, layer));
     }
     a->q_down = moe_arena_take(&to->rows, batch * a->stride.q_down, sizeof(float));
     a->queries = moe_arena_take(&to->rows, batch * a->stride.queries, sizeof(float));
@@ -91,7 +92,7 @@ static void carve_attention(struct cpu_attention *a, struct carving *to, const s
     a->attended = a->out;
     if (c->out_groups)
         carve_shared_keys(a, to, c, n);
-    if (c->kv_rank)
+    if (c->kv_rank || c->drafter.kv_rank)
         carve_latent(a, to, c, n);
     if (c->attn_experts) {
         uint64_t n_chosen = batch * (c->n_heads / c->n_kv_heads);
@@ -110,7 +111,7 @@ static void carve_attention(struct cpu_attention *a, struct carving *to, const s
     const uint64_t out = moe_larger(c->n_heads * c->value_dim,
                                     moe_config_global_heads(c) * moe_config_global_value(c));
     moe_inputs_carve(&a->from_out, &to->rows, n,
-                     moe_larger(out, c->drafter.n_heads * c->drafter.head_dim));
+                     moe_larger(out, c->drafter.n_heads * c->drafter.value_dim));
 }
 
 static void carve_index(struct cpu_index *x, struct carving *to, const struct moe_config *c,

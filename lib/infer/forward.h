@@ -73,7 +73,8 @@ int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *
  * attention takes in [norm_t(embedding of token i + 1) | norm_v(v)], twice as wide, and adds to v
  * (or norm_v(v)); its feed-forward is dense; a norm and its own head make logits of the result,
  * perhaps of some of the model's tokens only. That v is fed back before that norm, and what
- * checkpoints' switches mean, is from llama.cpp's eagle3.cpp; vLLM's llama_eagle3.py agrees.
+ * checkpoints' switches mean, is from llama.cpp's eagle3.cpp; vLLM's llama_eagle3.py agrees. Its
+ * attention may be latent, whatever the model's is (vLLM's and SpecForge's deepseek_eagle3.py).
  *
  * A head that drafts blocks (DFlash, arXiv:2602.06036) has several dense layers. Of the streams
  * that came into some of the model's layers a matrix and a norm make one vector v for each

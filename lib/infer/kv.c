@@ -430,7 +430,8 @@ struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
     /* Where queries have no vector of q_rank, an indexer's input takes its place. */
     bool own = moe_config_picks_positions(c) && !c->q_rank && !moe_config_index_plain(c);
     struct moe_attention_strides s = {
-        .q_down = moe_padded(own ? c->hidden : (uint64_t)c->q_rank << c->q_twice)};
+        .q_down = moe_padded(
+            moe_larger(own ? c->hidden : (uint64_t)c->q_rank << c->q_twice, c->drafter.q_rank))};
     for (uint32_t layer = 0; layer <= c->n_layers; layer++) { /* the last: one that drafts */
         uint64_t heads = moe_config_heads(c, layer), kept = moe_config_cache_heads(c, layer);
         uint64_t key = moe_config_cache_key(c, layer), value = moe_config_cache_value(c, layer);

@@ -171,7 +171,8 @@ static int check_drafts_for(const struct moe_config *c, uint32_t n, const char *
 {
     if (c->n_layers + n <= MOE_MAX_LAYERS && c->n_encoder == 0 && !c->prefix_lm &&
         c->n_streams == 0 && c->norm_place != MOE_NORM_STREAM && !c->late_experts &&
-        c->router_dim == 0 && c->out_groups == 0 && c->index_top == 0)
+        c->router_dim == 0 && c->out_groups == 0 && c->index_top == 0 &&
+        c->state_kind != MOE_STATE_CCA)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
                     "%s: heads that draft are implemented for decoders with one stream and without "
@@ -204,10 +205,19 @@ int moe_config_take_drafter(struct moe_config *c, struct moe_config *head, const
             " tokens and %" PRIu32 " layers or more, not %" PRIu32 ", %" PRIu32 " and %" PRIu32,
             head_name, name, head->hidden, head->vocab, most, c->hidden, c->vocab, c->n_layers);
     c->n_drafting = head->n_layers;
-    c->drafter = (struct moe_drafter_sizes){head->n_heads,    head->n_kv_heads,
-                                            head->head_dim,   head->dense_ff,
-                                            head->n_reads,    head->draft_block + head->from_anchor,
-                                            head->markov_rank};
+    c->drafter = (struct moe_drafter_sizes){
+        .n_heads = head->n_heads,
+        .n_kv_heads = head->n_kv_heads,
+        .head_dim = head->head_dim,
+        .value_dim = head->value_dim,
+        .dense_ff = head->dense_ff,
+        .n_reads = head->n_reads,
+        .kv_rank = head->kv_rank,
+        .q_rank = head->q_rank,
+        .rope_dim = head->rope_dim,
+        .block = head->draft_block + head->from_anchor,
+        .markov_rank = head->markov_rank,
+    };
     for (uint32_t i = 0; i < c->n_drafting; i++)
         c->layers[c->n_layers + i] = (struct moe_layer_desc){0};
     moe_config_number_layers(c);
@@ -1046,15 +1056,17 @@ static int check_drafter(const struct moe_config *c, const char *name, struct mo
 {
     const bool blocks = c->drafter_kind == MOE_DRAFTS_DFLASH;
     bool plain = (c->n_layers == 1 || blocks) && c->n_experts == 0 && c->n_ahead == 0 &&
-                 c->n_encoder == 0 && c->kv_rank == 0 && c->out_groups == 0 && c->index_top == 0 &&
+                 c->n_encoder == 0 && !(c->kv_rank && blocks) && c->out_groups == 0 &&
+                 c->index_top == 0 && !c->attn_gate && c->attn_experts == 0 &&
+                 c->global_head_dim == 0 && !moe_config_count_layers(c, MOE_LAYER(unrotated)) &&
                  c->state_heads == 0 && c->n_streams == 0 && !c->tied_head &&
                  !moe_config_has_halves(c) && c->positions == MOE_POSITIONS_ROTARY &&
                  c->norm_kind == MOE_NORM_RMS && c->norm_place == MOE_NORM_BEFORE;
     const struct rule rules[] = {
         {!plain, MOE_ERR_UNSUPPORTED,
-         "a head that drafts is implemented as one dense layer of ordinary attention, or with "
-         "blocks several, with rotary positions, RMS norms before blocks and an output of its own "
-         "or its model's"},
+         "a head that drafts is implemented as one dense layer of ordinary or latent attention, "
+         "or with blocks several of ordinary attention, with rotary positions, RMS norms before "
+         "blocks and an output of its own or its model's"},
         {blocks ? c->n_reads == 0 : c->n_reads != 3, MOE_ERR_FORMAT,
          "a head that drafts reads three streams of its model, or with blocks one or more "
          "('reads')"},

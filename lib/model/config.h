@@ -79,7 +79,8 @@ struct moe_layer_desc {
 /* The layers of a head that drafts for a model, and follow its layers: n_heads 0 where there are
  * none. */
 struct moe_drafter_sizes {
-    uint32_t n_heads, n_kv_heads, head_dim, dense_ff, n_reads;
+    uint32_t n_heads, n_kv_heads, head_dim, value_dim, dense_ff, n_reads;
+    uint32_t kv_rank, q_rank, rope_dim; /* of latent attention */
     uint32_t block; /* of one that drafts a block at once, one more than it drafts; else 0 */
     uint32_t markov_rank;
 };
@@ -714,7 +715,7 @@ static inline uint32_t moe_config_heads(const struct moe_config *c, uint32_t lay
 static inline uint32_t moe_config_value_dim(const struct moe_config *c, uint32_t layer)
 {
     if (moe_config_is_drafter(c, layer))
-        return c->drafter.head_dim;
+        return c->drafter.value_dim;
     return moe_config_is_global(c, layer) ? moe_config_global_value(c) : c->value_dim;
 }
 static inline uint32_t moe_config_head_dim(const struct moe_config *c, uint32_t layer)
@@ -730,16 +731,22 @@ static inline uint32_t moe_config_kv_heads(const struct moe_config *c, uint32_t 
     return moe_config_is_global(c, layer) ? c->global_kv_heads : c->n_kv_heads;
 }
 
-/* MLA: the width of a layer's latent vector, and of what heads rotate. */
+/* MLA: the width of a layer's latent vector, of what heads rotate, and of the room that keys have
+ * for it. */
 static inline uint32_t moe_config_kv_rank(const struct moe_config *c, uint32_t layer)
 {
     if (moe_config_is_drafter(c, layer))
-        return 0;
+        return c->drafter.kv_rank;
     return moe_config_is_global(c, layer) ? c->global_kv_rank : c->kv_rank;
+}
+static inline uint32_t moe_config_latent_rope(const struct moe_config *c, uint32_t layer)
+{
+    return moe_config_is_drafter(c, layer) ? c->drafter.rope_dim : c->rope_dim;
 }
 static inline uint32_t moe_config_rotated(const struct moe_config *c, uint32_t layer)
 {
-    return layer < c->n_layers && c->layers[layer].unrotated ? 0 : c->rope_dim;
+    bool still = layer < c->n_layers && c->layers[layer].unrotated;
+    return still ? 0 : moe_config_latent_rope(c, layer);
 }
 
 /* What the KV cache keeps of a position in a layer: heads, and the values of a key and of a value.
@@ -752,7 +759,7 @@ static inline uint32_t moe_config_cache_heads(const struct moe_config *c, uint32
 static inline uint32_t moe_config_cache_key(const struct moe_config *c, uint32_t layer)
 {
     uint32_t latent = moe_config_kv_rank(c, layer);
-    return latent ? c->rope_dim + latent : moe_config_head_dim(c, layer);
+    return latent ? moe_config_latent_rope(c, layer) + latent : moe_config_head_dim(c, layer);
 }
 static inline uint32_t moe_config_cache_value(const struct moe_config *c, uint32_t layer)
 {

@@ -3187,13 +3187,32 @@ static const struct moe_source_names gemma3_names = {
             [MOE_T_DOWN] = MOE_ALL(at "mlp.down_proj.weight"),                                     \
         },                                                                                         \
     }
+/* What heads with latent attention have in place of queries, keys and values. */
+#define LATENT_DRAFTER_NAMES(at)                                                                   \
+    {                                                                                              \
+        .dense = {                                                                                 \
+            [MOE_T_Q] = MOE_ALL(at "self_attn.q_b_proj.weight"),                                   \
+            [MOE_T_Q_DOWN] = MOE_ALL(at "self_attn.q_a_proj.weight"),                              \
+            [MOE_T_Q_DOWN_NORM] = MOE_ALL(at "self_attn.q_a_layernorm.weight"),                    \
+            [MOE_T_KV_DOWN] = MOE_ALL(at "self_attn.kv_a_proj_with_mqa.weight"),                   \
+            [MOE_T_KV_DOWN_NORM] = MOE_ALL(at "self_attn.kv_a_layernorm.weight"),                  \
+            [MOE_T_K_UP] = MOE_PART(at "self_attn.kv_b_proj.weight", KEYS),                        \
+            [MOE_T_V_UP] = MOE_PART(at "self_attn.kv_b_proj.weight", VALUES),                      \
+        },                                                                                         \
+    }
 static const struct moe_source_names eagle3_names = DRAFTER_NAMES("midlayer."),
                                      speculators_names = DRAFTER_NAMES("layers.0.");
+static const struct moe_source_names latent_eagle3_names = LATENT_DRAFTER_NAMES("midlayer."),
+                                     latent_vllm_names = LATENT_DRAFTER_NAMES("layers.0.");
 static const struct moe_source_names dflash_names = {
     .dense = {[MOE_T_READS_JOIN] = MOE_ALL("model.fc.weight"),
               [MOE_T_READ_NORM] = MOE_ALL("model.hidden_norm.weight")}};
+/* A head with an embedding of its own and no output is tied (llama.cpp's dflash.cpp). */
 static const struct moe_source_names dflash_gguf_names = {
-    .dense = {[MOE_T_READ_NORM] = MOE_ALL("enc.output_norm.weight")}};
+    .dense = {[MOE_T_READ_NORM] = MOE_ALL("enc.output_norm.weight"),
+              [MOE_T_HEAD] = MOE_ALL("output.weight")}};
+static const struct moe_source_names dflash_tied_names = {
+    .dense = {[MOE_T_HEAD] = MOE_ALL("token_embd.weight")}};
 
 static const struct moe_family dense_families[] = {
     {
@@ -3415,6 +3434,7 @@ static const struct moe_family dense_families[] = {
         .constants = SETTINGS(SET(drafter_kind, MOE_DRAFTS_EAGLE3), SET(own_head, true)),
         .hf = {.architecture = "LlamaForCausalLMEagle3|Eagle3LlamaForCausalLM|Eagle3Speculator|"
                                "Eagle3DraftModel",
+               .only = ONLY({"fc_norm", "false"}, {"norm_output", "false"}),
                .settings = SETTINGS(CONTEXT(2048), DENSE_FF, ATTENTION_BIAS(false),
                                     KEY("draft_vocab_size", draft_vocab, 0),
                                     KEY("norm_before_fc", reads_norm, false),
@@ -3428,6 +3448,24 @@ static const struct moe_family dense_families[] = {
         .tensors = {[MOE_NAMING_HF] = {.names = {&eagle3_names, &speculators_names},
                                        .ignored = {"t2d"}},
                     [MOE_NAMING_GGUF].paired = true},
+    },
+    /* ... with DeepSeek's latent attention (vLLM's and SpecForge's deepseek_eagle3.py). */
+    {
+        .name = "eagle3_deepseek",
+        .constants = SETTINGS(SET(drafter_kind, MOE_DRAFTS_EAGLE3), SET(own_head, true)),
+        .hf = {.architecture = "Eagle3DeepseekV2ForCausalLM|Eagle3DeepseekV3ForCausalLM|"
+                               "DeepseekV3ForCausalLMEagle3",
+               .only = ONLY({"attention_bias", "false"}, {"rope_interleave", "true"},
+                            {"fc_norm", "false"}, {"norm_output", "false"}),
+               .settings = SETTINGS(CONTEXT(4096), DENSE_FF, LATENT(1536, 512, 128, 64, 128),
+                                    KEY("draft_vocab_size", draft_vocab, 0),
+                                    KEY("norm_before_residual", normed_stream, false)),
+               .rope_theta = 1e4,
+               .own = family_eagle3_deepseek_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&latent_eagle3_names, &latent_vllm_names,
+                                             &eagle3_names, &speculators_names},
+                                   .paired = true,
+                                   .ignored = {"t2d"}},
     },
     /* ... and DFlash, arXiv:2602.06036. */
     {
@@ -3452,11 +3490,12 @@ static const struct moe_family dense_families[] = {
                                       KEY("attention.value_scale", value_scale, 0),
                                       KEY("attention.causal", causal_block, false)),
                  .own = family_dflash_gguf},
-        .tensors =
-            {[MOE_NAMING_HF] = {.names = {&dflash_names},
-                                .bare = true,
-                                .ignored = {"t2d", "confidence_head.*", "model.confidence_head.*"}},
-             [MOE_NAMING_GGUF] = {.names = {&dflash_gguf_names}, .ignored = {"conf_proj.*"}}},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&dflash_names},
+                                       .bare = true,
+                                       .ignored = {"t2d", "confidence_head.*",
+                                                   "model.confidence_head.*"}},
+                    [MOE_NAMING_GGUF] = {.names = {&dflash_gguf_names, &dflash_tied_names},
+                                         .ignored = {"conf_proj.*"}}},
     },
     {.name = NULL},
 };
@@ -3479,7 +3518,6 @@ static const struct {
     {"DeepseekV4DSparkModel|Gemma4DSparkModel",
      "a head that drafts blocks by layers of its model's own kind; those of Qwen3's are "
      "implemented"},
-    {"Eagle3DeepseekV2ForCausalLM", "a head that drafts with latent attention"},
     {"doge",
      "experts that are single columns, chosen by two keys, of which tokens of a prompt choose "
      "some for each other"},

@@ -31,7 +31,8 @@ family_own_hf family_minimax_hf, family_topk_method_hf, family_flint_hf, family_
     family_gemma2_hf, family_gemma3_hf, family_step3p5_hf, family_minimax_m3_hf, family_arctic_hf,
     family_grok_hf, family_kimi_k3_hf, family_glm5_next_hf, family_zaya_hf, family_jetmoe_hf,
     family_muse_spark_hf, family_qwen4_hf, family_inkling_hf, family_inkling2_hf,
-    family_inkling2_loop_hf, family_nllb_hf, family_eagle3_hf, family_dflash_hf;
+    family_inkling2_loop_hf, family_nllb_hf, family_eagle3_hf, family_eagle3_deepseek_hf,
+    family_dflash_hf;
 family_own_gguf family_minimax_gguf, family_granite_swa_gguf, family_deepseek_ocr_gguf,
     family_deepseek_v2_gguf, family_glm_dsa_gguf, family_hy_v4_gguf, family_deepseek_v4_gguf,
     family_deepseek_v3_gguf, family_minicpm_gguf, family_gpt_oss_gguf, family_qwen3_next_gguf,

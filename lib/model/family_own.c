@@ -2782,6 +2782,13 @@ int family_eagle3_hf(struct moe_config *c, const char *path, const json_t *json,
     return family_check_drafter(c, width, listed, path, err);
 }
 
+int family_eagle3_deepseek_hf(struct moe_config *c, const char *path, const json_t *json,
+                              struct moe_rope_settings *rope, struct moe_err *err)
+{
+    MOE_TRY(family_deepseek_v3_hf(c, path, json, rope, err));
+    return family_eagle3_hf(c, path, json, rope, err);
+}
+
 /* Members are in "dflash_config" or on top, where vLLM's speculators number the streams by the
  * layer that they come into. What only scales logits leaves the likeliest token what it is, and is
  * not read. Layers with a window are causal unless a file says otherwise (z-lab's dflash/model.py).

@@ -64,7 +64,7 @@ done
 pack=$tmp/ahead-deepseek.moe
 run "$bin/moe-run" -t 1 "$pack" --raw -p "$asked" -n 30 --temp 0 --ignore-eos
 cp "$out" "$tmp/plain"
-for how in mtp none "$drawn/eagle3-a" "$drawn/eagle3-c" "$drawn/dflash-a" mtp; do
+for how in mtp none "$drawn/eagle3-a" "$drawn/eagle3-c" "$drawn/eagle3-e" "$drawn/dflash-a" mtp; do
     moe -p "$asked" -n 30 --temp 0 --ignore-eos --draft "$how" --prompt-cache "$tmp/context"
     check "a prompt's context, $how: the same text" cmp -s "$out" "$tmp/plain"
 done
@@ -103,7 +103,7 @@ expect_exit 0 "a head's pack"
 run "$bin/moe-quantize" -t 1 -q --dense 4 -o "$tmp/small.moe" "$tmp/head.moe"
 expect_exit 0 "... packed again"
 pack=$tmp/ahead-qwen3-next.moe
-hows="$drawn/eagle3-b $tmp/small.moe $tmp/head.moe"
+hows="$drawn/eagle3-f $drawn/eagle3-b $tmp/small.moe $tmp/head.moe"
 same "by a head" -n 60 --temp 0 --ignore-eos
 check "... some of its tokens are right" some accepted_tokens
 same "with keys of 8 bits" -n 40 --temp 0 --ignore-eos --kv q8

@@ -9,6 +9,7 @@
 
 #include "infer/forward.h"
 #include "model/config.h"
+#include "model/read.h"
 #include "model_fixture.h"
 #include "pack/pack.h"
 
@@ -211,6 +212,17 @@ static void heads_of_other_blocks(void **state)
     check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dflash-d", DRAWN "/dflash-d");
 }
 
+/* A GGUF file with an embedding and no output: the embedding is both. */
+static void a_tied_head_of_blocks(void **state)
+{
+    const struct moe_convert_options options = pack_options("32", 32);
+    make_dir(state);
+    make_pack(in_dir("head.moe"), DRAWN "/dflash-e/model.gguf", &options);
+    check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dflash-e", DRAWN "/dflash-e/model.gguf");
+    check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dflash-e", in_dir("head.moe"));
+    remove_dir(state);
+}
+
 /* DSpark: blocks whose tokens depend on the ones before them, from the known one's row on, or from
  * the next; the latter of some tokens. */
 static void heads_whose_tokens_follow(void **state)
@@ -223,6 +235,29 @@ static void heads_whose_tokens_follow(void **state)
     check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dspark-a", in_dir("head.moe"));
     check_blocks(DRAWN "/ahead-deepseek", DRAWN "/dspark-b", DRAWN "/dspark-b");
     remove_dir(state);
+}
+
+/* Drafts of other tokens, after which the text goes back to before them, leave nothing behind. */
+static void take_back(struct ahead *a)
+{
+    struct moe_err err = {0};
+    struct moe_row rows[MOST_IDS], next[MOST_IDS];
+    const uint32_t n_layers = a->f.model->config.n_layers, n = a->n - 1;
+    open_session(a, MOST_IDS);
+    for (int round = 0; round < 2; round++) {
+        const uint32_t first = round ? moe_sequence_rewind(a->f.session, 0, 11) : 0;
+        for (uint32_t i = first; i < n; i++) {
+            const uint32_t other = i > 11 && round == 0;
+            rows[i] = (struct moe_row){0, i, a->ids[i] ^ other, a->n};
+            next[i] = (struct moe_row){0, i, a->ids[i + 1] ^ other, a->n};
+        }
+        assert_ok(moe_forward(a->f.session, MOE_PREFILL, rows + first, n - first, 0, n_layers, NULL,
+                              NULL, &err),
+                  &err);
+        assert_ok(moe_ahead(a->f.session, next + first, n - first, NULL, &err), &err);
+        for (uint32_t i = first; i < n && round; i++)
+            compare(a, i - first, i);
+    }
 }
 
 static void check_fixture(const char *fixture, const char *file)
@@ -251,12 +286,13 @@ static void check_head(const char *fixture, const char *drafter, const char *hea
     open_all(&a, fixture, "", drafter, head);
     for (size_t i = 0; i < N_ITEMS(batches); i++)
         read_text(&a, batches[i]);
-    print_message("# %s: %.2g of the largest logit\n", head, (double)a.worst);
-    assert_true(a.worst > 0 && a.worst < 1e-4f);
     const struct moe_phase_stats *p = &a.f.session->stats.prefill;
     const struct moe_config *c = &a.f.model->config;
     assert_int_equal(p->tokens, a.n - 1);
     assert_int_equal(p->experts.activations, (uint64_t)c->n_moe_layers * (a.n - 1) * c->top_k);
+    take_back(&a);
+    print_message("# %s: %.2g of the largest logit\n", head, (double)a.worst);
+    assert_true(a.worst > 0 && a.worst < 1e-4f);
     close_all(&a);
 }
 
@@ -284,6 +320,18 @@ static void heads_of_other_widths(void **state)
 {
     check_head(DRAWN "/ahead-deepseek", DRAWN "/eagle3-c", DRAWN "/eagle3-c");
     check_head(DRAWN "/ahead-deepseek", DRAWN "/eagle3-d", DRAWN "/eagle3-d");
+}
+
+/* Latent attention: wider than the model's own, with YaRN, and for a model that has none. */
+static void heads_with_latent_attention(void **state)
+{
+    const struct moe_convert_options options = pack_options("32", 32);
+    make_dir(state);
+    make_pack(in_dir("head.moe"), DRAWN "/eagle3-e", &options);
+    check_head(DRAWN "/ahead-deepseek", DRAWN "/eagle3-e", DRAWN "/eagle3-e");
+    check_head(DRAWN "/ahead-deepseek", DRAWN "/eagle3-e", in_dir("head.moe"));
+    check_head(DRAWN "/ahead-qwen3-next", DRAWN "/eagle3-f", DRAWN "/eagle3-f");
+    remove_dir(state);
 }
 
 static void heads_are_for_their_model(void **state)
@@ -315,6 +363,41 @@ static void heads_are_for_their_model(void **state)
     assert_true(moe_session_bytes(&model->config, &o) > all);
     moe_model_close(model);
     remove_dir(state);
+}
+
+/* What a session has room for by its model's description a head has not; nor has a model whose
+ * heads have convolutions room for its latent attention. */
+static void heads_are_plain(void **state)
+{
+    (void)state;
+    static struct moe_config heads[5], c;
+    static const char *const names[] = {DRAWN "/eagle3-a", DRAWN "/eagle3-a", DRAWN "/eagle3-e",
+                                        DRAWN "/dflash-a", DRAWN "/eagle3-a"};
+    struct moe_err err = {0};
+    for (size_t i = 0; i < N_ITEMS(names); i++)
+        assert_ok(moe_config_read_hf(&heads[i], names[i], &err), &err);
+    heads[0].attn_gate = true;
+    heads[1].global_head_dim = heads[1].head_dim;
+    heads[1].global_kv_heads = heads[1].n_kv_heads;
+    heads[1].n_global_freqs = heads[1].rope_dim / 2;
+    heads[2].layers[0].unrotated = true;
+    heads[3].kv_rank = 16;
+    heads[3].rope_dim = 8;
+    heads[3].qk_norm = MOE_QK_NORM_NONE;
+    heads[4].attn_experts = 4;
+    heads[4].hidden = 48;
+    heads[4].head_dim = heads[4].value_dim = heads[4].rope_dim = 16;
+    for (size_t i = 0; i < N_ITEMS(names); i++)
+        assert_fails(moe_config_check(&heads[i], names[i], &err), MOE_ERR_UNSUPPORTED,
+                     "implemented as one dense layer", &err);
+    assert_ok(moe_config_read_hf(&c, DRAWN "/zaya-a", &err), &err);
+    c.router_dim = 0;
+    heads[2].hidden = c.hidden;
+    heads[2].vocab = c.vocab;
+    assert_fails(moe_config_take_drafter(&c, &heads[2], "x", "y", &err), MOE_ERR_UNSUPPORTED,
+                 "without compressed", &err);
+    c.state_kind = MOE_STATE_DELTA;
+    assert_ok(moe_config_take_drafter(&c, &heads[2], "x", "y", &err), &err);
 }
 
 static void deepseeks_layer(void **state)
@@ -402,17 +485,13 @@ int main(void)
     struct moe_err err = {0};
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseeks_layer),
-        cmocka_unit_test(qwen3_nexts_layer),
-        cmocka_unit_test(a_head_of_some_tokens),
-        cmocka_unit_test(a_head_with_every_switch),
-        cmocka_unit_test(heads_of_other_widths),
-        cmocka_unit_test(heads_are_for_their_model),
-        cmocka_unit_test(heads_whose_tokens_follow),
-        cmocka_unit_test(a_head_of_blocks),
-        cmocka_unit_test(heads_of_other_blocks),
-        cmocka_unit_test(nothing_else_sees_it),
-        cmocka_unit_test(a_layer_in_part_is_left_out),
+        cmocka_unit_test(deepseeks_layer),           cmocka_unit_test(qwen3_nexts_layer),
+        cmocka_unit_test(a_head_of_some_tokens),     cmocka_unit_test(a_head_with_every_switch),
+        cmocka_unit_test(heads_of_other_widths),     cmocka_unit_test(heads_with_latent_attention),
+        cmocka_unit_test(heads_are_for_their_model), cmocka_unit_test(heads_are_plain),
+        cmocka_unit_test(heads_whose_tokens_follow), cmocka_unit_test(a_head_of_blocks),
+        cmocka_unit_test(heads_of_other_blocks),     cmocka_unit_test(a_tied_head_of_blocks),
+        cmocka_unit_test(nothing_else_sees_it),      cmocka_unit_test(a_layer_in_part_is_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -902,8 +902,10 @@ static void what_is_not_computed_is_refused(void **state)
                 "\"architectures\": [\"DFlashDraftModel\"], \"dflash_config\": "
                 "{\"target_layer_ids\": [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]}",
                 "no list of up to 16 layers"),
-        REFUSED("llama", "\"architectures\": [\"Eagle3DeepseekV2ForCausalLM\"]",
-                "a head that drafts with latent attention"),
+        REFUSED("llama", "\"architectures\": [\"Eagle3DeepseekV2ForCausalLM\"], \"fc_norm\": true",
+                "'fc_norm' is true, only false is"),
+        REFUSED("llama", "\"draft_vocab_size\": 32, \"norm_output\": true",
+                "'norm_output' is true, only false is"),
         REFUSED("llama", "\"draft_vocab_size\": 32", "implemented as one dense layer"),
         REFUSED("llama", "\"draft_vocab_size\": 32, \"target_hidden_size\": 7",
                 "that reads streams of 7 is not implemented"),
