@@ -205,6 +205,11 @@ static const struct moe_source_names ernie_newer_names = {
     .dense = {[MOE_T_CHOICE_BIAS] =
                   MOE_PART(L "mlp.gate.moe_statics.e_score_correction_bias", ROW)},
 };
+/* ERNIE-4.5-VL: numbers of both kinds of experts follow each other, those for text first. */
+static const struct moe_source_names ernie_vl_names = {
+    .dense = {[MOE_T_ROUTER] = PART_COLUMNS(L "mlp.gate.weight", ALL),
+              [MOE_T_CHOICE_BIAS] = MOE_PART(L "mlp.moe_statics.e_score_correction_bias", TEXT)},
+};
 static const struct moe_source_names hunyuan_names = {
     .dense = {W(Q_NORM, "self_attn.query_layernorm"), W(K_NORM, "self_attn.key_layernorm"),
               W(ROUTER, "mlp.gate.wg"), W(SHARED_GATE_PROJ, "mlp.shared_mlp.gate_proj"),
@@ -550,6 +555,26 @@ static const struct moe_family softmax_families[] = {
         .gguf = {.arch = "ernie4_5-moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
         .tensors = {[MOE_NAMING_HF] = {.names = {&ernie_names, &ernie_newer_names}, .paired = true},
                     [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* ERNIE-4.5-VL-28B-A3B, text part only: in a text, all sections of its rotary settings have the
+     * same position, and no token goes through the experts for images. */
+    {
+        .name = "ernie4_5_vl_moe_text",
+        .also = "ernie4_5_vl_moe",
+        .constants = SETTINGS(SET(choice_bias, true), SET(norm_topk, true)),
+        .hf = {.only = ONLY({"use_bias", "false"}, {"moe_norm_min", "1e-12"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 4),
+                                    SET(tied_head, true), SET(expert_ff, 1536), DENSE_FF,
+                                    KEY("moe_num_experts", n_experts, 64), KEY("moe_k", top_k, 6)),
+               .rope_theta = 5e5,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 1,
+               .own = family_ernie4_5_vl_hf,
+               .in_text_config = true},
+        .tensors[MOE_NAMING_HF] = {.names = {&ernie_vl_names},
+                                   .ignored = {L "mlp.gate.weight_1"},
+                                   .paired = true,
+                                   .image_experts = true},
     },
     /* Phi-3.5-MoE, Phi-mini-MoE, Phi-tiny-MoE: layer norms with biases, biases in attention and
      * head, two experts chosen by sparsemixer, LongRoPE. GGUF has no key for sparsemixer's
@@ -3525,7 +3550,6 @@ static const struct {
                                          "answer"},
     {"beam", "residuals that are scaled by depth, gates with biases"},
     {"hy_v4_vl|hy_v4_vl_text", "the text part of Hy4-VL, whose positions have three numbers"},
-    {"ernie4_5_vl_moe|ernie4_5_vl_moe_text", "experts for images beside those for text"},
     {"deci", "layers of several shapes"},
 };
 

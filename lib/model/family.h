@@ -99,10 +99,11 @@ struct moe_family_tensors {
     /* Rotated values are stored as pairs (0, 1), (2, 3), ...: reading rearranges the rows of
      * queries and keys into halves. With MLA they are also the last values of a head. */
     bool paired;
-    bool index_paired; /* the same for an indexer's queries and keys */
-    bool in_halves;    /* names count two layers as one, and say which of them it is */
-    bool index_last;   /* whose last values rotate, not their first */
-    bool bare;         /* names may lack their "model.": of a model that was saved without head */
+    bool index_paired;  /* the same for an indexer's queries and keys */
+    bool in_halves;     /* names count two layers as one, and say which of them it is */
+    bool index_last;    /* whose last values rotate, not their first */
+    bool image_experts; /* behind the others, as many, there are experts for images */
+    bool bare;          /* names may lack their "model.": of a model that was saved without head */
     /* Names that are tried in place of names[0] in an encoder's layers, where there is an encoder
      * (layers of both stacks then count from 0), and in second halves. */
     const struct moe_source_names *others;

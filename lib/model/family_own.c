@@ -204,6 +204,25 @@ int family_ernie4_5_moe_hf(struct moe_config *c, const char *path, const json_t 
     return MOE_OK;
 }
 
+/* "moe_intermediate_size": of experts for text, which shared ones are as wide as, and for images.
+ */
+int family_ernie4_5_vl_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *widths = family_given(json, "moe_intermediate_size");
+    json_int_t width = widths ? json_integer_value(json_array_get(widths, 0)) : c->expert_ff;
+    uint32_t n_shared = 2;
+    if (width < 1 || width > MOE_MAX_DIM || (widths && json_array_size(widths) != 2))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'moe_intermediate_size' must be a list of two numbers, of experts for "
+                        "text and for images",
+                        path);
+    c->expert_ff = (uint32_t)width;
+    MOE_TRY(moe_json_get_u32(path, json, "moe_num_shared_experts", MOE_MAX_EXPERTS, false,
+                             &n_shared, err));
+    return family_set_shared(c, n_shared, path, err);
+}
+
 /* ---- Hunyuan: numbers, or lists of one for each layer ---- */
 
 /* A number up to `most`, or a list with that number for every layer. Absent or null leaves it as it

@@ -319,6 +319,7 @@ enum moe_take {
     MOE_TAKE_NUMBERS,   /* a vector of whole numbers */
     MOE_TAKE_BUCKETS,   /* a vector stored as [n_buckets][n_heads] */
     MOE_TAKE_ROW,       /* a vector stored as [1][rows] */
+    MOE_TAKE_TEXT,      /* a vector: the first row of [2][rows]; the other is for images */
     MOE_TAKE_GROUPS,    /* a vector stored as [state_key_heads][rows / state_key_heads] */
     MOE_TAKE_CONV,      /* a vector [conv_width][channels] stored as [channels][1][conv_width], with
                            its dimension of 1 elsewhere, or without it */

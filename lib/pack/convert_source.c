@@ -78,7 +78,7 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
 bool convert_sees_images(const struct convert_source *source, const char *name)
 {
     /* GGUF files of llama.cpp have it apart; ollama's have it inside. */
-    static const char *const formats[MOE_N_NAMINGS][22] = {{"model.visual.*",
+    static const char *const formats[MOE_N_NAMINGS][24] = {{"model.visual.*",
                                                             "model.vision_tower.*",
                                                             "model.embed_vision.*",
                                                             "model.audio_tower.*",
@@ -93,6 +93,8 @@ bool convert_sees_images(const struct convert_source *source, const char *name)
                                                             "model.vision_adapter.*",
                                                             "model.vision_projection.*",
                                                             "vit_large_projector.*",
+                                                            "model.vision_model.*",
+                                                            "model.resampler_model.*",
                                                             "patch_merge_mlp.*",
                                                             "model.view_separator",
                                                             "thinker.visual.*",
@@ -101,9 +103,15 @@ bool convert_sees_images(const struct convert_source *source, const char *name)
                                                             "code2wav.*",
                                                             NULL},
                                                            {"v.*", "mm.*", NULL}};
+    static const char experts[] = ".mlp.experts.";
+    const char *expert = strstr(name, experts);
     bool sees = false;
     for (const char *const *format = formats[source->naming]; *format; format++)
         sees |= matches_format(*format, name);
+    if (source->family->tensors[source->naming].image_experts && expert) {
+        uint64_t number = strtoull(expert + sizeof experts - 1, NULL, 10);
+        sees |= number / source->config->n_experts == 1;
+    }
     return source->family->hf.in_text_config && sees;
 }
 
@@ -443,6 +451,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_EXPERT:
     case MOE_TAKE_BUCKETS:
     case MOE_TAKE_ROW:
+    case MOE_TAKE_TEXT:
     case MOE_TAKE_GROUPS:
     case MOE_TAKE_CONV:
     case MOE_TAKE_JOINED:
@@ -494,6 +503,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     const uint64_t lists[][3] = {
         [MOE_TAKE_BUCKETS] = {s->config->n_buckets, s->config->n_heads},
         [MOE_TAKE_ROW] = {1, rows},
+        [MOE_TAKE_TEXT] = {2, rows},
         [MOE_TAKE_GROUPS] = {key_heads, rows / key_heads},
         [MOE_TAKE_CONV] = {conv_channels(s->config, w->index, rows), 1,
                            conv_taps(s->config, w->index)},
@@ -682,6 +692,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_EXPERT:
     case MOE_TAKE_BUCKETS:
     case MOE_TAKE_ROW:
+    case MOE_TAKE_TEXT:
     case MOE_TAKE_GROUPS:
     case MOE_TAKE_PLACES:
     case MOE_TAKE_PROFILES:

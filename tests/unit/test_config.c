@@ -543,6 +543,12 @@ static void flex_olmo_ernie(void **state)
     assert_int_equal(config.shared_ff, 2 * 1536);
     assert_int_equal(config.router_kind, MOE_ROUTER_SOFTMAX);
     assert_true(config.choice_bias && config.norm_topk && config.tied_head);
+    read_ok(MODEL("ernie4_5_vl_moe_text", ", \"moe_intermediate_size\": [96, 40]"));
+    assert_layers("dMMM", "----");
+    assert_int_equal(config.n_experts, 64);
+    assert_int_equal(config.expert_ff, 96);
+    assert_int_equal(config.shared_ff, 2 * 96);
+    assert_true(config.choice_bias && config.norm_topk && config.tied_head);
     read_ok(MODEL("ernie4_5_moe",
                   ", \"moe_layer_start_index\": 0, \"moe_layer_interval\": 2, "
                   "\"moe_layer_end_index\": 2, \"moe_num_shared_experts\": 0, \"moe_k\": 2"));
@@ -1125,6 +1131,10 @@ static void what_is_not_computed_is_refused(void **state)
               "4096 shared experts"),
         WRONG("ernie4_5_moe", "\"moe_layer_end_index\": -2", "'moe_layer_end_index'"),
         WRONG("ernie4_5_moe", "\"moe_k\": 65", "'moe_k' is 65"),
+        WRONG("ernie4_5_vl_moe_text", "\"moe_intermediate_size\": [96]", "a list of two numbers"),
+        WRONG("ernie4_5_vl_moe_text", "\"moe_intermediate_size\": 96", "a list of two numbers"),
+        WRONG("ernie4_5_vl_moe_text", "\"moe_intermediate_size\": [0, 40]",
+              "a list of two numbers"),
         WRONG("hunyuan_v1_moe", "\"moe_topk\": [2, 2]", "'moe_topk' must be a list of 4"),
         WRONG("hunyuan_v1_moe", "\"moe_topk\": [2, 2, \"x\", 2]", "'moe_topk' must be a list"),
         REFUSED("hunyuan_v1_moe", "\"moe_topk\": [2, 2, 1, 2]", "'moe_topk' differs by layer"),
@@ -1134,6 +1144,7 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("hunyuan", "\"use_mixed_mlp_moe\": false", "'use_mixed_mlp_moe' is false"),
         WRONG("hunyuan_v1_moe", "\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 1e10}",
               "'dynamic'"),
+        REFUSED("ernie4_5_vl_moe_text", "\"use_bias\": true", "'use_bias' is true"),
         REFUSED("ernie4_5_moe", "\"use_bias\": true", "'use_bias' is true"),
         REFUSED("ernie4_5_moe", "\"moe_use_aux_free\": false", "'moe_use_aux_free' is false"),
         REFUSED("ernie4_5_moe", "\"moe_gate\": \"top2_fused\"", "'moe_gate' is top2_fused"),

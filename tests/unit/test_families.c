@@ -419,6 +419,8 @@ static struct family_case cases[] = {
     HF("inkling2-loop-b"),
     HF("kolibri-a"),
     HF("kolibri-b"),
+    HF("ernie4.5-vl-moe-a"),
+    HF("ernie4.5-vl-moe-b"),
     HF("hy4-a"),
     GGUF("hy4-a"),
     HF("hy4-b"),
