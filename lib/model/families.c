@@ -806,6 +806,19 @@ static const struct moe_source_names v4_gguf_names = {
     .dense = {GW(K, "attn_kv"), GW(K_NORM, "attn_kv_a_norm"), GW(O, "attn_output_b")},
 };
 
+/* What both models of Hy4 have; how wide experts and latent queries are, heads of an indexer. */
+#define HY4_PARTS                                                                                  \
+    SET(attn_sinks, true), SET(attn_gate, true), SET(expert_act, MOE_ACT_SWIGLU_LIMITED)
+#define HY4_ONLY                                                                                   \
+    ONLY({"attention_bias", "false"}, {"scoring_func", "sigmoid"}, {"gated_mla", "true"},          \
+         {"gating_type", "elementwise"}, {"learnable_sink", "true"}, {"enable_ihc", "true"})
+#define HY4_SETTINGS(expert, queries, index_heads)                                                 \
+    SETTINGS(CONTEXT(262144), SET(norm_eps, 1e-5), DENSE_FF,                                       \
+             ROUTED_EXPERTS(256, 8, expert, true, 2.827), LATENT(queries, 512, 192, 64, 256),      \
+             GROUPS(1, 1), INDEXER(index_heads), KEY("hc_mult", n_streams, 4),                     \
+             KEY("hc_eps", stream_eps, 1e-6), KEY("hc_magnitude", stream_magnitude, 2),            \
+             KEY("swiglu_limit", act_limit, 10))
+
 /* Names as published; others, in memory, are the usual ones. */
 static const struct moe_source_names hy_v4_names = {
     .dense = {[MOE_T_SINKS] = MOE_ALL(L "self_attn.learnable_sink_param"),
@@ -1199,17 +1212,9 @@ static const struct moe_family deepseek_families[] = {
      * for halves. */
     {
         .name = "hy_v4",
-        .constants = SETTINGS(LATENT_SIGMOIDS, SET(attn_sinks, true), SET(attn_gate, true),
-                              SET(expert_act, MOE_ACT_SWIGLU_LIMITED)),
-        .hf = {.only = ONLY({"attention_bias", "false"}, {"scoring_func", "sigmoid"},
-                            {"gated_mla", "true"}, {"gating_type", "elementwise"},
-                            {"learnable_sink", "true"}, {"enable_ihc", "true"}),
-               .settings = SETTINGS(CONTEXT(262144), SET(norm_eps, 1e-5), DENSE_FF,
-                                    ROUTED_EXPERTS(256, 8, 768, true, 2.827),
-                                    LATENT(1536, 512, 192, 64, 256), GROUPS(1, 1), INDEXER(16),
-                                    KEY("hc_mult", n_streams, 4), KEY("hc_eps", stream_eps, 1e-6),
-                                    KEY("hc_magnitude", stream_magnitude, 2),
-                                    KEY("swiglu_limit", act_limit, 10)),
+        .constants = SETTINGS(LATENT_SIGMOIDS, HY4_PARTS),
+        .hf = {.only = HY4_ONLY,
+               .settings = HY4_SETTINGS(768, 1536, 16),
                .rope_theta = 1e4,
                .expert_layers = MOE_LAYERS_AFTER,
                .n_shared = 1,
@@ -1231,6 +1236,26 @@ static const struct moe_family deepseek_families[] = {
                                          .paired = true,
                                          .index_paired = true,
                                          .index_last = true}},
+    },
+    /* The text part of Hy4-VL: Hy4 with other widths, whose latent norms have the epsilon of the
+     * others; in a text, all sections of its rotary settings have the same position. */
+    {
+        .name = "hy_v4_vl_text",
+        .also = "hy_v4_vl",
+        .constants = SETTINGS(SIGMOIDS, HY4_PARTS),
+        .hf = {.only = HY4_ONLY,
+               .settings = HY4_SETTINGS(2048, 2048, 32),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .own = family_hy_v4_hf,
+               .in_text_config = true},
+        .tensors[MOE_NAMING_HF] = {.names = {&hy_v4_names, &hy_v4_newer_names},
+                                   .ignored = {"model.mtp_layers.*"},
+                                   .paired = true,
+                                   .index_paired = true,
+                                   .index_last = true},
     },
     /* GLM-4.7-Flash: DeepSeek-V3 with other widths and one group. GGUF files call it deepseek2 and
      * may not mention sigmoids. */
@@ -3549,7 +3574,6 @@ static const struct {
     {"unlimited_ocr|unlimited_ocr_text", "attention that sees all of a prompt and a window of the "
                                          "answer"},
     {"beam", "residuals that are scaled by depth, gates with biases"},
-    {"hy_v4_vl|hy_v4_vl_text", "the text part of Hy4-VL, whose positions have three numbers"},
     {"deci", "layers of several shapes"},
 };
 

@@ -78,7 +78,7 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
 bool convert_sees_images(const struct convert_source *source, const char *name)
 {
     /* GGUF files of llama.cpp have it apart; ollama's have it inside. */
-    static const char *const formats[MOE_N_NAMINGS][24] = {{"model.visual.*",
+    static const char *const formats[MOE_N_NAMINGS][25] = {{"model.visual.*",
                                                             "model.vision_tower.*",
                                                             "model.embed_vision.*",
                                                             "model.audio_tower.*",
@@ -94,6 +94,7 @@ bool convert_sees_images(const struct convert_source *source, const char *name)
                                                             "model.vision_projection.*",
                                                             "vit_large_projector.*",
                                                             "model.vision_model.*",
+                                                            "vit.*",
                                                             "model.resampler_model.*",
                                                             "patch_merge_mlp.*",
                                                             "model.view_separator",

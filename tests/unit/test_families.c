@@ -424,6 +424,8 @@ static struct family_case cases[] = {
     HF("hy4-a"),
     GGUF("hy4-a"),
     HF("hy4-b"),
+    HF("hy4-vl-a"),
+    HF("hy4-vl-b"),
     HF("sarvam-mla"),
     HF("sarvam-moe-a"),
     HF("sarvam-moe-b"),
