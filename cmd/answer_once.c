@@ -1,5 +1,4 @@
 /* The one answer of moe-run -p, -f or standard input. */
-#define _POSIX_C_SOURCE 200809L /* isatty */
 #include "run_modes.h"
 
 #include <stdio.h>
@@ -149,7 +148,7 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
         const bool thinks = talk->on_part && repl_end_said(talk->part_ctx);
         if (opt.json)
             status = messages_print_answer(talk, why, err);
-        else if (isatty(STDOUT_FILENO) && !tokens)
+        else if (cli_is_terminal(STDOUT_FILENO) && !tokens)
             cli_write("\n", 1);
         status = status == MOE_OK ? cli_flush(err) : status;
         repl_explain_stop(why, thinks, talk->session->context);

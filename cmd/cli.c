@@ -134,7 +134,7 @@ void cli_detail(const char *format, ...)
 bool cli_may_colour(int fd)
 {
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
-    return isatty(fd) && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
+    return cli_is_terminal(fd) && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
 }
 
 static bool may_draw(int fd)
@@ -163,7 +163,7 @@ static int columns_asked_for(void)
 struct moe_screen cli_screen(int fd)
 {
     int asked_for = columns_asked_for();
-    int columns = isatty(fd) ? cli_width(fd) : asked_for ? asked_for : MOE_USUAL_COLUMNS;
+    int columns = cli_is_terminal(fd) ? cli_width(fd) : asked_for ? asked_for : MOE_USUAL_COLUMNS;
     columns = columns < MOE_LEAST_COLUMNS ? MOE_LEAST_COLUMNS : columns;
     columns = columns > MOE_MOST_COLUMNS ? MOE_MOST_COLUMNS : columns;
     return (struct moe_screen){(uint32_t)columns, may_draw(fd), cli_may_colour(fd)};
@@ -171,7 +171,7 @@ struct moe_screen cli_screen(int fd)
 
 void cli_fit(int fd, struct moe_buf *text)
 {
-    if (isatty(fd) || columns_asked_for())
+    if (cli_is_terminal(fd) || columns_asked_for())
         moe_draw_fit(text, cli_screen(fd));
 }
 

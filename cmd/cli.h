@@ -181,6 +181,9 @@ int cli_flush(struct moe_err *err);
  * other than newline and tab, as <1B>, if it is a terminal. */
 FILE *cli_terminal(int fd);
 
+/* Whether a person sees what goes to fd. Open MPI's mpirun has its processes write into terminals
+ * of its own, and sends on what they write: that counts as redirected. */
+bool cli_is_terminal(int fd);
 /* Columns of the terminal behind fd as they are now; 80 where there is none. */
 int cli_width(int fd);
 /* Whether colours may be used: fd is a terminal (other than TERM=dumb), and NO_COLOR is not set. */

@@ -44,7 +44,7 @@ int cli_print_manual(const char *name)
     if (!page)
         return refuse_page(name);
     FILE *pager = NULL;
-    if (isatty(STDOUT_FILENO) && isatty(STDIN_FILENO))
+    if (cli_is_terminal(STDOUT_FILENO) && isatty(STDIN_FILENO))
         pager = popen("exec ${PAGER:-$(command -v less || command -v more || echo cat)}", "w");
     fwrite(page, 1, strcspn(page, "\f"), pager ? pager : stdout);
     if (pager)

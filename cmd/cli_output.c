@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -95,12 +96,17 @@ static ssize_t stream_write(void *cookie, const char *text, size_t n)
     return (ssize_t)n;
 }
 
+bool cli_is_terminal(int fd)
+{
+    return isatty(fd) && !(fd == STDOUT_FILENO && getenv("OMPI_COMM_WORLD_SIZE"));
+}
+
 static FILE *open_stream(struct channel *c, FILE *plain)
 {
     FILE *stream = fopencookie(c, "w", (cookie_io_functions_t){.write = stream_write});
     if (!stream)
         return plain;
-    c->as_is = !isatty(c->fd);
+    c->as_is = !cli_is_terminal(c->fd);
     if (c->fd == STDERR_FILENO)
         setvbuf(stream, NULL, _IONBF, 0);
     else if (!c->as_is)

@@ -438,7 +438,7 @@ static bool open_libedit(struct editor *e)
     /* The locale decodes keys; without one, terminals send UTF-8 all the same. */
     if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
         setlocale(LC_CTYPE, "C.UTF-8");
-    e->out = cli_terminal(isatty(STDOUT_FILENO) ? STDOUT_FILENO : STDERR_FILENO);
+    e->out = cli_terminal(cli_is_terminal(STDOUT_FILENO) ? STDOUT_FILENO : STDERR_FILENO);
     e->el = el_init("moe-run", stdin, e->out, cli_terminal(STDERR_FILENO));
     e->history = history_init();
     /* Without memory for its keys the editor works and knows none. */

@@ -32,6 +32,9 @@ if command -v script >/dev/null; then
     on_terminal "$bin/moe-run -t 1 $noise -p 'Once upon' -n 1 --temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 6 --ignore-eos --stop x"
     check "... and the last of all bytes" [ "$(tr -d '\r\n' <"$out")" = '^' ]
 
+    on_terminal "stty -onlcr; export OMPI_COMM_WORLD_SIZE=1; $bin/moe-run -t 1 $noise -p 'Once upon' -n 200 --temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 6 --ignore-eos"
+    check "the terminal that mpirun gives to a process: the bytes as they are" cmp -s "$tmp/bytes" "$out"
+
     csi=$(printf '\302\233') # the control sequence introducer by itself
     odd="$tmp/x${escape}[31m${csi}2J.moe"
     cp "$noise" "$odd"

@@ -35,8 +35,10 @@ run "$bin/moe-run" "$tiny" --raw -f "$tmp/long.txt" -n 20 --temp 0 --strategy re
 want_long=$(cat "$out")
 run "$bin/moe-run" "$tiny" --perplexity "$tmp/math.txt"
 want_loss=$(cat "$out")
+"$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 >"$tmp/bytes" 2>"$err"
 for n in 1 2 3 4; do
     ranks $n "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1
+    check "$n ranks: the bytes of one process whose output is redirected" cmp -s "$tmp/bytes" "$out"
     expect_stdout "$want" "$n ranks: the tokens of one process"
     ranks $n "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -t 1 --expert-memory 1M --strategy lru
     expect_stdout "$want" "$n ranks that read their experts from disk: the same"
@@ -150,6 +152,11 @@ ranks 2 "$bin/moe-run" "$tiny" -p "$prompt" -n 4 --memory 2M
 check "a budget below the floor: one line" [ "$said" = 1 ]
 check "... that says the smallest" grep -q 'smallest that works is' "$tmp/said"
 check "... exit 4" [ "$code" = 4 ]
+fits="$bin/moe-run $tiny -p Once -n 4 -t 1 --memory $((80 + more))M"
+# shellcheck disable=SC2086 # words
+ranks 1 $fits : -n 1 "$bin/moe-run" "$tiny" -p Once -n 4 -t 1 --memory 2M : -n 1 $fits
+check "a budget that is too small on one of three ranks: one line, exit 4" [ "$said$code" = 14 ]
+check "... and all end in order" [ "$(grep -c MPI_ABORT "$err")" = 0 ]
 ranks 2 "$bin/moe-run" "$tiny" --no-such-option
 check "a wrong option: one line" [ "$said" = 1 ]
 check "... exit 2" [ "$code" = 2 ]
