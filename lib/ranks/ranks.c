@@ -23,6 +23,7 @@ enum {
     CROWDED_WAITS = 256, /* that are not spent awake after a sign that processors are not spare */
     SHORT_NAPS = 200,    /* of 20 microseconds; then of 200 */
     SAID_EVERY = 2,      /* seconds between signs of a rank that loads, or computes */
+    HEARD_OUT = 10,      /* seconds that ranks which load have to come to an end, on closing */
 };
 
 /* Seconds that collecting waits at a time: then loads are looked after. */
@@ -34,6 +35,7 @@ struct peer {
     uint8_t *answer;           /* [answer_room] */
     uint32_t n_due;            /* rows of outputs that are to come */
     bool listens;              /* an answer is being received */
+    bool hears;                /* `said` is */
     bool wants_rows, has_rows; /* of the request, where they have messages of their own */
     bool loads;                /* its experts */
     double sign;               /* when it last gave one, or was asked */
@@ -218,6 +220,8 @@ struct moe_wire *moe_ranks_wire(const struct moe_ranks *r)
 
 /* Takes in what is still to come, which nobody wants any more. */
 static int drain(struct moe_ranks *r, uint32_t rank, struct moe_err *err);
+/* Whether a rank that loads comes, until then, to where it waits for what rank 0 says. */
+static bool hear_out(struct moe_ranks *r, uint32_t rank, double until);
 
 void moe_ranks_close(struct moe_ranks *r, int exit_status)
 {
@@ -225,8 +229,11 @@ void moe_ranks_close(struct moe_ranks *r, int exit_status)
     struct moe_err ignored;
     if (!r)
         return;
+    const double until = moe_seconds() + HEARD_OUT;
     for (uint32_t i = 1; r->peers && i < r->wire->n_ranks && !r->gone; i++)
-        r->gone = r->peers[i].loads || drain(r, i, &ignored) != MOE_OK ||
+        r->gone = !hear_out(r, i, until);
+    for (uint32_t i = 1; r->peers && i < r->wire->n_ranks && !r->gone; i++)
+        r->gone = drain(r, i, &ignored) != MOE_OK ||
                   wait_sent(r, i, MOE_LANE_TALK, &ignored) != MOE_OK ||
                   wait_sent(r, i, MOE_LANE_ROWS, &ignored) != MOE_OK ||
                   wait_sent(r, i, MOE_LANE_HINT, &ignored) != MOE_OK ||
@@ -311,14 +318,48 @@ static int check_said(struct moe_rank_said *said, uint32_t rank, uint64_t bytes,
     return said->status == MOE_OK ? MOE_OK : refuse(said, rank, err);
 }
 
+/* Begins to receive what it says next, unless that has begun. */
+static int begin_hearing(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
+{
+    struct peer *p = &r->peers[rank];
+    if (!p->hears)
+        MOE_TRY(r->wire->ops->receive(r->wire, rank, MOE_LANE_TALK, &p->said, sizeof p->said, err));
+    p->hears = true;
+    return MOE_OK;
+}
+
 /* The next that it says. */
 static int hear_said(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
 {
-    struct moe_rank_said *said = &r->peers[rank].said;
+    struct peer *p = &r->peers[rank];
     uint64_t bytes;
-    MOE_TRY(r->wire->ops->receive(r->wire, rank, MOE_LANE_TALK, said, sizeof *said, err));
+    MOE_TRY(begin_hearing(r, rank, err));
     MOE_TRY(wait_heard(r, rank, false, &bytes, err));
-    return check_said(said, rank, bytes, err);
+    p->hears = false;
+    return check_said(&p->said, rank, bytes, err);
+}
+
+static bool hear_out(struct moe_ranks *r, uint32_t rank, double until)
+{
+    struct peer *p = &r->peers[rank];
+    struct moe_err ignored;
+    uint64_t bytes;
+    bool done;
+    for (uint32_t naps = 0; p->loads && moe_seconds() < until;) {
+        if (begin_hearing(r, rank, &ignored) != MOE_OK ||
+            r->wire->ops->arrived(r->wire, rank, MOE_LANE_TALK, &done, &bytes, &ignored) != MOE_OK)
+            break;
+        if (!done) {
+            moe_ranks_nap(r, &naps);
+            continue;
+        }
+        const struct moe_rank_said *said = &p->said;
+        p->hears = false;
+        p->loads = check_said(&p->said, rank, bytes, &ignored) == MOE_OK &&
+                   (said->head.kind == MOE_RANK_LOADING ||
+                    (said->head.kind == MOE_RANK_FETCH && said->bytes == 0));
+    }
+    return !p->loads;
 }
 
 static int check_hello(struct moe_ranks *r, uint32_t rank, uint64_t fingerprint,
@@ -590,6 +631,7 @@ static int give_next(struct moe_ranks *r, uint32_t rank, const struct moe_pack *
     if (!done)
         return moe_seconds() - p->sign > r->wire->patience ? lost(r, rank, err) : MOE_OK;
     *any = true;
+    p->hears = false;
     p->sign = moe_seconds();
     int status = check_said(&p->said, rank, bytes, err);
     p->loads = p->loads && status == MOE_OK;
@@ -599,7 +641,7 @@ static int give_next(struct moe_ranks *r, uint32_t rank, const struct moe_pack *
         return MOE_OK;
     if (p->said.head.kind == MOE_RANK_FETCH)
         MOE_TRY(send_piece(r, rank, pack, piece, err));
-    return ops->receive(r->wire, rank, MOE_LANE_TALK, &p->said, sizeof p->said, err);
+    return begin_hearing(r, rank, err);
 }
 
 int moe_ranks_give(struct moe_ranks *r, const struct moe_pack *pack,
@@ -616,7 +658,7 @@ int moe_ranks_give(struct moe_ranks *r, const struct moe_pack *pack,
         struct peer *p = &r->peers[i];
         p->sign = moe_seconds();
         p->said = (struct moe_rank_said){0};
-        MOE_STEP(r->wire->ops->receive(r->wire, i, MOE_LANE_TALK, &p->said, sizeof p->said, err));
+        MOE_STEP(begin_hearing(r, i, err));
     }
     for (uint32_t naps = 0; n_left > 0;) {
         uint64_t done = 0, total = 0;

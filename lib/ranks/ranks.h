@@ -35,9 +35,9 @@ struct moe_ranks;
 int moe_ranks_find(struct moe_ranks **out, struct moe_err *err);
 /* Takes over the wire. */
 int moe_ranks_open(struct moe_ranks **out, struct moe_wire *wire, struct moe_err *err);
-/* NULL is fine. On rank 0 the others end, too; where one does not answer any more, or still loads,
- * all are ended at once, this process as well, with that exit status: the last call of a program.
- */
+/* NULL is fine. On rank 0 the others end, too: those that load have some seconds to come to an end.
+ * Where one does not answer any more, or loads for longer, all are ended at once, this process as
+ * well, with that exit status: the last call of a program. */
 void moe_ranks_close(struct moe_ranks *r, int exit_status);
 
 struct moe_wire *moe_ranks_wire(const struct moe_ranks *r);

@@ -727,6 +727,31 @@ static void what_ranks_fail_with_is_said_by_rank_0(void **state)
     refused("damaged.moe", "resident", "damaged");
 }
 
+/* One fails while another loads, which is heard out: all end in order. */
+static void who_loads_ends_in_order(void **state)
+{
+    struct moe_err err = {0};
+    struct hub hub;
+    struct helper helpers[2];
+    struct moe_engine *e;
+    write_model(3, "x.moe");
+    write_damaged("damaged.moe", 0);
+    open_hub(&hub, 3);
+    start(&helpers[0], &hub, 1, "damaged.moe", "resident", 0);
+    start(&helpers[1], &hub, 2, "x.moe", "resident", 0);
+    struct moe_engine_options o = options_of("lru", 0);
+    o.ranks = open_rank(&hub, 0, PATIENCE);
+    assert_true(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err) < 0);
+    assert_non_null(strstr(err.text, "rank 1 on "));
+    moe_ranks_close(o.ranks, 0);
+    assert_false(hub.aborted);
+    join(&helpers[0]);
+    join(&helpers[1]);
+    assert_true(helpers[0].status < 0);
+    assert_true(helpers[1].status == MOE_OK || helpers[1].status == MOE_ERR_INTERRUPTED);
+    close_hub(&hub);
+}
+
 /* One that fails while it computes is an error of that pass, and of those that follow. */
 static void a_rank_that_fails_later(void **state)
 {
@@ -979,6 +1004,7 @@ int main(void)
         cmocka_unit_test(ranks_get_their_experts_once),
         cmocka_unit_test(what_cannot_be_spread),
         cmocka_unit_test(what_ranks_fail_with_is_said_by_rank_0),
+        cmocka_unit_test(who_loads_ends_in_order),
         cmocka_unit_test(a_rank_that_fails_later),
         cmocka_unit_test(a_silent_rank_is_given_up),
         cmocka_unit_test(what_does_not_go_with_ranks),
