@@ -637,10 +637,11 @@ static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
         uint64_t row = (uint64_t)i / p->heads * p->w->stride.out, head = (uint64_t)i % p->heads;
         float *out = p->w->out + row + head * p->value_dim;
         const float *gate = p->w->gate + row + head * (c->gate_by_head ? 1 : p->value_dim);
+        const float bias = p->layer->attn_gate_bias ? p->layer->attn_gate_bias[head] : 0;
         if (c->out_norm)
             stages_cpu_norm_bare(out, p->value_dim, c->norm_eps);
         for (uint32_t d = 0; d < p->value_dim; d++) {
-            float x = gate[c->gate_by_head ? 0 : d];
+            float x = gate[c->gate_by_head ? 0 : d] + bias;
             out[d] *= c->gate_softplus ? moe_math_softplus(x) : moe_math_sigmoid(x);
         }
     }
@@ -657,6 +658,7 @@ void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
                                    w->stride.out, c->value_dim);
     if (l->attn_gate.data) {
         struct project p = {.s = s,
+                            .layer = l,
                             .w = w,
                             .heads = moe_config_heads(c, layer),
                             .value_dim = moe_config_value_dim(c, layer)};

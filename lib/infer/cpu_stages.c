@@ -983,10 +983,13 @@ static void end_block_row(struct moe_session *s, const struct moe_block_end *end
         moe_kern.add(r->keep_bias, c->hidden, h);
     if (r->keep)
         multiply(r->keep, c->hidden, h);
+    if (end->n_summed)
+        moe_kern.scale(sqrtf((float)(end->n_summed - 1) / (float)end->n_summed), c->hidden, h);
     if (c->n_streams)
         stages_cpu_streams_out(s, (uint32_t)row, y);
     else
-        moe_kern.axpy(c->residual_scale, y, c->hidden, h);
+        moe_kern.axpy(end->n_summed ? 1 / sqrtf((float)end->n_summed) : c->residual_scale, y,
+                      c->hidden, h);
     if (end->scale)
         moe_kern.scale(*end->scale, c->hidden, h);
 }

@@ -366,10 +366,12 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
               struct moe_err *err);
 
 /* What ends a block: a bias of its last product, its norm, what the stream is multiplied by then,
- * and what is beside these of a residual that is no sum. What there is not is NULL. */
+ * and what is beside these of a residual that is no sum. What there is not is NULL. n_summed: of a
+ * mean the number of outputs with this one, else 0. */
 struct moe_block_end {
     const float *bias, *norm, *norm_bias, *scale;
     struct moe_residual residual;
+    uint32_t n_summed;
 };
 /* Of a layer's attention, and of its feed-forward. */
 static inline struct moe_block_end stages_cpu_attention_end(const struct moe_config *c,
@@ -377,14 +379,20 @@ static inline struct moe_block_end stages_cpu_attention_end(const struct moe_con
 {
     if (c->norm_place == MOE_NORM_AFTER)
         return (struct moe_block_end){.norm = l->attn_norm, .norm_bias = l->attn_norm_bias};
-    return (struct moe_block_end){.norm = l->attn_end_norm, .residual = l->attn_residual};
+    return (struct moe_block_end){
+        .norm = l->attn_end_norm, .residual = l->attn_residual, .n_summed = l->n_summed};
 }
 static inline struct moe_block_end stages_cpu_ffn_end(const struct moe_config *c,
                                                       const struct moe_layer *l)
 {
     if (c->norm_place == MOE_NORM_AFTER)
-        return (struct moe_block_end){l->down_bias, l->ffn_norm, l->ffn_norm_bias, l->scale, {0}};
-    return (struct moe_block_end){l->down_bias, l->ffn_end_norm, NULL, l->scale, l->ffn_residual};
+        return (struct moe_block_end){l->down_bias, l->ffn_norm, l->ffn_norm_bias,
+                                      l->scale,     {0},         0};
+    return (struct moe_block_end){.bias = l->down_bias,
+                                  .norm = l->ffn_end_norm,
+                                  .scale = l->scale,
+                                  .residual = l->ffn_residual,
+                                  .n_summed = l->n_summed ? l->n_summed + 1 : 0};
 }
 /* The stream, h, becomes what it is behind a block that put out `sum`: the residual of both, for
  * the first n_rows rows. */

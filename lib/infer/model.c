@@ -115,6 +115,7 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_O] = IN_LAYER(o),
     [MOE_T_O_BIAS] = IN_LAYER(o_bias),
     [MOE_T_ATTN_GATE] = IN_LAYER(attn_gate),
+    [MOE_T_ATTN_GATE_BIAS] = IN_LAYER(attn_gate_bias),
     [MOE_T_OUT_DOWN] = IN_LAYER(out_down),
     [MOE_T_ENTRY] = IN_LAYER(entry),
     [MOE_T_ENTRY_GATE] = IN_LAYER(entry_gate),
@@ -351,6 +352,7 @@ static int walk_tensors(struct moe_model *m, struct dense_tensor *list, struct m
     m->n_tensors = 0;
     for (uint32_t layer = 0; layer < moe_config_own_layers(c); layer++) {
         m->layers[layer].is_moe = c->layers[layer].moe;
+        m->layers[layer].n_summed = c->residual == MOE_RESIDUAL_MEAN ? 2 * (layer + 1) : 0;
         for (int role = 0; role < MOE_T_N_ROLES; role++) {
             const struct moe_pack_tensor *t = NULL;
             uint32_t rows, cols;

@@ -55,6 +55,7 @@ struct moe_layer {
     struct moe_mat attn_norm_down, attn_norm_up, ffn_norm_down, ffn_norm_up; /* gates of norms */
     const float *attn_end_norm, *ffn_end_norm; /* where norms stand on both sides of blocks */
     struct moe_residual attn_residual, ffn_residual;
+    uint32_t n_summed; /* MOE_RESIDUAL_MEAN: by the end of its attention; else 0 */
     const float *router_norm, *shared_norm, *shared_end_norm, *experts_end_norm; /* own_norms */
     const float *scale;                   /* of the stream behind the layer, [1] */
     struct moe_mat embed_gate, embed_out; /* of its own embedding of a token (layer_embed) */
@@ -69,7 +70,7 @@ struct moe_layer {
     const float *index_head_norm; /* of each of the indexer's queries, where it chooses blocks */
     const float *slope, *base, *index_slope, *index_base; /* tempered_heads: a number for each */
     const float *q_down_norm, *q_norm, *k_norm, *kv_down_norm;
-    const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
+    const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks, *attn_gate_bias;
     /* MOE_STATE_CCA. */
     struct moe_mat v_late, head_mix;
     const float *head_conv, *head_conv_bias, *head_mix_bias, *key_scale;

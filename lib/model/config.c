@@ -372,7 +372,9 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
          MOE_ERR_UNSUPPORTED,
          "queries scaled by their position are implemented without compressed attention, by 0 to "
          "1e6"},
-        {c->attn_gate ? c->n_encoder != 0 : c->gate_by_head || c->gate_softplus,
+        {c->query_power && !c->query_step, MOE_ERR_FORMAT,
+         "queries scaled by a power of their position need its step"},
+        {c->attn_gate ? c->n_encoder != 0 : c->gate_by_head || c->gate_softplus || c->gate_bias,
          MOE_ERR_UNSUPPORTED,
          "a gate of attention's outputs is implemented for decoders, and its kinds need one"},
         {!c->kv_rank && c->value_dim != c->head_dim &&
@@ -959,6 +961,8 @@ static int check_residual(const struct moe_config *c, const char *name, struct m
          MOE_ERR_UNSUPPORTED,
          "residuals with weights and biases are implemented for norms before blocks, weighed "
          "outputs for norms on both sides and experts in a space of their own"},
+        {c->residual == MOE_RESIDUAL_MEAN && c->residual_scale != 1, MOE_ERR_UNSUPPORTED,
+         "a scale of residuals is implemented for sums"},
         {c->moe_bias && weighed, MOE_ERR_UNSUPPORTED,
          "a bias of experts is implemented without one of residuals"},
         {c->out_norm && (!c->attn_gate || c->kv_rank || c->out_groups || c->global_head_dim),

@@ -185,6 +185,7 @@ struct moe_config {
     bool attn_gate;        /* outputs are multiplied by sigmoid(gate . x), each value by its own */
     bool gate_by_head;     /* ... or all values of a head by one */
     bool gate_softplus;    /* ... by softplus(gate . x) (Laguna) */
+    bool gate_bias;        /* a bias of each head is added to its gates (Beam) */
     uint32_t window;       /* positions that windowed layers see, the row's own included */
     bool window_chunks;    /* chunked attention: windows begin at multiples of `window` and do not
                               slide (Llama-4) */
@@ -206,6 +207,7 @@ struct moe_config {
      * with p in place of p + 1; query_step 0: not. */
     uint32_t query_step;
     bool query_from_zero;
+    bool query_power; /* by (1 + (p + 1) / query_step) to the power of query_scale (Beam) */
     float query_scale;
     /* The same of global layers, and of what makes their biases: 1 + query_scale * log((p + 1) /
      * query_floor) at positions beyond that many (Inkling). 0: not. */

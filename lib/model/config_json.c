@@ -27,7 +27,7 @@ static const char *const position_names[] = {"rotary",    "buckets", "learnt",
                                              "sinusoids", "none",    NULL};
 static const char *const state_names[] = {"delta", "convolution", "kda",  "scan", "select",
                                           "fade",  "cca",         "taps", NULL};
-static const char *const residual_names[] = {"sum", "kept", "weighed", NULL};
+static const char *const residual_names[] = {"sum", "kept", "weighed", "mean", NULL};
 static const char *const drafter_names[] = {"none", "eagle3", "dflash", NULL};
 
 #define FIELD(key, kind, optional, max, choices)                                                   \
@@ -114,6 +114,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(attn_gate, MOE_FIELD_BOOL),
     OPTIONAL(gate_by_head, MOE_FIELD_BOOL),
     OPTIONAL(gate_softplus, MOE_FIELD_BOOL),
+    OPTIONAL(gate_bias, MOE_FIELD_BOOL),
     OPTIONAL_U32(state_heads, MOE_MAX_HEADS),
     OPTIONAL_U32(state_key_heads, MOE_MAX_HEADS),
     OPTIONAL_U32(state_key_dim, MOE_MAX_HEAD_DIM),
@@ -131,6 +132,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(window_chunks, MOE_FIELD_BOOL),
     OPTIONAL_U32(query_step, MOE_MAX_CONTEXT),
     OPTIONAL(query_from_zero, MOE_FIELD_BOOL),
+    OPTIONAL(query_power, MOE_FIELD_BOOL),
     OPTIONAL(query_scale, MOE_FIELD_FLOAT),
     OPTIONAL_U32(query_floor, MOE_MAX_CONTEXT),
     OPTIONAL_U32(rel_dim, MOE_MAX_HEAD_DIM),

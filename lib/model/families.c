@@ -1642,6 +1642,12 @@ static const struct moe_source_names afmoe_names = {
               W(ROUTER, "mlp.router.gate"), [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias")},
 };
 
+static const struct moe_source_names beam_names = {
+    .dense = {W(ATTN_END_NORM, "post_attention_layernorm"),
+              W(FFN_NORM, "pre_feedforward_layernorm"),
+              W(FFN_END_NORM, "post_feedforward_layernorm"), W(ATTN_GATE, "self_attn.gate_proj")},
+};
+
 static const struct moe_source_names kolibri_names = {
     .dense = {W(ATTN_END_NORM, "post_attn_norm"), W(FFN_END_NORM, "post_ffn_norm"),
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "moe.router.expert_bias")},
@@ -2014,6 +2020,31 @@ static const struct moe_family local_families[] = {
                  .own = family_afmoe_gguf},
         .tensors =
             {[MOE_NAMING_HF].names = {&afmoe_names}, [MOE_NAMING_GGUF].names = {&afmoe_gguf_names}},
+    },
+    /* Beam: norms before and after blocks, a stream that is a mean of their outputs, gates of
+     * attention with a bias for each head, layers with a window that rotate and others that scale
+     * queries by their position; DeepSeek-V3's router. */
+    {
+        .name = "beam",
+        .constants =
+            SETTINGS(SIGMOIDS, SET(norm_place, MOE_NORM_BOTH), SET(qk_norm, MOE_QK_NORM_HEAD),
+                     SET(attn_gate, true), SET(gate_bias, true), SET(rope_in_windows, true),
+                     SET(residual, MOE_RESIDUAL_MEAN), SET(query_step, 2048), SET(query_scale, 0.1),
+                     SET(query_power, true)),
+        .hf = {.only = ONLY({"attention_bias", "false"}),
+               .settings =
+                   SETTINGS(CONTEXT(8192), SET(n_kv_heads, 8), SET(head_dim, 128), DENSE_FF,
+                            EXPERTS(256), TOP_K(8), KEY("moe_intermediate_size", expert_ff, 2560),
+                            KEY("norm_topk_prob", norm_topk, true),
+                            KEY("routed_scaling_factor", routed_scale, 2.5), GROUPS(8, 4),
+                            KEY("final_logit_softcapping", logit_cap, 30)),
+               .rope_theta = 1e4,
+               .rope_of = "sliding_attention",
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 3,
+               .windows = {MOE_WINDOW_ALL, 512, .listed = true},
+               .own = family_beam_hf},
+        .tensors[MOE_NAMING_HF].names = {&beam_names},
     },
     /* Kolibri: norms before and after blocks, windows in four of five layers, which alone rotate;
      * the bias for the choice is added to scores, not to sigmoids. */
@@ -3573,7 +3604,6 @@ static const struct {
      "some for each other"},
     {"unlimited_ocr|unlimited_ocr_text", "attention that sees all of a prompt and a window of the "
                                          "answer"},
-    {"beam", "residuals that are scaled by depth, gates with biases"},
     {"deci", "layers of several shapes"},
 };
 

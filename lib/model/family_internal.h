@@ -20,7 +20,7 @@ typedef int family_own_gguf(struct moe_config *config, const struct moe_checkpoi
 family_own_hf family_minimax_hf, family_topk_method_hf, family_flint_hf, family_dbrx_hf,
     family_granite_swa_hf, family_deepseek_v4_hf, family_deepseek_v2_hf, family_deepseek_v3_hf,
     family_deepseek_v32_hf, family_glm_dsa_hf, family_hy_v4_hf, family_longcat_hf,
-    family_kolibri_hf, family_lara_hf, family_sigmoid_hf, family_bailing_moe_hf,
+    family_kolibri_hf, family_beam_hf, family_lara_hf, family_sigmoid_hf, family_bailing_moe_hf,
     family_minimax_m2_hf, family_ernie4_5_moe_hf, family_ernie4_5_vl_hf, family_hunyuan_hf,
     family_minicpm_hf, family_gpt_oss_hf, family_switch_hf, family_qwen3_next_hf,
     family_lfm2_moe_hf, family_granite_hybrid_hf, family_nemotron_h_hf, family_kimi_linear_hf,

@@ -1324,6 +1324,27 @@ int family_kolibri_hf(struct moe_config *c, const char *path, const json_t *json
     return MOE_OK;
 }
 
+/* ---- Beam ---- */
+
+/* "layer_types", or windows in all layers but every sixth and the last. */
+int family_beam_hf(struct moe_config *c, const char *path, const json_t *json,
+                   struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *rotary = family_given(json, "rope_parameters");
+    if (rotary &&
+        (!family_given(rotary, "sliding_attention") || family_given(rotary, "full_attention")))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'rope_parameters' in which layers with a window do not rotate, or "
+                        "others do, are not implemented",
+                        path);
+    if (json_is_null(json_object_get(json, "final_logit_softcapping")))
+        c->logit_cap = 0;
+    if (!family_given(json, "layer_types"))
+        for (uint32_t i = 0; i < c->n_layers; i++)
+            c->layers[i].windowed = (i + 1) % 6 != 0 && i + 1 < c->n_layers;
+    return MOE_OK;
+}
+
 /* ---- Grok ---- */
 
 /* Scores are scaled as usual unless "attn_output_multiplier" says otherwise. */

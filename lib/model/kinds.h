@@ -26,6 +26,8 @@ enum moe_residual_kind {
     MOE_RESIDUAL_KEPT,    /* keep * x + y (Muse Spark) */
     MOE_RESIDUAL_WEIGHED, /* keep * (x + keep_bias) + weight * (y + bias); embeddings are
                              weight * (x + bias) (ZAYA) */
+    MOE_RESIDUAL_MEAN,    /* a sum of n outputs, the embedding among them, divided by the root of n
+                             (Beam) */
 };
 
 /* What a description is of: a model, or the head of another one that drafts for it

@@ -51,6 +51,9 @@ float moe_rope_query_factor(const struct moe_config *c, uint32_t position)
     if (c->query_floor)
         return (float)(1 + (double)c->query_scale *
                                log(fmax(((double)position + 1) / (double)c->query_floor, 1)));
+    if (c->query_power)
+        return (float)pow(1 + ((double)position + 1) / (double)c->query_step,
+                          (double)c->query_scale);
     uint64_t steps = ((uint64_t)position + !c->query_from_zero) / c->query_step;
     return (float)(1 + (double)c->query_scale * log1p((double)steps));
 }

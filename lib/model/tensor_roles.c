@@ -156,6 +156,7 @@ enum condition {
     ADJUGATE,
     KEEPS_STREAMS, /* residual attention */
     ATTN_GATE,
+    ATTN_GATE_BIAS,
     RECURRENT, /* a layer with a recurrent state */
     STATE,     /* with a matrix per head, */
     DECAYS,    /* ... whose decay is computed, */
@@ -432,6 +433,8 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     /* Qwen3-Next's. */
     [MOE_T_ATTN_GATE] = {LAYER("attn.gate", DENSE), ATTN_GATE, GATES, GATE_INPUT,
                          HF(MOE_PART(L "self_attn.q_proj.weight", HEAD_GATE))},
+    [MOE_T_ATTN_GATE_BIAS] = {LAYER("attn.gate.bias", VECTOR), ATTN_GATE_BIAS, HEADS, ONE,
+                              HF(MOE_ALL(L "self_attn.gate_bias"))},
     /* DeepSeek-V4's. */
     [MOE_T_OUT_DOWN] = {LAYER("attn.o_down", DENSE), SHARED_KEYS, OUT_DOWN, OUT_GROUP,
                         NAMES(L "self_attn.o_a_proj.weight", B "attn_output_a.weight")},
@@ -919,7 +922,8 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
     bool keys_only = c->global_keys_are_values && moe_config_is_global(c, layer);
     bool both = c->norm_place == MOE_NORM_BOTH;
     bool normed = c->qk_norm != MOE_QK_NORM_NONE && c->qk_norm < MOE_QK_NORM_BARE;
-    bool kept = c->residual != MOE_RESIDUAL_SUM, weighed = c->residual == MOE_RESIDUAL_WEIGHED;
+    bool weighed = c->residual == MOE_RESIDUAL_WEIGHED;
+    bool kept = weighed || c->residual == MOE_RESIDUAL_KEPT;
     bool indexed = layer < MOE_NO_LAYER && moe_config_has_indexer(c, layer);
     bool plain_index = moe_config_index_plain(c);
     uint32_t compression = layer < MOE_NO_LAYER ? c->layers[layer].compression : MOE_COMPRESS_NOT;
@@ -973,6 +977,7 @@ static bool tensor_holds(const struct moe_config *c, enum condition condition, u
         [NGRAMS] = layer < MOE_NO_LAYER && c->layers[layer].ngrams,
         [KEEPS_STREAMS] = c->stream_layers > 0,
         [ATTN_GATE] = attends && c->attn_gate,
+        [ATTN_GATE_BIAS] = attends && c->gate_bias,
         [RECURRENT] = recurrent,
         [STATE] = recurrent && c->state_kind != MOE_STATE_CONV,
         [DECAYS] = recurrent && c->state_kind != MOE_STATE_CONV && c->state_kind != MOE_STATE_FADE,

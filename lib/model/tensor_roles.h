@@ -124,6 +124,7 @@ enum moe_tensor_role {
     MOE_T_O,
     MOE_T_O_BIAS,
     MOE_T_ATTN_GATE,
+    MOE_T_ATTN_GATE_BIAS,
     /* Compressed attention; K makes its one head of keys. */
     MOE_T_OUT_DOWN, /* [out_groups * out_rank][values of a group of heads] */
     /* Compressed entries: values, the logarithms of their weights, and biases of these by place

@@ -543,6 +543,12 @@ static void flex_olmo_ernie(void **state)
     assert_int_equal(config.shared_ff, 2 * 1536);
     assert_int_equal(config.router_kind, MOE_ROUTER_SOFTMAX);
     assert_true(config.choice_bias && config.norm_topk && config.tied_head);
+    read_ok(MODEL("beam", ", \"num_key_value_heads\": 2"));
+    assert_layers("dddM", "www-");
+    assert_int_equal(config.residual, MOE_RESIDUAL_MEAN);
+    assert_true(config.gate_bias && config.query_power && config.logit_cap == 30);
+    read_ok(MODEL("beam", ", \"num_key_value_heads\": 2, \"final_logit_softcapping\": null"));
+    assert_true(config.logit_cap == 0);
     read_ok(MODEL("ernie4_5_vl_moe_text", ", \"moe_intermediate_size\": [96, 40]"));
     assert_layers("dMMM", "----");
     assert_int_equal(config.n_experts, 64);
@@ -1144,6 +1150,8 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("hunyuan", "\"use_mixed_mlp_moe\": false", "'use_mixed_mlp_moe' is false"),
         WRONG("hunyuan_v1_moe", "\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 1e10}",
               "'dynamic'"),
+        REFUSED("beam", "\"rope_parameters\": {\"sliding_attention\": null}", "do not rotate"),
+        REFUSED("beam", "\"attention_bias\": true", "'attention_bias' is true"),
         REFUSED("ernie4_5_vl_moe_text", "\"use_bias\": true", "'use_bias' is true"),
         REFUSED("ernie4_5_moe", "\"use_bias\": true", "'use_bias' is true"),
         REFUSED("ernie4_5_moe", "\"moe_use_aux_free\": false", "'moe_use_aux_free' is false"),

@@ -407,6 +407,8 @@ static struct family_case cases[] = {
     HF("lara"),
     HF("zaya-a"),
     HF("zaya-b"),
+    HF("beam-a"),
+    HF("beam-b"),
     HF("jetmoe-a"),
     HF("jetmoe-b"),
     HF("muse-spark-a"),
