@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -19,8 +20,14 @@
 #include "engine/memory.h"
 #include "infer/rank_worker.h"
 #include "ranks/ranks.h"
+#include "sched/share.h"
 
-enum { MOST_ROWS = 512 /* of a pass, until rank 0 has said how many */ };
+static const uint64_t SUPPOSED_MOST = 1ULL << 50; /* bytes of a budget */
+enum {
+    MOST_ROWS = 512,         /* of a pass, until rank 0 has said how many */
+    LEAST_ROWS = 8,          /* of a pass, where a rank has little memory */
+    SUPPOSED_MORE = 1 << 20, /* bytes of a budget: the step in which the smallest is looked for */
+};
 
 static int refuse_with_ranks(const struct moe_engine_options *o, const struct moe_pack *pack,
                              struct moe_err *err)
@@ -90,23 +97,34 @@ static int size_layers(uint64_t *bytes, struct moe_model *model,
     return MOE_OK;
 }
 
-/* Whole layers, in place of experts. */
+/* Whole layers, in place of experts. room: [n_ranks] that ranks are supposed to have; then owners,
+ * [n_layers], are only computed. NULL: what they said. */
 static int divide_layers(struct moe_ranks *ranks, struct moe_model *model,
-                         const struct moe_session_options *session, struct moe_err *err)
+                         const struct moe_session_options *session, const uint64_t *room,
+                         uint8_t *owners, struct moe_err *err)
 {
     const uint32_t n = model->config.n_layers;
     struct moe_inventory inventory = {0};
     uint64_t bytes[MOE_MAX_LAYERS];
     bool parts[MOE_MAX_LAYERS];
+    uint8_t *holders = NULL;
     int status;
     for (uint32_t layer = 0; layer < n; layer++)
         parts[layer] = moe_config_parts_at(&model->config, layer);
     MOE_STEP(size_layers(bytes, model, session, err));
     MOE_STEP(
         moe_inventory_of_pack(&inventory, model->pack, model->config.top_k, &model->config, err));
+    if (room) {
+        holders = moe_alloc(moe_inventory_n_keys(&inventory), MOE_HOLDERS, err);
+        MOE_STEP(holders ? MOE_OK : MOE_ERR_MEMORY);
+        MOE_STEP(moe_share_layers(&inventory, bytes, parts, n, room, moe_ranks_wire(ranks)->n_ranks,
+                                  owners, holders, err));
+        goto out;
+    }
     MOE_STEP(moe_ranks_divide_layers(ranks, &inventory, bytes, parts, n, err));
     MOE_STEP(moe_model_share_layers(model, 0, moe_ranks_owners(ranks), err));
 out:
+    free(holders);
     moe_inventory_release(&inventory);
     return status;
 }
@@ -417,7 +435,16 @@ out:
     return status;
 }
 
-/* ---- All of it ---- */
+/* ---- What each begins with ---- */
+
+/* What a model has on that rank, until it is known which layers. */
+static int share_model(struct moe_model *model, const struct moe_engine_options *own, uint32_t rank,
+                       uint32_t n_ranks, struct moe_err *err)
+{
+    if (own->share_attention)
+        MOE_TRY(moe_model_share_attention(model, rank, n_ranks, err));
+    return own->share_layers ? moe_model_share_layers(model, rank, NULL, err) : MOE_OK;
+}
 
 /* Rank 0 decides what is shared out, and of what a session will be what others must know to say how
  * much room they have. */
@@ -426,12 +453,7 @@ static int begin(struct moe_ranks *ranks, struct moe_model *model,
                  struct moe_session_options *session, struct moe_err *err)
 {
     const uint32_t n_ranks = moe_ranks_wire(ranks)->n_ranks;
-    if (own->share_attention)
-        MOE_TRY(moe_model_share_attention(model, 0, n_ranks, err));
-    if (own->share_layers) {
-        MOE_TRY(moe_config_check_parts(&model->config, n_ranks, moe_pack_path(model->pack), err));
-        MOE_TRY(moe_model_share_layers(model, 0, NULL, err));
-    }
+    MOE_TRY(share_model(model, own, 0, n_ranks, err));
     MOE_TRY(room_for_experts(room, session, model, own, err));
     struct moe_rank_shape shape = moe_rank_shape_of(model, session);
     return moe_ranks_begin(ranks, &shape, err);
@@ -468,6 +490,167 @@ static int follow(struct moe_ranks *ranks, struct moe_model *model, struct moe_e
     return room_for_experts(room, &session, model, own, err);
 }
 
+/* ---- Which batch, and which budgets ----
+ * All ranks compute passes of the same rows. Before it says how many, rank 0 does the sums of all
+ * of them.
+ */
+
+/* This process's budget, 0 where that is not to be known: what is wrong will be said later. */
+static uint64_t budget_of(const struct moe_model *model, const struct moe_engine_options *own)
+{
+    struct moe_engine_options o = *own;
+    struct moe_memory m;
+    o.experts_only = false;
+    o.survey = NULL;
+    int status = moe_memory_of(&m, model, NULL, &o, NULL);
+    return status == MOE_OK || status == MOE_ERR_LIMIT ? m.budget.host.total : 0;
+}
+
+/* What rank `rank` does with rank 0's options and that budget. */
+static struct moe_engine_options options_of(const struct moe_engine_options *own, uint32_t rank,
+                                            uint64_t budget)
+{
+    struct moe_engine_options o = *own;
+    o.memory_bytes = budget;
+    o.survey = NULL;
+    if (rank > 0) {
+        o.experts_only = true;
+        o.beside = NULL;
+        o.session = (struct moe_session_options){0};
+    }
+    return o;
+}
+
+/* Whether all ranks have enough with these budgets, [n_ranks]: *lacking is one that has not, or
+ * n_ranks. *batch: that rank 0 would say. */
+static int try_budgets(struct moe_ranks *ranks, struct moe_model *model,
+                       const struct moe_engine_options *own, const uint64_t *budgets,
+                       uint32_t *batch, uint32_t *lacking, struct moe_err *err)
+{
+    const uint32_t n = moe_ranks_wire(ranks)->n_ranks;
+    struct moe_engine_options o = options_of(own, 0, budgets[0]);
+    struct moe_session_options session, other;
+    uint64_t room[MOE_MAX_RANKS];
+    uint8_t owners[MOE_MAX_LAYERS];
+    struct moe_memory m;
+    MOE_TRY(share_model(model, own, 0, n, err));
+    MOE_TRY(room_for_experts(&room[0], &session, model, &o, err));
+    struct moe_rank_shape shape = moe_rank_shape_of(model, &session);
+    moe_ranks_suppose(ranks, &shape);
+    *batch = session.batch;
+    for (uint32_t i = 1; i < n && own->share_layers; i++) {
+        MOE_TRY(share_model(model, own, i, n, err));
+        struct moe_engine_options its = options_of(own, i, budgets[i]);
+        take_session(&its, model, &shape);
+        MOE_TRY(room_for_experts(&room[i], &other, model, &its, err));
+    }
+    if (own->share_layers)
+        MOE_TRY(divide_layers(ranks, model, &session, room, owners, err));
+    for (*lacking = 0; *lacking < n; ++*lacking) {
+        struct moe_engine_options its = options_of(own, *lacking, budgets[*lacking]);
+        MOE_TRY(own->share_layers ? moe_model_share_layers(model, *lacking, owners, err)
+                                  : share_model(model, own, *lacking, n, err));
+        if (*lacking > 0)
+            take_session(&its, model, &shape);
+        int status = moe_memory_of(&m, model, NULL, &its, err);
+        if (status == MOE_ERR_LIMIT)
+            return MOE_OK;
+        MOE_TRY(status);
+        if (*lacking == 0) {
+            shape = moe_rank_shape_of(model, &m.session);
+            moe_ranks_suppose(ranks, &shape);
+        }
+    }
+    return MOE_OK;
+}
+
+/* ... with the batch that rank 0 has room for, or a smaller one, which *o then names. */
+static int try_batches(struct moe_ranks *ranks, struct moe_model *model,
+                       struct moe_engine_options *o, const uint64_t *budgets, uint32_t *lacking,
+                       struct moe_err *err)
+{
+    const uint32_t named = o->session.batch, n = moe_ranks_wire(ranks)->n_ranks;
+    uint32_t batch, first;
+    MOE_TRY(try_budgets(ranks, model, o, budgets, &batch, lacking, err));
+    first = *lacking;
+    while (*lacking < n && !named && batch > LEAST_ROWS) {
+        o->session.batch = batch / 2 > LEAST_ROWS ? batch / 2 : LEAST_ROWS;
+        MOE_TRY(try_budgets(ranks, model, o, budgets, &batch, lacking, err));
+    }
+    if (*lacking == n)
+        return MOE_OK;
+    o->session.batch = named;
+    *lacking = first;
+    return MOE_OK;
+}
+
+/* Whether all have enough where none has less than `least`. */
+static int try_least(struct moe_ranks *ranks, struct moe_model *model,
+                     const struct moe_engine_options *own, uint64_t least, bool *fits,
+                     struct moe_err *err)
+{
+    const uint32_t n = moe_ranks_wire(ranks)->n_ranks;
+    struct moe_engine_options o = *own;
+    uint64_t budgets[MOE_MAX_RANKS];
+    uint32_t lacking;
+    for (uint32_t i = 0; i < n; i++)
+        budgets[i] = moe_ranks_budget(ranks, i) > least ? moe_ranks_budget(ranks, i) : least;
+    MOE_TRY(try_batches(ranks, model, &o, budgets, &lacking, err));
+    *fits = lacking == n;
+    return MOE_OK;
+}
+
+/* Refuses budgets with which a rank has too little, and names the smallest that works for all. */
+static int refuse_budgets(struct moe_ranks *ranks, struct moe_model *model,
+                          const struct moe_engine_options *own, uint32_t lacking,
+                          struct moe_err *err)
+{
+    struct moe_plan_memory m = {.total = moe_ranks_budget(ranks, lacking)};
+    uint64_t low = m.total / SUPPOSED_MORE, high = low, more = 1;
+    struct moe_err why;
+    char rank[32] = "";
+    for (bool fits = false; !fits; more *= 2) {
+        if (high > SUPPOSED_MOST / SUPPOSED_MORE)
+            return MOE_OK; /* more memory is not what is lacking: what is, will be said */
+        low = high;
+        high += more;
+        MOE_TRY(try_least(ranks, model, own, high * SUPPOSED_MORE, &fits, err));
+    }
+    while (high - low > 1) {
+        const uint64_t middle = low + (high - low) / 2;
+        bool fits;
+        MOE_TRY(try_least(ranks, model, own, middle * SUPPOSED_MORE, &fits, err));
+        *(fits ? &high : &low) = middle;
+    }
+    m.floor = high * SUPPOSED_MORE;
+    if (lacking > 0)
+        snprintf(rank, sizeof rank, "rank %u: ", lacking);
+    moe_memory_refuse(model, &m, false, &why);
+    return moe_fail(err, MOE_ERR_LIMIT, "%s%s", rank, why.text);
+}
+
+/* Rank 0, once it knows all budgets: settles the batch, where its own is too large for another. */
+static int settle_batch(struct moe_ranks *ranks, struct moe_model *model,
+                        struct moe_engine_options *own, struct moe_err *err)
+{
+    const uint32_t n = moe_ranks_wire(ranks)->n_ranks;
+    uint64_t budgets[MOE_MAX_RANKS];
+    uint32_t lacking;
+    struct moe_err ignored;
+    /* Which experts are whose, on which these depend, is not known yet. */
+    if (!(own->share_layers || own->share_attention) || own->expert_memory_bytes ||
+        own->strategy.resident)
+        return MOE_OK;
+    for (uint32_t i = 0; i < n; i++)
+        if ((budgets[i] = moe_ranks_budget(ranks, i)) == 0)
+            return MOE_OK;
+    if (try_batches(ranks, model, own, budgets, &lacking, &ignored) != MOE_OK || lacking == n)
+        return MOE_OK;
+    return refuse_budgets(ranks, model, own, lacking, err);
+}
+
+/* ---- All of it ---- */
+
 int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *own,
                           struct moe_err *err)
 {
@@ -482,12 +665,16 @@ int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *ow
                         moe_pack_path(model->pack));
     if (rank == 0 && own->spread)
         MOE_TRY(moe_ranks_give(ranks, model->pack, NULL, err));
-    MOE_TRY(moe_ranks_meet(ranks, moe_pack_fingerprint(model->pack), err));
+    MOE_TRY(moe_ranks_meet(ranks, moe_pack_fingerprint(model->pack), budget_of(model, own), err));
     if (rank == 0) {
         struct moe_session_options session;
+        if (own->share_layers)
+            MOE_TRY(moe_config_check_parts(&model->config, moe_ranks_wire(ranks)->n_ranks,
+                                           moe_pack_path(model->pack), err));
+        MOE_TRY(settle_batch(ranks, model, own, err));
         MOE_TRY(begin(ranks, model, own, &room, &session, err));
         MOE_TRY(moe_ranks_say_room(ranks, room, err));
-        MOE_TRY(own->share_layers ? divide_layers(ranks, model, &session, err)
+        MOE_TRY(own->share_layers ? divide_layers(ranks, model, &session, NULL, NULL, err)
                                   : divide(ranks, model, own->statistics, err));
     } else {
         MOE_TRY(follow(ranks, model, own, &room, err));

@@ -774,18 +774,17 @@ static int choose_slots(struct moe_memory *out, const struct moe_memory_inputs *
 
 /* ---- The result ---- */
 
-static int refuse_budget(const struct moe_memory_inputs *in, const struct moe_plan_memory *m,
-                         bool on_gpu, struct moe_err *err)
+int moe_memory_refuse(const struct moe_model *model, const struct moe_plan_memory *m, bool on_gpu,
+                      struct moe_err *err)
 {
     char have[32], need[32];
     return moe_fail(err, MOE_ERR_LIMIT,
                     "%s: a budget of %s%s is too small: the smallest that works is %s (--%s "
                     "%" PRIu64 "M; a shorter context -c needs less%s)",
-                    moe_pack_path(in->model->pack), moe_format_at_most(m->total, have),
+                    moe_pack_path(model->pack), moe_format_at_most(m->total, have),
                     on_gpu ? " on the GPU" : "", moe_format_at_least(m->floor, need),
                     on_gpu ? "gpu-memory" : "memory", (m->floor + (1 << 20) - 1) >> 20,
-                    in->model->config.n_experts ? ""
-                                                : "; a dense model stays in memory as a whole");
+                    model->config.n_experts ? "" : "; a dense model stays in memory as a whole");
 }
 
 /* Where no strategy is named, makes it resident if the budget has room for all experts and for a
@@ -903,8 +902,9 @@ static int compute_split(struct moe_memory *out, const struct moe_memory_inputs 
     const uint64_t reading = reading_bytes(in);
     b->host.floor = b->host.floor > reading ? b->host.floor : reading;
     if (b->gpu.floor > b->gpu.total)
-        return refuse_budget(in, &b->gpu, true, err);
-    return b->host.floor > b->host.total ? refuse_budget(in, &b->host, false, err) : MOE_OK;
+        return moe_memory_refuse(in->model, &b->gpu, true, err);
+    return b->host.floor > b->host.total ? moe_memory_refuse(in->model, &b->host, false, err)
+                                         : MOE_OK;
 }
 
 static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs *in,

@@ -55,6 +55,10 @@ struct moe_memory {
 int moe_memory_of(struct moe_memory *out, const struct moe_model *model, struct moe_gpu *gpu,
                   const struct moe_engine_options *options, struct moe_err *err);
 
+/* MOE_ERR_LIMIT: a budget of m->total is too small, m->floor works. */
+int moe_memory_refuse(const struct moe_model *model, const struct moe_plan_memory *m, bool on_gpu,
+                      struct moe_err *err);
+
 /* Takes the map that options->tolerance, or a plan, asks for (engine.h). Once the directory is
  * open, before anything is computed of it. */
 int moe_engine_take_map(struct moe_model *model, const struct moe_engine_options *options,

@@ -84,6 +84,8 @@ static bool attends_alone(const struct moe_config *c, uint32_t layer)
 uint32_t moe_config_share_attention(struct moe_config *c, uint32_t self, uint32_t n_ranks)
 {
     uint32_t n = 0, n_own = 0;
+    for (uint32_t i = 0; i < moe_config_all_layers(c); i++)
+        c->layers[i].elsewhere = 0; /* it may have been shared out otherwise */
     for (uint32_t i = 0; i < c->n_layers; i++)
         n += attends_alone(c, i);
     for (uint32_t i = 0, at = 0; i < moe_config_all_layers(c); i++) {

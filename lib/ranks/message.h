@@ -11,7 +11,7 @@
 
 #include "base/mem.h"
 
-enum { MOE_RANKS_PROTOCOL = 0x4d4f4504 }; /* also tells byte orders apart */
+enum { MOE_RANKS_PROTOCOL = 0x4d4f4505 }; /* also tells byte orders apart */
 
 enum moe_rank_kind {
     /* From rank 0. */
@@ -64,7 +64,7 @@ struct moe_rank_said {
     uint32_t protocol;
     int32_t status;         /* MOE_OK, or why it cannot go on: `why` */
     uint64_t fingerprint;   /* of its pack */
-    uint64_t room;          /* ROOM: bytes of memory that it has for experts */
+    uint64_t room;          /* HELLO: its budget; ROOM: bytes of it that it has for experts */
     uint64_t done, total;   /* LOADING, FETCH: bytes */
     uint64_t offset, bytes; /* FETCH: at most MOE_RANK_PIECE_BYTES */
     char program[16], host[64], why[512];

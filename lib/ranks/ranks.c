@@ -38,6 +38,7 @@ struct peer {
     bool hears;                /* `said` is */
     bool wants_rows, has_rows; /* of the request, where they have messages of their own */
     bool loads;                /* its experts */
+    uint64_t budget;           /* of memory; 0: not known */
     double sign;               /* when it last gave one, or was asked */
     struct moe_rank_report report;
 };
@@ -399,12 +400,26 @@ static int say_or_hear(struct moe_ranks *r, struct moe_rank_said *said, struct m
     return first.status;
 }
 
-int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, struct moe_err *err)
+int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, uint64_t budget, struct moe_err *err)
 {
     struct moe_rank_said hello = said_of_self();
     hello.head.kind = MOE_RANK_HELLO;
     hello.fingerprint = fingerprint;
-    return say_or_hear(r, &hello, err);
+    hello.room = budget;
+    MOE_TRY(say_or_hear(r, &hello, err));
+    for (uint32_t i = 0; r->peers && i < r->wire->n_ranks; i++)
+        r->peers[i].budget = r->peers[i].said.room;
+    return MOE_OK;
+}
+
+uint64_t moe_ranks_budget(const struct moe_ranks *r, uint32_t rank)
+{
+    return r->peers[rank].budget;
+}
+
+void moe_ranks_suppose(struct moe_ranks *r, const struct moe_rank_shape *shape)
+{
+    r->shape = *shape;
 }
 
 int moe_ranks_say_room(struct moe_ranks *r, uint64_t room, struct moe_err *err)

@@ -49,9 +49,15 @@ uint64_t moe_ranks_bytes(const struct moe_rank_shape *shape, uint32_t n_ranks);
 
 /* ---- Before the first pass ---- */
 
-/* Rank 0: waits for the hello of all. Another: says it. The pack's fingerprint. MOE_ERR_USAGE:
- * another pack, or another program; MOE_ERR_IO: no answer; or what another rank failed with. */
-int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, struct moe_err *err);
+/* Rank 0: waits for the hello of all. Another: says it. The pack's fingerprint; this rank's budget
+ * in bytes, 0: not known. MOE_ERR_USAGE: another pack, or another program; MOE_ERR_IO: no answer;
+ * or what another rank failed with. */
+int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, uint64_t budget, struct moe_err *err);
+/* Rank 0: a rank's budget, its own too. */
+uint64_t moe_ranks_budget(const struct moe_ranks *r, uint32_t rank);
+/* Rank 0, before it says any shape: moe_ranks_shape is this one, for sums of what others will take.
+ */
+void moe_ranks_suppose(struct moe_ranks *r, const struct moe_rank_shape *shape);
 /* Rank 0: tells the others the shape of passes, but for their rows. Another: waits for that and
  * sets *shape, where its own model's layers and experts are. MOE_ERR_INTERRUPTED: rank 0 has ended.
  */

@@ -82,6 +82,25 @@ check "... with room for all: equal parts, as far as each has room ($shares)" [ 
 # ---- Attention, or whole layers, on several ranks ----
 
 for what in attention layers; do
+    with() { echo "$bin/moe-run $tiny -p Once -n 20 --temp 0 -t 1 --share-$what --memory $1M"; }
+    for n in 2 3; do
+        # shellcheck disable=SC2046 # words
+        ranks $n $(with $((10 + more)))
+        least=$(sed -n 's/.*smallest that works is .*--memory \([0-9]*\)M.*/\1/p' "$tmp/said")
+        # shellcheck disable=SC2046 # words
+        ranks $n $(with $((least - 1)))
+        check "$n ranks that share out $what: less than the smallest budget that works ($least MiB) is refused" [ "$code" = 4 ]
+        check "... with the same smallest one" grep -q -e "--memory ${least}M" "$tmp/said"
+        # shellcheck disable=SC2046 # words
+        ranks $n $(with "$least")
+        expect_stdout "$want_once" "... and with it the tokens are those of one process"
+    done
+    # shellcheck disable=SC2046 # words
+    ranks 1 $(with $((100 + more))) : -n 1 $(with $((36 + more)))
+    expect_stdout "$want_once" "... and where rank 0 has room for larger passes than the other"
+done
+
+for what in attention layers; do
     of=
     [ $what = layers ] || of='attention of '
     for n in 2 4; do
