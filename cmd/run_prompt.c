@@ -14,6 +14,7 @@
 #include "cli.h"
 #include "engine/calls.h"
 #include "engine/prompt.h"
+#include "fmt/emit.h"
 #include "fmt/json.h"
 
 enum {
@@ -279,15 +280,16 @@ int messages_print_answer(const struct moe_conversation *talk, enum moe_stop_rea
     const char *ended = json_object_get(message, "tool_calls")        ? "tool_calls"
                         : why == MOE_STOP_EOS || why == MOE_STOP_TEXT ? "stop"
                                                                       : "length";
-    json_t *all = json_pack("{s:O,s:s}", "message", message, "finish_reason", ended);
-    char *line = all ? moe_json_text(all, 0) : NULL;
-    struct moe_buf text = {0};
-    moe_buf_printf(&text, "%s\n", line ? line : "");
-    free(line);
-    json_decref(all);
-    if (!line)
+    char *written = moe_json_text(message, 0);
+    if (!written)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer");
-    return cli_print(MOE_OK, &text, err);
+    struct moe_buf text = {0};
+    struct moe_emit e;
+    moe_emit_begin_json(&e, &text, MOE_EMIT_LINE);
+    moe_emit_json(&e, "message", written, strlen(written));
+    moe_emit_text(&e, "finish_reason", ended);
+    free(written);
+    return cli_print(moe_emit_end(&e, err), &text, err);
 }
 
 /* What would be fed, with the question where there is one. */

@@ -257,8 +257,19 @@ void moe_emit_null(struct moe_emit *e, const char *key)
 
 void moe_emit_json(struct moe_emit *e, const char *key, const void *json, uint64_t n)
 {
+    const uint8_t *p = json;
+    uint64_t copied = 0;
+    int length;
     lead(e, key, ": ");
-    moe_buf_append(e->out, json, n);
+    for (uint64_t at = 0; at < n; at += (uint64_t)length) {
+        uint32_t c = moe_utf8_decode(p + at, n - at, &length);
+        if (c < 0x7f || is_shown(c)) /* below 0x20 there are but blanks, outside of texts */
+            continue;
+        moe_buf_append(e->out, p + copied, at - copied);
+        moe_buf_printf(e->out, "\\u%04" PRIx32, c);
+        copied = at + (uint64_t)length;
+    }
+    moe_buf_append(e->out, p + copied, n - copied);
     end_value(e);
 }
 

@@ -84,7 +84,7 @@ void moe_emit_rounded(struct moe_emit *e, const char *key, int digits, double va
 /* The same, but never looks like a whole number: 8.0, 1e6. */
 void moe_emit_real(struct moe_emit *e, const char *key, int digits, double value);
 void moe_emit_null(struct moe_emit *e, const char *key);
-/* Copies a value that is already JSON. */
+/* Copies a value that is already JSON; characters that texts of ours escape are escaped. */
 void moe_emit_json(struct moe_emit *e, const char *key, const void *json, uint64_t n);
 void moe_emit_bool(struct moe_emit *e, const char *key, bool value);
 /* 16 hexadecimal digits, as a text. */

@@ -152,6 +152,23 @@ static void any_text_comes_back(void **state)
     }
 }
 
+/* Other writers of JSON leave characters as they are that no terminal shows, and YAML does not
+ * have. */
+static void json_of_others_is_escaped(void **state)
+{
+    static const char others[] =
+        "[\"\x7f\xc2\x85 \xc3\xa9\\n\", \n\"\xe2\x80\xa8\xf0\x9f\x98\x80\"]";
+    struct moe_err err = {0};
+    struct moe_buf out = {0};
+    struct moe_emit e;
+    moe_emit_begin_json(&e, &out, MOE_EMIT_LINE);
+    moe_emit_json(&e, "list", others, strlen(others));
+    assert_ok(moe_emit_end(&e, &err), &err);
+    assert_string_equal(out.data, "{\"list\": [\"\\u007f\\u0085 \xc3\xa9\\n\", \n"
+                                  "\"\\u2028\xf0\x9f\x98\x80\"]}\n");
+    moe_buf_release(&out);
+}
+
 static void a_broken_buffer_is_told(void **state)
 {
     struct moe_err err = {0};
@@ -165,9 +182,8 @@ static void a_broken_buffer_is_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_description_gives_both),
-        cmocka_unit_test(styles),
-        cmocka_unit_test(any_text_comes_back),
+        cmocka_unit_test(one_description_gives_both), cmocka_unit_test(styles),
+        cmocka_unit_test(any_text_comes_back),        cmocka_unit_test(json_of_others_is_escaped),
         cmocka_unit_test(a_broken_buffer_is_told),
     };
     return cmocka_run_group_tests_name("emit", tests, NULL, NULL);
