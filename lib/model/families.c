@@ -2760,13 +2760,13 @@ static const struct moe_family states_families[] = {
                .expert_layers = MOE_LAYERS_ALL,
                .in_text_config = true,
                .own = family_inkling2_loop_hf},
-        .tensors[MOE_NAMING_HF] = {.names = {&inkling2_names, &inkling2_global_names,
-                                             &inkling2_published_names,
-                                             &inkling2_published_global_names},
-                                   /* the latter of a model whose layers are visited once */
-                                   .ignored = {"model.mtp.*", L "q_message_gate.*",
-                                               L "k_message_gate.*", L "v_message_gate.*",
-                                               L "mlp_message_gate.*", "model.message_input.*"}},
+        .tensors[MOE_NAMING_HF] =
+            {.names = {&inkling2_names, &inkling2_global_names, &inkling2_published_names,
+                       &inkling2_published_global_names},
+             /* all but the first of a model whose layers are visited once */
+             .ignored = {"model.mtp.*", L "q_message_gate.*", L "k_message_gate.*",
+                         L "v_message_gate.*", L "mlp_message_gate.*", "model.message_input.*",
+                         L "controllers.*", "model.middle_cycle_cross_pass_*"}},
     },
     /* Inkling, the part that reads text: biases by distance that queries make, local and global
      * layers with heads of their own, convolutions of keys, values and what blocks put out, shared

@@ -110,7 +110,7 @@ struct moe_family_tensors {
     /* Further copies of the embedding that may be there; NULL ends them. */
     const char *copies[5];
     /* Tensors of what is not implemented, with '*' for any ending; NULL ends them. */
-    const char *ignored[7];
+    const char *ignored[9];
 };
 
 enum { MOE_MAX_BY_LAYER = 4 };

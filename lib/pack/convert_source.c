@@ -9,10 +9,7 @@
 #include "model/config.h"
 #include "pack/convert_internal.h"
 
-enum {
-    NAME_BYTES = 256,
-    TEXT_PARTS = 5, /* ways to name the text part of a model that also sees images */
-};
+enum { NAME_BYTES = 256 };
 
 /* ---- Names ---- */
 
@@ -173,22 +170,43 @@ static bool is_idle_keys(const struct convert_source *source, const char *name)
     return false;
 }
 
+/* Whether it is among the tensors that all models or the family leave out. */
+static bool is_ignored(const struct convert_source *source, const char *name)
+{
+    const char *const *lists[] = {moe_ignored_names[source->naming],
+                                  source->family->tensors[source->naming].ignored};
+    for (int i = 0; i < 2; i++)
+        for (const char *const *ignored = lists[i]; *ignored; ignored++)
+            if (matches_format(*ignored, name))
+                return true;
+    return false;
+}
+
+/* How names begin in the text part of a model that also sees images. */
+static const struct {
+    const char *whole, *text;
+} text_parts[] = {{"model.", "model.language_model."},
+                  {"", "language_model."},
+                  /* as transformers saves Kimi-K2.5 */
+                  {"model.layers.", "language_model.model.blocks."},
+                  {"", "thinker."},
+                  /* Inkling's */
+                  {"model.", "model.llm."}};
+enum { TEXT_PARTS = sizeof text_parts / sizeof text_parts[0] };
+
 bool convert_may_ignore(const struct convert_source *source, const char *name)
 {
-    static const char text_part[] = "language_model.";
-    const char *const *ignored = moe_ignored_names[source->naming];
-    size_t n = sizeof text_part - 1;
     if (convert_is_beyond(source, name) || convert_sees_images(source, name) ||
-        is_idle_indexer(source, name) || is_idle_keys(source, name))
+        is_idle_indexer(source, name) || is_idle_keys(source, name) || is_ignored(source, name))
         return true;
-    if (source->family->hf.in_text_config && strncmp(name, text_part, n) == 0)
-        name += n;
-    for (; *ignored; ignored++)
-        if (matches_format(*ignored, name))
+    for (int i = 0; source->family->hf.in_text_config && i < TEXT_PARTS; i++) {
+        char whole[NAME_BYTES];
+        const size_t n = strlen(text_parts[i].text);
+        if (strncmp(name, text_parts[i].text, n) == 0 &&
+            snprintf(whole, sizeof whole, "%s%s", text_parts[i].whole, name + n) < NAME_BYTES &&
+            is_ignored(source, whole))
             return true;
-    for (ignored = source->family->tensors[source->naming].ignored; *ignored; ignored++)
-        if (matches_format(*ignored, name))
-            return true;
+    }
     return false;
 }
 
@@ -271,20 +289,11 @@ static bool is_scaled(const struct moe_tensor *t)
 static bool is_text_part(const struct convert_source *s, int i, const char *name,
                          char out[NAME_BYTES])
 {
-    static const struct {
-        const char *whole, *text;
-    } ways[TEXT_PARTS] = {{"model.", "model.language_model."},
-                          {"", "language_model."},
-                          /* as transformers saves Kimi-K2.5 */
-                          {"model.layers.", "language_model.model.blocks."},
-                          {"", "thinker."},
-                          /* Inkling's */
-                          {"model.", "model.llm."}};
     if (s->naming != MOE_NAMING_HF || !s->family->hf.in_text_config)
         return false;
-    size_t n = strlen(ways[i].whole);
-    return strncmp(name, ways[i].whole, n) == 0 &&
-           snprintf(out, NAME_BYTES, "%s%s", ways[i].text, name + n) < NAME_BYTES;
+    size_t n = strlen(text_parts[i].whole);
+    return strncmp(name, text_parts[i].whole, n) == 0 &&
+           snprintf(out, NAME_BYTES, "%s%s", text_parts[i].text, name + n) < NAME_BYTES;
 }
 
 /* Changes the name of a layer's tensor to that of a layer that drafts, where those are numbered

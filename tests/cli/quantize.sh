@@ -102,6 +102,15 @@ error_line 2 'moe-quantize: *: takes * at least, more than the 10.00 KiB of --ta
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method hqq --target 1M --text $calib "$small"
 error_line 2 'moe-quantize: --target goes with --method best*' "--target with another method"
 
+# Layers that are visited several times, or once.
+for loop in a b; do # names of transformers' classes, and as published
+    mkdir "$tmp/once-$loop"
+    cp "$drawn/inkling2-loop-$loop"/*.json "$drawn/inkling2-loop-$loop"/*.safetensors "$tmp/once-$loop"
+    sed 's/"loop_num_passes": [0-9]*/"loop_num_passes": 1/' "$drawn/inkling2-loop-$loop/config.json" >"$tmp/once-$loop/config.json"
+    run "$bin/moe-quantize" -q -o "$tmp/once.moe" "$tmp/once-$loop"
+    expect_exit 0 "inkling2-loop-$loop with layers that are visited once needs no messages from visit to visit"
+done
+
 # Two stacks.
 run "$bin/moe-quantize" -q -o "$tmp/stacks.moe" --experts 4d8 "$drawn/switch-c"
 expect_exit 0 "a model with an encoder"
