@@ -519,7 +519,7 @@ void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out)
     if (h->kv_lent)
         moe_buf_printf(out, "the text takes up to %s from the experts; ",
                        moe_format_bytes(h->kv_lent, x[2]));
-    moe_buf_printf(out, "the smallest budget: %s\n", moe_format_bytes(h->floor, x[2]));
+    moe_buf_printf(out, "the smallest budget: %s\n", moe_format_at_least(h->floor, x[2]));
 }
 
 /* ---- The device ---- */

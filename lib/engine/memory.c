@@ -167,7 +167,7 @@ static void follow_plan(struct moe_memory_inputs *in)
         in->session.kv_kind = moe_kv_kind_find(plan->kv);
     const uint64_t budget = in->gpu && plan->host.total ? in->gpu_total : in->total;
     bool fits = !plan->memory.total || budget >= plan->memory.total;
-    if (!o->session.batch && fits)
+    if (!o->session.batch && (fits || plan->memory.batch <= SMALL_BATCH))
         in->session.batch = plan->memory.batch;
 }
 
@@ -869,7 +869,8 @@ static int compute_split(struct moe_memory *out, const struct moe_memory_inputs 
     if (!out->whole)
         MOE_TRY(size_least(&least, out, in, err));
     size_batches(&batches, in, out->session, &r->strategy, least);
-    if (in->session.batch != in->options->session.batch) /* the plan's: a run may have a smaller */
+    /* The plan's is no more than a wish where a smaller one would be chosen. */
+    if (in->session.batch > SMALL_BATCH && !in->options->session.batch)
         allow_smaller_batches(&batches, in, out->session, &r->strategy, least);
     if (lends == TO_BLOCKS) /* rows that nothing is lent to take what slots could be made of */
         take_smallest_batch(&batches, in, out->session, &r->strategy, least);

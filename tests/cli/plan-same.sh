@@ -77,4 +77,16 @@ for strategy in fate lru; do
     run "$bin/moe-run" "$tiny" -p hi -n 1 --plan "$tmp/large.yaml" --memory "$(awk '{ print int($1 + 1) }' "$tmp/named" | tail -n 1)M"
     expect_exit 0 "... which works"
 done
+
+# Batches that are smaller than those chosen are the plan's part of its smallest budget.
+make_plan "$tmp/few.yaml" --batch 2 --strategy ondemand
+least=$(sed -n 's/^ *floor_bytes: //p' "$tmp/few.yaml")
+make_plan "$tmp/few.yaml" --batch 2 --strategy ondemand --memory "${least:-0}"
+expect_exit 0 "a plan of batches of 2 in the ${least:-no} bytes that it needs at least"
+run "$bin/moe-run" "$tiny" -p hi -n 1 --plan "$tmp/few.yaml"
+expect_exit 0 "... runs in them"
+for less in 1 100000; do
+    run "$bin/moe-run" "$tiny" -p hi -n 1 --plan "$tmp/few.yaml" --memory $((least - less))
+    expect_exit 4 "... and not in $less less"
+done
 finish
