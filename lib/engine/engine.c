@@ -514,8 +514,9 @@ void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out)
     write_sum(host, b->all ? 5 : 4, h->total, out);
     moe_buf_text(out, "         ");
     if (b->all)
-        moe_buf_printf(out, "one token visits %s of experts, all are %s; ",
-                       moe_format_bytes(b->token, x[0]), moe_format_bytes(b->all, x[1]));
+        moe_buf_printf(out, "one token visits %s%s of experts, all are %s; ",
+                       b->revisits ? "at most " : "", moe_format_bytes(b->token, x[0]),
+                       moe_format_bytes(b->all, x[1]));
     if (h->kv_lent)
         moe_buf_printf(out, "the text takes up to %s from the experts; ",
                        moe_format_bytes(h->kv_lent, x[2]));

@@ -164,6 +164,7 @@ struct moe_budget {
     uint64_t all;               /* bytes of all experts */
     uint32_t n_slots; /* 0: all experts are in memory, that of the GPU where there is one */
     uint32_t batch;
+    bool revisits; /* some layers are visited several times: a token's experts are at most these */
     bool below_token; /* the cache holds less than one token visits: nothing can hit */
 };
 

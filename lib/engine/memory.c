@@ -452,7 +452,8 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
     const struct moe_engine_options *o = in->options;
     const uint64_t logits_bytes = LOGITS_ROWS * moe_logits_stride(c) * sizeof(float);
     const uint64_t kv = moe_session_kv_bytes(c, so);
-    struct moe_budget b = {.token = in->token, .all = in->all, .batch = so->batch};
+    struct moe_budget b = {
+        .token = in->token, .revisits = c->loop.n > 0, .all = in->all, .batch = so->batch};
     b.host = (struct moe_plan_memory){
         .total = in->total,
         .program = in->program,

@@ -1,5 +1,6 @@
 /* What running a pack takes, as text and as JSON. */
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "base/text.h"
 #include "engine/memory.h"
@@ -62,12 +63,17 @@ static void put_pack(const struct moe_pack_summary *s, const struct moe_plan_mem
                      const char *path, const struct moe_pen *pen)
 {
     const struct moe_config *c = &s->config;
-    char room[3][32];
+    const struct moe_loop loop = moe_config_moe_loop(c);
+    char room[3][32], visits[32] = "";
     uint64_t floor = (m->floor + MIB - 1) / MIB;
+    if (c->loop.n)
+        snprintf(visits, sizeof visits, " in %" PRIu32 " visits", c->n_layers);
     moe_say(pen, 0,
-            "%s: %s, a model of %" PRIu32 " layers; %" PRIu32 " of them have %" PRIu32
-            " experts (blocks of weights); a token uses %" PRIu32 ".",
-            path, c->family, c->n_layers, s->n_moe_layers, c->n_experts, c->top_k);
+            "%s: %s, a model of %" PRIu32 " layers%s; %" PRIu32 " of them have %" PRIu32
+            " experts (blocks of weights); a token uses %" PRIu32 "%s.",
+            path, c->family, moe_loop_owners(&c->loop, c->n_layers), visits,
+            moe_loop_owners(&loop, s->n_moe_layers), c->n_experts, c->top_k,
+            c->loop.n ? " of them in each visit" : "");
     if (s->synthesized.is)
         moe_say(pen, 0,
                 "Its weights were drawn (moe-quantize --synthesize)%s: it shows how such a model "
@@ -81,10 +87,11 @@ static void put_pack(const struct moe_pack_summary *s, const struct moe_plan_mem
     moe_buf_text(pen->out, "\nWhat running it takes\n");
     moe_say(
         pen, 2,
-        "A token visits %" PRIu32
+        "A token visits %s%" PRIu32
         " experts: %s of %s, %.1f%%. They may stay in memory or be loaded when they are needed.",
-        s->n_moe_layers * c->top_k, moe_format_bytes(m->token, room[0]),
-        moe_format_bytes(m->all, room[1]), m->all ? 100 * (double)m->token / (double)m->all : 0);
+        c->loop.n ? "at most " : "", s->n_moe_layers * c->top_k,
+        moe_format_bytes(m->token, room[0]), moe_format_bytes(m->all, room[1]),
+        m->all ? 100 * (double)m->token / (double)m->all : 0);
     moe_say(pen, 2,
             "The smallest budget that works is %s (--memory %" PRIu64
             "M), with a context of %" PRIu32 " and prompts in batches of %" PRIu32

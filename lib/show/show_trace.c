@@ -54,8 +54,11 @@ void moe_show_trace(const struct moe_trace *t, struct moe_buf *out)
         moe_buf_printf(out, "Model %016" PRIx64 ": ", s->source_fingerprint);
     else
         moe_buf_text(out, "Imported: ");
-    moe_buf_printf(out, "%" PRIu32 " MoE layers, %" PRIu32 " experts, %" PRIu32 " per token\n",
-                   s->n_layers, s->n_experts, s->top_k);
+    moe_buf_printf(out, "%" PRIu32 " MoE layers", moe_loop_owners(&s->loop, s->n_layers));
+    if (s->loop.n)
+        moe_buf_printf(out, " in %" PRIu32 " visits", s->n_layers);
+    moe_buf_printf(out, ", %" PRIu32 " experts, %" PRIu32 " per token%s\n", s->n_experts, s->top_k,
+                   s->loop.n ? " and visit" : "");
     if (n_static(s))
         moe_buf_printf(out, "Of these, %" PRIu32 " layers choose experts by the token\n",
                        n_static(s));

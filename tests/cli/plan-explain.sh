@@ -107,6 +107,18 @@ run "$bin/moe-run" "$tiny" --memory "${smallest}M" -t 1 --strategy ondemand -p O
 expect_exit 0 "the smallest budget works"
 run "$bin/moe-run" "$tiny" --memory "$((smallest - 4))M" -t 1 --strategy ondemand -p Once -n 2
 expect_exit 4 "4 MiB less does not"
+"$bin/moe-quantize" -q -o "$tmp/loop.moe" "$drawn/inkling2-loop-a"
+run "$plan" --explain "$tmp/loop.moe"
+squeeze <"$out" >"$tmp/text"
+says "layers are not their visits" "a model of 5 layers in 9 visits; 5 of them have 6 experts (blocks of weights); a token uses 3 of them in each visit."
+says "... whose experts may be the same" "A token visits at most 27 experts:"
+"$bin/moe-profile" -q "$tmp/loop.moe" --text tests/data/math.valid.txt --max-tokens 8 -o "$tmp/loop.yaml" --trace "$tmp/loop.trace"
+run "$plan" --explain "$tmp/loop.trace"
+squeeze <"$out" >"$tmp/text"
+says "... nor are a trace's" "5 MoE layers in 9 visits, 6 experts, 3 per token and visit"
+run "$bin/moe-run" "$tmp/loop.moe" -p a -n 2 --ignore-eos --stats
+squeeze <"$err" >"$tmp/text"
+says "... nor does a run say more" "one token visits at most "
 
 # Damaged and other files.
 run "$plan" --explain "$tmp/none"
