@@ -77,7 +77,11 @@ peers() { # FOLDER PREFIX TYPE...: measures the source by each type
         file=$work/$prefix$type.gguf
         set --
         [ -n "${NO_MATRIX:-}" ] || set -- --imatrix "$work/imatrix.dat"
-        [ -n "$dense" ] || set -- "$@" --pure --token-embedding-type f16 --output-tensor-type f16 --tensor-type attn=f16
+        [ -n "$dense" ] || set -- "$@" --token-embedding-type f16 --output-tensor-type f16
+        case $dense$prefix in # --pure of ik_llama.cpp comes before rules for other matrices
+        ik-) set -- "$@" --custom-q "attn=f16,exps=$type" ;;
+        '') set -- "$@" --pure --tensor-type attn=f16 ;;
+        esac
         [ -e "$file" ] || LD_LIBRARY_PATH=$folder "$folder/llama-quantize" --allow-requantize "$@" "$source" "$file" \
             "$type" "$threads" >"$work/$prefix$type.out" 2>&1 || { echo "| $prefix$type: refused" && rm -f "$file" && continue; }
         measure "$prefix$type" "$file"
