@@ -249,9 +249,11 @@ static int share_out(struct cluster *c, struct outcome *out, struct moe_err *err
         const uint64_t beside = m.program + m.dense + m.kv + m.work;
         if (m.total <= beside)
             return moe_fail(err, MOE_ERR_LIMIT,
-                            "machine '%s' has no room for experts: it has %s, and %s takes %s%s",
-                            c->machines->machines[i].name, moe_format_bytes(m.total, has),
-                            i ? "a process" : "everything else", moe_format_bytes(beside, takes),
+                            "machine '%s' has no room for %s: it has %s, and %s takes %s%s",
+                            c->machines->machines[i].name,
+                            c->shares == PLAN_SHARES_LAYERS ? "layers" : "experts",
+                            moe_format_bytes(m.total, has), i ? "a process" : "everything else",
+                            moe_format_bytes(beside, takes),
                             i ? "" : "; name another one first, or a shorter context -c");
         room[i] = m.total - beside;
         out->n_experts[i] = 0;
@@ -462,7 +464,11 @@ static int try_changes(struct cluster *c, struct change *changes, uint32_t *n, s
             c->devices[before->n] = c->devices[before->n - 1];
         status = try_cluster(c, &out, &why);
         x->tokens_per_second = status == MOE_OK ? moe_trial_tokens_per_second(&out.runs[0]) : -1;
-        if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE || status == MOE_ERR_UNSUPPORTED)
+        if (status == MOE_ERR_UNSUPPORTED) { /* not with this model, whatever the memory */
+            status = MOE_OK;
+            continue;
+        }
+        if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE)
             status = MOE_OK;
         if (status != MOE_OK)
             *err = why;

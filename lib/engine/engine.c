@@ -228,10 +228,10 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *opt
     e->ranks = o->ranks;
     if (o->spread && !o->ranks)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "--spread is for several ranks: start them with mpirun or srun");
+                        "--spread is for several ranks: start more than one with mpirun or srun");
     if ((o->share_attention || o->share_layers) && !o->ranks)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "--share-%s is for several ranks: start them with mpirun or srun",
+                        "--share-%s is for several ranks: start more than one with mpirun or srun",
                         o->share_layers ? "layers" : "attention");
     if (o->ranks)
         MOE_TRY(moe_engine_join_ranks(e->model, &own, err));

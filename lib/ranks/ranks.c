@@ -111,11 +111,15 @@ static int failed_before(const struct moe_ranks *r, struct moe_err *err)
 static int lost(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
 {
     const char *host = r->peers && r->peers[rank].said.host[0] ? r->peers[rank].said.host : "";
+    const bool handed_on = r->owners && r->peers && rank > 1 && r->peers[rank].n_due > 0;
+    char before[64] = "";
     r->gone = true;
+    if (handed_on)
+        snprintf(before, sizeof before, ", or rank %u does not hand rows on to it", rank - 1);
     moe_fail(&r->failure, MOE_ERR_IO,
              "rank %u%s%s has not answered for %g s: it has ended, or the network between it and "
-             "rank 0",
-             rank, host[0] ? " on " : "", host, r->wire->patience);
+             "rank %u%s",
+             rank, host[0] ? " on " : "", host, r->wire->patience, r->wire->rank, before);
     return failed_before(r, err);
 }
 
