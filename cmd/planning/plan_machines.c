@@ -17,9 +17,9 @@
 #include "sched/share.h"
 
 enum {
-    TOKEN_LAYERS = 40000,            /* of the trace, for each trial */
-    PROGRAM_BYTES = (32 + 20) << 20, /* of a process that has experts only, with MPI */
-    FEW_ROWS = 16,                   /* of a pass where memory is short */
+    TOKEN_LAYERS = 40000, /* of the trace, for each trial */
+    MPI_BYTES = 20 << 20, /* of each process, as ranks/mpi counts it */
+    FEW_ROWS = 16,        /* of a pass where memory is short */
 };
 
 static const uint64_t ANY_MODEL = 1ULL << 50; /* bytes */
@@ -109,14 +109,10 @@ static struct moe_plan_memory memory_of(const struct cluster *c, uint32_t i)
     struct moe_plan_memory m = c->beside;
     m.dense = (uint64_t)((double)m.dense * c->parts[i].dense);
     m.kv = (uint64_t)((double)m.kv * c->parts[i].kv);
-    if (i > 0 && c->shares == PLAN_SHARES_LAYERS) { /* it is a process like the first */
-        m.program += PROGRAM_BYTES - (32 << 20);
-    } else if (i > 0) {
-        m.program = PROGRAM_BYTES;
+    m.program += c->machines->n > 1 ? MPI_BYTES : 0; /* all are the same program */
+    if (i > 0 && c->shares != PLAN_SHARES_LAYERS) {
         m.work = 3 * (uint64_t)m.batch * c->in->config.hidden * sizeof(float) +
                  (c->parts[i].kv > 0 ? c->beside.work : 0);
-    } else if (c->machines->n > 1) {
-        m.program += PROGRAM_BYTES - (32 << 20);
     }
     m.total = c->machines->machines[i].memory_bytes;
     m.experts = 0;
