@@ -35,6 +35,13 @@ if command -v script >/dev/null; then
     on_terminal "stty -onlcr; export OMPI_COMM_WORLD_SIZE=1; $bin/moe-run -t 1 $noise -p 'Once upon' -n 200 --temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 6 --ignore-eos"
     check "the terminal that mpirun gives to a process: the bytes as they are" cmp -s "$tmp/bytes" "$out"
 
+    echo '{{ messages[0].content }}' >"$tmp/template"
+    spoken="$bin/moe-run -t 1 $noise -p 'Once upon' -n 200 --temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 10 --ignore-eos --json --template-file $tmp/template"
+    on_terminal "$spoken"
+    expect_exit 0 "an answer as JSON on a terminal"
+    check "... has escapes of JSON" grep -q '\\u007f' "$out"
+    check "... not the terminal's" [ "$(grep -c '<[0-9A-F][0-9A-F]>' "$out")" = 0 ]
+
     csi=$(printf '\302\233') # the control sequence introducer by itself
     odd="$tmp/x${escape}[31m${csi}2J.moe"
     cp "$noise" "$odd"
