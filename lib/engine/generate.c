@@ -1232,7 +1232,7 @@ static uint32_t advance_members(struct moe_generator *g, uint32_t n)
     return more;
 }
 
-/* A head's blocks for n texts, of which rows have the last token and the position before it. *n
+/* A head's blocks for n texts. Each row has a text's last token and the position before it. *n
  * becomes the rows of all blocks. */
 static int draft_blocks(struct moe_generator *g, uint32_t *n, struct moe_err *err)
 {

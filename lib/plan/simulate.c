@@ -138,8 +138,8 @@ static int count_layer(void *ctx, uint32_t layer, struct moe_err *err)
 enum {
     HEAD_BYTES = 128,         /* of a message */
     ROWS_WITHIN = 16,         /* more of them have a message of their own (ranks/message.h) */
-    ANSWER_BYTES = 512 << 10, /* of rows in one answer, */
-    LEAST_ANSWERED = 16,      /* which are so many at least */
+    ANSWER_BYTES = 512 << 10, /* of rows in one answer, which has 16 to 64 of them */
+    LEAST_ANSWERED = 16,
     MOST_ANSWERED = 64,
     LONG_BYTES = 64 << 10, /* a longer message sets out when the other end has answered */
 };
@@ -317,7 +317,7 @@ static int hint_others(void *ctx, const struct moe_prediction *predictions, uint
     return MOE_OK;
 }
 
-/* Rows leave a machine and arrive at another, of which what is known is the way from rank 0. */
+/* Rows go from one machine to another. Known is only the way from rank 0 to each. */
 static double hop_seconds(const struct simulator *s, uint32_t from, uint32_t to, double bytes)
 {
     const struct other *o = s->others;
@@ -360,7 +360,7 @@ static void come_back(struct simulator *s, uint32_t from, double left)
         s->in->work[from - 1].bytes_received += (uint64_t)bytes;
 }
 
-/* Layers [begin, end), the last of which may be other machines'. The head is here. */
+/* Layers [begin, end). The last ones may be other machines'; the head is here. */
 static int run_layers(struct simulator *s, uint32_t begin, uint32_t end, struct moe_err *err)
 {
     const uint8_t *owners = s->in->owners;
