@@ -12,6 +12,10 @@
 # its standard error over all tokens, and how often the most likely token is the same. Bits a weight count scales and
 # padding of layouts.
 #
+# DEFAULTS=1 compares what is done without any text: the default of moe-quantize at 8, 6, 5, 4, 3, 2 bits and best without
+# texts beside llama-quantize without a matrix, then how their divergences are at the bits of each of its types. It
+# wants a WORK of its own: peers' files that a matrix made have the same names.
+#
 # A CHECKPOINT without experts (DENSE=1) is a GGUF file that is the source itself: best gets TARGETS, sizes of packs
 # (moe-quantize --target), peers round the file again, and what is counted is all weights.
 #
@@ -27,6 +31,11 @@ calib=${CALIB:-$(echo tests/data/*.calib.txt)}
 texts=${TEXTS:-$(ls "$real"/*.valid.txt 2>/dev/null || echo tests/data/*.valid.txt)}
 threads=${THREADS:-$(nproc)}
 dense=${DENSE:-}
+if [ -n "${DEFAULTS:-}" ]; then
+    METHODS=${METHODS-default best} MEANS= TARGETS= NO_MATRIX=1 IMATRIX=
+    LLAMA_TYPES=${LLAMA_TYPES-q2_k q2_k_s iq3_xxs q3_k_s iq3_s iq4_xs iq4_nl q4_0 q4_k_s q5_0 q5_k_s q6_k q8_0}
+    calib=
+fi
 work=${WORK:-}
 [ -n "$work" ] || { work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT INT TERM; }
 mkdir -p "$work"
@@ -108,14 +117,16 @@ measure 16 "$pack"
 for method in ${METHODS-blocks hqq gptq best}; do
     texts_of=$with_texts
     more=
+    by="--method $method"
     case $method in
+    default) texts_of= && by= && more='8 6 5' ;;
     blocks) texts_of= && more='6 5' ;;
     hqq) texts_of= ;;
     best) more='5 1' ;;
     esac
     for bits in ${BITS:-4 3 2} $more; do
         # shellcheck disable=SC2086
-        pack "$method-$bits" --method "$method" --experts "$bits" $texts_of
+        pack "$method-$bits" $by --experts "$bits" $texts_of
         measure "$method-$bits" "$pack"
     done
 done
@@ -137,10 +148,32 @@ for file in "$@"; do
     measure "$(basename "$file" .gguf)" "$file"
 done
 
+# The default beside each of the peers' types, at the same bits: by its own points, on lines of the divergence's logarithm.
+[ -z "${DEFAULTS:-}" ] || awk '
+    /^(default|best)-/ { way = $1; sub(/-.*/, "", way); n[way]++; x[way, n[way]] = $2; y[way, n[way]] = log($3); next }
+    { name[++peers] = $1; bits[peers] = $2; kl[peers] = $3 }
+    function at(way, b,   i, low, high) { # between the nearest points to both sides
+        for (i = 1; i <= n[way]; i++) {
+            if (x[way, i] <= b && (!low || x[way, i] > x[way, low])) low = i
+            if (x[way, i] >= b && (!high || x[way, i] < x[way, high])) high = i
+        }
+        if (!low || !high) return "-"
+        if (x[way, low] == x[way, high]) return sprintf("%.5f", exp(y[way, low]))
+        return sprintf("%.5f", exp(y[way, low] + (y[way, high] - y[way, low]) * (b - x[way, low]) / (x[way, high] - x[way, low])))
+    }
+    END {
+        printf "\n| without texts |  bits | diverg. | default |  of it | best    |\n| ------------- | ----- | ------- | ------- | ------ | ------- |\n"
+        for (i = 1; i <= peers; i++) {
+            ours = at("default", bits[i])
+            printf "| %-13s | %5.2f | %.5f | %7s | %6s | %7s |\n", name[i], bits[i], kl[i], ours,
+                ours == "-" ? "-" : sprintf("%.0f%%", 100 * ours / kl[i]), at("best", bits[i])
+        }
+    }' "$work/points"
+
 # The figure: a logarithm of the divergence, 1 to 7 bits. A letter for each method, of peers p (llama.cpp) and i (ik).
 awk -v height=28 -v width=96 '
     { y[NR] = log($3) / log(10); x[NR] = $2
-      mark[NR] = $1 ~ /^blocks/ ? "b" : $1 ~ /^hqq/ ? "h" : $1 ~ /^gptq/ ? "g" : $1 ~ /^best/ ? "B" : $1 ~ /^ik-/ ? "i" : "p"
+      mark[NR] = $1 ~ /^(blocks|default)/ ? "b" : $1 ~ /^hqq/ ? "h" : $1 ~ /^gptq/ ? "g" : $1 ~ /^best/ ? "B" : $1 ~ /^ik-/ ? "i" : "p"
       if (NR == 1 || y[NR] < low) low = y[NR]
       if (NR == 1 || y[NR] > high) high = y[NR] }
     END {
