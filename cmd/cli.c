@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "cli_private.h"
 #include "kern/kern.h"
+#include "ranks/wire.h"
 
 bool cli_quiet, cli_verbose, cli_mute;
 
@@ -446,6 +447,13 @@ int cli_parse(const struct cli_program *p, int argc, char **argv, char ***args, 
     for (int i = optind; i < argc; i++)
         if (!*argv[i])
             return cli_misuse("'' names no file");
+    uint32_t rank, n_ranks;
+    if (!p->joins_ranks && !cli_given("shard") && moe_wire_started(&rank, &n_ranks)) {
+        cli_mute = rank > 0;
+        return cli_misuse("each of %u ranks would do the same work: start one process, without "
+                          "mpirun or srun",
+                          n_ranks);
+    }
     status = check_together();
     return status < 0 ? try_outputs(argc, argv) : status;
 }

@@ -116,6 +116,7 @@ struct cli_program {
     const struct cli_option *more;    /* likewise: further options, not in --help; or NULL */
     uint32_t more_modes;              /* .modes of those */
     const char *const *examples;      /* whole commands, NULL-terminated */
+    bool joins_ranks;                 /* under mpirun its processes work together */
 };
 
 /* Exit status of the programs. */

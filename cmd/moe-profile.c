@@ -235,6 +235,7 @@ static const struct cli_program program = {
             "moe-profile --merge part*.yaml -o s.yaml", "moe-profile --show s.yaml",
             "moe-profile --device tiny.moe -o device.yaml",
             "moe-profile --coe experts.yaml --requests r.jsonl -o costs.yaml", NULL},
+    .joins_ranks = true,
 };
 
 /* ---- Doing ---- */

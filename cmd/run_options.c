@@ -252,6 +252,7 @@ static struct cli_program program = {
         (const char *const[]){
             "moe-run model.gguf                          # a prompt; /help lists commands",
             "moe-run tiny.moe --memory 30M -p 'Once upon a time' --stats", NULL},
+    .joins_ranks = true,
 };
 
 /* Whether a part of a strategy was given. */

@@ -190,6 +190,7 @@ static struct cli_program program = {
                                    "... --requests FILE [-o FILE [--resume]] [OPTION]...", NULL},
     .options = options,
     .examples = (const char *const[]){"moe-serve tiny.moe", NULL},
+    .joins_ranks = true,
 };
 
 static int check_options(int n_args, char **args)

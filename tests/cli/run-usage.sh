@@ -30,6 +30,15 @@ for program in run plan quantize profile calibrate serve; do
     run "$bin/moe-$program" -q -v model.moe
     error_line 2 "moe-$program: options --quiet and --verbose exclude each other *" "moe-$program: both quiet and verbose"
 done
+for program in plan quantize calibrate; do
+    run env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "$bin/moe-$program" model.moe
+    error_line 2 "moe-$program: each of 2 ranks would do the same work: *without mpirun*" "moe-$program: ranks that do not work together"
+    run env OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$bin/moe-$program" model.moe
+    expect_exit 2 "moe-$program: another rank than 0 ends, too"
+    expect_stderr_lines 0 "moe-$program: ... and leaves the words to rank 0"
+done
+run env OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$bin/moe-calibrate" --shard 2/2 model.moe --text none -o "$tmp/map"
+expect_stderr_like 'moe-calibrate: *model.moe: *' "with --shard each rank has work of its own"
 for option in 'run --file' 'run --stats-json' 'plan --explain' 'plan -o' 'profile --text' 'profile --html' 'profile --dir'; do
     run "$bin/moe-${option% *}" "${option#* }" '' model.moe
     error_line 2 "moe-${option% *}: option --*: '' names no file *" "moe-$option: an empty name"
