@@ -72,8 +72,13 @@ struct moe_convert_options {
     /* For a checkpoint with a quantized matrix: every matrix of the experts, or of the dense part,
      * keeps at least its own precision; `experts` and `dense_bits` apply to other checkpoints. */
     bool own_experts, own_dense;
-    bool no_ahead;     /* layers that draft (MTP; config.h, n_ahead) are left out */
-    bool of_quantized; /* re-packing: the pack's floats were made of a quantized checkpoint */
+    /* With own_experts, own_dense: what no layout holds gets 16 bits, so that nothing is rounded to
+     * fewer than its values need. */
+    bool exact_experts, exact_dense;
+    bool no_ahead; /* layers that draft (MTP; config.h, n_ahead) are left out */
+    /* Re-packing: the pack has a quantized checkpoint's own codes, and floats made of others. A
+     * matrix that has no more bits than it is to get keeps its codes. */
+    bool of_quantized;
     const struct moe_quant_method *method;
     uint32_t group;
     int zstd_level;                          /* 0: none */

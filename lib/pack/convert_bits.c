@@ -32,6 +32,7 @@ void convert_see_matrix(const struct moe_mat *mat, const double *factor, float *
                         const struct moe_convert_options *options, struct convert_sharer *to)
 {
     const int has = moe_layout_bits(mat->layout.kind);
+    const bool quantized = !moe_layout_is_float(mat->layout.kind);
     const uint32_t step = (mat->rows + SEEN_ROWS - 1) / SEEN_ROWS;
     double energy = 0, weight = 0;
     for (uint32_t r = 0; factor && r < mat->rows; r += step) {
@@ -43,20 +44,24 @@ void convert_see_matrix(const struct moe_mat *mat, const double *factor, float *
             weight += d * (double)row[k] * (double)row[k];
         }
     }
-    to->n_rungs = to->there ? to->n_rungs : CONVERT_RUNGS;
-    while (to->n_rungs > 1 && rungs[to->n_rungs - 1].bits > has)
-        to->n_rungs--;
+    weight = energy > 0 ? weight / energy : 0;
     to->there = true;
     to->known = factor != NULL;
     to->energy = energy * step;
-    to->weight += energy > 0 ? weight / energy : 0;
+    to->weight += weight;
     to->n_weights += (uint64_t)mat->rows * mat->cols;
-    for (int i = 0; i < CONVERT_RUNGS; i++)
-        to->bytes[i] +=
-            moe_round_up(moe_layout_bytes(moe_quant_layout(options->method, rungs[i].bits,
-                                                           options->group, MOE_LAYOUT_BF16),
-                                          mat->rows, mat->cols),
-                         options->target_bytes ? MOE_ALIGN : 1);
+    weight = factor ? weight : 1;
+    to->of += weight;
+    for (int i = 0; i < CONVERT_RUNGS; i++) {
+        const bool own = quantized && rungs[i].bits == CONVERT_OWN_BITS;
+        const struct moe_layout layout =
+            own ? mat->layout
+                : moe_quant_layout(options->method, rungs[i].bits, options->group, MOE_LAYOUT_BF16);
+        to->lacks[i] |= rungs[i].bits > has && !own;
+        to->lost[i] += own ? 0 : weight * rungs[i].left;
+        to->bytes[i] += moe_round_up(moe_layout_bytes(layout, mat->rows, mat->cols),
+                                     options->target_bytes ? MOE_ALIGN : 1);
+    }
 }
 
 void convert_pad_sharer(struct convert_sharer *s)
@@ -65,17 +70,22 @@ void convert_pad_sharer(struct convert_sharer *s)
         s->bytes[i] = moe_round_up(s->bytes[i], MOE_PACK_ALIGN);
 }
 
-/* Gives each sharer the bits for which error and bytes at this price are least; returns all bytes.
- */
+/* What a rung loses, and its bytes at this price. */
+static double cost(const struct convert_sharer *s, int rung, double price)
+{
+    const double lost = s->of > 0 ? s->weight * s->lost[rung] / s->of : 0;
+    return lost + price * (double)s->bytes[rung];
+}
+
+/* Gives each sharer the bits whose cost at this price is least; returns all bytes. */
 static uint64_t buy_bits(struct convert_sharer *sharers, uint64_t n, double price)
 {
     uint64_t bytes = 0;
     for (uint64_t i = 0; i < n; i++) {
         struct convert_sharer *s = &sharers[i];
         s->rung = 0;
-        for (int rung = 1; s->there && rung < s->n_rungs; rung++)
-            if (s->weight * rungs[rung].left + price * (double)s->bytes[rung] <
-                s->weight * rungs[s->rung].left + price * (double)s->bytes[s->rung])
+        for (int rung = 1; s->there && rung < CONVERT_RUNGS; rung++)
+            if (!s->lacks[rung] && cost(s, rung, price) < cost(s, s->rung, price))
                 s->rung = rung;
         bytes += s->bytes[s->rung];
     }

@@ -130,13 +130,16 @@ static int see_dense(struct converter *c, struct checkpoint_source *s, enum moe_
     return MOE_OK;
 }
 
-/* The fewest bits that hold the values; 8 for blocks that lie across rows, of scaled kinds 32. */
-static int needed_bits(const struct row_source *source)
+/* The fewest bits that hold the values; for blocks that lie across rows 8 or, if they are to be
+ * exact, 16; of scaled kinds 32. */
+static int needed_bits(const struct row_source *source, bool exact)
 {
     const struct moe_ggml_type *type = moe_dtype_block(source->tensor->dtype);
     if (type->items == 1 || source->block)
         return moe_ggml_bits(type);
-    return moe_kind_is_scaled(type->kind) ? 32 : 8;
+    if (moe_kind_is_scaled(type->kind))
+        return 32;
+    return exact ? 16 : 8;
 }
 
 static int see_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
@@ -154,7 +157,7 @@ static int see_expert(struct converter *c, struct checkpoint_source *s, uint32_t
             continue;
         const struct moe_ggml_type *type = moe_dtype_block(source.tensor->dtype);
         int *bits = moe_expert_part_is_down(part) ? &own->down : &own->gate_up;
-        int needed = needed_bits(&source);
+        int needed = needed_bits(&source, c->options->exact_experts);
         *bits = needed > *bits ? needed : *bits;
         s->quantized |= type->items > 1;
         c->quantized |= source.quantized;
@@ -233,7 +236,7 @@ static bool is_quantized(enum moe_dtype dtype)
 static int own_bits(struct converter *c, struct row_source *source, int *bits, struct moe_err *err)
 {
     bool exact = true;
-    *bits = needed_bits(source);
+    *bits = needed_bits(source, c->options->exact_dense);
     if (*bits != 32 || c->in_place)
         return MOE_OK;
     MOE_TRY(convert_choose_float16(c, source, &exact, err));
@@ -718,7 +721,7 @@ static int create_pack(struct converter *c, const struct checkpoint_source *s, s
         c->n_variants = 0; /* a dense model has no experts to store */
     for (int v = 0; v < c->n_variants; v++) {
         convert_describe_variant(c, v, &c->described[v]);
-        if (s->carried[v])
+        if (s->carried[v] || (c->report->kept_experts && c->options->exact_experts))
             strcpy(c->described[v].method, "carried");
     }
     uint32_t n_variants = (uint32_t)c->n_variants;
@@ -869,8 +872,11 @@ int convert_plan_in_place(struct checkpoint_source **out, const char *path, int 
                                          .method = moe_quant_method_find("rtn"),
                                          .group = MOE_GGML_GROUP};
     struct moe_convert_report report = {0};
-    struct converter c = {
-        .report = &report, .source_path = path, .out_path = path, .in_place = true};
+    struct converter c = {.options = &wanted,
+                          .report = &report,
+                          .source_path = path,
+                          .out_path = path,
+                          .in_place = true};
     int status = convert(&c, out, path, &wanted, err);
     if (status == MOE_OK) {
         status = pack_end_directory(c.writer, fd, file_bytes, err);

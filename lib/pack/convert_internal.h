@@ -173,16 +173,20 @@ void convert_describe_variant(const struct converter *c, int variant, struct moe
 
 /* ---- Bits shared out (convert_bits.c) ---- */
 
-enum { CONVERT_RUNGS = 6 }; /* the bits that a matrix may get */
+/* The bits that a matrix may get; a quantized one then keeps its codes. */
+enum { CONVERT_RUNGS = 6, CONVERT_OWN_BITS = 8 };
 
 /* Matrices that get the same bits: gate and up of an expert, its down projection, or one of the
- * dense part. */
+ * dense part. The last rung of quantized ones is their own codes, which lose nothing. */
 struct convert_sharer {
-    bool there, known;     /* known: its inputs are */
-    double energy, weight; /* of its outputs; what an error counts */
+    bool there, known;          /* known: its inputs are */
+    bool lacks[CONVERT_RUNGS];  /* rungs with more bits than its source has */
+    double energy, weight;      /* of its outputs; what an error counts */
+    double lost[CONVERT_RUNGS]; /* the part of its outputs that each rung leaves, times `of` */
+    double of;
     uint64_t bytes[CONVERT_RUNGS];
     uint64_t n_weights;
-    int n_rungs, rung; /* it has fewer than all, where its source has few bits */
+    int rung;
 };
 
 /* Adds a matrix to a sharer. `seen` and `row` have room for a row. */

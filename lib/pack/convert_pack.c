@@ -40,7 +40,34 @@ struct repack_origin {
 
 /* Re-packing: choosing the stored form that each expert of each variant is made from. */
 
+/* Whether a quantized matrix that is to get these bits keeps its codes, since they are as good.
+ * Where bits are shared out, only one that gets the most does (convert_bits.c). */
+static bool keeps_codes(const struct converter *c, bool shared, uint16_t kind, int bits)
+{
+    if (moe_layout_is_float(kind) || bits > 8 || moe_layout_bits(kind) > bits)
+        return false;
+    return shared ? bits == CONVERT_OWN_BITS : c->options->of_quantized;
+}
+
 /* ---- An expert ---- */
+
+static bool keeps_part(const struct converter *c, const struct repack *r,
+                       const struct moe_class_matrix *m, struct moe_bits bits)
+{
+    const int wanted = convert_part_bits(bits, convert_part_of(m->role));
+    return keeps_codes(c, c->options->map == &r->shared, m->layout.kind, wanted);
+}
+
+/* Whether all matrices of the expert keep their codes. */
+static bool keeps_all(const struct converter *c, const struct repack *r,
+                      const struct moe_expert_class *class_, struct moe_bits bits)
+{
+    for (uint32_t i = 0; i < class_->n_matrices; i++)
+        if (!moe_expert_part_is_bias(convert_part_of(class_->matrices[i].role)) &&
+            !keeps_part(c, r, &class_->matrices[i], bits))
+            return false;
+    return true;
+}
 
 /* Finds the stored form of an expert with the most bits; which variant that is differs from expert
  * to expert where one is a map's. */
@@ -70,8 +97,10 @@ static struct repack_origin best_stored(const struct moe_pack *pack, uint32_t la
 static bool is_outdated(const struct converter *c, const struct moe_pack *pack, uint32_t variant,
                         struct moe_bits bits)
 {
-    return c->options->inputs && (bits.gate_up < 16 || bits.down < 16) &&
-           strcmp(moe_pack_variant_at(pack, variant)->method, c->options->method->name) != 0;
+    const struct moe_convert_options *o = c->options;
+    const bool own = o->of_quantized && o->mean_bits == 0 && !o->target_bytes;
+    return o->inputs && !own && (bits.gate_up < 16 || bits.down < 16) &&
+           strcmp(moe_pack_variant_at(pack, variant)->method, o->method->name) != 0;
 }
 
 /* Whether the expert is stored in floats or affine codes, as variants are made. MXFP4 has four bits
@@ -118,7 +147,12 @@ static struct repack_origin choose_stored(const struct converter *c, const struc
     if (bits.down == 0)
         return (struct repack_origin){0}; /* the map leaves it out */
     struct repack_origin found = stored_at(c, r->pack, layer, expert, bits);
-    return found.extent ? found : best_stored(r->pack, layer, expert);
+    if (found.extent)
+        return found;
+    found = best_stored(r->pack, layer, expert);
+    found.copied = found.extent &&
+                   keeps_all(c, r, moe_pack_class_at(r->pack, found.extent->class_index), bits);
+    return found;
 }
 
 /* ---- The variants ---- */
@@ -238,7 +272,7 @@ static int check_map(const struct converter *c, const struct repack *r, struct m
 static int stored_source(struct converter *c, const char *name, const struct moe_mat *mat, int bits,
                          struct row_source *out, struct moe_err *err)
 {
-    bool quantized = !moe_layout_is_float(mat->layout.kind) || c->options->of_quantized;
+    const bool quantized = !moe_layout_is_float(mat->layout.kind) || c->options->of_quantized;
     *out = (struct row_source){
         .name = name,
         .type = quantized ? moe_layout_name(mat->layout.kind) : NULL,
@@ -246,6 +280,7 @@ static int stored_source(struct converter *c, const char *name, const struct moe
         .cols = mat->cols,
         .bytes = moe_layout_bytes(mat->layout, mat->rows, mat->cols),
         .float16_kind = mat->layout.kind == MOE_LAYOUT_F16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16,
+        .quantized = c->options->of_quantized && !moe_layout_is_float(mat->layout.kind),
         .mat = mat,
     };
     c->quantized |= quantized;
@@ -254,10 +289,12 @@ static int stored_source(struct converter *c, const char *name, const struct moe
                : MOE_OK;
 }
 
-/* MOE_ERR_USAGE: more bits are wanted than `what` has. */
-static int refuse_more_bits(const struct converter *c, const char *what, int has, int wanted,
-                            struct moe_err *err)
+/* MOE_ERR_USAGE: more bits are wanted than `what` has, whose codes are not a checkpoint's own. */
+static int check_more_bits(const struct converter *c, const char *what, int has, int wanted,
+                           struct moe_err *err)
 {
+    if (wanted <= has || c->options->of_quantized)
+        return MOE_OK;
     return moe_fail(err, MOE_ERR_USAGE,
                     "%s: %s has %d bits, %d cannot be made of them; convert the checkpoint again",
                     c->source_path, what, has, wanted);
@@ -339,10 +376,17 @@ static int dense_bits(const struct converter *c, const struct repack *r, uint32_
     return r->dense_bits ? r->dense_bits[i] : c->options->dense_bits;
 }
 
-/* Whether the tensor stays as it is: it has these bits, or they are 0. *matrix says which it is. */
-static bool is_copied(const struct moe_pack_tensor *t, int bits, struct moe_matrix_name *matrix)
+/* Whether tensor i stays as it is: it has the bits that are asked for, or none are. *matrix says
+ * which it is. */
+static bool is_copied(const struct converter *c, const struct repack *r, uint32_t i,
+                      struct moe_matrix_name *matrix)
 {
-    return !follows_dense_bits(t, matrix) || bits == 0 || bits == moe_layout_bits(t->layout.kind);
+    const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, i);
+    const int bits = dense_bits(c, r, i), has = moe_layout_bits(t->layout.kind);
+    const bool shared = r->dense_bits != NULL;
+    if (!follows_dense_bits(t, matrix) || bits == 0 || keeps_codes(c, shared, t->layout.kind, bits))
+        return true;
+    return bits == has && (!shared || bits >= 16);
 }
 
 static int put_tensor(struct converter *c, const struct repack *r, uint32_t index,
@@ -353,9 +397,9 @@ static int put_tensor(struct converter *c, const struct repack *r, uint32_t inde
     snprintf(what, sizeof what, "tensor '%s'", t->name);
     int bits = dense_bits(c, r, index), has = moe_layout_bits(t->layout.kind);
     struct moe_matrix_name matrix = {0};
-    bool copy = is_copied(t, bits, &matrix);
-    if (!copy && bits > has)
-        return refuse_more_bits(c, what, has, bits, err);
+    const bool copy = is_copied(c, r, index, &matrix);
+    if (!copy)
+        MOE_TRY(check_more_bits(c, what, has, bits, err));
     uint8_t *raw = moe_alloc(t->extent.raw_bytes, 1, err);
     if (!raw)
         return MOE_ERR_MEMORY;
@@ -365,6 +409,8 @@ static int put_tensor(struct converter *c, const struct repack *r, uint32_t inde
         c->done += t->extent.raw_bytes;
         c->report->source_bytes += t->extent.raw_bytes;
         MOE_STEP(moe_pack_put_tensor(c->writer, t, raw, err));
+        if (c->options->of_quantized && !moe_layout_is_float(t->layout.kind))
+            c->report->carried += (uint64_t)t->rows * t->cols;
     } else {
         MOE_STEP(encode_tensor(c, t, &matrix, bits, raw, err));
     }
@@ -519,7 +565,7 @@ static int put_provenance(struct converter *c, const struct repack *r, struct mo
     for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++) {
         struct moe_matrix_name matrix;
         const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, i);
-        requantized |= !is_left_out(c, t) && !is_copied(t, dense_bits(c, r, i), &matrix);
+        requantized |= !is_left_out(c, t) && !is_copied(c, r, i, &matrix);
     }
     moe_emit_begin_json(&e, &text, MOE_EMIT_COMPACT);
     if (n > 0 && old[0] == '{' && moe_json_is_sound(old, n)) {
@@ -628,6 +674,9 @@ static int copy_expert(struct converter *c, const struct repack *r,
     int status = read_expert(r, e, layer, expert, &block, segments, err);
     if (status == MOE_OK)
         status = put_segments(c, layer, expert, variant, class_, segments, err);
+    for (uint32_t i = 0; c->options->of_quantized && i < class_->n_matrices; i++)
+        if (!moe_layout_is_float(class_->matrices[i].layout.kind))
+            c->report->carried += (uint64_t)class_->matrices[i].rows * class_->matrices[i].cols;
     for (uint32_t s = 0; s < class_->n_segments; s++) {
         c->done += class_->segment_bytes[s];
         c->report->source_bytes += class_->segment_bytes[s];
@@ -636,13 +685,23 @@ static int copy_expert(struct converter *c, const struct repack *r,
     return status;
 }
 
-/* One matrix of a new variant from the same matrix of the best stored one. */
+/* One matrix of a new variant from the same matrix of the best stored one; without a source it is
+ * the same. */
 static int encode_matrix(struct converter *c, int variant, const struct moe_class_matrix *from,
                          const uint8_t *from_data, const struct moe_class_matrix *to,
                          uint8_t *to_data, const struct row_source *source, struct moe_err *err)
 {
     if (moe_expert_part_is_bias(convert_part_of(from->role))) {
         memcpy(to_data, from_data, 4 * (uint64_t)from->rows);
+        return MOE_OK;
+    }
+    if (!source->mat) {
+        const uint64_t n = (uint64_t)from->rows * from->cols,
+                       bytes = moe_layout_bytes(from->layout, from->rows, from->cols);
+        memcpy(to_data, from_data, bytes);
+        c->done += bytes;
+        c->report->source_bytes += bytes;
+        c->report->carried += c->options->of_quantized ? n : 0;
         return MOE_OK;
     }
     struct row_target target = {to->layout, to_data,
@@ -695,7 +754,7 @@ static int encode_expert(struct converter *c, const struct repack *r,
     const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, e->class_index);
     struct moe_expert_class new_class = *class_;
     struct moe_mat mats[MOE_PACK_MAX_MATRICES];
-    struct row_source sources[MOE_PACK_MAX_MATRICES];
+    struct row_source sources[MOE_PACK_MAX_MATRICES] = {0};
     uint8_t *block = NULL, *new_block = NULL;
     uint8_t *segments[MOE_PACK_MAX_SEGMENTS], *new_segments[MOE_PACK_MAX_SEGMENTS];
     const struct moe_bits wanted = convert_bits(c, variant, layer, expert);
@@ -708,10 +767,9 @@ static int encode_expert(struct converter *c, const struct repack *r,
         int bits = convert_part_bits(wanted, convert_part_of(m->role));
         int has = moe_layout_bits(m->layout.kind);
         mats[i] = (struct moe_mat){segments[m->segment] + m->offset, m->layout, m->rows, m->cols};
-        if (bits == 0)
+        if (bits == 0 || keeps_part(c, r, m, wanted))
             continue;
-        if (bits > has)
-            MOE_STEP(refuse_more_bits(c, name, has, bits, err));
+        MOE_STEP(check_more_bits(c, name, has, bits, err));
         MOE_STEP(stored_source(c, name, &mats[i], bits, &sources[i], err));
         sources[i].part = moe_expert_part_spec(convert_part_of(m->role))->pack_name;
         new_class.matrices[i].layout = convert_layout(c, bits, m->cols, sources[i].float16_kind);
@@ -724,7 +782,7 @@ static int encode_expert(struct converter *c, const struct repack *r,
         const struct moe_class_matrix *to = &new_class.matrices[i];
         const struct moe_matrix_name matrix = {layer, true, convert_part_of(to->role), expert};
         int bits = convert_part_bits(wanted, convert_part_of(to->role));
-        if (bits)
+        if (sources[i].mat)
             MOE_STEP(convert_find_inputs(c, &matrix, bits, &sources[i], err));
         MOE_STEP(encode_matrix(c, variant, &class_->matrices[i], mats[i].data, to,
                                new_segments[to->segment] + to->offset, &sources[i], err));

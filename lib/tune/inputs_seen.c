@@ -495,9 +495,9 @@ static int check_texts(const struct moe_inputs_options *inputs, struct moe_err *
     return MOE_OK;
 }
 
-/* Converts the checkpoint to 16 bits, or to 32 where 32 are wanted. What must keep its own
- * precision gets that, and the second step leaves it as it is. The pack of a dense model has no
- * experts to quantize. */
+/* Converts the checkpoint to 16 bits, or to 32 where 32 are wanted; a quantized one to its own
+ * codes, which the second step leaves as they are where no fewer bits are asked for. The pack of a
+ * dense model has no experts to quantize. */
 static int make_original(const char *source, const char *path, struct moe_convert_options *options,
                          struct moe_err *err)
 {
@@ -510,12 +510,15 @@ static int make_original(const char *source, const char *path, struct moe_conver
     original.experts[0] = (struct moe_bits){bits, bits};
     original.n_experts = 1;
     original.dense_bits = options->dense_bits == 32 ? 32 : 16;
+    original.own_experts = original.own_dense = true;
+    original.exact_experts = !options->own_experts;
+    original.exact_dense = !options->own_dense;
     original.zstd_level = 0;
     original.map = NULL; /* only the second step applies it */
     MOE_TRY(moe_convert_checkpoint(source, path, &original, &report, err));
-    if (report.expert_weights == 0 || report.kept_experts)
+    if (report.expert_weights == 0 || (report.kept_experts && options->own_experts))
         options->n_experts = 0;
-    if (report.kept_dense)
+    if (report.kept_dense && options->own_dense)
         options->dense_bits = 0;
     options->of_quantized = report.carried + report.requantized > 0;
     return MOE_OK;

@@ -654,6 +654,90 @@ static void test_mean_bits(void **state)
     unlink(a);
 }
 
+/* The checksums of a pack's tensors and experts, and how many of these are of quantized kinds;
+ * free() *sums. */
+static uint32_t checksums(const char *path, uint64_t **sums, uint32_t *n_quantized)
+{
+    struct moe_err err = {0};
+    struct moe_pack *pack;
+    uint32_t n = 0;
+    assert_ok(moe_pack_open(&pack, path, &err), &err);
+    *sums = moe_alloc(1024, sizeof **sums, NULL);
+    *n_quantized = 0;
+    for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++) {
+        const struct moe_pack_tensor *t = moe_pack_tensor_at(pack, i);
+        *n_quantized += !moe_layout_is_float(t->layout.kind);
+        (*sums)[n++] = t->extent.checksum;
+    }
+    for (uint32_t i = 0; i < moe_pack_n_layers(pack) * moe_pack_n_experts(pack); i++) {
+        const struct moe_expert_extent *x =
+            moe_pack_expert(pack, i / moe_pack_n_experts(pack), i % moe_pack_n_experts(pack), 0);
+        *n_quantized +=
+            !moe_layout_is_float(moe_pack_class_at(pack, x->class_index)->matrices[0].layout.kind);
+        for (int s = 0; s < 2; s++)
+            (*sums)[n++] = x->segments[s].checksum;
+    }
+    assert_true(n <= 1024);
+    moe_pack_close(pack);
+    return n;
+}
+
+/* A quantized checkpoint's own codes are the top of the ladder: with room for all of them a pack of
+ * a target has the same matrices as one that keeps everything; and a matrix that has no more bits
+ * than are asked for keeps them, texts or not. */
+static void test_own_codes(void **state)
+{
+    (void)state;
+    const char *source = "tests/fixtures/gguf/mixtral.gguf";
+    char a[96], b[96];
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    uint64_t *of_a, *of_b;
+    uint32_t n_quantized, some;
+    const struct moe_inputs_options inputs = {&math, 1, 12, 1, NULL, NULL};
+    struct moe_convert_options options = options_of("best", 8);
+    snprintf(a, sizeof a, "%s/a.moe", dir);
+    snprintf(b, sizeof b, "%s/b.moe", dir);
+    options.own_experts = options.own_dense = true;
+    assert_ok(moe_convert_checkpoint(source, a, &options, &report, &err), &err);
+    const uint32_t n = checksums(a, &of_a, &n_quantized);
+    assert_true(n_quantized >= 8 + 7);
+
+    options.own_experts = options.own_dense = false;
+    options.dense_bits = 0;
+    options.target_bytes = report.pack_bytes + (64 << 10);
+    assert_ok(moe_convert_error_aware(source, true, b, &options, &inputs, &report, NULL, &err),
+              &err);
+    assert_int_equal(checksums(b, &of_b, &some), n);
+    assert_memory_equal(of_a, of_b, n * sizeof *of_a);
+    assert_int_equal(report.requantized, 0);
+    free(of_b);
+
+    source = "tests/fixtures/gguf/qwen2moe.gguf"; /* of Q8_0, too */
+    options = options_of("best", 5);
+    options.experts[0] = (struct moe_bits){5, 4};
+    options.n_experts = 1;
+    assert_ok(moe_convert_error_aware(source, true, b, &options, &inputs, &report, NULL, &err),
+              &err);
+    const uint64_t carried = report.carried, again = report.requantized;
+    const uint32_t n_all = checksums(b, &of_b, &some);
+    options.method = moe_quant_method_find("blocks");
+    assert_ok(moe_convert_checkpoint(source, a, &options, &report, &err), &err);
+    assert_int_equal(carried, report.carried);
+    assert_int_equal(again, report.requantized);
+    assert_true(carried > 0 && again > 0);
+    free(of_a);
+    checksums(a, &of_a, &some);
+    uint32_t same = 0;
+    for (uint32_t i = 0; i < n_all; i++)
+        same += of_a[i] == of_b[i];
+    assert_true(same > n_all / 2 && same < n_all);
+    free(of_a);
+    free(of_b);
+    unlink(a);
+    unlink(b);
+}
+
 /* Failures leave nothing behind: tear_down finds the directory empty. */
 static void test_failures(void **state)
 {
@@ -692,7 +776,7 @@ int main(void)
         cmocka_unit_test(test_rare_experts),   cmocka_unit_test(test_packs),
         cmocka_unit_test(test_maps),           cmocka_unit_test(test_failures),
         cmocka_unit_test(test_trellis),        cmocka_unit_test(outliers_are_not_cut_off),
-        cmocka_unit_test(test_mean_bits),
+        cmocka_unit_test(test_mean_bits),      cmocka_unit_test(test_own_codes),
     };
     return cmocka_run_group_tests(tests, make_dir, tear_down);
 }
