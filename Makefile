@@ -249,6 +249,14 @@ $(MANUAL): man/text.awk $(PAGES)
 $(BUILD)/cmd/cli_manual.o: $(MANUAL)
 $(BUILD)/cmd/cli_manual.o: VARIANT := -Icmd -DCLI_MANUAL='"$(MANUAL)"'
 
+# The texts that moe-quantize --method best looks at where none are given.
+BUNDLED := $(BUILD)/texts/bundled.txt
+$(BUNDLED): tests/data/stories.calib.txt tests/data/math.calib.txt tests/data/code.calib.txt
+	$(Q)mkdir -p $(@D)
+	$(Q)cat $^ >$@.new && mv $@.new $@
+$(BUILD)/cmd/moe-quantize.o: $(BUNDLED)
+$(BUILD)/cmd/moe-quantize.o: VARIANT := -Icmd -DBUNDLED_TEXTS='"$(BUNDLED)"'
+
 AS_NEEDED := -Wl,--as-needed
 $(BUILD)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(LIBMOE) $(CUDA_SO)
 	$(call link,$(CC) $(LDFLAGS) $(HARDENED) $(AS_NEEDED),$(LIBS) $(BESIDE) -ledit)

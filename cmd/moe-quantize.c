@@ -1,9 +1,11 @@
 /* moe-quantize: checkpoints to packs, packs to packs, and their contents. See man/moe-quantize.1.
  */
+#define _GNU_SOURCE /* memfd_create */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -18,6 +20,16 @@
 #include "pack/synthesize.h"
 #include "show/show.h"
 #include "tune/inputs_seen.h"
+
+/* Texts for best where none are given: those that models are calibrated by in tests, put together
+ * by the build and read by the assembler. */
+__asm__(".section .rodata\n"
+        ".global bundled_texts\n"
+        "bundled_texts:\n"
+        ".incbin \"" BUNDLED_TEXTS "\"\n"
+        ".byte 0\n"
+        ".previous\n");
+extern const char bundled_texts[];
 
 static struct {
     const char *out, *synthesize;
@@ -97,10 +109,9 @@ static const struct cli_option options[] = {
     {CLI_OPT_CUSTOM(0, "experts", "BITS[,BITS...]", &o.convert, parse_experts), .shown = "4",
      .help = "bits of routed experts; a variant each", .modes = MAKES},
     {CLI_OPT_DOUBLE(0, "bits", "N", &o.convert.mean_bits, 1, 9),
-     .help = "mean bits of experts, by --method best and --text", .modes = CLI_USUAL,
-     .needs = "text"},
+     .help = "mean bits of experts, by --method best", .modes = CLI_USUAL},
     {CLI_OPT_BYTES(0, "target", "SIZE", &o.convert.target_bytes),
-     .help = "size of the pack, by --method best and --text", .modes = CLI_USUAL, .needs = "text",
+     .help = "size of the pack, by --method best", .modes = CLI_USUAL,
      .excludes = "experts bits map zstd"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.convert.dense_bits, parse_dense), .shown = "8",
      .help = "bits of all other matrices", .modes = MAKES},
@@ -109,8 +120,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.convert.method, cli_parse_method), .shown = "blocks",
      .word = cli_method_word, .help = "or best, hqq, linear, rtn; gptq, with --text",
      .modes = MAKES},
-    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "texts for best and gptq; may be repeated",
-     .modes = CLI_USUAL},
+    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .shown = "bundled ones",
+     .help = "texts for best and gptq, or none", .modes = CLI_USUAL},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 20), .shown = "256",
      .help = "cut documents into windows of N tokens", .modes = CLI_USUAL, .needs = "text"},
     {CLI_OPT_U32(0, "max-windows", "N", &o.max_windows, 1, 1 << 24), .shown = "all",
@@ -160,7 +171,7 @@ static const struct cli_program program = {
         (const char *const[]){
             "moe-quantize OLMoE-1B-7B                     # 4 bits into OLMoE-1B-7B.moe",
             "moe-quantize -o both.moe --experts 4d8,2 OLMoE-1B-7B",
-            "moe-quantize --method best --bits 3 --text notes.txt OLMoE-1B-7B",
+            "moe-quantize --method best --bits 3 OLMoE-1B-7B",
             "moe-quantize -o small.moe --experts 2 --zstd 9 both.moe",
             "moe-quantize -o mixed.moe --map map.yaml OLMoE-1B-7B", "moe-quantize --list mixed.moe",
             "moe-quantize -o several.moe --map 1.yaml --map 5.yaml all.moe",
@@ -354,6 +365,27 @@ static int read_maps(struct moe_map_file files[MOE_PACK_MAX_MAPS],
     return MOE_OK;
 }
 
+/* Whether texts are taken that nobody named: best is asked for, and something is to be rounded. */
+static bool takes_bundled(bool checkpoint)
+{
+    static const char *const asking[] = {"experts", "dense", "bits", "target", "map"};
+    bool asked = checkpoint;
+    for (size_t i = 0; i < sizeof asking / sizeof asking[0]; i++)
+        asked = asked || cli_given(asking[i]);
+    return asked && o.maps.n <= 1 && o.convert.method->trellis && !cli_given("text");
+}
+
+/* Has the bundled texts in a file without a name, which ends with the process. */
+static int open_bundled(char path[MOE_DESCRIPTOR_PATH], struct moe_err *err)
+{
+    const size_t n = strlen(bundled_texts);
+    const int fd = memfd_create("bundled texts", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, bundled_texts, n) != (ssize_t)n)
+        return moe_fail(err, MOE_ERR_IO, "the bundled texts: no file in memory for them");
+    snprintf(path, MOE_DESCRIPTOR_PATH, "/proc/self/fd/%d", fd);
+    return MOE_OK;
+}
+
 static int convert(const char *source)
 {
     char name[MOE_SOURCE_NAME_BYTES + sizeof ".moe"];
@@ -389,22 +421,29 @@ static int convert(const char *source)
     cli_catch_termination(); /* an unfinished pack must not remain */
 
     double began = moe_seconds();
+    char path[MOE_DESCRIPTOR_PATH];
+    const char *const texts = path;
     struct moe_left_out left_out = {0};
-    const struct moe_inputs_options inputs = {.texts = o.texts.items,
-                                              .n_texts = (uint32_t)o.texts.n,
-                                              .max_tokens = o.max_tokens,
-                                              .max_windows = o.max_windows,
-                                              .progress = cli_progress(),
-                                              .left_out = &left_out};
+    struct moe_inputs_options inputs = {.texts = o.texts.items,
+                                        .n_texts = (uint32_t)o.texts.n,
+                                        .max_tokens = o.max_tokens,
+                                        .max_windows = o.max_windows,
+                                        .progress = cli_progress(),
+                                        .left_out = &left_out};
     struct moe_buf note = {0};
     int status = o.maps.n > 1    ? read_maps(files, maps, &err)
                  : o.maps.n == 1 ? take_map(&map, &err)
                                  : MOE_OK;
+    if (status == MOE_OK && takes_bundled(checkpoint)) {
+        inputs = (struct moe_inputs_options){
+            .texts = &texts, .n_texts = 1, .progress = cli_progress(), .bundled = true};
+        status = open_bundled(path, &err);
+    }
     if (status == MOE_OK)
-        status = o.texts.n > 0 ? moe_convert_error_aware(source, checkpoint, o.out, &o.convert,
-                                                         &inputs, &report, &note, &err)
-                 : checkpoint  ? moe_convert_checkpoint(source, o.out, &o.convert, &report, &err)
-                               : moe_convert_pack(source, o.out, &o.convert, &report, &err);
+        status = inputs.n_texts > 0 ? moe_convert_error_aware(source, checkpoint, o.out, &o.convert,
+                                                              &inputs, &report, &note, &err)
+                 : checkpoint ? moe_convert_checkpoint(source, o.out, &o.convert, &report, &err)
+                              : moe_convert_pack(source, o.out, &o.convert, &report, &err);
     cli_progress_done();
     free(map.bits);
     for (int i = 0; i < MOE_PACK_MAX_MAPS; i++)
@@ -478,7 +517,17 @@ int main(int argc, char **argv)
             return cli_misuse("--%s goes with --method best", shared[i]);
     }
     const bool long_run = o.convert.keeps || o.convert.n_shards || o.convert.n_joined;
-    if (long_run && o.texts.n == 0 && n_args == 1 && moe_path_exists(args[0]) &&
+    for (int i = 0; i < o.texts.n; i++) {
+        if (strcmp(o.texts.items[i], "none") == 0 && o.texts.n > 1)
+            return cli_misuse("--text none is for no texts at all; a file of that name is ./none");
+    }
+    if (o.texts.n == 1 && strcmp(o.texts.items[0], "none") == 0)
+        o.texts.n = 0;
+    if (o.texts.n == 0 && cli_given("text") && (cli_given("bits") || cli_given("target")))
+        return cli_misuse("--%s shares bits out by texts; leave out --text none",
+                          cli_given("bits") ? "bits" : "target");
+    if (long_run && o.texts.n == 0 && (!o.convert.method->trellis || cli_given("text")) &&
+        n_args == 1 && moe_path_exists(args[0]) &&
         (moe_path_is_directory(args[0]) || moe_gguf_is(args[0])))
         return cli_misuse(
             "--resume, --shard and --join are for packs, and for checkpoints with --text");

@@ -48,6 +48,7 @@ struct moe_convert_inputs {
                   struct moe_err *err);
     /* Where the inputs come from, for the provenance; read at the end of the conversion. */
     uint64_t n_tokens, hash; /* of the texts */
+    bool bundled;            /* nobody named these texts: what a pack has stays as it is */
     uint32_t least_tokens;   /* an expert with fewer is rare */
     uint32_t n_rare;         /* rare experts among those asked for, in order */
     const struct moe_convert_rare {

@@ -98,7 +98,8 @@ static bool is_outdated(const struct converter *c, const struct moe_pack *pack, 
                         struct moe_bits bits)
 {
     const struct moe_convert_options *o = c->options;
-    const bool own = o->of_quantized && o->mean_bits == 0 && !o->target_bytes;
+    const bool own = (o->of_quantized || (o->inputs && o->inputs->bundled)) && o->mean_bits == 0 &&
+                     !o->target_bytes;
     return o->inputs && !own && (bits.gate_up < 16 || bits.down < 16) &&
            strcmp(moe_pack_variant_at(pack, variant)->method, o->method->name) != 0;
 }

@@ -93,8 +93,11 @@ static int derive(struct moe_model **out, const struct calibration *c, uint32_t 
                   struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
-    const struct moe_inputs_options texts = {o->texts,       o->n_texts,  o->max_tokens,
-                                             o->max_windows, o->progress, NULL};
+    const struct moe_inputs_options texts = {.texts = o->texts,
+                                             .n_texts = o->n_texts,
+                                             .max_tokens = o->max_tokens,
+                                             .max_windows = o->max_windows,
+                                             .progress = o->progress};
     struct moe_dense_rounding how = c->dense;
     struct moe_inputs_seen *seen = NULL;
     int status = MOE_OK;

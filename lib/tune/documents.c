@@ -63,13 +63,15 @@ static int cutting_open(struct cutting *c, const struct moe_documents *d, const 
     const uint8_t *bytes = moe_tokenizer_bytes(d->tokenizer, (uint32_t)eos, &length);
     c->first =
         (uint32_t)(moe_tokenizer_adds_bos(d->tokenizer) ? moe_tokenizer_bos(d->tokenizer) : eos);
+    if (d->separator)
+        length = (uint32_t)strlen(d->separator);
     c->separator_n = length;
     if (length >= WINDOW / 2)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "an end-of-text token of %u bytes", length);
     c->fd = moe_file_open(path, &c->size, err);
     if (c->fd < 0)
         return c->fd;
-    c->separator = moe_strndup((const char *)bytes, length, err);
+    c->separator = moe_strndup(d->separator ? d->separator : (const char *)bytes, length, err);
     c->window = moe_alloc(WINDOW, 1, err);
     return c->separator && c->window ? MOE_OK : MOE_ERR_MEMORY;
 }

@@ -36,6 +36,7 @@ struct moe_documents {
     uint32_t max_tokens; /* at least 2: of a document or window, the prefix included; of a pair, per
                             source and per target */
     uint32_t max_windows;   /* of a document, the first ones: what follows is left out; 0: all */
+    const char *separator;  /* of documents, in place of the end-of-text token's text; NULL: that */
     bool pairs;             /* the files hold pairs: a document is a line that is not empty */
     uint32_t decoder_start; /* of pairs */
     uint32_t answer_start;  /* ... of no language, in place of the tokenizer's; 0: that one */

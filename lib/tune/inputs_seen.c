@@ -8,6 +8,8 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "fmt/checkpoint.h"
+#include "model/read.h"
 #include "model/tensor_roles.h"
 #include "quant/cholesky.h"
 #include "tune/rerun.h"
@@ -372,6 +374,7 @@ static int read_texts(struct moe_inputs_seen *seen, const struct moe_inputs_opti
         .tokenizer = seen->model->tokenizer,
         .max_tokens = longest,
         .max_windows = o->max_windows,
+        .separator = o->bundled ? MOE_BUNDLED_SEPARATOR : NULL,
         .progress = o->progress,
     };
     MOE_TRY(moe_corpus_read(&seen->corpus, &documents, o->texts, o->n_texts, err));
@@ -420,6 +423,17 @@ uint64_t moe_inputs_seen_bytes(const struct moe_model *model, const struct moe_c
            2 * widest * widest * sizeof(double);
 }
 
+static int check_model(const struct moe_config *c, const char *path, struct moe_err *err)
+{
+    if (!c->n_encoder && !c->expert_dim)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: inputs of matrices are measured in models without an encoder and without "
+                    "experts in a space of their own; leave out --text, with --method hqq, linear, "
+                    "rtn or best",
+                    path);
+}
+
 int moe_inputs_seen_open(struct moe_inputs_seen **out, const char *pack_path,
                          const struct moe_inputs_options *options, struct moe_err *err)
 {
@@ -429,13 +443,7 @@ int moe_inputs_seen_open(struct moe_inputs_seen **out, const char *pack_path,
         return MOE_ERR_MEMORY;
     int status;
     MOE_STEP(moe_model_open_directory(&seen->model, pack_path, err));
-    if (seen->model->config.n_encoder || seen->model->config.expert_dim)
-        MOE_STEP(
-            moe_fail(err, MOE_ERR_UNSUPPORTED,
-                     "%s: inputs of matrices are measured in models without an encoder and without "
-                     "experts in a space of their own; leave out --text, with --method hqq, "
-                     "linear, rtn or best",
-                     pack_path));
+    MOE_STEP(check_model(&seen->model->config, pack_path, err));
     MOE_STEP(read_texts(seen, options, err));
     MOE_STEP(open_buffers(seen, err));
     MOE_STEP(open_run(seen, options, err));
@@ -444,6 +452,7 @@ int moe_inputs_seen_open(struct moe_inputs_seen **out, const char *pack_path,
     seen->for_convert.forget_rare = forget_rare;
     seen->for_convert.note_rare = note_kept;
     seen->for_convert.least_tokens = MOE_LEAST_INPUTS;
+    seen->for_convert.bundled = options->bundled;
     seen->for_convert.rare = seen->rare;
     *out = seen;
     return MOE_OK;
@@ -524,9 +533,29 @@ static int make_original(const char *source, const char *path, struct moe_conver
     return MOE_OK;
 }
 
+/* A model whose inputs are not measured should show before its checkpoint is converted. What a
+ * description is refused for that says. */
+static int check_source(const char *source, struct moe_err *err)
+{
+    struct moe_config *config = moe_alloc(1, sizeof *config, err);
+    struct moe_checkpoint *checkpoint = NULL;
+    struct moe_err ignored;
+    int status = config ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK &&
+        (moe_path_is_directory(source)
+             ? moe_config_read_hf(config, source, &ignored) == MOE_OK
+             : moe_checkpoint_open(&checkpoint, source, &ignored) == MOE_OK &&
+                   moe_config_read_gguf(config, checkpoint, &ignored) == MOE_OK))
+        status = check_model(config, source, err);
+    moe_checkpoint_close(checkpoint);
+    free(config);
+    return status;
+}
+
 static void describe_inputs(const struct moe_convert_inputs *inputs, struct moe_buf *note)
 {
-    moe_buf_printf(note, "inputs of %llu tokens", (unsigned long long)inputs->n_tokens);
+    moe_buf_printf(note, "inputs of %llu tokens%s", (unsigned long long)inputs->n_tokens,
+                   inputs->bundled ? " of the bundled texts: stories, sums, code" : "");
     if (inputs->n_rare == 0)
         return;
     moe_buf_printf(note, "; %u %s in fewer than %u and rounded as without texts:", inputs->n_rare,
@@ -539,15 +568,18 @@ static void describe_inputs(const struct moe_convert_inputs *inputs, struct moe_
         moe_buf_text(note, ", ... (the pack's provenance has all)");
 }
 
+/* *began: the texts can be run, and the conversion began. */
 static int convert_pack(const char *pack, const char *out_path,
                         const struct moe_convert_options *options,
-                        const struct moe_inputs_options *inputs, struct moe_convert_report *report,
-                        struct moe_buf *note, struct moe_err *err)
+                        const struct moe_inputs_options *inputs, bool *began,
+                        struct moe_convert_report *report, struct moe_buf *note,
+                        struct moe_err *err)
 {
     struct moe_convert_options aware = *options;
     struct moe_inputs_seen *seen = NULL;
     int status;
     MOE_STEP(moe_inputs_seen_open(&seen, pack, inputs, err));
+    *began = true;
     aware.inputs = moe_inputs_seen_of(seen);
     MOE_STEP(moe_convert_pack(pack, out_path, &aware, report, err));
     if (note)
@@ -560,13 +592,14 @@ out:
 /* The pack in between has no name: it is gone with the process, however that ends. */
 static int convert_through_original(const char *source, const char *out_path,
                                     const struct moe_convert_options *options,
-                                    const struct moe_inputs_options *inputs,
+                                    const struct moe_inputs_options *inputs, bool *began,
                                     struct moe_convert_report *report, struct moe_buf *note,
                                     struct moe_err *err)
 {
     struct moe_convert_options wanted = *options;
     char original[MOE_DESCRIPTOR_PATH], *target = NULL, *dir = NULL;
     int fd = -1, status;
+    MOE_STEP(check_source(source, err));
     MOE_STEP(moe_outfile_try(out_path, err));
     MOE_STEP(moe_path_follow(&target, out_path, err));
     dir = moe_path_directory(target, err);
@@ -575,7 +608,7 @@ static int convert_through_original(const char *source, const char *out_path,
     MOE_STEP(fd < 0 ? fd : MOE_OK);
     status = make_original(source, original, &wanted, err);
     if (status == MOE_OK)
-        status = convert_pack(original, out_path, &wanted, inputs, report, note, err);
+        status = convert_pack(original, out_path, &wanted, inputs, began, report, note, err);
     if (status != MOE_OK)
         moe_err_rename(err, original, out_path);
 out:
@@ -592,8 +625,17 @@ int moe_convert_error_aware(const char *source, bool is_checkpoint, const char *
                             struct moe_convert_report *report, struct moe_buf *note,
                             struct moe_err *err)
 {
+    const bool shares = options->mean_bits > 0 || options->target_bytes,
+               keeps = options->keeps || options->n_shards || options->n_joined;
+    bool began = false;
     MOE_TRY(check_texts(inputs, err));
-    return is_checkpoint
-               ? convert_through_original(source, out_path, options, inputs, report, note, err)
-               : convert_pack(source, out_path, options, inputs, report, note, err);
+    int status = (is_checkpoint ? convert_through_original : convert_pack)(
+        source, out_path, options, inputs, &began, report, note, err);
+    if (status == MOE_OK || status == MOE_ERR_INTERRUPTED || began || !inputs->bundled || shares ||
+        (is_checkpoint && keeps))
+        return status;
+    if (note)
+        moe_buf_printf(note, "rounded without the bundled texts: %s", err->text);
+    return (is_checkpoint ? moe_convert_checkpoint : moe_convert_pack)(source, out_path, options,
+                                                                       report, err);
 }

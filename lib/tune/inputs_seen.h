@@ -64,7 +64,11 @@ struct moe_inputs_options {
     uint32_t max_windows; /* of a document (tune/documents.h); 0: all */
     const struct moe_progress *progress;
     struct moe_left_out *left_out; /* also of what is thinned out; may be NULL */
+    /* The toolkit's own texts, of MOE_BUNDLED_SEPARATOR, taken where nobody named others: where the
+     * model cannot run over them, conversion goes on without, and what a pack has stays. */
+    bool bundled;
 };
+#define MOE_BUNDLED_SEPARATOR "<|endoftext|>"
 
 struct moe_inputs_seen;
 
@@ -84,7 +88,7 @@ const struct moe_convert_inputs *moe_inputs_seen_of(const struct moe_inputs_seen
 
 /* As moe_convert_checkpoint and moe_convert_pack, with a method that compensates; the options'
  * `inputs` are set here. note (may be NULL) gets a line appended, without its newline: how many
- * tokens were seen, and which experts saw too few. */
+ * tokens were seen, and which experts saw too few, or why bundled texts were not used. */
 int moe_convert_error_aware(const char *source, bool is_checkpoint, const char *out_path,
                             const struct moe_convert_options *options,
                             const struct moe_inputs_options *inputs,

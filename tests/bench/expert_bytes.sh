@@ -41,6 +41,7 @@ work=${WORK:-}
 mkdir -p "$work"
 with_texts=
 for text in $calib; do with_texts="$with_texts --text $text"; done
+[ -n "$calib" ] || with_texts='--text none'
 : >"$work/points"
 
 measure() { # NAME MODEL: a row; of "16" what the others are compared with

@@ -180,7 +180,7 @@ static void test_untied(void **state)
 static void test_methods(void **state)
 {
     static const char *const text = "tests/data/math.calib.txt";
-    const struct moe_inputs_options texts = {&text, 1, 12, 1, NULL, NULL};
+    const struct moe_inputs_options texts = {&text, 1, 12, 1, NULL, NULL, false};
     struct moe_err err = {0};
     for (int i = 0; moe_quant_method_at(i); i++) {
         struct moe_dense_rounding how = {moe_quant_method_at(i), 32, NULL};

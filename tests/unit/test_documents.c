@@ -243,6 +243,21 @@ static void files_that_are_none(void **state)
                  "directory", &err);
 }
 
+/* Texts that other models' documents are separated in are cut where they say. */
+static void another_separator(void **state)
+{
+    static const char text[] = "one\n<|end|>\ntwo\n<|end|>\nthree\n<|endoftext|>\nfour <|end|>\n";
+    struct moe_err err = {0};
+    uint64_t n, fingerprint;
+    struct moe_documents d = {.tokenizer = *state, .max_tokens = 1024};
+    write_in_dir("text", text, sizeof text - 1);
+    assert_ok(moe_documents_count(&d, in_dir("text"), &n, &fingerprint, &err), &err);
+    assert_int_equal(n, 2);
+    d.separator = "<|end|>";
+    assert_ok(moe_documents_count(&d, in_dir("text"), &n, &fingerprint, &err), &err);
+    assert_int_equal(n, 3);
+}
+
 /* ---- Beginnings ---- */
 
 static const char *const kinds[] = {"deepseek",  "deepseek-coder", "deepseek-llm", "gpt2",
@@ -426,6 +441,7 @@ int main(void)
         cmocka_unit_test(documents_in_windows),
         cmocka_unit_test(long_documents_stop_early),
         cmocka_unit_test(files_that_are_none),
+        cmocka_unit_test(another_separator),
         cmocka_unit_test(lines_of_pairs),
         cmocka_unit_test(beginnings_are_those_of_the_whole),
     };

@@ -418,7 +418,7 @@ static void convert_aware(const char *source, const char *path, uint32_t max_tok
 {
     struct moe_err err = {0};
     const struct moe_convert_options options = options_of("gptq", dense);
-    const struct moe_inputs_options inputs = {&math, 1, max_tokens, 1, NULL, NULL};
+    const struct moe_inputs_options inputs = {&math, 1, max_tokens, 1, NULL, NULL, false};
     assert_ok(moe_convert_error_aware(source, true, path, &options, &inputs, report, note, &err),
               &err);
 }
@@ -527,7 +527,7 @@ static void test_packs(void **state)
     char a[96], b[96];
     struct moe_err err = {0};
     struct moe_convert_report report;
-    const struct moe_inputs_options inputs = {&math, 1, 8, 1, NULL, NULL};
+    const struct moe_inputs_options inputs = {&math, 1, 8, 1, NULL, NULL, false};
     struct moe_convert_options options = options_of("hqq", 16);
     struct moe_pack *pack;
     snprintf(a, sizeof a, "%s/a.moe", dir);
@@ -562,7 +562,7 @@ static void test_maps(void **state)
     struct moe_err err = {0};
     struct moe_convert_report report;
     struct moe_pack *plain, *mixed;
-    const struct moe_inputs_options inputs = {&math, 1, 8, 1, NULL, NULL};
+    const struct moe_inputs_options inputs = {&math, 1, 8, 1, NULL, NULL, false};
     struct moe_convert_options options = options_of("gptq", 8);
     uint64_t seed = 3;
     snprintf(a, sizeof a, "%s/a.moe", dir);
@@ -638,7 +638,7 @@ static void test_mean_bits(void **state)
     double fewest;
     struct moe_err err = {0};
     struct moe_convert_report report;
-    const struct moe_inputs_options inputs = {&math, 1, 12, 1, NULL, NULL};
+    const struct moe_inputs_options inputs = {&math, 1, 12, 1, NULL, NULL, false};
     struct moe_convert_options options = options_of("best", 8);
     snprintf(a, sizeof a, "%s/a.moe", dir);
     options.mean_bits = 1;
@@ -694,7 +694,7 @@ static void test_own_codes(void **state)
     struct moe_convert_report report;
     uint64_t *of_a, *of_b;
     uint32_t n_quantized, some;
-    const struct moe_inputs_options inputs = {&math, 1, 12, 1, NULL, NULL};
+    const struct moe_inputs_options inputs = {&math, 1, 12, 1, NULL, NULL, false};
     struct moe_convert_options options = options_of("best", 8);
     snprintf(a, sizeof a, "%s/a.moe", dir);
     snprintf(b, sizeof b, "%s/b.moe", dir);
@@ -749,12 +749,12 @@ static void test_failures(void **state)
     volatile sig_atomic_t stop = 1;
     const struct moe_progress progress = {.stop = &stop};
     const struct moe_convert_options options = options_of("gptq", 8);
-    struct moe_inputs_options inputs = {&none, 1, 8, 1, NULL, NULL};
+    struct moe_inputs_options inputs = {&none, 1, 8, 1, NULL, NULL, false};
     snprintf(a, sizeof a, "%s/a.moe", dir);
     assert_int_equal(
         moe_convert_error_aware(DRAWN "/deepseek", true, a, &options, &inputs, &report, NULL, &err),
         MOE_ERR_IO);
-    inputs = (struct moe_inputs_options){&math, 1, 8, 1, &progress, NULL};
+    inputs = (struct moe_inputs_options){&math, 1, 8, 1, &progress, NULL, false};
     assert_int_equal(
         moe_convert_error_aware(DRAWN "/deepseek", true, a, &options, &inputs, &report, NULL, &err),
         MOE_ERR_INTERRUPTED);
