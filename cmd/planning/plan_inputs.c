@@ -466,12 +466,14 @@ static int open_pack(struct plan_inputs *in, struct moe_err *err)
     const struct plan_options *o = in->options;
     struct moe_trace *follows = NULL;
     int status = look_at_trace(o, &follows, err);
-    for (enum plan_budget b = 0; b < PLAN_N_BUDGETS && status == MOE_OK; b++) {
+    const enum plan_budget asked = o->memory ? PLAN_OF_PROCESS : PLAN_OF_EXPERTS;
+    for (int i = 0; i < PLAN_N_BUDGETS && status == MOE_OK; i++) {
+        const enum plan_budget b = (asked + i) % PLAN_N_BUDGETS;
         struct moe_engine_options eo = engine_options(o, b);
         eo.follows = follows ? moe_trace_shape(follows) : NULL;
         eo.follows_name = o->trace;
-        if (b > 0) /* the same map */
-            eo.of_fingerprint = moe_pack_fingerprint(moe_pack_fit_model(in->packs[0])->pack);
+        if (b != asked) /* the same map */
+            eo.of_fingerprint = moe_pack_fingerprint(moe_pack_fit_model(in->packs[asked])->pack);
         status = moe_pack_fit_open(&in->packs[b], o->pack, &eo, err);
         if (status == MOE_OK)
             in->fitters[b] = moe_pack_fit_fitter(in->packs[b]);
@@ -487,6 +489,11 @@ static int open_pack(struct plan_inputs *in, struct moe_err *err)
     in->drawn = moe_pack_synthesized(model->pack).is;
     if (o->tolerance > 0 && !o->calibration)
         strategy_note_map(model->pack, o->tolerance);
+    const uint32_t map = moe_pack_map_taken(model->pack);
+    if (map != UINT32_MAX) {
+        in->evidence.map_tolerance = moe_pack_map_at(model->pack, map).tolerance;
+        in->evidence.map_loss = moe_pack_map_at(model->pack, map).loss;
+    }
     if (in->drawn)
         cli_detail("%s: its weights were drawn (moe-quantize --synthesize)", o->pack);
     status = check_experts(in, err);

@@ -165,6 +165,8 @@ static const struct moe_member evidence_members[] = {
     FIELD("calibration", evidence.calibration),
     FIELD("calibration_texts", evidence.calibration_texts),
     FIELD("tolerance", evidence.tolerance),
+    FIELD("map_tolerance", evidence.map_tolerance),
+    MOE_FIELD_IN(MOE_IF_SET, struct moe_plan, "map_loss", evidence.map_loss, -HUGE_VAL, HUGE_VAL),
 };
 static const struct moe_record evidence_record = {MOE_RECORD(evidence_members)};
 

@@ -140,6 +140,9 @@ struct moe_plan_evidence {
     char calibration_texts[MOE_PLAN_TEXT]; /* that losses are of, with commas */
     double
         tolerance; /* that was allowed of its ways to load less, in its metric; 0: none is used */
+    /* Of the pack's map that gives experts their precision (moe_pack_map_at), and what it lost on
+     * its texts; 0: none does. */
+    double map_tolerance, map_loss;
 };
 
 /* The most that a part of the strategy costs in quality, from a bit map (map.h). */

@@ -829,7 +829,13 @@ static void put_strategy(const struct moe_plan *p, const struct moe_pen *pen)
     struct moe_buf text = {0};
     char brief[MOE_STRATEGY_BRIEF];
     moe_buf_text(pen->out, "\nHow it works\n");
-    if (p->high[0])
+    if (p->evidence.map_tolerance > 0)
+        moe_buf_printf(
+            &text,
+            "Experts have the precisions of the pack's map for a tolerance of %g%%, which lost "
+            "%+.2f%% on its texts; with more memory or a smaller tolerance they may have others. ",
+            p->evidence.map_tolerance, p->evidence.map_loss);
+    else if (p->high[0])
         moe_buf_printf(&text, "Experts are stored at %s bits%s%s%s. ", p->high,
                        p->low[0] ? ", some are taken at " : "", p->low, p->low[0] ? "" : "");
     moe_explain_strategy(&terms, moe_plan_slots(p).n_cache, p->n_experts, &text);

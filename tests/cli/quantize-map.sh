@@ -116,6 +116,23 @@ tokens "$tmp/mixed.moe" --strategy ondemand --expert-memory 2M
 expected=$(cat "$out")
 tokens "$tmp/several.moe" --plan "$tmp/several.plan"
 expect_stdout "$expected" "... and a run of it takes the same map"
+# One pack, three budgets: the map for the smaller tolerance, for the larger one, none.
+map "$tmp/small.yaml" "8 4"
+map "$tmp/large.yaml" "4 2"
+sed -i 's/^tolerance_percent: 2/tolerance_percent: 5/' "$tmp/large.yaml"
+"$quantize" -q -o "$tmp/sizes.moe" --map "$tmp/small.yaml" --map "$tmp/large.yaml" "$all"
+for budget in 40M 14M:2 8M:5; do
+    run "$bin/moe-plan" -q "$tmp/sizes.moe" --tolerance 5% --expert-memory "${budget%:*}" --max-tokens 40 --layer-seconds 2e-4 \
+        --link-rate 200M -o "$tmp/sizes.plan"
+    run "$bin/moe-plan" --explain "$tmp/sizes.plan"
+    case $budget in
+    *:*) expect_stdout_like "*Experts have the precisions of the pack's map for a tolerance of ${budget#*:}%, which*" \
+        "--explain says which map ${budget%:*} takes" ;;
+    *) check "... and that $budget takes none" sh -c "grep -q 'Experts are stored at 8 bits' '$out'" ;;
+    esac
+    run "$bin/moe-run" -q "$tmp/sizes.moe" -p "Once" -n 4 --temp 0 --tolerance 5% --expert-memory "${budget%:*}" --stats-json "$tmp/sizes.json"
+    check "... as moe-run does" [ "$(sed -n 's/.*"expert_map_tolerance": \([0-9]*\).*/\1/p' "$tmp/sizes.json")" = "$(echo "$budget" | sed -n 's/.*://p')" ]
+done
 tokens "$tmp/several.moe" --tolerance 1% --expert-memory 2M
 expect_stdout "$best" "a tolerance below all maps'"
 expect_stderr_like "*the pack's first map is for 2%*" "... says so"
