@@ -86,7 +86,7 @@ linear_maps() {
 }
 
 # By the same pack, importances estimated, a map just below what all experts at 4 bits lose, where 8, 4 and 2 bits mix:
-# WORK/below-4.yaml. Where 4 bits lose nothing there is none.
+# WORK/below-4.yaml. Where 4 bits lose nothing it may lose nothing either.
 below_4_map() {
     linear_pack=$work/linear-all.moe
     [ -e "$linear_pack" ] || "$bin/moe-quantize" -q --method linear --experts 8,4,2 --dense 8 -o "$linear_pack" "$model"
@@ -94,12 +94,12 @@ below_4_map() {
     [ -e "$work/estimated.yaml" ] || "$bin/moe-calibrate" -q "$linear_pack" $(of_maps --text calib) $(of_maps --check valid) \
         --importance proxy --tolerance 1% --without fate --without hobbit -o "$work/estimated.yaml" || [ -s "$work/estimated.yaml" ]
     once estimated.json "$bin/moe-calibrate" --show "$work/estimated.yaml" --json
-    below=$(jq -r '.rungs | map(select(.experts == "4").loss.nll_percent)[0] | . * 990 | floor / 1000' "$work/estimated.json")
+    below=$(jq -r '.rungs | map(select(.experts == "4").loss.nll_percent)[0] | [. * 990, 0] | max | floor / 1000' "$work/estimated.json")
     # shellcheck disable=SC2046
-    [ -e "$work/below-4.yaml" ] || [ "${below#-}" != "$below" ] || "$bin/moe-calibrate" -q "$linear_pack" $(of_maps --text calib) \
+    [ -e "$work/below-4.yaml" ] || "$bin/moe-calibrate" -q "$linear_pack" $(of_maps --text calib) \
         $(of_maps --check valid) --from "$work/estimated.yaml" --importance proxy --tolerance "$below%" --without fate \
         --without hobbit -o "$work/below-4.yaml" || [ -s "$work/below-4.yaml" ]
-    [ ! -e "$work/below-4.yaml" ] || once below-4.json "$bin/moe-calibrate" --show "$work/below-4.yaml" --json
+    once below-4.json "$bin/moe-calibrate" --show "$work/below-4.yaml" --json
 }
 
 # What prompts and misses may lose, by hqq at 8, 4 and 2 bits, within 1%: Fate's p, HOBBIT's thresholds.
@@ -120,13 +120,14 @@ replay() {
 # The bundled model's routing in the simulator, its experts as large as Qwen1.5-MoE's, so that a load is cut into as many
 # pieces: strategies side by side, with commas, in memories with commas, on a link whose loads at the first precision
 # take LOADS times a layer of a decoded token: JSON, a line for each strategy and memory. On a second device, and at three
-# precisions: the model itself.
+# precisions: the model itself. TOP_K: so many experts a token instead of the model's,
+# whose statistics are drawn as the routing is.
 simulate() { # NAME VARIANTS STRATEGIES MEMORIES LOADS [OPTION...]
     papers_trace
     profile
     name=$1 variants=$2 strategies=$3 memories=$4 loads=$5
     shift 5
-    jq '. + {hidden_size: 2048, num_attention_heads: 16, moe_shape: {name: "its experts as large as those of Qwen1.5-MoE"}}
+    jq --argjson k "${TOP_K:-null}" '. + {hidden_size: 2048, num_attention_heads: 16, num_experts_per_tok: ($k // .num_experts_per_tok), moe_shape: {name: "its experts as large as those of Qwen1.5-MoE"}}
         + (if .num_local_experts then {head_dim: 128, intermediate_size: 1408}
            else {intermediate_size: 2816, moe_intermediate_size: 1408, shared_expert_intermediate_size: 2816} end)' \
         "$model/config.json" >"$work/shape.json"
@@ -137,8 +138,9 @@ simulate() { # NAME VARIANTS STRATEGIES MEMORIES LOADS [OPTION...]
         ;;
     *) set -- --shape "$work/shape.json" --experts "$(variants_of "$variants")" "$@" ;;
     esac
+    [ -n "${TOP_K:-}" ] || set -- "$@" --stats "$work/calib.yaml"
     once "$name.json" "$bin/moe-plan" -q --simulate "${TRACE:-$work/papers.trace}" "$@" \
-        --stats "$work/calib.yaml" --strategy "$strategies" --memory "$memories" --layer-seconds 1e-3 \
+        --strategy "$strategies" --memory "$memories" --layer-seconds 1e-3 \
         --load-seconds "${loads}e-3" --json
 }
 variants_of() { # PACK: its bits, best first
@@ -286,7 +288,7 @@ row() {
     esac
     better "${7:-}" "$4" && causes="predictor: $7 at their accuracy"
     better "$there_holds" "$4" && causes="${causes:+$causes; }model: $there_holds on the second"
-    case $4 in yes | partly | no) [ "$4" = yes ] || causes="$causes${causes:+${8:+; }}${8:-}" ;; esac
+    case "$4 $there_holds" in *partly* | *no | no\ *) [ "$4" = "not here" ] || causes="$causes${causes:+${8:+; }}${8:-}" ;; esac
     printf '| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n' "$id" "$1" "$2" "$3" "$4" "${6:+$6${7:+: $7}}" "$there" \
         "$there_holds" "$causes" "$5"
 }

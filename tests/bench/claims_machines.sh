@@ -47,7 +47,7 @@ row_F10m() {
     row "Qwen1.5-MoE on the RTX 3090: decoding over on-demand, over EAP (fig. 12, 13)" "1.8x (7 GB) to 4.1x, up to 2.2x" \
         "7, 12, 24 GB: ${over}x, $(faster $t 3 0 12G)x, ${most}x; over EAP $(faster $t 3 4 7G)x, over EAP that loads 16 bits as on-demand does $(faster $t 3 5 7G)x, $(faster $t 3 5 24G)x. On-demand has four loads of 6 ms beside a block of 13 ms, of which a shared expert is computed meanwhile: without any load it is $(faster $t 2 0 24G)x as fast, and the rest is 4 bits computing faster. The paper's 14 tokens/s are 3 ms a block, which its 13 ms (3.2) are not; at 4 bits four loads take 7 ms and are hidden, EAP's as well" \
         "$(worst "$(holds "$most" 4.1 1)" "$(holds "$(faster $t 3 4 7G)" 2.2 1)")" "simulate" "$(faster $t 6 0 7G)x to $(faster $t 6 0 24G)x" "" \
-        "setting: blocks of 3 ms, as its 14 tokens/s are, instead of 13: $(faster fate-at-3ms 1 0 7G)x, $(faster fate-at-3ms 1 0 24G)x; over EAP $(faster fate-at-3ms 1 2 7G)x, $(faster fate-at-3ms 1 2 24G)x"
+        "setting: blocks of 3 ms, as its 14 tokens/s are, instead of 13: $(faster fate-at-3ms 1 0 7G)x, $(faster fate-at-3ms 1 0 24G)x; over EAP $(faster fate-at-3ms 1 2 7G)x, $(faster fate-at-3ms 1 2 24G)x; over on-demand: $(holds "$(faster fate-at-3ms 1 0 7G)" 4.1 1)"
 }
 row_F11m() {
     fate_here qwen1.5-moe-a2.7b
@@ -66,7 +66,7 @@ row_F10d() {
     row "DeepSeekMoE on the RTX 3090: decoding over on-demand, over EAP (fig. 12)" "3.7x, 2.2x" \
         "7, 12, 24 GB: $(faster $t 3 0 7G)x, $(faster $t 3 0 12G)x, ${here}x; over EAP $(faster $t 3 4 7G)x, over EAP that loads 16 bits $(faster $t 3 5 7G)x, $(faster $t 3 5 24G)x. The block's 13 ms are those of the other model: the paper times none of this one. Experts at 4 bits are computed faster here, by their bytes" \
         "$(worst "$(holds "$here" 3.7 1)" "$(holds "$(faster $t 3 4 7G)" 2.2 1)")" "simulate" "$(faster $t 6 0 7G)x to $(faster $t 6 0 24G)x" "" \
-        "setting: this EAP loads 4 bits and has Fate's cache; at 16 bits it is the slower by what the row says"
+        "setting: this EAP loads 4 bits and has Fate's cache; over EAP that loads 16 bits $(faster $t 3 5 7G)x: $(worst "$(holds "$here" 3.7 1)" "$(holds "$(faster $t 3 5 7G)" 2.2 1)")"
 }
 hobbit_both="hobbit,hobbit+on-miss=load+skip-below=0,hobbit+assume-prediction=96%,hobbit+on-miss=load+skip-below=0+assume-prediction=96%"
 row_H9m() {
@@ -93,7 +93,7 @@ row_D4m() {
         "${a}x, ${b}x; $(faster daop-on-a6000-mixtral-8x7b 2 0 46.9%)x, $(faster daop-on-a6000-phi-3.5-moe 2 0 46.9%)x. Fiddler makes $(calc %.1f "$(speed daop-on-a6000-mixtral-8x7b 1 46.9%)") tokens/s of Mixtral here, DAOP $(calc %.1f "$(speed daop-on-a6000-mixtral-8x7b 2 46.9%)") (theirs 4.5), on-demand $(calc %.1f "$(speed daop-on-a6000-mixtral-8x7b 0 46.9%)") (theirs below 1): an expert comes in 11 ms at the bus's nominal rate, where table I, of another machine, has 40" \
         "$(worst "$(holds "$a" 1.354 1)" "$(holds "$b" 1.354 1)" "$(holds "$(faster daop-on-a6000-mixtral-8x7b 2 0 46.9%)" 8.2 1)")" "simulate" \
         "$(faster daop-on-a6000-mixtral-8x7b 3 1 46.9%)x, $(faster daop-on-a6000-phi-3.5-moe 3 1 46.9%)x; $(faster daop-on-a6000-mixtral-8x7b 3 0 46.9%)x" "" \
-        "setting: with table I's 40 ms for an expert $(calc %.2f "$(speed daop-on-a6000-slow 2 46.9%) / $(speed daop-on-a6000-slow 0 46.9%)")x over on-demand"
+        "setting: with table I's 40 ms for an expert $(calc %.2f "$(speed daop-on-a6000-slow 2 46.9%) / $(speed daop-on-a6000-slow 0 46.9%)")x over on-demand: $(worst "$(holds "$(faster daop-on-a6000-slow 2 1 46.9%)" 1.354 1)" "$(holds "$(faster daop-on-a6000-slow 2 0 46.9%)" 8.2 1)")"
 }
 row_E6m() {
     here='' plain='' theirs=''
