@@ -270,6 +270,11 @@ static int say_result(const char *path, const struct moe_convert_report *report,
         fprintf(stderr, "%s: %" PRIu32 " %s in no shard, or damaged there: rounded here\n", path,
                 report->n_missing,
                 report->n_missing == 1 ? "copy of an expert was" : "copies of experts were");
+    if (!cli_quiet && report->n_kept_experts + report->n_kept_matrices)
+        fprintf(stderr,
+                "%s: %" PRIu32 " copies of experts and %" PRIu32 " other matrices were "
+                "there already\n",
+                path, report->n_kept_experts, report->n_kept_matrices);
     if (cli_verbose)
         say_output_errors(path, report);
     if (!cli_quiet)

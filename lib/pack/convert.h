@@ -88,11 +88,11 @@ struct moe_convert_options {
     uint32_t n_maps;                         /* tolerances, in any order */
     const struct moe_convert_inputs *inputs; /* for error-aware rounding of packs; or NULL */
     /*
-     * Long conversions of packs. `keeps`: experts that are rounded go into a file beside the pack,
-     * PACK.kept, as they are done, and those that it has from an earlier run are taken from there;
-     * it is removed when the pack is complete. n_shards: only experts of part `shard` (1 to
-     * n_shards) are rounded, into the file PACK.SHARD-of-N, and there is no pack. n_joined: experts
-     * are taken from the files of this many shards.
+     * Long conversions of packs. `keeps`: matrices and experts that are rounded go into a file
+     * beside the pack, PACK.kept, as they are done, and those that it has from an earlier run are
+     * taken from there; it is removed when the pack is complete. n_shards: only experts of part
+     * `shard` (1 to n_shards) are rounded, into the file PACK.SHARD-of-N, and there is no pack.
+     * n_joined: experts are taken from the files of this many shards.
      */
     bool keeps;
     uint32_t shard, n_shards, n_joined;
@@ -121,6 +121,7 @@ struct moe_convert_report {
     uint64_t source_bytes;         /* weights read */
     uint64_t pack_bytes;           /* size of the file written */
     uint32_t n_missing;            /* experts that were in none of n_joined shards: rounded here */
+    uint32_t n_kept_experts, n_kept_matrices; /* taken from an earlier run or from shards */
     uint64_t expert_weights, dense_weights;
     struct moe_quant_error error[8]; /* per variant in the options' order, over all experts */
     struct moe_quant_error dense_error;

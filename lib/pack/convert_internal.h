@@ -199,9 +199,12 @@ void convert_pad_sharer(struct convert_sharer *s);
 uint64_t convert_share_out(struct convert_sharer *sharers, uint64_t n, double most);
 int convert_sharer_bits(const struct convert_sharer *s);
 
-/* ---- Experts kept for later runs (convert_kept.c) ---- */
+/* ---- Experts and matrices kept for later runs (convert_kept.c) ---- */
 
 struct convert_kept;
+/* In place of a layer: then `expert` is the number of a tensor of the pack, which is a class of one
+ * segment, and the variant is 0. */
+enum { CONVERT_TENSORS = UINT32_MAX - 2 };
 
 /* What a run remembers of an expert beside its bytes. rare: tokens of an expert seen too rarely,
  * plus 1; else 0. */
@@ -215,7 +218,7 @@ char *convert_kept_path(const char *out_path, uint32_t shard, uint32_t n, struct
 /* Opens the files that c->options name; *out NULL: none. key: a hash of all that decides their
  * content. Close *out after a failure, too. MOE_ERR_USAGE: a file has another key. */
 int convert_kept_open(struct convert_kept **out, const struct converter *c, uint64_t key,
-                      uint32_t n_layers, uint32_t n_experts, struct moe_err *err);
+                      const struct moe_pack *pack, struct moe_err *err);
 bool convert_kept_has(const struct convert_kept *k, uint32_t layer, uint32_t expert,
                       uint32_t variant);
 int convert_kept_read(const struct convert_kept *k, uint32_t layer, uint32_t expert,

@@ -1,10 +1,10 @@
 /*
- * Experts that a long conversion has rounded, in files beside the pack: a run that was ended goes
- * on from them, and shards are joined by them.
+ * Experts and matrices that a long conversion has rounded, in files beside the pack: a run that was
+ * ended goes on from them, and shards are joined by them.
  *
  * A file is a header and then records, appended as they are done: an expert of a variant with its
- * segments one after the other, or the bits that were shared out. What follows the first damaged
- * record is written again. Everything is little-endian.
+ * segments one after the other, a matrix of the dense part, or the bits that were shared out. What
+ * follows the first damaged record is written again. Everything is little-endian.
  */
 #define _XOPEN_SOURCE 700 /* ftruncate */
 #include <inttypes.h>
@@ -41,18 +41,26 @@ struct convert_kept {
     uint32_t n_files;
     uint64_t key;
     uint32_t n_experts, n_variants;
-    struct place *places; /* [layer][expert][variant] */
-    uint64_t n_places;
+    struct place *places; /* [layer][expert][variant], then [tensor] */
+    uint64_t n_of_experts, n_places;
     struct place shared;
     struct moe_outfile out; /* the file at paths[0] */
     uint64_t end;           /* of its records */
     double synced;
 };
 
+/* NULL: there is no such place. */
 static struct place *place_of(const struct convert_kept *k, uint32_t layer, uint32_t expert,
                               uint32_t variant)
 {
-    return &k->places[((uint64_t)layer * k->n_experts + expert) * k->n_variants + variant];
+    const bool tensor = layer == (uint32_t)CONVERT_TENSORS;
+    const uint64_t at = tensor
+                            ? k->n_of_experts + expert
+                            : ((uint64_t)layer * k->n_experts + expert) * k->n_variants + variant;
+    const bool there =
+        tensor ? at < k->n_places && variant == 0
+               : expert < k->n_experts && variant < k->n_variants && at < k->n_of_experts;
+    return there ? &k->places[at] : NULL;
 }
 
 /* Of a record: its head up to this, and what follows. */
@@ -82,17 +90,16 @@ static bool read_record(struct convert_kept *k, int fd, const char *path, uint64
                                     .sum_squared_weight = moe_get_f64(head + 24),
                                     .output_plain = moe_get_f64(head + 32),
                                     .output_improved = moe_get_f64(head + 40)}};
-    const bool shared = layer == (uint32_t)SHARED;
-    if (found.bytes > size - at - RECORD_BYTES ||
-        (!shared && (expert >= k->n_experts || variant >= k->n_variants ||
-                     ((uint64_t)layer * k->n_experts + expert) * k->n_variants >= k->n_places)))
+    struct place *to_place =
+        layer == (uint32_t)SHARED ? &k->shared : place_of(k, layer, expert, variant);
+    if (!to_place || found.bytes > size - at - RECORD_BYTES)
         return false;
     moe_buf_clear(data);
     void *to = moe_buf_reserve(data, found.bytes);
     if (!to || moe_file_pread(fd, path, to, found.bytes, found.at, &ignored) != MOE_OK ||
         hash_of(head, to, found.bytes) != moe_get_u64(head + HASHED_BYTES))
         return false;
-    *(shared ? &k->shared : place_of(k, layer, expert, variant)) = found;
+    *to_place = found;
     *bytes = RECORD_BYTES + found.bytes;
     return true;
 }
@@ -188,7 +195,7 @@ char *convert_kept_path(const char *out_path, uint32_t shard, uint32_t n, struct
 }
 
 int convert_kept_open(struct convert_kept **out, const struct converter *c, uint64_t key,
-                      uint32_t n_layers, uint32_t n_experts, struct moe_err *err)
+                      const struct moe_pack *pack, struct moe_err *err)
 {
     const struct moe_convert_options *o = c->options;
     *out = NULL;
@@ -200,9 +207,10 @@ int convert_kept_open(struct convert_kept **out, const struct converter *c, uint
     if (!k)
         return MOE_ERR_MEMORY;
     k->key = key;
-    k->n_experts = n_experts;
+    k->n_experts = moe_pack_n_experts(pack);
     k->n_variants = o->n_experts ? (uint32_t)o->n_experts : 1;
-    k->n_places = (uint64_t)n_layers * n_experts * k->n_variants;
+    k->n_of_experts = (uint64_t)moe_pack_n_layers(pack) * k->n_experts * k->n_variants;
+    k->n_places = k->n_of_experts + moe_pack_n_tensors(pack);
     k->places = moe_alloc(k->n_places, sizeof *k->places, err);
     MOE_STEP(k->places ? MOE_OK : MOE_ERR_MEMORY);
     for (uint64_t i = 0; i < k->n_places; i++)
@@ -243,7 +251,7 @@ int convert_kept_read(const struct convert_kept *k, uint32_t layer, uint32_t exp
         bytes += class_->segment_bytes[s];
     if (bytes != p->bytes)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: layer %" PRIu32 " expert %" PRIu32 " has %" PRIu64 " bytes instead of "
+                        "%s: record %" PRIu32 "/%" PRIu32 " has %" PRIu64 " bytes instead of "
                         "%" PRIu64 "; remove the file to begin again",
                         path, layer, expert, p->bytes, bytes);
     for (uint32_t s = 0; s < class_->n_segments; s++) {

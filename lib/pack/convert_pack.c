@@ -27,7 +27,7 @@ struct repack {
      * their place among the tensors; NULL: options->dense_bits. */
     struct moe_expert_map shared;
     int32_t *dense_bits;
-    struct convert_kept *kept; /* experts of earlier runs; NULL: none */
+    struct convert_kept *kept; /* of earlier runs; NULL: nothing */
     bool encodes;              /* some expert is quantized */
 };
 
@@ -359,16 +359,51 @@ out:
     return status;
 }
 
-static int encode_tensor(struct converter *c, const struct moe_pack_tensor *t,
+/* The sums of an error that grew from `before` to `now`. */
+static struct moe_quant_error error_since(const struct moe_quant_error *before,
+                                          const struct moe_quant_error *now)
+{
+    return (struct moe_quant_error){
+        .sum_squared_error = now->sum_squared_error - before->sum_squared_error,
+        .sum_squared_weight = now->sum_squared_weight - before->sum_squared_weight,
+        .output_plain = now->output_plain - before->output_plain,
+        .output_improved = now->output_improved - before->output_improved};
+}
+
+/* Rounds tensor `index`, or takes what an earlier run has made of it. */
+static int encode_tensor(struct converter *c, const struct repack *r, uint32_t index,
                          const struct moe_matrix_name *matrix, int bits, const uint8_t *raw,
                          struct moe_err *err)
 {
-    struct moe_mat mat = {raw, t->layout, t->rows, t->cols};
+    const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, index);
+    const struct moe_quant_error before = c->report->dense_error;
+    const struct moe_mat mat = {raw, t->layout, t->rows, t->cols};
+    struct convert_kept_expert had = {0};
     struct row_source source;
     struct moe_pack_tensor entry = *t;
     MOE_TRY(dense_source(c, t->name, &mat, bits, &source, &entry.layout, err));
-    MOE_TRY(convert_find_inputs(c, matrix, bits, &source, err));
-    return convert_put_matrix(c, &source, &entry, err);
+    struct row_target target = {.layout = entry.layout, .error = &c->report->dense_error};
+    const struct moe_expert_class whole = {
+        .n_segments = 1, .segment_bytes = {moe_layout_bytes(entry.layout, t->rows, t->cols)}};
+    target.out = moe_alloc(whole.segment_bytes[0], 1, err);
+    int status = target.out ? MOE_OK : MOE_ERR_MEMORY;
+    MOE_STEP(status);
+    if (convert_kept_has(r->kept, CONVERT_TENSORS, index, 0)) {
+        MOE_STEP(
+            convert_kept_read(r->kept, CONVERT_TENSORS, index, 0, &whole, &target.out, &had, err));
+        convert_add_error(target.error, &had.error);
+        c->report->n_kept_matrices++;
+    } else {
+        MOE_STEP(convert_find_inputs(c, matrix, bits, &source, err));
+        MOE_STEP(convert_rows(c, &source, &target, 1, err));
+        had.error = error_since(&before, target.error);
+        MOE_STEP(
+            convert_kept_put(r->kept, CONVERT_TENSORS, index, 0, &whole, &target.out, &had, err));
+    }
+    MOE_STEP(moe_pack_put_tensor(c->writer, &entry, target.out, err));
+out:
+    free(target.out);
+    return status;
 }
 
 /* The bits asked for of tensor i, if --dense applies to it; 0: none are. */
@@ -413,7 +448,7 @@ static int put_tensor(struct converter *c, const struct repack *r, uint32_t inde
         if (c->options->of_quantized && !moe_layout_is_float(t->layout.kind))
             c->report->carried += (uint64_t)t->rows * t->cols;
     } else {
-        MOE_STEP(encode_tensor(c, t, &matrix, bits, raw, err));
+        MOE_STEP(encode_tensor(c, r, index, &matrix, bits, raw, err));
     }
 out:
     c->report->dense_weights += (uint64_t)t->rows * t->cols;
@@ -446,7 +481,8 @@ static void count_total(struct converter *c, const struct repack *r)
 {
     const bool shard = c->options->n_shards > 0;
     for (uint32_t i = 0; !shard && i < moe_pack_n_tensors(r->pack); i++)
-        if (!is_left_out(c, moe_pack_tensor_at(r->pack, i)))
+        if (!is_left_out(c, moe_pack_tensor_at(r->pack, i)) &&
+            !convert_kept_has(r->kept, CONVERT_TENSORS, i, 0))
             c->total += moe_pack_tensor_at(r->pack, i)->extent.raw_bytes;
     for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(r->pack); e++)
@@ -720,6 +756,7 @@ static int take_kept(struct converter *c, const struct repack *r, uint32_t layer
     MOE_TRY(convert_kept_read(r->kept, layer, expert, (uint32_t)c->variants[variant].option, class_,
                               segments, &had, err));
     convert_add_error(&c->report->error[c->variants[variant].option], &had.error);
+    c->report->n_kept_experts++;
     if (had.rare && inputs)
         inputs->note_rare(inputs->ctx, layer, expert, had.rare - 1);
     return MOE_OK;
@@ -733,12 +770,7 @@ static int keep_expert(const struct converter *c, const struct repack *r, uint32
 {
     const struct moe_convert_inputs *inputs = c->options->inputs;
     const int option = c->variants[variant].option;
-    const struct moe_quant_error *now = &c->report->error[option];
-    struct convert_kept_expert e = {
-        .error = {.sum_squared_error = now->sum_squared_error - before->sum_squared_error,
-                  .sum_squared_weight = now->sum_squared_weight - before->sum_squared_weight,
-                  .output_plain = now->output_plain - before->output_plain,
-                  .output_improved = now->output_improved - before->output_improved}};
+    struct convert_kept_expert e = {.error = error_since(before, &c->report->error[option])};
     const struct moe_convert_rare *last =
         inputs && inputs->n_rare ? &inputs->rare[inputs->n_rare - 1] : NULL;
     if (last && last->layer == layer && last->expert == expert)
@@ -1068,14 +1100,14 @@ static int put_experts(struct converter *c, const struct repack *r, struct moe_e
     return status;
 }
 
-/* A hash of all that decides how experts are rounded. */
+/* A hash of all that decides how experts and matrices are rounded. */
 static uint64_t kept_key(const struct converter *c, const struct repack *r)
 {
     const struct moe_convert_options *o = c->options;
     struct moe_buf text = {0};
     moe_buf_printf(&text, "%016" PRIx64 " %s %" PRIu32 " %.17g %" PRIu64 " %d",
                    moe_pack_source_fingerprint(r->pack), o->method->name, o->group, o->mean_bits,
-                   o->target_bytes, o->target_bytes ? o->dense_bits : 0);
+                   o->target_bytes, o->dense_bits);
     for (int i = 0; i < o->n_experts; i++)
         moe_buf_printf(&text, " %d,%d", o->experts[i].gate_up, o->experts[i].down);
     if (o->map) {
@@ -1124,8 +1156,7 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
         moe_pack_take_ahead(r.pack);
     for (uint32_t i = 0; i < moe_pack_n_classes(r.pack); i++)
         c.no_gate |= !moe_class_has_gate(moe_pack_class_at(r.pack, i));
-    MOE_STEP(convert_kept_open(&r.kept, &c, kept_key(&c, &r), moe_pack_n_layers(r.pack),
-                               moe_pack_n_experts(r.pack), err));
+    MOE_STEP(convert_kept_open(&r.kept, &c, kept_key(&c, &r), r.pack, err));
     if (options->mean_bits > 0 || options->target_bytes)
         MOE_STEP(share_bits(&c, &r, &wanted, err));
     MOE_STEP(take_own_map(&r, &wanted, err));

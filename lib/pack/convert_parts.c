@@ -177,8 +177,7 @@ int convert_check_stop(const struct converter *c, struct moe_err *err)
     if (!moe_progress_stopped(c->options->progress))
         return MOE_OK;
     return moe_fail(err, MOE_ERR_INTERRUPTED, "%s: stopped; %s", c->out_path,
-                    kept ? "finished experts are kept, the same command goes on from them and "
-                           "rounds the dense part anew"
+                    kept ? "what is finished is kept, the same command goes on from it"
                          : "nothing was written");
 }
 

@@ -178,6 +178,30 @@ done
 # shellcheck disable=SC2086
 run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --resume "$small"
 check "--resume, too" cmp -s "$tmp/aware/a.moe" "$tmp/aware/b.moe"
+# Killed where nobody chose: in the dense part, and later. The pack that comes out in the end is that of a run of one go.
+long="-t 1 --method best --experts 8 --dense 3 --text $tmp/line"
+# shellcheck disable=SC2086
+run "$bin/moe-quantize" -q -o "$tmp/whole.moe" $long "$checkpoint"
+killed=0
+had=24
+for i in 1 2 3 4 5 6; do
+    # shellcheck disable=SC2086
+    "$bin/moe-quantize" -q -o "$tmp/killed.moe" $long --resume "$checkpoint" 2>/dev/null &
+    pid=$!
+    # At the ith it has something more, at any moment.
+    while kill -0 "$pid" 2>/dev/null && [ "$(wc -c <"$tmp/killed.moe.kept" 2>/dev/null || echo 0)" -le "$had" ]; do sleep 0.01; done
+    kill -9 "$pid" 2>/dev/null && killed=$((killed + 1))
+    wait "$pid" 2>/dev/null || :
+    [ -e "$tmp/killed.moe.kept" ] || break
+    had=$(wc -c <"$tmp/killed.moe.kept")
+done
+check "--resume: killed a few times" [ "$killed" -ge 3 ]
+# shellcheck disable=SC2086
+run "$bin/moe-quantize" -o "$tmp/killed.moe" $long --resume "$checkpoint"
+expect_stderr_like '*: * copies of experts and [1-9]* other matrices were there already*' "... matrices of the dense part are kept, too"
+check "... and it is the pack of a run of one go" cmp -s "$tmp/whole.moe" "$tmp/killed.moe"
+check "... that leaves nothing" [ ! -e "$tmp/killed.moe.kept" ]
+rm -f "$tmp/whole.moe" "$tmp/killed.moe"
 rm -f "$tmp"/aware/b.moe.*-of-*
 check "... and nothing else is left" [ "$(ls "$tmp/aware" | tr '\n' ' ')" = "a.moe b.moe " ]
 run "$bin/moe-quantize" -o "$tmp/x.moe" --shard 3/2 "$small"
