@@ -256,9 +256,9 @@ better() {
     *) return 1 ;;
     esac
 }
-# The row at work, of the second model: figures and verdict, tab between.
+# The row at work, of the second model: figures, verdict and cause, tabs between.
 on_second() {
-    [ -e "$second/model.safetensors" ] || { printf 'not there: \140make second-model\140\t' && return; }
+    [ -e "$second/model.safetensors" ] || { printf 'not there: \140make second-model\140\t\t' && return; }
     (
         judging=second model=$second work=$work/second
         map_texts=$work/texts
@@ -273,22 +273,24 @@ on_second() {
 # row CLAIM THEIRS HERE HOLDS COMMAND [AT-THEIRS AT-HOLDS] [CAUSE]: a line of the table; the id is that of the row at work.
 # AT-THEIRS: the figures where predictions are as right as the paper's, AT-HOLDS: their verdict. CAUSE: of what does not
 # hold, and what shows it. Before it stands what the other columns show: the predictor, where the verdict is better at
-# their accuracy; the model, where it is better on the second one.
+# their accuracy; the model, where it is better on the second one; behind it the second one's, where it does not hold there.
 row() {
     if [ $judging = second ]; then
-        printf '%s\t%s' "$3" "$4"
+        printf '%s\t%s\t%s' "$3" "$4" "${8:-}"
         return
     fi
-    there='' there_holds='' causes=''
+    there='' there_holds='' there_cause='' causes=''
     case " $of_models " in
     *" $id "*)
         there=$(on_second)
+        there_cause=${there##*	} there=${there%	*}
         there_holds=${there#*	} there=${there%	*}
         ;;
     esac
     better "${7:-}" "$4" && causes="predictor: $7 at their accuracy"
     better "$there_holds" "$4" && causes="${causes:+$causes; }model: $there_holds on the second"
-    case "$4 $there_holds" in *partly* | *no | no\ *) [ "$4" = "not here" ] || causes="$causes${causes:+${8:+; }}${8:-}" ;; esac
+    case $4 in partly | no) causes="$causes${causes:+${8:+; }}${8:-}" ;; esac
+    case $there_holds in partly | no) causes="$causes${causes:+${there_cause:+; }}${there_cause:+of the second, $there_cause}" ;; esac
     printf '| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n' "$id" "$1" "$2" "$3" "$4" "${6:+$6${7:+: $7}}" "$there" \
         "$there_holds" "$causes" "$5"
 }

@@ -305,7 +305,7 @@ row_H3() {
     }
     row "20% at low precision cost below 1%, 10% left out above (fig. 3b)" "" \
         "$(calc %.0f "$2")% low $low%, $(calc %.0f "$4")% left out $out%" \
-        "$(most "$low < 1" "$out > 1")" calibrate "" "" "model: 1% is lost where $(at_one)% of the activations are left out$([ ! -e "$work/second/hqq.json" ] || (work=$work/second && echo ", on the second model, which has no shared expert, $(at_one)%"))"
+        "$(most "$low < 1" "$out > 1")" calibrate "" "" "model: 1% is lost where $(at_one)% of the activations are left out"
 }
 row_H4() {
     profile
@@ -314,7 +314,7 @@ row_H4() {
     row "best expert of the next layer predicted; two, three layers ahead (fig. 7)" "96%; about 90%" \
         "$one; $two, $three (chance $(calc %.0f%% "$chance"))" \
         "$(worst "$(holds "${one%\%}" 96 $chance)" "$(holds "${two%\%}" 90 $chance)" "$(holds "${three%\%}" 90 $chance)")" profile \
-        "" "" "model: of all layers but the second, which changes most, $(later '.predictors["gate-1"].top1'); $(of_profile '[.layers[3:][].predictors["gate-2"].top1] | add / length'), $(of_profile '[.layers[4:][].predictors["gate-3"].top1] | add / length'); inputs of the next are $(later '.cosine["gate-1"]') alike there$([ ! -e "$work/second/profile.json" ] || (work=$work/second && echo ", on the second model $(later '.cosine["gate-1"]'), and $(later '.predictors["gate-1"].top1') right")); among twice as many as are active $(of_profile '.all.predictors["gate-1"].in_2k') of the active ones are found"
+        "" "" "model: of all layers but the second, which changes most, $(later '.predictors["gate-1"].top1'); $(of_profile '[.layers[3:][].predictors["gate-2"].top1] | add / length'), $(of_profile '[.layers[4:][].predictors["gate-3"].top1] | add / length'); inputs of the next are $(later '.cosine["gate-1"]') alike there; among twice as many as are active $(of_profile '.all.predictors["gate-1"].in_2k') of the active ones are found"
 }
 # The bundled model at 8 and 2 bits, in this order; loads of 3 layers and 8.6, two and four tokens' demand.
 hobbit_strategies="ondemand,hobbit,hobbit+on-miss=load+skip-below=0,hobbit+predict=none+prefetch=none+protect=off,hobbit+on-miss=load+skip-below=0+predict=none+prefetch=none+protect=off,hobbit+predict=gate-ahead:1,hobbit+predict=gate-ahead:2,moe-offloading,moe-infinity,adapmoe,hobbit+assume-prediction=96%,hobbit+on-miss=load+skip-below=0+assume-prediction=96%"
@@ -509,7 +509,7 @@ row_D3() {
     here=$(of_profile '.all.predictors["residual-1"].in_k')
     row "next layer predicted, steady after the first layers (fig. 5)" "84.1%" \
         "$here (residual stream); by layer $(jq -r '[.layers[1:][].predictors["residual-1"].in_k * 100 | round | tostring] | join(", ")' "$work/profile.json")" \
-        "$(holds "${here%\%}" 84.11)" profile "" "" "model: the second layer, which is $(of_profile '.layers[1].predictors["residual-1"].in_k'), without it $(later '.predictors["residual-1"].in_k'): $(later_holds '.predictors["residual-1"].in_k' 84.11)$([ ! -e "$work/second/profile.json" ] || (work=$work/second && echo "; on the second model $(of_profile '.layers[1].predictors["residual-1"].in_k') and $(later '.predictors["residual-1"].in_k'): $(later_holds '.predictors["residual-1"].in_k' 84.11)"))"
+        "$(holds "${here%\%}" 84.11)" profile "" "" "model: the second layer, which is $(of_profile '.layers[1].predictors["residual-1"].in_k'), without it $(later '.predictors["residual-1"].in_k'): $(later_holds '.predictors["residual-1"].in_k' 84.11)"
 }
 # 46.9% of the experts on a device 6.47 times its host, whose loads take 32 of its layers.
 daop_cells() {
@@ -590,7 +590,7 @@ row_E3() {
     four=$(rung "linear 4, experts alone") two=$(rung "linear 2, experts alone")
     row "all experts at 4 bits, at 2, one scale a row (fig. 6)" "-1.3 to -1.4%, -5.8% of the accuracy" \
         "$four%, $two% of the nats (linear, the rest of the model at 16 bits)" \
-        "$(most "$four < 2" "$two < 12")" ladder "" "" "setting: one scale a row for weights of this model; with one for 64 weights (hqq) $(rung "hqq 4, experts alone")%, $(rung "hqq 2, experts alone")%: $(most "$(rung "hqq 4, experts alone") < 2" "$(rung "hqq 2, experts alone") < 12")$([ ! -e "$work/second/ladder.txt" ] || (work=$work/second && echo "; so on the second model $(rung "hqq 4, experts alone")%, $(rung "hqq 2, experts alone")%: $(most "$(rung "hqq 4, experts alone") < 2" "$(rung "hqq 2, experts alone") < 12")")); on Switch Transformers: E3s"
+        "$(most "$four < 2" "$two < 12")" ladder "" "" "setting: one scale a row for weights of this model; with one for 64 weights (hqq) $(rung "hqq 4, experts alone")%, $(rung "hqq 2, experts alone")%: $(most "$(rung "hqq 4, experts alone") < 2" "$(rung "hqq 2, experts alone") < 12"); on Switch Transformers: E3s"
 }
 linear_map() { # NAME: JSON of a map of linear experts
     linear_maps
@@ -608,16 +608,21 @@ row_E4() {
 row_E5() {
     below_4_map
     uniform=$(jq -r '.rungs[] | select(.experts == "4" and .dense_bits == 8) | "\(.bytes / 1048576) \(.loss.nll_percent)"' "$work/estimated.json")
+    # All at 4 bits on the texts that maps are checked by.
+    [ -e "$work/linear-4.moe" ] || "$bin/moe-quantize" -q --experts 4 -o "$work/linear-4.moe" "$linear_pack"
+    for d in $domains; do cat "$map_texts/$d.valid.txt"; done >"$work/linear-valid.txt"
+    once linear-4.json "$bin/moe-run" "$work/linear-4.moe" --kv f32 --perplexity "$work/linear-valid.txt" --json
+    uniform="$uniform $(calc %f "100 * ($(jq .nll "$work/linear-4.json") / $(jq .choice.check.reference_nats_per_token "$work/estimated.json") - 1)")"
     # Of the two maps the one that loses least within the bytes of 4 bits; how many experts have which bits.
     map=$(for m in estimated below-4; do
-        jq -r '.choice | [.layers[][]] as $v | "\((.expert_bytes + .dense_bytes) / 1048576) \(.loss.nll_percent) \([("8", "4", "2") as $b | "\($v | map(select(. == $b)) | length)"] | join("/"))"' \
+        jq -r '.choice | [.layers[][]] as $v | "\((.expert_bytes + .dense_bytes) / 1048576) \(.loss.nll_percent) \(.check.nll_percent) \([("8", "4", "2") as $b | "\($v | map(select(. == $b)) | length)"] | join("/"))"' \
             "$work/$m.json"; done)
-    best=$(echo "$map" | awk -v most="${uniform% *}" '$1 <= most && (!n++ || $2 < least) { least = $2; line = $0 } END { print line }')
-    set -- $uniform ${best:-0 1e9 0}
+    best=$(echo "$map" | awk -v most="${uniform%% *}" '$1 <= most && (!n++ || $2 < least) { least = $2; line = $0 } END { print line }')
+    set -- $uniform ${best:-0 1e9 1e9}
     row "mixed bits beat uniform 4 bits in bytes and loss (table II)" "0.81 GB, 0.89% against 0.85 GB, 2.04%" \
-        "$(if [ -n "$best" ]; then calc "%.2f MiB, %+.2f%%" "$3, $4"; else echo "no map below the bytes of 4 bits"; fi) against $(calc "%.2f MiB, %+.2f%%" "$1, $2") (linear, importances estimated, calibration texts)" \
-        "$(most "$4 < $2")" calibrate "" "" \
-        "model: within 1%, and within just less than what 4 bits lose, the best maps of 8/4/2 bits are $(echo "$map" | awk '{ printf("%s%.2f MiB, %+.2f%% with %s experts", n++ ? "; " : "", $1, $2, $3) }')"
+        "$(if [ -n "$best" ]; then calc "%.2f MiB, %+.2f%%, on validation texts %+.2f%%" "$4, $5, $6"; else echo "no map below the bytes of 4 bits"; fi) against $(calc "%.2f MiB, %+.2f%%, %+.2f%%" "$1, $2, $3") (linear, importances estimated)" \
+        "$(most "$4 < $1" "$5 < $2" "$6 < $3")" calibrate "" "" \
+        "model: within 1%, and within just less than what 4 bits lose, the best maps of 8/4/2 bits are $(echo "$map" | awk '{ printf("%s%.2f MiB, %+.2f%% with %s experts", n++ ? "; " : "", $1, $2, $4) }')"
 }
 edgemoe_strategies="ondemand,ondemand+predict=path+prefetch=until-router,edgemoe,edgemoe+predict=none+prefetch=none,edgemoe+assume-prediction=87%,ondemand+predict=path+prefetch=until-router+assume-prediction=87%"
 # 16 bits on demand, and 4 bits, whose loads are 3.4 times as short; two tokens' demand of 4 bits.

@@ -90,7 +90,7 @@ rung_of() { # BITS: MiB, percent of the nats more, Rouge-2, its points less, sta
 switch_elsewhere() { # BITS
     pack=$work/switch-$1-bits.moe
     [ -e "$pack" ] || "$bin/moe-quantize" -q --experts "$1" -o "$pack" "$work/switch.moe"
-    once "switch-$1-bits.json" "$bin/moe-run" "$pack" --perplexity "$texts/pairs.valid.jsonl" --json
+    once "switch-$1-bits.json" "$bin/moe-run" "$pack" --kv f32 --perplexity "$texts/pairs.valid.jsonl" --json
     before=$(switch_importances | jq .choice.check.reference_nats_per_token)
     calc %+.2f%% "100 * ($(jq .nll "$work/switch-$1-bits.json") / $before - 1)"
 }
