@@ -143,7 +143,7 @@ for part; do
         echo "== a constant link, 4,2 bits, layers of 1 ms: tokens/s decoded in 1, 2 and 4 tokens' demand"
         for loads in 0.25 0.5 1 2 4; do
             "$BUILD/bin/moe-plan" -q --simulate "$dir/small.trace" "$small" --stats "$dir/small.yaml" \
-                --strategy "${LINK_STRATEGIES:-ondemand,lru,eap,edgemoe,moe-infinity,moe-offloading,adapmoe,fate,hobbit,prefetch}" \
+                --strategy "${LINK_STRATEGIES:-ondemand,sti,lru,host,eap,edgemoe,moe-infinity,moe-offloading,adapmoe,fate,hobbit,prefetch}" \
                 --memory 1x,2x,4x --layer-seconds 1e-3 --load-seconds "${loads}e-3" --max-tokens "${TOKENS:-6000}" --json |
                 jq -r --arg loads $loads '.[] | "\(.strategy) \($loads) \(.decode_tokens_per_s)"'
         done | awk '{ if (!($1 in n)) order[++m] = $1; if (!($2 in seen)) { seen[$2] = 1; loads[++l] = $2 }
