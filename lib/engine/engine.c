@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -334,16 +335,25 @@ int moe_engine_open(struct moe_engine **out, const char *path, const struct moe_
 
 /* ---- A rank other than 0 ---- */
 
+struct loading {
+    struct moe_ranks *ranks;
+    sig_atomic_t stop;
+};
+
 static void say_loading(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
-    moe_ranks_say_state(ctx, MOE_RANK_LOADING, done, total);
+    struct loading *l = ctx;
+    moe_ranks_say_state(l->ranks, MOE_RANK_LOADING, done, total);
+    l->stop = moe_ranks_stopped(l->ranks);
 }
 
 int moe_engine_serve_rank(const char *path, const struct moe_engine_options *options,
                           struct moe_err *err)
 {
     struct moe_ranks *ranks = options->ranks;
-    const struct moe_progress progress = {.report = say_loading, .ctx = ranks};
+    struct loading loading = {.ranks = ranks};
+    const struct moe_progress progress = {
+        .report = say_loading, .ctx = &loading, .stop = &loading.stop};
     struct moe_engine_options o = *options;
     struct moe_engine *e = NULL;
     o.experts_only = true;
@@ -362,7 +372,7 @@ int moe_engine_serve_rank(const char *path, const struct moe_engine_options *opt
     if (status == MOE_OK)
         status = moe_rank_work(ranks, e->model, e->experts, e->session, moe_ranks_shape(ranks),
                                moe_pass_predicts(&e->strategy), err);
-    if (status != MOE_OK && status != MOE_ERR_INTERRUPTED)
+    if (status != MOE_OK && (status != MOE_ERR_INTERRUPTED || loading.stop))
         moe_ranks_fail(ranks, err);
     moe_engine_close(e);
     if (status != MOE_OK && begun_now)

@@ -23,7 +23,7 @@ enum {
     CROWDED_WAITS = 256, /* that are not spent awake after a sign that processors are not spare */
     SHORT_NAPS = 200,    /* of 20 microseconds; then of 200 */
     SAID_EVERY = 2,      /* seconds between signs of a rank that loads, or computes */
-    HEARD_OUT = 10,      /* seconds that ranks which load have to come to an end, on closing */
+    HEARD_OUT = 10,      /* seconds without a sign of a rank that loads and is to end */
 };
 
 /* Seconds that collecting waits at a time: then loads are looked after. */
@@ -59,6 +59,9 @@ struct moe_ranks {
     uint32_t crowded_waits; /* more that may not */
     long preempted;         /* involuntary switches of this thread so far */
     struct moe_err failure; /* what one has failed with; status MOE_OK: none has */
+    /* Of another rank, while it loads. */
+    uint8_t stop[MOE_ALIGN]; /* the message that ends that */
+    bool hears_stop, stopped;
     /* Of rank 0. */
     struct peer *peers; /* [n_ranks] */
     uint8_t *block;     /* holds what follows, and the peers' answers */
@@ -68,6 +71,7 @@ struct moe_ranks {
     const float *rows;         /* of the request, where they have messages of their own */
     uint64_t rows_bytes;
     uint32_t rows_to; /* the rank that gets them, or (0) none */
+    uint64_t handed_messages, handed_bytes; /* of the request, from each rank to the next */
 };
 
 /* ---- Waiting ---- */
@@ -225,8 +229,21 @@ struct moe_wire *moe_ranks_wire(const struct moe_ranks *r)
 
 /* Takes in what is still to come, which nobody wants any more. */
 static int drain(struct moe_ranks *r, uint32_t rank, struct moe_err *err);
-/* Whether a rank that loads comes, until then, to where it waits for what rank 0 says. */
-static bool hear_out(struct moe_ranks *r, uint32_t rank, double until);
+/* Whether a rank that was told to stop loading comes to where it waits for what rank 0 says. */
+static bool hear_out(struct moe_ranks *r, uint32_t rank);
+
+/* Tells ranks that load to stop: hints are all that they listen to. */
+static void stop_loads(struct moe_ranks *r)
+{
+    static const struct {
+        struct moe_rank_head head;
+        uint8_t none[MOE_ALIGN - sizeof(struct moe_rank_head)];
+    } stop = {.head.kind = MOE_RANK_HINT};
+    struct moe_err ignored;
+    for (uint32_t i = 1; r->peers && i < r->wire->n_ranks && !r->gone; i++)
+        r->gone = r->peers[i].loads &&
+                  send_to(r, i, MOE_LANE_HINT, &stop, sizeof stop, &ignored) != MOE_OK;
+}
 
 void moe_ranks_close(struct moe_ranks *r, int exit_status)
 {
@@ -234,9 +251,9 @@ void moe_ranks_close(struct moe_ranks *r, int exit_status)
     struct moe_err ignored;
     if (!r)
         return;
-    const double until = moe_seconds() + HEARD_OUT;
+    stop_loads(r);
     for (uint32_t i = 1; r->peers && i < r->wire->n_ranks && !r->gone; i++)
-        r->gone = !hear_out(r, i, until);
+        r->gone = !hear_out(r, i);
     for (uint32_t i = 1; r->peers && i < r->wire->n_ranks && !r->gone; i++)
         r->gone = drain(r, i, &ignored) != MOE_OK ||
                   wait_sent(r, i, MOE_LANE_TALK, &ignored) != MOE_OK ||
@@ -287,6 +304,19 @@ void moe_ranks_say_state(struct moe_ranks *r, enum moe_rank_kind kind, uint64_t 
     said.done = done;
     said.total = total;
     say(r, &said, &ignored);
+}
+
+bool moe_ranks_stopped(struct moe_ranks *r)
+{
+    struct moe_err ignored;
+    uint64_t bytes;
+    if (!r->hears_stop)
+        r->hears_stop = r->wire->ops->receive(r->wire, 0, MOE_LANE_HINT, r->stop, sizeof r->stop,
+                                              &ignored) == MOE_OK;
+    if (r->hears_stop && !r->stopped &&
+        r->wire->ops->arrived(r->wire, 0, MOE_LANE_HINT, &r->stopped, &bytes, &ignored) != MOE_OK)
+        r->stopped = true;
+    return r->stopped;
 }
 
 void moe_ranks_fail(struct moe_ranks *r, const struct moe_err *why)
@@ -344,13 +374,14 @@ static int hear_said(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
     return check_said(&p->said, rank, bytes, err);
 }
 
-static bool hear_out(struct moe_ranks *r, uint32_t rank, double until)
+static bool hear_out(struct moe_ranks *r, uint32_t rank)
 {
     struct peer *p = &r->peers[rank];
     struct moe_err ignored;
     uint64_t bytes;
     bool done;
-    for (uint32_t naps = 0; p->loads && moe_seconds() < until;) {
+    double sign = moe_seconds();
+    for (uint32_t naps = 0; p->loads && moe_seconds() - sign < HEARD_OUT;) {
         if (begin_hearing(r, rank, &ignored) != MOE_OK ||
             r->wire->ops->arrived(r->wire, rank, MOE_LANE_TALK, &done, &bytes, &ignored) != MOE_OK)
             break;
@@ -359,6 +390,7 @@ static bool hear_out(struct moe_ranks *r, uint32_t rank, double until)
             continue;
         }
         const struct moe_rank_said *said = &p->said;
+        sign = moe_seconds();
         p->hears = false;
         p->loads = check_said(&p->said, rank, bytes, &ignored) == MOE_OK &&
                    (said->head.kind == MOE_RANK_LOADING ||
@@ -912,6 +944,8 @@ int moe_ranks_send_rows(struct moe_ranks *r, uint32_t rank, enum moe_rank_kind k
     memcpy(r->ask, &head, sizeof head);
     if (a.x)
         memcpy(a.x, x, n_rows * r->shape.stride * sizeof *x);
+    r->handed_messages = a.x ? 1 : 2;
+    r->handed_bytes = a.bytes + (a.x ? 0 : n_rows * r->shape.stride * sizeof *x);
     for (uint32_t i = rank; i <= last; i++)
         r->peers[i].n_due = i == last ? n_rows : 1; /* or it has handed them on */
     for (uint32_t i = rank + 1; i <= last; i++)
@@ -1012,6 +1046,10 @@ static int take_answer(struct moe_ranks *r, uint32_t rank, uint64_t bytes, float
                         p->said.host);
     }
     p->n_due -= head->n_rows ? head->n_rows : 1;
+    if (head->n_rows == 0) { /* to the next rank went as much as comes from here */
+        p->report.messages_on += r->handed_messages;
+        p->report.bytes_on += r->handed_bytes;
+    }
     r->activations += head->n;
     return p->n_due ? listen_to(r, rank, err) : MOE_OK;
 }

@@ -35,9 +35,9 @@ struct moe_ranks;
 int moe_ranks_find(struct moe_ranks **out, struct moe_err *err);
 /* Takes over the wire. */
 int moe_ranks_open(struct moe_ranks **out, struct moe_wire *wire, struct moe_err *err);
-/* NULL is fine. On rank 0 the others end, too: those that load have some seconds to come to an end.
- * Where one does not answer any more, or loads for longer, all are ended at once, this process as
- * well, with that exit status: the last call of a program. */
+/* NULL is fine. On rank 0 the others end, too: those that load stop. Where one does not answer any
+ * more, all are ended at once, this process as well, with that exit status: the last call of a
+ * program. */
 void moe_ranks_close(struct moe_ranks *r, int exit_status);
 
 struct moe_wire *moe_ranks_wire(const struct moe_ranks *r);
@@ -135,6 +135,7 @@ int moe_ranks_say_alive(struct moe_ranks *r, struct moe_err *err);
 struct moe_rank_report {
     char host[64];
     uint64_t messages, bytes_sent, bytes_received;
+    uint64_t messages_on, bytes_on; /* that it handed on to the next rank */
     double waited_seconds; /* rank 0 had nothing to do while this one's outputs were missing */
     struct moe_rank_figures figures;
 };
@@ -167,6 +168,8 @@ int moe_ranks_wait_handed_on(struct moe_ranks *r, uint32_t to, struct moe_err *e
 /* LOADING, now and then, or READY. Errors of saying it come up when something else is said. */
 void moe_ranks_say_state(struct moe_ranks *r, enum moe_rank_kind kind, uint64_t done,
                          uint64_t total);
+/* Whether rank 0 has ended while this rank loads: asked now and then. */
+bool moe_ranks_stopped(struct moe_ranks *r);
 /* Tells rank 0 why this rank cannot go on, and waits until it has ended. */
 void moe_ranks_fail(struct moe_ranks *r, const struct moe_err *why);
 /* Gives the processor away for a moment, a longer one the more often it is called in a row. */

@@ -267,6 +267,8 @@ RANK_FIGURE(experts, figures.n_experts)
 RANK_FIGURE(messages, messages)
 RANK_FIGURE(sent, bytes_sent)
 RANK_FIGURE(received, bytes_received)
+RANK_FIGURE(messages_on, messages_on)
+RANK_FIGURE(on, bytes_on)
 RANK_FIGURE(waited, waited_seconds)
 
 static const struct rank_figure rank_figures[] = {
@@ -274,6 +276,9 @@ static const struct rank_figure rank_figures[] = {
     {"rank_messages_total", "counter", "Messages to it.", rank_messages},
     {"rank_sent_bytes_total", "counter", "... and their bytes.", rank_sent},
     {"rank_received_bytes_total", "counter", "Bytes of its answers.", rank_received},
+    {"rank_handed_on_messages_total", "counter", "Messages from it to the next rank.",
+     rank_messages_on},
+    {"rank_handed_on_bytes_total", "counter", "... and their bytes.", rank_on},
     {"rank_waited_seconds_total", "counter", "Rank 0 had nothing to do but wait for it.",
      rank_waited},
 };

@@ -154,6 +154,8 @@ static void put_ranks(struct moe_emit *e, const struct moe_stats *stats)
         moe_emit_u64(e, "messages", r->messages);
         moe_emit_u64(e, "bytes_sent", r->bytes_sent);
         moe_emit_u64(e, "bytes_received", r->bytes_received);
+        moe_emit_u64(e, "messages_on", r->messages_on);
+        moe_emit_u64(e, "bytes_on", r->bytes_on);
         moe_emit_close(e);
     }
     moe_emit_close(e);
@@ -366,11 +368,16 @@ static void say_ranks(struct moe_buf *out, const struct moe_stats *stats,
         moe_buf_printf(
             out,
             " on %s, hit rate %.2f%%, %s read, at work %.3f s; a token: %.1f messages, "
-            "%s there, %s back\n",
+            "%s there, %s back",
             r->host, 100 * ratio((double)r->figures.hits, (double)r->figures.activations),
             moe_format_bytes(r->figures.bytes_read, a), r->figures.busy_seconds,
             (double)r->messages / (double)tokens, moe_format_bytes(r->bytes_sent / tokens, b),
             moe_format_bytes(r->bytes_received / tokens, c));
+        if (r->messages_on)
+            moe_buf_printf(out, ", %.1f of %s on to rank %" PRIu32,
+                           (double)r->messages_on / (double)tokens,
+                           moe_format_bytes(r->bytes_on / tokens, a), i + 2);
+        moe_buf_text(out, "\n");
     }
 }
 

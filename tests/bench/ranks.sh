@@ -119,8 +119,8 @@ on_ranks() {
         --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 $slow "$@"
 }
 figure() { sed -n "s/^  \"$1\": *\([0-9.]*\).*/\1/p" "$dir/stats"; }
-sums() { # KEY: of all ranks, for each token
-    sed -n "s/^    {\"rank\".*\"$1\": *\([0-9.]*\).*/\1/p" "$dir/stats" |
+sums() { # KEY...: of all ranks, for each token
+    for key; do sed -n "s/^    {\"rank\".*\"$key\": *\([0-9.]*\).*/\1/p" "$dir/stats"; done |
         awk -v tokens="$(sed -n 's/^    "tokens": *\([0-9]*\).*/\1/p' "$dir/stats" | awk '{ n += $1 } END { print n }')" \
             '{ n += $1 } END { printf "%.1f", n / tokens }'
 }
@@ -130,7 +130,7 @@ row() { # NAME SLOWED
         "$(figure prefill_tokens_per_s | awk -v n="$2" '{ print n * $1 }')" \
         "$(figure decode_tokens_per_s | awk -v n="$2" '{ print n * $1 }')" \
         "$(awk -v n="$2" '{ s[NR] = n * $1 } END { printf "%.2f to %.2f", s[1], s[NR] }' "$dir/speeds")" \
-        "$(sums messages)" "$(sums bytes_sent)" "$(sums bytes_received)" \
+        "$(sums messages messages_on)" "$(sums bytes_sent bytes_on)" "$(sums bytes_received)" \
         "$(each "$(decoded compute_s)" "$(decoded tokens)" "$2")" "$(each "$(decoded host_wait_s)" "$(decoded tokens)" "$2")"
 }
 each() { echo "$1 $2 $3" | awk '{ printf "%.2f", 1e3 * $1 / $2 / $3 }'; } # ms a token

@@ -120,6 +120,9 @@ check "layers: a message for a pass, and a few" [ "$(sed -n 's/^    {"rank".*"me
     awk '$1 > 50' | wc -l)" = 0 ]
 check "... whose activations are rank 0's" [ "$(figure elsewhere)" = "$(sed -n \
     's/^    {"rank".*"expert_activations": *\([0-9]*\).*/\1/p' "$tmp/stats" | awk '{ n += $1 } END { print n }')" ]
+check "... and from the first of the others to the last, which hands nothing on" [ "$(sed -n \
+    's/^    {"rank".*"messages_on": *\([0-9]*\), "bytes_on": *\([0-9]*\).*/\1 \2/p' "$tmp/stats" |
+    awk '{ printf "%s%s", $1 >= 40, $2 > 40 * 1000 }')" = 111100 ]
 ranks 13 "$bin/moe-run" "$tiny" -p "$prompt" -n 4 -t 1 --share-layers
 check "more ranks than layers: one line" [ "$said" = 1 ]
 check "... that says how many there can be" grep -q 'its layers can be those of 12 ranks, not of 13' "$tmp/said"
@@ -160,6 +163,8 @@ for options in '' --share-attention --share-layers; do
     check "a server of 3 ranks${options:+ that share out ${options#--share-}} answers with the tokens of one process" \
         grep -qF "$(echo "$want" | head -n 1 | tail -c 40 | sed 's/"/\\"/g')" "$tmp/answer"
     check "... and counts what each other rank was asked for" [ "$(served rank_messages_total)" -ge 40 ]
+    [ "$options" != --share-layers ] ||
+        check "... and handed on" grep -q '^moe_rank_handed_on_messages_total{rank="1",host=".*"} [1-9]' "$tmp/metrics"
     check "... by rank" [ "$(grep -c '^moe_rank_experts{rank="[12]",host=".*"} 128$' "$tmp/metrics")" = 2 ]
     kill $job
     wait $job 2>/dev/null
