@@ -444,7 +444,10 @@ static int device(const char *pack)
 
 /* ---- Several machines ---- */
 
-enum { SMALL_MESSAGE = 4096 /* as those of a decoded token */ };
+enum {
+    SMALL_MESSAGE = 4096, /* as those of a decoded token */
+    LARGE_MESSAGE = 4 << 20,
+};
 
 struct described {
     struct moe_ranks *ranks;
@@ -464,16 +467,22 @@ static int describe_self(void *ctx, struct moe_buf *out, struct moe_err *err)
     return measure_device(of->pack, &progress, out, err);
 }
 
-/* Messages as a layer's are, and larger ones, to a rank and back. */
+/* Messages as a layer's are, and larger ones, to a rank and back; as large as a rate needs. */
 static int time_link(struct moe_ranks *ranks, uint32_t rank, struct moe_machine_link *l,
                      struct moe_err *err)
 {
-    for (uint64_t bytes = 256; bytes <= MOE_RANKS_MOST_TIMED; bytes *= 4) {
+    bool fits = false;
+    for (uint64_t bytes = 256; bytes <= LARGE_MESSAGE || (!fits && bytes <= MOE_RANKS_MOST_TIMED);
+         bytes *= 4) {
         struct moe_machine_message *m = &l->messages[l->n_messages++];
         m->bytes = bytes;
         MOE_TRY(moe_ranks_time_message(ranks, rank, bytes, &m->seconds, err));
+        fits = moe_machine_link_fit(l);
     }
-    moe_machine_link_fit(l);
+    if (!fits)
+        cli_note("rank %u: the network's rate was not measured, 64 MiB took hardly longer than a "
+                 "small message: write bytes_per_second into %s",
+                 rank, o.out);
     return MOE_OK;
 }
 

@@ -139,7 +139,7 @@ int moe_machines_read(struct moe_machines **out, const char *path, struct moe_er
 
 /* ---- Links ---- */
 
-void moe_machine_link_fit(struct moe_machine_link *l)
+bool moe_machine_link_fit(struct moe_machine_link *l)
 {
     enum { SMALL = 4096 };
     const struct moe_machine_message *last = &l->messages[l->n_messages - 1];
@@ -147,7 +147,8 @@ void moe_machine_link_fit(struct moe_machine_link *l)
     for (uint32_t i = 0; i < l->n_messages; i++)
         if (l->messages[i].bytes <= SMALL && l->messages[i].seconds < latency)
             latency = l->messages[i].seconds;
-    const double rest = last->seconds - latency, least = 1e-3 * last->seconds;
+    const double rest = last->seconds - latency;
     l->latency_seconds = latency;
-    l->bytes_per_second = (double)last->bytes / (rest > least ? rest : least);
+    l->bytes_per_second = rest >= latency ? (double)last->bytes / rest : 0;
+    return l->bytes_per_second > 0;
 }

@@ -53,7 +53,8 @@ int moe_machines_read(struct moe_machines **out, const char *path, struct moe_er
 int moe_machines_write(const struct moe_machines *m, struct moe_buf *out, struct moe_err *err);
 
 /* Sets latency and rate of a link from its messages (at least one): the least time of a small one,
- * and what the largest takes beside that. */
-void moe_machine_link_fit(struct moe_machine_link *link);
+ * and what the largest takes beside that. False, and no rate: that is less than the former, so
+ * larger messages must tell. */
+bool moe_machine_link_fit(struct moe_machine_link *link);
 
 #endif

@@ -152,7 +152,7 @@ int moe_ranks_ask_text(struct moe_ranks *r, uint32_t rank, const struct moe_prog
                        struct moe_buf *out, struct moe_err *err);
 /* Rank 0: *seconds: half the median of some round trips of messages of `bytes`, to a rank, or (0)
  * to all of them at once, until all are back. bytes: at most MOE_RANKS_MOST_TIMED. */
-enum { MOE_RANKS_MOST_TIMED = 4 << 20 };
+enum { MOE_RANKS_MOST_TIMED = 64 << 20 };
 int moe_ranks_time_message(struct moe_ranks *r, uint32_t rank, uint64_t bytes, double *seconds,
                            struct moe_err *err);
 /* Another: answers both until rank 0 ends. */

@@ -2,6 +2,7 @@
  * is named with the member in one line. */
 #include "../test.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -211,6 +212,22 @@ static void long_lists_are_refused(void **state)
     moe_buf_release(&text);
 }
 
+/* From the least time of a small message, and of the largest what is more than that. */
+static void links_are_fitted_or_have_no_rate(void **state)
+{
+    struct moe_machine_link l = {.n_messages = 3,
+                                 .messages = {{256, 60e-6}, {4096, 50e-6}, {4 << 20, 4244304e-9}}};
+    assert_true(moe_machine_link_fit(&l));
+    assert_true(fabs(l.latency_seconds - 50e-6) < 1e-12);
+    assert_true(fabs(l.bytes_per_second - 1e9) < 1e3);
+    l.messages[2].seconds = 90e-6; /* less than twice a small one: noise decides */
+    assert_false(moe_machine_link_fit(&l));
+    assert_true(l.bytes_per_second == 0);
+    l.messages[2].seconds = 40e-6; /* a large one may be the faster one then */
+    assert_false(moe_machine_link_fit(&l));
+    assert_true(l.bytes_per_second == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +237,7 @@ int main(void)
         cmocka_unit_test(texts_are_checked),
         cmocka_unit_test(what_is_missing_or_too_much_is_named),
         cmocka_unit_test(long_lists_are_refused),
+        cmocka_unit_test(links_are_fitted_or_have_no_rate),
     };
     snprintf(path, sizeof path, "/tmp/moe-test-machines-%d.yaml", (int)getpid());
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
