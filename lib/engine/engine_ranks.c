@@ -651,6 +651,34 @@ static int settle_batch(struct moe_ranks *ranks, struct moe_model *model,
 
 /* ---- All of it ---- */
 
+/* Options that must be the same on all ranks; one that holds all of its experts may do so by
+ * itself, whatever others do. */
+static int meet(struct moe_ranks *ranks, const struct moe_model *model,
+                const struct moe_engine_options *own, struct moe_err *err)
+{
+    struct moe_buf options = {0};
+    char strategy[MOE_STRATEGY_BRIEF] = "auto";
+    if (own->strategy.name)
+        moe_strategy_brief(&own->strategy, strategy);
+    if (!own->strategy.resident)
+        moe_buf_printf(&options, "--strategy %s\n", strategy);
+    moe_buf_printf(&options,
+                   "--share-attention %s\n--share-layers %s\n--statistics %s\n--tolerance %g\n"
+                   "--low %s\n--draft %s\n",
+                   own->share_attention ? "yes" : "no", own->share_layers ? "yes" : "no",
+                   own->statistics ? "yes" : "no", own->tolerance,
+                   own->low_variant ? own->low_variant : "of the pack",
+                   own->drafter ? "a head"
+                   : own->ahead ? "mtp"
+                                : "no");
+    int status = options.failed
+                     ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
+                     : moe_ranks_meet(ranks, moe_pack_fingerprint(model->pack),
+                                      budget_of(model, own), (const char *)options.data, err);
+    moe_buf_release(&options);
+    return status;
+}
+
 int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *own,
                           struct moe_err *err)
 {
@@ -665,7 +693,7 @@ int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *ow
                         moe_pack_path(model->pack));
     if (rank == 0 && own->spread)
         MOE_TRY(moe_ranks_give(ranks, model->pack, NULL, err));
-    MOE_TRY(moe_ranks_meet(ranks, moe_pack_fingerprint(model->pack), budget_of(model, own), err));
+    MOE_TRY(meet(ranks, model, own, err));
     if (rank == 0) {
         struct moe_session_options session;
         if (own->share_layers)

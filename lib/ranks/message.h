@@ -11,7 +11,7 @@
 
 #include "base/mem.h"
 
-enum { MOE_RANKS_PROTOCOL = 0x4d4f4505 }; /* also tells byte orders apart */
+enum { MOE_RANKS_PROTOCOL = 0x4d4f4506 }; /* also tells byte orders apart */
 
 enum moe_rank_kind {
     /* From rank 0. */
@@ -62,12 +62,13 @@ struct moe_rank_head {
 struct moe_rank_said {
     struct moe_rank_head head;
     uint32_t protocol;
-    int32_t status;         /* MOE_OK, or why it cannot go on: `why` */
+    int32_t status;         /* MOE_OK, or why it cannot go on: `text` */
     uint64_t fingerprint;   /* of its pack */
     uint64_t room;          /* HELLO: its budget; ROOM: bytes of it that it has for experts */
     uint64_t done, total;   /* LOADING, FETCH: bytes */
     uint64_t offset, bytes; /* FETCH: at most MOE_RANK_PIECE_BYTES */
-    char program[16], host[64], why[512];
+    char program[16], host[64];
+    char text[1024]; /* HELLO: its options, "--OPTION VALUE" a line; FAILED: why */
 };
 
 /* Behind the head of PIECE; the bytes follow. */

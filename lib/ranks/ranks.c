@@ -70,7 +70,7 @@ struct moe_ranks {
     uint64_t activations;      /* of whole layers elsewhere, not taken yet */
     const float *rows;         /* of the request, where they have messages of their own */
     uint64_t rows_bytes;
-    uint32_t rows_to; /* the rank that gets them, or (0) none */
+    uint32_t rows_to;                       /* the rank that gets them, or (0) none */
     uint64_t handed_messages, handed_bytes; /* of the request, from each rank to the next */
 };
 
@@ -327,7 +327,7 @@ void moe_ranks_fail(struct moe_ranks *r, const struct moe_err *why)
     uint64_t bytes;
     said.head.kind = MOE_RANK_FAILED;
     said.status = why->status;
-    snprintf(said.why, sizeof said.why, "%s", why->text);
+    snprintf(said.text, sizeof said.text, "%s", why->text);
     if (say(r, &said, &ignored) == MOE_OK &&
         r->wire->ops->receive(r->wire, 0, MOE_LANE_TALK, &end, sizeof end, &ignored) == MOE_OK)
         wait_heard(r, 0, true, &bytes, &ignored);
@@ -336,14 +336,14 @@ void moe_ranks_fail(struct moe_ranks *r, const struct moe_err *why)
 static int refuse(const struct moe_rank_said *said, uint32_t rank, struct moe_err *err)
 {
     return moe_fail(err, said->status < 0 ? said->status : MOE_ERR_IO, "rank %u on %.63s: %.400s",
-                    rank, said->host, said->why);
+                    rank, said->host, said->text);
 }
 
 /* What a rank has said before the first pass: texts are ended, what it fails with is returned. */
 static int check_said(struct moe_rank_said *said, uint32_t rank, uint64_t bytes,
                       struct moe_err *err)
 {
-    said->host[sizeof said->host - 1] = said->why[sizeof said->why - 1] = 0;
+    said->host[sizeof said->host - 1] = said->text[sizeof said->text - 1] = 0;
     said->program[sizeof said->program - 1] = 0;
     if (bytes != sizeof *said || said->protocol != MOE_RANKS_PROTOCOL)
         return moe_fail(err, MOE_ERR_VERSION,
@@ -399,19 +399,48 @@ static bool hear_out(struct moe_ranks *r, uint32_t rank)
     return !p->loads;
 }
 
-static int check_hello(struct moe_ranks *r, uint32_t rank, uint64_t fingerprint,
+static int refuse_options(const struct moe_rank_said *said, uint32_t rank, const char *its, int n,
+                          const char *own, int n_own, struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "rank %u on %s was started with %.*s, rank 0 with %.*s: give all ranks the "
+                    "same options",
+                    rank, said->host, n, its, n_own, own);
+}
+
+/* Compares the options that all ranks must have alike: lines of the same order, each of which only
+ * one of both may lack. */
+static int check_options(const struct moe_rank_said *said, uint32_t rank, const char *own,
+                         struct moe_err *err)
+{
+    for (const char *end; (end = strchr(own, '\n')); own = end + 1) {
+        const int n_name = (int)(strcspn(own, " \n")) + 1;
+        for (const char *its = said->text, *its_end; (its_end = strchr(its, '\n'));
+             its = its_end + 1)
+            if (strncmp(its, own, n_name) == 0 &&
+                (its_end - its != end - own || strncmp(its, own, end - own) != 0))
+                return refuse_options(said, rank, its, (int)(its_end - its), own, (int)(end - own),
+                                      err);
+    }
+    return MOE_OK;
+}
+
+static int check_hello(struct moe_ranks *r, uint32_t rank, const struct moe_rank_said *own,
                        struct moe_err *err)
 {
     const struct moe_rank_said *said = &r->peers[rank].said;
+    if (said->head.kind == MOE_RANK_FETCH)
+        return refuse_options(said, rank, "--spread", INT32_MAX, "no --spread", INT32_MAX, err);
     if (strcmp(said->program, MOE_VERSION) != 0)
         return moe_fail(err, MOE_ERR_VERSION,
                         "rank %u on %s is version %s, rank 0 is %s: every rank must run the same",
                         rank, said->host, said->program, MOE_VERSION);
-    if (said->fingerprint != fingerprint)
+    MOE_TRY(check_options(said, rank, own->text, err));
+    if (said->fingerprint != own->fingerprint)
         return moe_fail(err, MOE_ERR_USAGE,
                         "rank %u on %s has another pack than rank 0 under that name (fingerprints "
                         "%016" PRIx64 " and %016" PRIx64 "): copy the pack there",
-                        rank, said->host, said->fingerprint, fingerprint);
+                        rank, said->host, said->fingerprint, own->fingerprint);
     return MOE_OK;
 }
 
@@ -427,7 +456,7 @@ static int say_or_hear(struct moe_ranks *r, struct moe_rank_said *said, struct m
         struct moe_err why = {0};
         int status = hear_said(r, i, &why);
         if (status == MOE_OK && said->head.kind == MOE_RANK_HELLO)
-            status = check_hello(r, i, said->fingerprint, &why);
+            status = check_hello(r, i, said, &why);
         if (status != MOE_OK && first.status == MOE_OK)
             first = why;
     }
@@ -436,12 +465,14 @@ static int say_or_hear(struct moe_ranks *r, struct moe_rank_said *said, struct m
     return first.status;
 }
 
-int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, uint64_t budget, struct moe_err *err)
+int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, uint64_t budget, const char *options,
+                   struct moe_err *err)
 {
     struct moe_rank_said hello = said_of_self();
     hello.head.kind = MOE_RANK_HELLO;
     hello.fingerprint = fingerprint;
     hello.room = budget;
+    snprintf(hello.text, sizeof hello.text, "%s", options);
     MOE_TRY(say_or_hear(r, &hello, err));
     for (uint32_t i = 0; r->peers && i < r->wire->n_ranks; i++)
         r->peers[i].budget = r->peers[i].said.room;
@@ -687,6 +718,8 @@ static int give_next(struct moe_ranks *r, uint32_t rank, const struct moe_pack *
     int status = check_said(&p->said, rank, bytes, err);
     p->loads = p->loads && status == MOE_OK;
     MOE_TRY(status);
+    if (p->said.head.kind == MOE_RANK_HELLO)
+        return refuse_options(&p->said, rank, "no --spread", INT32_MAX, "--spread", INT32_MAX, err);
     *has_all = p->said.head.kind == MOE_RANK_FETCH && p->said.bytes == 0;
     if (*has_all)
         return MOE_OK;
@@ -1018,7 +1051,7 @@ static int take_answer(struct moe_ranks *r, uint32_t rank, uint64_t bytes, float
     p->has_rows = true; /* any sign says so */
     if (bytes >= sizeof p->said && head->kind == MOE_RANK_FAILED) {
         memcpy(&p->said, p->answer, sizeof p->said);
-        p->said.why[sizeof p->said.why - 1] = 0;
+        p->said.text[sizeof p->said.text - 1] = 0;
         p->n_due = 0;
         for (uint32_t i = rank + 1; r->owners && i < r->wire->n_ranks; i++) {
             r->peers[i].n_due = 0; /* nothing comes to it */

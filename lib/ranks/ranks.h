@@ -50,9 +50,11 @@ uint64_t moe_ranks_bytes(const struct moe_rank_shape *shape, uint32_t n_ranks);
 /* ---- Before the first pass ---- */
 
 /* Rank 0: waits for the hello of all. Another: says it. The pack's fingerprint; this rank's budget
- * in bytes, 0: not known. MOE_ERR_USAGE: another pack, or another program; MOE_ERR_IO: no answer;
- * or what another rank failed with. */
-int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, uint64_t budget, struct moe_err *err);
+ * in bytes, 0: not known; options: "--OPTION VALUE\n" of those that must be the same on all ranks,
+ * where both have a line of it. MOE_ERR_USAGE: another pack, other options, or another program;
+ * MOE_ERR_IO: no answer; or what another rank failed with. */
+int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, uint64_t budget, const char *options,
+                   struct moe_err *err);
 /* Rank 0: a rank's budget, its own too. */
 uint64_t moe_ranks_budget(const struct moe_ranks *r, uint32_t rank);
 /* Rank 0, before it says any shape: moe_ranks_shape is this one, for sums of what others will take.

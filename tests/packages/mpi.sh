@@ -122,7 +122,7 @@ check "... whose activations are rank 0's" [ "$(figure elsewhere)" = "$(sed -n \
     's/^    {"rank".*"expert_activations": *\([0-9]*\).*/\1/p' "$tmp/stats" | awk '{ n += $1 } END { print n }')" ]
 check "... and from the first of the others to the last, which hands nothing on" [ "$(sed -n \
     's/^    {"rank".*"messages_on": *\([0-9]*\), "bytes_on": *\([0-9]*\).*/\1 \2/p' "$tmp/stats" |
-    awk '{ printf "%s%s", $1 >= 40, $2 > 40 * 1000 }')" = 111100 ]
+    awk '{ printf "%d%d", ($1 >= 40), ($2 > 40 * 1000) }')" = 111100 ]
 ranks 13 "$bin/moe-run" "$tiny" -p "$prompt" -n 4 -t 1 --share-layers
 check "more ranks than layers: one line" [ "$said" = 1 ]
 check "... that says how many there can be" grep -q 'its layers can be those of 12 ranks, not of 13' "$tmp/said"
@@ -181,6 +181,16 @@ fits="$bin/moe-run $tiny -p Once -n 4 -t 1 --memory $((80 + more))M"
 ranks 1 $fits : -n 1 "$bin/moe-run" "$tiny" -p Once -n 4 -t 1 --memory 2M : -n 1 $fits
 check "a budget that is too small on one of three ranks: one line, exit 4" [ "$said$code" = 14 ]
 check "... and all end in order" [ "$(grep -c MPI_ABORT "$err")" = 0 ]
+once="$bin/moe-run $tiny -p Once -n 4 -t 1"
+for options in '--strategy lru|--strategy prefetch' '--share-layers|--share-layers no' "--spread $tmp/new|no --spread"; do
+    theirs=${options#*|}
+    [ "$theirs" = "--strategy prefetch" ] || theirs=
+    # shellcheck disable=SC2086 # words
+    ranks 1 $once ${options%|*} : -n 1 $once $theirs
+    check "${options%|*} on rank 0 only: one line" [ "$said" = 1 ]
+    check "... that names both" grep -q "^moe-run: rank 1 on .* was started with ${options#*|}, rank 0 with ${options%%[ |]*}" "$tmp/said"
+    check "... and all end in order" [ "$(grep -c MPI_ABORT "$err")" = 0 ]
+done
 ranks 2 "$bin/moe-run" "$tiny" --no-such-option
 check "a wrong option: one line" [ "$said" = 1 ]
 check "... exit 2" [ "$code" = 2 ]

@@ -26,7 +26,7 @@ struct hub {
     pthread_mutex_t lock;
     struct message *first[MOST_RANKS][MOST_RANKS][MOE_N_LANES]; /* [from][to] */
     uint32_t n_ranks;
-    uint64_t piece_bytes; /* of rank 0's file */
+    uint64_t piece_bytes;                                                     /* of rank 0's file */
     uint64_t messages[MOST_RANKS][MOST_RANKS], bytes[MOST_RANKS][MOST_RANKS]; /* [from][to] */
     uint32_t loads_long; /* a rank that loads until it is told to stop */
     bool aborted;
@@ -187,6 +187,11 @@ struct helper {
 static bool drafts;      /* models have the layer that drafts, or */
 static const char *head; /* a head in its place; NULL: none */
 
+/* What ranks share out beside experts. */
+enum shares { ONLY_EXPERTS, ATTENTION_TOO, WHOLE_LAYERS };
+static enum shares all_share;                   /* on all ranks */
+static const struct moe_statistics *statistics; /* ... have these; NULL: none */
+
 static struct moe_engine_options options_of(const char *strategy, uint64_t expert_bytes)
 {
     struct moe_err err = {0};
@@ -194,6 +199,9 @@ static struct moe_engine_options options_of(const char *strategy, uint64_t exper
     struct moe_engine_options o = {.expert_memory_bytes = expert_bytes,
                                    .ahead = drafts,
                                    .drafter = head,
+                                   .share_attention = all_share == ATTENTION_TOO,
+                                   .share_layers = all_share == WHOLE_LAYERS,
+                                   .statistics = statistics,
                                    .session = {.batch = 2 * N_IDS}};
     assert_ok(moe_strategy_parse(strategy, &o.strategy, &named, &err), &err);
     moe_strategy_drop_idle(&o.strategy, named);
@@ -322,9 +330,6 @@ static struct moe_session_options three_texts(void)
         .batch = 2 * N_IDS, .n_sequences = 3, .takes_back = true, .n_snapshots = 2};
 }
 
-/* What ranks share out beside experts. */
-enum shares { ONLY_EXPERTS, ATTENTION_TOO, WHOLE_LAYERS };
-
 /* A run of several ranks against `want`, of run_both and run_alike. */
 static void check_ranks(const char *what, uint32_t n_ranks, enum shares shares,
                         const char *strategy, uint64_t expert_bytes, const uint32_t *ids,
@@ -335,14 +340,13 @@ static void check_ranks(const char *what, uint32_t n_ranks, enum shares shares,
     struct helper helpers[MOST_RANKS];
     struct moe_engine *e;
     open_hub(&hub, n_ranks);
+    struct moe_statistics *known = n_ranks % 2 ? any_statistics() : NULL;
+    statistics = known; /* then some experts are on two ranks */
+    all_share = shares;
     for (uint32_t i = 1; i < n_ranks; i++) /* of several sizes, the last with all in memory */
         start(&helpers[i], &hub, i, "x.moe", i + 1 == n_ranks ? "resident" : strategy,
               i + 1 == n_ranks ? 0 : expert_bytes / i);
     struct moe_engine_options o = options_of(strategy, expert_bytes);
-    struct moe_statistics *statistics = n_ranks % 2 ? any_statistics() : NULL;
-    o.statistics = statistics; /* then some experts are on two ranks */
-    o.share_attention = shares == ATTENTION_TOO;
-    o.share_layers = shares == WHOLE_LAYERS;
     o.session = three_texts();
     o.ranks = open_rank(&hub, 0, PATIENCE);
     assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
@@ -393,7 +397,9 @@ static void check_ranks(const char *what, uint32_t n_ranks, enum shares shares,
     }
     assert_false(hub.aborted);
     close_hub(&hub);
-    moe_statistics_free(statistics);
+    statistics = NULL;
+    all_share = ONLY_EXPERTS;
+    moe_statistics_free(known);
 }
 
 static bool has_experts(const struct moe_config *c)
@@ -702,7 +708,7 @@ static void write_model(uint64_t seed, const char *name)
 }
 
 /* Rank 1 has this pack; rank 0 says why they do not run together. */
-static void refused(const char *pack, const char *strategy, const char *text)
+static void refused(const char *pack, const char *strategy, enum shares shares, const char *text)
 {
     struct moe_err err = {0};
     struct hub hub;
@@ -711,6 +717,7 @@ static void refused(const char *pack, const char *strategy, const char *text)
     open_hub(&hub, 2);
     start(&helper, &hub, 1, pack, strategy, 0);
     struct moe_engine_options o = options_of("lru", 0);
+    o.share_layers = shares == WHOLE_LAYERS;
     o.ranks = open_rank(&hub, 0, PATIENCE);
     assert_true(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err) < 0);
     if (!strstr(err.text, text) || !strstr(err.text, "rank 1 on "))
@@ -746,9 +753,13 @@ static void what_ranks_fail_with_is_said_by_rank_0(void **state)
     write_model(3, "x.moe");
     write_model(4, "other.moe");
     write_damaged("damaged.moe", 0);
-    refused("other.moe", "lru", "has another pack than rank 0");
-    refused("absent.moe", "lru", "absent.moe");
-    refused("damaged.moe", "resident", "damaged");
+    refused("other.moe", "lru", ONLY_EXPERTS, "has another pack than rank 0");
+    refused("absent.moe", "lru", ONLY_EXPERTS, "absent.moe");
+    refused("damaged.moe", "resident", ONLY_EXPERTS, "damaged");
+    refused("x.moe", "prefetch", ONLY_EXPERTS,
+            "was started with --strategy prefetch, rank 0 with --strategy lru: give");
+    refused("x.moe", "resident", WHOLE_LAYERS,
+            "was started with --share-layers no, rank 0 with --share-layers yes: give");
 }
 
 /* One fails while another loads, which stops then: all end in order. */
@@ -789,7 +800,7 @@ static void a_rank_that_fails_later(void **state)
     write_damaged("damaged.moe", 0);
     open_hub(&hub, 2);
     start(&helper, &hub, 1, "damaged.moe", "lru+init=empty", 0);
-    struct moe_engine_options o = options_of("lru", 0);
+    struct moe_engine_options o = options_of("lru+init=empty", 0);
     o.ranks = open_rank(&hub, 0, PATIENCE);
     assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
     for (uint32_t i = 0; i < N_IDS && status == MOE_OK; i++) {
@@ -840,7 +851,7 @@ static void what_does_not_go_with_ranks(void **state)
         struct helper helper;
         struct moe_engine *e;
         open_hub(&hub, 2);
-        start(&helper, &hub, 1, "x.moe", "lru", 0);
+        start(&helper, &hub, 1, "x.moe", "resident", 0);
         struct moe_engine_options o = options_of(strategies[i], 0);
         o.ranks = open_rank(&hub, 0, PATIENCE);
         assert_true(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err) < 0);
@@ -852,6 +863,8 @@ static void what_does_not_go_with_ranks(void **state)
 }
 
 /* ---- Files from rank 0 ---- */
+
+static bool spreads = true; /* rank 0 does */
 
 /* A run of two ranks, of which the other has only what is in that directory. Sets the bytes that
  * came from rank 0's file, and returns rank 0's status; one that is refused says `text`. */
@@ -870,7 +883,7 @@ static int run_spread(const char *directory, const char *strategy, uint64_t *byt
     assert_int_equal(pthread_create(&helper.thread, NULL, help, &helper), 0);
     struct moe_engine_options o = options_of(strategy, 0);
     o.ranks = open_rank(&hub, 0, PATIENCE);
-    o.spread = helper.spread;
+    o.spread = spreads ? helper.spread : NULL;
     int status = moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err);
     if (status == MOE_OK) {
         const struct moe_row row = {0, 0, 1, N_IDS};
@@ -990,6 +1003,11 @@ static void what_cannot_be_spread(void **state)
     assert_ok(moe_file_write_all(in_dir("file"), "", 0, &err), &err);
     assert_int_equal(run_spread("file", "resident", &bytes, "cannot be written"), MOE_ERR_IO);
     assert_int_equal(run_spread("file/own", "resident", &bytes, "cannot be made"), MOE_ERR_IO);
+    spreads = false;
+    assert_int_equal(run_spread("own", "resident", &bytes,
+                                "was started with --spread, rank 0 with no --spread: give"),
+                     MOE_ERR_USAGE);
+    spreads = true;
     /* Damage of rank 0's file is found by the rank that gets it, and is not kept; what came before
      * is. */
     write_damaged("x.moe", 0);
