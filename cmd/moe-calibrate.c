@@ -108,6 +108,9 @@ static const struct cli_option options[] = {
     {CLI_OPT_OUTPUT('o', "output", "MAP", &o.out), .help = "bit map to write"},
     {CLI_OPT_SHARE(0, "tolerance", "P", &o.tolerance, 0, 10), .shown = "2%",
      .help = "largest loss to accept"},
+    {CLI_OPT_BYTES(0, "target", "SIZE", &o.calibrate.target_bytes),
+     .help = "or the size of the pack, at the least loss", .modes = CLI_USUAL,
+     .excludes = "tolerance shard"},
     {CLI_OPT_SHARE(0, "routing-tolerance", "P", &o.routing_tolerance, 0, 10),
      .help = "find lambda of --prefer-cached for this loss", .needs = "routing-cache",
      .excludes = "judge"},
@@ -283,7 +286,7 @@ static int calibrate(const char *pack)
         offline_note_left_out(&left_out, c->pairs
                                              ? "--max-tokens N takes more of each source and target"
                                              : "--max-windows N takes more of each");
-        held = say_whether_held(map, &advice);
+        held = c->target_bytes ? CLI_DONE : say_whether_held(map, &advice);
         say_result(map);
     }
 out:
@@ -405,6 +408,8 @@ int main(int argc, char **argv)
         return cli_misuse("--measured is for --importance adaptive");
     if (o.importance == ADAPTIVE && o.metric)
         return cli_misuse("--importance adaptive measures nats: it is for --metric nll");
+    if (o.calibrate.target_bytes && o.calibrate.without_bits)
+        return cli_misuse("--target chooses bits, which --without leaves out");
     if (o.trace && o.calibrate.without_hobbit)
         return cli_misuse("--trace is for hobbit, which --without leaves out");
     const char *pack = args[0];

@@ -94,9 +94,14 @@ struct row_target {
 };
 
 /* Takes and checks the options, which stay borrowed, and sorts the variants, best first. `strict`:
- * at least one variant and dense bits must be there. MOE_ERR_USAGE. */
+ * at least one variant and dense bits must be there, and all experts will be rounded.
+ * MOE_ERR_USAGE.
+ */
 int convert_start(struct converter *c, const struct moe_convert_options *options, bool strict,
                   struct moe_err *err);
+/* Whether the method rounds to these bits. MOE_ERR_USAGE. */
+int convert_check_bits(const struct moe_convert_options *options, struct moe_bits bits,
+                       struct moe_err *err);
 /* Refuses an output that is the source, or that has the name of a checkpoint's file. */
 int convert_check_output(const struct converter *c, struct moe_err *err);
 void convert_release(struct converter *c);

@@ -179,8 +179,8 @@ static void mix_methods(char sum[16], const char *method)
 }
 
 /* Describes a variant that the pack does not have, by what its experts are made of. */
-static void describe_new(const struct converter *c, struct repack *r, int v,
-                         struct moe_pack_variant *out)
+static int describe_new(const struct converter *c, struct repack *r, int v,
+                        struct moe_pack_variant *out, struct moe_err *err)
 {
     struct moe_pack_variant quantized;
     convert_describe_variant(c, v, &quantized);
@@ -191,6 +191,8 @@ static void describe_new(const struct converter *c, struct repack *r, int v,
             struct repack_origin from = choose_stored(c, r, layer, e, v);
             if (!from.extent)
                 continue;
+            if (!from.copied)
+                MOE_TRY(convert_check_bits(c->options, convert_bits(c, v, layer, e), err));
             r->encodes |= !from.copied;
             mix_methods(out->method, from.copied
                                          ? moe_pack_variant_at(r->pack, from.variant)->method
@@ -198,6 +200,7 @@ static void describe_new(const struct converter *c, struct repack *r, int v,
         }
     if (out->method[0] == '\0')
         *out = quantized;
+    return MOE_OK;
 }
 
 /* Sets options->map to the pack's own where a variant asks for a map and none is given. free()
@@ -248,7 +251,7 @@ static int choose_variants(struct converter *c, struct repack *r, struct moe_err
         if (r->from[v] >= 0)
             out[v] = *moe_pack_variant_at(r->pack, (uint32_t)r->from[v]);
         else
-            describe_new(c, r, v, &out[v]);
+            MOE_TRY(describe_new(c, r, v, &out[v], err));
     }
     return MOE_OK;
 }

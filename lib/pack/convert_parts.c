@@ -94,15 +94,16 @@ static int add_variant(struct converter *c, struct moe_bits bits, int option, st
     return MOE_OK;
 }
 
-static int check_expert_bits(const struct moe_convert_options *options, struct moe_bits bits,
-                             struct moe_err *err)
+int convert_check_bits(const struct moe_convert_options *options, struct moe_bits bits,
+                       struct moe_err *err)
 {
     MOE_TRY(check_bits(options, bits.gate_up, options->own_experts, err));
     return check_bits(options, bits.down, options->own_experts, err);
 }
 
-/* A map must be given when a variant asks for it, and only then. */
-static int check_map(const struct moe_convert_options *options, struct moe_err *err)
+/* A map must be given when a variant asks for it, and only then. strict: all of its bits must be
+ * those of the method. */
+static int check_map(const struct moe_convert_options *options, bool strict, struct moe_err *err)
 {
     const struct moe_expert_map *map = options->map;
     bool wanted = false;
@@ -115,9 +116,9 @@ static int check_map(const struct moe_convert_options *options, struct moe_err *
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: a map is given, but the variants asked for do not name '%s'",
                         map->name, MOE_MAP_VARIANT);
-    for (uint64_t i = 0; map && i < (uint64_t)map->n_layers * map->n_experts; i++) {
+    for (uint64_t i = 0; strict && map && i < (uint64_t)map->n_layers * map->n_experts; i++) {
         if (map->bits[i].down != 0)
-            MOE_TRY(check_expert_bits(options, map->bits[i], err));
+            MOE_TRY(convert_check_bits(options, map->bits[i], err));
     }
     return MOE_OK;
 }
@@ -134,10 +135,10 @@ int convert_start(struct converter *c, const struct moe_convert_options *options
                         CONVERT_MAX_VARIANTS);
     if (options->dense_bits)
         MOE_TRY(check_bits(options, options->dense_bits, false, err));
-    MOE_TRY(check_map(options, err));
+    MOE_TRY(check_map(options, strict, err));
     for (int i = 0; i < options->n_experts; i++) {
-        if (options->experts[i].down != 0)
-            MOE_TRY(check_expert_bits(options, options->experts[i], err));
+        if (strict && options->experts[i].down != 0)
+            MOE_TRY(convert_check_bits(options, options->experts[i], err));
         MOE_TRY(add_variant(c, options->experts[i], i, err));
     }
     return MOE_OK;

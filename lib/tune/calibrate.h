@@ -39,8 +39,11 @@ struct moe_calibrate_options {
     uint32_t max_tokens;  /* of a document or window; of a pair, per source and per target */
     uint32_t max_windows; /* of a document; 0: all */
     enum moe_metric metric;
-    enum moe_judge judge;  /* of the tolerance; answers are of pairs only */
-    double tolerance;      /* percent or points; below 0: measure importances only */
+    enum moe_judge judge; /* of the tolerance; answers are of pairs only */
+    double tolerance;     /* percent or points; below 0: measure importances only */
+    /* Above 0, in place of the tolerance: the file of the map's pack takes this many at most. The
+     * map's tolerance is then what the choice loses on the texts. */
+    uint64_t target_bytes;
     bool exact;            /* importance measured, else estimated */
     double measured_share; /* exact: of the experts, at most, the others estimated; 0: all are
                               measured */

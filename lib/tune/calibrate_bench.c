@@ -39,13 +39,13 @@ int calibrate_choose_rounding(struct calibration *c, struct moe_err *err)
 /* ---- Bytes ---- */
 
 uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
-                                uint32_t variant)
+                                uint32_t variant, uint32_t align)
 {
     const struct moe_expert_extent *e =
         moe_pack_expert(c->model->pack, c->map->model_layer[layer], expert, variant);
     uint64_t bytes = 0;
     for (uint32_t s = 0; e->present && s < MOE_PACK_MAX_SEGMENTS; s++)
-        bytes += e->segments[s].stored_bytes;
+        bytes += moe_round_up(e->segments[s].stored_bytes, align);
     return bytes;
 }
 
@@ -56,8 +56,25 @@ uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant)
         for (uint32_t e = 0; e < c->map->n_experts; e++) {
             uint32_t usable =
                 moe_pack_usable_variant(c->model->pack, c->map->model_layer[layer], e, variant);
-            bytes += calibrate_expert_bytes(c, layer, e, usable);
+            bytes += calibrate_expert_bytes(c, layer, e, usable, 1);
         }
+    return bytes;
+}
+
+/* Those that the pack has, with all of its variants, and room for what provenance says of a map;
+ * where the dense part is rounded again, also for other padding. */
+uint64_t calibrate_other_bytes(const struct calibration *c, uint32_t dense_bits)
+{
+    const struct moe_pack *pack = c->model->pack;
+    uint64_t bytes = moe_pack_file_bytes(pack) + MOE_PACK_ALIGN;
+    if (dense_bits != c->own.dense_bits)
+        bytes += (uint64_t)moe_pack_n_tensors(pack) * MOE_PACK_ALIGN;
+    for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++)
+        bytes -= moe_pack_tensor_at(pack, i)->extent.stored_bytes;
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
+        for (uint32_t layer = 0; layer < c->map->n_layers; layer++)
+            for (uint32_t e = 0; e < c->map->n_experts; e++)
+                bytes -= calibrate_expert_bytes(c, layer, e, v, MOE_PACK_ALIGN);
     return bytes;
 }
 

@@ -1,13 +1,15 @@
 /*
  * Choice: which experts step down, and how many (EdgeMoE III-B). Steps come from the importances
  * (plan/tuning.h). Their number K is found by bisection, each K tried being measured as a whole,
- * for each bitwidth of the dense part. The fewest bytes win.
+ * for each bitwidth of the dense part. The fewest bytes win. With a target K is the first with no
+ * more bytes, and the least loss wins.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 #include "plan/tuning.h"
 #include "tune/calibrate_internal.h"
 
@@ -27,6 +29,7 @@ struct search {
 /* The best found for one bitwidth of the dense part. */
 struct found {
     uint64_t k, bytes;
+    uint64_t file_bytes; /* with a target */
     struct moe_loss loss;
     double expected;
     bool there;
@@ -57,7 +60,7 @@ static void fill_points(struct search *s)
         for (uint32_t v = 0; v < map->n_variants; v++) {
             uint64_t at = e * map->n_variants + v;
             s->bytes[at] = calibrate_expert_bytes(s->c, (uint32_t)(e / map->n_experts),
-                                                  (uint32_t)(e % map->n_experts), v);
+                                                  (uint32_t)(e % map->n_experts), v, 1);
             s->loss[at] = v == s->upper ? 0 : lowest * share_of_loss(s->c, s->upper, v);
         }
     }
@@ -124,6 +127,18 @@ static uint64_t bytes_of(const struct search *s)
     return bytes;
 }
 
+/* The file of the pack after the first k steps, which s->variants then are. */
+static uint64_t file_bytes(struct search *s, const struct bench_model *b, uint64_t k)
+{
+    const uint32_t n = s->c->map->n_experts;
+    uint64_t bytes = calibrate_other_bytes(s->c, b->dense_bits) + b->dense_bytes;
+    moe_steps_take(s->steps, k, s->upper, (uint32_t)s->n_experts, s->variants);
+    for (uint64_t e = 0; e < s->n_experts; e++)
+        bytes += calibrate_expert_bytes(s->c, (uint32_t)(e / n), (uint32_t)(e % n), s->variants[e],
+                                        MOE_PACK_ALIGN);
+    return bytes;
+}
+
 /* ---- K ---- */
 
 /* Measures the first k steps; s->variants are what they give. */
@@ -132,6 +147,32 @@ static int measure_steps(struct search *s, const struct bench_model *b, uint64_t
 {
     *steps_loss = moe_steps_take(s->steps, k, s->upper, (uint32_t)s->n_experts, s->variants);
     return calibrate_measure_variants(s->c, b, false, s->variants, 0, loss, NULL, err);
+}
+
+/* Finds the fewest steps after which the pack has no more bytes than the target; out->there is
+ * false if it has more even after all of them. */
+static int seek_target(struct search *s, const struct bench_model *b, struct found *out,
+                       struct moe_err *err)
+{
+    const uint64_t target = s->c->options->target_bytes;
+    uint64_t low = 0, high = s->n_steps;
+    double steps_loss;
+    *out = (struct found){0};
+    while (low < high) {
+        const uint64_t k = low + (high - low) / 2;
+        if (file_bytes(s, b, k) <= target)
+            high = k;
+        else
+            low = k + 1;
+    }
+    out->k = low;
+    out->file_bytes = file_bytes(s, b, low);
+    out->there = out->file_bytes <= target;
+    MOE_TRY(measure_steps(s, b, low, &out->loss, &steps_loss, err));
+    out->bytes = bytes_of(s) + b->dense_bytes;
+    out->expected = 100 * steps_loss / (double)out->loss.tokens /
+                    (s->c->map->metric == MOE_METRIC_NLL ? out->loss.reference_nll : 1);
+    return MOE_OK;
 }
 
 /* Finds by bisection the most steps whose measured loss is within the tolerance; out->there is
@@ -150,7 +191,7 @@ static int seek(struct search *s, const struct bench_model *b, struct found *out
     unit = s->c->map->metric == MOE_METRIC_NLL ? 100 / (loss.reference_nll * (double)loss.tokens)
                                                : 100 / (double)loss.tokens;
     double none = moe_loss_in(&loss, s->c->map->metric);
-    *out = (struct found){0, bytes_of(s), loss, none, true};
+    *out = (struct found){.bytes = bytes_of(s), .loss = loss, .expected = none, .there = true};
     /* Tries all of them first: losses below the noise may rise and fall between. */
     for (uint64_t k = high; low < high; k = low + (high - low + 1) / 2) {
         status = measure_steps(s, b, k, &loss, &steps_loss, err);
@@ -161,7 +202,11 @@ static int seek(struct search *s, const struct bench_model *b, struct found *out
                             n_tried + (uint64_t)log2((double)(high - low) + 1));
         if (calibrate_within(s->c, &loss)) {
             low = k;
-            *out = (struct found){k, bytes_of(s), loss, none + unit * steps_loss, true};
+            *out = (struct found){.k = k,
+                                  .bytes = bytes_of(s),
+                                  .loss = loss,
+                                  .expected = none + unit * steps_loss,
+                                  .there = true};
         } else {
             high = k - 1;
         }
@@ -249,7 +294,7 @@ static int judge_choice(struct calibration *c, struct moe_err *err)
     if (status == MOE_OK && c->check) {
         note_texts(c->map, true, &q, &c->check_reference);
         moe_quality_release(&q);
-        if (c->options->advice && !calibrate_within(c, &choice->check))
+        if (c->options->advice && !c->options->target_bytes && !calibrate_within(c, &choice->check))
             status = advise(c, &b, err);
     }
     calibrate_close_bench(&b, c);
@@ -285,7 +330,8 @@ int calibrate_choose(struct calibration *c, double *distances, struct moe_err *e
     const struct moe_calibrate_options *o = c->options;
     struct search s = {.c = c, .upper = c->upper};
     uint32_t n_dense = o->n_dense_bits ? o->n_dense_bits : 1;
-    uint64_t fewest = UINT64_MAX, k = 0;
+    uint64_t least_bytes = UINT64_MAX, k = 0;
+    double least = HUGE_VAL; /* bytes, or with a target loss */
     c->map->choice.there = c->chosen = false;
     s.n_experts = (uint64_t)c->map->n_layers * c->map->n_experts;
     int status = make_steps(&s, err);
@@ -296,14 +342,26 @@ int calibrate_choose(struct calibration *c, double *distances, struct moe_err *e
                                       err);
         if (status != MOE_OK)
             break;
-        status = seek(&s, &b, &found, err);
-        if (status == MOE_OK && found.there && found.bytes < fewest) {
-            fewest = found.bytes;
+        status = (o->target_bytes ? seek_target : seek)(&s, &b, &found, err);
+        const double counts =
+            o->target_bytes ? moe_map_loss(c->map, &found.loss) : (double)found.bytes;
+        if (status == MOE_OK && found.file_bytes < least_bytes)
+            least_bytes = found.file_bytes;
+        if (status == MOE_OK && found.there && counts < least) {
+            least = counts;
             k = found.k;
             settle(&s, &b, &found);
         }
         calibrate_close_bench(&b, c);
     }
+    if (status == MOE_OK && !c->map->choice.there && o->target_bytes) {
+        char takes[32], wanted[32];
+        status = moe_fail(
+            err, MOE_ERR_LIMIT, "a pack takes %s at least, more than the %s of --target",
+            moe_format_bytes(least_bytes, takes), moe_format_bytes(o->target_bytes, wanted));
+    }
+    if (status == MOE_OK && o->target_bytes)
+        c->map->tolerance = least > 0 ? least : 0;
     if (status == MOE_OK && !c->map->choice.there)
         status = moe_fail(err, MOE_ERR_LIMIT,
                           "the tolerance of %g cannot be met with the dense part at these bits",
@@ -371,7 +429,8 @@ int calibrate_bounds(struct calibration *c, struct moe_err *err)
     c->lower = 0;
     for (uint32_t v = 0; v < map->n_variants; v++) {
         uint64_t bytes = calibrate_all_bytes(c, v);
-        bool within = map->tolerance < 0 || calibrate_within(c, &map->uniform[v].loss);
+        bool within = map->tolerance < 0 || c->options->target_bytes ||
+                      calibrate_within(c, &map->uniform[v].loss);
         if (bytes < fewest)
             c->lower = v;
         fewest = bytes < fewest ? bytes : fewest;
@@ -384,8 +443,8 @@ int calibrate_bounds(struct calibration *c, struct moe_err *err)
                         "within it",
                         map->tolerance);
     c->upper = (uint32_t)(best - map->uniform);
-    /* Nothing to choose: importances then compare the best with the lowest. */
-    if (map->tolerance < 0 || c->upper == c->lower)
+    /* Nothing to choose, or by bytes: importances then compare the best with the lowest. */
+    if (map->tolerance < 0 || c->upper == c->lower || c->options->target_bytes)
         c->upper = 0;
     return MOE_OK;
 }

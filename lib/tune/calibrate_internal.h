@@ -55,10 +55,14 @@ uint64_t calibrate_floor(const struct calibration_need *need);
 int calibrate_check_budget(const struct calibration *c, const struct calibration_need *need,
                            struct moe_err *err);
 
-/* Stored bytes of an expert at a variant; 0: it has none. Of all experts at one. */
+/* Stored bytes of an expert at a variant, each segment rounded up to `align`; 0: it has none. Of
+ * all experts at one. */
 uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
-                                uint32_t variant);
+                                uint32_t variant, uint32_t align);
 uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant);
+/* Bytes of the file of a map's pack beside its experts, in whole pages, and its dense part, which
+ * has these bits; at most. */
+uint64_t calibrate_other_bytes(const struct calibration *c, uint32_t dense_bits);
 /* Bytes of the dense part at `bits`. */
 uint64_t calibrate_dense_bytes(const struct calibration *c, uint32_t bits);
 

@@ -322,4 +322,30 @@ run checked -q --tolerance "$smaller"
 run "$bin/moe-calibrate" --show "$tmp/checked.yaml"
 check "the tolerance that was named ($smaller) chooses what is within 3% on the checks: $(sed -n 's/^  on checks *\([^ ]*\).*/\1/p' "$out")" \
     [ "$(sed -n 's/^  on checks *+\([0-9]*\)\..*/\1/p' "$out")" -lt 3 ]
+# A size instead of a tolerance, among all that best rounds to: the pack has no more bytes, and less loss with more of them.
+"$BUILD/tests/tools/widen" --layers 1 "$checkpoint" "$tmp/one"
+"$bin/moe-quantize" -q --method best --text none --experts 4,3d4,2,1 -o "$tmp/ladder.moe" "$tmp/one" || exit 1
+for bits in 4 2; do "$bin/moe-quantize" -q --experts $bits -o "$tmp/$bits.moe" "$tmp/ladder.moe"; done
+most=$(wc -c <"$tmp/4.moe")
+least=$(wc -c <"$tmp/2.moe") # rows of 64 make those of 1 bit larger
+loss() { "$bin/moe-calibrate" --show --json "$1" | tr -d '\n ' | sed 's/.*"choice"//' | grep -o '"nll_percent":[-0-9.e]*' | head -n 1 | cut -d: -f2; }
+for kind in exact proxy; do
+    for part in 1 2; do
+        size=$((least + (most - least) * part / 3))
+        run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --importance $kind --target $size \
+            -o "$tmp/target.$part.yaml"
+        expect_exit 0 "--target, importance $kind, $part of 3 parts of what there is to give"
+        "$bin/moe-quantize" -q --map "$tmp/target.$part.yaml" -o "$tmp/target.moe" "$tmp/ladder.moe"
+        takes=$(wc -c <"$tmp/target.moe")
+        check "... is met from below, by less than an expert" [ "$takes" -le "$size" ] && [ "$takes" -gt $((size - 65536)) ]
+        run "$bin/moe-run" -q -t 1 --temp 0 -n 4 -p Once "$tmp/target.moe"
+        expect_exit 0 "... and runs"
+    done
+    # shellcheck disable=SC2016 # awk's
+    check "... and more bytes lose less" awk -v a="$(loss "$tmp/target.1.yaml")" -v b="$(loss "$tmp/target.2.yaml")" 'BEGIN { exit !(a > b) }'
+done
+run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --target $((least - 8192)) -o "$tmp/x"
+error_line 4 "moe-calibrate: a pack takes * at least, more than the * of --target" "a size that the fewest bits exceed"
+run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --target 1M --tolerance 1% -o "$tmp/x"
+error_line 2 "moe-calibrate: options --t* and --t* exclude each other*" "a size and a tolerance"
 finish
