@@ -55,13 +55,14 @@ bool moe_blocks_encodes(int kind)
     return find(kind) != NULL;
 }
 
-/* A block: its weights, the best scale and offset, the numbers that it takes of them, and what the
- * last rounding gave: values v and sums over these and the weights. */
+/* A block: its weights w, how much errors of each count (a), the best scale and offset, the numbers
+ * that it takes of them, and what the last rounding gave: values v and sums, in all of which a term
+ * counts `a` times. */
 struct block {
-    float w[WIDEST], v[WIDEST];
+    float w[WIDEST], a[WIDEST], v[WIDEST];
     double scale, offset;
     int s, t;
-    double sum_w, sum_v, sum_vv, sum_wv, error;
+    double sum_a, sum_w, sum_v, sum_vv, sum_wv, error;
 };
 
 /* What is done for all blocks of a span once for 16 columns, once for 32. */
@@ -90,12 +91,13 @@ MOE_OF_COLUMNS void round_block(struct block *b, int n, float inverse, float off
 
 MOE_OF_COLUMNS void sum_up(struct block *b, int n)
 {
-    float vv[WIDEST], wv[WIDEST];
+    float av[WIDEST], vv[WIDEST], wv[WIDEST];
     for (int i = 0; i < n; i++) {
-        vv[i] = b->v[i] * b->v[i];
-        wv[i] = b->v[i] * b->w[i];
+        av[i] = b->a[i] * b->v[i];
+        vv[i] = av[i] * b->v[i];
+        wv[i] = av[i] * b->w[i];
     }
-    b->sum_v = sum_of(b->v, n);
+    b->sum_v = sum_of(av, n);
     b->sum_vv = sum_of(vv, n);
     b->sum_wv = sum_of(wv, n);
 }
@@ -106,7 +108,7 @@ MOE_OF_COLUMNS double error_of(const struct block *b, int n, float scale, float 
     float squares[WIDEST];
     for (int i = 0; i < n; i++) {
         const float e = b->w[i] - (scale * b->v[i] + offset);
-        squares[i] = e * e;
+        squares[i] = b->a[i] * e * e;
     }
     return sum_of(squares, n);
 }
@@ -115,11 +117,11 @@ MOE_OF_COLUMNS double error_of(const struct block *b, int n, float scale, float 
 MOE_OF_COLUMNS void fit_block(struct block *b, int n, bool has_offset)
 {
     sum_up(b, n);
-    const double spread = n * b->sum_vv - b->sum_v * b->sum_v;
+    const double spread = b->sum_a * b->sum_vv - b->sum_v * b->sum_v;
     double scale = b->sum_vv > 0 ? b->sum_wv / b->sum_vv : 0, offset = 0;
     if (has_offset && spread > 0) {
-        const double both = (n * b->sum_wv - b->sum_w * b->sum_v) / spread;
-        const double at = (b->sum_w - both * b->sum_v) / n;
+        const double both = (b->sum_a * b->sum_wv - b->sum_w * b->sum_v) / spread;
+        const double at = (b->sum_w - both * b->sum_v) / b->sum_a;
         if (at < 0) { /* offsets are not positive */
             scale = both;
             offset = at;
@@ -133,6 +135,21 @@ MOE_OF_COLUMNS void fit_block(struct block *b, int n, bool has_offset)
     }
 }
 
+/* Errors count by the sizes of weights. */
+MOE_OF_COLUMNS void weigh_block(struct block *b, int n)
+{
+    float aw[WIDEST];
+    for (int i = 0; i < n; i++)
+        b->a[i] = fabsf(b->w[i]);
+    b->sum_a = sum_of(b->a, n);
+    for (int i = 0; i < n; i++) {
+        b->a[i] = b->sum_a > 0 ? b->a[i] : 1;
+        aw[i] = b->a[i] * b->w[i];
+    }
+    b->sum_a = b->sum_a > 0 ? b->sum_a : n;
+    b->sum_w = sum_of(aw, n);
+}
+
 /* Finds the best scale and offset of a block by themselves. */
 MOE_OF_COLUMNS void search_block(const struct kind *kind, struct block *b, int n)
 {
@@ -141,7 +158,7 @@ MOE_OF_COLUMNS void search_block(const struct kind *kind, struct block *b, int n
         low = moe_fit_min(low, b->w[i]);
         high = moe_fit_max(high, b->w[i]);
     }
-    b->sum_w = sum_of(b->w, n);
+    weigh_block(b, n);
     b->scale = b->offset = 0;
     b->error = INFINITY;
     if (kind->offset) {
@@ -215,15 +232,14 @@ static void set_units(const struct kind *kind, const struct block *blocks, int n
 }
 
 /* Fits the span's scale and offset to what the blocks have chosen, by least squares. */
-static void fit_units(const struct kind *kind, const struct block *blocks, int n_blocks, double *d,
-                      double *m)
+static void fit_units(const struct block *blocks, int n_blocks, double *d, double *m)
 {
     double ss = 0, st = 0, tt = 0, sw = 0, tw = 0;
     for (int j = 0; j < n_blocks; j++) {
         const struct block *b = &blocks[j];
         ss += b->s * b->s * b->sum_vv;
         st += b->s * b->t * b->sum_v;
-        tt += b->t * b->t * kind->columns;
+        tt += b->t * b->t * b->sum_a;
         sw += b->s * b->sum_wv;
         tw += b->t * b->sum_w;
     }
@@ -257,7 +273,7 @@ MOE_OF_COLUMNS void fit_span(const struct kind *kind, int columns, const float *
         for (int j = 0; j < n_blocks; j++)
             choose_numbers(kind, &blocks[j], columns, moe_f16_to_f32(span->d),
                            moe_f16_to_f32(span->m));
-        fit_units(kind, blocks, n_blocks, &d, &m);
+        fit_units(blocks, n_blocks, &d, &m);
     }
     for (int j = 0; j < n_blocks; j++) {
         span->s[j] = (uint8_t)(blocks[j].s + moe_kind_scale_zero(kind->layout));

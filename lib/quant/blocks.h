@@ -2,8 +2,9 @@
  * Encoding into Q2_K to Q6_K and Q8_0 (layout.h): blocks of 16 or 32 columns, whose scales and
  * offsets are numbers of 4 to 8 bits times the span's.
  *
- * A block's scale (and offset, where the kind has one) are those of least squared error among codes
- * for a range of scales, each time fitted to its codes. They are then rounded to multiples of the
+ * A block's scale (and offset, where the kind has one) are those of least error among codes for a
+ * range of scales, each time fitted to its codes. Squared errors count by the sizes of weights:
+ * large ones, which outputs hang on, are kept closer. They are then rounded to multiples of the
  * span's: of the numbers next to them those with the least error. The span's scale and offset are
  * fitted to what was chosen, and the choice is made again.
  */
