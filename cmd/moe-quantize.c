@@ -180,6 +180,15 @@ static const struct cli_program program = {
 
 /* ---- Looking ---- */
 
+/* A file's name as lines have it, until the next call: what would break them is '?'. */
+static const char *shown(const char *path)
+{
+    static char name[4096];
+    snprintf(name, sizeof name, "%s", path);
+    moe_blank_controls(name);
+    return name;
+}
+
 static int list(const char *path)
 {
     struct moe_err err;
@@ -215,7 +224,8 @@ static int verify(const char *path)
     moe_pack_close(pack);
     if (status != MOE_OK)
         return cli_error(&err);
-    printf("%s: OK, %llu bytes, %.1f s\n", path, (unsigned long long)bytes, moe_seconds() - began);
+    printf("%s: OK, %llu bytes, %.1f s\n", shown(path), (unsigned long long)bytes,
+           moe_seconds() - began);
     return CLI_DONE;
 }
 
@@ -260,6 +270,7 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     char bytes[32];
     int status;
     MOE_STEP(moe_pack_summary_open(&summary, path, &err));
+    path = shown(path);
     moe_show_pack_line(summary, &text);
     if (!cli_quiet && text.data)
         fprintf(stderr, "%s: %s: %s, %.1f s\n", path, (const char *)text.data,
@@ -294,7 +305,7 @@ static int say_shard(const struct moe_convert_report *report, double seconds)
         fprintf(stderr,
                 "%s.%" PRIu32 "-of-%" PRIu32 ": %" PRIu64 " weights of experts, %.1f s; once all "
                 "shards are there, the same command with --join %" PRIu32 " makes the pack\n",
-                o.out, i, n, report->expert_weights, seconds, n);
+                shown(o.out), i, n, report->expert_weights, seconds, n);
     return CLI_DONE;
 }
 

@@ -223,13 +223,15 @@ void moe_show_pack(const struct moe_pack_summary *s, bool tensors, struct moe_bu
 {
     const struct moe_config *c = &s->config;
     char bytes[32];
+    char path[4096];
+    snprintf(path, sizeof path, "%s", moe_pack_path(s->pack));
+    moe_blank_controls(path);
     moe_format_bytes(moe_pack_file_bytes(s->pack), bytes);
     if (moe_pack_arranger(s->pack))
-        moe_buf_printf(out, "%s: a checkpoint, %s as a pack that keeps everything as it is\n",
-                       moe_pack_path(s->pack), bytes);
+        moe_buf_printf(out, "%s: a checkpoint, %s as a pack that keeps everything as it is\n", path,
+                       bytes);
     else
-        moe_buf_printf(out, "%s: %s, version %d\n", moe_pack_path(s->pack), bytes,
-                       MOE_PACK_VERSION);
+        moe_buf_printf(out, "%s: %s, version %d\n", path, bytes, MOE_PACK_VERSION);
     moe_buf_printf(out, "  model      %s, ", c->family);
     say_layers(c, c->n_layers, c->n_encoder, &c->loop, out);
     moe_buf_printf(out, ", hidden %" PRIu32 ", vocabulary %" PRIu32 ", context %" PRIu32 "\n",

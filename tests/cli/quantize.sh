@@ -46,6 +46,18 @@ check "re-packed without loss: the same text" cmp -s "$tmp/a" "$tmp/b"
 run "$bin/moe-quantize" -q -o "$tmp/no/such/dir.moe" "$checkpoint"
 error_line 1 "moe-quantize: $tmp/no/such/dir.moe*" "an output that cannot be written"
 
+# A line feed in a name breaks no line.
+odd_name=$(printf '%s/a\nb' "$tmp")
+cp -r "$drawn/deepseek" "$odd_name"
+run "$bin/moe-quantize" -o "$odd_name.moe" "$odd_name"
+expect_stderr_like "$tmp/a?b.moe: 3 layers, *" "a name with a line feed"
+expect_stderr_lines 1 "... is one line"
+for how in --list --verify; do
+    run "$bin/moe-quantize" $how "$odd_name.moe"
+    check "... of $how, too" sh -c "head -n 1 '$out' | grep -q '/a?b.moe: [O3]'"
+done
+rm -r "$odd_name" "$odd_name.moe"
+
 # Error-aware rounding.
 calib=tests/data/math.calib.txt
 small="$drawn/deepseek"
