@@ -36,7 +36,8 @@ struct converter {
         *blocks; /* the same rows as blocks of the source's type, where codes are carried over */
     uint64_t blocks_bytes;
     uint64_t fingerprint; /* of the rows of the source that were read */
-    uint64_t done, total; /* bytes of the source, for progress */
+    uint64_t done, total; /* bytes of the source, those that take long often, for progress */
+    const char *doing;    /* what progress says of it; NULL: "quantizing" */
     uint32_t n_layers;    /* the model's, without those that draft (config.h, n_ahead) */
     bool ahead;           /* the present layer drafts: it is left out of the fingerprint */
     bool quantized;       /* the source has a quantized matrix: the report says what is rounded */
@@ -61,6 +62,7 @@ struct row_source {
     const char *type; /* of the values, for the report; NULL: plain ones */
     uint32_t rows, cols;
     uint64_t bytes;            /* in the source, for progress */
+    uint32_t effort;           /* how often they count there; 0: once */
     uint16_t float16_kind;     /* MOE_LAYOUT_F16 or _BF16: the better of the two for its values */
     bool is_f32;               /* the values say which, if they are read once */
     bool quantized;            /* it has codes, though they may be read as values only */

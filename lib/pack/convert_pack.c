@@ -271,6 +271,13 @@ static int check_map(const struct converter *c, const struct repack *r, struct m
 
 /* ---- Rows out of a pack ---- */
 
+/* How often a matrix's bytes count in progress: a trellis takes so much longer than anything else
+ * that the rest of the time is all that it takes. */
+static uint32_t effort_of(const struct converter *c, int bits)
+{
+    return c->options->method->trellis && bits < CONVERT_OWN_BITS ? 64 : 1;
+}
+
 /* Makes a source of a stored matrix that is to get `bits`. mat is borrowed; `name` is for errors.
  */
 static int stored_source(struct converter *c, const char *name, const struct moe_mat *mat, int bits,
@@ -283,6 +290,7 @@ static int stored_source(struct converter *c, const char *name, const struct moe
         .rows = mat->rows,
         .cols = mat->cols,
         .bytes = moe_layout_bytes(mat->layout, mat->rows, mat->cols),
+        .effort = effort_of(c, bits),
         .float16_kind = mat->layout.kind == MOE_LAYOUT_F16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16,
         .quantized = c->options->of_quantized && !moe_layout_is_float(mat->layout.kind),
         .mat = mat,
@@ -479,22 +487,42 @@ static bool is_kept(const struct converter *c, const struct repack *r, uint32_t 
     return convert_kept_has(r->kept, layer, expert, (uint32_t)c->variants[variant].option);
 }
 
+/* What making an expert of a variant counts. */
+static uint64_t work_of(const struct converter *c, const struct repack *r,
+                        const struct repack_origin *from, struct moe_bits wanted)
+{
+    const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, from->extent->class_index);
+    uint64_t work = 0;
+    for (uint32_t s = 0; from->copied && s < class_->n_segments; s++)
+        work += class_->segment_bytes[s];
+    for (uint32_t i = 0; !from->copied && i < class_->n_matrices; i++) {
+        const struct moe_class_matrix *m = &class_->matrices[i];
+        const int bits = convert_part_bits(wanted, convert_part_of(m->role));
+        if (bits)
+            work += moe_layout_bytes(m->layout, m->rows, m->cols) *
+                    (keeps_part(c, r, m, wanted) ? 1 : effort_of(c, bits));
+    }
+    return work;
+}
+
 /* Adds up what will be read and worked on, for progress: an expert once per variant. */
 static void count_total(struct converter *c, const struct repack *r)
 {
     const bool shard = c->options->n_shards > 0;
+    struct moe_matrix_name ignored;
     for (uint32_t i = 0; !shard && i < moe_pack_n_tensors(r->pack); i++)
         if (!is_left_out(c, moe_pack_tensor_at(r->pack, i)) &&
             !convert_kept_has(r->kept, CONVERT_TENSORS, i, 0))
-            c->total += moe_pack_tensor_at(r->pack, i)->extent.raw_bytes;
+            c->total += moe_pack_tensor_at(r->pack, i)->extent.raw_bytes *
+                        (is_copied(c, r, i, &ignored) ? 1 : effort_of(c, dense_bits(c, r, i)));
     for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(r->pack); e++)
             for (int v = 0; v < c->n_variants && !is_elsewhere(c, r, layer, e); v++) {
                 const struct repack_origin from = choose_stored(c, r, layer, e, v);
                 if (from.copied ? shard : is_kept(c, r, layer, e, v))
                     continue;
-                for (uint32_t s = 0; from.extent && s < MOE_PACK_MAX_SEGMENTS; s++)
-                    c->total += from.extent->segments[s].raw_bytes;
+                if (from.extent)
+                    c->total += work_of(c, r, &from, convert_bits(c, v, layer, e));
             }
 }
 
@@ -1097,7 +1125,7 @@ static int put_experts(struct converter *c, const struct repack *r, struct moe_e
                 if (status == MOE_OK && from.extent && (c->writer || !from.copied))
                     status = (from.copied ? copy_expert : encode_expert)(c, r, from.extent, layer,
                                                                          e, v, err);
-                moe_progress_report(c->options->progress, "packing", c->done, c->total);
+                moe_progress_report(c->options->progress, c->doing, c->done, c->total);
             }
         }
     return status;
@@ -1137,7 +1165,7 @@ static int put_pack(struct converter *c, const struct repack *r, struct moe_err 
         MOE_TRY(convert_check_stop(c, err));
         if (!is_left_out(c, moe_pack_tensor_at(r->pack, i)))
             MOE_TRY(put_tensor(c, r, i, err));
-        moe_progress_report(c->options->progress, "packing", c->done, c->total);
+        moe_progress_report(c->options->progress, c->doing, c->done, c->total);
     }
     MOE_TRY(put_experts(c, r, err));
     MOE_TRY(put_provenance(c, r, err));
@@ -1152,6 +1180,7 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
     struct converter c = {
         .options = &wanted, .report = report, .source_path = pack_path, .out_path = out_path};
     struct repack r = {0};
+    c.doing = options->inputs ? "rounding" : "packing";
     int status;
     MOE_STEP(moe_pack_open(&r.pack, pack_path, err));
     c.n_layers = moe_pack_n_layers(r.pack);

@@ -408,6 +408,7 @@ int convert_rows(struct converter *c, const struct row_source *source,
                  const struct row_target *targets, int n_targets, struct moe_err *err)
 {
     struct moe_quant_error errors[CONVERT_MAX_VARIANTS] = {{0}};
+    const uint64_t work = source->bytes * (source->effort ? source->effort : 1);
     uint32_t step;
     bool carried = false;
     for (int i = 0; i < n_targets; i++)
@@ -423,12 +424,12 @@ int convert_rows(struct converter *c, const struct row_source *source,
                                               (uint64_t)n * source->cols * sizeof *c->chunk);
         for (int i = 0; i < n_targets && status == MOE_OK; i++)
             status = encode_chunk(c, source, &targets[i], first, n, &errors[i], err);
-        moe_progress_report(c->options->progress, "quantizing",
-                            c->done + source->bytes / source->rows * (first + n), c->total);
+        moe_progress_report(c->options->progress, c->doing ? c->doing : "quantizing",
+                            c->done + work / source->rows * (first + n), c->total);
     }
     for (int i = 0; i < n_targets && status == MOE_OK; i++)
         add_matrix_error(c, source, &targets[i], &errors[i]);
-    c->done += source->bytes;
+    c->done += work;
     c->report->source_bytes += source->bytes;
     return status;
 }

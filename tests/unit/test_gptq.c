@@ -738,6 +738,53 @@ static void test_own_codes(void **state)
     unlink(b);
 }
 
+/* What a conversion says of how far it is: of its last step. */
+struct told {
+    char what[32];
+    uint64_t done, total;
+    uint32_t n_steps, n_back; /* steps that began, times that it went back or beyond the total */
+};
+
+static void tell(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    struct told *t = ctx;
+    const bool begins = strcmp(what, t->what) != 0;
+    t->n_steps += begins;
+    t->n_back += done > total || (!begins && done < t->done);
+    snprintf(t->what, sizeof t->what, "%s", what);
+    t->done = done;
+    t->total = total;
+}
+
+/* Rounding is one step from its first matrix to its last expert, so that the time left can be told,
+ * and ends where it said; matrices that take long count for it. */
+static void test_progress(void **state)
+{
+    (void)state;
+    char a[96], b[96];
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    struct told told = {{0}, 0, 0, 0, 0};
+    const struct moe_progress progress = {.ctx = &told, .report = tell};
+    struct moe_convert_options options = options_of("hqq", 16);
+    const struct moe_inputs_options inputs = {&math, 1, 8, 1, NULL, NULL, false};
+    snprintf(a, sizeof a, "%s/a.moe", dir);
+    snprintf(b, sizeof b, "%s/b.moe", dir);
+    options.experts[0] = (struct moe_bits){16, 16};
+    options.n_experts = 1;
+    assert_ok(moe_convert_checkpoint(DRAWN "/qwen2-moe-a", a, &options, &report, &err), &err);
+    options = options_of("best", 8);
+    options.progress = &progress;
+    assert_ok(moe_convert_error_aware(a, false, b, &options, &inputs, &report, NULL, &err), &err);
+    assert_string_equal(told.what, "rounding");
+    assert_int_equal(told.n_steps, 1);
+    assert_int_equal(told.n_back, 0);
+    assert_int_equal(told.done, told.total);
+    assert_true(told.total > 32 * report.source_bytes);
+    unlink(a);
+    unlink(b);
+}
+
 /* Failures leave nothing behind: tear_down finds the directory empty. */
 static void test_failures(void **state)
 {
@@ -777,6 +824,7 @@ int main(void)
         cmocka_unit_test(test_maps),           cmocka_unit_test(test_failures),
         cmocka_unit_test(test_trellis),        cmocka_unit_test(outliers_are_not_cut_off),
         cmocka_unit_test(test_mean_bits),      cmocka_unit_test(test_own_codes),
+        cmocka_unit_test(test_progress),
     };
     return cmocka_run_group_tests(tests, make_dir, tear_down);
 }
