@@ -735,16 +735,17 @@ void plan_inputs_close(struct plan_inputs *in)
         moe_pack_fit_close(in->packs[b]);
 }
 
-int plan_memory_beside(const struct plan_inputs *in, struct moe_plan_memory *out,
+int plan_memory_beside(const struct plan_inputs *in, uint32_t batch, struct moe_plan_memory *out,
                        struct moe_err *err)
 {
+    const struct moe_fit_room room = {.batch = batch};
     struct moe_strategy lru;
     struct moe_fitted fitted;
     const struct moe_fitter *f = &in->fitters[PLAN_OF_PROCESS];
     *out = in->shapes[PLAN_OF_PROCESS].memory;
-    if (in->options->pack) {
+    if (in->options->pack || batch) {
         moe_strategy_find("lru", &lru);
-        MOE_TRY(f->fit(f->ctx, &lru, NULL, &fitted, err));
+        MOE_TRY(f->fit(f->ctx, &lru, batch ? &room : NULL, &fitted, err));
         *out = fitted.memory;
         out->kv += out->kv_lent;
         out->kv_lent = 0;

@@ -68,8 +68,9 @@ void plan_inputs_close(struct plan_inputs *in);
 /* The pace of a machine with another profile. */
 int plan_pace_of(const struct plan_inputs *in, const struct moe_device *d, struct moe_pace *out,
                  struct moe_err *err);
-/* What the machine that runs the model needs beside the experts; total and experts are not set. */
-int plan_memory_beside(const struct plan_inputs *in, struct moe_plan_memory *out,
+/* What the machine that runs the model needs beside the experts, with passes of `batch` rows (0: as
+ * asked for); total and experts are not set. */
+int plan_memory_beside(const struct plan_inputs *in, uint32_t batch, struct moe_plan_memory *out,
                        struct moe_err *err);
 
 /* The inputs as the planner takes them. */

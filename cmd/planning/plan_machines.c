@@ -19,7 +19,7 @@
 enum {
     TOKEN_LAYERS = 40000, /* of the trace, for each trial */
     MPI_BYTES = 20 << 20, /* of each process, as ranks/mpi counts it */
-    FEW_ROWS = 16,        /* of a pass where memory is short */
+    FEW_ROWS = 8,         /* of a pass where memory is short */
 };
 
 static const uint64_t ANY_MODEL = 1ULL << 50; /* bytes */
@@ -325,8 +325,8 @@ static bool reads_any(const struct outcome *o)
     return false;
 }
 
-/* The fastest of the strategies. */
-static int try_cluster(struct cluster *c, struct outcome *best, struct moe_err *err)
+/* The fastest of the strategies, with passes of that many rows. */
+static int try_batch(struct cluster *c, struct outcome *best, struct moe_err *err)
 {
     static struct outcome now; /* too large for the stack */
     bool any = false;
@@ -363,6 +363,24 @@ static int try_cluster(struct cluster *c, struct outcome *best, struct moe_err *
         }
     }
     return MOE_OK;
+}
+
+/* As ranks do, has prompts read in passes of fewer rows where memory is short of buffers for more.
+ */
+static int try_cluster(struct cluster *c, struct outcome *best, struct moe_err *err)
+{
+    const struct moe_plan_memory asked = c->beside;
+    struct moe_plan_memory *m = &c->beside;
+    struct moe_err why;
+    int status = try_batch(c, best, err);
+    while (status == MOE_ERR_LIMIT && !c->in->options->batch && m->batch > FEW_ROWS) {
+        const uint32_t rows = m->batch / 2 > FEW_ROWS ? m->batch / 2 : FEW_ROWS;
+        if (plan_memory_beside(c->in, rows, m, &why) != MOE_OK)
+            break;
+        status = try_batch(c, best, &why);
+    }
+    c->beside = asked;
+    return status;
 }
 
 /* ---- What would change it ---- */
@@ -647,7 +665,7 @@ int plan_machines(const struct plan_options *o, const char *path, enum plan_shar
     MOE_STEP(status);
     if (!cli_given("max-tokens"))
         in.excerpt = moe_excerpt_of(in.trace, TOKEN_LAYERS / in.inventory->n_layers + 1);
-    MOE_STEP(plan_memory_beside(&in, &c.beside, err));
+    MOE_STEP(plan_memory_beside(&in, 0, &c.beside, err));
     if (outlook || shares == PLAN_SHARES_LAYERS)
         MOE_STEP(measure_layers(&c, err));
     c.holders = moe_alloc(moe_inventory_n_keys(in.inventory), MOE_HOLDERS, err);

@@ -94,6 +94,11 @@ for what in attention layers; do
         # shellcheck disable=SC2046 # words
         ranks $n $(with "$least")
         expect_stdout "$want_once" "... and with it the tokens are those of one process"
+        printf '%s\n' 'format: moe-machines' 'version: 1' 'network: {latency_seconds: 50e-6, bytes_per_second: 1e9}' \
+            'machines:' "- {name: a, memory: $((least + 1))M, count: $n, memory_bytes_per_second: 2e10, storage_bytes_per_second: 2e9}" \
+            >"$tmp/hosts.yaml"
+        run "$bin/moe-plan" -q "$tiny" --machines "$tmp/hosts.yaml" --share-$what --no-outlook --max-tokens 40
+        check "... and moe-plan --machines agrees, to a MiB" [ "$code" = 0 ]
     done
     # shellcheck disable=SC2046 # words
     ranks 1 $(with $((100 + more))) : -n 1 $(with $((36 + more)))

@@ -105,6 +105,10 @@ if [ -f "$BUILD/lib/moe-toolkit/libmoe-mpi.so" ] && srun --mpi=list 2>&1 | grep 
         --share-attention --stats-json "$tmp/ranks.json"
     expect_stdout "$want" "... that share out attention: the same"
     check "... of which one had half of the layers" grep -q '"rank": 1, .*"attention_layers": 6,' "$tmp/ranks.json"
+    run timeout 120 srun -N 2 -n 2 --mpi=pmix "$bin/moe-run" "$tmp/tiny.moe" -p 'Once upon a time' -n 40 --temp 0 -t 1 \
+        --share-layers --stats-json "$tmp/ranks.json"
+    expect_stdout "$want" "... that share out whole layers: the same"
+    check "... of which one had half of them" grep -q '"rank": 1, .*"layers": 6, .*"expert_activations": [1-9]' "$tmp/ranks.json"
     timeout 120 srun -N 2 -n 2 --mpi=pmix --kill-on-bad-exit "$bin/moe-run" "$tmp/tiny.moe" -p Once -n 3900 --temp 0 -t 1 \
         --ignore-eos >"$out" 2>"$err" </dev/null &
     job=$!
