@@ -3,7 +3,6 @@
 #include "ranks/ranks.h"
 
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,10 +96,8 @@ void moe_ranks_nap(struct moe_ranks *r, uint32_t *naps)
         r->spins = r->wire->may_spin && !is_crowded(r);
     if (r->spins && n < SPINS)
         return;
-    if (n < 4 || (r->spins && n < SPINS + 4)) {
-        sched_yield();
-        return;
-    }
+    /* A yield would leave the processor, where another process wants it, until a tick of a
+     * millisecond or more; who sleeps is back when the sleep ends. */
     const struct timespec t = {.tv_nsec = n < SHORT_NAPS + SPINS ? 20000 : 200000};
     nanosleep(&t, NULL);
 }
