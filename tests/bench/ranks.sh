@@ -8,6 +8,9 @@
 # With SLOWED=N ranks run in slow motion: computing (tests/tools/slow_ranks.c), the network and LINK_RATE take N times as long,
 # and what is printed is multiplied by that again. So ranks do not wait for each other's processors, as on machines of
 # their own. The one process is as it is.
+# Slow motion lets processors sleep, and forget, that many times as long: what takes long stretches of computing by turns, as
+# whole layers do, is slower there than it is. With PINNED=1 ranks have a core each (RANKS=2 on two) and run as they are, in
+# no namespaces; the network is imitated without a process of its own (SLOW_WIRE in slow_ranks.c).
 # With PLANNED=1 machines and network are measured, too (moe-profile --device in the namespaces, a minute for each
 # network; with SLOWED one machine, in pauses of PAUSE seconds, and the network is as stated), and what moe-plan --machines expects of them is printed
 # beside what was run.
@@ -72,7 +75,7 @@ if [ -n "${LINK_RATE:-}" ]; then
 fi
 
 slow=
-[ -z "${SLOWED:-}" ] || mpicc -O2 -shared -fPIC -o "$dir/slow_ranks.so" tests/tools/slow_ranks.c -ldl
+[ -z "${SLOWED:-}${PINNED:-}" ] || mpicc -O2 -shared -fPIC -o "$dir/slow_ranks.so" tests/tools/slow_ranks.c -ldl
 
 # Starts a command of mpirun's "on" a machine: in its namespaces.
 cat >"$dir/agent" <<END
@@ -87,6 +90,8 @@ exec ip netns exec "$own${host##*.}" unshare --uts sh -c "hostname moe${host##*.
 END
 chmod 755 "$dir/agent"
 begin_net() { # MICROSECONDS BITS_PER_SECOND
+    wire=$1:$2:$dir/times
+    [ -z "${PINNED:-}" ] || return 0
     hosts=
     names=
     for i in $(seq "$ranks"); do
@@ -111,6 +116,12 @@ begin_net() { # MICROSECONDS BITS_PER_SECOND
     done
 }
 on_ranks() {
+    if [ -n "${PINNED:-}" ]; then
+        rm -f "$dir/times"
+        TMPDIR=/tmp mpirun --allow-run-as-root --bind-to core -n "$ranks" --mca btl tcp,self --mca pml ob1 \
+            --mca btl_tcp_if_include lo -x LD_PRELOAD="$dir/slow_ranks.so" -x SLOW_WIRE="$wire" "$@"
+        return
+    fi
     # shellcheck disable=SC2086 # slow: options or none
     TMPDIR=/tmp ip netns exec "${own}1" unshare --uts sh -c \
         'hostname moe1; echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$groups/${own}1" \
@@ -146,10 +157,12 @@ measure() { # NAME SLOWED COMMAND...
         same "$name"
         echo "$(figure decode_tokens_per_s) $round" >>"$dir/rounds"
         mv "$dir/stats" "$dir/stats.$round"
+        sed -n "s/^slow_ranks: /# /p" "$dir/err" >"$dir/medians.$round"
     done
     sort -g "$dir/rounds" >"$dir/speeds"
     cp "$dir/stats.$(awk '{ n[NR] = $2 } END { print n[int((NR + 1) / 2)] }' "$dir/speeds")" "$dir/stats"
     row "$name" "$times"
+    sort "$dir/medians.$(awk '{ n[NR] = $2 } END { print n[int((NR + 1) / 2)] }' "$dir/speeds")"
 }
 
 of_plan() { sed -n "s/.*\"$1\": \([0-9.e+-]*\)[,}]*.*/\1/p" "$dir/planned" | awk '{ n += $1 } END { print n }'; }
