@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Trains the second model (README.md beside this file) on texts that the bundled model wrote.
 
-    train.py OUT_DIR [--tokens N] [--seed N] TOKENIZER_DIR TEXT...
+    train.py OUT_DIR [--tokens N] [--seed N] [--dense SHARE] TOKENIZER_DIR TEXT...
 
 TEXT: a file of documents with <|endoftext|> between them, or what write.sh made (.jsonl). OUT_DIR becomes a
 checkpoint as Hugging Face's Mixtral has them; it keeps what was learnt every few minutes (state.pt), so that a run that
-was ended goes on. Takes a GPU where there is one. Needs PyTorch, tokenizers and safetensors.
+was ended goes on. With --dense an upcycled model: for this share of its training it has one expert a layer, whose copies
+the experts then are. Takes a GPU where there is one. Needs PyTorch, tokenizers and safetensors.
 """
 import argparse
 import json
@@ -126,6 +127,18 @@ class Model(torch.nn.Module):
             balance = balance + more
         return F.cross_entropy(times(self.norm(x), self.head).flatten(0, 1), tokens[:, 1:].flatten()), balance
 
+    def upcycle(self):
+        """This model with C.num_local_experts experts a layer, each a copy of its only one."""
+        to = Model().to(self.head.device)
+        theirs, copied = to.state_dict(), self.state_dict()
+        for name, w in copied.items():
+            if name.endswith((".gate_up", ".down")):
+                copied[name] = w.expand(theirs[name].shape)
+            elif name.endswith(".router"):
+                copied[name] = theirs[name]
+        to.load_state_dict(copied)
+        return to
+
     def tensors(self):
         named = {"model.embed_tokens.weight": self.embedding, "lm_head.weight": self.head,
                  "model.norm.weight": self.norm.weight}
@@ -153,9 +166,16 @@ def read(tokenizer, path):
         yield [C.bos_token_id] + encoded.ids
 
 
+def optimizer_of(model):
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim == 1]
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0}],
+                             lr=RATE, betas=(0.9, 0.95))
+
+
 def save(model, args):
     safetensors.torch.save_file(model.tensors(), args.out / "model.safetensors", metadata={"format": "pt"})
-    (args.out / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
+    (args.out / "config.json").write_text(json.dumps(vars(C), indent=2) + "\n")
     for file in args.tokenizer.glob("tokenizer*.json"):
         shutil.copy(file, args.out)
 
@@ -167,6 +187,7 @@ def main():
     parser.add_argument("texts", type=pathlib.Path, nargs="+", metavar="TEXT")
     parser.add_argument("--tokens", type=float, default=10.6e6, help="to train on, in all [%(default)g]")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dense", type=float, default=0, metavar="SHARE", help="of the training with one expert [0]")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop then; another run goes on")
     args = parser.parse_args()
     began = time.time()
@@ -179,14 +200,15 @@ def main():
     print(f"{len(documents)} documents, {len(stream)} tokens", flush=True)
     args.out.mkdir(parents=True, exist_ok=True)
     where = "cuda" if torch.cuda.is_available() else "cpu"
-    model = Model().to(where)
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim == 1]
-    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0}],
-                                  lr=RATE, betas=(0.9, 0.95))
     n_steps, step, state = int(args.tokens / (BATCH * LENGTH)), 0, args.out / "state.pt"
-    if state.exists():
-        kept = torch.load(state, map_location=where)
+    kept = torch.load(state, map_location=where) if state.exists() else None
+    n_dense = int(args.dense * n_steps)
+    many = C.num_local_experts, C.num_experts_per_tok
+    if (kept["step"] if kept else 0) < n_dense:
+        C.num_local_experts = C.num_experts_per_tok = 1
+    model = Model().to(where)
+    optimizer = optimizer_of(model)
+    if kept:
         model.load_state_dict(kept["model"])
         optimizer.load_state_dict(kept["optimizer"])
         step = kept["step"]
@@ -202,6 +224,10 @@ def main():
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1)
         optimizer.step()
         step += 1
+        if step == n_dense:
+            C.num_local_experts, C.num_experts_per_tok = many
+            model = model.upcycle()
+            optimizer = optimizer_of(model)
         mean = loss.detach() if mean is None else 0.98 * mean + 0.02 * loss.detach()
         if step % 50 == 0:
             print(f"{step}/{n_steps}: {mean:.4f} nats, {time.time() - began:.0f} s", flush=True)
