@@ -181,10 +181,11 @@ row_F8() {
         | "\(100 * .share | round) \(.check.nll_percent) \($at.unpopular.nll_percent) \($at.popular.nll_percent)"' \
         "$work/hqq.json")
     four=$(four_bits)
-    # Where the curve, between its points, costs 1% more than all at 4 bits.
+    # Where the curve, between its points, costs 1% more than all at 4 bits: perhaps nowhere.
     over=$(jq -r --argjson four "$four" '[.fate.curve[] | [.share, .unpopular.nll_percent - $four]] as $c
-        | [range(1; $c | length) | select($c[.][1] > 1)][0] as $i | $c[$i - 1] as $a | $c[$i] as $b
-        | ($a[0] + ($b[0] - $a[0]) * (1 - $a[1]) / ($b[1] - $a[1])) * 100 | round' "$work/hqq.json")
+        | [range(1; $c | length) | select($c[.][1] > 1)][0] as $i
+        | if $i == null then 100 else $c[$i - 1] as $a | $c[$i] as $b
+        | ($a[0] + ($b[0] - $a[0]) * (1 - $a[1]) / ($b[1] - $a[1])) * 100 | round end' "$work/hqq.json")
     row "unpopular experts at 2 bits cost little, popular ones much; share p within a loss of 1% (fig. 10)" "p = 25%" \
         "p = $1% over 8 bits, of which 4 bits cost $(calc %+.2f%% "$four") ($(calc %+.2f%% "$2") on validation texts); $over% over 4 bits; at 20% $(calc %+.2f "$3 - $four") against $(calc %+.2f "$4 - $four") points over none" \
         "$(holds "$over" 25)" calibrate
