@@ -137,8 +137,7 @@ sums() { # KEY...: of all ranks, for each token
 }
 decoded() { sed -n "/\"decode\": {/,\$ s/^    \"$1\": *\([0-9.]*\).*/\1/p" "$dir/stats" | head -n 1; }
 row() { # NAME SLOWED
-    printf '| %-34s | %8.1f | %8.2f | %15s | %8s | %10s | %10s | %9s | %7s |\n' "$1" \
-        "$(figure prefill_tokens_per_s | awk -v n="$2" '{ print n * $1 }')" \
+    printf '| %-34s | %8.1f | %8.2f | %15s | %8s | %10s | %10s | %9s | %7s |\n' "$1" "$(cat "$dir/prompts")" \
         "$(figure decode_tokens_per_s | awk -v n="$2" '{ print n * $1 }')" \
         "$(awk -v n="$2" '{ s[NR] = n * $1 } END { printf "%.2f to %.2f", s[1], s[NR] }' "$dir/speeds")" \
         "$(sums messages messages_on)" "$(sums bytes_sent bytes_on)" "$(sums bytes_received)" \
@@ -147,6 +146,13 @@ row() { # NAME SLOWED
 each() { echo "$1 $2 $3" | awk '{ printf "%.2f", 1e3 * $1 / $2 / $3 }'; } # ms a token
 # mpirun ends its output with a line.
 same() { [ "$(cat "$dir/want")" = "$(cat "$dir/got")" ] || { echo "another answer: $1"; exit 1; }; }
+# The second prompt and later ones: the first fills memory, which plans leave out.
+prompts() { # SLOWED COMMAND...
+    times=$1
+    shift
+    "$@" --bench --bench-runs 3 -n 1 --prompt-tokens "$prompt_tokens" >"$dir/got" 2>"$dir/err" || { cat "$dir/err"; exit 1; }
+    awk -v n="$times" '$1 == "prefill" { print n * $3 }' "$dir/got" >"$dir/prompts"
+}
 measure() { # NAME SLOWED COMMAND...
     name=$1 times=$2
     shift 2
@@ -161,6 +167,8 @@ measure() { # NAME SLOWED COMMAND...
     done
     sort -g "$dir/rounds" >"$dir/speeds"
     cp "$dir/stats.$(awk '{ n[NR] = $2 } END { print n[int((NR + 1) / 2)] }' "$dir/speeds")" "$dir/stats"
+    prompt_tokens=$(sed -n '/"prefill": {/,$ s/^    "tokens": *\([0-9]*\).*/\1/p' "$dir/stats" | head -n 1)
+    prompts "$times" "$@"
     row "$name" "$times"
     sort "$dir/medians.$(awk '{ n[NR] = $2 } END { print n[int((NR + 1) / 2)] }' "$dir/speeds")"
 }
