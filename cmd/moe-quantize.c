@@ -180,12 +180,13 @@ static const struct cli_program program = {
 
 /* ---- Looking ---- */
 
-/* A file's name as lines have it, until the next call: what would break them is '?'. */
+/* A file's name as lines have it, until the next call: a line feed, which would break them, is '?'.
+ */
 static const char *shown(const char *path)
 {
     static char name[4096];
     snprintf(name, sizeof name, "%s", path);
-    moe_blank_controls(name);
+    moe_blank_line_feeds(name);
     return name;
 }
 

@@ -13,6 +13,12 @@ void moe_blank_controls(char *text)
             *p = '?';
 }
 
+void moe_blank_line_feeds(char *text)
+{
+    while ((text = strchr(text, '\n')))
+        *text = '?';
+}
+
 static int failv(struct moe_err *err, int status, const char *format, va_list args)
 {
     if (err) {

@@ -71,6 +71,9 @@ void moe_err_rename(struct moe_err *err, const char *path, const char *name);
 /* Replaces control characters by '?': a name must not move the cursor of the user's terminal, nor
  * break a line. Keeps bytes from 0x80 up, which are UTF-8 in every sound case. */
 void moe_blank_controls(char *text);
+/* The same for line feeds only: of names in output that others read, where terminals are shown the
+ * other control characters in a form of their own. */
+void moe_blank_line_feeds(char *text);
 
 /* The text of errno value `code`, in a thread-safe way; never NULL. `buffer` may be used. */
 const char *moe_errno_text(int code, char *buffer, unsigned long buffer_bytes);

@@ -225,7 +225,7 @@ void moe_show_pack(const struct moe_pack_summary *s, bool tensors, struct moe_bu
     char bytes[32];
     char path[4096];
     snprintf(path, sizeof path, "%s", moe_pack_path(s->pack));
-    moe_blank_controls(path);
+    moe_blank_line_feeds(path);
     moe_format_bytes(moe_pack_file_bytes(s->pack), bytes);
     if (moe_pack_arranger(s->pack))
         moe_buf_printf(out, "%s: a checkpoint, %s as a pack that keeps everything as it is\n", path,
