@@ -40,6 +40,7 @@ static struct {
     uint32_t max_tokens, max_windows;
     uint64_t seed;
     bool sparse, list, verify, json;
+    bool measured; /* the map names the method */
 } o = {.convert = {.experts = {{4, 4}}, .n_experts = 1, .dense_bits = 8, .group = 64},
        .max_tokens = MOE_INPUTS_DOC_TOKENS};
 
@@ -261,6 +262,15 @@ static void say_output_errors(const char *path, const struct moe_convert_report 
     say_output_error(path, "the dense part", "", &report->dense_error);
 }
 
+/* Whether any expert was rounded, now or by the run that this one goes on from. */
+static bool rounded(const struct moe_convert_report *report)
+{
+    bool any = false;
+    for (int i = 0; i < o.convert.n_experts; i++)
+        any = any || report->error[i].sum_squared_error > 0;
+    return any;
+}
+
 /* Opens the new pack, which is a first check of it, and prints a summary. */
 static int say_result(const char *path, const struct moe_convert_report *report,
                       const struct moe_buf *note, double seconds)
@@ -276,6 +286,9 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     if (!cli_quiet && text.data)
         fprintf(stderr, "%s: %s: %s, %.1f s\n", path, (const char *)text.data,
                 moe_format_bytes(report->pack_bytes, bytes), seconds);
+    if (!cli_quiet && o.measured && rounded(report))
+        fprintf(stderr, "%s: rounded by %s, by which %s was made; --method names another\n", path,
+                o.convert.method->name, o.maps.items[0]);
     if (!cli_quiet && note->data)
         fprintf(stderr, "%s: %.*s\n", path, (int)note->size, (const char *)note->data);
     if (!cli_quiet && report->n_missing)
@@ -328,27 +341,71 @@ static int say_not_a_checkpoint(const char *source)
                             : cli_misuse("%s: a file; re-packing a pack needs -o", source);
 }
 
-/* Fewer bits of the dense part come with the method that they were measured with. */
-static int take_dense_method(const struct moe_map *map, struct moe_err *err)
+/* Takes a method that a map names, of `what`, unless options name one; what a method that looks at
+ * texts of its own does without any. */
+static int take_method(const struct moe_quant_method *method, uint32_t group, const char *what,
+                       struct moe_err *err)
 {
-    const struct moe_quant_method *method = moe_quant_method_find(map->dense_method);
-    if (!map->dense_method[0] || map->choice.dense_bits >= map->pack_dense_bits)
-        return MOE_OK;
-    if (!cli_given("method") && method && method->compensates)
+    const bool named = cli_given("method");
+    if (!named && method->compensates && !method->trellis && o.texts.n == 0)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: its dense part was rounded by %s: --method %s --text FILE, or another "
-                        "--method",
-                        o.maps.items[0], method->name, method->name);
-    if (!cli_given("method") && method)
+                        "%s: its %s rounded by %s: --method %s --text FILE, or another --method",
+                        o.maps.items[0], what, method->name, method->name);
+    if (!named)
         o.convert.method = method;
-    if (!cli_given("group") && method && !method->per_row)
-        o.convert.group = map->dense_group;
+    if (!cli_given("group") && !method->per_row)
+        o.convert.group = group;
     return MOE_OK;
 }
 
-/* Reads --map. Its variant, its bitwidth of the dense part and how that was rounded hold unless
- * options name others. free() out->bits. */
-static int take_map(struct moe_expert_map *out, struct moe_err *err)
+/* The method by which the experts of a map's choice were rounded; NULL: none, or an older map.
+ * *several: more than one, or mixed. */
+static const struct moe_quant_method *method_of_experts(const struct moe_map *map, bool *several)
+{
+    const char *found = NULL;
+    bool used[MOE_MAX_VARIANTS] = {0};
+    *several = false;
+    for (uint64_t i = 0; i < (uint64_t)map->n_layers * map->n_experts; i++)
+        used[map->choice.variant[i]] = true;
+    for (uint32_t v = 0; v < map->n_variants; v++) {
+        const char *name = map->methods[v];
+        if (!used[v] || !name[0] || strcmp(name, "copy") == 0 || strcmp(name, "carried") == 0)
+            continue;
+        *several = *several || !moe_quant_method_find(name) || (found && strcmp(found, name) != 0);
+        found = name;
+    }
+    return found ? moe_quant_method_find(found) : NULL;
+}
+
+/* What options leave open is rounded as it was measured: experts, and fewer bits of the dense part.
+ * A pack that has the experts need not round any, so that nothing is refused because of them. */
+static int take_methods(const struct moe_map *map, bool checkpoint, struct moe_err *err)
+{
+    const bool open = !cli_given("method") && !cli_given("group");
+    const bool lowers = !cli_given("dense") && map->choice.dense_bits > 0 &&
+                        map->choice.dense_bits < map->pack_dense_bits;
+    bool several;
+    const struct moe_quant_method *experts = method_of_experts(map, &several),
+                                  *dense = moe_quant_method_find(map->dense_method);
+    if (open && checkpoint && (several || (experts && lowers && dense && dense != experts)))
+        return moe_fail(
+            err, MOE_ERR_USAGE,
+            "%s: not all that it chose was rounded by one method, as all of a checkpoint "
+            "is: name one by --method, or convert the pack that it was made on",
+            o.maps.items[0]);
+    if (open && experts && !several) {
+        struct moe_err why;
+        const int status = take_method(experts, map->expert_group, "experts were", &why);
+        if (status != MOE_OK && checkpoint)
+            return moe_fail(err, status, "%s", why.text);
+        o.measured = status == MOE_OK;
+    }
+    return lowers && dense ? take_method(dense, map->dense_group, "dense part was", err) : MOE_OK;
+}
+
+/* Reads --map. Its variant, its bitwidth of the dense part and how that and the experts were
+ * rounded hold unless options name others. free() out->bits. */
+static int take_map(struct moe_expert_map *out, bool checkpoint, struct moe_err *err)
 {
     struct moe_map *map = NULL;
     int status;
@@ -359,8 +416,8 @@ static int take_map(struct moe_expert_map *out, struct moe_err *err)
     if (!cli_given("dense") && map->choice.dense_bits > 0) {
         o.convert.dense_bits = (int)map->choice.dense_bits;
         o.convert.own_dense = false;
-        MOE_STEP(take_dense_method(map, err));
     }
+    MOE_STEP(take_methods(map, checkpoint, err));
 out:
     o.convert.map = out;
     moe_map_free(map);
@@ -390,6 +447,22 @@ static bool takes_bundled(bool checkpoint)
     for (size_t i = 0; i < sizeof asking / sizeof asking[0]; i++)
         asked = asked || cli_given(asking[i]);
     return asked && o.maps.n <= 1 && o.convert.method->trellis && !cli_given("text");
+}
+
+/* Whether texts go with the method, which a map may have named. MOE_ERR_USAGE. */
+static int check_texts(bool checkpoint, struct moe_err *err)
+{
+    const struct moe_quant_method *method = o.convert.method;
+    const bool long_run = o.convert.keeps || o.convert.n_shards || o.convert.n_joined;
+    if (checkpoint && long_run && o.texts.n == 0 && (!method->trellis || cli_given("text")))
+        return moe_fail(
+            err, MOE_ERR_USAGE,
+            "--resume, --shard and --join are for packs, and for checkpoints with --text");
+    if (o.texts.n > 0 && !method->compensates)
+        return moe_fail(err, MOE_ERR_USAGE, "--text goes with --method best or gptq");
+    if (o.texts.n == 0 && method->compensates && !method->trellis)
+        return moe_fail(err, MOE_ERR_USAGE, "--method %s needs texts: --text FILE", method->name);
+    return MOE_OK;
 }
 
 /* Has the bundled texts in a file without a name, which ends with the process. */
@@ -449,8 +522,10 @@ static int convert(const char *source)
                                         .left_out = &left_out};
     struct moe_buf note = {0};
     int status = o.maps.n > 1    ? read_maps(files, maps, &err)
-                 : o.maps.n == 1 ? take_map(&map, &err)
+                 : o.maps.n == 1 ? take_map(&map, checkpoint, &err)
                                  : MOE_OK;
+    if (status == MOE_OK)
+        status = check_texts(checkpoint, &err);
     if (status == MOE_OK && takes_bundled(checkpoint)) {
         inputs = (struct moe_inputs_options){
             .texts = &texts, .n_texts = 1, .progress = cli_progress(), .bundled = true};
@@ -533,7 +608,6 @@ int main(int argc, char **argv)
         if (cli_given(shared[i]) && !o.convert.method->trellis)
             return cli_misuse("--%s goes with --method best", shared[i]);
     }
-    const bool long_run = o.convert.keeps || o.convert.n_shards || o.convert.n_joined;
     for (int i = 0; i < o.texts.n; i++) {
         if (strcmp(o.texts.items[i], "none") == 0 && o.texts.n > 1)
             return cli_misuse("--text none is for no texts at all; a file of that name is ./none");
@@ -543,16 +617,6 @@ int main(int argc, char **argv)
     if (o.texts.n == 0 && cli_given("text") && (cli_given("bits") || cli_given("target")))
         return cli_misuse("--%s shares bits out by texts; leave out --text none",
                           cli_given("bits") ? "bits" : "target");
-    if (long_run && o.texts.n == 0 && (!o.convert.method->trellis || cli_given("text")) &&
-        n_args == 1 && moe_path_exists(args[0]) &&
-        (moe_path_is_directory(args[0]) || moe_gguf_is(args[0])))
-        return cli_misuse(
-            "--resume, --shard and --join are for packs, and for checkpoints with --text");
-    if (o.texts.n > 0 && !o.convert.method->compensates)
-        return cli_misuse("--text goes with --method best or gptq");
-    if (o.texts.n == 0 && o.convert.method->compensates && !o.convert.method->trellis && !o.list &&
-        !o.verify)
-        return cli_misuse("--method %s needs texts: --text FILE", o.convert.method->name);
     if (n_args != 1)
         return cli_misuse(n_args ? "one checkpoint or pack at a time"
                                  : "no checkpoint or pack given");

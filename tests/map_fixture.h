@@ -206,6 +206,9 @@ static inline struct moe_map *full_map(uint64_t seed)
     m->judge = (enum moe_judge)((seed / 2 + 2) % MOE_N_JUDGES);
     m->tolerance = random_share(&seed);
     strcpy(m->dense_method, "linear");
+    for (uint32_t v = 0; v < m->n_variants; v++)
+        strcpy(m->methods[v], v ? "trellis" : "copy");
+    m->expert_group = 128;
     m->dense_group = 128;
     fill_texts(m, &seed);
     m->n_uniform = 2;

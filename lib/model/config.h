@@ -25,8 +25,9 @@ enum {
     MOE_MAX_LAYERS = 1024,
     MOE_MAX_EXPERTS = 4096, /* per layer */
     MOE_MAX_TOP_K = 64,
-    MOE_MAX_VARIANTS = 8, /* stored precisions of an expert */
-    MOE_NAME_BYTES = 64,  /* of a tensor or variant name, with its NUL */
+    MOE_MAX_VARIANTS = 8,  /* stored precisions of an expert */
+    MOE_NAME_BYTES = 64,   /* of a tensor or variant name, with its NUL */
+    MOE_METHOD_BYTES = 16, /* of the name of a variant's method, with its NUL */
     MOE_MAX_EOS = 8,
     MOE_MAX_HEADS = 1024,
     MOE_MAX_HEAD_DIM = 1 << 12,

@@ -981,6 +981,40 @@ static void write_variants(struct moe_record_writer *w, const struct moe_member 
 
 static const struct moe_member_own variants = {read_variants, write_variants, NULL};
 
+static int read_methods(struct moe_record_reader *r, struct moe_yaml_node *root,
+                        const struct moe_member *m, void *record)
+{
+    struct moe_map *map = record;
+    struct moe_yaml_node *list = NULL;
+    if (!moe_yaml_get(root, m->key))
+        return MOE_OK;
+    MOE_TRY(moe_yaml_get_list_of(r->doc, root, m->key, map->n_variants, &list, r->err));
+    struct moe_yaml_node *item = moe_yaml_first(list);
+    for (uint32_t v = 0; v < map->n_variants; v++, item = moe_yaml_next(item)) {
+        const char *name = NULL;
+        MOE_TRY(moe_yaml_item_text(r->doc, item, &name, r->err));
+        if (!name[0] || strlen(name) >= sizeof map->methods[v])
+            return moe_yaml_fail(r->doc, item, r->err, "a method's name must have 1 to %zu bytes",
+                                 sizeof map->methods[v] - 1);
+        memcpy(map->methods[v], name, strlen(name) + 1);
+    }
+    return MOE_OK;
+}
+
+static void write_methods(struct moe_record_writer *w, const struct moe_member *m,
+                          const void *record)
+{
+    const struct moe_map *map = record;
+    if (!map->methods[0][0])
+        return;
+    moe_emit_open_line_list(&w->emit, m->key);
+    for (uint32_t v = 0; v < map->n_variants; v++)
+        moe_emit_text(&w->emit, NULL, map->methods[v]);
+    moe_emit_close(&w->emit);
+}
+
+static const struct moe_member_own methods = {read_methods, write_methods, NULL};
+
 static const struct moe_member percent_members[] = {
     MOE_FIELD(MOE_IF_KNOWN, struct moe_map, "tolerance_percent", tolerance),
 };
@@ -1103,6 +1137,8 @@ static const struct moe_member map_members[] = {
     FIELD(moe_map, "max_document_tokens", max_tokens),
     MOE_SECTION(MOE_ALWAYS, "shape", 0, shape_record),
     MOE_OWN("variants", 0, variants),
+    MOE_OWN("methods", 0, methods),
+    MOE_FIELD_IN(MOE_IF_SET, struct moe_map, "expert_group", expert_group, 0, MOE_MAX_GROUP),
     MOE_NAME(MOE_ALWAYS, struct moe_map, "metric", metric, metric_names),
     MOE_NAME(MOE_IF_SET, struct moe_map, "judge", judge, judge_names),
     MOE_GROUP(percent_record),

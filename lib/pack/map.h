@@ -197,9 +197,13 @@ struct moe_map {
     uint64_t source_fingerprint, pack_fingerprint;
     uint32_t n_variants;
     char variants[MOE_MAX_VARIANTS][MOE_NAME_BYTES];
+    /* How the pack's variants were rounded, by its names for methods; "": older maps do not say. */
+    char methods[MOE_MAX_VARIANTS][MOE_METHOD_BYTES];
+    uint32_t expert_group; /* likewise; weights of a scale, 0: a row, or methods without groups */
     uint32_t pack_dense_bits;
-    char dense_method[16]; /* the method that gave the dense part fewer bits; "": none were tried */
-    uint32_t dense_group;  /* likewise; 0: a row */
+    char dense_method[MOE_METHOD_BYTES]; /* the method that gave the dense part fewer bits; "": none
+                                            were tried */
+    uint32_t dense_group;                /* likewise; 0: a row */
     enum moe_metric metric;
     enum moe_judge judge; /* of the tolerance */
     double tolerance;     /* percent or points; below 0: nothing was chosen */

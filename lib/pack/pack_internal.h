@@ -33,7 +33,6 @@ enum {
     PACK_MAX_SECTIONS = 64,
     PACK_TENSOR_BYTES = 112,
     PACK_VARIANT_BYTES = 80,
-    PACK_METHOD_BYTES = 16,
     PACK_MATRIX_ALIGN = 64,
     /* A zstd block of 4 bytes expands to at most 128 KiB: a larger ratio is a damaged size. */
     PACK_MAX_RATIO = 1 << 16,

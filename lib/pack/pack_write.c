@@ -390,7 +390,7 @@ static void write_variants(const struct moe_pack_writer *w, struct moe_buf *b)
     moe_buf_u32(b, w->n_ahead);
     for (uint32_t i = 0; i < w->n_variants; i++) {
         put_name(b, w->variants[i].name, MOE_NAME_BYTES);
-        put_name(b, w->variants[i].method, PACK_METHOD_BYTES);
+        put_name(b, w->variants[i].method, MOE_METHOD_BYTES);
     }
 }
 

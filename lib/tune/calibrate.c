@@ -97,6 +97,22 @@ out:
 
 /* ---- Opening ---- */
 
+/* The group that the experts' scales are of; where the layouts have none, that of the pack's last
+ * conversion. */
+static uint32_t expert_group(const struct calibration *c)
+{
+    const struct moe_pack *pack = c->model->pack;
+    for (uint32_t v = 0; v < c->map->n_variants; v++) {
+        const struct moe_expert_extent *e = moe_pack_expert(pack, c->map->model_layer[0], 0, v);
+        const struct moe_expert_class *class_ =
+            e->present ? moe_pack_class_at(pack, e->class_index) : NULL;
+        for (uint32_t i = 0; class_ && i < class_->n_matrices; i++)
+            if (moe_layout_is_affine(class_->matrices[i].layout.kind))
+                return class_->matrices[i].layout.group;
+    }
+    return c->dense.group;
+}
+
 static int describe_calibration(struct calibration *c, struct moe_err *err)
 {
     const struct moe_config *config = &c->model->config;
@@ -109,11 +125,14 @@ static int describe_calibration(struct calibration *c, struct moe_err *err)
     map->source_fingerprint = moe_pack_source_fingerprint(pack);
     map->pack_fingerprint = moe_pack_fingerprint(pack);
     map->n_variants = moe_pack_n_variants(pack);
-    for (uint32_t v = 0; v < map->n_variants; v++)
-        snprintf(map->variants[v], sizeof map->variants[v], "%s",
-                 moe_pack_variant_at(pack, v)->name);
+    for (uint32_t v = 0; v < map->n_variants; v++) {
+        const struct moe_pack_variant *variant = moe_pack_variant_at(pack, v);
+        snprintf(map->variants[v], sizeof map->variants[v], "%s", variant->name);
+        snprintf(map->methods[v], sizeof map->methods[v], "%s", variant->method);
+    }
     map->pack_dense_bits = moe_dense_bits(c->model);
     MOE_TRY(calibrate_choose_rounding(c, err));
+    map->expert_group = expert_group(c);
     map->metric = c->options->metric;
     map->judge = c->options->judge;
     map->tolerance = c->options->tolerance;

@@ -66,7 +66,7 @@ sed -n 40,47p tests/data/pairs.calib.jsonl >"$tmp/noisy.jsonl"
 run "$bin/moe-calibrate" -q "$all" --pairs "$tmp/noisy.jsonl" --judge rouge2 --tolerance 0% --importance proxy \
     --without fate --without hobbit -o "$tmp/noisy.yaml"
 run "$bin/moe-calibrate" --show "$tmp/noisy.yaml"
-expect_stdout_like "*2: 2 bits, 96 experts*" "the fewest bytes within a noisy tolerance"
+expect_stdout_like "*2: 2 bits by *, 96 experts*" "the fewest bytes within a noisy tolerance"
 run "$bin/moe-calibrate" -q "$all" --text "$tmp/calib.jsonl" --judge accuracy -o "$tmp/x"
 error_line 2 "moe-calibrate: option --judge needs --pairs*" "a judge of texts"
 

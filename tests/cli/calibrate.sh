@@ -95,6 +95,8 @@ said=$(figure "$tmp/one.yaml")
 check "the pack's nats are the map's ($said)" \
     awk "BEGIN { exit !(\"$said\" != \"\" && $measured - ${said:-0} < 2e-5 && ${said:-0} - $measured < 2e-5) }"
 
+check "the map names the methods of the pack's variants" grep -q '^methods: \[rtn, rtn, rtn\]$' "$tmp/one.yaml"
+check "... and their group" grep -q '^expert_group: 64$' "$tmp/one.yaml"
 check "the map names the method of its dense part, the pack's" grep -q '^dense_method: rtn$' "$tmp/one.yaml"
 
 # The dense part is rounded by the method named, or by the pack's, and so is the pack that follows.

@@ -52,6 +52,42 @@ run "$quantize" -q -o "$tmp/direct.moe" --method rtn --map "$tmp/mixed.yaml" "$c
 run "$quantize" -q -o "$tmp/alone.moe" --experts map "$tmp/mixed.moe"
 check "the map alone, from the checkpoint and from that pack" cmp -s "$tmp/direct.moe" "$tmp/alone.moe"
 
+# A map that names methods: what a checkpoint's experts are rounded by, unless --method says another.
+named() { sed "s/^metric: nll/methods: [$1]\nexpert_group: $2\nmetric: nll/" "$tmp/mixed.yaml" >"$tmp/named.yaml"; }
+named '"rtn", "rtn", "rtn"' 64
+run "$quantize" -o "$tmp/named.moe" --map "$tmp/named.yaml" "$checkpoint"
+expect_exit 0 "a checkpoint by a map that names its method"
+expect_stderr_like "*: rounded by rtn, by which $tmp/named.yaml was made; --method names another*" "... says so"
+check "... is the pack of that method" cmp -s "$tmp/named.moe" "$tmp/direct.moe"
+named '"rtn", "rtn", "rtn"' 32
+"$quantize" -q -o "$tmp/named.moe" --map "$tmp/named.yaml" "$checkpoint"
+"$quantize" -q -o "$tmp/groups.moe" --method rtn --group 32 --map "$tmp/mixed.yaml" "$checkpoint"
+check "... and of its groups" cmp -s "$tmp/named.moe" "$tmp/groups.moe"
+run "$quantize" -o "$tmp/named.moe" --method hqq --map "$tmp/named.yaml" "$checkpoint"
+check "... --method names another" sh -c "! grep -q 'rounded by' '$err'"
+run "$quantize" --list "$tmp/named.moe"
+expect_stdout_like '*experts map *hqq *' "... which experts have"
+run "$quantize" -o "$tmp/named.moe" --map "$tmp/named.yaml" "$all"
+check "... of a pack that has the experts nothing is rounded, nor said" sh -c "! grep -q 'rounded by' '$err'"
+named '"copy", "rtn", "rtn"' 64
+run "$quantize" -o "$tmp/named.moe" --map "$tmp/named.yaml" "$checkpoint"
+expect_exit 0 "what was not rounded names no method"
+named '"rtn", "hqq", "hqq"' 64
+run "$quantize" -o "$tmp/x.moe" --map "$tmp/named.yaml" "$checkpoint"
+error_line 2 "moe-quantize: $tmp/named.yaml: not all that it chose was rounded by one method*" "several methods"
+run "$quantize" -o "$tmp/named.moe" --map "$tmp/named.yaml" "$all"
+expect_exit 0 "... which a pack's own experts do not need"
+check "... nor say" sh -c "! grep -q 'rounded by' '$err'"
+named '"gptq", "gptq", "gptq"' 64
+run "$quantize" -o "$tmp/x.moe" --map "$tmp/named.yaml" "$checkpoint"
+error_line 2 "moe-quantize: $tmp/named.yaml: its experts were rounded by gptq: *" "gptq wants texts"
+named '"rtn", "rtn"' 64
+run "$quantize" -o "$tmp/x.moe" --map "$tmp/named.yaml" "$all"
+expect_exit 3 "a method for each variant"
+"$quantize" -q -o "$tmp/older.moe" --map "$tmp/mixed.yaml" "$checkpoint"
+"$quantize" -q -o "$tmp/blocks.moe" --method blocks --map "$tmp/mixed.yaml" "$checkpoint"
+check "an older map: blocks" cmp -s "$tmp/older.moe" "$tmp/blocks.moe"
+
 sed 's/^  dense_bits: 8/  dense_bits: 4/' "$tmp/mixed.yaml" >"$tmp/dense.yaml"
 dense() { # ARGUMENTS...
     "$quantize" -q -o "$tmp/dense.moe" --map "$tmp/dense.yaml" "$@" "$all"

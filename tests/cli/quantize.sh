@@ -222,7 +222,7 @@ check "... and nothing else is left" [ "$(ls "$tmp/aware" | tr '\n' ' ')" = "a.m
 run "$bin/moe-quantize" -o "$tmp/x.moe" --shard 3/2 "$small"
 error_line 2 "moe-quantize: option --shard: '3/2' is not a part of up to 64, *" "a shard that there is not"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --resume "$small"
-error_line 2 'moe-quantize: --resume, --shard and --join are for packs, and for checkpoints with --text *' \
+error_line 2 'moe-quantize: --resume, --shard and --join are for packs, and for checkpoints with --text*' \
     "--resume of a checkpoint without texts"
 run "$bin/moe-quantize" -o "$tmp/aware/c.moe" --method gptq --text $calib --experts 4 "$tmp/aware/a.moe"
 expect_exit 0 "a variant that is gptq's already is copied"

@@ -125,7 +125,8 @@ static void assert_same_map(const struct moe_map *a, const struct moe_map *b)
     SAME(pack_fingerprint), SAME(n_variants), SAME(pack_dense_bits), SAME(metric);
     SAME(tolerance), SAME(max_tokens);
     for (uint32_t v = 0; v < a->n_variants; v++)
-        SAME_TEXT(variants[v]);
+        SAME_TEXT(variants[v]), SAME_TEXT(methods[v]);
+    SAME(expert_group);
     assert_same_measurements(a, b);
     assert_same_importances(a, b);
     assert_same_choices(a, b);
