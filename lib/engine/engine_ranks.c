@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/par.h"
 #include "base/text.h"
 #include "engine/memory.h"
 #include "infer/rank_worker.h"
@@ -97,43 +98,24 @@ static int size_layers(uint64_t *bytes, struct moe_model *model,
     return MOE_OK;
 }
 
-/* Whole layers, in place of experts. room: [n_ranks] that ranks are supposed to have; then owners,
- * [n_layers], are only computed. NULL: what they said. */
-static int divide_layers(struct moe_ranks *ranks, struct moe_model *model,
-                         const struct moe_session_options *session, const uint64_t *room,
-                         uint8_t *owners, struct moe_err *err)
-{
-    const uint32_t n = model->config.n_layers;
-    struct moe_inventory inventory = {0};
-    uint64_t bytes[MOE_MAX_LAYERS];
-    bool parts[MOE_MAX_LAYERS];
-    uint8_t *holders = NULL;
-    int status;
-    for (uint32_t layer = 0; layer < n; layer++)
-        parts[layer] = moe_config_parts_at(&model->config, layer);
-    MOE_STEP(size_layers(bytes, model, session, err));
-    MOE_STEP(
-        moe_inventory_of_pack(&inventory, model->pack, model->config.top_k, &model->config, err));
-    if (room) {
-        holders = moe_alloc(moe_inventory_n_keys(&inventory), MOE_HOLDERS, err);
-        MOE_STEP(holders ? MOE_OK : MOE_ERR_MEMORY);
-        MOE_STEP(moe_share_layers(&inventory, bytes, parts, n, room, moe_ranks_wire(ranks)->n_ranks,
-                                  owners, holders, err));
-        goto out;
-    }
-    MOE_STEP(moe_ranks_divide_layers(ranks, &inventory, bytes, parts, n, err));
-    MOE_STEP(moe_model_share_layers(model, 0, moe_ranks_owners(ranks), err));
-out:
-    free(holders);
-    moe_inventory_release(&inventory);
-    return status;
-}
+/* Whose what is. */
+struct shares {
+    uint8_t *holders; /* [n_keys][MOE_HOLDERS] of experts; freed by who asked for them */
+    uint32_t n_keys;
+    uint8_t owners[MOE_MAX_LAYERS]; /* where layers are shared out as a whole */
+};
 
-static int divide(struct moe_ranks *ranks, const struct moe_model *model,
-                  const struct moe_statistics *statistics, struct moe_err *err)
+/* Shares layers or experts out among ranks that have that room for them, [n_ranks]. session: as
+ * rank 0's will be. */
+static int divide(struct shares *out, struct moe_model *model, const struct moe_engine_options *own,
+                  const struct moe_session_options *session, const uint64_t *room,
+                  struct moe_err *err)
 {
+    const uint32_t n_layers = model->config.n_layers, n = moe_ranks_wire(own->ranks)->n_ranks;
+    const struct moe_statistics *statistics = own->share_layers ? NULL : own->statistics;
     struct moe_inventory inventory;
-    uint64_t *frequency = NULL;
+    uint64_t bytes[MOE_MAX_LAYERS], *frequency = NULL;
+    bool parts[MOE_MAX_LAYERS];
     int status;
     MOE_STEP(
         moe_inventory_of_pack(&inventory, model->pack, model->config.top_k, &model->config, err));
@@ -145,7 +127,18 @@ static int divide(struct moe_ranks *ranks, const struct moe_model *model,
                                        statistics->shape.n_layers, err);
         MOE_STEP(frequency ? MOE_OK : MOE_ERR_MEMORY);
     }
-    MOE_STEP(moe_ranks_divide(ranks, &inventory, frequency, err));
+    out->n_keys = moe_inventory_n_keys(&inventory);
+    out->holders = moe_alloc(out->n_keys, MOE_HOLDERS, err);
+    MOE_STEP(out->holders ? MOE_OK : MOE_ERR_MEMORY);
+    if (!own->share_layers) {
+        MOE_STEP(moe_share_experts(&inventory, room, n, frequency, out->holders, err));
+        goto out;
+    }
+    for (uint32_t layer = 0; layer < n_layers; layer++)
+        parts[layer] = moe_config_parts_at(&model->config, layer);
+    MOE_STEP(size_layers(bytes, model, session, err));
+    MOE_STEP(moe_share_layers(&inventory, bytes, parts, n_layers, room, n, out->owners,
+                              out->holders, err));
 out:
     free(frequency);
     moe_inventory_release(&inventory);
@@ -495,30 +488,43 @@ static int follow(struct moe_ranks *ranks, struct moe_model *model, struct moe_e
  * of them.
  */
 
-/* This process's budget, 0 where that is not to be known: what is wrong will be said later. */
-static uint64_t budget_of(const struct moe_model *model, const struct moe_engine_options *own)
+/* This process's budget. Texts are looked at here: what they take is in all sums to come. */
+static struct moe_rank_budget budget_of(const struct moe_model *model,
+                                        const struct moe_engine_options *own)
 {
+    struct moe_rank_budget budget = {.experts = own->expert_memory_bytes,
+                                     .n_threads = (uint32_t)moe_par_threads()};
     struct moe_engine_options o = *own;
     struct moe_memory m;
     o.experts_only = false;
-    o.survey = NULL;
     int status = moe_memory_of(&m, model, NULL, &o, NULL);
-    return status == MOE_OK || status == MOE_ERR_LIMIT ? m.budget.host.total : 0;
+    if (status == MOE_OK || status == MOE_ERR_LIMIT) /* else what is wrong will be said later */
+        budget.total = m.budget.host.total;
+    if (own->strategy.name)
+        moe_strategy_brief(&own->strategy, budget.strategy);
+    return budget;
 }
 
-/* What rank `rank` does with rank 0's options and that budget. */
-static struct moe_engine_options options_of(const struct moe_engine_options *own, uint32_t rank,
-                                            uint64_t budget)
+/* What a rank does with rank 0's options, its own of experts, and that budget; with as many threads
+ * as it has. */
+static int suppose_rank(struct moe_engine_options *out, const struct moe_engine_options *own,
+                        uint32_t rank, uint64_t total, struct moe_err *err)
 {
-    struct moe_engine_options o = *own;
-    o.memory_bytes = budget;
-    o.survey = NULL;
-    if (rank > 0) {
-        o.experts_only = true;
-        o.beside = NULL;
-        o.session = (struct moe_session_options){0};
-    }
-    return o;
+    const struct moe_rank_budget *its = moe_ranks_budget(own->ranks, rank);
+    uint32_t named;
+    *out = *own;
+    out->memory_bytes = total;
+    out->survey = NULL;
+    moe_par_set_team((int)its->n_threads);
+    if (rank == 0)
+        return MOE_OK;
+    out->experts_only = true;
+    out->beside = NULL;
+    out->session = (struct moe_session_options){0};
+    out->expert_memory_bytes = its->experts;
+    out->strategy = (struct moe_strategy){0};
+    return its->strategy[0] ? moe_strategy_parse(its->strategy, &out->strategy, &named, err)
+                            : MOE_OK;
 }
 
 /* Whether all ranks have enough with these budgets, [n_ranks]: *lacking is one that has not, or
@@ -528,40 +534,49 @@ static int try_budgets(struct moe_ranks *ranks, struct moe_model *model,
                        uint32_t *batch, uint32_t *lacking, struct moe_err *err)
 {
     const uint32_t n = moe_ranks_wire(ranks)->n_ranks;
-    struct moe_engine_options o = options_of(own, 0, budgets[0]);
+    struct moe_engine_options o;
     struct moe_session_options session, other;
+    struct shares shares = {0};
     uint64_t room[MOE_MAX_RANKS];
-    uint8_t owners[MOE_MAX_LAYERS];
     struct moe_memory m;
-    MOE_TRY(share_model(model, own, 0, n, err));
-    MOE_TRY(room_for_experts(&room[0], &session, model, &o, err));
+    const int team = moe_par_set_team(0);
+    int status;
+    MOE_STEP(suppose_rank(&o, own, 0, budgets[0], err));
+    MOE_STEP(share_model(model, own, 0, n, err));
+    MOE_STEP(room_for_experts(&room[0], &session, model, &o, err));
     struct moe_rank_shape shape = moe_rank_shape_of(model, &session);
     moe_ranks_suppose(ranks, &shape);
     *batch = session.batch;
-    for (uint32_t i = 1; i < n && own->share_layers; i++) {
-        MOE_TRY(share_model(model, own, i, n, err));
-        struct moe_engine_options its = options_of(own, i, budgets[i]);
-        take_session(&its, model, &shape);
-        MOE_TRY(room_for_experts(&room[i], &other, model, &its, err));
+    for (uint32_t i = 1; i < n; i++) {
+        MOE_STEP(suppose_rank(&o, own, i, budgets[i], err));
+        MOE_STEP(share_model(model, own, i, n, err));
+        take_session(&o, model, &shape);
+        MOE_STEP(room_for_experts(&room[i], &other, model, &o, err));
     }
-    if (own->share_layers)
-        MOE_TRY(divide_layers(ranks, model, &session, room, owners, err));
+    MOE_STEP(divide(&shares, model, own, &session, room, err));
     for (*lacking = 0; *lacking < n; ++*lacking) {
-        struct moe_engine_options its = options_of(own, *lacking, budgets[*lacking]);
-        MOE_TRY(own->share_layers ? moe_model_share_layers(model, *lacking, owners, err)
-                                  : share_model(model, own, *lacking, n, err));
+        MOE_STEP(suppose_rank(&o, own, *lacking, budgets[*lacking], err));
+        MOE_STEP(own->share_layers ? moe_model_share_layers(model, *lacking, shares.owners, err)
+                                   : share_model(model, own, *lacking, n, err));
         if (*lacking > 0)
-            take_session(&its, model, &shape);
-        int status = moe_memory_of(&m, model, NULL, &its, err);
-        if (status == MOE_ERR_LIMIT)
-            return MOE_OK;
-        MOE_TRY(status);
+            take_session(&o, model, &shape);
+        moe_pack_keep_own(model->pack, &model->config, shares.holders, (uint8_t)*lacking);
+        status = moe_memory_of(&m, model, NULL, &o, err);
+        moe_pack_keep_own(model->pack, &model->config, NULL, 0);
+        if (status == MOE_ERR_LIMIT) {
+            status = MOE_OK;
+            break;
+        }
+        MOE_STEP(status);
         if (*lacking == 0) {
             shape = moe_rank_shape_of(model, &m.session);
             moe_ranks_suppose(ranks, &shape);
         }
     }
-    return MOE_OK;
+out:
+    moe_par_set_team(team);
+    free(shares.holders);
+    return status;
 }
 
 /* ... with the batch that rank 0 has room for, or a smaller one, which *o then names. */
@@ -593,8 +608,10 @@ static int try_least(struct moe_ranks *ranks, struct moe_model *model,
     struct moe_engine_options o = *own;
     uint64_t budgets[MOE_MAX_RANKS];
     uint32_t lacking;
-    for (uint32_t i = 0; i < n; i++)
-        budgets[i] = moe_ranks_budget(ranks, i) > least ? moe_ranks_budget(ranks, i) : least;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t total = moe_ranks_budget(ranks, i)->total;
+        budgets[i] = total > least ? total : least;
+    }
     MOE_TRY(try_batches(ranks, model, &o, budgets, &lacking, err));
     *fits = lacking == n;
     return MOE_OK;
@@ -605,7 +622,7 @@ static int refuse_budgets(struct moe_ranks *ranks, struct moe_model *model,
                           const struct moe_engine_options *own, uint32_t lacking,
                           struct moe_err *err)
 {
-    struct moe_plan_memory m = {.total = moe_ranks_budget(ranks, lacking)};
+    struct moe_plan_memory m = {.total = moe_ranks_budget(ranks, lacking)->total};
     uint64_t low = m.total / SUPPOSED_MORE, high = low, more = 1;
     struct moe_err why;
     char rank[32] = "";
@@ -629,7 +646,8 @@ static int refuse_budgets(struct moe_ranks *ranks, struct moe_model *model,
     return moe_fail(err, MOE_ERR_LIMIT, "%s%s", rank, why.text);
 }
 
-/* Rank 0, once it knows all budgets: settles the batch, where its own is too large for another. */
+/* Rank 0, once it knows all budgets: settles the batch, where its own is too large for another, or
+ * refuses. */
 static int settle_batch(struct moe_ranks *ranks, struct moe_model *model,
                         struct moe_engine_options *own, struct moe_err *err)
 {
@@ -637,12 +655,8 @@ static int settle_batch(struct moe_ranks *ranks, struct moe_model *model,
     uint64_t budgets[MOE_MAX_RANKS];
     uint32_t lacking;
     struct moe_err ignored;
-    /* Which experts are whose, on which these depend, is not known yet. */
-    if (!(own->share_layers || own->share_attention) || own->expert_memory_bytes ||
-        own->strategy.resident)
-        return MOE_OK;
     for (uint32_t i = 0; i < n; i++)
-        if ((budgets[i] = moe_ranks_budget(ranks, i)) == 0)
+        if ((budgets[i] = moe_ranks_budget(ranks, i)->total) == 0)
             return MOE_OK;
     if (try_batches(ranks, model, own, budgets, &lacking, &ignored) != MOE_OK || lacking == n)
         return MOE_OK;
@@ -651,17 +665,36 @@ static int settle_batch(struct moe_ranks *ranks, struct moe_model *model,
 
 /* ---- All of it ---- */
 
+/* Rank 0, once it knows what room all have. */
+static int settle_shares(struct moe_ranks *ranks, struct moe_model *model,
+                         const struct moe_engine_options *own,
+                         const struct moe_session_options *session, struct moe_err *err)
+{
+    struct shares shares = {0};
+    uint64_t room[MOE_MAX_RANKS];
+    int status;
+    for (uint32_t i = 0; i < moe_ranks_wire(ranks)->n_ranks; i++)
+        room[i] = moe_ranks_room(ranks, i);
+    MOE_STEP(divide(&shares, model, own, session, room, err));
+    MOE_STEP(moe_ranks_divide(ranks, shares.holders, shares.n_keys,
+                              own->share_layers ? shares.owners : NULL, model->config.n_layers,
+                              err));
+    if (own->share_layers)
+        MOE_STEP(moe_model_share_layers(model, 0, moe_ranks_owners(ranks), err));
+out:
+    free(shares.holders);
+    return status;
+}
+
 /* Options that must be the same on all ranks; one that holds all of its experts may do so by
  * itself, whatever others do. */
 static int meet(struct moe_ranks *ranks, const struct moe_model *model,
                 const struct moe_engine_options *own, struct moe_err *err)
 {
+    const struct moe_rank_budget budget = budget_of(model, own);
     struct moe_buf options = {0};
-    char strategy[MOE_STRATEGY_BRIEF] = "auto";
-    if (own->strategy.name)
-        moe_strategy_brief(&own->strategy, strategy);
     if (!own->strategy.resident)
-        moe_buf_printf(&options, "--strategy %s\n", strategy);
+        moe_buf_printf(&options, "--strategy %s\n", budget.strategy[0] ? budget.strategy : "auto");
     moe_buf_printf(&options,
                    "--share-attention %s\n--share-layers %s\n--statistics %s\n--tolerance %g\n"
                    "--low %s\n--draft %s\n",
@@ -671,10 +704,9 @@ static int meet(struct moe_ranks *ranks, const struct moe_model *model,
                    own->drafter ? "a head"
                    : own->ahead ? "mtp"
                                 : "no");
-    int status = options.failed
-                     ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
-                     : moe_ranks_meet(ranks, moe_pack_fingerprint(model->pack),
-                                      budget_of(model, own), (const char *)options.data, err);
+    int status = options.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
+                                : moe_ranks_meet(ranks, moe_pack_fingerprint(model->pack), &budget,
+                                                 (const char *)options.data, err);
     moe_buf_release(&options);
     return status;
 }
@@ -702,8 +734,7 @@ int moe_engine_join_ranks(struct moe_model *model, struct moe_engine_options *ow
         MOE_TRY(settle_batch(ranks, model, own, err));
         MOE_TRY(begin(ranks, model, own, &room, &session, err));
         MOE_TRY(moe_ranks_say_room(ranks, room, err));
-        MOE_TRY(own->share_layers ? divide_layers(ranks, model, &session, NULL, NULL, err)
-                                  : divide(ranks, model, own->statistics, err));
+        MOE_TRY(settle_shares(ranks, model, own, &session, err));
     } else {
         MOE_TRY(follow(ranks, model, own, &room, err));
         MOE_TRY(moe_ranks_say_room(ranks, room, err));

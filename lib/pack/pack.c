@@ -320,8 +320,8 @@ void moe_pack_keep_own(struct moe_pack *pack, const struct moe_config *config,
         if (layer >= moe_pack_n_layers(pack))
             continue;
         const uint64_t first = (uint64_t)config->layers[layer].moe_index * pack->n_experts;
-        const uint8_t *h = holders + 2 * (first + pack->experts[i].expert);
-        pack->experts[i].extent.present &= h[0] == self || h[1] == self;
+        const uint8_t *h = holders ? holders + 2 * (first + pack->experts[i].expert) : NULL;
+        pack->experts[i].extent.present = !holders || h[0] == self || h[1] == self;
     }
 }
 

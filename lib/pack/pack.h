@@ -196,8 +196,8 @@ uint32_t moe_pack_usable_variant(const struct moe_pack *pack, uint32_t layer, ui
 
 /* Whether a layer has experts, in this process or elsewhere. */
 bool moe_pack_layer_has_experts(const struct moe_pack *pack, uint32_t layer);
-/* Other processes have the experts that `self` does not hold: they are not present any more.
- * holders: [MoE layers of the model][n_experts][2], two processes for each. */
+/* Other processes have the experts that `self` does not hold: these are not present then. holders:
+ * [MoE layers of the model][n_experts][2], two processes for each; NULL: all are present again. */
 void moe_pack_keep_own(struct moe_pack *pack, const struct moe_config *config,
                        const uint8_t *holders, uint8_t self);
 

@@ -10,8 +10,9 @@
 #include <stdint.h>
 
 #include "base/mem.h"
+#include "sched/strategy.h"
 
-enum { MOE_RANKS_PROTOCOL = 0x4d4f4506 }; /* also tells byte orders apart */
+enum { MOE_RANKS_PROTOCOL = 0x4d4f4507 }; /* also tells byte orders apart */
 
 enum moe_rank_kind {
     /* From rank 0. */
@@ -58,15 +59,24 @@ struct moe_rank_head {
     uint8_t spare[6];
 };
 
+/* What a rank may take, in bytes. */
+struct moe_rank_budget {
+    uint64_t total;                    /* 0: not known */
+    uint64_t experts;                  /* named for these; 0: what the total leaves */
+    uint32_t n_threads;                /* that compute there */
+    char strategy[MOE_STRATEGY_BRIEF]; /* by which it has them; empty: none is named */
+};
+
 /* What a rank says of itself, behind the head of HELLO, ROOM, FETCH, LOADING, READY, FAILED. */
 struct moe_rank_said {
     struct moe_rank_head head;
     uint32_t protocol;
-    int32_t status;         /* MOE_OK, or why it cannot go on: `text` */
-    uint64_t fingerprint;   /* of its pack */
-    uint64_t room;          /* HELLO: its budget; ROOM: bytes of it that it has for experts */
-    uint64_t done, total;   /* LOADING, FETCH: bytes */
-    uint64_t offset, bytes; /* FETCH: at most MOE_RANK_PIECE_BYTES */
+    int32_t status;                /* MOE_OK, or why it cannot go on: `text` */
+    uint64_t fingerprint;          /* of its pack */
+    uint64_t room;                 /* ROOM: bytes that it has for experts */
+    uint64_t done, total;          /* LOADING, FETCH: bytes */
+    uint64_t offset, bytes;        /* FETCH: at most MOE_RANK_PIECE_BYTES */
+    struct moe_rank_budget budget; /* HELLO */
     char program[16], host[64];
     char text[1024]; /* HELLO: its options, "--OPTION VALUE" a line; FAILED: why */
 };

@@ -37,8 +37,8 @@ struct peer {
     bool hears;                /* `said` is */
     bool wants_rows, has_rows; /* of the request, where they have messages of their own */
     bool loads;                /* its experts */
-    uint64_t budget;           /* of memory; 0: not known */
-    double sign;               /* when it last gave one, or was asked */
+    struct moe_rank_budget budget;
+    double sign; /* when it last gave one, or was asked */
     struct moe_rank_report report;
 };
 
@@ -342,6 +342,7 @@ static int check_said(struct moe_rank_said *said, uint32_t rank, uint64_t bytes,
 {
     said->host[sizeof said->host - 1] = said->text[sizeof said->text - 1] = 0;
     said->program[sizeof said->program - 1] = 0;
+    said->budget.strategy[sizeof said->budget.strategy - 1] = 0;
     if (bytes != sizeof *said || said->protocol != MOE_RANKS_PROTOCOL)
         return moe_fail(err, MOE_ERR_VERSION,
                         "rank %u speaks otherwise: every rank must run the same version (this is "
@@ -462,23 +463,23 @@ static int say_or_hear(struct moe_ranks *r, struct moe_rank_said *said, struct m
     return first.status;
 }
 
-int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, uint64_t budget, const char *options,
-                   struct moe_err *err)
+int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, const struct moe_rank_budget *budget,
+                   const char *options, struct moe_err *err)
 {
     struct moe_rank_said hello = said_of_self();
     hello.head.kind = MOE_RANK_HELLO;
     hello.fingerprint = fingerprint;
-    hello.room = budget;
+    hello.budget = *budget;
     snprintf(hello.text, sizeof hello.text, "%s", options);
     MOE_TRY(say_or_hear(r, &hello, err));
     for (uint32_t i = 0; r->peers && i < r->wire->n_ranks; i++)
-        r->peers[i].budget = r->peers[i].said.room;
+        r->peers[i].budget = r->peers[i].said.budget;
     return MOE_OK;
 }
 
-uint64_t moe_ranks_budget(const struct moe_ranks *r, uint32_t rank)
+const struct moe_rank_budget *moe_ranks_budget(const struct moe_ranks *r, uint32_t rank)
 {
-    return r->peers[rank].budget;
+    return &r->peers[rank].budget;
 }
 
 void moe_ranks_suppose(struct moe_ranks *r, const struct moe_rank_shape *shape)
@@ -494,45 +495,30 @@ int moe_ranks_say_room(struct moe_ranks *r, uint64_t room, struct moe_err *err)
     return say_or_hear(r, &said, err);
 }
 
-/* The room that each has said, [n_ranks]; free() it. Makes a place for holders. */
-static uint64_t *begin_dividing(struct moe_ranks *r, const struct moe_inventory *inventory,
-                                struct moe_err *err)
+uint64_t moe_ranks_room(const struct moe_ranks *r, uint32_t rank)
 {
-    uint64_t *room = moe_alloc(r->wire->n_ranks, sizeof *room, err);
-    r->n_keys = moe_inventory_n_keys(inventory);
-    r->holders = moe_alloc(r->n_keys, MOE_HOLDERS, err);
-    if (!room || !r->holders) {
-        free(room);
-        return NULL;
-    }
-    for (uint32_t i = 0; i < r->wire->n_ranks; i++)
-        room[i] = r->peers[i].said.room;
-    return room;
+    return r->peers[rank].said.room;
 }
 
-int moe_ranks_divide(struct moe_ranks *r, const struct moe_inventory *inventory,
-                     const uint64_t *frequency, struct moe_err *err)
+/* holders: of n_keys; owners: of layers, n_whole or none. */
+static int take_shares(struct moe_ranks *r, const uint8_t *holders, uint32_t n_keys,
+                       const uint8_t *owners, uint32_t n_whole, struct moe_err *err)
 {
-    uint64_t *room = begin_dividing(r, inventory, err);
-    int status =
-        room ? moe_share_experts(inventory, room, r->wire->n_ranks, frequency, r->holders, err)
-             : MOE_ERR_MEMORY;
-    free(room);
-    return status;
+    r->n_keys = n_keys;
+    r->holders = moe_alloc(n_keys, MOE_HOLDERS, err);
+    r->owners = n_whole ? moe_alloc(n_whole, 1, err) : NULL;
+    if (!r->holders || (n_whole && !r->owners))
+        return MOE_ERR_MEMORY;
+    memcpy(r->holders, holders, (uint64_t)MOE_HOLDERS * n_keys);
+    if (n_whole)
+        memcpy(r->owners, owners, n_whole);
+    return MOE_OK;
 }
 
-int moe_ranks_divide_layers(struct moe_ranks *r, const struct moe_inventory *inventory,
-                            const uint64_t *bytes, const bool *parts, uint32_t n_layers,
-                            struct moe_err *err)
+int moe_ranks_divide(struct moe_ranks *r, const uint8_t *holders, uint32_t n_keys,
+                     const uint8_t *owners, uint32_t n_layers, struct moe_err *err)
 {
-    uint64_t *room = begin_dividing(r, inventory, err);
-    r->owners = moe_alloc(n_layers, 1, err);
-    int status = room && r->owners ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = moe_share_layers(inventory, bytes, parts, n_layers, room, r->wire->n_ranks,
-                                  r->owners, r->holders, err);
-    free(room);
-    return status;
+    return take_shares(r, holders, n_keys, owners, owners ? n_layers : 0, err);
 }
 
 const uint8_t *moe_ranks_owners(const struct moe_ranks *r)
@@ -655,17 +641,11 @@ static int hear_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct 
     int status = hear_shape(r, MOE_RANK_SHARE, message, room, shape, err);
     if (status == MOE_OK && message->shape.batch == 0)
         status = moe_fail(err, MOE_ERR_FORMAT, "rank 0 shares passes of no rows");
-    r->n_keys = (uint32_t)n_keys;
-    r->holders = status == MOE_OK ? moe_alloc(n_keys, MOE_HOLDERS, err) : NULL;
-    r->owners = status == MOE_OK && n_whole ? moe_alloc(n_whole, 1, err) : NULL;
-    if (status == MOE_OK && (!r->holders || (n_whole && !r->owners)))
-        status = MOE_ERR_MEMORY;
-    if (status == MOE_OK) {
-        memcpy(r->holders, message->holders, holders);
-        if (n_whole)
-            memcpy(r->owners, message->holders + holders, n_whole);
+    if (status == MOE_OK)
+        status = take_shares(r, message->holders, (uint32_t)n_keys, message->holders + holders,
+                             (uint32_t)n_whole, err);
+    if (status == MOE_OK)
         r->shape = *shape = message->shape;
-    }
     free(message);
     return status;
 }

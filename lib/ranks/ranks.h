@@ -25,7 +25,6 @@
 #include "base/progress.h"
 #include "ranks/message.h"
 #include "ranks/wire.h"
-#include "sched/inventory.h"
 #include "sched/layer_request.h"
 #include "sched/select.h"
 
@@ -49,14 +48,14 @@ uint64_t moe_ranks_bytes(const struct moe_rank_shape *shape, uint32_t n_ranks);
 
 /* ---- Before the first pass ---- */
 
-/* Rank 0: waits for the hello of all. Another: says it. The pack's fingerprint; this rank's budget
- * in bytes, 0: not known; options: "--OPTION VALUE\n" of those that must be the same on all ranks,
- * where both have a line of it. MOE_ERR_USAGE: another pack, other options, or another program;
- * MOE_ERR_IO: no answer; or what another rank failed with. */
-int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, uint64_t budget, const char *options,
-                   struct moe_err *err);
+/* Rank 0: waits for the hello of all. Another: says it. The pack's fingerprint; this rank's budget;
+ * options: "--OPTION VALUE\n" of those that must be the same on all ranks, where both have a line
+ * of it. MOE_ERR_USAGE: another pack, other options, or another program; MOE_ERR_IO: no answer; or
+ * what another rank failed with. */
+int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, const struct moe_rank_budget *budget,
+                   const char *options, struct moe_err *err);
 /* Rank 0: a rank's budget, its own too. */
-uint64_t moe_ranks_budget(const struct moe_ranks *r, uint32_t rank);
+const struct moe_rank_budget *moe_ranks_budget(const struct moe_ranks *r, uint32_t rank);
 /* Rank 0, before it says any shape: moe_ranks_shape is this one, for sums of what others will take.
  */
 void moe_ranks_suppose(struct moe_ranks *r, const struct moe_rank_shape *shape);
@@ -66,14 +65,12 @@ void moe_ranks_suppose(struct moe_ranks *r, const struct moe_rank_shape *shape);
 int moe_ranks_begin(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err);
 /* Says how many bytes of memory there are for experts; rank 0: waits until all have. */
 int moe_ranks_say_room(struct moe_ranks *r, uint64_t room, struct moe_err *err);
-/* Rank 0: decides whose experts are whose. frequency: [n_keys], or NULL. */
-int moe_ranks_divide(struct moe_ranks *r, const struct moe_inventory *inventory,
-                     const uint64_t *frequency, struct moe_err *err);
-/* ... and whose layers, and so all of their experts. bytes: [n_layers] of each without its experts;
- * parts: whether a rank's layers can begin with it. */
-int moe_ranks_divide_layers(struct moe_ranks *r, const struct moe_inventory *inventory,
-                            const uint64_t *bytes, const bool *parts, uint32_t n_layers,
-                            struct moe_err *err);
+/* ... and then: the bytes that a rank has said, its own too. */
+uint64_t moe_ranks_room(const struct moe_ranks *r, uint32_t rank);
+/* Rank 0: sets whose experts are whose, [n_keys][MOE_HOLDERS], and whose layers, [n_layers], or
+ * NULL: none are shared out as a whole. Copies both. MOE_ERR_MEMORY. */
+int moe_ranks_divide(struct moe_ranks *r, const uint8_t *holders, uint32_t n_keys,
+                     const uint8_t *owners, uint32_t n_layers, struct moe_err *err);
 /* Rank 0: tells the others, with the shape of passes. Another: as moe_ranks_begin. */
 int moe_ranks_share(struct moe_ranks *r, struct moe_rank_shape *shape, struct moe_err *err);
 /* On another rank, the shape that it was told last. */

@@ -79,31 +79,40 @@ shares=$(shares 1M 16M 4M)
 check "... with room for all: equal parts, as far as each has room ($shares)" [ "$(echo "$shares" |
     awk '{ print ($1 > 40 && $1 < 55) + ($2 < $3 + 5 && $3 < $2 + 5) }')" = 2 ]
 
-# ---- Attention, or whole layers, on several ranks ----
+# ---- The smallest budget ----
 
-for what in attention layers; do
-    with() { echo "$bin/moe-run $tiny -p Once -n 20 --temp 0 -t 1 --share-$what --memory $1M"; }
-    for n in 2 3; do
-        # shellcheck disable=SC2046 # words
-        ranks $n $(with $((10 + more)))
-        least=$(sed -n 's/.*smallest that works is .*--memory \([0-9]*\)M.*/\1/p' "$tmp/said")
-        # shellcheck disable=SC2046 # words
-        ranks $n $(with $((least - 1)))
-        check "$n ranks that share out $what: less than the smallest budget that works ($least MiB) is refused" [ "$code" = 4 ]
-        check "... with the same smallest one" grep -q -e "--memory ${least}M" "$tmp/said"
-        # shellcheck disable=SC2046 # words
-        ranks $n $(with "$least")
-        expect_stdout "$want_once" "... and with it the tokens are those of one process"
-        printf '%s\n' 'format: moe-machines' 'version: 1' 'network: {latency_seconds: 50e-6, bytes_per_second: 1e9}' \
-            'machines:' "- {name: a, memory: $((least + 1))M, count: $n, memory_bytes_per_second: 2e10, storage_bytes_per_second: 2e9}" \
-            >"$tmp/hosts.yaml"
-        run "$bin/moe-plan" -q "$tiny" --machines "$tmp/hosts.yaml" --share-$what --no-outlook --max-tokens 40
-        check "... and moe-plan --machines agrees, to a MiB" [ "$code" = 0 ]
+for what in experts attention layers; do
+    share=
+    [ $what = experts ] || share=--share-$what
+    with() { echo "$bin/moe-run $tiny -p Once -n 20 --temp 0 -t 1 $share $options --memory $1M"; }
+    for options in '' '-c 256' '--expert-memory 6M' '--strategy resident'; do
+        for n in 2 3; do
+            # shellcheck disable=SC2046 # words
+            ranks $n $(with $((10 + more)))
+            least=$(sed -n 's/.*smallest that works is .*--memory \([0-9]*\)M.*/\1/p' "$tmp/said")
+            # shellcheck disable=SC2046 # words
+            ranks $n $(with $((least - 1)))
+            check "$n ranks that share out $what${options:+, $options}: less than the smallest budget that works ($least MiB) is refused" [ "$code" = 4 ]
+            check "... with the same smallest one" grep -q -e "--memory ${least}M" "$tmp/said"
+            # shellcheck disable=SC2046 # words
+            ranks $n $(with "$least")
+            expect_stdout "$want_once" "... and with it the tokens are those of one process"
+            [ -z "$options" ] || continue
+            printf '%s\n' 'format: moe-machines' 'version: 1' 'network: {latency_seconds: 50e-6, bytes_per_second: 1e9}' \
+                'machines:' "- {name: a, memory: $((least + 1))M, count: $n, memory_bytes_per_second: 2e10, storage_bytes_per_second: 2e9}" \
+                >"$tmp/hosts.yaml"
+            # shellcheck disable=SC2086 # an option or none
+            run "$bin/moe-plan" -q "$tiny" --machines "$tmp/hosts.yaml" $share --no-outlook --max-tokens 40
+            check "... and moe-plan --machines agrees, to a MiB" [ "$code" = 0 ]
+        done
     done
+    options=
     # shellcheck disable=SC2046 # words
     ranks 1 $(with $((100 + more))) : -n 1 $(with $((36 + more)))
     expect_stdout "$want_once" "... and where rank 0 has room for larger passes than the other"
 done
+
+# ---- Attention, or whole layers, on several ranks ----
 
 for what in attention layers; do
     of=

@@ -191,12 +191,14 @@ static const char *head; /* a head in its place; NULL: none */
 enum shares { ONLY_EXPERTS, ATTENTION_TOO, WHOLE_LAYERS };
 static enum shares all_share;                   /* on all ranks */
 static const struct moe_statistics *statistics; /* ... have these; NULL: none */
+static uint64_t budget;                         /* ... have this, bytes; 0: what is free */
 
 static struct moe_engine_options options_of(const char *strategy, uint64_t expert_bytes)
 {
     struct moe_err err = {0};
     uint32_t named;
-    struct moe_engine_options o = {.expert_memory_bytes = expert_bytes,
+    struct moe_engine_options o = {.memory_bytes = budget,
+                                   .expert_memory_bytes = expert_bytes,
                                    .ahead = drafts,
                                    .drafter = head,
                                    .share_attention = all_share == ATTENTION_TOO,
@@ -862,6 +864,72 @@ static void what_does_not_go_with_ranks(void **state)
     }
 }
 
+/* ---- The smallest budget ---- */
+
+static uint64_t text_bytes; /* that rank 0 needs beside the session, once it has looked at texts */
+
+static int look_at_texts(void *ctx, const struct moe_model *model,
+                         const struct moe_engine_room *room, struct moe_err *err)
+{
+    (void)model, (void)room, (void)err;
+    text_bytes = *(uint64_t *)ctx;
+    return MOE_OK;
+}
+
+static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t batch)
+{
+    (void)ctx, (void)model, (void)batch;
+    return text_bytes;
+}
+
+/* With `budget` on each of n ranks; *named: what is named as the smallest that works, MiB. */
+static int open_in_budget(uint32_t n, uint64_t *named)
+{
+    uint64_t texts = 5 << 20;
+    struct moe_err err = {0};
+    struct hub hub;
+    struct helper helpers[2];
+    struct moe_engine *e;
+    open_hub(&hub, n);
+    for (uint32_t i = 1; i < n; i++)
+        start(&helpers[i - 1], &hub, i, "x.moe", "lru", 0);
+    struct moe_engine_options o = options_of("lru", 0);
+    o.ranks = open_rank(&hub, 0, PATIENCE);
+    o.survey = look_at_texts;
+    o.beside = beside;
+    o.beside_ctx = &texts;
+    text_bytes = 0;
+    int status = moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err);
+    const char *at = strstr(err.text, "--memory ");
+    *named = at ? strtoull(at + strlen("--memory "), NULL, 10) : 0;
+    if (status == MOE_OK)
+        moe_engine_close(e);
+    moe_ranks_close(o.ranks, 0);
+    for (uint32_t i = 1; i < n; i++)
+        join(&helpers[i - 1]);
+    close_hub(&hub);
+    return status;
+}
+
+static void the_smallest_budget_that_is_named_works(void **state)
+{
+    const struct moe_convert_options options = pack_options("8", 8);
+    make_pack(in_dir("x.moe"), DRAWN "/qwen3-moe-a", &options);
+    for (uint32_t n = 2; n < 4; n++)
+        for (all_share = ONLY_EXPERTS; all_share <= WHOLE_LAYERS; all_share++) {
+            uint64_t named, again;
+            budget = 1 << 20;
+            assert_int_equal(open_in_budget(n, &named), MOE_ERR_LIMIT);
+            budget = (named - 1) << 20;
+            assert_int_equal(open_in_budget(n, &again), MOE_ERR_LIMIT);
+            assert_int_equal(again, named);
+            budget = named << 20;
+            assert_int_equal(open_in_budget(n, &again), MOE_OK);
+        }
+    all_share = ONLY_EXPERTS;
+    budget = 0;
+}
+
 /* ---- Files from rank 0 ---- */
 
 static bool spreads = true; /* rank 0 does */
@@ -1051,6 +1119,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_fails_later),
         cmocka_unit_test(a_silent_rank_is_given_up),
         cmocka_unit_test(what_does_not_go_with_ranks),
+        cmocka_unit_test(the_smallest_budget_that_is_named_works),
     };
     return cmocka_run_group_tests(tests, set_up, remove_dir);
 }
