@@ -17,6 +17,7 @@
 #include "ranks/wire.h"
 
 bool cli_quiet, cli_verbose, cli_mute;
+struct moe_err cli_unsaid;
 
 enum { MAX_OPTIONS = 192, FIRST_LONG = 256 };
 
@@ -65,14 +66,22 @@ const char *cli_name(void)
     return program->name;
 }
 
-static void say(const char *format, va_list args, const char *tail)
+/* status: of an error; MOE_OK: it is none. */
+static void say_line(int status, const char *text, const char *tail)
 {
     cli_progress_done();
+    if (!cli_mute)
+        fprintf(stderr, "%s: %s%s\n", program->name, text, tail);
+    else if (status != MOE_OK && cli_unsaid.status == MOE_OK)
+        moe_fail(&cli_unsaid, status, "%s%s", text, tail);
+}
+
+static void say(int status, const char *format, va_list args, const char *tail)
+{
     char text[1024];
     vsnprintf(text, sizeof text, format, args);
     moe_blank_controls(text);
-    if (!cli_mute)
-        fprintf(stderr, "%s: %s%s\n", program->name, text, tail);
+    say_line(status, text, tail);
 }
 
 int cli_misuse(const char *format, ...)
@@ -81,7 +90,7 @@ int cli_misuse(const char *format, ...)
     snprintf(tail, sizeof tail, " (see %s --help)", program->name);
     va_list args;
     va_start(args, format);
-    say(format, args, tail);
+    say(MOE_ERR_USAGE, format, args, tail);
     va_end(args);
     return CLI_MISUSE;
 }
@@ -106,9 +115,7 @@ static int exit_status(int moe_status)
 
 int cli_error(const struct moe_err *err)
 {
-    cli_progress_done();
-    if (!cli_mute)
-        fprintf(stderr, "%s: %s\n", program->name, err->text);
+    say_line(err->status, err->text, "");
     return exit_status(err->status);
 }
 
@@ -118,7 +125,7 @@ void cli_note(const char *format, ...)
         return;
     va_list args;
     va_start(args, format);
-    say(format, args, "");
+    say(MOE_OK, format, args, "");
     va_end(args);
 }
 
@@ -128,7 +135,7 @@ void cli_detail(const char *format, ...)
         return;
     va_list args;
     va_start(args, format);
-    say(format, args, "");
+    say(MOE_OK, format, args, "");
     va_end(args);
 }
 

@@ -154,6 +154,7 @@ bool cli_given(const char *name);
 
 extern bool cli_quiet, cli_verbose; /* -q, -v */
 extern bool cli_mute;               /* another process of the same run has the messages */
+extern struct moe_err cli_unsaid;   /* the first error that was mute; status MOE_OK: none was */
 
 /* ---- Messages, all on stderr, one line each, after "NAME: " ---- */
 
@@ -219,6 +220,10 @@ extern void (*cli_on_leaving)(void);
 /* The same for SIGINT, SIGTERM and SIGHUP, for programs with something to clean up or to keep,
  * which get a minute. */
 void cli_catch_termination(void);
+
+/* Ends the program with CLI_FAILED and this line, of at most 150 bytes, unless cli_limit(0, NULL)
+ * comes within these seconds: for what waits without end and returns no error. */
+void cli_limit(unsigned seconds, const char *line);
 
 /* After a read or write of this descriptor has failed: whether to try again at once (it was
  * interrupted, or is non-blocking and now ready; waits for that). */

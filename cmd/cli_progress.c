@@ -144,6 +144,7 @@ static struct {
     bool leave;
     char line[160];
 } late;
+static char over_limit[192]; /* a line; empty: there is no limit */
 
 static void leave_at_once(void)
 {
@@ -166,8 +167,9 @@ static void on_alarm(int signal_number)
     (void)signal_number;
     int before = errno;
     ssize_t put = bar.shown ? write(STDERR_FILENO, "\r\033[K", 4) : 0;
-    put += write(STDERR_FILENO, late.line, strlen(late.line));
-    if (late.leave || put < 0)
+    const char *line = over_limit[0] ? over_limit : late.line;
+    put += write(STDERR_FILENO, line, strlen(line));
+    if (over_limit[0] || late.leave || put < 0)
         leave_at_once();
     errno = before;
 }
@@ -203,6 +205,16 @@ void cli_catch_termination(void)
     /* nohup has it ignored: keep that */
     bool ignored = sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
     catch_all((const int[]){SIGINT, SIGTERM, SIGHUP}, ignored ? 2 : 3, 60, true);
+}
+
+void cli_limit(unsigned seconds, const char *line)
+{
+    if (line)
+        snprintf(over_limit, sizeof over_limit, "%s: %s\n", cli_name(), line);
+    else
+        over_limit[0] = 0;
+    catch_signal(SIGALRM, on_alarm, SA_RESTART);
+    alarm(seconds);
 }
 
 void cli_start_over(void)

@@ -1,10 +1,13 @@
 /* Joining the other processes of a run, and leaving them. */
 #include "join_ranks.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 #include "base/par.h"
 #include "cli.h"
+
+static bool has_met; /* the others, or has tried to */
 
 bool ranks_begin(void)
 {
@@ -31,12 +34,32 @@ static void note_cores(const struct moe_wire *wire)
                  cores);
 }
 
+/* MPI waits without end for a process that has ended before it came, or that never does. */
+static int meet(struct moe_ranks **out, struct moe_err *err)
+{
+    enum { SECONDS = 60 };
+    uint32_t rank, n_ranks;
+    char line[150];
+    const bool mute = cli_mute, several = moe_wire_started(&rank, &n_ranks);
+    has_met = true;
+    if (several) {
+        snprintf(line, sizeof line,
+                 "rank %u has waited %d s for the others: one has ended, or was never started, "
+                 "and did not meet them",
+                 rank, SECONDS);
+        cli_limit(SECONDS + rank, line); /* the first that ends has the others ended */
+    }
+    cli_mute = false; /* what keeps this process from the others, it says itself */
+    int status = moe_ranks_find(out, err);
+    if (several)
+        cli_limit(0, NULL);
+    cli_mute = status == MOE_OK && mute;
+    return status;
+}
+
 int ranks_join(struct moe_ranks **out, struct moe_err *err)
 {
-    const bool mute = cli_mute;
-    cli_mute = false; /* what keeps this process from the others, it says itself */
-    MOE_TRY(moe_ranks_find(out, err));
-    cli_mute = mute;
+    MOE_TRY(meet(out, err));
     if (!*out)
         return MOE_OK;
     moe_ranks_set_threads(*out, cli_given("threads") ? moe_par_threads() : 0);
@@ -44,8 +67,29 @@ int ranks_join(struct moe_ranks **out, struct moe_err *err)
     return MOE_OK;
 }
 
+/* The others wait for this process, which ends: another rank than 0 has rank 0 say why. */
+static void leave_without(struct moe_ranks **out)
+{
+    struct moe_err err;
+    if (meet(out, &err) != MOE_OK || !*out) {
+        cli_mute = false;
+        if (cli_unsaid.status != MOE_OK)
+            cli_error(&cli_unsaid);
+        return;
+    }
+    if (cli_unsaid.status == MOE_OK)
+        moe_fail(&cli_unsaid, MOE_ERR_USAGE,
+                 "it was started to print something and end (--help, --list, --ids): give all "
+                 "ranks the same options");
+    if (moe_ranks_wire(*out)->rank > 0)
+        moe_ranks_fail(*out, &cli_unsaid);
+}
+
 int ranks_leave(struct moe_ranks *r, int exit_status)
 {
+    uint32_t rank, n_ranks;
+    if (!has_met && moe_wire_started(&rank, &n_ranks))
+        leave_without(&r);
     if (r && moe_ranks_wire(r)->rank > 0)
         exit_status = CLI_DONE;
     moe_ranks_close(r, exit_status);

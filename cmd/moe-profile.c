@@ -567,16 +567,14 @@ out:
 }
 
 /* This machine, or all that this was started on. */
-static int device_or_machines(const char *pack)
+static int device_or_machines(struct moe_ranks **ranks, const char *pack)
 {
     struct moe_err err;
-    struct moe_ranks *ranks = NULL;
-    ranks_begin();
-    if (ranks_join(&ranks, &err) != MOE_OK)
+    if (ranks_join(ranks, &err) != MOE_OK)
         return cli_error(&err);
-    if (ranks && strcmp(o.out, "-") == 0)
+    if (*ranks && moe_ranks_wire(*ranks)->rank == 0 && strcmp(o.out, "-") == 0)
         return cli_misuse("option --output: several machines are described by several files");
-    return ranks_leave(ranks, cli_finish(ranks ? machines(ranks, pack) : device(pack)));
+    return *ranks ? machines(*ranks, pack) : device(pack);
 }
 
 static int show_trace(const char *path, struct moe_buf *text, struct moe_err *err)
@@ -631,14 +629,14 @@ static int show_file(const char *path)
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv, struct moe_ranks **ranks)
 {
     char **args;
     int n_args, status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
     if (o.show)
-        return n_args == 1 ? cli_finish(show_file(args[0])) : cli_misuse("--show takes one file");
+        return n_args == 1 ? show_file(args[0]) : cli_misuse("--show takes one file");
     if (!o.out)
         return cli_misuse(
             o.merge || o.import || o.learn || o.device || o.coe || o.texts.n + o.pairs.n
@@ -646,21 +644,28 @@ int main(int argc, char **argv)
                 : "nothing to do: --text, --pairs, --merge, --import, --learn, --device, --coe or "
                   "--show");
     if (o.import)
-        return n_args == 0 ? cli_finish(import()) : cli_misuse("--import takes one file");
+        return n_args == 0 ? import() : cli_misuse("--import takes one file");
     if (o.coe)
-        return n_args == 0 ? cli_finish(profile_coe(o.coe))
+        return n_args == 0 ? profile_coe(o.coe)
                            : cli_misuse("--coe takes one collection and no pack");
     if (o.device)
-        return n_args <= 1 ? device_or_machines(n_args ? args[0] : NULL)
+        return n_args <= 1 ? device_or_machines(ranks, n_args ? args[0] : NULL)
                            : cli_misuse("--device takes one pack at most");
     if (o.merge)
-        return n_args >= 1 ? cli_finish(merge(args, n_args))
-                           : cli_misuse("--merge needs statistics or traces");
+        return n_args >= 1 ? merge(args, n_args) : cli_misuse("--merge needs statistics or traces");
     if (o.learn)
-        return n_args >= 1 ? cli_finish(learn(args, n_args)) : cli_misuse("--learn needs traces");
+        return n_args >= 1 ? learn(args, n_args) : cli_misuse("--learn needs traces");
     if (o.texts.n + o.pairs.n == 0 || n_args != 1)
         return cli_misuse("give one pack and at least one --text FILE");
     const char *pack = args[0];
     status = kept_model_resolve(&pack);
-    return status < 0 ? cli_finish(profile(pack)) : status;
+    return status < 0 ? profile(pack) : status;
+}
+
+int main(int argc, char **argv)
+{
+    struct moe_ranks *ranks = NULL;
+    ranks_begin();
+    const int status = run(argc, argv, &ranks);
+    return ranks_leave(ranks, cli_finish(status));
 }

@@ -529,7 +529,7 @@ int main(int argc, char **argv)
     const bool is_other_rank = ranks_begin();
     int status = run_options_parse(argc, argv, &r.pack);
     if (status >= 0)
-        return status;
+        return ranks_leave(NULL, status);
     if (is_other_rank) {
         status = opt.list || opt.ids ? MOE_OK : serve_rank(&r, &err);
     } else if (opt.list) {

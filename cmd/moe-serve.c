@@ -164,7 +164,7 @@ int main(int argc, char **argv)
     const bool is_other_rank = ranks_begin();
     int listener = -1, status = serve_options_parse(argc, argv, &v.path);
     if (status >= 0)
-        return status;
+        return ranks_leave(NULL, status);
     cli_catch_termination();
     status = is_other_rank ? serve_rank(&v, &err) : open_server(&v, &err);
     if (status == MOE_OK && v.server && serve_opt.requests.input)

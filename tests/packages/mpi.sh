@@ -208,6 +208,34 @@ done
 ranks 2 "$bin/moe-run" "$tiny" --no-such-option
 check "a wrong option: one line" [ "$said" = 1 ]
 check "... exit 2" [ "$code" = 2 ]
+unmet() { # WHAT MESSAGE COMMAND... of rank 1
+    what=$1 message=$2
+    shift 2
+    # shellcheck disable=SC2086 # words
+    ranks 1 $once : -n 1 "$@" : -n 1 $once
+    check "$what on one of three ranks: one line" [ "$said" = 1 ]
+    check "... that says so" grep -q "^moe-run: rank 1 on .*: $message" "$tmp/said"
+    check "... exit 2" [ "$code" = 2 ]
+}
+# shellcheck disable=SC2086 # words
+unmet "a wrong option" "unknown option '--no-such-option'" $once --no-such-option
+unmet "--ids" "it was started to print something and end" "$bin/moe-run" "$tiny" --ids hello
+# shellcheck disable=SC2086 # words
+unmet "--help" "it was started to print something and end" $once --help
+# shellcheck disable=SC2086 # words
+ranks 1 $once --help : -n 1 $once
+check "--help on rank 0 only: it is printed, and all end" grep -q '^Usage: moe-run' "$out"
+ranks 2 "$bin/moe-run" "$tiny" --ids hello
+check "--ids on both: printed once" [ "$(wc -l <"$out")" = 1 ]
+began=$(date +%s)
+# shellcheck disable=SC2086 # words
+ranks 1 $once : -n 1 true
+check "a rank that is another program: given up after a minute" [ $(($(date +%s) - began)) -lt 75 ]
+check "... with one line" [ "$said" = 1 ]
+check "... that says so" grep -q '^moe-run: rank 0 has waited 60 s for the others' "$tmp/said"
+check "... exit not 0" [ "$code" != 0 ]
+ranks 2 "$bin/moe-profile" -q --device -o "$tmp/no/hosts.yaml" --no-such-option
+check "moe-profile, a wrong option: one line" [ "$said" = 1 ]
 ranks 2 "$bin/moe-run" "$tiny" -p "$prompt" --strategy hobbit --expert-memory 1M
 check "a strategy that is not exact: one line" [ "$said" = 1 ]
 check "... exit 2, as of one process" [ "$code" = 2 ]
