@@ -14,11 +14,12 @@
 #include "model/shape.h"
 #include "plan/planner.h"
 #include "profile/machines.h"
+#include "ranks/message.h"
+#include "ranks/wire.h"
 #include "sched/share.h"
 
 enum {
     TOKEN_LAYERS = 40000, /* of the trace, for each trial */
-    MPI_BYTES = 20 << 20, /* of each process, as ranks/mpi counts it */
     FEW_ROWS = 8,         /* of a pass where memory is short */
 };
 
@@ -109,7 +110,17 @@ static struct moe_plan_memory memory_of(const struct cluster *c, uint32_t i)
     struct moe_plan_memory m = c->beside;
     m.dense = (uint64_t)((double)m.dense * c->parts[i].dense);
     m.kv = (uint64_t)((double)m.kv * c->parts[i].kv);
-    m.program += c->machines->n > 1 ? MPI_BYTES : 0; /* all are the same program */
+    m.program += c->machines->n > 1 ? MOE_WIRE_MPI_BYTES : 0; /* all are the same program */
+    if (i == 0 && c->machines->n > 1) {
+        const struct moe_config *model = &c->in->config;
+        const bool whole = c->shares == PLAN_SHARES_LAYERS;
+        const struct moe_rank_shape shape = {.batch = m.batch,
+                                             .top_k = model->top_k,
+                                             .stride = whole ? moe_config_state_width(model)
+                                                             : model->hidden,
+                                             .n_whole = whole ? model->n_layers : 0};
+        m.work += moe_rank_unread_bytes(&shape, MOE_WIRE_MPI_AT_ONCE);
+    }
     if (i > 0 && c->shares != PLAN_SHARES_LAYERS) {
         m.work = 3 * (uint64_t)m.batch * c->in->config.hidden * sizeof(float) +
                  (c->parts[i].kv > 0 ? c->beside.work : 0);

@@ -487,7 +487,9 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
         b.host.work += pass_bytes_of(in, strategy, so->batch);
     if (o->ranks) {
         const struct moe_rank_shape shape = moe_rank_shape_of(m, so);
-        b.host.work += moe_ranks_bytes(&shape, moe_ranks_wire(o->ranks)->n_ranks);
+        const struct moe_wire *wire = moe_ranks_wire(o->ranks);
+        b.host.work += moe_ranks_bytes(&shape, wire->n_ranks);
+        b.host.work += moe_rank_unread_bytes(&shape, wire->at_once);
     }
     if (in->gpu)
         b.gpu.work += moe_session_gpu_bytes(c, so) - kv;

@@ -257,4 +257,15 @@ static inline uint64_t moe_rank_answer_room(const struct moe_rank_shape *s)
     return moe_round_up(outputs > said ? outputs : said, MOE_ALIGN);
 }
 
+/* What a pass's outputs take in the wire at rank 0 until it looks for them: all of them, where the
+ * wire sends messages of their length, at most at_once bytes, before that. Other ranks listen
+ * before something is sent to them. */
+static inline uint64_t moe_rank_unread_bytes(const struct moe_rank_shape *s, uint64_t at_once)
+{
+    const uint64_t n = (uint64_t)s->batch * (s->n_whole ? 1 : s->top_k);
+    const uint64_t each = moe_rank_output_rows(s);
+    const uint64_t message = moe_rank_outputs_at(NULL, s, (uint32_t)each).bytes;
+    return message <= at_once ? (n + each - 1) / each * message : 0;
+}
+
 #endif

@@ -29,6 +29,7 @@ struct hub {
     uint64_t piece_bytes;                                                     /* of rank 0's file */
     uint64_t messages[MOST_RANKS][MOST_RANKS], bytes[MOST_RANKS][MOST_RANKS]; /* [from][to] */
     uint32_t loads_long; /* a rank that loads until it is told to stop */
+    uint64_t at_once;    /* bytes of messages that are said to lie unread */
     bool aborted;
 };
 
@@ -146,6 +147,7 @@ static struct moe_ranks *open_rank(struct hub *hub, uint32_t rank, double patien
                                 .n_ranks = hub->n_ranks,
                                 .n_here = hub->n_ranks,
                                 .cores = 0.5, /* nobody spins */
+                                .at_once = hub->at_once,
                                 .patience = patience};
     assert_ok(moe_ranks_open(&ranks, &w->base, &err), &err);
     return ranks;
@@ -930,6 +932,44 @@ static void the_smallest_budget_that_is_named_works(void **state)
     budget = 0;
 }
 
+/* What rank 0 counts for everything but weights, keys and values, and experts. */
+static uint64_t work_where(uint64_t at_once, struct moe_rank_shape *shape)
+{
+    struct moe_err err = {0};
+    struct hub hub;
+    struct helper helper;
+    struct moe_engine *e;
+    open_hub(&hub, 2);
+    hub.at_once = at_once;
+    start(&helper, &hub, 1, "x.moe", "lru", 0);
+    struct moe_engine_options o = options_of("lru", 0);
+    o.ranks = open_rank(&hub, 0, PATIENCE);
+    assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
+    *shape = *moe_ranks_shape(o.ranks);
+    const uint64_t work = e->budget.host.work;
+    moe_engine_close(e);
+    moe_ranks_close(o.ranks, 0);
+    join(&helper);
+    close_hub(&hub);
+    return work;
+}
+
+static void outputs_that_lie_unread_are_counted(void **state)
+{
+    const struct moe_convert_options options = pack_options("8", 8);
+    make_pack(in_dir("x.moe"), DRAWN "/qwen3-moe-a", &options);
+    for (all_share = ONLY_EXPERTS; all_share <= WHOLE_LAYERS; all_share++) {
+        struct moe_rank_shape s;
+        const uint64_t none = work_where(0, &s), all = work_where(1 << 20, &s);
+        const uint64_t rows = (uint64_t)s.batch * (all_share == WHOLE_LAYERS ? 1 : s.top_k);
+        const uint64_t message = moe_rank_outputs_at(NULL, &s, moe_rank_output_rows(&s)).bytes;
+        assert_in_range(all - none, rows * s.stride * sizeof(float),
+                        rows * s.stride * sizeof(float) + 2 * message);
+        assert_int_equal(work_where(message - 1, &s), none);
+    }
+    all_share = ONLY_EXPERTS;
+}
+
 /* ---- Files from rank 0 ---- */
 
 static bool spreads = true; /* rank 0 does */
@@ -1120,6 +1160,7 @@ int main(void)
         cmocka_unit_test(a_silent_rank_is_given_up),
         cmocka_unit_test(what_does_not_go_with_ranks),
         cmocka_unit_test(the_smallest_budget_that_is_named_works),
+        cmocka_unit_test(outputs_that_lie_unread_are_counted),
     };
     return cmocka_run_group_tests(tests, set_up, remove_dir);
 }

@@ -16,13 +16,6 @@
 
 __attribute__((visibility("default"))) moe_wire_opener moe_wire_mpi;
 
-/* What a process of Open MPI 4.1 takes beside the program: 11 MiB were seen (4 ranks, TCP and
- * shared memory, Debian 12). */
-enum { MPI_BYTES = 20 << 20 };
-/* Open MPI holds back messages over TCP that are longer than this until their receiver is in MPI,
- * too. Rank 0 may compute for long: ranks would wait for it with their outputs, which are shorter
- * (MOE_RANK_OUTPUT_BYTES), where they could compute on. */
-#define AT_ONCE "1048576"
 /* Until a rank is given up. It says every few seconds that it is still at work. */
 static const double PATIENCE = 60;
 
@@ -179,19 +172,27 @@ static int share_cores(struct mpi_wire *w, struct moe_err *err)
     return MOE_OK;
 }
 
-/* What whoever starts the ranks has set stays as it is; other kinds of MPI do not look. */
-static void send_at_once(void)
+/* Open MPI holds back longer messages over TCP until their receiver is in MPI, too. Rank 0 may
+ * compute for long: ranks would wait for it with their outputs, which are shorter
+ * (MOE_RANK_OUTPUT_BYTES), where they could compute on. What whoever starts the ranks has set stays
+ * as it is; other kinds of MPI do not look. Returns the bytes of those that are not held back. */
+static uint64_t send_at_once(void)
 {
-    setenv("OMPI_MCA_btl_tcp_eager_limit", AT_ONCE, 0);
-    setenv("OMPI_MCA_btl_tcp_rndv_eager_limit", AT_ONCE, 0);
-    setenv("OMPI_MCA_btl_tcp_max_send_size", AT_ONCE, 0);
+    static const char *const limits[] = {"OMPI_MCA_btl_tcp_eager_limit",
+                                         "OMPI_MCA_btl_tcp_rndv_eager_limit",
+                                         "OMPI_MCA_btl_tcp_max_send_size"};
+    char bytes[16];
+    snprintf(bytes, sizeof bytes, "%d", MOE_WIRE_MPI_AT_ONCE);
+    for (int i = 0; i < 3; i++)
+        setenv(limits[i], bytes, 0);
+    return strtoull(getenv(limits[0]), NULL, 10);
 }
 
 int moe_wire_mpi(struct moe_wire **out, struct moe_err *err)
 {
     int has = 0, rank = 0, n_ranks = 0;
     *out = NULL;
-    send_at_once();
+    const uint64_t at_once = send_at_once();
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &has) != MPI_SUCCESS)
         return moe_fail(err, MOE_ERR_IO, "MPI does not start");
     struct mpi_wire *w = calloc(1, sizeof *w);
@@ -204,7 +205,8 @@ int moe_wire_mpi(struct moe_wire **out, struct moe_err *err)
     w->base = (struct moe_wire){.ops = &mpi_ops,
                                 .rank = (uint32_t)rank,
                                 .n_ranks = (uint32_t)n_ranks,
-                                .bytes = MPI_BYTES,
+                                .bytes = MOE_WIRE_MPI_BYTES,
+                                .at_once = at_once,
                                 .patience = PATIENCE};
     w->peers = calloc((size_t)n_ranks, sizeof *w->peers);
     int status = !w->peers ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
