@@ -141,7 +141,8 @@ enum {
     ANSWER_BYTES = 512 << 10, /* of rows in one answer, which has 16 to 64 of them */
     LEAST_ANSWERED = 16,
     MOST_ANSWERED = 64,
-    LONG_BYTES = 64 << 10, /* a longer message sets out when the other end has answered */
+    LONG_BYTES =
+        1 << 20, /* a longer message sets out when the other end has answered (wire_mpi.c) */
 };
 
 /* From the first byte's departure to the last one's arrival. */
@@ -280,8 +281,8 @@ static struct other *next_answer(struct simulator *s)
     return next;
 }
 
-/* Takes answers in as they come. One in several messages comes while the rank computes on, a
- * message after the other. */
+/* Takes answers in as they come. One in several messages comes while the rank computes on: each
+ * message leaves when its rows are computed, behind those before it. */
 static int collect_elsewhere(void *ctx, bool *all, struct moe_err *err)
 {
     struct simulator *s = ctx;
@@ -291,9 +292,10 @@ static int collect_elsewhere(void *ctx, bool *all, struct moe_err *err)
     while ((o = next_answer(s))) {
         const double bytes = HEAD_BYTES + (double)o->n_rows * (double)s->in->row_bytes;
         const double n_messages = ceil(o->n_rows / rows_of_answer(s));
-        const double each = message_seconds(&o->wire, bytes / n_messages);
-        s->takes_until = fmax(fmax(o->due + each, o->asked + n_messages * each),
-                              s->takes_until + bytes * o->wire.byte);
+        const double each = bytes / n_messages, first = o->asked + (o->due - o->asked) / n_messages;
+        const double last = fmax(o->due, first + (bytes - each) * o->wire.byte);
+        s->takes_until =
+            fmax(last + message_seconds(&o->wire, each), s->takes_until + bytes * o->wire.byte);
         s->phase->host_seconds += sleep_until(s, s->takes_until);
         took(s, (n_messages - (n_taken++ == 0)) * o->wire.handling);
         if (s->counts_work && s->in->work)

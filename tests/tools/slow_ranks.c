@@ -74,14 +74,7 @@ static double sleep_for(double seconds)
 
 /* ---- A network ---- */
 
-enum {
-    MOST_RANKS = 8,
-    LANES = 4,
-    RING = 256,
-    HELD = 64,
-    LONG_BYTES = 64 << 10,
-    FRAME_BYTES = 9000
-};
+enum { MOST_RANKS = 8, LANES = 4, RING = 256, HELD = 64, LONG_BYTES = 1 << 20, FRAME_BYTES = 9000 };
 
 /* A message that has come and is kept from the rank. */
 struct held {
