@@ -446,6 +446,7 @@ static int device(const char *pack)
 
 enum {
     SMALL_MESSAGE = 4096, /* as those of a decoded token */
+    OUTPUTS_MESSAGE = 512 << 10,
     LARGE_MESSAGE = 4 << 20,
 };
 
@@ -483,6 +484,18 @@ static int time_link(struct moe_ranks *ranks, uint32_t rank, struct moe_machine_
         cli_note("rank %u: the network's rate was not measured, 64 MiB took hardly longer than a "
                  "small message: write bytes_per_second into %s",
                  rank, o.out);
+    return MOE_OK;
+}
+
+/* What a byte takes of the processor, of messages as large as those of a prompt's outputs. */
+static int time_bytes(struct moe_ranks *ranks, uint32_t rank, struct moe_machine_link *l,
+                      struct moe_err *err)
+{
+    double trip, few, many;
+    MOE_TRY(moe_ranks_time_message(ranks, rank, OUTPUTS_MESSAGE, &trip, err));
+    MOE_TRY(moe_ranks_time_handling(ranks, rank, SMALL_MESSAGE, trip, &few, err));
+    MOE_TRY(moe_ranks_time_handling(ranks, rank, OUTPUTS_MESSAGE, trip, &many, err));
+    l->handling_seconds_per_byte = fmax(0, many - few) / (OUTPUTS_MESSAGE - SMALL_MESSAGE);
     return MOE_OK;
 }
 
@@ -533,6 +546,8 @@ static int measure_machines(struct moe_ranks *ranks, const char *pack, struct mo
         MOE_STEP(save_profile(m, i, &text, err));
         if (i > 0)
             MOE_STEP(time_link(ranks, i, &m->link, err));
+        if (i > 0)
+            MOE_STEP(time_bytes(ranks, i, &m->link, err));
     }
     MOE_STEP(time_all(ranks, all, err));
 out:

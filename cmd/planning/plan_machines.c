@@ -100,7 +100,8 @@ static struct moe_wire_pace wire_of(const struct moe_machine_link *l)
 {
     return (struct moe_wire_pace){.latency = l->latency_seconds,
                                   .byte = l->bytes_per_second > 0 ? 1 / l->bytes_per_second : 0,
-                                  .handling = l->handling_seconds};
+                                  .handling = l->handling_seconds,
+                                  .handling_byte = l->handling_seconds_per_byte};
 }
 
 /* ---- A trial ---- */
@@ -409,6 +410,7 @@ static void set_networks(struct moe_machines *m, double bytes_per_second, double
             l->bytes_per_second = bytes_per_second;
         l->latency_seconds *= latency_times;
         l->handling_seconds *= latency_times > 0 ? 1 : 0;
+        l->handling_seconds_per_byte *= latency_times > 0 ? 1 : 0;
     }
 }
 

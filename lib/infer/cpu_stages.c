@@ -944,7 +944,7 @@ static void weigh_sinks(void *ctx, int64_t begin, int64_t end, int thread)
 }
 
 /* A dense layer's feed-forward, or the shared expert's, into `sum`; without the bias of down. */
-static void run_dense(struct moe_session *s, const struct moe_layer *l)
+static int run_dense(struct moe_session *s, const struct moe_layer *l, struct moe_err *err)
 {
     struct cpu_work *w = s->device;
     struct moe_inputs *in = &s->states.inputs;
@@ -954,7 +954,9 @@ static void run_dense(struct moe_session *s, const struct moe_layer *l)
     gated_in(s, in, &l->gate, &l->up, l, NULL, NULL);
     if (l->is_moe && s->model->config.shared_sinks)
         moe_par_for(n_rows, 16, weigh_sinks, s);
+    MOE_TRY(moe_pass_poll(&s->pass, err));
     gated_out(s, n_rows, &l->down, w->sum);
+    return MOE_OK;
 }
 
 struct add {
@@ -1129,7 +1131,7 @@ int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, str
     struct moe_block_end end = stages_cpu_ffn_end(&s->model->config, l);
     if (l->embed_gate.data)
         end.scale = NULL;
-    run_dense(s, l);
+    MOE_TRY(run_dense(s, l, err));
     for (uint32_t i = 0; l->ffn_factor && i < n_rows; i++)
         moe_kern.scale(*l->ffn_factor, s->model->config.hidden, w->sum + i * s->states.stride);
     if (l->taps_ffn)
@@ -1146,7 +1148,7 @@ int stages_cpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, st
 {
     const struct moe_layer *l = &s->model->layers[layer];
     if (l->has_ffn)
-        run_dense(s, l);
+        MOE_TRY(run_dense(s, l, err));
     if (l->shared_gate.data) {
         struct moe_mm mm = moe_inputs_mm(&s->states.inputs, l->shared_gate,
                                          cpu_feed_forward(s)->shared_scale, MOE_PANEL_ROWS);

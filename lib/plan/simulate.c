@@ -141,8 +141,8 @@ enum {
     ANSWER_BYTES = 512 << 10, /* of rows in one answer, which has 16 to 64 of them */
     LEAST_ANSWERED = 16,
     MOST_ANSWERED = 64,
-    LONG_BYTES =
-        1 << 20, /* a longer message sets out when the other end has answered (wire_mpi.c) */
+    /* A longer message sets out when the other end has answered (ranks/mpi/wire_mpi.c). */
+    LONG_BYTES = 1 << 20,
 };
 
 /* From the first byte's departure to the last one's arrival. */
@@ -193,6 +193,17 @@ static void begin_pass_of_other(const struct simulator *s, struct other *o)
     o->loads_before = x->phase->experts.loads;
 }
 
+/* Of a request with all rows, and of one's answers to it. */
+static double asked_bytes(const struct simulator *s)
+{
+    return HEAD_BYTES + s->pass.n_rows * (s->in->row_bytes + 8.0 * s->request.top_k + 4);
+}
+
+static double answered_bytes(const struct simulator *s, const struct other *o)
+{
+    return HEAD_BYTES + (double)o->n_rows * (double)s->in->row_bytes;
+}
+
 /* Has one compute its experts of the request that arrives then. */
 static int ask_other(struct simulator *s, struct other *o, double arrives, struct moe_err *err)
 {
@@ -204,6 +215,7 @@ static int ask_other(struct simulator *s, struct other *o, double arrives, struc
         begin_pass_of_other(s, o);
     const double began = x->channel.link.clock;
     o->asked = arrives;
+    took(x, (asked_bytes(s) + answered_bytes(s, o)) * o->wire.handling_byte);
     memcpy(x->request.chosen, q->chosen, pairs * sizeof *q->chosen);
     memcpy(x->request.weights, q->weights, pairs * sizeof *q->weights);
     memcpy(x->request.sequences, q->sequences, s->pass.n_rows * sizeof *q->sequences);
@@ -225,6 +237,7 @@ static int attend(void *ctx, uint32_t layer, struct moe_err *err)
         const struct moe_wire_pace *w = &s->others[rank - 1].wire;
         const double part = fmin((double)back, rows_of_answer(s) * (double)s->in->row_bytes),
                      waited = message_seconds(w, (double)there) + message_seconds(w, part);
+        took(s, (double)(there + back) * w->handling_byte);
         s->phase->host_seconds += sleep_until(s, clock_now(s) + waited);
     }
     if (rank > 0 && s->counts_work && s->in->work) {
@@ -244,8 +257,8 @@ static int begin_elsewhere(void *ctx, struct moe_err *err)
     struct simulator *s = ctx;
     const struct moe_layer_request *q = &s->request;
     const uint64_t n_rows = s->pass.n_rows;
+    const double bytes = asked_bytes(s);
     uint32_t n_asked = 0;
-    const uint64_t bytes = HEAD_BYTES + n_rows * (s->in->row_bytes + 8 * q->top_k + 4);
     for (uint32_t i = 0; i < s->in->n_ranks; i++)
         s->others[i].n_rows = 0;
     for (uint32_t i = 0; i < q->n_entries; i++)
@@ -255,15 +268,15 @@ static int begin_elsewhere(void *ctx, struct moe_err *err)
         struct other *o = &s->others[i];
         if (o->n_rows == 0)
             continue;
-        took(s, n_asked++ ? o->wire.handling : 0);
+        took(s, bytes * o->wire.handling_byte + (n_asked++ ? o->wire.handling : 0));
         const double from = fmax(clock_now(s), s->sends_until);
-        const double arrives = from + message_seconds(&o->wire, (double)bytes);
+        const double arrives = from + message_seconds(&o->wire, bytes);
         s->sends_until =
-            n_rows > ROWS_WITHIN ? arrives + o->wire.latency : from + (double)bytes * o->wire.byte;
+            n_rows > ROWS_WITHIN ? arrives + o->wire.latency : from + bytes * o->wire.byte;
         MOE_TRY(ask_other(s, o, arrives, err));
         if (s->counts_work && s->in->work) {
             s->in->work[i].messages += n_rows > ROWS_WITHIN ? 2 : 1;
-            s->in->work[i].bytes_sent += bytes;
+            s->in->work[i].bytes_sent += (uint64_t)bytes;
         }
     }
     return MOE_OK;
@@ -290,14 +303,15 @@ static int collect_elsewhere(void *ctx, bool *all, struct moe_err *err)
     uint32_t n_taken = 0;
     (void)err;
     while ((o = next_answer(s))) {
-        const double bytes = HEAD_BYTES + (double)o->n_rows * (double)s->in->row_bytes;
+        const double bytes = answered_bytes(s, o);
         const double n_messages = ceil(o->n_rows / rows_of_answer(s));
         const double each = bytes / n_messages, first = o->asked + (o->due - o->asked) / n_messages;
         const double last = fmax(o->due, first + (bytes - each) * o->wire.byte);
         s->takes_until =
             fmax(last + message_seconds(&o->wire, each), s->takes_until + bytes * o->wire.byte);
+        took(s, (bytes - each) * o->wire.handling_byte);
         s->phase->host_seconds += sleep_until(s, s->takes_until);
-        took(s, (n_messages - (n_taken++ == 0)) * o->wire.handling);
+        took(s, each * o->wire.handling_byte + (n_messages - (n_taken++ == 0)) * o->wire.handling);
         if (s->counts_work && s->in->work)
             s->in->work[o - s->others].bytes_received += (uint64_t)bytes;
         o->n_rows = 0;
@@ -338,6 +352,7 @@ static int pass_on(struct simulator *s, uint32_t rank, uint32_t begin, uint32_t 
     sleep_until(x, *left + hop_seconds(s, *from, rank, (double)bytes));
     begin_pass_of_other(s, o);
     const double began = clock_now(x);
+    took(x, 2 * (double)bytes * o->wire.handling_byte);
     MOE_TRY(moe_pass_expect(&x->pass, begin, end, err));
     MOE_TRY(moe_pass_layers(&x->pass, begin, end, err));
     *from = rank;

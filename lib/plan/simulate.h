@@ -33,6 +33,7 @@ struct moe_wire_pace {
     double latency;  /* seconds until a small message was taken in */
     double byte;     /* seconds of each byte */
     double handling; /* of the machine that runs the model, for each further message of a layer */
+    double handling_byte; /* of either end, for each byte that it sends or takes in */
 };
 
 struct moe_simulation;

@@ -25,6 +25,7 @@ static const struct moe_member link_members[] = {
     LINK("latency_seconds", latency_seconds, 0, MAX_SECONDS),
     LINK("bytes_per_second", bytes_per_second, LEAST_RATE, MAX_RATE),
     LINK("handling_seconds", handling_seconds, 0, MAX_SECONDS),
+    LINK("handling_seconds_per_byte", handling_seconds_per_byte, 0, 1 / LEAST_RATE),
     MOE_LINE_LIST(struct moe_machine_link, "messages", messages, n_messages, message_record),
 };
 

@@ -23,7 +23,8 @@ struct moe_machine_message {
 /* The way from the first machine to another. All 0: not known. */
 struct moe_machine_link {
     double latency_seconds, bytes_per_second;
-    double handling_seconds; /* of the first machine's processor, for each further message */
+    /* Of the first machine's processor: for each further message, for each byte. */
+    double handling_seconds, handling_seconds_per_byte;
     uint32_t n_messages;
     struct moe_machine_message messages[MOE_MACHINE_MESSAGES]; /* rising bytes */
 };

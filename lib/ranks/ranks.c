@@ -1224,10 +1224,11 @@ static int make_trip(struct moe_ranks *r, uint32_t first, uint32_t last, const v
     return MOE_OK;
 }
 
+enum { TRIPS = 25, WARM = 3 };
+
 int moe_ranks_time_message(struct moe_ranks *r, uint32_t rank, uint64_t bytes, double *seconds,
                            struct moe_err *err)
 {
-    enum { TRIPS = 25, WARM = 3 };
     const uint32_t first = rank ? rank : 1, last = rank ? rank : r->wire->n_ranks - 1;
     double trips[TRIPS];
     struct moe_rank_head *message = moe_alloc(bytes, 1, err);
@@ -1245,6 +1246,39 @@ int moe_ranks_time_message(struct moe_ranks *r, uint32_t rank, uint64_t bytes, d
 out:
     free(message);
     free(echoes);
+    return status;
+}
+
+int moe_ranks_time_handling(struct moe_ranks *r, uint32_t rank, uint64_t bytes, double trip,
+                            double *seconds, struct moe_err *err)
+{
+    const double pause = 4 * trip;
+    const struct timespec until_there = {(time_t)pause,
+                                         (long)(1e9 * (pause - (double)(time_t)pause))};
+    double handled[TRIPS];
+    uint64_t came;
+    struct moe_rank_head *message = moe_alloc(bytes, 1, err);
+    uint8_t *echo = moe_alloc(bytes, 1, err);
+    int status;
+    MOE_STEP(message && echo ? MOE_OK : MOE_ERR_MEMORY);
+    message->kind = MOE_RANK_ECHO;
+    for (int i = -WARM; i < TRIPS; i++) {
+        MOE_STEP(r->wire->ops->receive(r->wire, rank, MOE_LANE_TALK, echo, bytes, err));
+        const double began = moe_seconds();
+        MOE_STEP(send_to(r, rank, MOE_LANE_TALK, message, bytes, err));
+        MOE_STEP(wait_sent(r, rank, MOE_LANE_TALK, err));
+        const double sent = moe_seconds();
+        nanosleep(&until_there, NULL);
+        const double there = moe_seconds();
+        MOE_STEP(wait_heard(r, rank, false, &came, err));
+        memcpy(message, echo, bytes);
+        handled[i < 0 ? 0 : i] = sent - began + moe_seconds() - there;
+    }
+    qsort(handled, TRIPS, sizeof *handled, compare_seconds);
+    *seconds = handled[TRIPS / 2] / 2;
+out:
+    free(message);
+    free(echo);
     return status;
 }
 

@@ -154,7 +154,11 @@ int moe_ranks_ask_text(struct moe_ranks *r, uint32_t rank, const struct moe_prog
 enum { MOE_RANKS_MOST_TIMED = 64 << 20 };
 int moe_ranks_time_message(struct moe_ranks *r, uint32_t rank, uint64_t bytes, double *seconds,
                            struct moe_err *err);
-/* Another: answers both until rank 0 ends. */
+/* Rank 0: *seconds: what a message of `bytes` to a rank or from it takes of this processor, to send
+ * it, or to take it in once it is there and to copy it. trip: of such a message, as above. */
+int moe_ranks_time_handling(struct moe_ranks *r, uint32_t rank, uint64_t bytes, double trip,
+                            double *seconds, struct moe_err *err);
+/* Another: answers these until rank 0 ends. */
 int moe_ranks_be_measured(struct moe_ranks *r,
                           int (*describe)(void *ctx, struct moe_buf *out, struct moe_err *err),
                           void *ctx, struct moe_err *err);

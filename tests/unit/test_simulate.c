@@ -774,6 +774,17 @@ static void another_machine_computes(void **state)
     equals("bytes take time", out.decode.seconds - before,
            (double)(work.bytes_sent + work.bytes_received) / (1 << 20));
     assert_in_range(work.bytes_sent, 6 * 1024, 6 * 2048);
+    /* ... and as much of both processors, which one of them waits for. */
+    const double with_bytes = out.decode.seconds;
+    rank.wire.handling_byte = 1.0 / (1 << 20);
+    const double busy_before = work.busy_seconds;
+    work = (struct moe_simulated_work){0};
+    assert_ok(moe_simulate(&machines[0], &out, NULL, &err), &err);
+    equals("bytes are handled", out.decode.seconds - with_bytes,
+           2 * (double)(work.bytes_sent + work.bytes_received) / (1 << 20));
+    equals("... there, too", work.busy_seconds - busy_before,
+           (double)(work.bytes_sent + work.bytes_received) / (1 << 20));
+    rank.wire.handling_byte = 0;
     /* A whole layer there, and not both layers' second experts: its expert is loaded there, too. */
     static const uint8_t owners[2] = {0, 1};
     const uint8_t by_layer[16] = {0, NO, 0, NO, 0, NO, 0, NO, 1, NO, 1, NO, 1, NO, 1, NO};
@@ -816,6 +827,26 @@ static void another_machine_computes(void **state)
         seconds[i] = out.decode.seconds;
     }
     equals("a longer way", seconds[1] - seconds[0], 3 * 2 * 2.0);
+    moe_trace_close(trace);
+    /* A prompt of 20 rows: its message takes the way once, and so do outputs, which are two
+     * messages. With larger rows the first waits until the other is ready for it, there and back
+     * once more. */
+    struct script prompt = constant_script(2, 2, 20);
+    for (uint32_t t = 0; t < prompt.n; t++)
+        prompt.tokens[t].prompt = true;
+    trace = script_trace(&prompt);
+    pace.loads.interruptions = 0;
+    machines[0].trace = machines[1].trace = trace;
+    machines[0].batch = machines[1].batch = prompt.n;
+    for (uint32_t large = 0; large < 2; large++) {
+        machines[0].row_bytes = large ? 60 << 10 : 32 << 10;
+        for (int i = 0; i < 2; i++) {
+            rank.wire.latency = 100 + i;
+            assert_ok(moe_simulate(&machines[0], &out, NULL, &err), &err);
+            seconds[i] = out.prefill.seconds;
+        }
+        equals("a prompt's longer way", seconds[1] - seconds[0], 2 * (large ? 4.0 : 2.0));
+    }
     moe_trace_close(trace);
     moe_inventory_release(&inventories[0]);
     moe_inventory_release(&inventories[1]);
