@@ -29,10 +29,8 @@ int convert_sharer_bits(const struct convert_sharer *s)
 }
 
 void convert_see_matrix(const struct moe_mat *mat, const double *factor, float *row, double *seen,
-                        const struct moe_convert_options *options, struct convert_sharer *to)
+                        struct convert_seen *out)
 {
-    const int has = moe_layout_bits(mat->layout.kind);
-    const bool quantized = !moe_layout_is_float(mat->layout.kind);
     const uint32_t step = (mat->rows + SEEN_ROWS - 1) / SEEN_ROWS;
     double energy = 0, weight = 0;
     for (uint32_t r = 0; factor && r < mat->rows; r += step) {
@@ -44,13 +42,22 @@ void convert_see_matrix(const struct moe_mat *mat, const double *factor, float *
             weight += d * (double)row[k] * (double)row[k];
         }
     }
-    weight = energy > 0 ? weight / energy : 0;
+    *out = (struct convert_seen){.known = factor != NULL,
+                                 .energy = energy * step,
+                                 .weight = energy > 0 ? weight / energy : 0};
+}
+
+void convert_add_matrix(const struct moe_mat *mat, const struct convert_seen *seen,
+                        const struct moe_convert_options *options, struct convert_sharer *to)
+{
+    const int has = moe_layout_bits(mat->layout.kind);
+    const bool quantized = !moe_layout_is_float(mat->layout.kind);
+    const double weight = seen->known ? seen->weight : 1;
     to->there = true;
-    to->known = factor != NULL;
-    to->energy = energy * step;
-    to->weight += weight;
+    to->known = seen->known;
+    to->energy = seen->energy;
+    to->weight += seen->weight;
     to->n_weights += (uint64_t)mat->rows * mat->cols;
-    weight = factor ? weight : 1;
     to->of += weight;
     for (int i = 0; i < CONVERT_RUNGS; i++) {
         const bool own = quantized && rungs[i].bits == CONVERT_OWN_BITS;

@@ -196,8 +196,17 @@ struct convert_sharer {
     int rung;
 };
 
-/* Adds a matrix to a sharer. `seen` and `row` have room for a row. */
+/* What texts say of a matrix; zeros: nothing. */
+struct convert_seen {
+    bool known;            /* its inputs are */
+    double energy, weight; /* of its outputs; what an error counts */
+};
+
+/* `seen` and `row` have room for a row. factor NULL: its inputs are not known. */
 void convert_see_matrix(const struct moe_mat *mat, const double *factor, float *row, double *seen,
+                        struct convert_seen *out);
+/* Adds a matrix, whose data are not looked at, to a sharer. */
+void convert_add_matrix(const struct moe_mat *mat, const struct convert_seen *seen,
                         const struct moe_convert_options *options, struct convert_sharer *to);
 /* Makes the bytes those that a segment takes in the file. */
 void convert_pad_sharer(struct convert_sharer *s);
@@ -212,6 +221,8 @@ struct convert_kept;
 /* In place of a layer: then `expert` is the number of a tensor of the pack, which is a class of one
  * segment, and the variant is 0. */
 enum { CONVERT_TENSORS = UINT32_MAX - 2 };
+/* In place of a variant: what texts say of the matrices of an expert, or of a tensor. */
+enum { CONVERT_SEEN = UINT32_MAX };
 
 /* What a run remembers of an expert beside its bytes. rare: tokens of an expert seen too rarely,
  * plus 1; else 0. */
@@ -236,6 +247,11 @@ int convert_kept_read(const struct convert_kept *k, uint32_t layer, uint32_t exp
 int convert_kept_put(struct convert_kept *k, uint32_t layer, uint32_t expert, uint32_t variant,
                      const struct moe_expert_class *class_, uint8_t *const *segments,
                      const struct convert_kept_expert *e, struct moe_err *err);
+/* The same of what texts say of n matrices. */
+int convert_kept_read_seen(const struct convert_kept *k, uint32_t layer, uint32_t expert,
+                           struct convert_seen *seen, uint32_t n, struct moe_err *err);
+int convert_kept_put_seen(struct convert_kept *k, uint32_t layer, uint32_t expert,
+                          const struct convert_seen *seen, uint32_t n, struct moe_err *err);
 /* The same of bits that were shared out. */
 int convert_kept_shared(const struct convert_kept *k, int32_t *bits, uint64_t n, bool *found,
                         struct moe_err *err);

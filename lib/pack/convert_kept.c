@@ -3,8 +3,9 @@
  * ended goes on from them, and shards are joined by them.
  *
  * A file is a header and then records, appended as they are done: an expert of a variant with its
- * segments one after the other, a matrix of the dense part, or the bits that were shared out. What
- * follows the first damaged record is written again. Everything is little-endian.
+ * segments one after the other, a matrix of the dense part, what texts say of either before bits
+ * are shared out, or these bits. What follows the first damaged record is written again. Everything
+ * is little-endian.
  */
 #define _XOPEN_SOURCE 700 /* ftruncate */
 #include <inttypes.h>
@@ -26,7 +27,10 @@ static const char magic[MAGIC_BYTES] = "moe kept 1";
 /* A record's head: layer, expert, variant, tokens of a rare expert plus 1 or 0 (u32 each); the four
  * sums of the error (f64); bytes of what follows, and hash_of (u64). */
 enum { HASHED_BYTES = RECORD_BYTES - 8 };
-enum { SHARED = UINT32_MAX - 1 /* the layer of a record of shared bits */ };
+enum {
+    SHARED = UINT32_MAX - 1, /* the layer of a record of shared bits */
+    SEEN_BYTES = 24,         /* of a matrix: known (u64), energy, weight (f64) */
+};
 
 struct place {
     int fd; /* -1: there is none */
@@ -41,8 +45,10 @@ struct convert_kept {
     uint32_t n_files;
     uint64_t key;
     uint32_t n_experts, n_variants;
-    struct place *places; /* [layer][expert][variant], then [tensor] */
-    uint64_t n_of_experts, n_places;
+    /* [layer][expert][variant], then [tensor], then what was seen of these: [layer][expert],
+     * [tensor] */
+    struct place *places;
+    uint64_t n_all_experts, n_tensors, first_seen; /* places before what was seen */
     struct place shared;
     struct moe_outfile out; /* the file at paths[0] */
     uint64_t end;           /* of its records */
@@ -53,14 +59,17 @@ struct convert_kept {
 static struct place *place_of(const struct convert_kept *k, uint32_t layer, uint32_t expert,
                               uint32_t variant)
 {
-    const bool tensor = layer == (uint32_t)CONVERT_TENSORS;
-    const uint64_t at = tensor
-                            ? k->n_of_experts + expert
-                            : ((uint64_t)layer * k->n_experts + expert) * k->n_variants + variant;
+    const bool tensor = layer == (uint32_t)CONVERT_TENSORS,
+               seen = variant == (uint32_t)CONVERT_SEEN;
+    const uint32_t n_variants = seen ? 1 : k->n_variants;
+    const uint64_t n_of_experts = k->n_all_experts * n_variants;
+    const uint64_t at =
+        tensor ? n_of_experts + expert
+               : ((uint64_t)layer * k->n_experts + expert) * n_variants + (seen ? 0 : variant);
     const bool there =
-        tensor ? at < k->n_places && variant == 0
-               : expert < k->n_experts && variant < k->n_variants && at < k->n_of_experts;
-    return there ? &k->places[at] : NULL;
+        tensor ? expert < k->n_tensors && (seen || variant == 0)
+               : expert < k->n_experts && (seen || variant < n_variants) && at < n_of_experts;
+    return there ? &k->places[at + (seen ? k->first_seen : 0)] : NULL;
 }
 
 /* Of a record: its head up to this, and what follows. */
@@ -209,11 +218,13 @@ int convert_kept_open(struct convert_kept **out, const struct converter *c, uint
     k->key = key;
     k->n_experts = moe_pack_n_experts(pack);
     k->n_variants = o->n_experts ? (uint32_t)o->n_experts : 1;
-    k->n_of_experts = (uint64_t)moe_pack_n_layers(pack) * k->n_experts * k->n_variants;
-    k->n_places = k->n_of_experts + moe_pack_n_tensors(pack);
-    k->places = moe_alloc(k->n_places, sizeof *k->places, err);
+    k->n_all_experts = (uint64_t)moe_pack_n_layers(pack) * k->n_experts;
+    k->n_tensors = moe_pack_n_tensors(pack);
+    k->first_seen = k->n_all_experts * k->n_variants + k->n_tensors;
+    const uint64_t n_places = k->first_seen + k->n_all_experts + k->n_tensors;
+    k->places = moe_alloc(n_places, sizeof *k->places, err);
     MOE_STEP(k->places ? MOE_OK : MOE_ERR_MEMORY);
-    for (uint64_t i = 0; i < k->n_places; i++)
+    for (uint64_t i = 0; i < n_places; i++)
         k->places[i].fd = -1;
     k->shared.fd = -1;
     if (o->keeps || o->n_shards) {
@@ -237,28 +248,52 @@ bool convert_kept_has(const struct convert_kept *k, uint32_t layer, uint32_t exp
     return k && place_of(k, layer, expert, variant)->fd >= 0;
 }
 
+/* Whether a record has these bytes. *path: its file. MOE_ERR_FORMAT. */
+static int check_record(const struct convert_kept *k, const struct place *p, uint32_t layer,
+                        uint32_t expert, uint64_t bytes, const char **path, struct moe_err *err)
+{
+    *path = "";
+    for (uint32_t i = 0; i < k->n_files; i++)
+        *path = k->fds[i] == p->fd ? k->paths[i] : *path;
+    return bytes == p->bytes
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: record %" PRIu32 "/%" PRIu32 " has %" PRIu64 " bytes instead of "
+                          "%" PRIu64 "; remove the file to begin again",
+                          *path, layer, expert, p->bytes, bytes);
+}
+
 int convert_kept_read(const struct convert_kept *k, uint32_t layer, uint32_t expert,
                       uint32_t variant, const struct moe_expert_class *class_,
                       uint8_t *const *segments, struct convert_kept_expert *out,
                       struct moe_err *err)
 {
     const struct place *p = place_of(k, layer, expert, variant);
-    const char *path = "";
+    const char *path;
     uint64_t at = p->at, bytes = 0;
-    for (uint32_t i = 0; i < k->n_files; i++)
-        path = k->fds[i] == p->fd ? k->paths[i] : path;
     for (uint32_t s = 0; s < class_->n_segments; s++)
         bytes += class_->segment_bytes[s];
-    if (bytes != p->bytes)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: record %" PRIu32 "/%" PRIu32 " has %" PRIu64 " bytes instead of "
-                        "%" PRIu64 "; remove the file to begin again",
-                        path, layer, expert, p->bytes, bytes);
+    MOE_TRY(check_record(k, p, layer, expert, bytes, &path, err));
     for (uint32_t s = 0; s < class_->n_segments; s++) {
         MOE_TRY(moe_file_pread(p->fd, path, segments[s], class_->segment_bytes[s], at, err));
         at += class_->segment_bytes[s];
     }
     *out = (struct convert_kept_expert){p->error, p->rare};
+    return MOE_OK;
+}
+
+int convert_kept_read_seen(const struct convert_kept *k, uint32_t layer, uint32_t expert,
+                           struct convert_seen *seen, uint32_t n, struct moe_err *err)
+{
+    const struct place *p = place_of(k, layer, expert, CONVERT_SEEN);
+    uint8_t record[SEEN_BYTES];
+    const char *path;
+    MOE_TRY(check_record(k, p, layer, expert, (uint64_t)n * SEEN_BYTES, &path, err));
+    for (uint32_t i = 0; i < n; i++) {
+        MOE_TRY(moe_file_pread(p->fd, path, record, SEEN_BYTES, p->at + i * SEEN_BYTES, err));
+        seen[i] = (struct convert_seen){moe_get_u64(record) != 0, moe_get_f64(record + 8),
+                                        moe_get_f64(record + 16)};
+    }
     return MOE_OK;
 }
 
@@ -322,6 +357,23 @@ int convert_kept_put(struct convert_kept *k, uint32_t layer, uint32_t expert, ui
     return status;
 }
 
+int convert_kept_put_seen(struct convert_kept *k, uint32_t layer, uint32_t expert,
+                          const struct convert_seen *seen, uint32_t n, struct moe_err *err)
+{
+    struct moe_buf data = {0};
+    if (!k || !k->end)
+        return MOE_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        moe_buf_u64(&data, seen[i].known);
+        moe_buf_f64(&data, seen[i].energy);
+        moe_buf_f64(&data, seen[i].weight);
+    }
+    int status = put_record(k, (const uint32_t[]){layer, expert, CONVERT_SEEN},
+                            &(struct convert_kept_expert){0}, &data, err);
+    moe_buf_release(&data);
+    return status;
+}
+
 int convert_kept_put_shared(struct convert_kept *k, const int32_t *bits, uint64_t n,
                             struct moe_err *err)
 {
@@ -342,6 +394,7 @@ int convert_kept_close(struct convert_kept *k, bool complete, int status, struct
 {
     if (!k)
         return status;
+    const bool own = k->n_files && k->paths[0] == k->out.path; /* also one that was refused */
     if (k->end) {
         struct moe_err ignored;
         const int synced = moe_outfile_sync(&k->out, status == MOE_OK ? err : &ignored);
@@ -352,9 +405,9 @@ int convert_kept_close(struct convert_kept *k, bool complete, int status, struct
     for (uint32_t i = 0; i < k->n_files; i++)
         if (k->fds[i] >= 0)
             close(k->fds[i]);
-    for (uint32_t i = k->end ? 1 : 0; i < k->n_files; i++)
+    for (uint32_t i = own ? 1 : 0; i < k->n_files; i++)
         free(k->paths[i]);
-    if (k->end)
+    if (own)
         moe_outfile_abort(&k->out);
     free(k->places);
     free(k);

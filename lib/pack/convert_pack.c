@@ -260,7 +260,7 @@ static int choose_variants(struct converter *c, struct repack *r, struct moe_err
 static int check_map(const struct converter *c, const struct repack *r, struct moe_err *err)
 {
     struct moe_layer_desc layers[MOE_MAX_LAYERS] = {0};
-    if (c->options->map == &r->own)
+    if (c->options->map == &r->own || c->options->map == &r->shared)
         return MOE_OK;
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
         layers[layer].moe = moe_pack_usable_variant(r->pack, layer, 0, 0) != UINT32_MAX;
@@ -876,48 +876,88 @@ static void count_expert(struct converter *c, const struct repack *r, uint32_t l
  * of all experts, and matrices of the dense part.
  */
 
-/* Adds a matrix of the pack to a sharer; without data only its size. */
-static int see_stored(const struct moe_mat *mat, const struct moe_matrix_name *name,
-                      const struct moe_convert_options *options, struct convert_sharer *to,
+/* Bits that are being shared out: first by sizes only, to refuse what even the fewest bits exceed
+ * before the texts are run, then by what these say. */
+struct sharing {
+    struct convert_sharer *sharers; /* [layer][expert][2], then [tensor] */
+    uint64_t n, n_of_experts;
+    bool sizes_only;
+    /* Matrices of the dense part and experts that no earlier run has looked at, for progress. */
+    uint64_t n_tensors, n_experts, looked;
+};
+
+/* What the texts say of a matrix of the pack; zeros of a layer that drafts, which they do not run.
+ */
+static int see_stored(const struct converter *c, const struct moe_mat *mat,
+                      const struct moe_matrix_name *name, struct convert_seen *out,
                       struct moe_err *err)
 {
+    const struct moe_convert_inputs *inputs = c->options->inputs;
     const double *factor = NULL;
     double *seen = moe_alloc(mat->cols, sizeof(double) + sizeof(float), err);
     int status = seen ? MOE_OK : MOE_ERR_MEMORY;
-    if (status == MOE_OK && options->inputs && mat->data)
-        status = options->inputs->factor(options->inputs->ctx, name, &factor, err);
+    if (status == MOE_OK && inputs && name->layer < c->n_layers)
+        status = inputs->factor(inputs->ctx, name, &factor, err);
     if (status == MOE_OK)
-        convert_see_matrix(mat, factor, (float *)(seen + mat->cols), seen, options, to);
+        convert_see_matrix(mat, factor, (float *)(seen + mat->cols), seen, out);
     free(seen);
     return status;
 }
 
-static int see_expert(const struct repack *r, const struct moe_convert_options *options,
-                      bool sizes_only, uint32_t layer, uint32_t expert,
-                      struct convert_sharer two[2], struct moe_err *err)
+/* What the texts say of an expert's matrices. */
+static int look_at_expert(const struct converter *c, const struct repack *r,
+                          const struct moe_expert_extent *e, uint32_t layer, uint32_t expert,
+                          struct convert_seen *seen, struct moe_err *err)
 {
-    const struct moe_expert_extent *e = best_stored(r->pack, layer, expert).extent;
-    uint8_t *block = NULL, *segments[MOE_PACK_MAX_SEGMENTS];
-    int status = MOE_OK;
-    if (!e)
-        return MOE_OK;
     const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, e->class_index);
-    if (!sizes_only)
-        MOE_STEP(read_expert(r, e, layer, expert, &block, segments, err));
+    uint8_t *block = NULL, *segments[MOE_PACK_MAX_SEGMENTS];
+    int status;
+    MOE_STEP(read_expert(r, e, layer, expert, &block, segments, err));
     for (uint32_t i = 0; i < class_->n_matrices; i++) {
         const struct moe_class_matrix *m = &class_->matrices[i];
-        const struct moe_mat mat = {sizes_only ? NULL : segments[m->segment] + m->offset, m->layout,
-                                    m->rows, m->cols};
+        const struct moe_mat mat = {segments[m->segment] + m->offset, m->layout, m->rows, m->cols};
         const struct moe_matrix_name name = {layer, true, convert_part_of(m->role), expert};
         if (!moe_expert_part_is_bias(name.role))
-            MOE_STEP(
-                see_stored(&mat, &name, options, &two[moe_expert_part_is_down(name.role)], err));
+            MOE_STEP(see_stored(c, &mat, &name, &seen[i], err));
     }
-    for (int i = 0; i < 2 && options->target_bytes; i++)
-        convert_pad_sharer(&two[i]);
+    MOE_STEP(convert_kept_put_seen(r->kept, layer, expert, seen, class_->n_matrices, err));
 out:
     free(block);
     return status;
+}
+
+static int see_expert(const struct converter *c, const struct repack *r, struct sharing *s,
+                      uint32_t layer, uint32_t expert, struct convert_sharer two[2],
+                      struct moe_err *err)
+{
+    const struct moe_convert_options *o = c->options;
+    const struct moe_expert_extent *e = best_stored(r->pack, layer, expert).extent;
+    const bool kept = convert_kept_has(r->kept, layer, expert, CONVERT_SEEN);
+    struct convert_seen seen[MOE_PACK_MAX_MATRICES] = {0};
+    if (!e)
+        return MOE_OK;
+    const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, e->class_index);
+    if (s->sizes_only) {
+        s->n_experts += !kept;
+    } else if (kept) {
+        MOE_TRY(convert_kept_read_seen(r->kept, layer, expert, seen, class_->n_matrices, err));
+    } else {
+        moe_progress_report(o->progress, "choosing bits", s->looked++, s->n_experts);
+        MOE_TRY(look_at_expert(c, r, e, layer, expert, seen, err));
+    }
+    for (uint32_t i = 0; i < class_->n_matrices; i++) {
+        const struct moe_class_matrix *m = &class_->matrices[i];
+        const struct moe_mat mat = {NULL, m->layout, m->rows, m->cols};
+        const enum moe_expert_part part = convert_part_of(m->role);
+        struct convert_sharer *to = &two[moe_expert_part_is_down(part)];
+        if (!moe_expert_part_is_bias(part))
+            convert_add_matrix(&mat, &seen[i], o, to);
+        for (int rung = 0; moe_expert_part_is_bias(part) && rung < CONVERT_RUNGS; rung++)
+            to->bytes[rung] += o->target_bytes ? moe_round_up(4 * (uint64_t)m->rows, MOE_ALIGN) : 0;
+    }
+    for (int i = 0; i < 2 && o->target_bytes; i++)
+        convert_pad_sharer(&two[i]);
+    return MOE_OK;
 }
 
 static bool has_head(const struct moe_pack *pack)
@@ -930,30 +970,51 @@ static bool has_head(const struct moe_pack *pack)
     return found;
 }
 
+/* What the texts say of a matrix of the dense part. */
+static int look_at_tensor(const struct converter *c, const struct repack *r, uint32_t index,
+                          const struct moe_matrix_name *name, struct convert_seen *seen,
+                          struct moe_err *err)
+{
+    const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, index);
+    uint8_t *raw = moe_alloc(t->extent.raw_bytes, 1, err);
+    const struct moe_mat mat = {raw, t->layout, t->rows, t->cols};
+    int status = raw ? MOE_OK : MOE_ERR_MEMORY;
+    MOE_STEP(status);
+    MOE_STEP(moe_pack_read(r->pack, &t->extent, raw, t->name, err));
+    MOE_STEP(see_stored(c, &mat, name, seen, err));
+    MOE_STEP(convert_kept_put_seen(r->kept, CONVERT_TENSORS, index, seen, 1, err));
+out:
+    free(raw);
+    return status;
+}
+
 /* A dense matrix counts as a layer's experts do together; the head as all that adds to what it
  * sees.
  */
-static int see_tensor(const struct converter *c, const struct repack *r, bool sizes_only,
-                      uint32_t i, struct convert_sharer *to, struct moe_err *err)
+static int see_tensor(const struct converter *c, const struct repack *r, struct sharing *s,
+                      uint32_t index, const struct moe_matrix_name *name, struct convert_sharer *to,
+                      struct moe_err *err)
 {
-    const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, i);
-    const struct moe_mat mat = {sizes_only ? NULL : moe_alloc(t->extent.raw_bytes, 1, err),
-                                t->layout, t->rows, t->cols};
-    struct moe_matrix_name name;
-    int status = mat.data || sizes_only ? MOE_OK : MOE_ERR_MEMORY;
-    follows_dense_bits(t, &name);
-    MOE_STEP(status);
-    if (!sizes_only)
-        MOE_STEP(moe_pack_read(r->pack, &t->extent, (uint8_t *)mat.data, t->name, err));
-    MOE_STEP(see_stored(&mat, &name, c->options, to, err));
+    const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, index);
+    const struct moe_mat mat = {NULL, t->layout, t->rows, t->cols};
+    const bool kept = convert_kept_has(r->kept, CONVERT_TENSORS, index, CONVERT_SEEN);
+    struct convert_seen seen = {0};
+    if (s->sizes_only) {
+        s->n_tensors += !kept;
+    } else if (kept) {
+        MOE_TRY(convert_kept_read_seen(r->kept, CONVERT_TENSORS, index, &seen, 1, err));
+    } else {
+        moe_progress_report(c->options->progress, "choosing bits of the dense part", s->looked++,
+                            s->n_tensors);
+        MOE_TRY(look_at_tensor(c, r, index, name, &seen, err));
+    }
+    convert_add_matrix(&mat, &seen, c->options, to);
     convert_pad_sharer(to);
     if (!to->known)
         to->weight = 1;
-    if (name.role == MOE_T_HEAD || (name.role == MOE_T_EMBED && !has_head(r->pack)))
+    if (name->role == MOE_T_HEAD || (name->role == MOE_T_EMBED && !has_head(r->pack)))
         to->weight *= 2 * c->n_layers;
-out:
-    free((uint8_t *)mat.data);
-    return status;
+    return MOE_OK;
 }
 
 /* What an expert loses counts by its output among its layer's; one that too few tokens saw counts
@@ -975,80 +1036,104 @@ static void weigh_layer(struct convert_sharer (*experts)[2], uint32_t n)
                 experts[e][i].weight = isfinite(least) ? least : 1 / (double)n;
 }
 
-/* Bytes of the file that nothing shared out changes, at most: the header, sections, other tensors.
+/* Bytes of the file that nothing shared out changes: the header, the directory with so many classes
+ * of experts, sections, other tensors. Only the provenance, which is not yet written, may take
+ * less.
  */
 static uint64_t fixed_bytes(const struct converter *c, const struct repack *r,
-                            const struct convert_sharer *dense)
+                            const struct sharing *s, uint64_t n_classes)
 {
     static const enum moe_pack_section ids[] = {MOE_PACK_MODEL, MOE_PACK_TOKENIZER, MOE_PACK_CHAT,
-                                                MOE_PACK_SAMPLING, MOE_PACK_PROVENANCE};
-    const uint64_t n_tensors = moe_pack_n_tensors(r->pack),
-                   n_experts = (uint64_t)moe_pack_n_layers(r->pack) * moe_pack_n_experts(r->pack);
-    uint64_t bytes = moe_pack_most_directory_bytes(n_tensors, n_experts), n;
+                                                MOE_PACK_SAMPLING};
+    enum { CHANGED = 512, RARE = 16 /* of the provenance, and of a rare expert in it */ };
+    const struct convert_sharer *dense = s->sharers + s->n_of_experts;
+    uint64_t bytes = 0, n_tensors = 0, n_experts = 0, n_rare = 0, n;
     for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
         moe_pack_section(r->pack, ids[i], &n);
         bytes += moe_round_up(n, MOE_PACK_ALIGN);
     }
-    for (uint32_t i = 0; i < n_tensors; i++)
-        if (!dense[i].there && !is_left_out(c, moe_pack_tensor_at(r->pack, i)))
-            bytes += moe_round_up(moe_pack_tensor_at(r->pack, i)->extent.raw_bytes, MOE_PACK_ALIGN);
-    return bytes;
+    for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++) {
+        const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, i);
+        struct moe_matrix_name ignored;
+        if (is_left_out(c, t))
+            continue;
+        n_tensors++;
+        if (!dense[i].there)
+            bytes += moe_round_up(is_copied(c, r, i, &ignored)
+                                      ? t->extent.raw_bytes
+                                      : moe_layout_bytes(convert_layout(c, dense_bits(c, r, i),
+                                                                        t->cols, MOE_LAYOUT_BF16),
+                                                         t->rows, t->cols),
+                                  MOE_PACK_ALIGN);
+    }
+    for (uint64_t i = 0; i < s->n_of_experts; i += 2) {
+        n_experts += s->sharers[i].there;
+        n_rare += s->sharers[i].there && !s->sharers[i].known;
+    }
+    moe_pack_section(r->pack, MOE_PACK_PROVENANCE, &n);
+    return bytes + moe_round_up(n + CHANGED + RARE * n_rare, MOE_PACK_ALIGN) +
+           moe_pack_tables_bytes(n_tensors, n_classes, n_experts, 2 * n_experts);
 }
 
-static int share_among(const struct converter *c, const struct repack *r,
-                       struct convert_sharer *sharers, uint64_t n, uint64_t n_of_experts,
+static int share_among(const struct converter *c, const struct repack *r, struct sharing *s,
                        struct moe_err *err)
 {
     const struct moe_convert_options *o = c->options;
-    const uint64_t fixed = o->target_bytes ? fixed_bytes(c, r, sharers + n_of_experts) : 0;
+    const uint64_t n_classes = moe_pack_n_classes(r->pack);
     char least[32], wanted[32];
     uint64_t weights = 0;
-    for (uint64_t i = 0; i < n; i++)
-        weights += sharers[i].n_weights;
-    const double most = o->target_bytes ? (double)o->target_bytes - (double)fixed
-                                        : o->mean_bits * (double)weights / 8;
-    const uint64_t takes = weights ? convert_share_out(sharers, n, most) : 0;
+    for (uint64_t i = 0; i < s->n; i++)
+        weights += s->sharers[i].n_weights;
     if (weights == 0)
-        return moe_fail(err, MOE_ERR_USAGE, "%s: has no experts to share bits among",
+        return moe_fail(err, MOE_ERR_USAGE,
+                        o->target_bytes
+                            ? "%s: has no experts to share bits among; leave out --dense, so that "
+                              "its other matrices get theirs"
+                            : "%s: has no experts to share bits among; --target SIZE shares them "
+                              "among all matrices, --dense BITS gives these the same",
                         moe_pack_path(r->pack));
-    if ((double)takes > most && o->target_bytes)
+    /* Experts of a class become as many classes as there are pairs of rungs, or one. */
+    const double most =
+        o->target_bytes
+            ? (double)o->target_bytes -
+                  (double)fixed_bytes(c, r, s, n_classes * CONVERT_RUNGS * CONVERT_RUNGS)
+            : o->mean_bits * (double)weights / 8;
+    const uint64_t takes = convert_share_out(s->sharers, s->n, most),
+                   file = o->target_bytes ? takes + fixed_bytes(c, r, s, n_classes) : 0;
+    if ((double)takes > most && file > o->target_bytes)
         return moe_fail(err, MOE_ERR_USAGE, "%s: takes %s at least, more than the %s of --target",
-                        moe_pack_path(r->pack), moe_format_bytes(takes + fixed, least),
+                        moe_pack_path(r->pack), moe_format_at_least(file, least),
                         moe_format_bytes(o->target_bytes, wanted));
-    if ((double)takes > most)
+    if ((double)takes > most && !o->target_bytes)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: its experts take %.2f bits a weight at least, %.2f are asked for",
-                        moe_pack_path(r->pack), (double)takes * 8 / (double)weights, o->mean_bits);
+                        moe_pack_path(r->pack), ceil((double)takes * 800 / (double)weights) / 100,
+                        o->mean_bits);
     return MOE_OK;
 }
 
-/* Looks at all matrices that get a share, or only at their sizes: first two for each expert, then
- * the tensors. */
-static int see_all(const struct converter *c, const struct repack *r, bool sizes_only,
-                   struct convert_sharer *sharers, struct moe_err *err)
+/* Looks at all matrices that get a share, or only at their sizes. */
+static int see_all(const struct converter *c, const struct repack *r, struct sharing *s,
+                   struct moe_err *err)
 {
-    const struct moe_convert_options *o = c->options;
-    const uint32_t n_experts = moe_pack_n_experts(r->pack);
-    const uint64_t n = (uint64_t)c->n_layers * n_experts;
-    struct convert_sharer(*experts)[2] = (struct convert_sharer(*)[2])sharers;
+    const uint64_t n_experts = moe_pack_n_experts(r->pack);
+    struct convert_sharer(*experts)[2] = (struct convert_sharer(*)[2])s->sharers;
+    memset(s->sharers, 0, s->n * sizeof *s->sharers);
+    s->looked = 0;
     for (uint32_t i = 0; r->dense_bits && i < moe_pack_n_tensors(r->pack); i++) {
         const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, i);
         struct moe_matrix_name name;
-        if (!sizes_only)
-            moe_progress_report(o->progress, "choosing bits of the dense part", i,
-                                moe_pack_n_tensors(r->pack));
         MOE_TRY(convert_check_stop(c, err));
         if (!is_left_out(c, t) && follows_dense_bits(t, &name))
-            MOE_TRY(see_tensor(c, r, sizes_only, i, &sharers[2 * n + i], err));
+            MOE_TRY(see_tensor(c, r, s, i, &name, &s->sharers[s->n_of_experts + i], err));
     }
-    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+    s->looked = 0;
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++) {
         for (uint32_t e = 0; e < n_experts; e++) {
-            if (!sizes_only)
-                moe_progress_report(o->progress, "choosing bits", layer * n_experts + e, n);
             MOE_TRY(convert_check_stop(c, err));
-            MOE_TRY(see_expert(r, o, sizes_only, layer, e, experts[layer * n_experts + e], err));
+            MOE_TRY(see_expert(c, r, s, layer, e, experts[layer * n_experts + e], err));
         }
-        weigh_layer(experts + (uint64_t)layer * n_experts, n_experts);
+        weigh_layer(experts + layer * n_experts, (uint32_t)n_experts);
     }
     return MOE_OK;
 }
@@ -1075,35 +1160,35 @@ static int share_bits(struct converter *c, struct repack *r, struct moe_convert_
                       struct moe_err *err)
 {
     const bool dense = options->target_bytes && !options->dense_bits;
-    const uint32_t n_layers = c->n_layers, n_experts = moe_pack_n_experts(r->pack),
+    const uint32_t n_layers = moe_pack_n_layers(r->pack), n_experts = moe_pack_n_experts(r->pack),
                    n_tensors = options->target_bytes ? moe_pack_n_tensors(r->pack) : 0;
-    const uint64_t n = (uint64_t)n_layers * n_experts, n_all = 2 * n + n_tensors;
-    struct convert_sharer *sharers = moe_alloc(n_all, sizeof *sharers, err);
-    int32_t *bits = moe_alloc(n_all, sizeof *bits, err);
+    const uint64_t n = (uint64_t)n_layers * n_experts;
+    struct sharing s = {.n = 2 * n + n_tensors, .n_of_experts = 2 * n, .sizes_only = true};
+    int32_t *bits = moe_alloc(s.n, sizeof *bits, err);
     bool kept;
     int status;
     c->options = options;
+    s.sharers = moe_alloc(s.n, sizeof *s.sharers, err);
     r->shared =
         (struct moe_expert_map){"the bits shared out", moe_pack_source_fingerprint(r->pack),
                                 n_layers, n_experts, moe_alloc(n, sizeof(struct moe_bits), err)};
     r->dense_bits = dense ? moe_alloc(n_tensors, sizeof *r->dense_bits, err) : NULL;
-    MOE_STEP(sharers && bits && r->shared.bits && (r->dense_bits || !dense) ? MOE_OK
-                                                                            : MOE_ERR_MEMORY);
-    MOE_STEP(convert_kept_shared(r->kept, bits, n_all, &kept, err));
+    MOE_STEP(s.sharers && bits && r->shared.bits && (r->dense_bits || !dense) ? MOE_OK
+                                                                              : MOE_ERR_MEMORY);
+    MOE_STEP(convert_kept_shared(r->kept, bits, s.n, &kept, err));
     if (!kept) {
-        /* What even the fewest bits exceed is refused before the texts are run. */
-        MOE_STEP(see_all(c, r, true, sharers, err));
-        MOE_STEP(share_among(c, r, sharers, n_all, 2 * n, err));
-        memset(sharers, 0, n_all * sizeof *sharers);
-        MOE_STEP(see_all(c, r, false, sharers, err));
-        MOE_STEP(share_among(c, r, sharers, n_all, 2 * n, err));
-        for (uint64_t i = 0; i < n_all; i++)
-            bits[i] = sharers[i].there ? convert_sharer_bits(&sharers[i]) : 0;
-        MOE_STEP(convert_kept_put_shared(r->kept, bits, n_all, err));
+        MOE_STEP(see_all(c, r, &s, err));
+        MOE_STEP(share_among(c, r, &s, err));
+        s.sizes_only = false;
+        MOE_STEP(see_all(c, r, &s, err));
+        MOE_STEP(share_among(c, r, &s, err));
+        for (uint64_t i = 0; i < s.n; i++)
+            bits[i] = s.sharers[i].there ? convert_sharer_bits(&s.sharers[i]) : 0;
+        MOE_STEP(convert_kept_put_shared(r->kept, bits, s.n, err));
     }
     take_shared(r, bits, n, options);
 out:
-    free(sharers);
+    free(s.sharers);
     free(bits);
     return status;
 }
@@ -1112,7 +1197,7 @@ out:
 static int put_experts(struct converter *c, const struct repack *r, struct moe_err *err)
 {
     int status = MOE_OK;
-    if (c->options->inputs && r->kept)
+    if (c->options->inputs)
         c->options->inputs->forget_rare(c->options->inputs->ctx);
     for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(r->pack) && status == MOE_OK; e++) {
@@ -1136,9 +1221,9 @@ static uint64_t kept_key(const struct converter *c, const struct repack *r)
 {
     const struct moe_convert_options *o = c->options;
     struct moe_buf text = {0};
-    moe_buf_printf(&text, "%016" PRIx64 " %s %" PRIu32 " %.17g %" PRIu64 " %d",
+    moe_buf_printf(&text, "%016" PRIx64 " %s %" PRIu32 " %.17g %" PRIu64 " %d %d",
                    moe_pack_source_fingerprint(r->pack), o->method->name, o->group, o->mean_bits,
-                   o->target_bytes, o->dense_bits);
+                   o->target_bytes, o->dense_bits, o->no_ahead);
     for (int i = 0; i < o->n_experts; i++)
         moe_buf_printf(&text, " %d,%d", o->experts[i].gate_up, o->experts[i].down);
     if (o->map) {

@@ -528,19 +528,14 @@ static int write_directory(struct moe_pack_writer *w, uint8_t *header, struct mo
     return status;
 }
 
-uint64_t moe_pack_most_directory_bytes(uint64_t n_tensors, uint64_t n_experts)
+uint64_t moe_pack_tables_bytes(uint64_t n_tensors, uint64_t n_classes, uint64_t n_experts,
+                               uint64_t n_segments)
 {
-    enum {
-        PER_EXPERT = 16 + 32 * MOE_PACK_MAX_SEGMENTS,
-        RARE = 32, /* of an expert in the provenance, in digits */
-        PER_CLASS = 8 + 8 * MOE_PACK_MAX_SEGMENTS + 40 * MOE_PACK_MAX_MATRICES,
-        CLASSES = 64,
-    };
+    enum { PER_CLASS = 8 + 8 * MOE_PACK_MAX_SEGMENTS + 40 * MOE_PACK_MAX_MATRICES };
     return MOE_PACK_HEADER_BYTES + moe_round_up(8 + PACK_TENSOR_BYTES * n_tensors, MOE_PACK_ALIGN) +
-           moe_round_up(16 + PACK_VARIANT_BYTES * MOE_MAX_VARIANTS, MOE_PACK_ALIGN) +
-           moe_round_up(8 + PER_CLASS * CLASSES, MOE_PACK_ALIGN) +
-           moe_round_up(8 + PER_EXPERT * n_experts, MOE_PACK_ALIGN) +
-           moe_round_up(4096 + RARE * n_experts, MOE_PACK_ALIGN);
+           moe_round_up(16 + PACK_VARIANT_BYTES, MOE_PACK_ALIGN) +
+           moe_round_up(8 + PER_CLASS * n_classes, MOE_PACK_ALIGN) +
+           moe_round_up(8 + 16 * n_experts + 32 * n_segments, MOE_PACK_ALIGN);
 }
 
 static void fill_header(const struct moe_pack_writer *w, uint8_t *header)

@@ -606,11 +606,14 @@ static int convert_through_original(const char *source, const char *out_path,
     MOE_STEP(dir ? MOE_OK : MOE_ERR_MEMORY);
     fd = moe_file_nameless(dir, original, err);
     MOE_STEP(fd < 0 ? fd : MOE_OK);
+    /* What cannot be written there is the output's matter, what it has the source's. */
     status = make_original(source, original, &wanted, err);
-    if (status == MOE_OK)
-        status = convert_pack(original, out_path, &wanted, inputs, began, report, note, err);
     if (status != MOE_OK)
         moe_err_rename(err, original, out_path);
+    MOE_STEP(status);
+    status = convert_pack(original, out_path, &wanted, inputs, began, report, note, err);
+    if (status != MOE_OK)
+        moe_err_rename(err, original, source);
 out:
     if (fd >= 0)
         close(fd);

@@ -126,6 +126,9 @@ error_line 2 'moe-quantize: --bits chooses the bits of each expert; leave out --
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --bits 3 --text $calib --max-tokens 8 --max-windows 1 "$small"
 error_line 2 'moe-quantize: *: its experts take * bits a weight at least, 3.00 are asked for' "--bits that are too few"
 check "... leaves nothing" [ ! -e "$tmp/x.moe" ]
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --bits 3 --text $calib "$drawn/olmo2"
+error_line 2 "moe-quantize: $drawn/olmo2: has no experts to share bits among; --target SIZE * all matrices, --dense BITS *" \
+    "--bits without experts"
 few="--text $calib --max-tokens 2 --max-windows 1"
 # shellcheck disable=SC2086
 run "$bin/moe-quantize" -q -t 2 -o "$tmp/x.moe" --method best --target 1M $few "$small"

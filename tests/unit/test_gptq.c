@@ -4,7 +4,9 @@
 #include "../scratch_dir.h"
 
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -738,6 +740,143 @@ static void test_own_codes(void **state)
     unlink(b);
 }
 
+/* Sizes of packs: the one that is said to be the least is taken, and is no more than a few pages
+ * above what the pack then has; a little less is refused; none is exceeded, with a dense part of
+ * given bits, with layers that draft, biases and a source's own codes. */
+static void test_targets(void **state)
+{
+    (void)state;
+    static const char *const sources[] = {DRAWN "/deepseek", DRAWN "/ahead-qwen3-next",
+                                          DRAWN "/gpt-oss-a", DRAWN "/olmo2",
+                                          "tests/fixtures/gguf/mixtral.gguf"};
+    const struct moe_inputs_options inputs = {&math, 1, 12, 1, NULL, NULL, false};
+    char a[96];
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    snprintf(a, sizeof a, "%s/a.moe", dir);
+    for (size_t i = 0; i < 2 * N_ITEMS(sources); i++) {
+        const char *source = sources[i / 2];
+        const bool dense = i % 2;
+        struct moe_convert_options options = options_of("best", dense ? 4 : 0);
+        double least;
+        options.target_bytes = 10 << 10;
+        if (dense && strcmp(source, DRAWN "/olmo2") == 0) {
+            assert_fails(
+                moe_convert_error_aware(source, true, a, &options, &inputs, &report, NULL, &err),
+                MOE_ERR_USAGE,
+                DRAWN "/olmo2: has no experts to share bits among; leave out --dense", &err);
+            continue;
+        }
+        assert_fails(
+            moe_convert_error_aware(source, true, a, &options, &inputs, &report, NULL, &err),
+            MOE_ERR_USAGE, " at least, more than the 10.00 KiB of --target", &err);
+        assert_int_equal(strncmp(err.text, source, strlen(source)), 0);
+        assert_int_equal(sscanf(strstr(err.text, "takes"), "takes %lf KiB", &least), 1);
+        const uint64_t targets[] = {1024 * (uint64_t)least, 1024 * (uint64_t)least + 9999, 1 << 20};
+        for (size_t t = 0; t < N_ITEMS(targets); t++) {
+            options.target_bytes = targets[t];
+            assert_ok(
+                moe_convert_error_aware(source, true, a, &options, &inputs, &report, NULL, &err),
+                &err);
+            assert_true(report.pack_bytes <= targets[t]);
+            if (t == 0)
+                assert_true(report.pack_bytes + (12 << 10) >= targets[t]);
+        }
+        options.target_bytes = targets[0] - 1;
+        assert_fails(
+            moe_convert_error_aware(source, true, a, &options, &inputs, &report, NULL, &err),
+            MOE_ERR_USAGE, " at least, more than ", &err);
+    }
+    unlink(a);
+}
+
+/* How often bits are chosen before a run is stopped, and how often they were. */
+struct stopped {
+    int left, looked;
+    volatile sig_atomic_t stop;
+};
+
+static void stop_choosing(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    struct stopped *s = ctx;
+    const bool chooses = strncmp(what, "choosing bits", 13) == 0;
+    assert_true(done <= total || !chooses);
+    s->looked += chooses;
+    s->stop = chooses && --s->left <= 0;
+}
+
+/* What the texts say of matrices is kept: a run that is stopped while bits are chosen, again and
+ * again, looks at each once, and writes the pack of one run; with other texts or windows of them it
+ * does not go on. */
+static void test_choosing_resumes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *source;
+        uint64_t target;
+        double mean;
+    } cases[] = {{DRAWN "/ahead-qwen3-next", 416 << 10, 0},
+                 {DRAWN "/deepseek", 0, 8.2},
+                 {"tests/fixtures/gguf/mixtral.gguf", 177 << 10, 0}};
+    char a[96], b[96], kept[112];
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    struct stopped stopped;
+    struct stat about;
+    const struct moe_progress progress = {
+        .ctx = &stopped, .report = stop_choosing, .stop = &stopped.stop};
+    snprintf(a, sizeof a, "%s/a.moe", dir);
+    snprintf(b, sizeof b, "%s/b.moe", dir);
+    snprintf(kept, sizeof kept, "%s.kept", b);
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_inputs_options inputs = {&math, 1, 24, 2, NULL, NULL, false};
+        struct moe_convert_options options = options_of("best", 0);
+        struct moe_buf of_a = {0}, of_b = {0};
+        int n_runs = 0, n_looks = 0;
+        options.progress = &progress;
+        options.target_bytes = cases[i].target;
+        options.mean_bits = cases[i].mean;
+        stopped = (struct stopped){.left = INT_MAX};
+        assert_ok(moe_convert_error_aware(cases[i].source, true, a, &options, &inputs, &report,
+                                          NULL, &err),
+                  &err);
+        const int n_all = stopped.looked;
+        assert_true(n_all >= 12);
+        options.keeps = true;
+        for (int status = MOE_ERR_INTERRUPTED; status != MOE_OK; n_runs++) {
+            stopped = (struct stopped){.left = 5};
+            status = moe_convert_error_aware(cases[i].source, true, b, &options, &inputs, &report,
+                                             NULL, &err);
+            assert_true(status == MOE_OK || status == MOE_ERR_INTERRUPTED);
+            n_looks += stopped.looked;
+            if (n_runs != 1)
+                continue;
+            stopped = (struct stopped){.left = INT_MAX};
+            for (int other = 0; other < 3; other++) {
+                inputs.max_tokens = other == 0 ? 25 : 24;
+                inputs.max_windows = other == 1 ? 1 : 2;
+                options.no_ahead = other == 2;
+                assert_fails(moe_convert_error_aware(cases[i].source, true, b, &options, &inputs,
+                                                     &report, NULL, &err),
+                             MOE_ERR_USAGE, "with other options or texts", &err);
+            }
+            options.no_ahead = false;
+            assert_int_equal(stat(kept, &about), 0);
+            assert_int_equal(truncate(kept, about.st_size - 1), 0); /* the last one is lost */
+        }
+        assert_int_equal(n_looks, n_all + 1);
+        assert_int_equal(n_runs, n_looks / 5 + 1);
+        assert_ok(moe_file_read_all(a, 1 << 20, &of_a, &err), &err);
+        assert_ok(moe_file_read_all(b, 1 << 20, &of_b, &err), &err);
+        assert_int_equal(of_a.size, of_b.size);
+        assert_memory_equal(of_a.data, of_b.data, of_a.size);
+        moe_buf_release(&of_a);
+        moe_buf_release(&of_b);
+        unlink(a);
+        unlink(b);
+    }
+}
+
 /* What a conversion says of how far it is: of its last step. */
 struct told {
     char what[32];
@@ -816,15 +955,25 @@ int main(void)
     struct moe_err err;
     moe_kern_select(moe_cpu_detect(), &err);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_factor_by_hand), cmocka_unit_test(test_factor_refuses),
-        cmocka_unit_test(test_moments),        cmocka_unit_test(test_factor_of_moments),
-        cmocka_unit_test(test_improves),       cmocka_unit_test(test_carries),
-        cmocka_unit_test(test_diagonal),       cmocka_unit_test(test_families),
-        cmocka_unit_test(test_rare_experts),   cmocka_unit_test(test_packs),
-        cmocka_unit_test(test_maps),           cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_trellis),        cmocka_unit_test(outliers_are_not_cut_off),
-        cmocka_unit_test(test_mean_bits),      cmocka_unit_test(test_own_codes),
+        cmocka_unit_test(test_factor_by_hand),
+        cmocka_unit_test(test_factor_refuses),
+        cmocka_unit_test(test_moments),
+        cmocka_unit_test(test_factor_of_moments),
+        cmocka_unit_test(test_improves),
+        cmocka_unit_test(test_carries),
+        cmocka_unit_test(test_diagonal),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_rare_experts),
+        cmocka_unit_test(test_packs),
+        cmocka_unit_test(test_maps),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_trellis),
+        cmocka_unit_test(outliers_are_not_cut_off),
+        cmocka_unit_test(test_mean_bits),
+        cmocka_unit_test(test_own_codes),
         cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_targets),
+        cmocka_unit_test(test_choosing_resumes),
     };
     return cmocka_run_group_tests(tests, make_dir, tear_down);
 }
