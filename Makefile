@@ -225,8 +225,9 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/.nvcc-flags
 # The assembler reads the page.
 $(BUILD)/lib/serve/http_routes.o: lib/serve/page.html
 
-# An archive is made again when its list changes: a file that is gone, a backend in the place of gpu_none.c.
-$(call keep_command,$(BUILD)/.parts,$(LIB_OBJ) $(CMD_SHARED_OBJ) $(CUDA_SO))
+# An archive is made again when its list changes: a file that is gone, a backend in the place of gpu_none.c; and so is
+# what is linked with it, which looks for shared objects where there are some.
+$(call keep_command,$(BUILD)/.parts,$(LIB_OBJ) $(CMD_SHARED_OBJ) $(CUDA_SO) $(MPI_SO))
 $(LIBMOE): $(LIB_OBJ) $(BUILD)/.parts
 	$(archive)
 ifneq ($(CUDA_SO),)

@@ -66,6 +66,11 @@ made demo
 check "... and makes nothing twice" compiles_nothing
 made -s
 check "make -s is silent" [ ! -s "$out" ]
+made -n MPI=0
+made -n MPI=1 MPICC=true
+check "programs that look for libmoe-mpi.so are linked again" grep -q -e '-o build/bin/moe-run .*-rpath' "$out"
+made -n MPI=0
+check "... and so are those that do not" grep -q -e '-o build/bin/moe-run ' "$out"
 rm "$clone/lib/api/moe.c"
 made build/libmoe.a
 check "a source that is gone is gone from the library" [ -z "$(ar t "$clone/build/libmoe.a" | grep -x moe.o)" ]
