@@ -194,7 +194,10 @@ static int serve_rank(struct run *r, struct moe_err *err)
     MOE_TRY(ranks_join(&r->ranks, err));
     opt.engine.ranks = r->ranks;
     opt.engine.measures = opt.bench;
+    opt.engine.follows_name = opt.follow;
     int status = choose_strategy(r, err);
+    if (status == MOE_OK && opt.plan)
+        status = read_plan(r, err);
     if (status == MOE_OK)
         return moe_engine_serve_rank(r->pack, &opt.engine, err);
     moe_ranks_fail(r->ranks, err);

@@ -386,6 +386,7 @@ int run_options_parse(int argc, char **argv, const char **pack)
     opt.draft_max = opt.draft.drafts ? MOE_DRAFT_MOST : 0;
     opt.engine.ahead = opt.draft.ahead;
     opt.engine.drafter = opt.draft.head;
+    opt.engine.draft = opt.draft.name;
     strategy_say_drafts(&opt.draft, opt.batch);
     if (opt.bench && !cli_given("tokens"))
         opt.n = opt.follow ? 0 : BENCH_TOKENS;

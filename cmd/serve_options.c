@@ -231,6 +231,7 @@ int serve_options_parse(int argc, char **argv, const char **path)
     serve_opt.server.draft = serve_opt.draft.drafts ? MOE_DRAFT_MOST : 0;
     serve_opt.server.engine.ahead = serve_opt.draft.ahead;
     serve_opt.server.engine.drafter = serve_opt.draft.head;
+    serve_opt.server.engine.draft = serve_opt.draft.name;
     strategy_say_drafts(&serve_opt.draft, serve_opt.server.engine.session.batch);
     serve_opt.server.executors = serve_opt.executors.of;
     serve_opt.server.n_executors = serve_opt.executors.n;

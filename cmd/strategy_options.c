@@ -81,7 +81,7 @@ bool strategy_drafter(const char *text, void *to, struct moe_err *why)
     int i = 0;
     while (drafters[i] && strcmp(drafters[i], text) != 0)
         i++;
-    *d = (struct strategy_drafter){.drafts = i > 0, .ahead = i > 1};
+    *d = (struct strategy_drafter){.name = i > 0 ? text : NULL, .drafts = i > 0, .ahead = i > 1};
     if (!drafters[i])
         d->head = text;
     moe_fail(why, MOE_ERR_USAGE, "is not none, ngram, mtp or the file of a head that drafts");

@@ -59,6 +59,7 @@ void strategy_print_help(void);
 
 /* Who drafts, by --draft: parsed and completed by these. */
 struct strategy_drafter {
+    const char *name; /* as on the command line; NULL: nobody drafts */
     bool drafts;      /* someone */
     bool ahead;       /* ... a layer of the model, or */
     const char *head; /* a head that goes with it, in this file; NULL: none */

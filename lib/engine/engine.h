@@ -133,6 +133,7 @@ struct moe_engine_options {
     /* ... and with `ahead` the file of a head that drafts in its place (moe_model_take_drafter),
      * which has no experts; borrowed while opening. NULL: the model's own layer. */
     const char *drafter;
+    const char *draft; /* who drafts, by name, which ranks compare; NULL: nobody */
     /* On the host, dense weights, and experts of strategy `resident`, may arrive behind the first
      * passes, which wait for those they need; false: opening waits for all. `passes` is told while
      * they wait, and ends them (moe_model_load_behind); borrowed, NULL: nobody is told. */

@@ -35,7 +35,7 @@ static int refuse_with_ranks(const struct moe_engine_options *o, const struct mo
 {
     const char *what = o->device.cuda || o->device.test ? "--device other than cpu"
                        : o->plan                        ? "--plan"
-                       : o->follows                     ? "--follow"
+                       : o->follows_name                ? "--follow"
                        : o->lockstep                    ? "--lockstep"
                        : o->learn                       ? "--learn"
                                                         : NULL;
@@ -686,23 +686,27 @@ out:
     return status;
 }
 
-/* Options that must be the same on all ranks; one that holds all of its experts may do so by
- * itself, whatever others do. */
+/* What differs between ranks' options is refused, but for what is about a rank's own machine
+ * (memory, threads, disks), and texts, contexts and how tokens are drawn, where rank 0's count. One
+ * that holds all of its experts may do so by itself, whatever others do. */
 static int meet(struct moe_ranks *ranks, const struct moe_model *model,
                 const struct moe_engine_options *own, struct moe_err *err)
 {
     const struct moe_rank_budget budget = budget_of(model, own);
     struct moe_buf options = {0};
+    char tolerance[32], staging[16];
+    snprintf(tolerance, sizeof tolerance, "%g", own->tolerance);
+    snprintf(staging, sizeof staging, "%u", own->staging);
     if (!own->strategy.resident)
-        moe_buf_printf(&options, "--strategy %s\n", budget.strategy[0] ? budget.strategy : "auto");
-    moe_buf_printf(&options,
-                   "--share-attention %s\n--share-layers %s\n--statistics %s\n--tolerance %g\n"
-                   "--low %s\n--draft %s\n",
+        moe_buf_printf(&options, "--strategy %s\n", budget.strategy[0] ? budget.strategy : "no");
+    moe_buf_printf(&options, "--share-attention %s\n--share-layers %s\n--statistics %s\n",
                    own->share_attention ? "yes" : "no", own->share_layers ? "yes" : "no",
-                   own->statistics ? "yes" : "no", own->tolerance,
-                   own->low_variant ? own->low_variant : "of the pack",
+                   own->statistics ? "yes" : "no");
+    moe_buf_printf(&options, "--tolerance %s\n--low %s\n--staging %s\n--draft %s\n",
+                   own->tolerance > 0 ? tolerance : "no",
+                   own->low_variant ? own->low_variant : "no", own->staging > 0 ? staging : "no",
                    own->drafter ? "a head"
-                   : own->ahead ? "mtp"
+                   : own->draft ? own->draft
                                 : "no");
     int status = options.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
                                 : moe_ranks_meet(ranks, moe_pack_fingerprint(model->pack), &budget,

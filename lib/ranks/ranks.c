@@ -397,13 +397,25 @@ static bool hear_out(struct moe_ranks *r, uint32_t rank)
     return !p->loads;
 }
 
-static int refuse_options(const struct moe_rank_said *said, uint32_t rank, const char *its, int n,
-                          const char *own, int n_own, struct moe_err *err)
+/* "with --draft ngram", "without --draft", of a line "--OPTION VALUE". */
+static void say_option(const char *line, char out[320])
 {
+    const int n = (int)strcspn(line, "\n"), n_name = (int)strcspn(line, " ");
+    const char *value = line + n_name + 1;
+    const bool no = n == n_name + 3 && strncmp(value, "no", 2) == 0;
+    const bool yes = n == n_name + 4 && strncmp(value, "yes", 3) == 0;
+    snprintf(out, 320, "%s %.*s", no ? "without" : "with", no || yes ? n_name : n, line);
+}
+
+static int refuse_options(const struct moe_rank_said *said, uint32_t rank, const char *its,
+                          const char *own, struct moe_err *err)
+{
+    char theirs[320], ours[320];
+    say_option(its, theirs);
+    say_option(own, ours);
     return moe_fail(err, MOE_ERR_USAGE,
-                    "rank %u on %s was started with %.*s, rank 0 with %.*s: give all ranks the "
-                    "same options",
-                    rank, said->host, n, its, n_own, own);
+                    "rank %u on %s was started %s, rank 0 %s: give all ranks the same options",
+                    rank, said->host, theirs, ours);
 }
 
 /* Compares the options that all ranks must have alike: lines of the same order, each of which only
@@ -417,8 +429,7 @@ static int check_options(const struct moe_rank_said *said, uint32_t rank, const 
              its = its_end + 1)
             if (strncmp(its, own, n_name) == 0 &&
                 (its_end - its != end - own || strncmp(its, own, end - own) != 0))
-                return refuse_options(said, rank, its, (int)(its_end - its), own, (int)(end - own),
-                                      err);
+                return refuse_options(said, rank, its, own, err);
     }
     return MOE_OK;
 }
@@ -428,7 +439,7 @@ static int check_hello(struct moe_ranks *r, uint32_t rank, const struct moe_rank
 {
     const struct moe_rank_said *said = &r->peers[rank].said;
     if (said->head.kind == MOE_RANK_FETCH)
-        return refuse_options(said, rank, "--spread", INT32_MAX, "no --spread", INT32_MAX, err);
+        return refuse_options(said, rank, "--spread yes", "--spread no", err);
     if (strcmp(said->program, MOE_VERSION) != 0)
         return moe_fail(err, MOE_ERR_VERSION,
                         "rank %u on %s is version %s, rank 0 is %s: every rank must run the same",
@@ -696,7 +707,7 @@ static int give_next(struct moe_ranks *r, uint32_t rank, const struct moe_pack *
     p->loads = p->loads && status == MOE_OK;
     MOE_TRY(status);
     if (p->said.head.kind == MOE_RANK_HELLO)
-        return refuse_options(&p->said, rank, "no --spread", INT32_MAX, "--spread", INT32_MAX, err);
+        return refuse_options(&p->said, rank, "--spread no", "--spread yes", err);
     *has_all = p->said.head.kind == MOE_RANK_FETCH && p->said.bytes == 0;
     if (*has_all)
         return MOE_OK;

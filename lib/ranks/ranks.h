@@ -50,8 +50,8 @@ uint64_t moe_ranks_bytes(const struct moe_rank_shape *shape, uint32_t n_ranks);
 
 /* Rank 0: waits for the hello of all. Another: says it. The pack's fingerprint; this rank's budget;
  * options: "--OPTION VALUE\n" of those that must be the same on all ranks, where both have a line
- * of it. MOE_ERR_USAGE: another pack, other options, or another program; MOE_ERR_IO: no answer; or
- * what another rank failed with. */
+ * of it; VALUE is yes or no where there is none. MOE_ERR_USAGE: another pack, other options, or
+ * another program; MOE_ERR_IO: no answer; or what another rank failed with. */
 int moe_ranks_meet(struct moe_ranks *r, uint64_t fingerprint, const struct moe_rank_budget *budget,
                    const char *options, struct moe_err *err);
 /* Rank 0: a rank's budget, its own too. */

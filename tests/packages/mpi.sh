@@ -196,15 +196,21 @@ ranks 1 $fits : -n 1 "$bin/moe-run" "$tiny" -p Once -n 4 -t 1 --memory 2M : -n 1
 check "a budget that is too small on one of three ranks: one line, exit 4" [ "$said$code" = 14 ]
 check "... and all end in order" [ "$(grep -c MPI_ABORT "$err")" = 0 ]
 once="$bin/moe-run $tiny -p Once -n 4 -t 1"
-for options in '--strategy lru|--strategy prefetch' '--share-layers|--share-layers no' "--spread $tmp/new|no --spread"; do
-    theirs=${options#*|}
-    [ "$theirs" = "--strategy prefetch" ] || theirs=
+differ() { # OPTIONS-OF-RANK-0 OPTIONS-OF-RANK-1 MESSAGE
     # shellcheck disable=SC2086 # words
-    ranks 1 $once ${options%|*} : -n 1 $once $theirs
-    check "${options%|*} on rank 0 only: one line" [ "$said" = 1 ]
-    check "... that names both" grep -q "^moe-run: rank 1 on .* was started with ${options#*|}, rank 0 with ${options%%[ |]*}" "$tmp/said"
+    ranks 1 $once $1 : -n 1 $once $2
+    check "'$1' on rank 0 and '$2' on rank 1: one line" [ "$said" = 1 ]
+    check "... that names both" grep -q "^moe-run: rank 1 on .*$3" "$tmp/said"
     check "... and all end in order" [ "$(grep -c MPI_ABORT "$err")" = 0 ]
-done
+}
+differ '--strategy lru' '--strategy prefetch' 'was started with --strategy prefetch, rank 0 with --strategy lru'
+differ --share-layers '' 'was started without --share-layers, rank 0 with --share-layers'
+differ "--spread $tmp/new" '' 'was started without --spread, rank 0 with --spread'
+differ '' "--spread $tmp/new" 'was started with --spread, rank 0 without --spread'
+differ '' '--draft ngram' 'was started with --draft ngram, rank 0 without --draft'
+differ '--draft ngram' '' 'was started without --draft, rank 0 with --draft ngram'
+"$bin/moe-plan" -q "$tiny" --expert-memory 6M --max-tokens 60 --device-profile profiles/apple-m2.yaml -o "$tmp/plan.yaml"
+differ '' "--plan $tmp/plan.yaml" 'several ranks do not go with --plan'
 ranks 2 "$bin/moe-run" "$tiny" --no-such-option
 check "a wrong option: one line" [ "$said" = 1 ]
 check "... exit 2" [ "$code" = 2 ]

@@ -186,6 +186,10 @@ struct helper {
     pthread_t thread;
 };
 
+/* Options of other ranks than 0. */
+static const char *draft, *follows;
+static uint32_t staging;
+
 static bool drafts;      /* models have the layer that drafts, or */
 static const char *head; /* a head in its place; NULL: none */
 
@@ -219,6 +223,9 @@ static void *help(void *ctx)
     struct moe_engine_options o = options_of(h->strategy, h->expert_bytes);
     o.ranks = open_rank(h->hub, h->rank, PATIENCE);
     o.spread = h->spread;
+    o.draft = draft;
+    o.staging = staging;
+    o.follows_name = follows;
     h->status = moe_engine_serve_rank(h->pack, &o, &h->err);
     moe_ranks_close(o.ranks, 0);
     return NULL;
@@ -763,7 +770,17 @@ static void what_ranks_fail_with_is_said_by_rank_0(void **state)
     refused("x.moe", "prefetch", ONLY_EXPERTS,
             "was started with --strategy prefetch, rank 0 with --strategy lru: give");
     refused("x.moe", "resident", WHOLE_LAYERS,
-            "was started with --share-layers no, rank 0 with --share-layers yes: give");
+            "was started without --share-layers, rank 0 with --share-layers: give");
+    for (int i = 0; i < 3; i++) {
+        static const char *const texts[] = {"with --draft ngram, rank 0 without --draft",
+                                            "with --staging 5, rank 0 without --staging",
+                                            "several ranks do not go with --follow"};
+        draft = i == 0 ? "ngram" : NULL;
+        staging = i == 1 ? 5 : 0;
+        follows = i == 2 ? "a trace" : NULL;
+        refused("x.moe", "lru", ONLY_EXPERTS, texts[i]);
+    }
+    follows = NULL;
 }
 
 /* One fails while another loads, which stops then: all end in order. */
@@ -1113,7 +1130,7 @@ static void what_cannot_be_spread(void **state)
     assert_int_equal(run_spread("file/own", "resident", &bytes, "cannot be made"), MOE_ERR_IO);
     spreads = false;
     assert_int_equal(run_spread("own", "resident", &bytes,
-                                "was started with --spread, rank 0 with no --spread: give"),
+                                "was started with --spread, rank 0 without --spread: give"),
                      MOE_ERR_USAGE);
     spreads = true;
     /* Damage of rank 0's file is found by the rank that gets it, and is not kept; what came before
