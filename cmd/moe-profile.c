@@ -526,9 +526,28 @@ static int save_profile(struct moe_machine *m, uint32_t rank, const struct moe_b
     MOE_TRY(moe_file_write_all(path, text->data, text->size, err));
     MOE_TRY(moe_device_read(&d, path, err));
     snprintf(m->name, sizeof m->name, "rank %u", rank);
-    snprintf(m->memory, sizeof m->memory, "%.0fM", d->host.memory_bytes.value * 0.9 / (1 << 20));
+    m->memory_bytes = (uint64_t)(d->host.memory_bytes.value * 0.9);
     free(d);
     return MOE_OK;
+}
+
+/* Ranks of one machine share its memory. */
+static void share_memory(const struct moe_ranks *ranks, struct moe_machines *all)
+{
+    for (uint32_t i = 0; i < all->n; i++) {
+        struct moe_machine *m = &all->machines[i];
+        const char *host = moe_ranks_host(ranks, i);
+        uint32_t n = 0, first = all->n;
+        for (uint32_t j = all->n; j-- > 0;)
+            if (strcmp(host, moe_ranks_host(ranks, j)) == 0) {
+                n++;
+                first = j;
+            }
+        snprintf(m->memory, sizeof m->memory, "%" PRIu64 "M", (m->memory_bytes / n) >> 20);
+        if (n > 1 && first == i)
+            cli_note("%u ranks are on %s: %s has %s of its memory for each", n, host, o.out,
+                     m->memory);
+    }
 }
 
 /* One rank after the other, since several may be on one machine; then the links to rank 0. */
@@ -549,6 +568,7 @@ static int measure_machines(struct moe_ranks *ranks, const char *pack, struct mo
         if (i > 0)
             MOE_STEP(time_bytes(ranks, i, &m->link, err));
     }
+    share_memory(ranks, all);
     MOE_STEP(time_all(ranks, all, err));
 out:
     moe_buf_release(&text);

@@ -181,6 +181,15 @@ static int send_to(struct moe_ranks *r, uint32_t to, enum moe_wire_lane lane, co
 
 /* ---- Opening, closing ---- */
 
+static struct moe_rank_said said_of_self(void)
+{
+    struct moe_rank_said said = {.protocol = MOE_RANKS_PROTOCOL};
+    snprintf(said.program, sizeof said.program, "%s", MOE_VERSION);
+    if (gethostname(said.host, sizeof said.host - 1) != 0)
+        said.host[0] = 0;
+    return said;
+}
+
 int moe_ranks_open(struct moe_ranks **out, struct moe_wire *wire, struct moe_err *err)
 {
     struct moe_ranks *r = moe_alloc(1, sizeof *r, err);
@@ -196,6 +205,8 @@ int moe_ranks_open(struct moe_ranks **out, struct moe_wire *wire, struct moe_err
         return status;
     }
     r->wire = wire;
+    if (r->peers)
+        r->peers[0].said = said_of_self();
     prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); /* naps of this thread end within a microsecond */
     moe_ranks_set_threads(r, moe_par_threads());
     *out = r;
@@ -222,6 +233,11 @@ void moe_ranks_set_threads(struct moe_ranks *r, int n_threads)
 struct moe_wire *moe_ranks_wire(const struct moe_ranks *r)
 {
     return r->wire;
+}
+
+const char *moe_ranks_host(const struct moe_ranks *r, uint32_t rank)
+{
+    return r->peers[rank].said.host;
 }
 
 /* Takes in what is still to come, which nobody wants any more. */
@@ -271,15 +287,6 @@ void moe_ranks_close(struct moe_ranks *r, int exit_status)
 }
 
 /* ---- Meeting ---- */
-
-static struct moe_rank_said said_of_self(void)
-{
-    struct moe_rank_said said = {.protocol = MOE_RANKS_PROTOCOL};
-    snprintf(said.program, sizeof said.program, "%s", MOE_VERSION);
-    if (gethostname(said.host, sizeof said.host - 1) != 0)
-        said.host[0] = 0;
-    return said;
-}
 
 /* The message is small: it is sent before the next one is made. */
 static int say(struct moe_ranks *r, struct moe_rank_said *said, struct moe_err *err)

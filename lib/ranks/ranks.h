@@ -40,6 +40,8 @@ int moe_ranks_open(struct moe_ranks **out, struct moe_wire *wire, struct moe_err
 void moe_ranks_close(struct moe_ranks *r, int exit_status);
 
 struct moe_wire *moe_ranks_wire(const struct moe_ranks *r);
+/* On rank 0: the name of a rank's machine, empty until the rank has said something. */
+const char *moe_ranks_host(const struct moe_ranks *r, uint32_t rank);
 /* Threads that compute here; 0: one for each processor that is this rank's. */
 void moe_ranks_set_threads(struct moe_ranks *r, int n_threads);
 

@@ -242,6 +242,12 @@ check "... that says so" grep -q '^moe-run: rank 0 has waited 60 s for the other
 check "... exit not 0" [ "$code" != 0 ]
 ranks 2 "$bin/moe-profile" -q --device -o "$tmp/no/hosts.yaml" --no-such-option
 check "moe-profile, a wrong option: one line" [ "$said" = 1 ]
+mkdir "$tmp/hosts"
+ranks 2 "$bin/moe-profile" --device -t 1 --dir "$tmp" -o "$tmp/hosts/hosts.yaml"
+check "moe-profile --device, 2 ranks of one machine: each has half of its memory" [ "$(sed -n \
+    's/.*memory: "\([0-9]*\)M".*/\1/p' "$tmp/hosts/hosts.yaml" | awk -v whole="$(awk '/MemTotal/ { print $2 / 1024 * 0.9 }' /proc/meminfo)" \
+    '$1 > whole * 0.45 && $1 < whole * 0.55' | wc -l)" = 2 ]
+check "... which a note says" grep -q "^moe-profile: 2 ranks are on " "$err"
 ranks 2 "$bin/moe-run" "$tiny" -p "$prompt" --strategy hobbit --expert-memory 1M
 check "a strategy that is not exact: one line" [ "$said" = 1 ]
 check "... exit 2, as of one process" [ "$code" = 2 ]
