@@ -84,34 +84,52 @@ static double cost(const struct convert_sharer *s, int rung, double price)
     return lost + price * (double)s->bytes[rung];
 }
 
-/* Gives each sharer the bits whose cost at this price is least; returns all bytes. */
-static uint64_t buy_bits(struct convert_sharer *sharers, uint64_t n, double price)
+/* Gives each sharer the bits whose cost at this price is least, of those that keep all within
+ * `most` bytes, where they take `bytes` now; returns what they take then. */
+static uint64_t buy_bits(struct convert_sharer *sharers, uint64_t n, double price, uint64_t bytes,
+                         double most)
 {
-    uint64_t bytes = 0;
     for (uint64_t i = 0; i < n; i++) {
         struct convert_sharer *s = &sharers[i];
-        s->rung = 0;
-        for (int rung = 1; s->there && rung < CONVERT_RUNGS; rung++)
-            if (!s->lacks[rung] && cost(s, rung, price) < cost(s, s->rung, price))
+        const uint64_t others = bytes - s->bytes[s->rung];
+        for (int rung = 0; s->there && rung < CONVERT_RUNGS; rung++)
+            if (!s->lacks[rung] && (double)(others + s->bytes[rung]) <= most &&
+                cost(s, rung, price) < cost(s, s->rung, price))
                 s->rung = rung;
-        bytes += s->bytes[s->rung];
+        bytes = others + s->bytes[s->rung];
     }
     return bytes;
 }
 
-/* The price at which what is bought fits is found by halving the exponent's range. */
+/* The same of all bits. */
+static uint64_t buy_all(struct convert_sharer *sharers, uint64_t n, double price)
+{
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        sharers[i].rung = 0;
+        bytes += sharers[i].bytes[0];
+    }
+    return buy_bits(sharers, n, price, bytes, INFINITY);
+}
+
+/* The price at which what is bought fits is found by halving the exponent's range. Of what is too
+ * dear at that price, the most worth its bytes then gets the room that is left. */
 uint64_t convert_share_out(struct convert_sharer *sharers, uint64_t n, double most)
 {
+    enum { STEPS = 8 /* to half the price */ };
     double low = -100, high = 100;
-    const uint64_t fewest = buy_bits(sharers, n, exp2(high));
+    const uint64_t fewest = buy_all(sharers, n, exp2(high));
     if ((double)fewest > most)
         return fewest;
     for (int i = 0; i < 60; i++) {
         const double middle = (low + high) / 2;
-        if ((double)buy_bits(sharers, n, exp2(middle)) > most)
+        if ((double)buy_all(sharers, n, exp2(middle)) > most)
             low = middle;
         else
             high = middle;
     }
-    return buy_bits(sharers, n, exp2(high));
+    uint64_t bytes = buy_all(sharers, n, exp2(high));
+    for (int i = 0; i < (high + 100) * STEPS; i++)
+        bytes = buy_bits(sharers, n, exp2(high - (double)i / STEPS), bytes, most);
+    return bytes;
 }

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "kern/kern.h"
+#include "pack/convert_internal.h"
 #include "pack/pack.h"
 #include "quant/cholesky.h"
 #include "quant/gptq.h"
@@ -740,6 +741,45 @@ static void test_own_codes(void **state)
     unlink(b);
 }
 
+/* Room is used as far as rungs allow: where no more matrices fit by one price for all, those that
+ * do fit get more, the most worth their bytes first. */
+static void test_room_is_used(void **state)
+{
+    (void)state;
+    enum { N = 60 };
+    struct convert_sharer sharers[N];
+    uint64_t seed = 7;
+    for (int round = 0; round < 200; round++) {
+        uint64_t fewest = 0, all = 0;
+        for (int i = 0; i < N; i++) {
+            const uint64_t pages = 1 + test_random(&seed) % (i % 20 ? 4 : 400);
+            struct convert_sharer *s = &sharers[i];
+            *s = (struct convert_sharer){.there = i % 9, .of = 1, .weight = i % 3 ? 1 : 1.5};
+            for (int rung = 0; s->there && rung < CONVERT_RUNGS; rung++) {
+                s->lost[rung] = exp2(-2 * rung);
+                s->bytes[rung] = pages * (uint64_t)(2 + rung) * MOE_PACK_ALIGN;
+                s->lacks[rung] = i % 7 == 0 && rung == 4;
+            }
+            fewest += s->bytes[0];
+            all += s->bytes[CONVERT_RUNGS - 1];
+        }
+        const uint64_t most = fewest + test_random(&seed) % (all - fewest);
+        const uint64_t takes = convert_share_out(sharers, N, (double)most);
+        uint64_t bytes = 0;
+        for (int i = 0; i < N; i++)
+            bytes += sharers[i].bytes[sharers[i].rung];
+        assert_int_equal(takes, bytes);
+        assert_true(takes <= most);
+        for (int i = 0; i < N; i++)
+            for (int rung = sharers[i].rung + 1; sharers[i].there && rung < CONVERT_RUNGS; rung++)
+                assert_true(sharers[i].lacks[rung] ||
+                            takes - sharers[i].bytes[sharers[i].rung] + sharers[i].bytes[rung] >
+                                most);
+        for (int i = 0; i < N; i++)
+            assert_false(sharers[i].lacks[sharers[i].rung]);
+    }
+}
+
 /* Sizes of packs: the one that is said to be the least is taken, and is no more than a few pages
  * above what the pack then has; a little less is refused; none is exceeded, with a dense part of
  * given bits, with layers that draft, biases and a source's own codes. */
@@ -974,6 +1014,7 @@ int main(void)
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_targets),
         cmocka_unit_test(test_choosing_resumes),
+        cmocka_unit_test(test_room_is_used),
     };
     return cmocka_run_group_tests(tests, make_dir, tear_down);
 }
