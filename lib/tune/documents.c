@@ -58,7 +58,8 @@ static int cutting_open(struct cutting *c, const struct moe_documents *d, const 
     int64_t eos = moe_tokenizer_separator(d->tokenizer);
     if (eos < 0)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "the model has no end-of-text token to separate documents");
+                        "%s: cannot be cut into documents: the model has no end-of-text token",
+                        path);
     uint32_t length = 0;
     const uint8_t *bytes = moe_tokenizer_bytes(d->tokenizer, (uint32_t)eos, &length);
     c->first =

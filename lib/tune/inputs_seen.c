@@ -377,7 +377,10 @@ static int read_texts(struct moe_inputs_seen *seen, const struct moe_inputs_opti
         .separator = o->bundled ? MOE_BUNDLED_SEPARATOR : NULL,
         .progress = o->progress,
     };
-    MOE_TRY(moe_corpus_read(&seen->corpus, &documents, o->texts, o->n_texts, err));
+    const int status = moe_corpus_read(&seen->corpus, &documents, o->texts, o->n_texts, err);
+    if (status != MOE_OK && o->bundled)
+        moe_err_rename(err, o->texts[0], "the bundled texts");
+    MOE_TRY(status);
     const uint64_t tokens = seen->corpus->n_predicted, n = seen->corpus->n_documents;
     moe_corpus_thin_out(seen->corpus, MOE_MOST_INPUTS);
     if (o->left_out) {
@@ -429,8 +432,7 @@ static int check_model(const struct moe_config *c, const char *path, struct moe_
         return MOE_OK;
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
                     "%s: inputs of matrices are measured in models without an encoder and without "
-                    "experts in a space of their own; leave out --text, with --method hqq, linear, "
-                    "rtn or best",
+                    "experts in a space of their own",
                     path);
 }
 
@@ -568,18 +570,22 @@ static void describe_inputs(const struct moe_convert_inputs *inputs, struct moe_
         moe_buf_text(note, ", ... (the pack's provenance has all)");
 }
 
-/* *began: the texts can be run, and the conversion began. */
+/* How far an error-aware conversion came. */
+enum stage { ORIGINAL, TEXTS, CONVERSION };
+
+/* *stage: whether the texts can be run, and the conversion began. */
 static int convert_pack(const char *pack, const char *out_path,
                         const struct moe_convert_options *options,
-                        const struct moe_inputs_options *inputs, bool *began,
+                        const struct moe_inputs_options *inputs, enum stage *stage,
                         struct moe_convert_report *report, struct moe_buf *note,
                         struct moe_err *err)
 {
     struct moe_convert_options aware = *options;
     struct moe_inputs_seen *seen = NULL;
     int status;
+    *stage = TEXTS;
     MOE_STEP(moe_inputs_seen_open(&seen, pack, inputs, err));
-    *began = true;
+    *stage = CONVERSION;
     aware.inputs = moe_inputs_seen_of(seen);
     MOE_STEP(moe_convert_pack(pack, out_path, &aware, report, err));
     if (note)
@@ -592,14 +598,16 @@ out:
 /* The pack in between has no name: it is gone with the process, however that ends. */
 static int convert_through_original(const char *source, const char *out_path,
                                     const struct moe_convert_options *options,
-                                    const struct moe_inputs_options *inputs, bool *began,
+                                    const struct moe_inputs_options *inputs, enum stage *stage,
                                     struct moe_convert_report *report, struct moe_buf *note,
                                     struct moe_err *err)
 {
     struct moe_convert_options wanted = *options;
     char original[MOE_DESCRIPTOR_PATH], *target = NULL, *dir = NULL;
     int fd = -1, status;
+    *stage = TEXTS;
     MOE_STEP(check_source(source, err));
+    *stage = ORIGINAL;
     MOE_STEP(moe_outfile_try(out_path, err));
     MOE_STEP(moe_path_follow(&target, out_path, err));
     dir = moe_path_directory(target, err);
@@ -611,7 +619,7 @@ static int convert_through_original(const char *source, const char *out_path,
     if (status != MOE_OK)
         moe_err_rename(err, original, out_path);
     MOE_STEP(status);
-    status = convert_pack(original, out_path, &wanted, inputs, began, report, note, err);
+    status = convert_pack(original, out_path, &wanted, inputs, stage, report, note, err);
     if (status != MOE_OK)
         moe_err_rename(err, original, source);
 out:
@@ -622,6 +630,24 @@ out:
     return status;
 }
 
+/* Says what to type where texts are no use, as *err says. `keeps`: of a checkpoint, which without
+ * texts is not converted in parts. */
+static int refuse_texts(const char *source, const struct moe_convert_options *options, bool keeps,
+                        struct moe_err *err)
+{
+    const struct moe_err why = *err;
+    const bool named = strncmp(why.text, source, strlen(source)) == 0;
+    const char *instead = options->method->trellis ? "--text none does without texts"
+                                                   : "--method best --text none does without texts";
+    if (options->mean_bits > 0)
+        instead = "--bits shares bits out by texts; --experts BITS --text none does without them";
+    else if (options->target_bytes)
+        instead = "--target shares bits out by texts; --experts BITS --dense BITS --text none does "
+                  "without them";
+    return moe_fail(err, why.status, "%s%s%s; %s%s", named ? "" : source, named ? "" : ": ",
+                    why.text, instead, keeps ? ", and no --resume, --shard or --join" : "");
+}
+
 int moe_convert_error_aware(const char *source, bool is_checkpoint, const char *out_path,
                             const struct moe_convert_options *options,
                             const struct moe_inputs_options *inputs,
@@ -630,13 +656,16 @@ int moe_convert_error_aware(const char *source, bool is_checkpoint, const char *
 {
     const bool shares = options->mean_bits > 0 || options->target_bytes,
                keeps = options->keeps || options->n_shards || options->n_joined;
-    bool began = false;
+    enum stage stage = ORIGINAL;
     MOE_TRY(check_texts(inputs, err));
     int status = (is_checkpoint ? convert_through_original : convert_pack)(
-        source, out_path, options, inputs, &began, report, note, err);
-    if (status == MOE_OK || status == MOE_ERR_INTERRUPTED || began || !inputs->bundled || shares ||
-        (is_checkpoint && keeps))
+        source, out_path, options, inputs, &stage, report, note, err);
+    if (status == MOE_OK || status == MOE_ERR_INTERRUPTED || stage == CONVERSION)
         return status;
+    if (!inputs->bundled || shares || (is_checkpoint && keeps))
+        return stage == TEXTS && (status == MOE_ERR_USAGE || status == MOE_ERR_UNSUPPORTED)
+                   ? refuse_texts(source, options, is_checkpoint && keeps, err)
+                   : status;
     if (note)
         moe_buf_printf(note, "rounded without the bundled texts: %s", err->text);
     return (is_checkpoint ? moe_convert_checkpoint : moe_convert_pack)(source, out_path, options,

@@ -113,6 +113,24 @@ expect_stderr_like '*x.moe: rounded without the bundled texts: */switch-b: input
     "... where the model has an encoder it goes on without"
 run "$bin/moe-quantize" -q -o "$tmp/y.moe" --method best --text none "$drawn/switch-b"
 check "... which is what --text none makes" cmp -s "$tmp/x.moe" "$tmp/y.moe"
+rm -f "$tmp/x.moe"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --bits 3 "$drawn/switch-b"
+error_line 3 "moe-quantize: $drawn/switch-b: inputs of matrices *; --bits shares bits out by texts; --experts BITS --text none *" \
+    "... but for --bits"
+mkdir "$tmp/endless" # no token ends a text
+cp "$drawn"/qwen2-moe-a/*.json "$drawn"/qwen2-moe-a/*.safetensors "$tmp/endless"
+sed -i '/"eos_token_id"/d' "$tmp/endless/config.json" "$tmp/endless/generation_config.json"
+echo '{}' >"$tmp/endless/tokenizer_config.json"
+sed -i 's/<|endoftext|>/<|other|>/' "$tmp/endless/tokenizer.json"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --target 1M "$tmp/endless"
+error_line 2 "moe-quantize: $tmp/endless: the bundled texts: * no end-of-text token; --target shares *; --experts BITS --dense BITS --text none *" \
+    "... and --target, where no token ends a text"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --resume "$tmp/endless"
+error_line 2 "moe-quantize: $tmp/endless: the bundled texts: *; --text none does without texts, and no --resume, --shard or --join" \
+    "... and --resume"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --text $calib "$tmp/endless"
+error_line 2 "moe-quantize: $tmp/endless: $calib: *; --method best --text none does without texts" "... and texts that are named"
+check "... leaves nothing" [ ! -e "$tmp/x.moe" ]
 run "$bin/moe-quantize" -q -o "$tmp/eight.moe" --experts 8,2 "$small"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --experts 8,3,2 "$tmp/eight.moe"
 expect_exit 0 "... of a pack what it has stays"
