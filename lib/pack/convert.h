@@ -175,6 +175,11 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
                      const struct moe_convert_options *options, struct moe_convert_report *report,
                      struct moe_err *err);
 
+/* Whether that rounds anything, with options that give bits: else it only copies. The errors of
+ * moe_convert_pack that show before it writes. */
+int moe_convert_rounds(const char *pack_path, const char *out_path,
+                       const struct moe_convert_options *options, bool *any, struct moe_err *err);
+
 /*
  * A dense matrix in memory, as re-packing would store it with options->dense_bits, which are fewer
  * than its own; of the other options only method, group, inputs and progress matter. out: zeroed

@@ -621,20 +621,26 @@ static int emit_old(const struct converter *c, const void *old, uint64_t n, bool
     return moe_json_scan_end(&s);
 }
 
+/* Whether any value is rounded; variants are chosen. */
+static bool rounds(const struct converter *c, const struct repack *r)
+{
+    bool any = r->encodes;
+    for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack) && !any; i++) {
+        struct moe_matrix_name matrix;
+        any = !is_left_out(c, moe_pack_tensor_at(r->pack, i)) && !is_copied(c, r, i, &matrix);
+    }
+    return any;
+}
+
 /* The pack's own provenance with what this conversion changes. */
 static int put_provenance(struct converter *c, const struct repack *r, struct moe_err *err)
 {
     uint64_t n;
     const uint8_t *old = moe_pack_section(r->pack, MOE_PACK_PROVENANCE, &n);
-    bool requantized = r->encodes, done[N_MEMBERS] = {false};
+    bool requantized = rounds(c, r), done[N_MEMBERS] = {false};
     struct moe_buf text = {0};
     struct moe_emit e;
     int status = MOE_OK;
-    for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++) {
-        struct moe_matrix_name matrix;
-        const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, i);
-        requantized |= !is_left_out(c, t) && !is_copied(c, r, i, &matrix);
-    }
     moe_emit_begin_json(&e, &text, MOE_EMIT_COMPACT);
     if (n > 0 && old[0] == '{' && moe_json_is_sound(old, n)) {
         status = emit_old(c, old, n, requantized, &e, done, err);
@@ -1257,6 +1263,42 @@ static int put_pack(struct converter *c, const struct repack *r, struct moe_err 
     return convert_commit(c, err);
 }
 
+/* Opens the pack and what earlier runs have kept, and chooses how each variant is made. release()
+ * it after a failure, too. */
+static int begin(struct converter *c, struct repack *r, struct moe_convert_options *wanted,
+                 struct moe_err *err)
+{
+    c->doing = wanted->inputs ? "rounding" : "packing";
+    MOE_TRY(moe_pack_open(&r->pack, c->source_path, err));
+    c->n_layers = moe_pack_n_layers(r->pack);
+    if (!wanted->no_ahead)
+        moe_pack_take_ahead(r->pack);
+    for (uint32_t i = 0; i < moe_pack_n_classes(r->pack); i++)
+        c->no_gate |= !moe_class_has_gate(moe_pack_class_at(r->pack, i));
+    MOE_TRY(convert_kept_open(&r->kept, c, kept_key(c, r), r->pack, err));
+    if (wanted->mean_bits > 0 || wanted->target_bytes)
+        MOE_TRY(share_bits(c, r, wanted, err));
+    MOE_TRY(take_own_map(r, wanted, err));
+    MOE_TRY(convert_start(c, wanted, false, err));
+    *c->report = (struct moe_convert_report){0};
+    MOE_TRY(convert_check_output(c, err));
+    MOE_TRY(check_map(c, r, err));
+    return choose_variants(c, r, err);
+}
+
+static int release(struct converter *c, struct repack *r, bool complete, int status,
+                   struct moe_err *err)
+{
+    moe_pack_abort(c->writer);
+    status = convert_kept_close(r->kept, complete, status, err);
+    convert_release(c);
+    free(r->own.bits);
+    free(r->shared.bits);
+    free(r->dense_bits);
+    moe_pack_close(r->pack);
+    return status;
+}
+
 int moe_convert_pack(const char *pack_path, const char *out_path,
                      const struct moe_convert_options *options, struct moe_convert_report *report,
                      struct moe_err *err)
@@ -1265,32 +1307,25 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
     struct converter c = {
         .options = &wanted, .report = report, .source_path = pack_path, .out_path = out_path};
     struct repack r = {0};
-    c.doing = options->inputs ? "rounding" : "packing";
     int status;
-    MOE_STEP(moe_pack_open(&r.pack, pack_path, err));
-    c.n_layers = moe_pack_n_layers(r.pack);
-    if (!options->no_ahead)
-        moe_pack_take_ahead(r.pack);
-    for (uint32_t i = 0; i < moe_pack_n_classes(r.pack); i++)
-        c.no_gate |= !moe_class_has_gate(moe_pack_class_at(r.pack, i));
-    MOE_STEP(convert_kept_open(&r.kept, &c, kept_key(&c, &r), r.pack, err));
-    if (options->mean_bits > 0 || options->target_bytes)
-        MOE_STEP(share_bits(&c, &r, &wanted, err));
-    MOE_STEP(take_own_map(&r, &wanted, err));
-    MOE_STEP(convert_start(&c, &wanted, false, err));
-    *report = (struct moe_convert_report){0};
-    MOE_STEP(convert_check_output(&c, err));
-    MOE_STEP(check_map(&c, &r, err));
-    MOE_STEP(choose_variants(&c, &r, err));
+    MOE_STEP(begin(&c, &r, &wanted, err));
     count_total(&c, &r);
     MOE_STEP(options->n_shards ? put_experts(&c, &r, err) : put_pack(&c, &r, err));
 out:
-    moe_pack_abort(c.writer);
-    status = convert_kept_close(r.kept, !options->n_shards, status, err);
-    convert_release(&c);
-    free(r.own.bits);
-    free(r.shared.bits);
-    free(r.dense_bits);
-    moe_pack_close(r.pack);
-    return status;
+    return release(&c, &r, !options->n_shards, status, err);
+}
+
+int moe_convert_rounds(const char *pack_path, const char *out_path,
+                       const struct moe_convert_options *options, bool *any, struct moe_err *err)
+{
+    struct moe_convert_options wanted = *options;
+    struct moe_convert_report report;
+    struct converter c = {
+        .options = &wanted, .report = &report, .source_path = pack_path, .out_path = out_path};
+    struct repack r = {0};
+    wanted.keeps = false;
+    wanted.n_shards = wanted.n_joined = 0;
+    const int status = begin(&c, &r, &wanted, err);
+    *any = status == MOE_OK && rounds(&c, &r);
+    return release(&c, &r, false, status, err);
 }

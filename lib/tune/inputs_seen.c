@@ -573,7 +573,8 @@ static void describe_inputs(const struct moe_convert_inputs *inputs, struct moe_
 /* How far an error-aware conversion came. */
 enum stage { ORIGINAL, TEXTS, CONVERSION };
 
-/* *stage: whether the texts can be run, and the conversion began. */
+/* *stage: whether the texts can be run, and the conversion began. Bundled texts are not run where
+ * all is copied. */
 static int convert_pack(const char *pack, const char *out_path,
                         const struct moe_convert_options *options,
                         const struct moe_inputs_options *inputs, enum stage *stage,
@@ -582,7 +583,14 @@ static int convert_pack(const char *pack, const char *out_path,
 {
     struct moe_convert_options aware = *options;
     struct moe_inputs_seen *seen = NULL;
+    bool rounds = true;
     int status;
+    if (inputs->bundled && options->mean_bits == 0 && !options->target_bytes) {
+        *stage = CONVERSION;
+        MOE_STEP(moe_convert_rounds(pack, out_path, options, &rounds, err));
+    }
+    if (!rounds)
+        return moe_convert_pack(pack, out_path, options, report, err);
     *stage = TEXTS;
     MOE_STEP(moe_inputs_seen_open(&seen, pack, inputs, err));
     *stage = CONVERSION;

@@ -103,6 +103,10 @@ error_line 2 'moe-quantize: --text none is for no texts at all; *' "none among t
 run "$bin/moe-quantize" -o "$tmp/bundled.moe" --method best --experts 5,3,1 "$small"
 expect_stderr_like '*inputs of 32[0-9]* tokens of the bundled texts: stories, sums, code*' "best without a text takes the bundled ones"
 check "... which changes what it rounds to" sh -c "! cmp -s '$tmp/one.moe' '$tmp/bundled.moe'"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --experts 3,1 "$tmp/one.moe"
+check "... but not where all is copied" sh -c "[ $code = 0 ] && ! grep -q 'inputs of' '$err'"
+run "$bin/moe-quantize" -q -o "$tmp/y.moe" --experts 3,1 "$tmp/one.moe"
+check "... whose bytes are those by any method" cmp -s "$tmp/x.moe" "$tmp/y.moe"
 run "$bin/moe-quantize" -q -o "$tmp/named.moe" --method best --experts 5,3,1 --text tests/data/stories.calib.txt \
     --text tests/data/math.calib.txt --text tests/data/code.calib.txt "$small"
 check "... as if they had been named" cmp -s "$tmp/bundled.moe" "$tmp/named.moe"
