@@ -45,15 +45,37 @@ groups=/sys/fs/cgroup/memory
 limit=memory.limit_in_bytes
 [ -d "$groups" ] || { groups=/sys/fs/cgroup; limit=memory.max; }
 bytes=$(echo "$memory" | awk '{ printf "%d", $1 * 1.1 * (/G/ ? 1073741824 : 1048576) }')
+child=
+await() { # COMMAND...: a signal to this script is taken at once, and not when the command has ended
+    "$@" &
+    child=$!
+    code=0
+    wait "$child" || code=$?
+    child=
+    return "$code"
+}
 end_net() {
     [ -z "$net" ] || kill "$net" 2>/dev/null || :
     for i in $(seq "$ranks"); do
+        for tick in 1 2 3 4 5 6 7 8 9 10; do # whatever is left in there
+            [ -d "$groups/$own$i" ] || break
+            # shellcheck disable=SC2046 # several
+            kill -9 $(cat "$groups/$own$i/cgroup.procs") 2>/dev/null || :
+            rmdir "$groups/$own$i" 2>/dev/null || sleep 0.1
+        done
         ip netns del "$own$i" 2>/dev/null || :
-        rmdir "$groups/$own$i" 2>/dev/null || :
     done
     net=
 }
-trap 'end_net; rm -rf "$dir"' EXIT
+end_all() {
+    trap '' INT TERM HUP
+    [ -z "$child" ] || kill "$child" 2>/dev/null || :
+    [ -z "$child" ] || wait "$child" 2>/dev/null || :
+    end_net
+    rm -rf "$dir"
+}
+trap end_all EXIT
+trap 'exit 1' INT TERM HUP
 pack=${PACK:-$BUILD/bench/wide.moe}
 if [ ! -f "$pack" ]; then
     mkdir -p "$(dirname "$pack")"
@@ -118,12 +140,12 @@ begin_net() { # MICROSECONDS BITS_PER_SECOND
 on_ranks() {
     if [ -n "${PINNED:-}" ]; then
         rm -f "$dir/times"
-        TMPDIR=/tmp mpirun --allow-run-as-root --bind-to core -n "$ranks" --mca btl tcp,self --mca pml ob1 \
+        await env TMPDIR=/tmp mpirun --allow-run-as-root --bind-to core -n "$ranks" --mca btl tcp,self --mca pml ob1 \
             --mca btl_tcp_if_include lo -x LD_PRELOAD="$dir/slow_ranks.so" -x SLOW_WIRE="$wire" "$@"
         return
     fi
     # shellcheck disable=SC2086 # slow: options or none
-    TMPDIR=/tmp ip netns exec "${own}1" unshare --uts sh -c \
+    await env TMPDIR=/tmp ip netns exec "${own}1" unshare --uts sh -c \
         'hostname moe1; echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$groups/${own}1" \
         mpirun --allow-run-as-root --bind-to none -n "$ranks" --host "$hosts" \
         --mca plm_rsh_agent "$dir/agent" --mca plm_rsh_no_tree_spawn 1 --mca btl tcp,self --mca pml ob1 \
@@ -211,14 +233,17 @@ llama() {
         servers="$servers${servers:+,}10.77.0.$i:50052"
     done
     sleep 2
+    await llama_bench
+    # shellcheck disable=SC2086 # several
+    kill $pids 2>/dev/null
+}
+llama_bench() {
     on_machine 1 "$LLAMA/llama-bench" -m "$GGUF" --rpc "$servers" -ngl 99 -t 1 -p 512 -n "$tokens" -r "${ROUNDS:-1}" -o jsonl \
         2>"$dir/err" | sed -n 's/.*"samples_ts": *\[\([^]]*\)\].*/\1/p' | tr -d , |
         while read -r speeds; do printf '%s\n' $speeds | sort -g | tr '\n' ' '; echo; done |
         awk '{ m[NR] = $int((NF + 1) / 2); least = $1; most = $NF }
             END { printf "| %-34s | %8.1f | %8.2f | %15s |\n", "  llama.cpp, RPC", m[1], m[2],
                 sprintf("%.2f to %.2f", least, most) }'
-    # shellcheck disable=SC2086 # several
-    kill $pids 2>/dev/null
 }
 if [ -n "${PLANNED:-}${STATISTICS:-}" ]; then
     head -c 6000 tests/data/stories.valid.txt >"$dir/text.txt"
@@ -229,8 +254,8 @@ echo "$ranks ranks, $memory each, $tokens tokens, on $(nproc) cores, disk ${LINK
 echo
 echo '| run                                | prompt/s | answer/s |           range | messages | bytes to   | bytes from | computing | waiting |'
 echo '|------------------------------------|---------:|---------:|----------------:|---------:|-----------:|-----------:|----------:|--------:|'
-measure "one process in $memory, from disk" 1 "$run" "$pack" "$@" --memory "$memory"
-[ -n "${LARGE:-}" ] || measure "one process, all in memory" 1 "$run" "$pack" "$@" --strategy resident
+measure "one process in $memory, from disk" 1 await "$run" "$pack" "$@" --memory "$memory"
+[ -n "${LARGE:-}" ] || measure "one process, all in memory" 1 await "$run" "$pack" "$@" --strategy resident
 for network in $networks; do
     # shellcheck disable=SC2046 # two
     begin_net $(echo "$network" | awk -F : -v n="${SLOWED:-1}" '{ print n * $1, $2 / n }')
