@@ -39,7 +39,7 @@ command -v jq >/dev/null || fail "jq is needed (apt-get install jq)"
 once() {
     out=$work/$1
     shift
-    echo "$*" | sed "s|^chosen [^ ]* ||; s|$work|WORK|g; s|$BUILD/|build/|g" >"$out.command"
+    echo "$*" | sed "s|^chosen [^ ]* ||; s|$work|WORK|g; s|$BUILD/|build/|g; s|BUILD=$BUILD |BUILD=build |g" >"$out.command"
     [ -e "$out" ] && return
     echo "claims.sh: $(date +%H:%M) $out" >&2
     "$@" >"$out.part" || fail "$* failed"
@@ -127,16 +127,17 @@ simulate() { # NAME VARIANTS STRATEGIES MEMORIES LOADS [OPTION...]
     profile
     name=$1 variants=$2 strategies=$3 memories=$4 loads=$5
     shift 5
+    shape=$work/shape${TOP_K:+-top$TOP_K}.json
     jq --argjson k "${TOP_K:-null}" '. + {hidden_size: 2048, num_attention_heads: 16, num_experts_per_tok: ($k // .num_experts_per_tok), moe_shape: {name: "its experts as large as those of Qwen1.5-MoE"}}
         + (if .num_local_experts then {head_dim: 128, intermediate_size: 1408}
            else {intermediate_size: 2816, moe_intermediate_size: 1408, shared_expert_intermediate_size: 2816} end)' \
-        "$model/config.json" >"$work/shape.json"
+        "$model/config.json" >"$shape"
     case "$variants $*" in
     1642*|*--device*)
         quantize "$variants" --experts "$(variants_of "$variants")"
         set -- "$work/$variants.moe" "$@"
         ;;
-    *) set -- --shape "$work/shape.json" --experts "$(variants_of "$variants")" "$@" ;;
+    *) set -- --shape "$shape" --experts "$(variants_of "$variants")" "$@" ;;
     esac
     [ -n "${TOP_K:-}" ] || set -- "$@" --stats "$work/calib.yaml"
     once "$name.json" "$bin/moe-plan" -q --simulate "${TRACE:-$work/papers.trace}" "$@" \
