@@ -98,6 +98,7 @@ edgemoe-87:4:edgemoe+assume-prediction=87%+buffer=$buffer"
 measure() { # ROW RATE: seconds for a token of the targets, computed one by one
     name=${1%%:*} rest=${1#*:}
     [ "${MEASURE:-1}" = 1 ] || { printf -- - && return; }
+    case $rest in *assume-prediction*) printf -- - && return ;; esac # only a trace knows what comes next
     out=$work/run-$name-$2.json
     [ -s "$out" ] ||
         "$bin/moe-run" -q "$work/wide-${rest%%:*}.moe" --perplexity "$work/few.jsonl" --prompt-share 0 \
