@@ -141,12 +141,19 @@ for part; do
         [ -f "$dir/small.trace" ] || "$BUILD/bin/moe-profile" -q "$small" \
             $(echo "$texts" | sed 's/^/--text /; s/,/ --text /g') --trace "$dir/small.trace" -o "$dir/small.valid.yaml"
         echo "== a constant link, 4,2 bits, layers of 1 ms: tokens/s decoded in 1, 2 and 4 tokens' demand"
+        on_link() { # LOAD STRATEGIES BESIDE [OPTION]...: rows, with what stands beside their names
+            load=$1 strategies=$2 beside=$3
+            shift 3
+            "$BUILD/bin/moe-plan" -q --simulate "$dir/small.trace" "$small" --stats "$dir/small.yaml" --strategy "$strategies" "$@" \
+                --memory 1x,2x,4x --layer-seconds 1e-3 --load-seconds "${load}e-3" --max-tokens "${TOKENS:-6000}" --json |
+                jq -r --arg load "$load" --arg beside "$beside" '.[] | "\(.strategy)\($beside)\t\($load)\t\(.decode_tokens_per_s)"'
+        }
         for loads in 0.25 0.5 1 2 4; do
-            "$BUILD/bin/moe-plan" -q --simulate "$dir/small.trace" "$small" --stats "$dir/small.yaml" \
-                --strategy "${LINK_STRATEGIES:-ondemand,sti,lru,host,eap,edgemoe,moe-infinity,moe-offloading,adapmoe,fate,hobbit,prefetch}" \
-                --memory 1x,2x,4x --layer-seconds 1e-3 --load-seconds "${loads}e-3" --max-tokens "${TOKENS:-6000}" --json |
-                jq -r --arg loads $loads '.[] | "\(.strategy) \($loads) \(.decode_tokens_per_s)"'
-        done | awk '{ if (!($1 in n)) order[++m] = $1; if (!($2 in seen)) { seen[$2] = 1; loads[++l] = $2 }
+            on_link $loads "${LINK_STRATEGIES:-ondemand,sti,lru,host,eap,edgemoe,moe-infinity,moe-offloading,adapmoe,fate,hobbit,prefetch}" ""
+            # A device behind a link of its own: an expert's 24,576 bytes at 4 bits in the same time.
+            [ -n "${LINK_STRATEGIES:-}" ] || on_link $loads host,daop ", beside a device" \
+                --device "test:6.47,$(awk "BEGIN { printf \"%d\", 24576e3 / $loads }")"
+        done | awk -F'\t' '{ if (!($1 in n)) order[++m] = $1; if (!($2 in seen)) { seen[$2] = 1; loads[++l] = $2 }
                 n[$1]++; cell[$1, $2] = cell[$1, $2] (cell[$1, $2] ? ", " : "") sprintf("%.1f", $3) }
             END { printf "| a load / a layer |"; for (j = 1; j <= l; j++) printf " %s |", loads[j]
                 printf "\n|---|"; for (j = 1; j <= l; j++) printf "---|"
