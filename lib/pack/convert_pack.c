@@ -948,7 +948,8 @@ static int see_expert(const struct converter *c, const struct repack *r, struct 
     } else if (kept) {
         MOE_TRY(convert_kept_read_seen(r->kept, layer, expert, seen, class_->n_matrices, err));
     } else {
-        moe_progress_report(o->progress, "choosing bits", s->looked++, s->n_experts);
+        moe_progress_report(o->progress, "choosing bits, rounding follows", s->looked++,
+                            s->n_experts);
         MOE_TRY(look_at_expert(c, r, e, layer, expert, seen, err));
     }
     for (uint32_t i = 0; i < class_->n_matrices; i++) {
@@ -1010,8 +1011,8 @@ static int see_tensor(const struct converter *c, const struct repack *r, struct 
     } else if (kept) {
         MOE_TRY(convert_kept_read_seen(r->kept, CONVERT_TENSORS, index, &seen, 1, err));
     } else {
-        moe_progress_report(c->options->progress, "choosing bits of the dense part", s->looked++,
-                            s->n_tensors);
+        moe_progress_report(c->options->progress, "choosing bits (dense), rounding follows",
+                            s->looked++, s->n_tensors);
         MOE_TRY(look_at_tensor(c, r, index, name, &seen, err));
     }
     convert_add_matrix(&mat, &seen, c->options, to);
