@@ -271,6 +271,31 @@ static bool rounded(const struct moe_convert_report *report)
     return any;
 }
 
+/* Says where an expert's matrix would take no more bytes at more bits: its rows are narrower than
+ * what the layout of few bits is made for. */
+static void say_narrow(const char *path, const struct moe_pack *pack)
+{
+    for (uint32_t i = 0; i < moe_pack_n_classes(pack); i++) {
+        const struct moe_expert_class *class_ = moe_pack_class_at(pack, i);
+        for (uint32_t j = 0; j < class_->n_matrices; j++) {
+            const struct moe_class_matrix *m = &class_->matrices[j];
+            const int bits = moe_layout_bits(m->layout.kind);
+            const uint64_t takes = moe_layout_bytes(m->layout, m->rows, m->cols);
+            const struct moe_layout more =
+                moe_quant_layout(moe_quant_method_for(o.convert.method, bits + 1, m->cols),
+                                 bits + 1, o.convert.group, MOE_LAYOUT_BF16);
+            if (more.kind == MOE_LAYOUT_NONE || bits + 1 >= 8 ||
+                moe_layout_bytes(more, m->rows, m->cols) >= takes)
+                continue;
+            fprintf(stderr,
+                    "%s: rows of %" PRIu32 " columns take more at %d %s than at %d; --experts %d "
+                    "is smaller and more exact\n",
+                    path, m->cols, bits, bits == 1 ? "bit" : "bits", bits + 1, bits + 1);
+            return;
+        }
+    }
+}
+
 /* Opens the new pack, which is a first check of it, and prints a summary. */
 static int say_result(const char *path, const struct moe_convert_report *report,
                       const struct moe_buf *note, double seconds)
@@ -289,6 +314,8 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     if (!cli_quiet && o.measured && rounded(report))
         fprintf(stderr, "%s: rounded by %s, by which %s was made; --method names another\n", path,
                 o.convert.method->name, o.maps.items[0]);
+    if (!cli_quiet && cli_given("experts") && rounded(report))
+        say_narrow(path, summary->pack);
     if (!cli_quiet && note->data)
         fprintf(stderr, "%s: %.*s\n", path, (int)note->size, (const char *)note->data);
     if (!cli_quiet && report->n_missing)
@@ -614,6 +641,11 @@ int main(int argc, char **argv)
     }
     if (o.texts.n == 1 && strcmp(o.texts.items[0], "none") == 0)
         o.texts.n = 0;
+    for (int i = 0; i < 2; i++) {
+        static const char *const cutting[] = {"max-tokens", "max-windows"};
+        if (o.texts.n == 0 && cli_given(cutting[i]))
+            return cli_misuse("--%s cuts texts; leave it out with --text none", cutting[i]);
+    }
     if (o.texts.n == 0 && cli_given("text") && (cli_given("bits") || cli_given("target")))
         return cli_misuse("--%s shares bits out by texts; leave out --text none",
                           cli_given("bits") ? "bits" : "target");
