@@ -207,6 +207,8 @@ int convert_maps(struct moe_buf *out, const struct moe_map_file *maps, uint32_t 
         MOE_STEP(translate(variants + i * each, &maps[i], pack, err));
         made[i] = (struct moe_pack_map){.tolerance = map->tolerance,
                                         .loss = moe_map_loss(map, &map->choice.loss),
+                                        .points = map->judge != MOE_JUDGE_NATS ||
+                                                  map->metric != MOE_METRIC_NLL,
                                         .checked = map->choice.check.tokens > 0,
                                         .check = moe_map_loss(map, &map->choice.check),
                                         .variants = variants + i * each};

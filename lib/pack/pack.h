@@ -210,8 +210,8 @@ enum { MOE_PACK_MAX_MAPS = 16, MOE_PACK_NO_VARIANT = 255 };
 
 struct moe_pack_map {
     double tolerance, loss; /* what was tolerated, what the map lost on the texts it was made of; in
-                               percent of the nats, or in points of `unit` */
-    bool checked;
+                               percent of the nats, or in points */
+    bool points, checked;
     double check;            /* on other texts, where it was checked */
     const uint8_t *variants; /* [layers][experts], the variant of each; MOE_PACK_NO_VARIANT where
                                 there is none; borrowed */

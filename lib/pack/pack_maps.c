@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "pack/pack_internal.h"
 
-enum { HEAD_BYTES = 16, MAP_BYTES = 32, CHECKED = 1 };
+enum { HEAD_BYTES = 16, MAP_BYTES = 32, CHECKED = 1, POINTS = 2 };
 
 static uint64_t n_experts(const struct moe_pack *pack)
 {
@@ -29,7 +29,8 @@ struct moe_pack_map moe_pack_map_at(const struct moe_pack *pack, uint32_t i)
     return (struct moe_pack_map){.tolerance = moe_get_f64(p),
                                  .loss = moe_get_f64(p + 8),
                                  .check = moe_get_f64(p + 16),
-                                 .checked = moe_get_u32(p + 24) == CHECKED,
+                                 .points = moe_get_u32(p + 24) & POINTS,
+                                 .checked = moe_get_u32(p + 24) & CHECKED,
                                  .variants = p + MAP_BYTES};
 }
 
@@ -44,7 +45,7 @@ void moe_pack_put_maps(struct moe_buf *out, const struct moe_pack_map *maps, uin
         moe_buf_f64(out, maps[i].tolerance);
         moe_buf_f64(out, maps[i].loss);
         moe_buf_f64(out, maps[i].checked ? maps[i].check : 0);
-        moe_buf_u32(out, maps[i].checked ? CHECKED : 0);
+        moe_buf_u32(out, (maps[i].checked ? CHECKED : 0) | (maps[i].points ? POINTS : 0));
         moe_buf_u32(out, 0);
         moe_buf_append(out, maps[i].variants, (uint64_t)n_layers * n_experts);
     }
@@ -84,7 +85,8 @@ int pack_check_maps(const struct moe_pack *pack, struct moe_err *err)
     for (uint32_t i = 0; i < moe_get_u32(p); i++) {
         const struct moe_pack_map map = moe_pack_map_at(pack, i);
         const uint8_t *of = map.variants - MAP_BYTES;
-        if (!fits(pack, &map) || moe_get_u32(of + 24) > CHECKED || moe_get_u32(of + 28) != 0 ||
+        if (!fits(pack, &map) || moe_get_u32(of + 24) > (CHECKED | POINTS) ||
+            moe_get_u32(of + 28) != 0 ||
             (i > 0 && map.tolerance <= moe_pack_map_at(pack, i - 1).tolerance))
             return pack_damaged(pack, err, damaged);
     }

@@ -833,7 +833,8 @@ static void put_strategy(const struct moe_plan *p, const struct moe_pen *pen)
         moe_buf_printf(
             &text,
             "Experts have the precisions of the pack's map for a tolerance of %g%%, which lost "
-            "%+.2f%% on its texts; with more memory or a smaller tolerance they may have others. ",
+            "%+.2f%% on its texts; in other memory or with another tolerance they may have "
+            "others, while the other memories on this page keep these. ",
             p->evidence.map_tolerance, p->evidence.map_loss);
     else if (p->high[0])
         moe_buf_printf(&text, "Experts are stored at %s bits%s%s%s. ", p->high,

@@ -283,12 +283,14 @@ void moe_show_pack_map(const struct moe_pack *pack, uint32_t i, struct moe_buf *
 {
     const struct moe_pack_map map = moe_pack_map_at(pack, i);
     const bool taken = moe_pack_map_taken(pack) == i;
+    const char *unit = map.points ? " points" : "%";
     char bytes[32];
-    moe_buf_printf(
-        out, "map for a tolerance of %g%%: experts of %s, %+.2f%% on its texts", map.tolerance,
-        moe_format_bytes(moe_pack_map_bytes(pack, taken ? UINT32_MAX : i), bytes), map.loss);
+    moe_buf_printf(out, "map for a tolerance of %g%s: experts of %s, %+.2f%s on its texts",
+                   map.tolerance, unit,
+                   moe_format_bytes(moe_pack_map_bytes(pack, taken ? UINT32_MAX : i), bytes),
+                   map.loss, unit);
     if (map.checked)
-        moe_buf_printf(out, ", %+.2f%% on others", map.check);
+        moe_buf_printf(out, ", %+.2f%s on others", map.check, unit);
 }
 
 /* ---- For scripts ---- */
@@ -300,6 +302,7 @@ static void emit_maps(struct moe_emit *e, const struct moe_pack *pack)
         const struct moe_pack_map map = moe_pack_map_at(pack, i);
         moe_emit_open_map(e, NULL);
         moe_emit_real(e, "tolerance", DIGITS, map.tolerance);
+        moe_emit_text(e, "unit", map.points ? "points" : "percent");
         moe_emit_u64(e, "memory_bytes", moe_pack_map_bytes(pack, i));
         moe_emit_real(e, "loss", DIGITS, map.loss);
         if (map.checked)

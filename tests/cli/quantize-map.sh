@@ -127,6 +127,14 @@ expect_exit 0 "a pack with two maps"
 run "$quantize" --list "$tmp/several.moe"
 expect_stdout_like '*map for a tolerance of 2%: experts of 7.59 MiB, +0.00% on its texts
   map for a tolerance of 5%: experts of 7.59 MiB, *' "... lists them"
+for map in four5 mixed; do
+    sed 's/^tolerance_percent/tolerance_points/; s/^metric: nll/metric: top1/; s/expected_percent/expected_points/' "$tmp/$map.yaml" \
+        >"$tmp/$map-points.yaml"
+done
+run "$quantize" -q -o "$tmp/copy.moe" --map "$tmp/four5-points.yaml" --map "$tmp/mixed-points.yaml" "$all"
+run "$quantize" --list "$tmp/copy.moe"
+expect_stdout_like '*map for a tolerance of 2 points: experts of 7.59 MiB, +* points on its texts
+  map for a tolerance of 5 points: *' "... also of maps whose tolerances are in points"
 run "$quantize" -q -o "$tmp/copy.moe" "$tmp/several.moe"
 check "... which a copy keeps" cmp -s "$tmp/several.moe" "$tmp/copy.moe"
 tokens "$tmp/all.moe"

@@ -503,9 +503,13 @@ static void the_optional_section(void **state)
 static void maps_for_tolerances(void **state)
 {
     static const uint8_t variants[2][N_LAYERS * N_EXPERTS] = {{255, 255, 0, 0}, {255, 255, 1, 0}};
-    const struct moe_pack_map two[] = {
-        {.tolerance = 1, .variants = variants[0]},
-        {.tolerance = 5, .loss = 4.5, .checked = true, .check = 4.75, .variants = variants[1]}};
+    const struct moe_pack_map two[] = {{.tolerance = 1, .variants = variants[0]},
+                                       {.tolerance = 5,
+                                        .loss = 4.5,
+                                        .points = true,
+                                        .checked = true,
+                                        .check = 4.75,
+                                        .variants = variants[1]}};
     const uint64_t head = 16, each = 32 + N_LAYERS * N_EXPERTS;
     const struct {
         uint64_t at;
@@ -515,7 +519,7 @@ static void maps_for_tolerances(void **state)
                   {4, 1},
                   {8, 3},
                   {12, 1},
-                  {head + 24, 2},
+                  {head + 24, 4},
                   {head + 28, 1},
                   {head + 7, 0x80},
                   {head + 32, 0},
@@ -538,6 +542,7 @@ static void maps_for_tolerances(void **state)
         assert_int_equal(n, strlen(sampling));
         assert_int_equal(moe_pack_n_maps(p), 2);
         assert_true(moe_pack_map_at(p, 1).check == 4.75 && !moe_pack_map_at(p, 0).checked);
+        assert_true(moe_pack_map_at(p, 1).points && !moe_pack_map_at(p, 0).points);
         assert_int_equal(moe_pack_map_taken(p), UINT32_MAX);
         const uint64_t bytes = moe_pack_map_bytes(p, 1),
                        fingerprint = moe_pack_map_fingerprint(p, 1);
