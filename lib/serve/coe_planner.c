@@ -652,27 +652,35 @@ static void swap_plans(struct moe_coe_plan *a, struct moe_coe_plan *b)
 int moe_coe_planner_make(const struct moe_coe_planner *p, struct moe_coe_plan *plan,
                          struct moe_err *err)
 {
-    struct moe_coe_planner ours = *p, paper = *p;
+    static const char *const names[2][2] = {{"home", "queue"}, {"coserve", "two-stage"}};
+    const int n_named = p->schedule && p->evict ? 1 : 2, n_loading = p->prefetch ? 2 : 1;
     struct moe_coe_plan *other = NULL;
-    if (p->schedule && p->evict)
-        return make_plan(p, plan, err);
-    ours.schedule = p->schedule ? p->schedule : "home";
-    ours.evict = p->evict ? p->evict : "queue";
-    paper.schedule = p->schedule ? p->schedule : "coserve";
-    paper.evict = p->evict ? p->evict : "two-stage";
-    int status;
-    MOE_STEP(make_plan(&ours, plan, err));
-    MOE_STEP(moe_coe_plan_new(&other, err));
-    MOE_STEP(make_plan(&paper, other, err));
-    double by_ours = plan->throughput, by_papers = other->throughput;
-    if (by_papers > by_ours)
-        swap_plans(plan, other);
-    moe_coe_plan_because(
-        plan, "schedule",
-        "%s with eviction by %s gave %.4g results a second of the samples, %s with "
-        "eviction by %s %.4g, each with the executors and the memory that are best "
-        "for it",
-        ours.schedule, ours.evict, by_ours, paper.schedule, paper.evict, by_papers);
+    char tried[sizeof plan->reasons->text] = "";
+    int status = MOE_OK;
+    for (int i = 0; i < n_named * n_loading; i++) {
+        struct moe_coe_planner way = *p;
+        size_t end = strlen(tried);
+        way.schedule = p->schedule ? p->schedule : names[i / n_loading][0];
+        way.evict = p->evict ? p->evict : names[i / n_loading][1];
+        way.prefetch = p->prefetch && i % n_loading == 0;
+        MOE_STEP(moe_coe_plan_new(&other, err));
+        MOE_STEP(make_plan(&way, other, err));
+        if (i % n_loading == 0)
+            snprintf(tried + end, sizeof tried - end, "%s%s with eviction by %s %.4g",
+                     i ? "; " : "", way.schedule, way.evict, other->throughput);
+        else
+            snprintf(tried + end, sizeof tried - end, ", %.4g without prefetching",
+                     other->throughput);
+        if (i == 0 || other->throughput > plan->throughput)
+            swap_plans(plan, other);
+        moe_coe_plan_free(other);
+        other = NULL;
+    }
+    if (n_named * n_loading > 1)
+        moe_coe_plan_because(plan, "schedule",
+                             "results a second of the samples, each with the executors and the "
+                             "memory that are best for it: %s",
+                             tried);
 out:
     moe_coe_plan_free(other);
     return status;
@@ -777,6 +785,8 @@ const struct moe_coe_system moe_coe_systems[MOE_COE_SYSTEMS] = {
     {"next+queue", "coserve+next, and who leaves follows the queue", "coserve", "queue", true,
      MOE_COE_OWN},
     {"next+both", "coserve+next with both", "home", "queue", true, MOE_COE_OWN},
+    {"planned", "the best of the ways that a plan tries, on its samples", NULL, NULL, true,
+     MOE_COE_PLANNED},
     {"fcfs+two-stage", "expert management alone, one executor", "fcfs", "two-stage", false,
      MOE_COE_ONE_EXECUTOR},
 };
@@ -794,26 +804,31 @@ int moe_coe_compare(const struct moe_coe_system *system, const struct moe_coe_pl
                     const struct moe_coe_plan *best, const struct moe_coe_task *task,
                     struct moe_coe_simulated *out, struct moe_coe_plan **plan, struct moe_err *err)
 {
-    struct moe_coe_planner own = *p, casual = *p;
+    struct moe_coe_planner own = *p;
     struct moe_coe_plan *made;
     bool has_cuda = moe_coe_costs_processor(p->costs, "cuda") != MOE_COE_NONE;
-    bool alone = system->setting == MOE_COE_ONE_EXECUTOR;
-    own.schedule = casual.schedule = system->schedule;
-    own.evict = casual.evict = system->evict;
+    own.schedule = system->schedule;
+    own.evict = system->evict;
     own.prefetch = system->prefetch;
-    casual.casual = true;
-    casual.resident = 0;
-    casual.cuda = alone ? has_cuda : UINT32_MAX;
-    casual.cpu = alone ? !has_cuda : UINT32_MAX;
+    if (system->setting == MOE_COE_ONE_EXECUTOR || system->setting == MOE_COE_CASUALLY) {
+        bool alone = system->setting == MOE_COE_ONE_EXECUTOR;
+        own.casual = true;
+        own.resident = 0;
+        own.cuda = alone ? has_cuda : UINT32_MAX;
+        own.cpu = alone ? !has_cuda : UINT32_MAX;
+    }
     int status;
     MOE_STEP(moe_coe_plan_new(&made, err));
-    if (system->setting == MOE_COE_AT_BEST)
+    if (system->setting == MOE_COE_AT_BEST) {
         copy_executors(best, made);
-    else
-        MOE_STEP(moe_coe_planner_make(system->setting == MOE_COE_OWN ? &own : &casual, made, err));
-    snprintf(made->schedule, sizeof made->schedule, "%s", system->schedule);
-    snprintf(made->evict, sizeof made->evict, "%s", system->evict);
-    made->prefetch = system->prefetch;
+        snprintf(made->schedule, sizeof made->schedule, "%s", system->schedule);
+        snprintf(made->evict, sizeof made->evict, "%s", system->evict);
+        made->prefetch = system->prefetch;
+    } else if (system->setting == MOE_COE_PLANNED) {
+        MOE_STEP(moe_coe_planner_make(&own, made, err));
+    } else {
+        MOE_STEP(make_plan(&own, made, err));
+    }
     MOE_STEP(moe_coe_plan_simulate(made, p->costs, p->all, task, 0, out, err));
 out:
     if (plan && status == MOE_OK)

@@ -25,8 +25,9 @@ struct moe_coe_planner {
     uint32_t n_samples;
     const char *schedule, *evict; /* names; NULL: what gives more, "home" or "coserve", "queue" or
                                      "two-stage" */
-    bool prefetch;
-    bool casual;           /* accelerators get MOE_COE_CASUAL; executors as given, or 3 and 1 */
+    bool prefetch; /* planned with and without prefetching, and what gives more is taken; false:
+                      without */
+    bool casual;   /* accelerators get MOE_COE_CASUAL; executors as given, or 3 and 1 */
     uint64_t memory_bytes; /* the host's; 0: as in the costs */
     uint64_t device_bytes; /* an accelerator's own; 0: as in the costs */
     uint32_t cuda, cpu;    /* executors; UINT32_MAX: the best number */
@@ -50,14 +51,21 @@ int moe_coe_plan_simulate(const struct moe_coe_plan *plan, const struct moe_coe_
  * its settings.
  */
 
-enum { MOE_COE_SYSTEMS = 13 };
+enum { MOE_COE_SYSTEMS = 14 };
 
 struct moe_coe_system {
-    const char *name, *what; /* "samba"; a description for people */
-    const char *schedule, *evict;
+    const char *name, *what;      /* "samba"; a description for people */
+    const char *schedule, *evict; /* NULL: as planned */
     bool prefetch;
-    /* Executors and memory: of the casual setting, of CoServe's plan, of a plan of its own. */
-    enum { MOE_COE_ONE_EXECUTOR, MOE_COE_CASUALLY, MOE_COE_AT_BEST, MOE_COE_OWN } setting;
+    /* Executors and memory: of the casual setting, of CoServe's plan, of a plan of its own, of the
+     * plan that moe_coe_planner_make chooses. */
+    enum {
+        MOE_COE_ONE_EXECUTOR,
+        MOE_COE_CASUALLY,
+        MOE_COE_AT_BEST,
+        MOE_COE_OWN,
+        MOE_COE_PLANNED
+    } setting;
 };
 extern const struct moe_coe_system moe_coe_systems[MOE_COE_SYSTEMS];
 

@@ -52,7 +52,7 @@ cp "$tmp/p.yaml" "$tmp/first"
 run "$plan" -q --coe "$tmp/a.yaml" --costs $numa -o "$tmp/p.yaml"
 check "the same inputs give the same plan" cmp -s "$tmp/first" "$tmp/p.yaml"
 run "$plan" --explain "$tmp/p.yaml"
-expect_stdout_like "Plan for *Executors*Largest batches*Why*with a sliding window*schedule: home with eviction*Expected of the sample*" \
+expect_stdout_like "Plan for *Executors*Largest batches*Why*with a sliding window*schedule: *: home with eviction*without*; coserve with*Expected of the sample*" \
     "it is explained"
 check "... in 80 columns" [ "$(awk 'length > n { n = length } END { print n + 0 }' "$out")" -le 80 ]
 explained=$(cat "$out")
@@ -85,7 +85,7 @@ check "batches of one have a reason" matches "$tmp/words" \
     "*cuda: each executor's memory for batches, * MiB, has no room for a whole request of resnet101, which takes * MiB, so these are computed one by one.*"
 
 # Systems side by side.
-systems="samba samba-fifo samba-parallel none em em+ra casual coserve coserve+next next+home next+queue next+both fcfs+two-stage"
+systems="samba samba-fifo samba-parallel none em em+ra casual coserve coserve+next next+home next+queue next+both planned fcfs+two-stage"
 for costs in $numa $uma; do
     run "$plan" --coe "$tmp/b.yaml" --costs "$costs" --simulate 2500
     expect_exit 0 "a task on $costs"
@@ -115,5 +115,5 @@ done
 run "$plan" --coe "$tmp/b.yaml" --costs $uma --simulate 200 --json
 expect_stdout_like '[[]{"system": "samba", "schedule": "fcfs", "evict": "lru", "prefetch": false, "cuda": 1,*}[]]' \
     "as JSON"
-check "... all results" [ "$(grep -c '"results": 200,' "$out")" = 13 ]
+check "... all results" [ "$(grep -c '"results": 200,' "$out")" = 14 ]
 finish

@@ -310,7 +310,7 @@ static void where_batches_are_large_the_window_slides(void **state)
  * throughput that a plan says is what its settings give. */
 static void the_best_of_everything_is_planned(void **state)
 {
-    uint32_t by_casual = 0, beyond = 0, by_home = 0, by_papers = 0;
+    uint32_t by_casual = 0, beyond = 0, by_home = 0, by_papers = 0, prefetching = 0;
     (void)state;
     for (uint32_t way = 0; way < 24; way++) {
         struct moe_coe_simulated got[2];
@@ -342,14 +342,21 @@ static void the_best_of_everything_is_planned(void **state)
         for (uint32_t i = 0; i < plan->n_trials; i++)
             most = fmax(most, plan->trials[i].throughput);
         assert_true(plan->throughput >= most);
-        w.planner.schedule = w.planner.evict = NULL; /* the better of two ways */
+        w.planner.prefetch = false;
+        struct moe_coe_plan *without = make(&w);
+        w.planner.schedule = w.planner.evict = NULL; /* the best of four ways */
+        w.planner.prefetch = true;
         struct moe_coe_plan *better = make(&w);
+        assert_true(!without->prefetch && better->throughput >= without->throughput);
+        moe_coe_plan_free(without);
+        prefetching += better->prefetch;
         assert_true(better->throughput >= plan->throughput);
         by_home += strcmp(better->schedule, "home") == 0 && strcmp(better->evict, "queue") == 0;
         by_papers += strcmp(better->schedule, "coserve") == 0;
         moe_coe_plan_free(better);
         w.planner.schedule = "coserve";
         w.planner.evict = "two-stage";
+        w.planner.prefetch = way / 6 % 2;
         w.planner.casual = true;
         struct moe_coe_plan *casual = make(&w);
         assert_int_equal(on(casual, "cuda")->number, way % 4 == 0 ? 3 - way % 3
@@ -368,6 +375,7 @@ static void the_best_of_everything_is_planned(void **state)
     assert_true(beyond >= 8 && by_casual >= 1 && by_casual < beyond);
     assert_true(by_home >= 8 && by_papers >= 1);
     assert_int_equal(by_home + by_papers, 24);
+    assert_true(prefetching >= 8 && prefetching < 24);
 }
 
 static void where_batches_are_small_they_come_first(void **state)
