@@ -1,8 +1,10 @@
 #!/bin/sh
 # CoServe's figures 13 to 19 in form, and what they hang on, from the simulator: prints COE.md.
 #
-#   tests/bench/coe.sh > tests/bench/COE.md     a minute and a half of one processor; all but figure 19 the same everywhere
+#   tests/bench/coe.sh > tests/bench/COE.md     three minutes of one processor; all but figure 19 the same everywhere
 #   tests/bench/coe.sh claims                   the figures of its claims C1 to C6, for claims.sh
+#
+# CLAIMS=FILE: those of the same run there, beside the page.
 #
 # Machines and models: profiles/coe, whose comments say what is the paper's and what is assumed. Tasks: A1,
 # A2 (2,500 and 3,500 requests of board A), B1, B2 (of board B), one request per 4 ms, drawn by SEED (0).
@@ -47,26 +49,36 @@ switches() { value "$1" "$2" "$3" switches; }
 # ---- What an executor takes for itself ----
 
 # A line for each: board, MiB of the GPU's memory that each executor takes, executors on the GPU and on the CPU,
-# results a second, the window's last range.
+# results a second, the window's last range, and the number of experts that gave the most in the window.
 taken() { # BOARD MIB CUDA CPU
     sed "s/{name: cuda, /&executor_bytes: $(($2 * 1048576)), /" profiles/coe/numa.yaml >"$work/taken.yaml"
     "$plan" -q --coe "$work/$1.yaml" --costs "$work/taken.yaml" --seed "$SEED" --requests 2500 --schedule coserve \
         --evict two-stage --no-prefetch --executors "cuda:$3$([ "$4" = 0 ] || echo ",cpu:$4")" -o "$work/taken.plan"
     "$plan" --explain "$work/taken.plan" --json |
-        jq -r --arg at "$*" '$at + " \(.expected_per_second) \(.window.lower) \(.window.upper)"'
+        jq -r --arg at "$*" '$at + " \(.expected_per_second) \(.window.lower) \(.window.upper) \(.points | max_by(.per_second).experts)"'
 }
 for b in A B; do
     for o in 0 512 1024 1536; do
         for n in 1 2 3 4 5 6; do taken $b $o $n 0; done
         taken $b $o 3 1
+        taken $b $o 4 1
     done
 done >"$work/taken"
-# Where each takes 1.5 GiB: the best number on the GPU alone, and the last ranges of the window with 3G1C.
-best_taken() {
-    awk '$2 == 1536 && $4 == 0 && $5 > most[$1] { most[$1] = $5; at[$1] = $3 }
-         END { print at["A"] "G of A, " at["B"] "G of B" }' "$work/taken"
+# Where each takes 1.5 GiB: the best of these executors; of how many boards a further one on the GPU loses; with 3G1C the
+# last ranges of the window, where the most lies, and of how many boards that is an end of it.
+of_taken() { # AWK [END]
+    awk "\$2 == 1536 { $1 } ${2:-}" "$work/taken"
 }
-ranges_taken() { awk '$2 == 1536 && $4 == 1 { printf "%s%s to %s of %s", n++ ? ", " : "", $6, $7, $1 }' "$work/taken"; }
+best_taken() {
+    of_taken '{ if ($5 > most[$1]) { most[$1] = $5; at[$1] = $3 "G" $4 "C" } }' 'END { print at["A"] " of A, " at["B"] " of B" }'
+}
+inner_taken() {
+    of_taken 'if ($4 == 0 && $5 > most[$1]) { most[$1] = $5; at[$1] = $3 }' \
+        'END { print (at["A"] > 1 && at["A"] < 6) + (at["B"] > 1 && at["B"] < 6) }'
+}
+ranges_taken() { of_taken 'if ($3 == 3 && $4) printf("%s%s to %s of %s", n++ ? ", " : "", $6, $7, $1)'; }
+most_taken() { of_taken 'if ($3 == 3 && $4) printf("%s%s of %s", n++ ? ", " : "", $8, $1)'; }
+inside_taken() { of_taken 'if ($3 == 3 && $4) n += $8 == $6 || $8 == $7' 'END { print n + 0 }'; }
 
 # ---- What they hang on: types x skew x memory x load time ----
 
@@ -83,27 +95,59 @@ slower() { # COSTS TIMES: loads that take so many times as long
         }
         print }' "$1"
 }
-# A line for each: machine types skew GiB loads, then results a second and switches of samba, coserve, next+both.
+# A line: machine types skew GiB loads, then results a second and switches of these systems. The loads' costs and the
+# board of the types are in $work.
+systems="samba casual coserve coserve+next next+both planned"
+point() { # MACHINE TYPES SKEW GIB LOADS SEED
+    [ "$1" = numa ] && n=3500 || n=2500 # B2 and B1, of which the paper says the switches
+    "$plan" --coe "$work/grid.yaml" --costs "$work/$1.slower.$5" --memory "${4}G" --seed "$6" --simulate "$n" --json |
+        jq -r --arg at "$1 $2 $3 $4 $5" --arg systems "$systems" '(map({(.system): .}) | add) as $by
+            | $at + " " + ($systems | split(" ") | map($by[.] | "\(.results_per_s) \(.switches)") | join(" "))'
+}
 grid() {
     for m in $machines; do
-        [ "$m" = numa ] && n=3500 || n=2500 # B2 and B1, of which the paper says the switches
-        for x in $loads; do slower "profiles/coe/$m.yaml" "$x" >"$work/slower.$x"; done
         for k in $types; do
             for s in $skews; do
                 SKEW=$s sh profiles/coe/board.sh "$k" >"$work/grid.yaml"
                 for g in $(memories "$m"); do
-                    for x in $loads; do
-                        "$plan" --coe "$work/grid.yaml" --costs "$work/slower.$x" --memory "${g}G" --seed "$SEED" \
-                            --simulate "$n" --json | jq -r --arg at "$m $k $s $g $x" \
-                            '(map({(.system): .}) | add) as $by | $at + " " + ([$by.samba, $by.coserve, $by["next+both"]]
-                             | map("\(.results_per_s) \(.switches)") | join(" "))'
-                    done
+                    for x in $loads; do point "$m" "$k" "$s" "$g" "$x" "$SEED"; done
                 done
             done
         done
     done
 }
+for m in $machines; do
+    for x in $loads; do slower "profiles/coe/$m.yaml" "$x" >"$work/$m.slower.$x"; done
+done
 if [ -n "${GRID:-}" ]; then cp "$GRID" "$work/grid"; else grid >"$work/grid"; fi
+
+# column SYSTEM: of the grid's lines, that of its results a second.
+column() { echo "$systems" | tr ' ' '\n' | awk -v name="$1" '$1 == name { print 4 + 2 * NR }'; }
+# ahead A B: where A is faster than B: in how many points, by at most how much, and there.
+ahead() {
+    awk -v a="$(column "$1")" -v b="$(column "$2")" -v names="$1 | $2" '{
+            lead = $a / $b - 1
+            n += lead > 0
+            if (NR == 1 || lead > most) { most = lead; at = $1 " " $2 " " $3 " " $4 " " $5 } }
+        END { printf("%s | %d of %d | %+.1f%%\t%s\n", names, n, NR, 100 * most, at) }' "$work/grid"
+}
+# draws A B MACHINE TYPES SKEW GIB LOADS: by how much A is ahead of B on other draws of one point.
+draws() {
+    a=$(column "$1") b=$(column "$2")
+    shift 2
+    SKEW=$3 sh profiles/coe/board.sh "$2" >"$work/grid.yaml"
+    for seed in 1 2 3 4; do point "$@" $((SEED + seed)); done |
+        awk -v a="$a" -v b="$b" '{ printf("%s%+.1f%%", n++ ? ", " : "", 100 * ($a / $b - 1)) }'
+}
+draws_table() { # "A B"...
+    for pair; do
+        # shellcheck disable=SC2086 # two names
+        line=$(ahead $pair)
+        at=${line#*	}
+        # shellcheck disable=SC2086 # names, and a point
+        echo "| ${line%	*} | $(echo "$at" | awk '{ print ($1 == "numa" ? "NUMA" : "UMA") ", " $2 ", " $3 ", " $4 " GiB, x" $5 }') | $(draws $pair $at) |"
+    done
+}
 
 # ---- Tables ----
 
@@ -124,6 +168,12 @@ table() {
         done
     done
 }
+# Tasks whose plan has executors on the processor.
+on_processor() {
+    for m in $machines; do
+        for t in $tasks; do [ "$(value "$m" "$t" coserve "cpu // 0")" = 0 ] || printf '%s\n' "$(machine "$m") $t"; done
+    done | paste -sd, | sed 's/,/, /g; s/^$/here none/'
+}
 baselines="samba samba-fifo samba-parallel"
 # range KEY TOP BOTTOMS MACHINE: TOP's KEY over those of BOTTOMS, least and most of the tasks.
 range() {
@@ -141,13 +191,21 @@ spread() {
         echo
     done | sort -n | sed -n '1p;$p' | paste -sd' ' | sed 's/ / to /'
 }
+# By how much a system is faster than coserve+next: in the mean of all tasks, least and most.
+gain() {
+    for m in $machines; do
+        for t in $tasks; do echo "$(value "$m" "$t" "$1" results_per_s) $(value "$m" "$t" coserve+next results_per_s)"; done
+    done | awk '{ x = 100 * ($1 / $2 - 1); sum += x }
+                NR == 1 || x < low { low = x } NR == 1 || x > high { high = x }
+                END { printf "%+.1f%% (%+.1f%% to %+.1f%%)", sum / NR, low, high }'
+}
 fewer() { range switches "$1" "$2" "$3" | awk '{ printf "%.1f%% to %.1f%%", 100 * (1 - $2), 100 * (1 - $1) }'; }
 
 
 # of_grid MACHINE AWK...: lines of the grid, with x the times of samba's speed, less the share of its switches that
 # are gone.
 of_grid() {
-    awk -v m="$1" "\$1 == m { x = \$8 / \$6; less = 1 - \$9 / (\$7 > 0 ? \$7 : 1); $2 } ${3:-}" "$work/grid"
+    awk -v m="$1" "\$1 == m { x = \$10 / \$6; less = 1 - \$11 / (\$7 > 0 ? \$7 : 1); $2 } ${3:-}" "$work/grid"
 }
 grid_table() { # MACHINE EXPRESSION
     printf '| types, exponent |'
@@ -190,8 +248,8 @@ heat() { # MACHINE EXPRESSION BOUND BOUND BOUND
 }
 # nearest MACHINE SAMBA COSERVE: the five points whose switches are nearest to these.
 nearest() {
-    of_grid "$1" "d = log((\$7 + 1) / ($2 + 1)) ^ 2 + log((\$9 + 1) / ($3 + 1)) ^ 2
-        printf(\"%.6f| %s | %s | %s | %s | %s, %s | %.1f, %.1f | %.1fx |\\n\", d, \$2, \$3, \$4, \$5, \$7, \$9, \$6, \$8, x)" |
+    of_grid "$1" "d = log((\$7 + 1) / ($2 + 1)) ^ 2 + log((\$11 + 1) / ($3 + 1)) ^ 2
+        printf(\"%.6f| %s | %s | %s | %s | %s, %s | %.1f, %.1f | %.1fx |\\n\", d, \$2, \$3, \$4, \$5, \$7, \$11, \$6, \$10, x)" |
         sort -n | sed 's/^[0-9.]*//; 5q'
 }
 # points MACHINE CONDITION: in how many of the grid's points it holds.
@@ -239,13 +297,13 @@ claims() {
     claim C1 "results a second, over Samba-CoE, with FIFO, parallel (fig. 13)" "4.5x to 10.5x on NUMA, 4.6x to 12x on UMA" \
         "$(faster coserve "$baselines" numa), $(faster coserve "$baselines" uma)" \
         "${numa% *} 4.5 1;${numa#* } 10.5 1;${uma% *} 4.6 1;${uma#* } 12 1" \
-        "setting: the paper leaves open how many types a task uses, how uneven they are, how much host memory is free and what a framework adds to a load: $most; of $(points numa 1) such settings $(points numa 'x >= 4.5 && x <= 12') lie within 4.5x to 12x"
+        "setting: the paper leaves open how many types a task uses, how uneven they are, how much host memory is free and what a framework adds to a load. Of $(points numa 1) such settings $(points numa 'x >= 4.5 && x <= 12') lie within 4.5x to 12x, the most is $most"
     numa=$(range switches coserve "$baselines" numa)
     uma=$(range switches coserve "$baselines" uma)
     claim C2 "fewer expert switches (fig. 14)" "78.5% to 93.9%" \
         "NUMA $(fewer coserve "$baselines" numa), UMA $(fewer coserve "$baselines" uma)" \
         "$(echo "$numa" | awk '{ print 100 * (1 - $2) }') 78.5 0;$(echo "$numa" | awk '{ print 100 * (1 - $1) }') 93.9 0;$(echo "$uma" | awk '{ print 100 * (1 - $2) }') 78.5 0;$(echo "$uma" | awk '{ print 100 * (1 - $1) }') 93.9 0" \
-        "setting: tasks of all types need 190 to 290 loads at least. Of $(points numa 1) settings on NUMA $(points numa 'less >= 0.785') reach 78.5%; the nearest to 1,060 and 65: $(nearest numa 1060 65 | awk -F' *[|] *' 'NR == 1 { print $6 " with " $2 " types, exponent " $3 ", " $4 " GiB" }')"
+        "setting: the paper leaves open how many of its types a task uses, and 65 switches after 34 preloaded experts are about 100 of 342. Of $(points numa 1) settings on NUMA $(points numa 'less >= 0.785') reach 78.5%; the nearest to 1,060 and 65: $(nearest numa 1060 65 | awk -F' *[|] *' 'NR == 1 { print $6 " with " $2 " types, exponent " $3 ", " $4 " GiB" }')"
     fast=$(added results_per_s) few=$(added switches)
     claim C3 "expert management, arranging, assigning: each adds (fig. 15, 16)" "in all 8 tasks" \
         "of 24 steps $fast are faster, $few have fewer switches" "$fast 24 0;$few 24 0"
@@ -262,12 +320,12 @@ claims() {
     claim C4 "best executors: fewer use less of the machine, more cost more than they bring (fig. 17)" "3G1C for board A, 4G1C for B, on both machines" \
         "$list; inside of the range that is tried in $inner of 4" \
         "$same 4 0;$inner 4 0" \
-        "setting: a further executor costs nothing here but its part of the memory. Where each takes 1.5 GiB of the NUMA machine's GPU for itself (a context, a framework), the best are $(best_taken)"
+        "setting: a further executor costs nothing here but its part of the memory. Where each takes 1.5 GiB of the NUMA machine's GPU for itself (a context, a framework), the best are $(best_taken), and on the GPU alone further ones lose on $(inner_taken) of 2 boards"
     inside=$(($(peak_inside numa A) + $(peak_inside numa B)))
     claim C5 "the most results a second lie in the window's last range (fig. 18)" "28 to 39 of A, 31 to 42 of B" \
         "$(for b in A B; do jq -j --arg b $b '"\($b): \(.window.lower) to \(.window.upper), the most at \(.points | max_by(.per_second).experts)"' "$work/numa.$b.json"; [ $b = B ] || printf '; '; done)" \
         "$inside 2 0" \
-        "setting: where each executor takes 1.5 GiB for itself the last ranges with 3G1C are $(ranges_taken), and the most is at their lower end or below: a plan takes the best point"
+        "setting: where each executor takes 1.5 GiB for itself the last ranges with 3G1C are $(ranges_taken), the most at $(most_taken)"
     worst=$(for m in $machines; do for b in A B; do jq -r '[100 * (1 - .per_s / .per_s_in_advance), .schedule_s[2] / .inference_s, 100 * .take_s / .inference_s] | @tsv' "$work/$m.$b.cost"; done; done |
         awk '{ d = $1 > d ? $1 : d; s = $2 > s ? $2 : s; t = $3 > t ? $3 : t } END { printf "%.2f %.6f %.4f", d, s, t }')
     # shellcheck disable=SC2086
@@ -280,6 +338,7 @@ if [ "${1:-}" = claims ]; then
     claims
     exit
 fi
+[ -z "${CLAIMS:-}" ] || claims >"$CLAIMS"
 
 # ---- The page ----
 
@@ -300,14 +359,15 @@ executors on the GPU (two on the UMA machine), one on the CPU and 75% of the GPU
 has executors and memory as `moe-plan --coe` finds them (CoServe Best), on four other tasks of the same length and
 under the same schedule. What the paper does not have: *coserve+next* also loads the next expert while the present
 one computes, as `moe-serve` does; *next+home* keeps the requests of an expert on one executor, *next+queue* lets
-none leave memory that is about to be needed, *next+both* does both, as `moe-plan` plans where that is the best.
-Each has a plan of its own.
+none leave memory that is about to be needed, *next+both* does both. Each has a plan of its own. *planned* is what
+`moe-plan --coe` plans: the best of *coserve*, *coserve+next*, *next+both* and *next+both* without loading ahead, by the four other
+tasks.
 
 TEXT
 
 echo "## Figure 13: throughput, results a second"
 echo
-table per_second samba samba-fifo samba-parallel casual coserve coserve+next next+both
+table per_second samba samba-fifo samba-parallel casual coserve coserve+next next+both planned
 cat <<TEXT
 
 | | paper | here |
@@ -320,7 +380,7 @@ cat <<TEXT
 ## Figure 14: expert switches
 
 TEXT
-table switches samba samba-fifo samba-parallel casual coserve coserve+next next+both
+table switches samba samba-fifo samba-parallel casual coserve coserve+next next+both planned
 cat <<TEXT
 
 | | paper | here |
@@ -348,13 +408,10 @@ TEXT
 table per_second coserve+next next+home next+queue next+both
 echo
 table switches coserve+next next+home next+queue next+both
-cat <<'TEXT'
+cat <<TEXT
 
-Measured beside these on 16 fixed settings (exponents 1, 1.5, 2; both machines, a processor of eight threads; one to
-eight executors), four tasks each, against the same without: *home* 4.9% more results a second, *queue* 1.4%, both
-5.4%; one setting loses (exponent 1.5, four executors on the NUMA machine, by 5%: the expert that has 40% of the
-requests is done early, and loads are left without computation beside them). Taking first the group whose expert is
-in memory gained 0.2%, lost up to 9% where executors wait for loads, and was not kept.
+Over coserve+next in the mean of the eight tasks, least and most: next+home $(gain next+home), next+queue $(gain next+queue),
+next+both $(gain next+both). One task of each says little about parts this small: see below what another draw changes.
 
 ## Figure 17: executors
 
@@ -399,18 +456,20 @@ A process on a GPU takes memory beside its experts: its context, its framework's
 does not say how much; a machine's costs may (`executor_bytes`, moe-coe(5)), and plans count it. Results a second on the
 NUMA machine where each executor takes so much of the GPU's 12 GiB:
 
-| board, GiB | 1G0C | 2G0C | 3G0C | 4G0C | 5G0C | 6G0C | 3G1C | last window of 3G1C |
-|---|---|---|---|---|---|---|---|---|
+| board, GiB | 1G0C | 2G0C | 3G0C | 4G0C | 5G0C | 6G0C | 3G1C | 4G1C | last window of 3G1C, the most at |
+|---|---|---|---|---|---|---|---|---|---|
 TEXT
 awk '{ row = $1 ", " $2 / 1024
        if (row != last) printf("| %s |", row)
        last = row
        printf(" %.1f |", $5)
-       if ($4) printf(" %s to %s |\n", $6, $7) }' "$work/taken"
+       if ($4 && $3 == 3) window = $6 " to " $7 ", " $8
+       if ($4 && $3 == 4) printf(" %s |\n", window) }' "$work/taken"
 cat <<TEXT
 
-With 1.5 GiB the best numbers on the GPU are $(best_taken), and further ones lose (the paper: 3 and 4); the last
-windows of 3G1C are $(ranges_taken) (the paper: 28 to 39, 31 to 42).
+With 1.5 GiB the best of these are $(best_taken) (the paper: 3G1C, 4G1C), and on the GPU alone further ones lose on
+$(inner_taken) of 2 boards. The last windows of 3G1C are $(ranges_taken) (the paper: 28 to 39, 31 to 42); the most results
+a second are at $(most_taken), an end of that window on $(inside_taken) of 2 boards.
 TEXT
 cat <<'TEXT'
 
@@ -441,13 +500,13 @@ quantities is known"), how much of the host's memory is free for experts, and wh
 twice and three times. NUMA: 3,500 requests (B2), UMA: 2,500 (B1).
 TEXT
 for m in $machines; do
-    printf '\n### %s: results a second, samba and coserve\n\n' "$(machine "$m")"
-    grid_table "$m" 'sprintf("%.1f, %.1f", $6, $8)'
-    printf '\nTimes as fast as samba: ·· below 2, ░░ from 2, ▒▒ from 4.5 to 12, which is the paper'"'"'s range, ██ above.\n'
+    printf '\n### %s: results a second, samba, coserve and planned\n\n' "$(machine "$m")"
+    grid_table "$m" 'sprintf("%.1f, %.1f, %.1f", $6, $10, $16)'
+    printf '\nHow many times as fast as samba coserve is: ·· below 2, ░░ from 2, ▒▒ from 4.5 to 12, which is the paper'"'"'s range, ██ above.\n'
     heat "$m" x 2 4.5 12.05
-    printf '\n### %s: switches, samba and coserve\n\n' "$(machine "$m")"
-    grid_table "$m" 'sprintf("%d, %d", $7, $9)'
-    printf '\nFewer switches than samba: ·· below 50%%, ░░ from 50%%, ▒▒ from 78.5%% to 93.9%%, the paper'"'"'s range, ██ above.\n'
+    printf '\n### %s: switches, samba, coserve and planned\n\n' "$(machine "$m")"
+    grid_table "$m" 'sprintf("%d, %d, %d", $7, $11, $17)'
+    printf '\nFewer switches of coserve than of samba: ·· below 50%%, ░░ from 50%%, ▒▒ from 78.5%% to 93.9%%, the paper'"'"'s range, ██ above.\n'
     heat "$m" less 0.5 0.785 0.9395
 done
 cat <<TEXT
@@ -461,7 +520,9 @@ cat <<TEXT
 | fewer switches by 78.5% to 93.9% | $(points numa 'less >= 0.785 && less <= 0.939') | $(points uma 'less >= 0.785 && less <= 0.939') |
 | both | $(points numa 'x >= 4.5 && x <= 12 && less >= 0.785 && less <= 0.939') | $(points uma 'x >= 4.5 && x <= 12 && less >= 0.785 && less <= 0.939') |
 | faster, least and most | $(span numa x '%.1fx to %.1fx') | $(span uma x '%.1fx to %.1fx') |
-| next+both over coserve, least and most | $(span numa '$10 / $8' '%.2fx to %.2fx') | $(span uma '$10 / $8' '%.2fx to %.2fx') |
+| next+both over coserve, least and most | $(span numa '$14 / $10' '%.2fx to %.2fx') | $(span uma '$14 / $10' '%.2fx to %.2fx') |
+| planned over coserve, least and most | $(span numa '$16 / $10' '%.2fx to %.2fx') | $(span uma '$16 / $10' '%.2fx to %.2fx') |
+| planned over samba, least and most | $(span numa '$16 / $6' '%.1fx to %.1fx') | $(span uma '$16 / $6' '%.1fx to %.1fx') |
 
 The points whose switches are nearest to the paper's, 1,060 and 65 (NUMA, B2):
 
@@ -485,27 +546,34 @@ jq -r '.[] | select(.system == "samba") | .computing_s' "$work/numa.B2" | awk '{
     printf "0.40 s in these profiles, one from the host'"'"'s memory 0.06 s: at the upper end the framework adds twice the disk'"'"'s time,\n"
     printf "which is the column x3. At the points with the paper'"'"'s switches nearly all loads of samba come from the host'"'"'s\n"
     printf "memory, so that it loses less there: the paper'"'"'s cache there helped little, or its loads from it were slow as well.\n" }'
-cat <<'TEXT'
+cat <<TEXT
+
+### What one draw says
+
+Every point above is one task, on plans chosen by four others, so that which of two systems is ahead is partly chance:
+in how many points it is the first, the point where it leads most (machine, types, exponent, memory, loads), and by how much
+there on four other draws (SEED 1 to 4).
+
+| first | second | ahead in | by at most | there | other draws |
+|---|---|---|---|---|---|
+$(draws_table "casual coserve" "casual planned" "coserve coserve+next" "coserve next+both" "coserve planned" "next+both planned")
 
 ## Where it differs from the paper, and why
 
-- *All 342 or 352 types.* A task of 2,500 requests uses about 300 of them, one of 3,500 about 325, and 16 to 20
-  detectors; memory holds 55 to 136 experts at the start. So any system that loads an expert when it is needed makes
-  at least some 190 to 290 switches. 65 switches after 34 preloaded experts are about 100 different experts in a
-  task: the paper's tasks use far fewer types than its boards have, or it counts in another way; it does not say.
+- *All 342 or 352 types.* 65 switches after 34 preloaded experts are about 100 different experts in a task: the paper's
+  tasks use far fewer types than its boards have, or it counts in another way; it does not say.
 - *Loads at the disk's rate.* The baselines lose most where loads are slow and few come from the host's memory: with
-  80 types and little host memory the ratio is the paper's (tables above).
+  80 types and 4 GiB of host memory $(points numa '$2 == 80 && $4 == 4 && x >= 4.5 && x <= 12') of $(points numa '$2 == 80 && $4 == 4') points are in the paper's range, with 16 GiB $(points numa '$2 == 80 && $4 == 16 && x >= 4.5 && x <= 12') of $(points numa '$2 == 80 && $4 == 16').
 - *The UMA machine.* Its loads are taken at the SSD's 3000 MB/s and all 24 GB are for experts and batches; a
-  baseline that loads at the disk's full rate has less to lose. With 8 GiB of them the ratios reach the paper's.
+  baseline that loads at the disk's full rate has less to lose. With 8 GiB of them $(points uma '$4 == 8 && x >= 4.5 && x <= 12') of $(points uma '$4 == 8') points reach the
+  paper's range, with 24 GiB $(points uma '$4 == 24 && x >= 4.5 && x <= 12') of $(points uma '$4 == 24').
 - *Figures 15 and 16*: *none*, *em* and *em+ra* have CoServe's executors and give each the same number of requests;
-  where one of these is on the NUMA machine's processor (6G1C for A1), they wait for it.
+  where some of these are on the processor, the others wait for them: $(on_processor).
 - *The processor's executor* is 27 times slower than the GPU's (an assumption from another machine's table). More
-  executors on the GPU cost nothing here but the division of its memory, so that up to six are worth while on the
-  NUMA machine; what each takes for itself moves both the number and the window to the paper's (table above).
+  executors on the GPU cost nothing here but the division of its memory, so that $(best_executors numa A) and
+  $(best_executors numa B) are the best on the NUMA machine; what each takes for itself bounds their number (table above).
   Executors of one processor compute in turn here: the profiles of these machines have no teams of threads
   (moe-coe(5)), which compute side by side.
 - *The window*: its rule is the paper's, its trend is level where the last points fall, and the number in it is drawn
-  at random, as there; but a plan takes the best point that was measured, which here lies at its lower end or before
-  it: with several executors a load is waited for by one while the others compute, so that room for batches is worth
-  more than experts in memory.
+  at random, as there; but a plan takes the best point that was measured, wherever it lies (figure 18).
 TEXT
