@@ -112,18 +112,24 @@ static int open_dispatch(const struct world *w, struct moe_coe_cost *tables,
     return moe_coe_dispatch_open(d, &o, err);
 }
 
-/* Everything out again; seconds by request. */
+/* Everything out again; the median of the parts' times, by request. */
 static double take(struct moe_coe_dispatch *d, uint32_t n_executors)
 {
+    double seconds[PARTS], begins = now();
     struct moe_coe_batch batch;
-    uint64_t taken = 0;
-    double begins = now();
+    uint32_t taken = 0, n_parts = 0;
     for (uint32_t i = 0; i < n_executors; i++)
         while (moe_coe_next(d, i, 0, &batch)) {
             taken += batch.n;
             moe_coe_done(d, i, 0);
+            if (taken >= QUEUED / PARTS && n_parts < PARTS) {
+                seconds[n_parts++] = (now() - begins) / taken;
+                taken = 0;
+                begins = now();
+            }
         }
-    return taken ? (now() - begins) / (double)taken : 0;
+    qsort(seconds, n_parts, sizeof *seconds, by_value);
+    return n_parts ? seconds[n_parts / 2] : 0;
 }
 
 /* All tasks with so many seconds of scheduling for each request, added up. */
