@@ -187,8 +187,12 @@ struct helper {
 };
 
 /* Options of other ranks than 0. */
-static const char *draft, *follows;
-static uint32_t staging;
+static struct others {
+    const char *draft, *low, *follows;
+    uint32_t staging;
+    const struct moe_statistics *statistics;
+    bool share_attention;
+} others;
 
 static bool drafts;      /* models have the layer that drafts, or */
 static const char *head; /* a head in its place; NULL: none */
@@ -223,9 +227,12 @@ static void *help(void *ctx)
     struct moe_engine_options o = options_of(h->strategy, h->expert_bytes);
     o.ranks = open_rank(h->hub, h->rank, PATIENCE);
     o.spread = h->spread;
-    o.draft = draft;
-    o.staging = staging;
-    o.follows_name = follows;
+    o.draft = others.draft;
+    o.low_variant = others.low;
+    o.staging = others.staging;
+    o.follows_name = others.follows;
+    o.statistics = others.statistics ? others.statistics : o.statistics;
+    o.share_attention |= others.share_attention;
     h->status = moe_engine_serve_rank(h->pack, &o, &h->err);
     moe_ranks_close(o.ranks, 0);
     return NULL;
@@ -718,6 +725,8 @@ static void write_model(uint64_t seed, const char *name)
     random_model_free(&m);
 }
 
+static const char *spread_by_0; /* --spread of rank 0 */
+
 /* Rank 1 has this pack; rank 0 says why they do not run together. */
 static void refused(const char *pack, const char *strategy, enum shares shares, const char *text)
 {
@@ -729,6 +738,7 @@ static void refused(const char *pack, const char *strategy, enum shares shares, 
     start(&helper, &hub, 1, pack, strategy, 0);
     struct moe_engine_options o = options_of("lru", 0);
     o.share_layers = shares == WHOLE_LAYERS;
+    o.spread = spread_by_0;
     o.ranks = open_rank(&hub, 0, PATIENCE);
     assert_true(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err) < 0);
     if (!strstr(err.text, text) || !strstr(err.text, "rank 1 on "))
@@ -771,16 +781,29 @@ static void what_ranks_fail_with_is_said_by_rank_0(void **state)
             "was started with --strategy prefetch, rank 0 with --strategy lru: give");
     refused("x.moe", "resident", WHOLE_LAYERS,
             "was started without --share-layers, rank 0 with --share-layers: give");
-    for (int i = 0; i < 3; i++) {
-        static const char *const texts[] = {"with --draft ngram, rank 0 without --draft",
-                                            "with --staging 5, rank 0 without --staging",
-                                            "several ranks do not go with --follow"};
-        draft = i == 0 ? "ngram" : NULL;
-        staging = i == 1 ? 5 : 0;
-        follows = i == 2 ? "a trace" : NULL;
-        refused("x.moe", "lru", ONLY_EXPERTS, texts[i]);
+    struct moe_statistics *any = any_statistics();
+    const struct {
+        struct others has;
+        const char *text;
+    } cases[] = {
+        {{.draft = "ngram"}, "was started with --draft ngram, rank 0 without --draft: give"},
+        {{.low = "4"}, "was started with --low 4, rank 0 without --low: give"},
+        {{.staging = 5}, "was started with --staging 5, rank 0 without --staging: give"},
+        {{.statistics = any}, "was started with --statistics, rank 0 without --statistics: give"},
+        {{.share_attention = true},
+         "was started with --share-attention, rank 0 without --share-attention: give"},
+        {{.follows = "a trace"}, "several ranks do not go with --follow"},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        others = cases[i].has;
+        refused("x.moe", "lru", ONLY_EXPERTS, cases[i].text);
     }
-    follows = NULL;
+    others = (struct others){0};
+    spread_by_0 = "parts";
+    refused("x.moe", "lru", ONLY_EXPERTS,
+            "was started without --spread, rank 0 with --spread: give");
+    spread_by_0 = NULL;
+    moe_statistics_free(any);
 }
 
 /* One fails while another loads, which stops then: all end in order. */
