@@ -196,9 +196,17 @@ calc() { # FORMAT EXPRESSION
     awk "BEGIN { printf(\"$1\", $2) }"
 }
 
-of_profile() { # JQ FORMAT: a share of the profile as per cent
-    jq -r "100 * ($1)" "$work/profile.json" | awk -v f="${2:-%.1f%%}" '{ printf f, $1 }'
+of_profile() { # JQ: a share of the profile in per cent
+    jq -r "100 * ($1)" "$work/profile.json" | awk '{ printf "%.4f", $1 }'
 }
+# Figures as the cells print them, with commas: by a format, per cents, multiples.
+listed() { # FORMAT FIGURE...
+    format=$1
+    shift
+    for figure; do printf "$format\n" "$figure"; done | paste -sd, | sed 's/,/, /g'
+}
+pc() { listed %.1f%% "$@"; }
+multiples() { listed %.2fx "$@"; }
 
 # at NAME COLUMN STRATEGY DEMAND LOADS: one figure of a rehearsed table, its last line that fits. Empty: none.
 at() {
@@ -218,48 +226,44 @@ ratios() {
 }
 lowest_highest() { # of the ratios of two columns
     awk '$2 > 0 { r = $1 / $2; if (!n++ || r < low) low = r; if (r > high) high = r }
-        END { printf("%.2f %.2f", low, high) }'
+        END { printf("%.4f %.4f", low, high) }'
 }
 
 span() { # "LOW HIGH" as text
-    set -- $1
+    # shellcheck disable=SC2046
+    set -- $(printf '%.2f %.2f' $1)
     [ "$1" = "$2" ] && printf '%sx' "$1" || printf '%sx to %sx' "$1" "$2"
 }
 
 # ---- Judging ----
 
-# One rule: yes where at least nine tenths of the effect are there, partly where at least a quarter is.
-verdict() { # SHARE
-    awk -v share="$1" 'BEGIN { print (share >= 0.9 ? "yes" : share >= 0.25 ? "partly" : "no") }'
+# judge COMPARISONS: verdict and the share that it rests on. COMPARISONS, "; " between them:
+#   HERE of THEIRS [from NONE]  an effect beside the paper's, NONE being what there is without it: how much of it is here
+#   HERE is THEIRS              a part of a whole: the smaller over the larger
+#   HERE within THEIRS          a loss: theirs over ours where ours is more
+#   A < B, A > B                of all of these the share that come out so
+# The least share counts. Words without a figure ("not here") are their own verdict.
+judge() {
+    case $1 in *[0-9]*) ;; *) echo "$1" && return ;; esac
+    echo "$1" | tr ';' '\n' | awk '
+        function take(share) { if (!n++ || share < least) least = share }
+        $2 == "of" { take(($1 - $5) / ($3 - $5)) }
+        $2 == "is" { take($1 + 0 < $3 + 0 ? $1 / $3 : $3 / $1) }
+        $2 == "within" { take($1 + 0 <= $3 + 0 ? 1 : $3 / $1) }
+        $2 == "<" { all++; right += $1 + 0 < $3 + 0 }
+        $2 == ">" { all++; right += $1 + 0 > $3 + 0 }
+        END { if (all) take(right / all)
+            printf("%s, %.3f\n", least >= 0.9 ? "yes" : least >= 0.25 ? "partly" : "no", least) }'
 }
-# holds HERE THEIRS [NONE]: of an effect, NONE being none of it.
-holds() {
-    verdict "$(calc %f "($1 - ${3:-0}) / ($2 - ${3:-0})")"
-}
-# most CONDITION...: of a claim about order or bounds, the share of its comparisons that come out so.
-most() {
-    for condition; do calc '%d\n' "($condition) ? 1 : 0"; done |
-        awk '{ n += $1 } END { print n / NR }' | { read -r share && verdict "$share"; }
-}
-# worst VERDICT...: the least of several.
-worst() {
-    case " $* " in
-    *" no "*) echo no ;;
-    *" partly "*) echo partly ;;
-    *) echo yes ;;
-    esac
-}
-
-# better VERDICT VERDICT: whether the first is the better one.
-better() {
-    case "$1 $2" in
+better() { # VERDICT VERDICT: whether the first is the better one
+    case "${1%%,*} ${2%%,*}" in
     "yes partly" | "yes no" | "partly no") ;;
     *) return 1 ;;
     esac
 }
-# The row at work, of the second model: figures, verdict and cause, tabs between.
+# The row at work, of the second model: its figures, judgement, causes, what was tried in vain and comparisons, tabs between.
 on_second() {
-    [ -e "$second/model.safetensors" ] || { printf 'not there: \140make second-model\140\t\t' && return; }
+    [ -e "$second/model.safetensors" ] || { printf 'not there: \140make second-model\140\t\t\t\t' && return; }
     (
         judging=second model=$second work=$work/second
         map_texts=$work/texts
@@ -270,30 +274,55 @@ on_second() {
         "row_$id"
     ) || fail "row $id fails on $second"
 }
+compared() { # COMPARISONS JUDGEMENT: as the page lists them
+    echo "$1: $2" | sed 's/; *:/:/; s/\(\.[0-9]\{4\}\)[0-9]*/\1/g'
+}
+explained() { # JUDGEMENT CAUSES TRIED: of what does not hold, why
+    case $1 in
+    partly* | no,*) echo "${2:-no cause found${3:+; tried: $3}}" ;;
+    esac
+}
 
-# row CLAIM THEIRS HERE HOLDS COMMAND [AT-THEIRS AT-HOLDS] [CAUSE]: a line of the table; the id is that of the row at work.
-# AT-THEIRS: the figures where predictions are as right as the paper's, AT-HOLDS: their verdict. CAUSE: of what does not
-# hold, and what shows it. Before it stands what the other columns show: the predictor, where the verdict is better at
-# their accuracy; the model, where it is better on the second one; behind it the second one's, where it does not hold there.
+# row CLAIM THEIRS HERE COMPARISONS COMMAND [AT-THEIRS AT-COMPARISONS] [EXPERIMENT COMPARISONS]...: a line of the table; the
+# id is that of the row at work. AT-THEIRS: the figures where predictions are as right as the paper's. EXPERIMENT: the row
+# with one thing changed; it is a cause where its verdict is better, as are the predictor, where the verdict at their
+# accuracy is, and the model, where the other one's is. A cause without comparisons was judged by who found it.
 row() {
+    claim=$1 theirs=$2 here=$3 command=$5 at=${6:-} at_judged=${7:+$(judge "$7")}
+    judged=$(judge "$4") causes='' tried=''
+    comparisons="$(compared "$4" "$judged")${7:+. At their accuracy $(compared "$7" "$at_judged")}"
+    ! better "$at_judged" "$judged" || causes="predictor: ${at_judged%%,*} at their accuracy"
+    shift $(($# < 7 ? $# : 7))
+    while [ $# -gt 1 ]; do
+        as=${2:+$(judge "$2")}
+        if [ -z "$2" ] || better "$as" "$judged"; then
+            causes="$causes${causes:+; }$1${as:+: ${as%%,*}}"
+        else
+            tried="$tried${tried:+; }$1: ${as%%,*}"
+        fi
+        case $judged in partly* | no,*) comparisons="$comparisons${2:+. Experiment ($(echo "$1" | cut -c-50)...) $(compared "$2" "$as")}" ;; esac
+        shift 2
+    done
     if [ $judging = second ]; then
-        printf '%s\t%s\t%s' "$3" "$4" "${8:-}"
+        printf '%s\t%s\t%s\t%s\t%s' "$here" "$judged" "$causes" "$tried" "$comparisons"
         return
     fi
-    there='' there_holds='' there_cause='' causes=''
+    there='' there_judged='' there_why=''
     case " $of_models " in
     *" $id "*)
-        there=$(on_second)
-        there_cause=${there##*	} there=${there%	*}
-        there_holds=${there#*	} there=${there%	*}
+        of_second=$(on_second)
+        nth() { echo "$of_second" | cut -f "$1"; }
+        there=$(nth 1) there_judged=$(nth 2) there_causes=$(nth 3)
+        ! better "$there_judged" "$judged" || causes="${causes:+$causes; }model: ${there_judged%%,*} on the second"
+        ! better "$judged" "$there_judged" || there_causes="${there_causes:+$there_causes; }model: ${judged%%,*} on the first"
+        there_why=$(explained "$there_judged" "$there_causes" "$(nth 4)")
+        comparisons="$comparisons. On the second $(nth 5)"
         ;;
     esac
-    better "${7:-}" "$4" && causes="predictor: $7 at their accuracy"
-    better "$there_holds" "$4" && causes="${causes:+$causes; }model: $there_holds on the second"
-    case $4 in partly | no) causes="$causes${causes:+${8:+; }}${8:-}" ;; esac
-    case $there_holds in partly | no) causes="$causes${causes:+${there_cause:+; }}${there_cause:+of the second, $there_cause}" ;; esac
-    printf '| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n' "$id" "$1" "$2" "$3" "$4" "${6:+$6${7:+: $7}}" "$there" \
-        "$there_holds" "$causes" "$5"
+    why=$(explained "$judged" "$causes" "$tried")
+    printf '| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n' "$id" "$claim" "$theirs" "$here" "${judged%%,*}" \
+        "$at${at_judged:+: ${at_judged%%,*}}" "$there" "${there_judged%%,*}" "$why${why:+${there_why:+; }}${there_why:+of the second, $there_why}" "$command"
+    case $judged in *[0-9]) echo "- $id: $comparisons" >>"$work/comparisons.txt" ;; esac
 }
 
 . tests/bench/claims_rows.sh
@@ -308,8 +337,10 @@ head_of() { # PAPER
     printf '|---|---|---|---|---|---|---|---|---|---|\n'
 }
 
+: >"$work/comparisons.txt"
 if [ $# -gt 0 ]; then
     for id; do "row_$id" || fail "no row $id"; done
+    cat "$work/comparisons.txt"
     exit
 fi
 about
@@ -318,6 +349,8 @@ for paper in Fate HOBBIT DAOP EdgeMoE "$switch" "$machines" CoServe; do
     for id in $(ids_of "$paper"); do "row_$id"; done
 done
 about_others
+about_comparisons
+cat "$work/comparisons.txt"
 printf '\n## Commands\n\nIn WORK, which is %s/bench/claims unless set; of the second model the same in WORK/second:\n\n' build
 for f in "$work"/*.command; do
     f=${f##*/}

@@ -37,19 +37,21 @@ of_tasks() { # JQ
 }
 row_E1s() {
     switch_profile
-    here=$(of_switch .paths.top_fifth)
+    here=$(of_switch .paths.top_fifth) tasks=$(of_tasks .paths.top_fifth) three=$(paths_through 3 "$BUILD/bench/edgemoe/calib.yaml")
     row "share of tokens on the 20% most frequent paths (fig. 4)" "99%" \
         "$here%: $(jq -r .paths.whole "$work/switch-profile.json") different paths through the decoder; counts over ranks fall with a slope of $(jq -r .paths.slope "$work/switch-profile.json" | awk '{ printf "%.2f", $1 }') in logarithms, no power law of a few paths" \
-        "$(holds "$here" 99 20)" "edgemoe" "" "" \
-        "model: not the mixture of tasks, for one at a time, as in the paper, it is $(of_tasks .paths.top_fifth); of paths through two layers in a row the 20% most frequent have $(paths_through 2 "$BUILD/bench/edgemoe/calib.yaml"), through three $(paths_through 3 "$BUILD/bench/edgemoe/calib.yaml")"
+        "$here of 99 from 20" "edgemoe" "" "" \
+        "text: pairs of one task, as in the paper, instead of all six: $tasks" "${tasks% to *} of 99 from 20; ${tasks#* to } of 99 from 20" \
+        "text: paths through three layers in a row instead of whole ones: $three" "$three of 99 from 20"
 }
 row_E2s() {
     switch_profile
-    here=$(of_switch .paths.rank1_right)
+    here=$(of_switch .paths.rank1_right) tasks=$(of_tasks '.all.predictors["path-rank1"].top1')
     row "best expert predicted from those of two layers (fig. 8)" "87.1% for one path" \
         "$here% over all (each token left out of its own statistics), $(of_switch '.all.predictors["path-rank1"].top1')% from other pairs; chance is 6.2%" \
-        "$(holds "$here" 87.1 6.2)" "edgemoe" "" "" \
-        "model: not the mixture of tasks, for one at a time, as in the paper, it is $(of_tasks '.all.predictors["path-rank1"].top1'); setting: 87.1% is of one pair of experts in two layers; of those that 50 tokens or more have here it is $(one_path "$BUILD/bench/edgemoe/calib.yaml")"
+        "$here of 87.1 from 6.2" "edgemoe" "" "" \
+        "text: pairs of one task, as in the paper, instead of all six: $tasks" "${tasks% to *} of 87.1 from 6.2; ${tasks#* to } of 87.1 from 6.2" \
+        "setting: one pair of experts in two layers, as the paper's figure, of those that 50 tokens or more have: $(one_path "$BUILD/bench/edgemoe/calib.yaml")" "$(best_path "$BUILD/bench/edgemoe/calib.yaml") of 87.1 from 6.2"
 }
 
 # ---- Maps ----
@@ -98,8 +100,8 @@ switch_elsewhere() { # BITS
 row_E3s() {
     set -- $(rung_of 4) $(rung_of 2)
     row "all experts at 4 bits, at 2, one scale a row (fig. 6)" "-1.3 to -1.4%, -5.8% of the accuracy" \
-        "nats $(calc "%+.2f%%, %+.2f%%" "$2, $7"); Rouge-2 $(calc %.4f "$3") at 8 bits, $(calc "%+.2f, %+.2f points" "-($4), -($9)")" \
-        "$(most "$2 < 2" "$7 < 12")" pairs
+        "Rouge-2 $(calc %.4f "$3") at 8 bits, $(calc "%+.2f%%, %+.2f%%" "-($4) / $3, -($9) / $8"); nats $(calc "%+.2f%%, %+.2f%%" "$2, $7"). Judged by Rouge-2, an accuracy as the paper's" \
+        "$(calc "%.3f within 1.44; %.3f within 5.82" "$4 / $3, $9 / $8")" pairs
 }
 row_E4s() {
     here=$(switch_importances | jq -r '(.rungs[0].loss) as $all | ($all.nats_per_token * $all.tokens) as $sum
@@ -108,9 +110,9 @@ row_E4s() {
         | "\($n | min * 100 / $sum) \($n | add / length * 100 / $sum) \($n | max * 100 / $sum) \($clear) \($n | length)"')
     first=$(switch_importances | jq -r '[.importances.layers[].nats | add] | "\(.[2] / add * 100)"')
     set -- $here
-    row "importance differs between experts (fig. 7a)" "0.44% against 0.59%" \
+    row "importance differs between experts (fig. 7a)" "0.44% against 0.59%: 1.34x" \
         "one expert at 2 bits costs $(calc %+.2f%% "$1") to $(calc %+.2f%% "$3") of the nats, in the mean $(calc %+.3f%% "$2"); $4 of $5 experts by more than two standard errors; the decoder's first layer has $(calc %.0f%% "$first") of the sum" \
-        "$(most "$3 > 1.3 * $2")" pairs
+        "$(calc %.2f "$3 / $2") of 1.34 from 1" pairs
 }
 row_E5s() {
     four=$(rung_of 4) three=$(rung_of 3) elsewhere=$(switch_elsewhere 3) elsewhere4=$(switch_elsewhere 4)
@@ -119,12 +121,13 @@ row_E5s() {
             | "\((.expert_bytes + .dense_bytes) / 1048576) \(.loss.nll_percent) \(.loss.nll_error_percent) \(.check.nll_percent)"'; done |
         awk -v most="${three% * * * *}" '$1 <= most && (!n++ || $2 < least) { least = $2; line = $0 } END { print line }')
     judged=$(switch_judged | jq -r '.choice | "\((.expert_bytes + .dense_bytes) / 1048576) \(.loss.rouge2_points) \(.check.rouge2_points)"')
-    errors=$(calc "%.2f%% and %.2f%%" "${four##* }, ${three##* }")
+    error4=${four##* } error3=${three##* }
     set -- ${four% *} ${three% *} ${map:-0 1e9 0 0} $judged
     row "mixed bits beat uniform 4 bits in bytes and loss (table II)" "0.81 GB, 0.89% against 0.85 GB, 2.04%" \
-        "$(calc "%.2f MiB, %+.2f%% (on other pairs %+.2f%%)" "$9, ${10}, ${12}") against $(calc "%.2f MiB, %+.2f%%" "$5, $6") ($elsewhere) at 3 bits, which lose as their 4 do, and $(calc "%.2f MiB, %+.2f%%" "$1, $2") ($elsewhere4) at 4. Judged by Rouge-2, within one point: $(calc "%.2f MiB, %+.2f points, on other pairs %+.2f" "${13}, -(${14}), -(${15})")" \
-        "$(most "$9 < $1" "${10} < $2" "${12} < ${elsewhere4%\%}" "${10} < $6" "${12} < ${elsewhere%\%}")" pairs "" "" \
-        "model: 4 bits lose $(calc %+.2f%% "$2") and 3 bits $(calc %+.2f%% "$6") with standard errors of $errors, on other pairs $elsewhere4 and $elsewhere: that is what mixing could save"
+        "$(calc "%.2f MiB, %+.2f%% (on other pairs %+.2f%%)" "$9, ${10}, ${12}") against $(calc "%.2f MiB, %+.2f%%" "$1, $2") ($elsewhere4; standard error $(calc %.2f "$error4")) at 4 bits. Judged by Rouge-2, within one point: $(calc "%.2f MiB, %+.2f points, on other pairs %+.2f" "${13}, -(${14}), -(${15})")" \
+        "$(calc "%.3f < %.3f; %.3f < %.3f; %.3f < %.3f" "$9, $1, ${10}, $2 - $error4, ${12}, ${elsewhere4%\%} - $error4")" pairs "" "" \
+        "model: against 3 bits, which lose as the paper's 4 do: $(calc "%.2f MiB, %+.2f%%" "$5, $6") ($elsewhere; standard error $(calc %.2f "$error3"))" \
+        "$(calc "%.3f < %.3f; %.3f < %.3f; %.3f < %.3f" "$9, $5, ${10}, $6 - $error3, ${12}, ${elsewhere%\%} - $error3")"
 }
 
 # ---- The buffer, and the figures as simulated ----
@@ -140,37 +143,36 @@ row_E7s() {
     edgemoe_part eviction eviction
     row "its eviction above lru, lfu, fifo, random (fig. 14)" "at every size" \
         "hits of decoded tokens at 0.5, 1, 2, 4 tokens' demand: $(switch_hits edgemoe); lru $(switch_hits lru); lfu $(switch_hits lfu); fifo $(switch_hits fifo); random $(switch_hits random)" \
-        "$(verdict "$(for p in edgemoe lru lfu fifo random; do echo "$p, $(switch_hits $p)"; done | awk -F', ' '
-            NR == 1 { for (i = 2; i <= NF; i++) own[i] = $i + 0; next }
-            { for (i = 2; i <= NF; i++) if ($i + 0 > best[i]) best[i] = $i + 0 }
-            END { for (i = 2; i <= 5; i++) n += own[i] > best[i]
-                print n / 4 }')")" "edgemoe"
+        "$(for p in edgemoe lru lfu fifo random; do echo "$p $(switch_hits $p | tr -d ,)"; done | above_best)" "edgemoe"
 }
 switch_seconds() { # ROW DEVICE: for an output token; devices: 1 Jetson TX2 with its SSD, 2 Raspberry Pi, 3 TX2, hard disk
     awk -v name="$1" -v at="$2" '$1 == name { print $(4 + at) }' "$work/switch-figures.txt"
 }
 switch_ratios() { # OVER BASE: how much faster, on the three devices
-    for i in 1 2 3; do calc "%.1fx " "$(switch_seconds "$2" $i) / $(switch_seconds "$1" $i)"; done
+    for i in 1 2 3; do calc '%.4f\n' "$(switch_seconds "$2" $i) / $(switch_seconds "$1" $i)"; done
 }
 row_E6s() {
     edgemoe_part figures figures
-    quantized=$(switch_ratios edgemoe io-qexp) plain=$(switch_ratios edgemoe io-exp)
-    row "speed over quantized, over unquantized on-demand (fig. 11)" "1.2x to 2.1x; 2.6x to 3.3x, up to 4.8x on a hard disk" \
-        "simulated, TX2 with an SSD, Raspberry Pi with an SD card, TX2 with a hard disk: ${quantized% }; ${plain% }; over STI $(switch_ratios edgemoe sti | sed 's/ $//')" \
-        "$(worst "$(holds "$(echo "$quantized" | sed 's/x.*//')" 1.19 1)" "$(holds "$(echo "$plain" | sed 's/x.*//')" 2.55 1)")" "edgemoe" \
-        "$(switch_ratios edgemoe-87 io-qexp | sed 's/ $//'); $(switch_ratios edgemoe-87 io-exp | sed 's/ $//')" \
-        "$(worst "$(holds "$(switch_ratios edgemoe-87 io-qexp | sed 's/x.*//')" 1.19 1)" "$(holds "$(switch_ratios edgemoe-87 io-exp | sed 's/x.*//')" 2.55 1)")"
+    # shellcheck disable=SC2046
+    said() { echo "$(multiples $(switch_ratios "$1" io-qexp)); $(multiples $(switch_ratios "$1" io-exp))"; }
+    against() { # ROW: the least and the most; on a hard disk unquantized is judged apart
+        switch_ratios "$1" io-qexp | sort -g | awk '{ of[NR] = $1 } END { print of[1] " of 1.19 from 1; " of[NR] " of 2.12 from 1; " }'
+        switch_ratios "$1" io-exp | awk 'NR < 3 { if (NR == 1 || $1 < low) low = $1; if ($1 > high) high = $1 } NR == 3 { disk = $1 }
+            END { print low " of 2.55 from 1; " high " of 3.25 from 1; " disk " of 4.76 from 1; " }'
+        switch_ratios "$1" sti | sort -g | awk '{ of[NR] = $1 } END { print of[1] " of 1.22 from 1; " of[NR] " of 2.77 from 1" }'
+    }
+    # shellcheck disable=SC2046
+    row "speed over quantized, over unquantized on-demand; over STI (fig. 11)" "1.2x to 2.1x; 2.6x to 3.3x, up to 4.8x on a hard disk; 1.2x to 2.8x" \
+        "simulated, TX2 with an SSD, Raspberry Pi with an SD card, TX2 with a hard disk: $(said edgemoe); $(multiples $(switch_ratios edgemoe sti))" \
+        "$(echo $(against edgemoe))" "edgemoe" "$(said edgemoe-87); $(multiples $(switch_ratios edgemoe-87 sti))" "$(echo $(against edgemoe-87))"
 }
 row_E8s() {
     edgemoe_part figures figures
-    set -- "$(switch_seconds io-exp 1)" "$(switch_seconds io-qexp 1)" "$(switch_seconds +preloading 1)" "$(switch_seconds edgemoe 1)" \
-        "$(switch_seconds +preloading-87 1)" "$(switch_seconds edgemoe-87 1)"
+    parts() { for p in io-exp io-qexp "$@"; do switch_seconds "$p" 1; done; }
+    # shellcheck disable=SC2046
     row "quantization, then preloading, then buffer, s/token (fig. 18)" "0.789, 0.392, 0.305, 0.245" \
-        "simulated, TX2 with an SSD: $1, $2, $3, $4" \
-        "$(worst "$(holds "$(calc %f "$1 / $2")" 2.01 1)" "$(holds "$(calc %f "$2 / $3")" 1.29 1)" "$(holds "$(calc %f "$3 / $4")" 1.24 1)")" "edgemoe" \
-        "$1, $2, $5, $6" \
-        "$(worst "$(holds "$(calc %f "$1 / $2")" 2.01 1)" "$(holds "$(calc %f "$2 / $5")" 1.29 1)" "$(holds "$(calc %f "$5 / $6")" 1.24 1)")" \
-        "predictor: preloading alone is $(calc %.2fx "$2 / $3"), at their accuracy $(calc %.2fx "$2 / $5"), which leaves the buffer $(calc %.2fx "$5 / $6")"
+        "simulated, TX2 with an SSD: $(listed %s $(parts +preloading edgemoe))" "$(parts_beside $(parts +preloading edgemoe))" "edgemoe" \
+        "$(listed %s $(parts +preloading-87 edgemoe-87))" "$(parts_beside $(parts +preloading-87 edgemoe-87))"
 }
 row_E9s() {
     switch_importances >/dev/null
@@ -193,11 +195,10 @@ row_E9s() {
         }
         said="$said${said:+, }$(calc %+.2f%% "$(loss_on $to)")"
         own="$own${own:+, }$(calc %+.2f%% "$(loss_on $from)")"
-        within="$within $(loss_on $to)<2.5" # "about 2%"
-        within_own="$within_own $(loss_on $from)<2.5"
+        within="$within$(calc %.3f "$(loss_on $to)") within 2; "
+        within_own="$within_own$(calc %.3f "$(loss_on $from)") within 2; "
     done
-    # shellcheck disable=SC2086 # conditions
     row "a map holds on another text (table IV)" "about 2%" \
-        "maps of three tasks within 2% of their nats, on pairs of the three others: $said" "$(most $within)" pairs \
-        "" "" "text: so few pairs that on others of their own tasks they lose $own: $(most $within_own)"
+        "maps of three tasks within 2% of their nats, on pairs of the three others: $said" "$within" pairs \
+        "" "" "text: other pairs of the map's own tasks: $own" "$within_own"
 }
