@@ -300,7 +300,7 @@ row() {
         else
             tried="$tried${tried:+; }$1: ${as%%,*}"
         fi
-        case $judged in partly* | no,*) comparisons="$comparisons${2:+. Experiment ($(echo "$1" | cut -c-50)...) $(compared "$2" "$as")}" ;; esac
+        case $judged in partly* | no,*) comparisons="$comparisons${2:+. Experiment (${1%:*}) $(compared "$2" "$as")}" ;; esac
         shift 2
     done
     if [ $judging = second ]; then

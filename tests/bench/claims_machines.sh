@@ -102,24 +102,27 @@ row_H9m() {
     row "speed-up by dynamic loading (fig. 16): Mixtral on the RTX 4090, on the Orin; Phi-3.5-MoE" "1.19x to 1.57x, the Orin highest, Phi below Mixtral" \
         "$(multiples $(over 0 1))" "$(against $(over 0 1))" "simulate" "$(multiples $(over 2 3))" "$(against $(over 2 3))"
 }
-row_D4m() {
+# Loads at the bus's rate, and of 40 ms, as the paper's table I.
+daop_on_a6000() {
     for m in mixtral-8x7b phi-3.5-moe; do
         on "daop-on-a6000-$m" a6000 $m 16 46.9% "lru+cache=pinned+alloc=frequency+init=frequency,host,daop,daop+assume-prediction=84.11%" --dense 16
         on "daop-on-a6000-slow-$m" a6000 $m 16 46.9% "lru+cache=pinned+alloc=frequency+init=frequency,host,daop" --dense 16 --load-seconds 39.87e-3
     done
-    over() { for m in mixtral-8x7b phi-3.5-moe; do faster "$1-$m" "$2" "$3" 46.9%; done; } # TABLE N M
-    # shellcheck disable=SC2046
-    said() { echo "$(multiples $(over "$1" "$2" 1)); $(multiples $(over "$1" "$2" 0))"; } # TABLE N
-    against() { # TABLE N
-        over "$1" "$2" 1 | paste -sd' ' | sed 's/ / of 1.404 from 1; /; s/$/ of 1.354 from 1; /'
-        echo "$(over "$1" "$2" 0 | sort -g | tail -1) of 8.2 from 1"
-    }
+}
+daop_over() { for m in mixtral-8x7b phi-3.5-moe; do faster "$1-$m" "$2" "$3" 46.9%; done; } # TABLE N M
+# shellcheck disable=SC2046
+daop_said() { echo "$(multiples $(daop_over "$1" "$2" 1)); $(multiples $(daop_over "$1" "$2" 0))"; } # TABLE N
+daop_against() { # TABLE N
+    daop_over "$1" "$2" 1 | paste -sd' ' | sed 's/ / of 1.404 from 1; /; s/$/ of 1.354 from 1; /' | tr -d '\n'
+    echo "$(daop_over "$1" "$2" 0 | sort -g | tail -1) of 8.2 from 1"
+}
+row_D4m() {
+    daop_on_a6000
     rate() { calc %.1f "$(speed daop-on-a6000-mixtral-8x7b "$1" 46.9%)"; }
-    # shellcheck disable=SC2046
     row "Mixtral, Phi-3.5-MoE on the A6000, 46.9% of the experts on it: over Fiddler; over on-demand with the same experts pinned (fig. 9, 10)" "1.40x, 1.35x in the mean; up to 8.2x" \
-        "$(said daop-on-a6000 2). Fiddler makes $(rate 1) tokens/s of Mixtral here, DAOP $(rate 2) (theirs 4.5), on-demand $(rate 0) (theirs below 1): an expert comes in 11 ms at the bus's nominal rate, where table I, of another machine, has 40" \
-        "$(echo $(against daop-on-a6000 2))" "simulate" "$(said daop-on-a6000 3)" "$(echo $(against daop-on-a6000 3))" \
-        "setting: table I's 40 ms for an expert: $(said daop-on-a6000-slow 2)" "$(echo $(against daop-on-a6000-slow 2))"
+        "$(daop_said daop-on-a6000 2). Fiddler makes $(rate 1) tokens/s of Mixtral here, DAOP $(rate 2) (theirs 4.5), on-demand $(rate 0) (theirs below 1): an expert comes in 11 ms at the bus's nominal rate, where table I, of another machine, has 40" \
+        "$(daop_against daop-on-a6000 2)" "simulate" "$(daop_said daop-on-a6000 3)" "$(daop_against daop-on-a6000 3)" \
+        "setting: table I's 40 ms for an expert: $(daop_said daop-on-a6000-slow 2)" "$(daop_against daop-on-a6000-slow 2)"
 }
 row_E6m() {
     for board in jetson-tx2:275e6 raspberry-pi-4b:25e6; do
@@ -128,15 +131,20 @@ row_E6m() {
         # 16 bits over half the link: its experts have 32.
         on "edgemoe-on-$name-plain" "$name" switch-base-8 16 1.67x ondemand --dense 16 --link-rate "${board##*:}"
     done
+    on edgemoe-on-disk jetson-tx2 switch-base-8 4 1.67x ondemand,edgemoe --dense 16 --link-rate 50e6
+    on edgemoe-on-disk-plain jetson-tx2 switch-base-8 16 1.67x ondemand --dense 16 --link-rate 25e6
     quantized() { for b in jetson-tx2 raspberry-pi-4b; do faster "edgemoe-on-$b" "$1" 0 1.67x; done; } # N
     plain() { for b in jetson-tx2 raspberry-pi-4b; do faster "edgemoe-on-$b" "$1" 0 1.67x "edgemoe-on-$b-plain"; done; }
+    all_there() { for b in jetson-tx2 raspberry-pi-4b; do calc '%.4f\n' "$(of "edgemoe-on-$b" decode_s 0 1.67x) / $(of "edgemoe-on-$b" compute_s 0 1.67x)"; done; }
     # shellcheck disable=SC2046
     said() { echo "$(multiples $(quantized "$1")); $(multiples $(plain "$1"))"; }
-    against() {
-        quantized "$1" | sort -g | paste -sd' ' | sed 's/ / of 1.19 from 1; /; s/$/ of 2.12 from 1; /'
-        plain "$1" | awk '{ print $1 " of " (NR == 1 ? 2.64 : 2.55) " from 1; " $1 " of " (NR == 1 ? 3.03 : 3.25) " from 1; " }'
-    }
+    range() { sort -g | awk '{ of[NR] = $1 } END { printf "%s of 1.19 from 1; %s of 2.12 from 1; ", of[1], of[NR] }'; }
+    unquantized() { plain "$1" | awk '{ print $1 " of " (NR == 1 ? 2.64 : 2.55) " from 1; " $1 " of " (NR == 1 ? 3.03 : 3.25) " from 1; " }'; }
+    disk=$(faster edgemoe-on-disk 1 0 1.67x) disk_plain=$(faster edgemoe-on-disk 1 0 1.67x edgemoe-on-disk-plain)
     # shellcheck disable=SC2046
-    row "Switch base-8 on the TX2 with an SSD, on the Raspberry Pi, 10 experts: over quantized, over unquantized on-demand (fig. 11)" "1.19x to 2.12x; 2.64x to 3.03x, 2.55x to 3.25x" \
-        "$(said 1). All in memory a token is as fast as theirs by set-up" "$(echo $(against 1))" "simulate" "$(said 2)" "$(echo $(against 2))"
+    row "Switch base-8 on the TX2 with an SSD, on the Raspberry Pi, 10 experts: over quantized, over unquantized on-demand (fig. 11)" "1.19x to 2.12x; 2.64x to 3.03x, 2.55x to 3.25x; on a hard disk up to 4.76x" \
+        "$(said 1). All in memory a token is as fast as theirs by set-up; without any load on-demand would be $(multiples $(all_there)) as fast" \
+        "$(quantized 1 | range)$(echo $(unquantized 1))" "simulate" "$(said 2)" "$(quantized 2 | range)$(echo $(unquantized 2))" \
+        "setting: the TX2 with a hard disk as well: $(multiples "$disk"); $(multiples "$disk_plain")" \
+        "$({ quantized 1 && echo "$disk"; } | range)$(echo $(unquantized 1)) $disk_plain of 4.76 from 1"
 }

@@ -148,7 +148,7 @@ row_F2() {
         "$(pc "$prompt" "$decode"); $(pc "$here" "$before")" \
         "$prompt of 99.6; $decode of 78.79 from $chance; $here of 83.99 from $chance; $before of 76.94 from $chance" \
         profile "" "" \
-        "model: $(jq '.layers | length' "$work/profile.json") layers; the second changes most: its inputs are $(pc "$(of_profile '.layers[1].cosine["attention-1"]')") alike, the others' $(pc "$(later '.cosine["attention-1"]')"); of the others $(pc "$prompt_later" "$decode_later"); $(pc "$here_later" "$before_later")" \
+        "model: without the second of $(jq '.layers | length' "$work/profile.json") layers, which changes most (its inputs are $(pc "$(of_profile '.layers[1].cosine["attention-1"]')") alike, the others' $(pc "$(later '.cosine["attention-1"]')")): $(pc "$prompt_later" "$decode_later"); $(pc "$here_later" "$before_later")" \
         "$prompt_later of 99.6; $decode_later of 78.79 from $chance; $here_later of 83.99 from $chance; $before_later of 76.94 from $chance"
 }
 row_F3() {
@@ -156,7 +156,7 @@ row_F3() {
     here=$(of_profile '.all.predictors["gate-1"].in_p75') here_later=$(later '.predictors["gate-1"].in_p75')
     row "... taking all above the 75th percentile" "97.2%" \
         "$(pc "$here"); with $(shape experts_per_token) of $(shape experts) experts that is also the top 2k" "$here of 97.15 from 25" profile "" "" \
-        "model: without the second layer, which changes most, $(pc "$here_later")" "$here_later of 97.15 from 25"
+        "model: without the second layer, which changes most: $(pc "$here_later")" "$here_later of 97.15 from 25"
 }
 row_F4() {
     profile
@@ -357,7 +357,7 @@ row_H4() {
     row "best expert of the next layer predicted; two, three layers ahead (fig. 7)" "96%; about 90%" \
         "$(pc "$(gate 1)"); $(pc "$(gate 2)" "$(gate 3)") (chance $(calc %.0f%% "$chance")); among twice as many as are active are $(pc "$(of_profile '.all.predictors["gate-1"].in_2k')") of the active ones" \
         "$(against "$(gate 1)" "$(gate 2)" "$(gate 3)")" profile "" "" \
-        "model: of all layers but the second, which changes most, $(pc "$(ahead 1 1)"); $(pc "$(ahead 2 1)" "$(ahead 3 1)")" "$(against "$(ahead 1 1)" "$(ahead 2 1)" "$(ahead 3 1)")"
+        "model: without the second layer, which changes most: $(pc "$(ahead 1 1)"); $(pc "$(ahead 2 1)" "$(ahead 3 1)")" "$(against "$(ahead 1 1)" "$(ahead 2 1)" "$(ahead 3 1)")"
 }
 # HOBBIT in this order, after these split as the paper splits (row_H9): as it is, predictions as right as the paper's, without
 # prefetching, one layer ahead. Loads of 3 layers at 16 and 4 bits, as on the RTX 4090, of 8.6 at 8 and 2, as on the Orin; two
@@ -559,7 +559,7 @@ row_D3() {
     here=$(of_profile '.all.predictors["residual-1"].in_k') here_later=$(later '.predictors["residual-1"].in_k')
     row "next layer predicted, steady after the first layers (fig. 5)" "84.1%" \
         "$(pc "$here") (residual stream); by layer $(jq -r '[.layers[1:][].predictors["residual-1"].in_k * 100 | round | tostring] | join(", ")' "$work/profile.json")" \
-        "$here of 84.11 from $(chance)" profile "" "" "model: without the second layer, which changes most, $(pc "$here_later")" "$here_later of 84.11 from $(chance)"
+        "$here of 84.11 from $(chance)" profile "" "" "model: without the second layer, which changes most: $(pc "$here_later")" "$here_later of 84.11 from $(chance)"
 }
 # 46.9% of the experts on a device 6.47 times its host, whose loads take 32 of its layers.
 daop_cells() {
@@ -568,12 +568,14 @@ daop_cells() {
 }
 row_D4() {
     daop_cells
+    daop_on_a6000
     over() { calc %.4f "$(of daop decode_tokens_per_s "$1" 46.9%) / $(of daop decode_tokens_per_s "$2" 46.9%)"; }
     against() { echo "$(over "$1" 1) of 1.354 from 1; $(over "$1" 1) of 1.404 from 1; $(over "$1" 0) of 8.2 from 1"; }
     row "speed over computing missing experts in place; over on-demand with the same experts pinned (46.9% of the experts on the device; fig. 9, 10)" \
         "1.35x to 1.40x; up to 8.2x" \
         "loads of 32, a device 6.47 times its host: $(multiples "$(over 2 1)"); $(multiples "$(over 2 0)"); with at most one expert replaced $(multiples "$(over 3 1)"), without degradation $(multiples "$(over 4 1)"). The host computes what is missing for $(pc "$(percent "$(of daop host_s 1 46.9%) / $(of daop decode_s 1 46.9%)")") of the time. On their machine and models: D4m" \
-        "$(against 2)" "simulate daop" "$(multiples "$(over 5 1)"); $(multiples "$(over 5 0)")" "$(against 5)"
+        "$(against 2)" "simulate daop" "$(multiples "$(over 5 1)"); $(multiples "$(over 5 0)")" "$(against 5)" \
+        "model: D4m's with 40 ms an expert, as table I: $(daop_said daop-on-a6000-slow 2)" "$(daop_against daop-on-a6000-slow 2)"
 }
 row_D5() {
     quality resident 42 --strategy resident
@@ -680,11 +682,11 @@ row_E5() {
         "$(calc "%.3f < %.3f; %.3f < %.3f; %.3f < %.3f" "$5, $1, $6, $2 - $3, $7, $4 - $3")" calibrate
 }
 edgemoe_strategies="ondemand,ondemand+predict=path+prefetch=until-router,edgemoe,edgemoe+predict=none+prefetch=none,edgemoe+assume-prediction=87%,ondemand+predict=path+prefetch=until-router+assume-prediction=87%"
-# 16 bits on demand, and 4 bits, whose loads are 3.4 times as short; two tokens' demand of 4 bits.
+# 16 bits on demand, and 4 bits, whose loads are 3.4 times as short; two and four tokens' demand of 4 bits.
 edgemoe_cells() {
     for loads in 1 4; do
         simulate "edgemoe-16-$loads" 16 ondemand 2x $loads
-        simulate "edgemoe-4-$loads" 42 "$edgemoe_strategies" 2x "$(calc %f "$loads * $(loads_of 42) / $(loads_of 16)")"
+        simulate "edgemoe-4-$loads" 42 "$edgemoe_strategies" 2x,4x "$(calc %f "$loads * $(loads_of 42) / $(loads_of 16)")"
     done
 }
 loads_of() { # PACK: bytes of its experts at the first precision
@@ -693,15 +695,19 @@ loads_of() { # PACK: bytes of its experts at the first precision
 }
 row_E6() {
     edgemoe_cells
-    over() { calc %.4f "$(of "edgemoe-4-$1" decode_tokens_per_s "$2" 2x) / $(of "edgemoe-$3-$1" decode_tokens_per_s 0 2x)"; }
-    said() { echo "$(multiples "$(over 1 "$1" 4)" "$(over 4 "$1" 4)"); $(multiples "$(over 1 "$1" 16)" "$(over 4 "$1" 16)")"; }
+    over() { # N BITS MEMORY: with each of the loads
+        for loads in 1 4; do calc '%.4f\n' "$(of "edgemoe-4-$loads" decode_tokens_per_s "$1" "$3") / $(of "edgemoe-$2-$loads" decode_tokens_per_s 0 2x)"; done
+    }
+    # shellcheck disable=SC2046
+    said() { echo "$(multiples $(over "$1" 4 "$2")); $(multiples $(over "$1" 16 "$2"))"; } # N MEMORY
     against() {
-        printf '%s\n' "$(over 1 "$1" 4)" "$(over 4 "$1" 4)" | sort -g | paste -sd' ' | sed 's/ / of 1.19 from 1; /; s/$/ of 2.12 from 1; /'
-        printf '%s\n' "$(over 1 "$1" 16)" "$(over 4 "$1" 16)" | sort -g | paste -sd' ' | sed 's/ / of 2.55 from 1; /; s/$/ of 3.25 from 1/'
+        over "$1" 4 "$2" | sort -g | paste -sd' ' | sed 's/ / of 1.19 from 1; /; s/$/ of 2.12 from 1;/'
+        over "$1" 16 "$2" | sort -g | paste -sd' ' | sed 's/ / of 2.55 from 1; /; s/$/ of 3.25 from 1/'
     }
     # shellcheck disable=SC2046
     row "speed over quantized, over unquantized on-demand (fig. 11)" "1.2x to 2.1x; 2.6x to 3.3x" \
-        "loads at 16 bits of 1 and 4 layers: $(said 2)" "$(echo $(against 2))" "simulate edgemoe" "$(said 4)" "$(echo $(against 4))"
+        "loads at 16 bits of 1 and 4 layers, a buffer of two tokens' demand: $(said 2 2x)" "$(echo $(against 2 2x))" "simulate edgemoe" "$(said 4 2x)" "$(echo $(against 4 2x))" \
+        "setting: a buffer of four tokens' demand: $(said 2 4x)" "$(echo $(against 2 4x))"
 }
 hits() { # FILE: those of five policies at the four sizes
     awk '{ of[$1] = sprintf("%s%%, %s%%, %s%%, %s%%", $2, $3, $4, $5) }
