@@ -2,7 +2,7 @@
 # The papers' claims beside what this toolkit shows, made anew: prints CLAIMS.md.
 #
 #   tests/bench/claims.sh > tests/bench/CLAIMS.md     everything: hours, most of them maps; what is timed (F12, H13, E10) wants quiet cores
-#   tests/bench/claims.sh F9 F10                      these rows alone, and what they need
+#   tests/bench/claims.sh F9 F10                      these rows and their comparisons, and what they need
 #
 # Results of measurements stay in WORK (build/bench/claims), one file each; what is there is not measured
 # again. Remove a file to measure it anew. TEXTS: a directory of {stories,math,code}.{calib,valid}.txt
