@@ -100,13 +100,14 @@ END
 
 # ---- CoServe ----
 
-# A row whose figures coe.sh computes; its fifth field is "HERE THEIRS NONE;...", effects to compare, its sixth the cause.
+# A row whose figures coe.sh computes; its fifth field is "HERE THEIRS NONE;...", effects to compare, its sixth the cause, its
+# seventh what that is compared by.
 coe_row() { # ID
     once coe.tsv env BUILD="$BUILD" sh tests/bench/coe.sh claims
     field() { awk -F'\t' -v id="$1" -v n="$2" '$1 == id { print $n }' "$work/coe.tsv"; }
+    effects() { field "$1" "$2" | sed 's/\([^ ;]*\) \([^ ;]*\) \([^ ;]*\)/\1 of \2 from \3/g; s/;/; /g'; }
     set -- "$1" "$(field "$1" 6)"
-    row "$(field "$1" 2)" "$(field "$1" 3)" "$(field "$1" 4)" \
-        "$(field "$1" 5 | sed 's/\([^ ;]*\) \([^ ;]*\) \([^ ;]*\)/\1 of \2 from \3/g; s/;/; /g')" coe "" "" ${2:+"$2" ""}
+    row "$(field "$1" 2)" "$(field "$1" 3)" "$(field "$1" 4)" "$(effects "$1" 5)" coe "" "" ${2:+"$2" "$(effects "$1" 7)"}
 }
 row_C1() { coe_row C1; }
 row_C2() { coe_row C2; }

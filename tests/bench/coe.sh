@@ -64,13 +64,16 @@ for b in A B; do
         taken $b $o 4 1
     done
 done >"$work/taken"
-# Where each takes 1.5 GiB: the best of these executors; of how many boards a further one on the GPU loses; with 3G1C the
-# last ranges of the window, where the most lies, and of how many boards that is an end of it.
+# Where each takes 1.5 GiB: the best of these executors; of how many boards it is the paper's, of how many a further one
+# on the GPU loses; with 3G1C the last ranges of the window, where the most lies, and of how many boards that is an end of it.
 of_taken() { # AWK [END]
     awk "\$2 == 1536 { $1 } ${2:-}" "$work/taken"
 }
 best_taken() {
     of_taken '{ if ($5 > most[$1]) { most[$1] = $5; at[$1] = $3 "G" $4 "C" } }' 'END { print at["A"] " of A, " at["B"] " of B" }'
+}
+same_taken() {
+    of_taken '{ if ($5 > most[$1]) { most[$1] = $5; at[$1] = $3 "G" $4 "C" } }' 'END { print (at["A"] == "3G1C") + (at["B"] == "4G1C") }'
 }
 inner_taken() {
     of_taken 'if ($4 == 0 && $5 > most[$1]) { most[$1] = $5; at[$1] = $3 }' \
@@ -260,9 +263,10 @@ span() { of_grid "$1" "v = $2; if (!n++ || v < low) low = v; if (v > high) high 
 
 # ---- The claims ----
 
-# claim ID CLAIM THEIRS HERE "HERE THEIRS NONE;..." [CAUSE]: a line with tabs; the fifth field is what claims.sh judges by.
+# claim ID CLAIM THEIRS HERE "HERE THEIRS NONE;..." [CAUSE ["HERE THEIRS NONE;..."]]: a line with tabs; claims.sh judges by
+# the fifth field, and the cause by the seventh.
 claim() {
-    printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "$5" "${6:-}"
+    printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "$5" "${6:-}" "${7:-}"
 }
 best_executors() { # MACHINE BOARD: of the search as it begins
     jq -r '[.trials[] | select(.experts == null)] | max_by(.per_second) | "\(.cuda)G\(.cpu)C"' "$work/$1.$2.json"
@@ -297,13 +301,15 @@ claims() {
     claim C1 "results a second, over Samba-CoE, with FIFO, parallel (fig. 13)" "4.5x to 10.5x on NUMA, 4.6x to 12x on UMA" \
         "$(faster coserve "$baselines" numa), $(faster coserve "$baselines" uma)" \
         "${numa% *} 4.5 1;${numa#* } 10.5 1;${uma% *} 4.6 1;${uma#* } 12 1" \
-        "setting: the paper leaves open how many types a task uses, how uneven they are, how much host memory is free and what a framework adds to a load. Of $(points numa 1) such settings $(points numa 'x >= 4.5 && x <= 12') lie within 4.5x to 12x, the most is $most"
+        "setting: the paper leaves open how many types a task uses, how uneven they are, how much host memory is free and what a framework adds to a load. Of $(points numa 1) such settings $(points numa 'x >= 4.5 && x <= 12') lie within 4.5x to 12x, the most is $most" \
+        "${most%%x*} 12 1"
     numa=$(range switches coserve "$baselines" numa)
     uma=$(range switches coserve "$baselines" uma)
     claim C2 "fewer expert switches (fig. 14)" "78.5% to 93.9%" \
         "NUMA $(fewer coserve "$baselines" numa), UMA $(fewer coserve "$baselines" uma)" \
         "$(echo "$numa" | awk '{ print 100 * (1 - $2) }') 78.5 0;$(echo "$numa" | awk '{ print 100 * (1 - $1) }') 93.9 0;$(echo "$uma" | awk '{ print 100 * (1 - $2) }') 78.5 0;$(echo "$uma" | awk '{ print 100 * (1 - $1) }') 93.9 0" \
-        "setting: the paper leaves open how many of its types a task uses, and 65 switches after 34 preloaded experts are about 100 of 342. Of $(points numa 1) settings on NUMA $(points numa 'less >= 0.785') reach 78.5%; the nearest to 1,060 and 65: $(nearest numa 1060 65 | awk -F' *[|] *' 'NR == 1 { print $6 " with " $2 " types, exponent " $3 ", " $4 " GiB" }')"
+        "setting: the paper leaves open how many of its types a task uses, and 65 switches after 34 preloaded experts are about 100 of 342. Of $(points numa 1) settings on NUMA $(points numa 'less >= 0.785') reach 78.5%; the nearest to 1,060 and 65: $(nearest numa 1060 65 | awk -F' *[|] *' 'NR == 1 { print $6 " with " $2 " types, exponent " $3 ", " $4 " GiB" }')" \
+        "$(nearest numa 1060 65 | awk -F' *[|] *' 'NR == 1 { split($6, n, ", "); print 100 * (1 - n[2] / n[1]), 93.9, 0 }')"
     fast=$(added results_per_s) few=$(added switches)
     claim C3 "expert management, arranging, assigning: each adds (fig. 15, 16)" "in all 8 tasks" \
         "of 24 steps $fast are faster, $few have fewer switches" "$fast 24 0;$few 24 0"
@@ -320,12 +326,14 @@ claims() {
     claim C4 "best executors: fewer use less of the machine, more cost more than they bring (fig. 17)" "3G1C for board A, 4G1C for B, on both machines" \
         "$list; inside of the range that is tried in $inner of 4" \
         "$same 4 0;$inner 4 0" \
-        "setting: a further executor costs nothing here but its part of the memory. Where each takes 1.5 GiB of the NUMA machine's GPU for itself (a context, a framework), the best are $(best_taken), and on the GPU alone further ones lose on $(inner_taken) of 2 boards"
+        "setting: a further executor costs nothing here but its part of the memory. Where each takes 1.5 GiB of the NUMA machine's GPU for itself (a context, a framework), the best are $(best_taken), and on the GPU alone further ones lose on $(inner_taken) of 2 boards" \
+        "$(same_taken) 2 0;$(inner_taken) 2 0"
     inside=$(($(peak_inside numa A) + $(peak_inside numa B)))
     claim C5 "the most results a second lie in the window's last range (fig. 18)" "28 to 39 of A, 31 to 42 of B" \
         "$(for b in A B; do jq -j --arg b $b '"\($b): \(.window.lower) to \(.window.upper), the most at \(.points | max_by(.per_second).experts)"' "$work/numa.$b.json"; [ $b = B ] || printf '; '; done)" \
         "$inside 2 0" \
-        "setting: where each executor takes 1.5 GiB for itself the last ranges with 3G1C are $(ranges_taken), the most at $(most_taken)"
+        "setting: where each executor takes 1.5 GiB for itself the last ranges with 3G1C are $(ranges_taken), the most at $(most_taken)" \
+        "$(inside_taken) 2 0"
     worst=$(for m in $machines; do for b in A B; do jq -r '[100 * (1 - .per_s / .per_s_in_advance), .schedule_s[2] / .inference_s, 100 * .take_s / .inference_s] | @tsv' "$work/$m.$b.cost"; done; done |
         awk '{ d = $1 > d ? $1 : d; s = $2 > s ? $2 : s; t = $3 > t ? $3 : t } END { printf "%.2f %.6f %.4f", d, s, t }')
     # shellcheck disable=SC2086
