@@ -18,7 +18,7 @@ void (*cli_on_leaving)(void);
 enum { LINES_AFTER = 5 }; /* seconds */
 
 static struct {
-    const char *what; /* the step being drawn; a literal of the library's */
+    char what[128]; /* the step being drawn; empty: none */
     double first_step, began, drawn;
     uint64_t first; /* done when it began */
     bool shown, over;
@@ -83,7 +83,7 @@ static void erase(void)
     if (bar.shown)
         fputs("\r\033[K", cli_terminal(STDERR_FILENO));
     bar.shown = false;
-    bar.what = NULL;
+    bar.what[0] = 0;
 }
 
 static void report_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
@@ -94,9 +94,9 @@ static void report_progress(void *ctx, const char *what, uint64_t done, uint64_t
         return;
     if (bar.first_step == 0)
         bar.first_step = now;
-    if (!bar.what || strcmp(bar.what, what) != 0) {
+    if (strncmp(bar.what, what, sizeof bar.what - 1) != 0) {
         erase();
-        bar.what = what;
+        snprintf(bar.what, sizeof bar.what, "%s", what);
         bar.began = now;
         bar.first = done;
     }

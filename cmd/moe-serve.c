@@ -170,15 +170,13 @@ int main(int argc, char **argv)
     if (status == MOE_OK && v.server && serve_opt.requests.input)
         status = requests_serve(v.server, &serve_opt.requests, &err);
     else if (status == MOE_OK && v.server)
-        status = serve_http(v.server, &serve_opt.http, &listener, &err);
+        status = serve_http(v.server, &serve_opt.http, v.ranks ? NULL : &listener, &err);
     if (v.server && serve_opt.strategy.exact)
         status = requests_check_exact(v.server, status, &err);
     if (v.server && serve_opt.stats_json)
         status = write_stats(&v, status, &err);
     close_serve(&v);
     if (status == MOE_OK && listener >= 0)
-        status = v.ranks ? moe_fail(&err, MOE_ERR_UNSUPPORTED,
-                                    "several ranks do not start anew: end them and start again")
-                         : serve_http_anew(argv, listener, &err);
+        status = serve_http_anew(argv, listener, &err);
     return ranks_leave(v.ranks, cli_finish(status == MOE_OK ? CLI_DONE : cli_error(&err)));
 }

@@ -100,7 +100,7 @@ static int open_access_log(struct serve_http_options *o, struct moe_err *err)
                                               moe_errno_text(errno, text, sizeof text));
 }
 
-/* Waits until a signal ends the server, or the GPU's failure: true. */
+/* Waits until a signal ends the server, or the GPU's or a rank's failure: true. */
 static bool wait_for_the_end(struct moe_server *server, struct moe_err *failure)
 {
     const struct timespec while_ = {.tv_nsec = 200 * 1000 * 1000};
@@ -127,7 +127,8 @@ int serve_http(struct moe_server *server, const struct serve_http_options *o, in
     struct moe_access_keys *keys = NULL;
     struct moe_http *h = NULL;
     int status;
-    *listener = -1;
+    if (listener)
+        *listener = -1;
     MOE_STEP(o->key_file ? moe_access_keys_read(&keys, o->key_file, err) : MOE_OK);
     with.http.keys = keys;
     with.http.listener = inherited_listener();
@@ -135,7 +136,7 @@ int serve_http(struct moe_server *server, const struct serve_http_options *o, in
     MOE_STEP(moe_http_open(&h, server, &with.http, err));
     tell(h, &with);
     notify("READY=1");
-    if (wait_for_the_end(server, &failure)) {
+    if (wait_for_the_end(server, &failure) && listener) {
         *listener = moe_http_share_listener(h);
         cli_note("%s: moe-serve begins anew", failure.text);
         notify("RELOADING=1");
@@ -145,7 +146,7 @@ int serve_http(struct moe_server *server, const struct serve_http_options *o, in
     uint32_t left = moe_http_finish(h, o->grace, NULL);
     if (left)
         cli_note("%u answers were not finished", left);
-    if (failure.status != MOE_OK && *listener < 0)
+    if (failure.status != MOE_OK && (!listener || *listener < 0))
         status = moe_fail(err, failure.status, "%s", failure.text);
 out:
     moe_http_close(h);

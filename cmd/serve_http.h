@@ -20,9 +20,10 @@ void serve_http_defaults(struct serve_http_options *o);
 /* Checks what the table of options cannot. Returns -1 to go on, else the exit status. */
 int serve_http_check(struct serve_http_options *o);
 
-/* Serves until cli_stop or until the GPU fails, then lets answers under way end. The server is
- * borrowed, and may be closed afterwards. *listener: where the GPU has failed the socket for
- * serve_http_anew, else -1. */
+/* Serves until cli_stop or until the GPU or another rank fails, then lets answers under way end.
+ * The server is borrowed, and may be closed afterwards. *listener: where the GPU has failed the
+ * socket for serve_http_anew, else -1; NULL: this process cannot begin anew, and a failure is
+ * returned. */
 int serve_http(struct moe_server *server, const struct serve_http_options *o, int *listener,
                struct moe_err *err);
 /* Executes this program anew, with the socket as systemd would give it: a process that had a GPU

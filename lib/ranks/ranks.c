@@ -3,6 +3,7 @@
 #include "ranks/ranks.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,7 +103,7 @@ void moe_ranks_nap(struct moe_ranks *r, uint32_t *naps)
     nanosleep(&t, NULL);
 }
 
-static int failed_before(const struct moe_ranks *r, struct moe_err *err)
+int moe_ranks_status(const struct moe_ranks *r, struct moe_err *err)
 {
     if (err && r->failure.status != MOE_OK)
         *err = r->failure;
@@ -119,13 +120,14 @@ static int lost(struct moe_ranks *r, uint32_t rank, struct moe_err *err)
         snprintf(before, sizeof before, ", or rank %u does not hand rows on to it", rank - 1);
     moe_fail(&r->failure, MOE_ERR_IO,
              "rank %u%s%s has not answered for %g s: it has ended, or the network between it and "
-             "rank %u%s",
+             "rank %u is down%s",
              rank, host[0] ? " on " : "", host, r->wire->patience, r->wire->rank, before);
-    return failed_before(r, err);
+    return moe_ranks_status(r, err);
 }
 
-/* Waits until the last message to a rank is sent. */
-static int wait_sent(struct moe_ranks *r, uint32_t to, enum moe_wire_lane lane, struct moe_err *err)
+/* Waits until the last message to a rank is sent, at most that many seconds. */
+static int wait_sent_within(struct moe_ranks *r, uint32_t to, enum moe_wire_lane lane,
+                            double seconds, struct moe_err *err)
 {
     const struct moe_wire_ops *ops = r->wire->ops;
     const double began = moe_seconds();
@@ -134,10 +136,15 @@ static int wait_sent(struct moe_ranks *r, uint32_t to, enum moe_wire_lane lane, 
         MOE_TRY(ops->sent(r->wire, to, lane, &done, err));
         if (done)
             return MOE_OK;
-        if (moe_seconds() - began > r->wire->patience)
+        if (moe_seconds() - began > seconds)
             return lost(r, to, err);
         moe_ranks_nap(r, &naps);
     }
+}
+
+static int wait_sent(struct moe_ranks *r, uint32_t to, enum moe_wire_lane lane, struct moe_err *err)
+{
+    return wait_sent_within(r, to, lane, r->wire->patience, err);
 }
 
 int moe_ranks_wait_sent(struct moe_ranks *r, struct moe_err *err)
@@ -278,7 +285,7 @@ void moe_ranks_close(struct moe_ranks *r, int exit_status)
     if (r->block)
         moe_pages_free(r->block, moe_ranks_bytes(&r->shape, r->wire->n_ranks));
     if (r->gone)
-        r->wire->ops->abort(r->wire, exit_status);
+        r->wire->ops->abort(r->wire, exit_status ? exit_status : EXIT_FAILURE);
     moe_wire_close(r->wire);
     free(r->peers);
     free(r->holders);
@@ -461,12 +468,14 @@ static int check_hello(struct moe_ranks *r, uint32_t rank, const struct moe_rank
 }
 
 /* Says it, or on rank 0 hears it of all before one is refused: so none is left talking to nobody.
- */
+ * Rank 0 may take its time: it reads its prompt, which people type. */
 static int say_or_hear(struct moe_ranks *r, struct moe_rank_said *said, struct moe_err *err)
 {
     struct moe_err first = {0};
-    if (!r->peers)
-        return say(r, said, err);
+    if (!r->peers) {
+        MOE_TRY(send_to(r, 0, MOE_LANE_TALK, said, sizeof *said, err));
+        return wait_sent_within(r, 0, MOE_LANE_TALK, INFINITY, err);
+    }
     r->peers[0].said = *said;
     for (uint32_t i = 1; i < r->wire->n_ranks && !r->gone; i++) {
         struct moe_err why = {0};
@@ -798,22 +807,53 @@ out:
     return status;
 }
 
+/* Looks whether a rank that loads has said how far it is, or that it is ready. */
+static int look_at_loading(struct moe_ranks *r, uint32_t rank, bool *any, struct moe_err *err)
+{
+    struct peer *p = &r->peers[rank];
+    uint64_t bytes;
+    bool done;
+    MOE_TRY(r->wire->ops->arrived(r->wire, rank, MOE_LANE_TALK, &done, &bytes, err));
+    if (!done)
+        return moe_seconds() - p->sign > r->wire->patience ? lost(r, rank, err) : MOE_OK;
+    *any = true;
+    p->hears = false;
+    p->sign = moe_seconds();
+    int status = check_said(&p->said, rank, bytes, err);
+    p->loads = status == MOE_OK && p->said.head.kind != MOE_RANK_READY;
+    return p->loads ? begin_hearing(r, rank, err) : status;
+}
+
 int moe_ranks_wait_ready(struct moe_ranks *r, const struct moe_progress *progress,
                          struct moe_err *err)
 {
-    char what[96];
+    uint32_t n_loading = r->wire->n_ranks - 1;
     for (uint32_t i = 1; i < r->wire->n_ranks; i++) {
-        do {
-            int status = hear_said(r, i, err);
-            r->peers[i].loads = status == MOE_OK && r->peers[i].said.head.kind != MOE_RANK_READY;
-            MOE_TRY(status);
-            snprintf(what, sizeof what, "rank %u on %.63s loads", i, r->peers[i].said.host);
-            moe_progress_report(progress, what, r->peers[i].said.done, r->peers[i].said.total);
-            if (moe_progress_stopped(progress))
-                return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
-        } while (r->peers[i].loads);
-        memcpy(r->peers[i].report.host, r->peers[i].said.host, sizeof r->peers[i].report.host);
+        r->peers[i].loads = true;
+        r->peers[i].sign = moe_seconds();
+        MOE_TRY(begin_hearing(r, i, err));
     }
+    for (uint32_t naps = 0; n_loading > 0;) {
+        uint64_t done = 0, total = 0;
+        bool any = false;
+        n_loading = 0;
+        for (uint32_t i = 1; i < r->wire->n_ranks; i++) {
+            if (r->peers[i].loads)
+                MOE_TRY(look_at_loading(r, i, &any, err));
+            n_loading += r->peers[i].loads;
+            done += r->peers[i].said.done;
+            total += r->peers[i].said.total;
+        }
+        moe_progress_report(progress, "other ranks load", done, total);
+        if (moe_progress_stopped(progress))
+            return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+        if (any)
+            naps = 0;
+        else
+            moe_ranks_nap(r, &naps);
+    }
+    for (uint32_t i = 1; i < r->wire->n_ranks; i++)
+        memcpy(r->peers[i].report.host, r->peers[i].said.host, sizeof r->peers[i].report.host);
     return MOE_OK;
 }
 
@@ -885,7 +925,7 @@ static int send_rows(struct moe_ranks *r, struct moe_err *err)
  * may be, and the ranks share the message. */
 static int wait_idle(struct moe_ranks *r, struct moe_err *err)
 {
-    MOE_TRY(failed_before(r, err));
+    MOE_TRY(moe_ranks_status(r, err));
     for (uint32_t i = 1; i < r->wire->n_ranks; i++) {
         MOE_TRY(drain(r, i, err));
         MOE_TRY(wait_sent(r, i, MOE_LANE_TALK, err));
@@ -1053,7 +1093,7 @@ static int take_answer(struct moe_ranks *r, uint32_t rank, uint64_t bytes, float
             r->peers[i].listens = false;
         }
         refuse(&p->said, rank, &r->failure);
-        return failed_before(r, err);
+        return moe_ranks_status(r, err);
     }
     if (bytes >= sizeof *head && head->kind == MOE_RANK_ALIVE)
         return listen_to(r, rank, err);

@@ -94,6 +94,9 @@ int moe_ranks_fetch(struct moe_ranks *r, void *to, uint64_t n, uint64_t offset, 
 int moe_ranks_wait_ready(struct moe_ranks *r, const struct moe_progress *progress,
                          struct moe_err *err);
 
+/* MOE_OK, or what failed because a rank does not answer: from then on all does. err may be NULL. */
+int moe_ranks_status(const struct moe_ranks *r, struct moe_err *err);
+
 /* ---- Passes, on rank 0 ---- */
 
 /* A pass of n_rows begins; first: its sequence does. */

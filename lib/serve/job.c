@@ -672,7 +672,7 @@ static void forget_cancelled(struct executor *x, const struct job *j)
         }
 }
 
-/* A failure of a device is one of the process. Under the mutex. */
+/* A failure of a device, or of another rank, is one of the process. Under the mutex. */
 static void look_at_device(const struct executor *x, uint32_t model)
 {
     struct moe_server *s = x->server;
@@ -681,6 +681,8 @@ static void look_at_device(const struct executor *x, uint32_t model)
         moe_gpu_finish(s->gpu, &s->failure);
     if (s->failure.status == MOE_OK && engine && engine->gpu)
         moe_gpu_status(engine->gpu, &s->failure);
+    if (s->failure.status == MOE_OK && s->options.engine.ranks)
+        moe_ranks_status(s->options.engine.ranks, &s->failure);
 }
 
 /* Reports a job's end and forgets it. */
@@ -697,7 +699,7 @@ static void job_finish(struct executor *x, struct job *j, struct moe_server_resu
     result->seconds = now - a->came;
     result->queue_seconds = (j->began ? j->began : now) - a->came;
     pthread_mutex_lock(&s->mutex);
-    if (result->err && result->err->status == MOE_ERR_DEVICE)
+    if (result->err && (result->err->status == MOE_ERR_DEVICE || s->options.engine.ranks))
         look_at_device(x, j->queued.expert);
     j->state = JOB_ENDED;
     if (j->cancelled)

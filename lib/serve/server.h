@@ -180,8 +180,8 @@ bool moe_server_describe(struct moe_server *s, uint32_t i, struct moe_server_mod
 int moe_server_describe_name(struct moe_server *s, const char *name, bool listed,
                              struct moe_server_model *out, struct moe_err *err);
 
-/* Whether the GPU has failed, with what failed as *err: requests for it fail from then on, and only
- * another process can use it. */
+/* Whether the GPU has failed, or another rank, with what failed as *err: requests for it fail from
+ * then on, and only another process can use it. */
 bool moe_server_has_failed(struct moe_server *s, struct moe_err *err);
 /* Appends the chat template of a model that is loaded, or the options'. */
 void moe_server_template(struct moe_server *s, const char *name, struct moe_buf *out);

@@ -187,7 +187,7 @@ struct moe_server {
     struct executor *executors;
     struct moe_gpu *gpu;    /* if executors compute on one: to measure it; engines open their own */
     uint64_t gpu_bytes;     /* budget of its memory; 0: none */
-    struct moe_err failure; /* of the GPU; MOE_OK: it works */
+    struct moe_err failure; /* of the GPU or another rank; MOE_OK: they work */
     const struct moe_progress *opening; /* while it opens; NULL: nobody looks */
     volatile sig_atomic_t ends;         /* passes that wait for weights do so no longer */
     struct moe_progress passes;

@@ -885,6 +885,37 @@ static void a_silent_rank_is_given_up(void **state)
     close_hub(&hub);
 }
 
+/* Says it as a rank that loads does. */
+static void say_to_rank_0(struct moe_ranks *ranks, enum moe_rank_kind kind, int status)
+{
+    struct moe_err err = {0};
+    struct moe_wire *wire = moe_ranks_wire(ranks);
+    const struct moe_rank_said said = {.head.kind = kind,
+                                       .protocol = MOE_RANKS_PROTOCOL,
+                                       .status = status,
+                                       .host = "b",
+                                       .text = "its disk is gone"};
+    assert_ok(wire->ops->send(wire, 0, MOE_LANE_TALK, &said, sizeof said, &err), &err);
+}
+
+/* What one says is heard while another has nothing to say yet. */
+static void ranks_that_load_are_heard_side_by_side(void **state)
+{
+    struct moe_err err = {0};
+    struct hub hub;
+    struct moe_ranks *ranks[3];
+    open_hub(&hub, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        ranks[i] = open_rank(&hub, i, 2);
+    say_to_rank_0(ranks[2], MOE_RANK_FAILED, MOE_ERR_IO);
+    assert_int_equal(moe_ranks_wait_ready(ranks[0], NULL, &err), MOE_ERR_IO);
+    assert_string_equal(err.text, "rank 2 on b: its disk is gone");
+    say_to_rank_0(ranks[1], MOE_RANK_READY, MOE_OK); /* it would be waited for */
+    for (uint32_t i = 0; i < 3; i++)
+        moe_ranks_close(ranks[i], 1);
+    close_hub(&hub);
+}
+
 static void what_does_not_go_with_ranks(void **state)
 {
     static const char *const strategies[] = {"daop", "hobbit"};
@@ -1198,6 +1229,7 @@ int main(void)
         cmocka_unit_test(who_loads_ends_in_order),
         cmocka_unit_test(a_rank_that_fails_later),
         cmocka_unit_test(a_silent_rank_is_given_up),
+        cmocka_unit_test(ranks_that_load_are_heard_side_by_side),
         cmocka_unit_test(what_does_not_go_with_ranks),
         cmocka_unit_test(the_smallest_budget_that_is_named_works),
         cmocka_unit_test(outputs_that_lie_unread_are_counted),
