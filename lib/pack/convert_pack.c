@@ -1229,7 +1229,7 @@ static uint64_t kept_key(const struct converter *c, const struct repack *r)
     const struct moe_convert_options *o = c->options;
     struct moe_buf text = {0};
     moe_buf_printf(&text, "%016" PRIx64 " %s %" PRIu32 " %.17g %" PRIu64 " %d %d",
-                   moe_pack_source_fingerprint(r->pack), o->method->name, o->group, o->mean_bits,
+                   moe_pack_fingerprint(r->pack), o->method->name, o->group, o->mean_bits,
                    o->target_bytes, o->dense_bits, o->no_ahead);
     for (int i = 0; i < o->n_experts; i++)
         moe_buf_printf(&text, " %d,%d", o->experts[i].gate_up, o->experts[i].down);

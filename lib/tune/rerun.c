@@ -531,17 +531,20 @@ static const float *states_of_jobs(struct moe_rerun *r, const float *states, uin
 }
 
 /* If the layer shares its choice of positions, runs the layer before `begin` that makes it; only
- * the choice is used. */
+ * the choice is used, and nobody sees the rest. */
 static int choose_again(struct moe_rerun *r, uint32_t n_rows, uint32_t begin, struct moe_err *err)
 {
     uint32_t layer = moe_config_beginning(&r->session->model->config, begin);
     uint8_t *visited = r->visited;
+    const struct moe_observer observer = r->session->observer;
     if (layer == begin)
         return MOE_OK;
     r->visited = NULL;
+    r->session->observer = (struct moe_observer){0};
     int status =
         moe_forward(r->session, MOE_PREFILL, r->rows, n_rows, layer, layer + 1,
                     layer ? states_of_jobs(r, r->choosing_states, layer) : NULL, NULL, err);
+    r->session->observer = observer;
     r->visited = visited;
     return status;
 }

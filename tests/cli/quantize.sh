@@ -197,6 +197,11 @@ expect_exit 0 "method gptq"
 expect_stderr_like '*inputs of * tokens; * rounded as without texts: layer *output error of experts at 4: 0.*' \
     "... says what it knew and what it gained"
 
+# Layers that share what an earlier one chose: it is run again for each of them, and is not looked at.
+run "$bin/moe-quantize" -q -t 1 --method best --experts 3 --text "$tmp/line" -o "$tmp/shared.moe" "$BUILD/fixtures/glm5-b"
+expect_exit 0 "inputs of layers that share a choice of positions"
+rm -f "$tmp/shared.moe"
+
 # The same by shards, one cut off and one damaged, and from what a run that was ended had kept.
 for shard in 1/2 2/2 1/1; do
     # shellcheck disable=SC2086
@@ -220,6 +225,11 @@ for less in "--experts 4" "--group 32"; do
     run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq $less --resume "$small"
     error_line 2 "moe-quantize: $tmp/aware/b.moe.kept: was kept by a conversion of *" "--resume with $less instead"
 done
+"$bin/moe-quantize" -q -t 1 --experts 8 --dense 8 -o "$tmp/other.moe" "$small"
+# shellcheck disable=SC2086
+run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --resume "$tmp/other.moe"
+error_line 2 "moe-quantize: $tmp/aware/b.moe.kept: was kept by a conversion of *" "--resume with another pack of the same checkpoint"
+rm -f "$tmp/other.moe"
 # shellcheck disable=SC2086
 run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --resume "$small"
 check "--resume, too" cmp -s "$tmp/aware/a.moe" "$tmp/aware/b.moe"
