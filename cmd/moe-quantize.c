@@ -314,6 +314,11 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     if (!cli_quiet && o.measured && rounded(report))
         fprintf(stderr, "%s: rounded by %s, by which %s was made; --method names another\n", path,
                 o.convert.method->name, o.maps.items[0]);
+    if (!cli_quiet && cli_given("experts") && moe_pack_n_experts(summary->pack) == 0)
+        fprintf(stderr,
+                "%s: a model without experts, for which --experts changes nothing: --dense, --bits "
+                "or --target rounds it\n",
+                path);
     if (!cli_quiet && cli_given("experts") && rounded(report))
         say_narrow(path, summary->pack);
     if (!cli_quiet && note->data)

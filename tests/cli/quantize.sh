@@ -202,6 +202,10 @@ run "$bin/moe-quantize" -q -t 1 --method best --experts 3 --text "$tmp/line" -o 
 expect_exit 0 "inputs of layers that share a choice of positions"
 rm -f "$tmp/shared.moe"
 
+run "$bin/moe-quantize" -t 1 --experts 3 -o "$tmp/shared.moe" "$BUILD/fixtures/llama"
+expect_stderr_like '*: a model without experts, for which --experts changes nothing*' "--experts of a model that has none"
+rm -f "$tmp/shared.moe"
+
 # The same by shards, one cut off and one damaged, and from what a run that was ended had kept.
 for shard in 1/2 2/2 1/1; do
     # shellcheck disable=SC2086
