@@ -19,6 +19,7 @@
 #include "kern/kern.h"
 #include "kern/kern_math.h"
 #include "model/routes.h"
+#include "ranks/ranks.h"
 
 struct stage {
     struct moe_session *s;
@@ -954,7 +955,8 @@ static int run_dense(struct moe_session *s, const struct moe_layer *l, struct mo
     gated_in(s, in, &l->gate, &l->up, l, NULL, NULL);
     if (l->is_moe && s->model->config.shared_sinks)
         moe_par_for(n_rows, 16, weigh_sinks, s);
-    MOE_TRY(moe_pass_poll(&s->pass, err));
+    if (s->ranks) /* of a prompt that takes long, and rows for the next rank wait */
+        MOE_TRY(moe_ranks_go_on(s->ranks, err));
     gated_out(s, n_rows, &l->down, w->sum);
     return MOE_OK;
 }

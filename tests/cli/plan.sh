@@ -102,7 +102,7 @@ error_line 4 "moe-plan: *" "... in too little memory"
 # Several machines: what they have and do adds up, and a network without delay takes less.
 printf '%s\n' 'format: moe-machines' 'version: 1' \
     'network: {latency_seconds: 50e-6, bytes_per_second: 1.17e8}' 'machines:' \
-    '- {name: a, memory: 40M, memory_bytes_per_second: 20e9, storage_bytes_per_second: 1e9}' \
+    '- {name: a, memory: 42M, memory_bytes_per_second: 20e9, storage_bytes_per_second: 1e9}' \
     '- {name: b, memory: 54M, memory_bytes_per_second: 9e9, storage_bytes_per_second: 1e9, count: 2}' >"$tmp/hosts.yaml"
 run "$plan" -q "$tiny" --machines "$tmp/hosts.yaml" --trace "$tmp/t.trace" --max-tokens 40 --json
 expect_exit 0 "three machines"
