@@ -1043,10 +1043,8 @@ static void weigh_layer(struct convert_sharer (*experts)[2], uint32_t n)
                 experts[e][i].weight = isfinite(least) ? least : 1 / (double)n;
 }
 
-/* Bytes of the file that nothing shared out changes: the header, the directory with so many classes
- * of experts, sections, other tensors. Only the provenance, which is not yet written, may take
- * less.
- */
+/* Bytes of the file beside what is shared out: the header, a directory of n_classes classes of
+ * experts, sections, other tensors. The provenance is not written yet and may take less. */
 static uint64_t fixed_bytes(const struct converter *c, const struct repack *r,
                             const struct sharing *s, uint64_t n_classes)
 {

@@ -174,8 +174,8 @@ static int share_cores(struct mpi_wire *w, struct moe_err *err)
 
 /* Open MPI holds back longer messages over TCP until their receiver is in MPI, too. Rank 0 may
  * compute for long: ranks would wait for it with their outputs, which are shorter
- * (MOE_RANK_OUTPUT_BYTES), where they could compute on. What whoever starts the ranks has set stays
- * as it is; other kinds of MPI do not look. Returns the bytes of those that are not held back. */
+ * (MOE_RANK_OUTPUT_BYTES), where they could compute on. Values that the environment has already
+ * stay; other kinds of MPI ignore them. Returns the bytes of the longest that is sent at once. */
 static uint64_t send_at_once(void)
 {
     static const char *const limits[] = {"OMPI_MCA_btl_tcp_eager_limit",
