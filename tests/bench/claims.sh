@@ -178,7 +178,7 @@ rehearse() { # NAME PACK OPTION=VALUE...
         seconds="${SECONDS_PER_STRATEGY:-3}" rounds="${ROUNDS:-1}" "$@"
 }
 
-# Nats of ten documents of each domain, the first half of each a prompt; statistics of the run as JSON.
+# Nats of ten documents of each domain, or of WORK/QUALITY_TEXT, the first half of each a prompt; statistics of the run as JSON.
 quality() { # NAME EXPERTS OPTION...
     name=$1 variants=$2
     shift 2
@@ -186,7 +186,7 @@ quality() { # NAME EXPERTS OPTION...
     [ -e "$work/quality.txt" ] || for d in $domains; do
         awk '{ print } /^<\|endoftext\|>$/ && ++n == 10 { exit }' "$texts/$d.valid.txt"
     done >"$work/quality.txt"
-    once "quality-$name.txt" "$bin/moe-run" -q "$work/$variants.moe" --perplexity "$work/quality.txt" \
+    once "quality-$name.txt" "$bin/moe-run" -q "$work/$variants.moe" --perplexity "$work/${QUALITY_TEXT:-quality.txt}" \
         --prompt-share 50% --stats-json "$work/quality-$name.json" "$@"
 }
 

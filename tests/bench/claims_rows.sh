@@ -236,8 +236,21 @@ prompts() { # TOKENS
             12.5%,25% "$(calc %f "0.46 * $factor * $1 / 16")" --batch 512
     done
 }
+# 512 tokens at the one rate that the paper gives, DeepSeekMoE's 804 tokens/s: 23.6 ms for each of its 27 layers. A load at a bus's
+# nominal rate takes 17,301,504 bytes of it, and its layers have 64 experts, here 32. The slow bus is four times as slow.
+nominal_prompts() {
+    load=$(calc %.6f "17301504 / 16e9 / (512 / 804 / 27) * 64 / $(shape experts) * 512 / 16")
+    for case in fast:1 slow:4 slow-gpu:0.25; do
+        TRACE=$work/prompts-512.trace simulate "fate-nominal-${case%:*}" 1642 ondemand,eap,fate,fate+assume-prediction=99.6%,eap+cache-bits=0 \
+            12.5% "$(calc %f "$load * ${case#*:}")" --batch 512
+    done
+}
 row_F9() {
     for n in 128 256 512; do prompts $n; done
+    nominal_prompts
+    nominal() { calc %.4f "$(of "fate-nominal-$1" prefill_tokens_per_s 2 12.5%) / $(of "fate-nominal-$1" prefill_tokens_per_s "$2" 12.5%)"; } # CASE N
+    at_nominal() { echo "over on-demand $(multiples "$(nominal fast 0)" "$(nominal "$1" 0)"), over the EAP at 16 bits $(multiples "$(nominal fast 4)" "$(nominal "$1" 4)")"; }
+    nominal_against() { echo "$(nominal fast 0) of 4.5 from 1; $(nominal fast 4) of 1.9 from 1; $(nominal "$1" 0) of 1.8 from 1; $(nominal "$1" 4) of 1.5 from 1; $(nominal "$1" 0) < $(nominal fast 0)"; }
     over() { # LOADS N M: of each prompt
         for n in 128 256 512; do
             calc '%.4f\n' "$(of "fate-prompts-$n-$1" prefill_tokens_per_s "$2" 12.5%) / $(of "fate-prompts-$n-$1" prefill_tokens_per_s "$3" 12.5%)"
@@ -253,7 +266,9 @@ row_F9() {
     row "speed of prompts of 128, 256, 512 tokens: over on-demand, over EAP; the same on PCIe 1 (fig. 11)" "up to 4.5x, 1.9x; 1.8x, 1.5x" \
         "half of the experts fit at 4 bits: $(said 2 1). Loads outlast layers at either rate, so that both give the same ratios" \
         "$(against 2 1)" "simulate fate-prompts" "$(said 3 1)" "$(against 3 1)" \
-        "setting: an EAP that loads 16 bits instead of one with Fate's precision, cache and order: over it $(multiples $(over 1 2 4)); $(multiples $(over 4 2 4))" "$(against 2 4)"
+        "setting: an EAP that loads 16 bits instead of one with Fate's precision, cache and order: over it $(multiples $(over 1 2 4)); $(multiples $(over 4 2 4))" "$(against 2 4)" \
+        "setting: not bound by the link: that EAP, 512 tokens computed as fast as theirs (804 tokens/s), loads at the buses' nominal 16 and 4 GB/s, the GPU on the slow bus 16 times as slow (what it takes; the paper does not time it): $(at_nominal slow-gpu)" "$(nominal_against slow-gpu)" \
+        "setting: the same with one GPU on both buses: $(at_nominal slow)" "$(nominal_against slow)"
 }
 row_F10() {
     fate_cells
@@ -578,18 +593,46 @@ row_D4() {
         "$(against 2)" "simulate daop" "$(multiples "$(over 5 1)"); $(multiples "$(over 5 0)")" "$(against 5)" \
         "model: D4m's with 40 ms an expert, as table I: $(daop_said daop-on-a6000-slow 2)" "$(daop_against daop-on-a6000-slow 2)"
 }
+# Texts whose experts shift between prompt and answer: WORK/shifted.txt, first halves of the documents of each domain, which
+# the second halves of the next domain's follow.
+shifted_text() {
+    [ -e "$work/shifted.txt" ] || for pair in "stories code" "code math" "math stories"; do
+        # shellcheck disable=SC2086
+        set -- $pair
+        awk '!/^<\|endoftext\|>$/ { text = text $0 "\n"; next }
+            NR == FNR { of[++n] = text }
+            NR != FNR { m++; printf("%s%s%s\n", substr(of[m], 1, int(length(of[m]) / 2)), substr(text, int(length(text) / 2) + 1), $0) }
+            { text = "" }
+            m == 10 { exit }' "$texts/$1.valid.txt" "$texts/$2.valid.txt"
+    done >"$work/shifted.txt"
+}
+kept_experts() { # TEXT: by how much an answer's experts are its prompt's (equation 1), per cent
+    [ -e "$work/$1.yaml" ] || "$bin/moe-profile" -q "$work/16.moe" --text "$work/$1.txt" --prompt-share 50% -o "$work/$1.yaml"
+    once "$1.json" "$bin/moe-profile" --show "$work/$1.yaml" --json
+    jq '100 * .similarity.prompt_to_rest' "$work/$1.json"
+}
 row_D5() {
+    profile
+    shifted_text
     quality resident 42 --strategy resident
+    QUALITY_TEXT=shifted.txt quality shifted-resident 42 --strategy resident
     for share in 25 50; do
+        set -- --device test:1,10G --statistics "$work/calib.yaml" --expert-memory "$(calc %d "$(loads_of 42) * $share / 100")"
         for s in daop daop+degrade-most=1 daop+degrade=off; do
-            quality "$s-$share" 42 --strategy $s --device test:1,10G --statistics "$work/calib.yaml" \
-                --expert-memory "$(calc %d "$(loads_of 42) * $share / 100")"
+            quality "$s-$share" 42 --strategy $s "$@"
+        done
+        for s in daop daop+degrade=off; do
+            QUALITY_TEXT=shifted.txt quality "shifted-$s-$share" 42 --strategy $s "$@"
         done
     done
     losses() { echo "$(loss_of "$1-25" resident), $(loss_of "$1-50" resident)"; }
-    against() { losses "$1" | sed 's/, / < 2; /; s/$/ < 2/'; }
-    row "small loss (here: below 2%), except where experts shift, which the texts here do not show (table VI)" "58.9 to 33.5 on GSM8K at 25%, where they shift" \
-        "$(losses daop) of the nats with 25%, 50% of the experts on the device; with at most one expert replaced $(losses daop+degrade-most=1)" \
+    more() { calc %+.4f "$(quality_of "$2$1-$3") - $(quality_of "$2resident")"; } # STRATEGY [shifted-] SHARE: nats per token
+    against() {
+        losses "$1" | sed 's/, / < 2; /; s/$/ < 2; /' | tr -d '\n'
+        echo "$(more "$1" shifted- 25) > $(more "$1" '' 25); $(more "$1" shifted- 50) > $(more "$1" '' 50)"
+    }
+    row "small loss (here: below 2%), except where experts shift between prompt and answer (table VI)" "58.9 to 33.5 on GSM8K at 25%, where they shift" \
+        "$(losses daop) of the nats with 25%, 50% of the experts on the device, which are $(more daop '' 25), $(more daop '' 50) nats per token; $(more daop shifted- 25), $(more daop shifted- 50) where another domain's second half follows the first, so that $(pc "$(kept_experts shifted)") of the experts stay instead of $(pc "$(kept_experts quality)"); with at most one expert replaced $(losses daop+degrade-most=1)" \
         "$(against daop)" quality "" "" \
         "engine: nothing replaced, only computed from the layer before: $(losses daop+degrade=off)" "$(against daop+degrade=off)"
 }
