@@ -887,6 +887,7 @@ static void count_expert(struct converter *c, const struct repack *r, uint32_t l
 struct sharing {
     struct convert_sharer *sharers; /* [layer][expert][2], then [tensor] */
     uint64_t n, n_of_experts;
+    bool (*classes)[CONVERT_RUNGS][CONVERT_RUNGS]; /* [the pack's class] chosen for one of its */
     bool sizes_only;
     /* Matrices of the dense part and experts that no earlier run has looked at, for progress. */
     uint64_t n_tensors, n_experts, looked;
@@ -1043,16 +1044,18 @@ static void weigh_layer(struct convert_sharer (*experts)[2], uint32_t n)
                 experts[e][i].weight = isfinite(least) ? least : 1 / (double)n;
 }
 
-/* Bytes of the file beside what is shared out: the header, a directory of n_classes classes of
- * experts, sections, other tensors. The provenance is not written yet and may take less. */
+/* Bytes of the file beside what is shared out, with the rungs that are chosen: the header, the
+ * directory, sections, other tensors. Experts that are made from one class become a class for each
+ * pair of rungs. The provenance is not written yet and may take less. */
 static uint64_t fixed_bytes(const struct converter *c, const struct repack *r,
-                            const struct sharing *s, uint64_t n_classes)
+                            const struct sharing *s)
 {
     static const enum moe_pack_section ids[] = {MOE_PACK_MODEL, MOE_PACK_TOKENIZER, MOE_PACK_CHAT,
                                                 MOE_PACK_SAMPLING};
     enum { CHANGED = 512, RARE = 16 /* of the provenance, and of a rare expert in it */ };
     const struct convert_sharer *dense = s->sharers + s->n_of_experts;
-    uint64_t bytes = 0, n_tensors = 0, n_experts = 0, n_rare = 0, n;
+    uint64_t bytes = 0, n_tensors = 0, class_bytes = 0, n_experts = 0, n_segments = 0, n_rare = 0,
+             n;
     for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
         moe_pack_section(r->pack, ids[i], &n);
         bytes += moe_round_up(n, MOE_PACK_ALIGN);
@@ -1071,20 +1074,48 @@ static uint64_t fixed_bytes(const struct converter *c, const struct repack *r,
                                                          t->rows, t->cols),
                                   MOE_PACK_ALIGN);
     }
-    for (uint64_t i = 0; i < s->n_of_experts; i += 2) {
-        n_experts += s->sharers[i].there;
-        n_rare += s->sharers[i].there && !s->sharers[i].known;
+    memset(s->classes, 0, moe_pack_n_classes(r->pack) * sizeof *s->classes);
+    for (uint64_t i = 0; i < s->n_of_experts / 2; i++) {
+        const struct convert_sharer *two = &s->sharers[2 * i];
+        const uint32_t per_layer = moe_pack_n_experts(r->pack);
+        if (!two[0].there && !two[1].there)
+            continue;
+        const uint32_t from =
+            best_stored(r->pack, (uint32_t)(i / per_layer), (uint32_t)(i % per_layer))
+                .extent->class_index;
+        const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, from);
+        bool *met = &s->classes[from][two[0].rung][two[1].rung];
+        class_bytes += *met ? 0 : moe_pack_class_entry_bytes(class_);
+        *met = true;
+        n_experts++;
+        n_segments += class_->n_segments;
+        n_rare += !two[0].known;
     }
     moe_pack_section(r->pack, MOE_PACK_PROVENANCE, &n);
     return bytes + moe_round_up(n + CHANGED + RARE * n_rare, MOE_PACK_ALIGN) +
-           moe_pack_tables_bytes(n_tensors, n_classes, n_experts, 2 * n_experts);
+           moe_pack_tables_bytes(n_tensors, class_bytes, n_experts, n_segments);
+}
+
+/* Shares options->target_bytes out. What the directory takes depends on what is chosen: it is given
+ * a page more until that fits. Returns what the file takes, which is more than the target only
+ * where even the fewest bits are. */
+static uint64_t share_target(const struct converter *c, const struct repack *r, struct sharing *s)
+{
+    const uint64_t target = c->options->target_bytes;
+    uint64_t file = convert_share_out(s->sharers, s->n, 0), beside = fixed_bytes(c, r, s);
+    file += beside;
+    for (bool fits = file > target; !fits; beside += MOE_PACK_ALIGN) {
+        file = convert_share_out(s->sharers, s->n, (double)target - (double)beside);
+        file += fixed_bytes(c, r, s);
+        fits = file <= target;
+    }
+    return file;
 }
 
 static int share_among(const struct converter *c, const struct repack *r, struct sharing *s,
                        struct moe_err *err)
 {
     const struct moe_convert_options *o = c->options;
-    const uint64_t n_classes = moe_pack_n_classes(r->pack);
     char least[32], wanted[32];
     uint64_t weights = 0;
     for (uint64_t i = 0; i < s->n; i++)
@@ -1097,22 +1128,21 @@ static int share_among(const struct converter *c, const struct repack *r, struct
                             : "%s: has no experts to share bits among; --target SIZE shares them "
                               "among all matrices, --dense BITS gives these the same",
                         moe_pack_path(r->pack));
-    /* Experts of a class become as many classes as there are pairs of rungs, or one. */
-    const double most =
-        o->target_bytes
-            ? (double)o->target_bytes -
-                  (double)fixed_bytes(c, r, s, n_classes * CONVERT_RUNGS * CONVERT_RUNGS)
-            : o->mean_bits * (double)weights / 8;
-    const uint64_t takes = convert_share_out(s->sharers, s->n, most),
-                   file = o->target_bytes ? takes + fixed_bytes(c, r, s, n_classes) : 0;
-    if ((double)takes > most && file > o->target_bytes)
-        return moe_fail(err, MOE_ERR_USAGE, "%s: takes %s at least, more than the %s of --target",
-                        moe_pack_path(r->pack), moe_format_at_least(file, least),
-                        moe_format_bytes(o->target_bytes, wanted));
-    if ((double)takes > most && !o->target_bytes)
+    if (o->target_bytes) {
+        const uint64_t file = share_target(c, r, s);
+        return file <= o->target_bytes
+                   ? MOE_OK
+                   : moe_fail(err, MOE_ERR_USAGE,
+                              "%s: takes %s at least, more than the %s of --target",
+                              moe_pack_path(r->pack), moe_format_at_least(file, least),
+                              moe_format_bytes(o->target_bytes, wanted));
+    }
+    const double most = o->mean_bits * (double)weights / 8,
+                 takes = (double)convert_share_out(s->sharers, s->n, most);
+    if (takes > most)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: its experts take %.2f bits a weight at least, %.2f are asked for",
-                        moe_pack_path(r->pack), ceil((double)takes * 800 / (double)weights) / 100,
+                        moe_pack_path(r->pack), ceil(takes * 800 / (double)weights) / 100,
                         o->mean_bits);
     return MOE_OK;
 }
@@ -1174,12 +1204,14 @@ static int share_bits(struct converter *c, struct repack *r, struct moe_convert_
     int status;
     c->options = options;
     s.sharers = moe_alloc(s.n, sizeof *s.sharers, err);
+    s.classes = moe_alloc(moe_pack_n_classes(r->pack), sizeof *s.classes, err);
     r->shared =
         (struct moe_expert_map){"the bits shared out", moe_pack_source_fingerprint(r->pack),
                                 n_layers, n_experts, moe_alloc(n, sizeof(struct moe_bits), err)};
     r->dense_bits = dense ? moe_alloc(n_tensors, sizeof *r->dense_bits, err) : NULL;
-    MOE_STEP(s.sharers && bits && r->shared.bits && (r->dense_bits || !dense) ? MOE_OK
-                                                                              : MOE_ERR_MEMORY);
+    MOE_STEP(s.sharers && s.classes && bits && r->shared.bits && (r->dense_bits || !dense)
+                 ? MOE_OK
+                 : MOE_ERR_MEMORY);
     MOE_STEP(convert_kept_shared(r->kept, bits, s.n, &kept, err));
     if (!kept) {
         MOE_STEP(see_all(c, r, &s, err));
@@ -1194,6 +1226,7 @@ static int share_bits(struct converter *c, struct repack *r, struct moe_convert_
     take_shared(r, bits, n, options);
 out:
     free(s.sharers);
+    free(s.classes);
     free(bits);
     return status;
 }

@@ -308,10 +308,11 @@ int moe_pack_put_expert(struct moe_pack_writer *w, uint32_t layer, uint32_t expe
  * there, where the file system allows. */
 int moe_pack_put_hole(struct moe_pack_writer *w, uint32_t layer, uint32_t expert, uint32_t variant,
                       uint32_t class_index, struct moe_err *err);
-/* What the header and the tables of the directory take in a file of one variant at most: of experts
- * with n_segments in all. */
-uint64_t moe_pack_tables_bytes(uint64_t n_tensors, uint64_t n_classes, uint64_t n_experts,
+/* What the header and the tables of the directory take in a file of one variant: of classes whose
+ * entries take class_bytes, of experts with n_segments in all. */
+uint64_t moe_pack_tables_bytes(uint64_t n_tensors, uint64_t class_bytes, uint64_t n_experts,
                                uint64_t n_segments);
+uint64_t moe_pack_class_entry_bytes(const struct moe_expert_class *class_);
 /* Writes directory and header, flushes, renames. The writer is gone afterwards either way. A tensor
  * or expert that was put twice is MOE_ERR_USAGE. */
 int moe_pack_commit(struct moe_pack_writer *w, struct moe_err *err);

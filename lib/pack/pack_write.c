@@ -528,13 +528,17 @@ static int write_directory(struct moe_pack_writer *w, uint8_t *header, struct mo
     return status;
 }
 
-uint64_t moe_pack_tables_bytes(uint64_t n_tensors, uint64_t n_classes, uint64_t n_experts,
+uint64_t moe_pack_class_entry_bytes(const struct moe_expert_class *class_)
+{
+    return 8 + 8 * (uint64_t)class_->n_segments + 40 * (uint64_t)class_->n_matrices;
+}
+
+uint64_t moe_pack_tables_bytes(uint64_t n_tensors, uint64_t class_bytes, uint64_t n_experts,
                                uint64_t n_segments)
 {
-    enum { PER_CLASS = 8 + 8 * MOE_PACK_MAX_SEGMENTS + 40 * MOE_PACK_MAX_MATRICES };
     return MOE_PACK_HEADER_BYTES + moe_round_up(8 + PACK_TENSOR_BYTES * n_tensors, MOE_PACK_ALIGN) +
            moe_round_up(16 + PACK_VARIANT_BYTES, MOE_PACK_ALIGN) +
-           moe_round_up(8 + PER_CLASS * n_classes, MOE_PACK_ALIGN) +
+           moe_round_up(8 + class_bytes, MOE_PACK_ALIGN) +
            moe_round_up(8 + 16 * n_experts + 32 * n_segments, MOE_PACK_ALIGN);
 }
 
