@@ -2,10 +2,10 @@
  * Experts and matrices that a long conversion has rounded, in files beside the pack: a run that was
  * ended goes on from them, and shards are joined by them.
  *
- * A file is a header and then records, appended as they are done: an expert of a variant with its
- * segments one after the other, a matrix of the dense part, what texts say of either before bits
- * are shared out, or these bits. What follows the first damaged record is written again. Everything
- * is little-endian.
+ * A file is a header (magic, MOE_QUANT_VERSION, key) and then records, appended as they are done:
+ * an expert of a variant with its segments one after the other, a matrix of the dense part, what
+ * texts say of either before bits are shared out, or these bits. What follows the first damaged
+ * record is written again. Everything is little-endian.
  */
 #define _XOPEN_SOURCE 700 /* ftruncate */
 #include <inttypes.h>
@@ -21,7 +21,7 @@
 #include "base/mem.h"
 #include "pack/convert_internal.h"
 
-enum { MAGIC_BYTES = 16, HEAD_BYTES = 24, RECORD_BYTES = 64, SYNC_SECONDS = 5 };
+enum { MAGIC_BYTES = 12, HEAD_BYTES = 24, RECORD_BYTES = 64, SYNC_SECONDS = 5 };
 static const char magic[MAGIC_BYTES] = "moe kept 1";
 
 /* A record's head: layer, expert, variant, tokens of a rare expert plus 1 or 0 (u32 each); the four
@@ -123,8 +123,16 @@ static int read_records(struct convert_kept *k, int fd, const char *path, uint64
     if (size >= HEAD_BYTES)
         MOE_TRY(moe_file_pread(fd, path, head, HEAD_BYTES, 0, err));
     if (memcmp(head, magic, MAGIC_BYTES) != 0)
-        return moe_file_refuse(fd, path, "a file of experts that moe-quantize has kept", err);
-    if (moe_get_u64(head + MAGIC_BYTES) != k->key)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: its beginning is not that of a file of experts that moe-quantize has "
+                        "kept; remove it to begin again",
+                        path);
+    if (moe_get_u32(head + MAGIC_BYTES) != MOE_QUANT_VERSION)
+        return moe_fail(err, MOE_ERR_VERSION,
+                        "%s: was kept by another version of moe-quantize, which rounds otherwise; "
+                        "remove it to begin again",
+                        path);
+    if (moe_get_u64(head + HEAD_BYTES - 8) != k->key)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: was kept by a conversion of another model, or with other options or "
                         "texts; remove it to begin again",
@@ -173,7 +181,8 @@ static int open_own(struct convert_kept *k, const char *path, struct moe_err *er
     k->paths[0] = k->out.path;
     k->fds[0] = -1;
     memcpy(head, magic, MAGIC_BYTES);
-    moe_put_u64(head + MAGIC_BYTES, k->key);
+    moe_put_u32(head + MAGIC_BYTES, MOE_QUANT_VERSION);
+    moe_put_u64(head + HEAD_BYTES - 8, k->key);
     k->end = HEAD_BYTES;
     MOE_TRY(moe_outfile_write(&k->out, head, HEAD_BYTES, 0, err));
     return moe_outfile_publish(&k->out, err);

@@ -53,6 +53,11 @@ const struct moe_quant_method *moe_quant_method_for(const struct moe_quant_metho
 struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bits, uint32_t group,
                                    uint16_t float16_kind);
 
+/* Of the codes that all methods make of the same weights and inputs, and of what texts say of
+ * matrices (cholesky.h): raise it where a change makes others, so that a conversion does not go on
+ * from what an older program has kept. */
+enum { MOE_QUANT_VERSION = 1 };
+
 /* How well matrices were quantized; sums over all their weights, for reports. */
 struct moe_quant_error {
     double sum_squared_error, sum_squared_weight;

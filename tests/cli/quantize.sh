@@ -234,6 +234,19 @@ done
 run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --resume "$tmp/other.moe"
 error_line 2 "moe-quantize: $tmp/aware/b.moe.kept: was kept by a conversion of *" "--resume with another pack of the same checkpoint"
 rm -f "$tmp/other.moe"
+cp "$tmp/aware/b.moe.kept" "$tmp/kept"
+for at in 12 0; do # of the version, of the magic
+    printf '\377' | dd of="$tmp/aware/b.moe.kept" bs=1 seek=$at conv=notrunc 2>/dev/null
+    # shellcheck disable=SC2086
+    run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --resume "$small"
+    error_line 3 "moe-quantize: $tmp/aware/b.moe.kept: *; remove it to begin again" "--resume from a file changed at byte $at"
+    [ $at = 0 ] || expect_stderr_like "*: was kept by another version of moe-quantize, *" "... that another version kept"
+done
+: >"$tmp/aware/b.moe.kept"
+# shellcheck disable=SC2086
+run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --resume "$small"
+error_line 3 "moe-quantize: $tmp/aware/b.moe.kept: *; remove it to begin again" "--resume from an empty file"
+mv "$tmp/kept" "$tmp/aware/b.moe.kept"
 # shellcheck disable=SC2086
 run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --resume "$small"
 check "--resume, too" cmp -s "$tmp/aware/a.moe" "$tmp/aware/b.moe"
