@@ -107,9 +107,9 @@ int convert_check_map(const struct converter *c, uint32_t n_experts,
     if (fits)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_FORMAT,
-                    "%s: made for a model with other layers or experts than %s (%" PRIu32
-                    " layers, %" PRIu32 " experts); make a map for this one with moe-calibrate",
-                    map->name, c->source_path, n_layers, n_experts);
+                    "%s: made for a model with other layers or experts than this one's %" PRIu32
+                    " and %" PRIu32 "; make a map for this one with moe-calibrate",
+                    map->name, n_layers, n_experts);
 }
 
 int convert_check_map_source(const struct converter *c, uint64_t source_fingerprint,
@@ -119,9 +119,9 @@ int convert_check_map_source(const struct converter *c, uint64_t source_fingerpr
     if (!map || map->source_fingerprint == source_fingerprint)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_FORMAT,
-                    "%s: made for another model (source %016" PRIx64 "), not for %s (%016" PRIx64
+                    "%s: made for another model (source %016" PRIx64 ", this one's is %016" PRIx64
                     "); make a map for this one with moe-calibrate",
-                    map->name, map->source_fingerprint, c->source_path, source_fingerprint);
+                    map->name, map->source_fingerprint, source_fingerprint);
 }
 
 /* ---- Maps for several tolerances ---- */
@@ -204,6 +204,10 @@ int convert_maps(struct moe_buf *out, const struct moe_map_file *maps, uint32_t 
     for (uint32_t i = 0; i < n; i++) {
         const struct moe_map *map = maps[i].map;
         MOE_STEP(check_one_of_several(&maps[i], maps[0].map, pack, err));
+        for (uint32_t j = 0; j < i; j++)
+            if (maps[j].map->tolerance == map->tolerance)
+                MOE_STEP(moe_fail(err, MOE_ERR_USAGE, "%s: is for a tolerance of %g, as %s is",
+                                  maps[i].path, map->tolerance, maps[j].path));
         MOE_STEP(translate(variants + i * each, &maps[i], pack, err));
         made[i] = (struct moe_pack_map){.tolerance = map->tolerance,
                                         .loss = moe_map_loss(map, &map->choice.loss),
@@ -214,10 +218,6 @@ int convert_maps(struct moe_buf *out, const struct moe_map_file *maps, uint32_t 
                                         .variants = variants + i * each};
     }
     qsort(made, n, sizeof made[0], compare_maps);
-    for (uint32_t i = 1; i < n; i++)
-        if (made[i].tolerance == made[i - 1].tolerance)
-            MOE_STEP(
-                moe_fail(err, MOE_ERR_USAGE, "two maps for a tolerance of %g", made[i].tolerance));
     moe_pack_put_maps(out, made, n, n_layers, n_experts);
 out:
     free(variants);

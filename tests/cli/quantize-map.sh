@@ -201,13 +201,17 @@ sed 's/"4"/"map"/g' "$tmp/mixed.yaml" >"$tmp/odd.yaml"
 for of in "$all" "$checkpoint"; do
     refused 3 "$tmp/other.yaml: made for another model *" "a map of another model" --map "$tmp/other.yaml" "$of"
 done
+echo 'Once upon a time' >"$tmp/line"
+refused 3 "$tmp/other.yaml: made for another model (source 00000000000000aa, this one's is *); *" "... of a checkpoint with texts" \
+    --method best --text "$tmp/line" --map "$tmp/other.yaml" "$checkpoint"
+check "... names no file without a name" sh -c "! grep -q /proc/ '$err'"
 refused 3 "$tmp/none.yaml: has importances but no choice of variants*" "a map without a choice" --map "$tmp/none.yaml" "$all"
 refused 3 "$tmp/odd.yaml: *'map', which is no bitwidth*" "a map of variants that are no bits" --map "$tmp/odd.yaml" "$all"
 refused 3 "$all: *" "a pack for a map" --map "$all" "$all"
 refused 1 "$tmp/nowhere: *" "a map that is not there" --map "$tmp/nowhere" "$all"
 refused 2 "*do not name 'map'*" "a map that no variant takes" --map "$tmp/mixed.yaml" --experts 4 "$all"
 refused 2 "*no map is given*" "a variant without its map" --experts map "$checkpoint"
-for of in "$tmp/mixed.yaml:two maps for a tolerance of 2" "$tmp/dense.yaml:$tmp/dense.yaml: gives the dense part 4 bits*"; do
+for of in "$tmp/mixed.yaml:$tmp/mixed.yaml: is for a tolerance of 2, as $tmp/mixed.yaml is" "$tmp/dense.yaml:$tmp/dense.yaml: gives the dense part 4 bits*"; do
     refused 2 "${of#*:}" "two maps: ${of#*: }" --map "$tmp/mixed.yaml" --map "${of%%:*}" "$all"
 done
 refused 3 "$tmp/mixed.yaml: chooses 8 bits for layer 0 expert 0, which*" "two maps of bits that are not there" \
