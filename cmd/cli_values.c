@@ -144,7 +144,7 @@ bool cli_parse_method(const char *text, void *to, struct moe_err *why)
 const char *cli_method_word(int i)
 {
     const struct moe_quant_method *method = moe_quant_method_at(i);
-    return method ? method->name : NULL;
+    return !method ? NULL : method->trellis ? "best" : method->name;
 }
 
 const char *cli_schedule_word(int i)

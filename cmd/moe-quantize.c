@@ -112,14 +112,13 @@ static const struct cli_option options[] = {
     {CLI_OPT_DOUBLE(0, "bits", "N", &o.convert.mean_bits, 1, 9),
      .help = "mean bits of experts, by --method best", .modes = CLI_USUAL},
     {CLI_OPT_BYTES(0, "target", "SIZE", &o.convert.target_bytes),
-     .help = "size of the pack, by --method best", .modes = CLI_USUAL,
-     .excludes = "experts bits map zstd"},
+     .help = "size of the pack, by --method best", .modes = CLI_USUAL, .excludes = "bits"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.convert.dense_bits, parse_dense), .shown = "8",
      .help = "bits of all other matrices", .modes = MAKES},
     {CLI_OPT_TEXTS(0, "map", "MAP", &o.maps),
      .help = "bits of each expert, by moe-calibrate; or several", .modes = CLI_USUAL},
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.convert.method, cli_parse_method), .shown = "blocks",
-     .word = cli_method_word, .help = "or best, hqq, linear, rtn; gptq, with --text",
+     .word = cli_method_word, .help = "or best, hqq, linear, rtn; gptq, with texts",
      .modes = MAKES},
     {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .shown = "bundled ones",
      .help = "texts for best and gptq, or none", .modes = CLI_USUAL},
@@ -486,14 +485,15 @@ static int check_texts(bool checkpoint, struct moe_err *err)
 {
     const struct moe_quant_method *method = o.convert.method;
     const bool long_run = o.convert.keeps || o.convert.n_shards || o.convert.n_joined;
-    if (checkpoint && long_run && o.texts.n == 0 && (!method->trellis || cli_given("text")))
-        return moe_fail(
-            err, MOE_ERR_USAGE,
-            "--resume, --shard and --join are for packs, and for checkpoints with --text");
     if (o.texts.n > 0 && !method->compensates)
         return moe_fail(err, MOE_ERR_USAGE, "--text goes with --method best or gptq");
     if (o.texts.n == 0 && method->compensates && !method->trellis)
         return moe_fail(err, MOE_ERR_USAGE, "--method %s needs texts: --text FILE", method->name);
+    if (checkpoint && long_run && o.texts.n == 0 && (!method->trellis || cli_given("text")))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "--resume, --shard and --join are for packs, and for checkpoints with "
+                        "texts: %s",
+                        method->trellis ? "leave out --text none" : "--method best takes them");
     return MOE_OK;
 }
 
@@ -545,13 +545,13 @@ static int convert(const char *source)
     double began = moe_seconds();
     char path[MOE_DESCRIPTOR_PATH];
     const char *const texts = path;
-    struct moe_left_out left_out = {0};
+    struct moe_left_out left_out[2] = {{0}};
     struct moe_inputs_options inputs = {.texts = o.texts.items,
                                         .n_texts = (uint32_t)o.texts.n,
                                         .max_tokens = o.max_tokens,
                                         .max_windows = o.max_windows,
                                         .progress = cli_progress(),
-                                        .left_out = &left_out};
+                                        .left_out = left_out};
     struct moe_buf note = {0};
     int status = o.maps.n > 1    ? read_maps(files, maps, &err)
                  : o.maps.n == 1 ? take_map(&map, checkpoint, &err)
@@ -572,9 +572,10 @@ static int convert(const char *source)
     free(map.bits);
     for (int i = 0; i < MOE_PACK_MAX_MAPS; i++)
         moe_map_free(maps[i]);
-    if (status == MOE_OK)
-        offline_note_left_out(&left_out, "at most 32768 are taken, evenly from all windows, and "
-                                         "--max-windows of each document");
+    if (status == MOE_OK) {
+        offline_note_left_out(&left_out[0], "--max-windows N takes more of each");
+        offline_note_left_out(&left_out[1], "at most 32768 are taken, evenly from all windows");
+    }
     status = status != MOE_OK         ? cli_error(&err)
              : o.convert.n_shards > 0 ? say_shard(&report, moe_seconds() - began)
                                       : say_result(o.out, &report, &note, moe_seconds() - began);
@@ -610,8 +611,8 @@ static int check_synthesize(int n_args)
     if (!o.synthesize)
         return -1;
     if (o.convert.method->compensates || o.convert.method->blocks)
-        return cli_misuse("option --synthesize: --method %s needs weights that mean something",
-                          o.convert.method->name);
+        return cli_misuse("option --synthesize draws weights, in groups: --method hqq, linear or "
+                          "rtn");
     return n_args ? cli_misuse("option --synthesize takes a description, and no checkpoint or pack")
                   : -1;
 }
@@ -632,14 +633,16 @@ int main(int argc, char **argv)
         return status;
     if (o.synthesize)
         return cli_finish(synthesize());
-    if (cli_given("bits") && (cli_given("experts") || o.maps.n))
-        return cli_misuse("--bits chooses the bits of each expert; leave out %s",
-                          o.maps.n ? "--map" : "--experts");
     for (int i = 0; i < 2; i++) {
         static const char *const shared[] = {"bits", "target"};
+        if (cli_given(shared[i]) && (cli_given("experts") || o.maps.n))
+            return cli_misuse("--%s chooses the bits of each expert; leave out %s", shared[i],
+                              o.maps.n ? "--map" : "--experts");
         if (cli_given(shared[i]) && !o.convert.method->trellis)
             return cli_misuse("--%s goes with --method best", shared[i]);
     }
+    if (cli_given("target") && o.zstd_level)
+        return cli_misuse("--target counts what is not compressed; leave out --zstd");
     for (int i = 0; i < o.texts.n; i++) {
         if (strcmp(o.texts.items[i], "none") == 0 && o.texts.n > 1)
             return cli_misuse("--text none is for no texts at all; a file of that name is ./none");

@@ -384,9 +384,9 @@ static int read_texts(struct moe_inputs_seen *seen, const struct moe_inputs_opti
     const uint64_t tokens = seen->corpus->n_predicted, n = seen->corpus->n_documents;
     moe_corpus_thin_out(seen->corpus, MOE_MOST_INPUTS);
     if (o->left_out) {
-        *o->left_out = seen->corpus->left_out;
-        o->left_out->tokens += tokens - seen->corpus->n_predicted;
-        o->left_out->documents += n - seen->corpus->n_documents;
+        o->left_out[0] = seen->corpus->left_out;
+        o->left_out[1] = (struct moe_left_out){tokens - seen->corpus->n_predicted, tokens,
+                                               n - seen->corpus->n_documents};
     }
     seen->for_convert.n_tokens = seen->corpus->n_predicted;
     seen->for_convert.hash =
@@ -653,7 +653,7 @@ static int refuse_texts(const char *source, const struct moe_convert_options *op
         instead = "--target shares bits out by texts; --experts BITS --dense BITS --text none does "
                   "without them";
     return moe_fail(err, why.status, "%s%s%s; %s%s", named ? "" : source, named ? "" : ": ",
-                    why.text, instead, keeps ? ", and no --resume, --shard or --join" : "");
+                    why.text, instead, keeps ? ", and without --resume, --shard and --join" : "");
 }
 
 int moe_convert_error_aware(const char *source, bool is_checkpoint, const char *out_path,

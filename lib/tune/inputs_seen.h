@@ -63,7 +63,7 @@ struct moe_inputs_options {
     uint32_t max_tokens;  /* of a document or window; 0: MOE_INPUTS_DOC_TOKENS */
     uint32_t max_windows; /* of a document (tune/documents.h); 0: all */
     const struct moe_progress *progress;
-    struct moe_left_out *left_out; /* also of what is thinned out; may be NULL */
+    struct moe_left_out *left_out; /* [2] by max_windows, then what is thinned out; may be NULL */
     /* The toolkit's own texts, of MOE_BUNDLED_SEPARATOR, taken where nobody named others: where the
      * model cannot run over them, conversion goes on without, and what a pack has stays. */
     bool bundled;

@@ -112,8 +112,10 @@ run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --experts 3,1 "$tmp/one.mo
 check "... but not where all is copied" sh -c "[ $code = 0 ] && ! grep -q 'inputs of' '$err'"
 run "$bin/moe-quantize" -q -o "$tmp/y.moe" --experts 3,1 "$tmp/one.moe"
 check "... whose bytes are those by any method" cmp -s "$tmp/x.moe" "$tmp/y.moe"
-run "$bin/moe-quantize" -q -o "$tmp/named.moe" --method best --experts 5,3,1 --text tests/data/stories.calib.txt \
+run "$bin/moe-quantize" -o "$tmp/named.moe" --method best --experts 5,3,1 --text tests/data/stories.calib.txt \
     --text tests/data/math.calib.txt --text tests/data/code.calib.txt "$small"
+expect_stderr_like '*%) of the texts were left out, in * documents: at most 32768 are taken, evenly from all windows*' "too much of texts is left out"
+check "... and nothing by --max-windows" sh -c "! grep -q max-windows '$err'"
 check "... as if they had been named" cmp -s "$tmp/bundled.moe" "$tmp/named.moe"
 run "$bin/moe-quantize" -q -o "$tmp/x.moe" --method best --bits 9 "$small"
 expect_exit 0 "... which serve --bits"
@@ -135,7 +137,7 @@ run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --target 1M "$tmp/endless"
 error_line 2 "moe-quantize: $tmp/endless: the bundled texts: * no end-of-text token; --target shares *; --experts BITS --dense BITS --text none *" \
     "... and --target, where no token ends a text"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --resume "$tmp/endless"
-error_line 2 "moe-quantize: $tmp/endless: the bundled texts: *; --text none does without texts, and no --resume, --shard or --join" \
+error_line 2 "moe-quantize: $tmp/endless: the bundled texts: *; --text none does without texts, and without --resume, --shard and --join" \
     "... and --resume"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --text $calib "$tmp/endless"
 error_line 2 "moe-quantize: $tmp/endless: $calib: *; --method best --text none does without texts" "... and texts that are named"
@@ -170,6 +172,15 @@ run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --target 10K $few "$small"
 error_line 2 'moe-quantize: *: takes * at least, more than the 10.00 KiB of --target' "--target that is too small"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method hqq --target 1M --text $calib "$small"
 error_line 2 'moe-quantize: --target goes with --method best*' "--target with another method"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --target 1M --zstd 3 "$small"
+error_line 2 'moe-quantize: --target counts what is not compressed; leave out --zstd*' "--target with --zstd"
+for with in --map --experts; do
+    run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --target 1M $with 4 "$small"
+    error_line 2 "moe-quantize: --target chooses the bits of each expert; leave out $with*" "--target with $with"
+done
+run "$bin/moe-quantize" -t 2 -o "$tmp/x.moe" --method best --experts 3 --max-tokens 32 --max-windows 1 --text $calib "$small"
+expect_stderr_like '*%) of the texts were left out, in [1-9]* documents: --max-windows N takes more of each*' "what --max-windows leaves out is said"
+check "... and nothing of 32768" sh -c "! grep -q 32768 '$err'"
 
 # Layers that are visited several times, or once.
 for loop in a b; do # names of transformers' classes, and as published
@@ -279,8 +290,10 @@ check "... and nothing else is left" [ "$(ls "$tmp/aware" | tr '\n' ' ')" = "a.m
 run "$bin/moe-quantize" -o "$tmp/x.moe" --shard 3/2 "$small"
 error_line 2 "moe-quantize: option --shard: '3/2' is not a part of up to 64, *" "a shard that there is not"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --resume "$small"
-error_line 2 'moe-quantize: --resume, --shard and --join are for packs, and for checkpoints with --text*' \
+error_line 2 'moe-quantize: --resume, --shard and --join are for packs, and for checkpoints with texts: --method best takes them' \
     "--resume of a checkpoint without texts"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --text none --resume "$small"
+error_line 2 'moe-quantize: --resume, *: leave out --text none' "... by best with --text none"
 run "$bin/moe-quantize" -o "$tmp/aware/c.moe" --method gptq --text $calib --experts 4 "$tmp/aware/a.moe"
 expect_exit 0 "a variant that is gptq's already is copied"
 run "$bin/moe-quantize" -o "$tmp/aware/c.moe" --method gptq --text $calib --experts 4 "$tiny"
