@@ -52,15 +52,16 @@ static bool parse_experts(const char *text, void *to, struct moe_err *why)
     const int room = sizeof convert->experts / sizeof convert->experts[0];
     convert->n_experts = 0;
     for (const char *p = text;; p++) {
-        char word[16];
+        char word[MOE_BITS_BYTES];
         size_t n = strcspn(p, ",");
         snprintf(word, sizeof word, "%.*s", (int)n, p);
         if (n >= sizeof word || convert->n_experts == room ||
             !moe_parse_variant(word, &convert->experts[convert->n_experts])) {
-            moe_fail(
-                why, MOE_ERR_USAGE,
-                "is not a list of up to %d of 32, 16, 8, 6, 5, 4, 3, 2, 1, 4d8 (down at 8), map",
-                room);
+            moe_fail(why, MOE_ERR_USAGE,
+                     "is not a list of up to %d of 32, 16, 8, 6, 5, 4, 3, 2, 1, 4d8 (down at 8), "
+                     "map, or "
+                     "types such as iq4_xs",
+                     room);
             return false;
         }
         convert->n_experts++;
@@ -86,12 +87,13 @@ static bool parse_shard(const char *text, void *to, struct moe_err *why)
 
 static bool parse_dense(const char *text, void *to, struct moe_err *why)
 {
-    struct moe_bits bits;
-    if (!moe_parse_bits(text, &bits) || bits.gate_up != bits.down) {
-        moe_fail(why, MOE_ERR_USAGE, "is not one of 32, 16, 8, 6, 5, 4, 3, 2, 1");
+    const int bits = moe_parse_width(text);
+    if (!bits) {
+        moe_fail(why, MOE_ERR_USAGE,
+                 "is not one of 32, 16, 8, 6, 5, 4, 3, 2, 1, nor a type such as iq4_xs");
         return false;
     }
-    *(int *)to = bits.down;
+    *(int *)to = bits;
     return true;
 }
 
@@ -160,7 +162,8 @@ static const struct cli_program program = {
     .summary = "Makes an expert pack from a checkpoint (Hugging Face directory or GGUF file) or\n"
                "from another pack.\n"
                "BITS: 32, 16 (as stored), 8, 6, 5, 4, 3, 2 (best: 1, too); 4d8 is 4 with down\n"
-               "projections at 8.\n"
+               "projections at 8. Or a type: q2_k to q6_k, q8_0, iq4_xs, iq1_kt to iq3_kt,\n"
+               "iq4_ks, iq5_ks.\n"
                "A quantized checkpoint keeps its own bits, matrix by matrix, without BITS.",
     .usage = (const char *const[]){"[-o PACK] [--experts BITS,...] [OPTION]... CHECKPOINT|PACK",
                                    "[-o PACK] --map MAP [OPTION]... CHECKPOINT|PACK",
@@ -254,7 +257,7 @@ static void say_output_error(const char *path, const char *what, const char *bit
 static void say_output_errors(const char *path, const struct moe_convert_report *report)
 {
     for (int i = 0; i < o.convert.n_experts; i++) {
-        char bits[16];
+        char bits[MOE_BITS_BYTES];
         moe_format_bits(o.convert.experts[i], bits);
         say_output_error(path, "experts at ", bits, &report->error[i]);
     }
@@ -280,9 +283,8 @@ static void say_narrow(const char *path, const struct moe_pack *pack)
             const struct moe_class_matrix *m = &class_->matrices[j];
             const int bits = moe_layout_bits(m->layout.kind);
             const uint64_t takes = moe_layout_bytes(m->layout, m->rows, m->cols);
-            const struct moe_layout more =
-                moe_quant_layout(moe_quant_method_for(o.convert.method, bits + 1, m->cols),
-                                 bits + 1, o.convert.group, MOE_LAYOUT_BF16);
+            const struct moe_layout more = moe_quant_layout_of(o.convert.method, bits + 1, m->cols,
+                                                               o.convert.group, MOE_LAYOUT_BF16);
             if (more.kind == MOE_LAYOUT_NONE || bits + 1 >= 8 ||
                 moe_layout_bytes(more, m->rows, m->cols) >= takes)
                 continue;
@@ -400,7 +402,11 @@ static const struct moe_quant_method *method_of_experts(const struct moe_map *ma
         used[map->choice.variant[i]] = true;
     for (uint32_t v = 0; v < map->n_variants; v++) {
         const char *name = map->methods[v];
-        if (!used[v] || !name[0] || strcmp(name, "copy") == 0 || strcmp(name, "carried") == 0)
+        struct moe_bits bits;
+        const bool types = moe_parse_bits(map->variants[v], &bits) && moe_bits_kind(bits.gate_up) &&
+                           moe_bits_kind(bits.down);
+        if (!used[v] || types || !name[0] || strcmp(name, "copy") == 0 ||
+            strcmp(name, "carried") == 0)
             continue;
         *several = *several || !moe_quant_method_find(name) || (found && strcmp(found, name) != 0);
         found = name;
@@ -613,6 +619,13 @@ static int check_synthesize(int n_args)
     if (o.convert.method->compensates || o.convert.method->blocks)
         return cli_misuse("option --synthesize draws weights, in groups: --method hqq, linear or "
                           "rtn");
+    bool types = moe_bits_kind(o.convert.dense_bits);
+    for (int i = 0; i < o.convert.n_experts; i++)
+        types = types || moe_bits_kind(o.convert.experts[i].gate_up) ||
+                moe_bits_kind(o.convert.experts[i].down);
+    if (types)
+        return cli_misuse("option --synthesize: weights are drawn in bits (8, 4, 3, 2), not in "
+                          "types such as iq4_xs");
     return n_args ? cli_misuse("option --synthesize takes a description, and no checkpoint or pack")
                   : -1;
 }

@@ -51,10 +51,11 @@ static void say_head(const struct plan_inputs *in)
     const struct moe_shape_file *s = &in->shape;
     char whole[32];
     moe_format_bytes(in->bytes.dense + moe_inventory_all_bytes(in->inventory, 0), whole);
-    cli_say("%s: %.4gB parameters, %s with experts at %s bits and the rest at %u; context %u; %s\n",
+    cli_say("%s: %.4gB parameters, %s with experts at %s%s and the rest at %u; context %u; %s\n",
             s->name[0] ? s->name : moe_path_name(in->name), 1e-9 * (double)in->bytes.parameters,
-            whole, in->options->expert_bits, in->options->dense_bits,
-            in->shapes[PLAN_OF_PROCESS].memory.context, in->evidence.device);
+            whole, in->options->expert_bits, moe_bits_unit(in->options->expert_bits),
+            in->options->dense_bits, in->shapes[PLAN_OF_PROCESS].memory.context,
+            in->evidence.device);
     if (!s->runs)
         cli_say("moe-run cannot run it yet: %s\n", s->why);
     cli_say("%-8s %-5s %-40s %9s %9s\n", "memory", "bits", "cache", "tokens/s", "MB/token");

@@ -555,8 +555,8 @@ static int shape_bytes(struct plan_inputs *in, const char *experts, struct moe_e
     struct moe_bits bits;
     if (!moe_parse_bits(experts, &bits))
         return moe_fail(err, MOE_ERR_USAGE,
-                        "'%.20s' is not a bitwidth of experts: name 16, 8, 4, 3 or 2, or two like "
-                        "4d8",
+                        "'%.20s' is not a bitwidth of experts: name 16, 8, 4, 3 or 2, two like "
+                        "4d8, or a type such as iq4_xs",
                         experts);
     return moe_shape_file_bytes(&in->bytes, &in->shape, bits, in->options->dense_bits, GROUP, err);
 }

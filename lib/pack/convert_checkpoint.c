@@ -217,7 +217,7 @@ static int check_carried(struct converter *c, struct checkpoint_source *s, uint3
         MOE_TRY(convert_find_expert(&s->from, layer, expert, part, &source, err));
         for (int v = 0; v < c->n_variants; v++) {
             int bits = convert_part_bits(convert_bits(c, v, layer, expert), part);
-            if (!source.block || moe_ggml_layout(source.block, bits).kind == MOE_LAYOUT_NONE)
+            if (convert_own_layout(&source, bits).kind == MOE_LAYOUT_NONE)
                 s->carried[v] = false;
         }
     }
@@ -549,7 +549,7 @@ static int put_provenance(struct converter *c, const char *dir, struct moe_err *
     if (c->report->kept_dense)
         moe_emit_text(&e, "dense", "own");
     else
-        moe_emit_i64(&e, "dense", c->options->dense_bits);
+        convert_emit_dense(c, &e);
     convert_emit_experts(c, &e);
     convert_emit_map(c, &e);
     int status = convert_put_provenance(c, &e, err);

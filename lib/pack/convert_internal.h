@@ -17,7 +17,7 @@ enum { CONVERT_MAX_VARIANTS = MOE_MAX_VARIANTS };
 /* A variant to write: the bits asked for, and its place in the options. */
 struct convert_variant {
     struct moe_bits bits; /* zeros: options->map's */
-    double rank;          /* the mean of moe_bits_sum over experts */
+    double rank;          /* of what its experts take, in the mean */
     int option;           /* index into options->experts, report->error */
 };
 
@@ -125,6 +125,10 @@ int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matri
 int convert_choose_float16(struct converter *c, struct row_source *source, bool *exact,
                            struct moe_err *err);
 
+/* The layout that holds the source's codes, where they have as many bits or fewer, or are of the
+ * kind that is named; kind MOE_LAYOUT_NONE: none does. */
+struct moe_layout convert_own_layout(const struct row_source *source, int bits);
+
 /* Whether the source's codes are carried over into that layout. */
 bool convert_carries(const struct row_source *source, struct moe_layout layout);
 
@@ -169,6 +173,8 @@ int convert_alloc_segments(const struct moe_expert_class *class_, uint8_t **bloc
  * so that the same source and options give the same bytes. First the members that all conversions
  * write, then its end.
  */
+/* The bits of the dense part that the options name. */
+void convert_emit_dense(const struct converter *c, struct moe_emit *e);
 void convert_emit_experts(const struct converter *c, struct moe_emit *e);
 bool convert_writes_map(const struct converter *c); /* among its variants is a map's */
 void convert_emit_map(const struct converter *c, struct moe_emit *e);
@@ -177,6 +183,12 @@ int convert_put_provenance(struct converter *c, struct moe_emit *e, struct moe_e
 /* Name and method of a variant whose experts are all made from floats: the method is "copy" where
  * none has fewer than 16 bits, else the options'. */
 void convert_describe_variant(const struct converter *c, int variant, struct moe_pack_variant *out);
+/* Adds a method to what a variant's experts are made by, empty at first: "copy" gives way to any
+ * other, two different ones become "mixed". */
+void convert_mix_methods(char sum[MOE_METHOD_BYTES], const char *method);
+/* The same with those that round an expert to these bits; zeros add nothing. */
+void convert_add_methods(const struct converter *c, struct moe_bits bits,
+                         char sum[MOE_METHOD_BYTES]);
 
 /* ---- Bits shared out (convert_bits.c) ---- */
 
@@ -266,9 +278,6 @@ int convert_kept_close(struct convert_kept *k, bool complete, int status, struct
  * draft, which calibration does not know, then get the most bits of the map. */
 struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t layer,
                              uint32_t expert);
-/* The mean of moe_bits_sum over the map's experts; *lowest (may be NULL) gets the fewest bits of a
- * matrix. 0 for a map of nothing. */
-double convert_map_rank(const struct moe_expert_map *map, bool has_gate, int *lowest);
 /* A hash of the experts' bits, in 16 hexadecimal digits. */
 void convert_map_hash(const struct moe_expert_map *map, char out[17]);
 /* The bits of each expert in a pack's variant, as a map. MOE_ERR_MEMORY; free() out->bits. */

@@ -22,8 +22,11 @@ static struct moe_bits most_bits(const struct moe_expert_map *map)
 {
     struct moe_bits most = {0};
     for (uint64_t i = 0; map && i < (uint64_t)map->n_layers * map->n_experts; i++) {
-        most.gate_up = map->bits[i].gate_up > most.gate_up ? map->bits[i].gate_up : most.gate_up;
-        most.down = map->bits[i].down > most.down ? map->bits[i].down : most.down;
+        const struct moe_bits bits = map->bits[i];
+        if (moe_bits_width(bits.gate_up) > moe_bits_width(most.gate_up))
+            most.gate_up = bits.gate_up;
+        if (moe_bits_width(bits.down) > moe_bits_width(most.down))
+            most.down = bits.down;
     }
     return most;
 }
@@ -35,24 +38,6 @@ struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t la
     if (bits.down == 0)
         bits = bits_of(c->options->map, layer, expert);
     return bits.down == 0 && layer >= c->n_layers ? most_bits(c->options->map) : bits;
-}
-
-double convert_map_rank(const struct moe_expert_map *map, bool has_gate, int *lowest)
-{
-    uint64_t sum = 0, n = 0;
-    int least = 0;
-    for (uint64_t i = 0; i < (uint64_t)map->n_layers * map->n_experts; i++) {
-        struct moe_bits bits = map->bits[i];
-        int fewer = bits.gate_up < bits.down ? bits.gate_up : bits.down;
-        if (bits.down == 0)
-            continue;
-        least = n == 0 || fewer < least ? fewer : least;
-        sum += (uint64_t)moe_bits_sum(bits, has_gate);
-        n++;
-    }
-    if (lowest)
-        *lowest = least;
-    return n ? (double)sum / (double)n : 0;
 }
 
 void convert_map_hash(const struct moe_expert_map *map, char out[17])
@@ -180,9 +165,10 @@ static int translate(uint8_t *to, const struct moe_map_file *f, const struct moe
             if (v == MOE_PACK_NO_VARIANT ||
                 !moe_pack_expert(pack, map->model_layer[layer], e, v)->present)
                 return moe_fail(err, MOE_ERR_FORMAT,
-                                "%s: chooses %s bits for layer %" PRIu32 " expert %" PRIu32
+                                "%s: chooses %s%s for layer %" PRIu32 " expert %" PRIu32
                                 ", which %s does not have",
-                                f->path, name, map->model_layer[layer], e, moe_pack_path(pack));
+                                f->path, name, moe_bits_unit(name), map->model_layer[layer], e,
+                                moe_pack_path(pack));
             to[(uint64_t)map->model_layer[layer] * map->n_experts + e] = v;
         }
     return MOE_OK;
@@ -237,8 +223,8 @@ static int parse_variants(const struct moe_map *map, const char *path,
                             "%s: its choice names a variant that it does not list", path);
         if (bits[variant].down == 0 && !moe_parse_bits(map->variants[variant], &bits[variant]))
             return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: chooses the variant '%s', which is no bitwidth; calibrate a pack "
-                            "with variants like 8,4,2",
+                            "%s: chooses the variant '%s', which is neither a bitwidth nor a type; "
+                            "calibrate a pack with variants like 8,4,2",
                             path, map->variants[variant]);
     }
     return MOE_OK;

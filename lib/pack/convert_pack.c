@@ -44,7 +44,10 @@ struct repack_origin {
  * Where bits are shared out, only one that gets the most does (convert_bits.c). */
 static bool keeps_codes(const struct converter *c, bool shared, uint16_t kind, int bits)
 {
-    if (moe_layout_is_float(kind) || bits > 8 || moe_layout_bits(kind) > bits)
+    const int width = moe_bits_width(bits);
+    if (moe_layout_is_float(kind) || width > 8 || moe_layout_bits(kind) > width)
+        return false;
+    if (moe_bits_kind(bits) && moe_bits_kind(bits) != kind)
         return false;
     return shared ? bits == CONVERT_OWN_BITS : c->options->of_quantized;
 }
@@ -100,18 +103,26 @@ static bool is_outdated(const struct converter *c, const struct moe_pack *pack, 
     const struct moe_convert_options *o = c->options;
     const bool own = (o->of_quantized || (o->inputs && o->inputs->bundled)) && o->mean_bits == 0 &&
                      !o->target_bytes;
-    return o->inputs && !own && (bits.gate_up < 16 || bits.down < 16) &&
-           strcmp(moe_pack_variant_at(pack, variant)->method, o->method->name) != 0;
+    char method[MOE_METHOD_BYTES] = "";
+    convert_add_methods(c, bits, method);
+    return o->inputs && !own && strcmp(method, "copy") != 0 &&
+           strcmp(moe_pack_variant_at(pack, variant)->method, method) != 0;
 }
 
-/* Whether the expert is stored in floats or affine codes, as variants are made. MXFP4 has four bits
- * too, but only comes with checkpoints. */
-static bool is_ordinary(const struct moe_expert_class *class_)
+/* Whether the expert is stored at these bits. MXFP4 has four bits too, but only comes with
+ * checkpoints. */
+static bool has_bits(const struct moe_expert_class *class_, struct moe_bits bits)
 {
-    for (uint32_t i = 0; i < class_->n_matrices; i++)
-        if (class_->matrices[i].layout.kind == MOE_LAYOUT_MXFP4)
+    struct moe_bits has;
+    for (uint32_t i = 0; i < class_->n_matrices; i++) {
+        const struct moe_class_matrix *m = &class_->matrices[i];
+        const int wanted = convert_part_bits(bits, convert_part_of(m->role));
+        if (m->layout.kind == MOE_LAYOUT_MXFP4 ||
+            (moe_bits_kind(wanted) && !moe_bits_match(wanted, m->layout.kind)))
             return false;
-    return true;
+    }
+    return moe_class_bits(class_, &has) && has.gate_up == moe_bits_width(bits.gate_up) &&
+           has.down == moe_bits_width(bits.down);
 }
 
 /* A stored form of the expert with these bits: in the variant of their name, else in any. */
@@ -121,11 +132,10 @@ static struct repack_origin stored_at(const struct converter *c, const struct mo
     struct repack_origin found = {0};
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
-        struct moe_bits has, named;
+        struct moe_bits named;
         const struct moe_expert_class *class_ =
             e->present ? moe_pack_class_at(pack, e->class_index) : NULL;
-        if (!class_ || !is_ordinary(class_) || !moe_class_bits(class_, &has) ||
-            !moe_bits_equal(has, bits) || is_outdated(c, pack, v, bits))
+        if (!class_ || !has_bits(class_, bits) || is_outdated(c, pack, v, bits))
             continue;
         if (!found.extent ||
             (moe_variant_bits(moe_pack_variant_at(pack, v), &named) && moe_bits_equal(named, bits)))
@@ -168,16 +178,6 @@ static int find_variant(const struct moe_pack *pack, struct moe_bits bits)
     return -1;
 }
 
-/* Adds a method to a variant's description: "copy" gives way to any other, two different ones
- * become "mixed". */
-static void mix_methods(char sum[16], const char *method)
-{
-    if (sum[0] == '\0' || strcmp(sum, "copy") == 0)
-        snprintf(sum, 16, "%s", method);
-    else if (strcmp(method, "copy") != 0 && strcmp(method, sum) != 0)
-        strcpy(sum, "mixed");
-}
-
 /* Describes a variant that the pack does not have, by what its experts are made of. */
 static int describe_new(const struct converter *c, struct repack *r, int v,
                         struct moe_pack_variant *out, struct moe_err *err)
@@ -194,9 +194,11 @@ static int describe_new(const struct converter *c, struct repack *r, int v,
             if (!from.copied)
                 MOE_TRY(convert_check_bits(c->options, convert_bits(c, v, layer, e), err));
             r->encodes |= !from.copied;
-            mix_methods(out->method, from.copied
-                                         ? moe_pack_variant_at(r->pack, from.variant)->method
-                                         : quantized.method);
+            if (from.copied)
+                convert_mix_methods(out->method,
+                                    moe_pack_variant_at(r->pack, from.variant)->method);
+            else
+                convert_add_methods(c, convert_bits(c, v, layer, e), out->method);
         }
     if (out->method[0] == '\0')
         *out = quantized;
@@ -242,9 +244,10 @@ static int choose_variants(struct converter *c, struct repack *r, struct moe_err
         if (r->from[v] >= 0 && is_outdated(c, r->pack, (uint32_t)r->from[v], c->variants[v].bits)) {
             if (r->from[v] == 0)
                 return moe_fail(err, MOE_ERR_USAGE,
-                                "%s: its best variant has %s bits, method %s needs more to begin "
+                                "%s: its best variant has %s%s, method %s needs more to begin "
                                 "with; convert the checkpoint",
                                 c->source_path, moe_pack_variant_at(r->pack, 0)->name,
+                                moe_bits_unit(moe_pack_variant_at(r->pack, 0)->name),
                                 c->options->method->name);
             r->from[v] = -1;
         }
@@ -275,7 +278,10 @@ static int check_map(const struct converter *c, const struct repack *r, struct m
  * that the rest of the time is all that it takes. */
 static uint32_t effort_of(const struct converter *c, int bits)
 {
-    return c->options->method->trellis && bits < CONVERT_OWN_BITS ? 64 : 1;
+    return moe_quant_method_of(c->options->method, bits)->trellis &&
+                   moe_bits_width(bits) < CONVERT_OWN_BITS
+               ? 64
+               : 1;
 }
 
 /* Makes a source of a stored matrix that is to get `bits`. mat is borrowed; `name` is for errors.
@@ -305,11 +311,12 @@ static int stored_source(struct converter *c, const char *name, const struct moe
 static int check_more_bits(const struct converter *c, const char *what, int has, int wanted,
                            struct moe_err *err)
 {
-    if (wanted <= has || c->options->of_quantized)
+    const int width = moe_bits_width(wanted);
+    if (width <= has || c->options->of_quantized)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_USAGE,
                     "%s: %s has %d bits, %d cannot be made of them; convert the checkpoint again",
-                    c->source_path, what, has, wanted);
+                    c->source_path, what, has, width);
 }
 
 /* ---- Dense tensors ---- */
@@ -429,11 +436,11 @@ static bool is_copied(const struct converter *c, const struct repack *r, uint32_
                       struct moe_matrix_name *matrix)
 {
     const struct moe_pack_tensor *t = moe_pack_tensor_at(r->pack, i);
-    const int bits = dense_bits(c, r, i), has = moe_layout_bits(t->layout.kind);
+    const int bits = dense_bits(c, r, i);
     const bool shared = r->dense_bits != NULL;
     if (!follows_dense_bits(t, matrix) || bits == 0 || keeps_codes(c, shared, t->layout.kind, bits))
         return true;
-    return bits == has && (!shared || bits >= 16);
+    return moe_bits_match(bits, t->layout.kind) && (!shared || bits == 16 || bits == 32);
 }
 
 static int put_tensor(struct converter *c, const struct repack *r, uint32_t index,
@@ -578,7 +585,7 @@ static void emit_member(const struct converter *c, enum member member, struct mo
         break;
     case DENSE:
         if (c->options->dense_bits)
-            moe_emit_i64(e, "dense", c->options->dense_bits);
+            convert_emit_dense(c, e);
         else
             moe_emit_text(e, "dense", "shared out");
         break;

@@ -72,18 +72,52 @@ static int check_bits(const struct moe_convert_options *options, int bits, bool 
                     bits, options->group, options->method->name);
 }
 
+/* What an expert of wide rows takes at these bits: bits a weight with scales, gate, up and down
+ * added up. Orders variants. */
+static double size_rank(const struct converter *c, struct moe_bits bits)
+{
+    enum { COLS = 256 /* all layouts fill */ };
+    const int parts[] = {bits.gate_up, bits.down};
+    double sum = 0;
+    for (int i = 0; i < 2; i++) {
+        const struct moe_layout layout = convert_layout(c, parts[i], COLS, MOE_LAYOUT_BF16);
+        const double each =
+            layout.kind == MOE_LAYOUT_NONE
+                ? moe_bits_width(parts[i]) /* a checkpoint's own */
+                : 8.0 * (double)moe_layout_panel_bytes(layout, COLS) / (MOE_PANEL_ROWS * COLS);
+        sum += i == 0 && !c->no_gate ? 2 * each : each;
+    }
+    return sum;
+}
+
+/* The mean of that over the map's experts; 0 for a map of nothing. */
+static double map_rank(const struct converter *c)
+{
+    const struct moe_expert_map *map = c->options->map;
+    double sum = 0;
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < (uint64_t)map->n_layers * map->n_experts; i++) {
+        if (map->bits[i].down == 0)
+            continue;
+        sum += size_rank(c, map->bits[i]);
+        n++;
+    }
+    return n ? sum / (double)n : 0;
+}
+
 /* Insertion sort, best first: there are at most eight. */
 static int add_variant(struct converter *c, struct moe_bits bits, int option, struct moe_err *err)
 {
     int at = c->n_variants;
-    struct convert_variant variant = {bits, moe_bits_sum(bits, !c->no_gate), option};
+    struct convert_variant variant = {bits, size_rank(c, bits), option};
     if (bits.down == 0)
-        variant.rank = convert_map_rank(c->options->map, !c->no_gate, NULL);
+        variant.rank = map_rank(c);
     for (int i = 0; i < c->n_variants; i++)
         if (moe_bits_equal(c->variants[i].bits, bits)) {
-            char name[16];
+            char name[MOE_BITS_BYTES];
             moe_format_bits(bits, name);
-            return moe_fail(err, MOE_ERR_USAGE, "experts at %s bits are asked for twice", name);
+            return moe_fail(err, MOE_ERR_USAGE, "experts at %s%s are asked for twice", name,
+                            moe_bits_unit(name));
         }
     while (at > 0 && is_better(&variant, &c->variants[at - 1])) {
         c->variants[at] = c->variants[at - 1];
@@ -234,21 +268,47 @@ int convert_alloc_segments(const struct moe_expert_class *class_, uint8_t **bloc
     return MOE_OK;
 }
 
+void convert_mix_methods(char sum[MOE_METHOD_BYTES], const char *method)
+{
+    if (sum[0] == '\0' || strcmp(sum, "copy") == 0)
+        snprintf(sum, MOE_METHOD_BYTES, "%s", method);
+    else if (strcmp(method, "copy") != 0 && strcmp(method, sum) != 0)
+        snprintf(sum, MOE_METHOD_BYTES, "mixed");
+}
+
+void convert_add_methods(const struct converter *c, struct moe_bits bits,
+                         char sum[MOE_METHOD_BYTES])
+{
+    const int parts[] = {bits.gate_up, bits.down};
+    for (int i = 0; i < 2 && bits.down; i++)
+        convert_mix_methods(sum, moe_bits_width(parts[i]) >= 16
+                                     ? "copy"
+                                     : moe_quant_method_of(c->options->method, parts[i])->name);
+}
+
 void convert_describe_variant(const struct converter *c, int variant, struct moe_pack_variant *out)
 {
     *out = (struct moe_pack_variant){0};
     struct moe_bits bits = c->variants[variant].bits;
-    char name[16];
+    char name[MOE_BITS_BYTES];
     moe_format_bits(bits, name);
-    int lowest = bits.gate_up < bits.down ? bits.gate_up : bits.down;
-    if (bits.down == 0)
-        convert_map_rank(c->options->map, !c->no_gate, &lowest);
+    const struct moe_expert_map *map = bits.down ? NULL : c->options->map;
     snprintf(out->name, sizeof out->name, "%s", name);
-    snprintf(out->method, sizeof out->method, "%s",
-             lowest >= 16 ? "copy" : c->options->method->name);
+    convert_add_methods(c, bits, out->method);
+    for (uint64_t i = 0; map && i < (uint64_t)map->n_layers * map->n_experts; i++)
+        convert_add_methods(c, map->bits[i], out->method);
 }
 
 /* ---- Provenance ---- */
+
+void convert_emit_dense(const struct converter *c, struct moe_emit *e)
+{
+    const int bits = c->options->dense_bits;
+    if (moe_bits_kind(bits))
+        moe_emit_text(e, "dense", moe_layout_name(moe_bits_kind(bits)));
+    else
+        moe_emit_i64(e, "dense", bits);
+}
 
 void convert_emit_experts(const struct converter *c, struct moe_emit *e)
 {
@@ -296,24 +356,27 @@ struct moe_layout convert_layout(const struct converter *c, int bits, uint32_t c
         return (struct moe_layout){.kind = MOE_LAYOUT_F32};
     if (bits == 16)
         return (struct moe_layout){.kind = float16_kind};
-    return moe_quant_layout(moe_quant_method_for(c->options->method, bits, cols), bits,
-                            c->options->group, float16_kind);
+    return moe_quant_layout_of(c->options->method, bits, cols, c->options->group, float16_kind);
+}
+
+struct moe_layout convert_own_layout(const struct row_source *source, int bits)
+{
+    struct moe_layout own = {0};
+    if (source->block)
+        own = moe_ggml_layout(source->block, moe_bits_width(bits));
+    return moe_bits_kind(bits) && own.kind != moe_bits_kind(bits) ? (struct moe_layout){0} : own;
 }
 
 bool convert_carries(const struct row_source *source, struct moe_layout layout)
 {
-    struct moe_layout own = {0};
-    if (source->block)
-        own = moe_ggml_layout(source->block, moe_layout_bits(layout.kind));
+    const struct moe_layout own = convert_own_layout(source, moe_layout_bits(layout.kind));
     return own.kind != MOE_LAYOUT_NONE && own.kind == layout.kind && own.group == layout.group;
 }
 
 struct moe_layout convert_source_layout(const struct converter *c, const struct row_source *source,
                                         int bits)
 {
-    struct moe_layout own = {0};
-    if (source->block)
-        own = moe_ggml_layout(source->block, bits);
+    const struct moe_layout own = convert_own_layout(source, bits);
     return own.kind != MOE_LAYOUT_NONE
                ? own
                : convert_layout(c, bits, source->cols, source->float16_kind);
@@ -454,7 +517,8 @@ int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matri
                         struct row_source *source, struct moe_err *err)
 {
     const struct moe_convert_inputs *inputs = c->options->inputs;
-    return inputs && bits < 16 && matrix->layer < c->n_layers
+    return inputs && moe_bits_width(bits) < 16 && matrix->layer < c->n_layers &&
+                   moe_quant_method_of(c->options->method, bits)->compensates
                ? inputs->factor(inputs->ctx, matrix, &source->inputs, err)
                : MOE_OK;
 }

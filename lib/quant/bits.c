@@ -4,33 +4,69 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Parses 32, 16, 8, 6, 5, 4, 3, 2 or 1 at *text and moves past it; returns 0 for anything else. */
-static int take_bits(const char **text)
+#include "quant/blocks.h"
+#include "quant/layout.h"
+#include "quant/trellis.h"
+
+enum { WORD = MOE_BITS_BYTES / 2 /* bytes of a bitwidth, or of a kind's name */ };
+
+static void format_width(int bits, char out[WORD])
 {
-    static const struct {
-        const char *text;
-        int bits;
-    } known[] = {{"32", 32}, {"16", 16}, {"8", 8}, {"6", 6}, {"5", 5},
-                 {"4", 4},   {"3", 3},   {"2", 2}, {"1", 1}};
+    const uint16_t kind = moe_bits_kind(bits);
+    if (kind)
+        snprintf(out, WORD, "%s", moe_layout_name(kind));
+    else
+        snprintf(out, WORD, "%d", bits);
+}
+
+bool moe_bits_names(uint16_t kind)
+{
+    return moe_blocks_encodes(kind) || moe_trellis_encodes(kind);
+}
+
+int moe_bits_width(int bits)
+{
+    const uint16_t kind = moe_bits_kind(bits);
+    return kind ? moe_layout_bits(kind) : bits;
+}
+
+bool moe_bits_match(int bits, uint16_t kind)
+{
+    const uint16_t named = moe_bits_kind(bits);
+    return named ? kind == named : moe_layout_bits(kind) == bits;
+}
+
+/* Parses a bitwidth of n characters, 0 for anything else. */
+static int parse_width(const char *text, size_t n)
+{
+    static const int known[] = {32, 16, 8, 6, 5, 4, 3, 2, 1};
+    char word[WORD];
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        size_t n = strlen(known[i].text);
-        if (strncmp(*text, known[i].text, n) == 0) {
-            *text += n;
-            return known[i].bits;
-        }
+        format_width(known[i], word);
+        if (strlen(word) == n && memcmp(text, word, n) == 0)
+            return known[i];
+    }
+    for (int kind = 1; kind < MOE_BITS_KIND; kind++) {
+        const char *name = moe_layout_name((uint16_t)kind);
+        if (strlen(name) == n && memcmp(text, name, n) == 0 && moe_bits_names((uint16_t)kind))
+            return MOE_BITS_KIND + kind;
     }
     return 0;
 }
 
+int moe_parse_width(const char *text)
+{
+    return parse_width(text, strlen(text));
+}
+
 bool moe_parse_bits(const char *text, struct moe_bits *out)
 {
+    const size_t n = strcspn(text, "d"); /* no kind that is encoded has one in its name */
     struct moe_bits bits;
-    bits.gate_up = bits.down = take_bits(&text);
-    if (bits.gate_up && *text == 'd') {
-        text++;
-        bits.down = take_bits(&text);
-    }
-    if (!bits.gate_up || !bits.down || *text != '\0')
+    bits.gate_up = bits.down = parse_width(text, n);
+    if (text[n] == 'd')
+        bits.down = moe_parse_width(text + n + 1);
+    if (!bits.gate_up || !bits.down)
         return false;
     *out = bits;
     return true;
@@ -44,12 +80,21 @@ bool moe_parse_variant(const char *name, struct moe_bits *out)
     return true;
 }
 
-void moe_format_bits(struct moe_bits bits, char out[16])
+const char *moe_bits_unit(const char *name)
 {
+    struct moe_bits bits;
+    return moe_parse_bits(name, &bits) && moe_bits_kind(bits.gate_up) ? "" : " bits";
+}
+
+void moe_format_bits(struct moe_bits bits, char out[MOE_BITS_BYTES])
+{
+    char gate_up[WORD], down[WORD];
+    format_width(bits.gate_up, gate_up);
+    format_width(bits.down, down);
     if (bits.down == 0)
-        snprintf(out, 16, "%s", MOE_MAP_VARIANT);
+        snprintf(out, MOE_BITS_BYTES, "%s", MOE_MAP_VARIANT);
     else if (bits.gate_up == bits.down)
-        snprintf(out, 16, "%d", bits.down);
+        snprintf(out, MOE_BITS_BYTES, "%s", down);
     else
-        snprintf(out, 16, "%dd%d", bits.gate_up, bits.down);
+        snprintf(out, MOE_BITS_BYTES, "%sd%s", gate_up, down);
 }

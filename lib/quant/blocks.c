@@ -1,4 +1,4 @@
-/* Fits spans of Q2_K to Q6_K and Q8_0. */
+/* Fits spans of Q2_K to Q6_K, IQ4_XS and Q8_0. */
 #include "quant/blocks.h"
 
 #include <math.h>
@@ -10,33 +10,36 @@ enum {
     WIDEST = 32, /* columns of a block */
     MOST = 16,   /* blocks of a span */
     TRIED = 12,  /* scales of a block, each way */
-    PASSES = 2   /* times that blocks choose their numbers */
+    PASSES = 2,  /* times that blocks choose their numbers */
+    NUMBERS = 16 /* of a table */
 };
 
-/* A kind: w = d s v - m t, with v from `low` on. */
+/* A kind: w = d s v - m t, where v is any whole number of a range or one of a table. */
 struct kind {
     uint16_t layout;
-    int bits;
+    int bits;        /* that ask for it; 0: only its name does */
     int columns;     /* of a block */
     float low, high; /* v */
     int least, most; /* s; t is from 0 to `most` */
     bool offset;
+    const int8_t *numbers; /* the table, rising; NULL: the range */
 };
 
 static const struct kind kinds[] = {
-    {MOE_LAYOUT_Q2_K, 2, 16, 0, 3, 0, 15, true},
-    {MOE_LAYOUT_Q3_K, 3, 16, -4, 3, -32, 31, false},
-    {MOE_LAYOUT_Q4_K, 4, 32, 0, 15, 0, 63, true},
-    {MOE_LAYOUT_Q5_K, 5, 32, 0, 31, 0, 63, true},
-    {MOE_LAYOUT_Q6_K, 6, 16, -32, 31, -128, 127, false},
-    {MOE_LAYOUT_Q8_0, 8, 32, -128, 127, 1, 1, false},
+    {MOE_LAYOUT_Q2_K, 2, 16, 0, 3, 0, 15, true, NULL},
+    {MOE_LAYOUT_Q3_K, 3, 16, -4, 3, -32, 31, false, NULL},
+    {MOE_LAYOUT_IQ4_XS, 0, 32, -127, 113, -32, 31, false, moe_iq4_numbers},
+    {MOE_LAYOUT_Q4_K, 4, 32, 0, 15, 0, 63, true, NULL},
+    {MOE_LAYOUT_Q5_K, 5, 32, 0, 31, 0, 63, true, NULL},
+    {MOE_LAYOUT_Q6_K, 6, 16, -32, 31, -128, 127, false, NULL},
+    {MOE_LAYOUT_Q8_0, 8, 32, -128, 127, 1, 1, false, NULL},
 };
 
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
 uint16_t moe_blocks_kind(int bits)
 {
-    for (int i = 0; i < N_KINDS; i++)
+    for (int i = 0; i < N_KINDS && bits; i++)
         if (kinds[i].bits == bits)
             return kinds[i].layout;
     return MOE_LAYOUT_NONE;
@@ -82,11 +85,22 @@ MOE_OF_COLUMNS double sum_of(const float *x, int n)
 }
 
 /* Gives each weight the value nearest by `inverse`, one over a scale, and an offset. */
-MOE_OF_COLUMNS void round_block(struct block *b, int n, float inverse, float offset, float low,
-                                float high)
+MOE_OF_COLUMNS void round_block(const struct kind *kind, struct block *b, int n, float inverse,
+                                float offset)
 {
+    if (!kind->numbers) {
+        for (int i = 0; i < n; i++)
+            b->v[i] = moe_fit_code((b->w[i] - offset) * inverse, kind->low, kind->high);
+        return;
+    }
     for (int i = 0; i < n; i++)
-        b->v[i] = moe_fit_code((b->w[i] - offset) * inverse, low, high);
+        b->v[i] = kind->low;
+    for (int k = 1; k < NUMBERS; k++) {
+        const float step = (float)(kind->numbers[k] - kind->numbers[k - 1]);
+        const float middle = (float)kind->numbers[k] - 0.5f * step;
+        for (int i = 0; i < n; i++)
+            b->v[i] += (b->w[i] - offset) * inverse > middle ? step : 0;
+    }
 }
 
 MOE_OF_COLUMNS void sum_up(struct block *b, int n)
@@ -165,18 +179,20 @@ MOE_OF_COLUMNS void search_block(const struct kind *kind, struct block *b, int n
         low = low < 0 ? low : 0;
         b->offset = (double)low; /* where all weights are the same */
         for (int i = 0; i < TRIED && high > low; i++) {
-            round_block(b, n, (kind->high - 0.6f + 0.1f * (float)i) / (high - low), low, 0,
-                        kind->high);
+            round_block(kind, b, n, (kind->high - 0.6f + 0.1f * (float)i) / (high - low), low);
             fit_block(b, n, true);
         }
         return;
     }
     const float largest = high > -low ? high : -low;
+    /* Steps of a table are wider, and so is the range of scales worth trying. */
+    const float from = kind->low + (kind->numbers ? 25.0f : 1.0f);
+    const float step = kind->numbers ? 4.0f : 0.1f;
     for (int i = 0; i < TRIED && largest > 0; i++) {
-        const float inverse = (kind->low + 1.0f - 0.1f * (float)i) / largest;
-        round_block(b, n, inverse, 0, kind->low, kind->high);
+        const float inverse = (from - step * (float)i) / largest;
+        round_block(kind, b, n, inverse, 0);
         fit_block(b, n, false);
-        round_block(b, n, -inverse, 0, kind->low, kind->high);
+        round_block(kind, b, n, -inverse, 0);
         fit_block(b, n, false);
     }
 }
@@ -205,7 +221,7 @@ MOE_OF_COLUMNS void choose_numbers(const struct kind *kind, struct block *b, int
             if (s < kind->least || s > kind->most || t < 0 || t > (kind->offset ? kind->most : 0))
                 continue;
             const float scale = d * (float)s, offset = -m * (float)t;
-            round_block(b, n, scale != 0 ? 1 / scale : 0, offset, kind->low, kind->high);
+            round_block(kind, b, n, scale != 0 ? 1 / scale : 0, offset);
             const double error = error_of(b, n, scale, offset);
             if (error < b->error) {
                 b->error = error;
@@ -253,6 +269,16 @@ static void fit_units(const struct block *blocks, int n_blocks, double *d, doubl
     }
 }
 
+static uint8_t code_of(const struct kind *kind, float v)
+{
+    int code = 0;
+    if (!kind->numbers)
+        return (uint8_t)(v - kind->low);
+    while ((float)kind->numbers[code] < v)
+        code++;
+    return (uint8_t)code;
+}
+
 MOE_OF_COLUMNS void fit_span(const struct kind *kind, int columns, const float *w, uint32_t n,
                              struct moe_span_codes *span)
 {
@@ -279,7 +305,7 @@ MOE_OF_COLUMNS void fit_span(const struct kind *kind, int columns, const float *
         span->s[j] = (uint8_t)(blocks[j].s + moe_kind_scale_zero(kind->layout));
         span->t[j] = (uint8_t)blocks[j].t;
         for (int i = 0; i < columns; i++)
-            span->codes[j * columns + i] = (uint8_t)(blocks[j].v[i] - kind->low);
+            span->codes[j * columns + i] = code_of(kind, blocks[j].v[i]);
     }
 }
 

@@ -1,6 +1,6 @@
 /*
- * Encoding into Q2_K to Q6_K and Q8_0 (layout.h): blocks of 16 or 32 columns, whose scales and
- * offsets are numbers of 4 to 8 bits times the span's.
+ * Encoding into Q2_K to Q6_K, IQ4_XS and Q8_0 (layout.h): blocks of 16 or 32 columns, whose scales
+ * and offsets are numbers of 4 to 8 bits times the span's.
  *
  * A block's scale (and offset, where the kind has one) are those of least error among codes for a
  * range of scales, each time fitted to its codes. Squared errors count by the sizes of weights:
@@ -17,7 +17,7 @@
 
 enum { MOE_BLOCKS_GROUP = 32 }; /* of a layout of these kinds */
 
-/* The kind of `bits` bits (8, 6, 5, 4, 3, 2), or MOE_LAYOUT_NONE. */
+/* The kind that `bits` bits (8, 6, 5, 4, 3, 2) ask for, or MOE_LAYOUT_NONE. */
 uint16_t moe_blocks_kind(int bits);
 
 /* Whether the kind is one of these. */

@@ -8,6 +8,7 @@
 #include "base/float16.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "quant/bits.h"
 #include "quant/blocks.h"
 #include "quant/gptq.h"
 #include "quant/trellis.h"
@@ -37,17 +38,22 @@ const struct moe_quant_method *moe_quant_method_at(int i)
     return i >= 0 && i < N_METHODS ? &methods[i] : NULL;
 }
 
-const struct moe_quant_method *moe_quant_method_for(const struct moe_quant_method *method, int bits,
-                                                    uint32_t cols)
+const struct moe_quant_method *moe_quant_method_of(const struct moe_quant_method *method, int bits)
 {
-    const bool narrow = method && method->blocks && cols < MOE_MAX_SPAN;
-    return narrow && moe_layout_kind_of_bits(bits) ? moe_quant_method_find("hqq") : method;
+    const uint16_t kind = moe_bits_kind(bits);
+    if (!kind)
+        return method;
+    return moe_quant_method_find(moe_trellis_encodes(kind) ? "trellis" : "blocks");
 }
 
 struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bits, uint32_t group,
                                    uint16_t float16_kind)
 {
     struct moe_layout layout = {0};
+    if (moe_bits_kind(bits))
+        return moe_bits_names(moe_bits_kind(bits))
+                   ? (struct moe_layout){moe_bits_kind(bits), MOE_BLOCKS_GROUP}
+                   : layout;
     if (bits == 32 || bits == 16) {
         layout.kind = bits == 32 ? MOE_LAYOUT_F32 : float16_kind;
         if (moe_layout_bits(layout.kind) != bits)
@@ -67,6 +73,16 @@ struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bi
     layout.kind = moe_layout_kind_of_bits(bits);
     layout.group = method && !method->per_row ? group : MOE_GROUP_ROW;
     return method && moe_layout_valid(layout) ? layout : (struct moe_layout){0};
+}
+
+struct moe_layout moe_quant_layout_of(const struct moe_quant_method *method, int bits,
+                                      uint32_t cols, uint32_t group, uint16_t float16_kind)
+{
+    const struct moe_quant_method *of = moe_quant_method_of(method, bits);
+    const int width = moe_bits_width(bits);
+    if (of && of->blocks && cols < MOE_MAX_SPAN && moe_layout_kind_of_bits(width))
+        return moe_quant_layout(moe_quant_method_find("hqq"), width, group, float16_kind);
+    return moe_quant_layout(method, bits, group, float16_kind);
 }
 
 /* ---- A matrix ---- */
@@ -289,7 +305,7 @@ int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout
     }
     if (status == MOE_OK && trellis)
         status = moe_trellis_encode(layout, factor, w, rows, cols, out, &sum, err);
-    else if (status == MOE_OK && factor && !moe_layout_is_float(layout.kind))
+    else if (status == MOE_OK && factor && moe_layout_is_affine(layout.kind))
         status = moe_gptq_improve(layout, factor, w, rows, cols, out, &sum, err);
     if (status == MOE_OK && error)
         *error = sum;

@@ -42,16 +42,18 @@ const struct moe_quant_method *moe_quant_method_find(const char *name);
 /* Entry i of the table, or NULL past its end: for --help and for tests over all methods. */
 const struct moe_quant_method *moe_quant_method_at(int i);
 
-/* The method that rounds a matrix of rows this wide: of blocks hqq where a span has no room, unless
- * only blocks have that many bits. */
-const struct moe_quant_method *moe_quant_method_for(const struct moe_quant_method *method, int bits,
-                                                    uint32_t cols);
+/* The method that rounds to `bits`: the one of the kind that is named, else `method`. */
+const struct moe_quant_method *moe_quant_method_of(const struct moe_quant_method *method, int bits);
 
-/* The layout for `bits` (32, 16, 8, 4, 3, 2; of blocks also 6, 5, of trellis 5, 1), a method and a
- * group size; 16 gives float16_kind (MOE_LAYOUT_F16 or MOE_LAYOUT_BF16: as the checkpoint stores
- * it). Kind MOE_LAYOUT_NONE when the combination is not allowed. */
+/* The layout for `bits` (32, 16, 8, 4, 3, 2; of blocks also 6, 5, of trellis 5, 1; or a kind that
+ * is named), a method and a group size; 16 gives float16_kind (MOE_LAYOUT_F16 or MOE_LAYOUT_BF16:
+ * as the checkpoint stores it). Kind MOE_LAYOUT_NONE when the combination is not allowed. */
 struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bits, uint32_t group,
                                    uint16_t float16_kind);
+/* The same for rows of `cols` columns: where blocks' spans have no room it is hqq's, unless only
+ * blocks have that many bits. */
+struct moe_layout moe_quant_layout_of(const struct moe_quant_method *method, int bits,
+                                      uint32_t cols, uint32_t group, uint16_t float16_kind);
 
 /* Of the codes that all methods make of the same weights and inputs, and of what texts say of
  * matrices (cholesky.h): raise it where a change makes others, so that a conversion does not go on

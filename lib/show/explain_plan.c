@@ -447,11 +447,11 @@ static void explain_coarser(const struct moe_plan *p, struct moe_screen screen, 
             continue;
         if (a->loss_tokens)
             moe_buf_printf(out,
-                           "%s%.12s bits: %+.3g%% (%s) nats/token, how much a text surprises "
+                           "%s%.16s%s: %+.3g%% (%s) nats/token, how much a text surprises "
                            "the model, on %" PRIu64 " tokens",
                            any ? "; " : "(*) Fewer bits change what the model says. ", a->precision,
-                           a->loss_percent, format_error(a->loss_error, screen, room),
-                           a->loss_tokens);
+                           moe_bits_unit(a->precision), a->loss_percent,
+                           format_error(a->loss_error, screen, room), a->loss_tokens);
         else
             unknown = true;
         any |= a->loss_tokens > 0;
@@ -837,8 +837,8 @@ static void put_strategy(const struct moe_plan *p, const struct moe_pen *pen)
             "others, while the other memories on this page keep these. ",
             p->evidence.map_tolerance, p->evidence.map_loss);
     else if (p->high[0])
-        moe_buf_printf(&text, "Experts are stored at %s bits%s%s%s. ", p->high,
-                       p->low[0] ? ", some are taken at " : "", p->low, p->low[0] ? "" : "");
+        moe_buf_printf(&text, "Experts are stored at %s%s%s%s. ", p->high, moe_bits_unit(p->high),
+                       p->low[0] ? ", some are taken at " : "", p->low);
     moe_explain_strategy(&terms, moe_plan_slots(p).n_cache, p->n_experts, &text);
     put_text(pen, NULL, 2, &text);
     moe_strategy_brief(&p->strategy, brief);

@@ -200,9 +200,9 @@ static void put_choice(const struct moe_map *map, struct moe_screen screen, stru
         for (uint64_t e = 0; e < n; e++)
             count += c->variant[e] == v;
         if (count)
-            moe_buf_printf(out, "  %c: %s bits%s%s, %" PRIu64 " experts\n", sign_of(map, v),
-                           map->variants[v], map->methods[v][0] ? " by " : "", map->methods[v],
-                           count);
+            moe_buf_printf(out, "  %c: %s%s%s%s, %" PRIu64 " experts\n", sign_of(map, v),
+                           map->variants[v], moe_bits_unit(map->variants[v]),
+                           map->methods[v][0] ? " by " : "", map->methods[v], count);
     }
 }
 

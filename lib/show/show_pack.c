@@ -46,16 +46,37 @@ static void add_expert(struct moe_weight_sum *sum, const struct moe_pack *pack,
     }
 }
 
-/* Whether the expert has other bits than the first one seen. */
+/* The bits of an expert's matrices; types: as the kinds of layout that they have, where these can
+ * be asked for by name (bits.h). False where the expert is not there. */
+static bool bits_at(const struct moe_pack *pack, const struct moe_expert_extent *e, bool types,
+                    struct moe_bits *out)
+{
+    const struct moe_expert_class *class_ =
+        e->present ? moe_pack_class_at(pack, e->class_index) : NULL;
+    if (!class_ || !moe_class_bits(class_, out))
+        return false;
+    for (uint32_t i = 0; types && i < class_->n_matrices; i++) {
+        const struct moe_class_matrix *m = &class_->matrices[i];
+        if (!moe_bits_names(m->layout.kind))
+            continue;
+        if (m->role == MOE_ROLE_GATE || m->role == MOE_ROLE_UP)
+            out->gate_up = MOE_BITS_KIND + m->layout.kind;
+        else if (m->role == MOE_ROLE_DOWN)
+            out->down = MOE_BITS_KIND + m->layout.kind;
+    }
+    return true;
+}
+
+/* Whether the expert differs from the first one seen in its bits or types. */
 static bool has_other_bits(const struct moe_pack *pack, const struct moe_expert_extent *e,
                            struct moe_bits *first)
 {
     struct moe_bits bits;
-    if (!e->present || !moe_class_bits(moe_pack_class_at(pack, e->class_index), &bits))
+    if (!bits_at(pack, e, true, &bits))
         return false;
     if (first->down == 0)
         *first = bits;
-    return bits.gate_up != first->gate_up || bits.down != first->down;
+    return !moe_bits_equal(bits, *first);
 }
 
 /* Whether the tensor is of a layer that drafts. */
@@ -156,21 +177,24 @@ void moe_show_pack_line(const struct moe_pack_summary *s, struct moe_buf *out)
     for (uint32_t v = 0; v < moe_pack_n_variants(s->pack); v++) {
         const char *name = moe_show_variant_bits(s->pack, v);
         if (v == 0)
-            moe_buf_printf(out, ", %" PRIu64 " experts at %s bits (%.2f bits/weight)",
-                           s->variants[v].count, name, moe_weight_sum_bits(&s->variants[v]));
+            moe_buf_printf(out, ", %" PRIu64 " experts at %s%s (%.2f bits/weight)",
+                           s->variants[v].count, name, moe_bits_unit(name),
+                           moe_weight_sum_bits(&s->variants[v]));
         else
-            moe_buf_printf(out, " and %s bits (%.2f)", name, moe_weight_sum_bits(&s->variants[v]));
+            moe_buf_printf(out, " and %s%s (%.2f)", name, moe_bits_unit(name),
+                           moe_weight_sum_bits(&s->variants[v]));
     }
     moe_buf_printf(out, ", dense %.2f bits/weight", moe_weight_sum_bits(&s->dense));
     if (s->synthesized.is)
         moe_buf_printf(out, ", drawn weights%s", s->synthesized.sparse ? " (sparse)" : "");
 }
 
-static void sum_line(struct moe_buf *out, const char *name, const char *method,
+/* width: of the names' column. */
+static void sum_line(struct moe_buf *out, int width, const char *name, const char *method,
                      const struct moe_weight_sum *sum)
 {
     char raw[32], stored[32];
-    moe_buf_printf(out, "  %-12s %-8s %7" PRIu64 " %11.2f %8.2f %12s %12s\n", name, method,
+    moe_buf_printf(out, "  %-*s %-8s %7" PRIu64 " %11.2f %8.2f %12s %12s\n", width, name, method,
                    sum->count, moe_weight_sum_bits(sum), moe_weight_sum_nominal_bits(sum),
                    moe_format_bytes(sum->raw_bytes, raw),
                    moe_format_bytes(sum->stored_bytes, stored));
@@ -256,20 +280,25 @@ void moe_show_pack(const struct moe_pack_summary *s, bool tensors, struct moe_bu
     moe_show_sampling(&nothing, &s->sampling, out);
     moe_buf_printf(out, "\n  identity   pack %016" PRIx64 ", source %016" PRIx64 "\n",
                    moe_pack_fingerprint(s->pack), moe_pack_source_fingerprint(s->pack));
+    int width = 12;
+    for (uint32_t v = 0; v < moe_pack_n_variants(s->pack); v++) {
+        const int takes = 8 + (int)strlen(moe_pack_variant_at(s->pack, v)->name); /* "experts " */
+        width = takes > width ? takes : width;
+    }
     if (s->synthesized.is)
         moe_buf_printf(out, "  weights    drawn by --synthesize%s: what it says is no text\n",
                        s->synthesized.sparse ? ", experts are holes of the file" : "");
-    moe_buf_printf(out, "\n  %-12s %-8s %7s %11s %8s %12s %12s\n", "weights", "method", "count",
-                   "bits/weight", "nominal", "in memory", "in the file");
-    sum_line(out, "dense", "", &s->dense);
+    moe_buf_printf(out, "\n  %-*s %-8s %7s %11s %8s %12s %12s\n", width, "weights", "method",
+                   "count", "bits/weight", "nominal", "in memory", "in the file");
+    sum_line(out, width, "dense", "", &s->dense);
     for (uint32_t v = 0; v < moe_pack_n_variants(s->pack); v++) {
         const struct moe_pack_variant *variant = moe_pack_variant_at(s->pack, v);
         char name[MOE_NAME_BYTES + 8];
         snprintf(name, sizeof name, "experts %s", variant->name);
-        sum_line(out, name, variant->method, &s->variants[v]);
+        sum_line(out, width, name, variant->method, &s->variants[v]);
     }
     if (s->ahead.count)
-        sum_line(out, "drafts (MTP)", "", &s->ahead);
+        sum_line(out, width, "drafts (MTP)", "", &s->ahead);
     for (uint32_t i = 0; i < moe_pack_n_maps(s->pack); i++) {
         moe_buf_text(out, i ? "  " : "\n  ");
         moe_show_pack_map(s->pack, i, out);
@@ -455,18 +484,12 @@ enum {
  * as letters. */
 struct key {
     bool has_gate; /* the experts have one */
+    bool types;    /* some of as many bits are of different types, which it tells apart */
     int n;
     struct moe_bits bits[MAX_KINDS];
     uint64_t count[MAX_KINDS];
     char sign[MAX_KINDS];
 };
-
-static bool bits_at(const struct moe_pack *pack, uint32_t layer, uint32_t expert, uint32_t variant,
-                    struct moe_bits *out)
-{
-    const struct moe_expert_extent *x = moe_pack_expert(pack, layer, expert, variant);
-    return x->present && moe_class_bits(moe_pack_class_at(pack, x->class_index), out);
-}
 
 /* The place of the bits in the key; key->n: they are not in it. */
 static int find_bits(const struct key *key, struct moe_bits bits)
@@ -496,20 +519,44 @@ static void add_bits(struct key *key, struct moe_bits bits)
     key->count[at] = 1;
 }
 
+/* Whether some experts of the variant have as many bits as others, and other types. */
+static bool has_types(const struct moe_pack *pack, uint32_t variant)
+{
+    struct moe_bits seen[MAX_KINDS][2];
+    int n = 0;
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
+        for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
+            const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, variant);
+            struct moe_bits bits, types;
+            int i = 0;
+            if (!bits_at(pack, x, false, &bits) || !bits_at(pack, x, true, &types))
+                continue;
+            while (i < n && !moe_bits_equal(seen[i][0], bits))
+                i++;
+            if (i < n && !moe_bits_equal(seen[i][1], types))
+                return true;
+            if (i == n && n < MAX_KINDS) {
+                seen[n][0] = bits;
+                seen[n++][1] = types;
+            }
+        }
+    return false;
+}
+
 static void make_key(struct key *key, const struct moe_pack *pack, uint32_t variant)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJ";
     struct moe_bits bits;
     int n_letters = 0;
-    *key = (struct key){.has_gate = true};
+    *key = (struct key){.has_gate = true, .types = has_types(pack, variant)};
     for (uint32_t i = 0; i < moe_pack_n_classes(pack); i++)
         key->has_gate &= moe_class_has_gate(moe_pack_class_at(pack, i));
     for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++)
-            if (bits_at(pack, layer, e, variant, &bits))
+            if (bits_at(pack, moe_pack_expert(pack, layer, e, variant), key->types, &bits))
                 add_bits(key, bits);
     for (int i = 0; i < key->n; i++) {
-        char name[16];
+        char name[MOE_BITS_BYTES];
         moe_format_bits(key->bits[i], name);
         key->sign[i] = strlen(name) == 1 ? name[0] : letters[n_letters++];
     }
@@ -551,7 +598,7 @@ static void draw_layer(struct moe_buf *out, const struct moe_pack *pack, uint32_
             moe_buf_printf(out, "  %4s ", "");
         for (uint32_t e = first; e < n && e < first + per_line; e++) {
             struct moe_bits bits;
-            bool there = bits_at(pack, layer, e, variant, &bits);
+            bool there = bits_at(pack, moe_pack_expert(pack, layer, e, variant), key->types, &bits);
             if (e % PER_GROUP == 0)
                 moe_buf_text(out, " ");
             draw_sign(out, key, there ? find_bits(key, bits) : key->n, screen);
@@ -567,9 +614,10 @@ static void count_layer(struct moe_buf *out, const struct moe_pack *pack, uint32
     for (int kind = 0; kind < key->n; kind++) {
         struct moe_bits bits;
         uint32_t n = 0;
-        char name[16];
+        char name[MOE_BITS_BYTES];
         for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++)
-            n += bits_at(pack, layer, e, variant, &bits) && moe_bits_equal(bits, key->bits[kind]);
+            n += bits_at(pack, moe_pack_expert(pack, layer, e, variant), key->types, &bits) &&
+                 moe_bits_equal(bits, key->bits[kind]);
         moe_format_bits(key->bits[kind], name);
         moe_buf_printf(out, "%s%" PRIu32 " at %s", kind ? ", " : " ", n, name);
     }
@@ -581,7 +629,7 @@ static void draw_key(struct moe_buf *out, const struct key *key, bool signs,
 {
     moe_buf_text(out, "  bits  ");
     for (int kind = 0; kind < key->n; kind++) {
-        char name[16];
+        char name[MOE_BITS_BYTES];
         moe_format_bits(key->bits[kind], name);
         if (kind > 0)
             moe_buf_text(out, ", ");
@@ -628,6 +676,7 @@ void moe_show_pack_bits_json(const struct moe_pack_summary *s, uint32_t variant,
         moe_emit_null(e, "map");
         return;
     }
+    const bool types = has_types(s->pack, variant);
     moe_emit_open_list(e, "map");
     for (uint32_t layer = 0; layer < moe_pack_n_layers(s->pack); layer++) {
         if (moe_pack_usable_variant(s->pack, layer, 0, variant) == UINT32_MAX)
@@ -637,8 +686,8 @@ void moe_show_pack_bits_json(const struct moe_pack_summary *s, uint32_t variant,
         moe_emit_open_list(e, "bits");
         for (uint32_t i = 0; i < moe_pack_n_experts(s->pack); i++) {
             struct moe_bits bits;
-            char name[16];
-            if (bits_at(s->pack, layer, i, variant, &bits)) {
+            char name[MOE_BITS_BYTES];
+            if (bits_at(s->pack, moe_pack_expert(s->pack, layer, i, variant), types, &bits)) {
                 moe_format_bits(bits, name);
                 moe_emit_text(e, NULL, name);
             } else {

@@ -211,9 +211,10 @@ static int check_pack(const struct calibration *c, struct moe_err *err)
                         moe_pack_path(pack));
     if (moe_pack_n_variants(pack) < 2 && !(o->without_bits && o->without_fate && o->without_hobbit))
         return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: has experts at %s bits only, so there is nothing to choose "
+                        "%s: has experts at %s%s only, so there is nothing to choose "
                         "(moe-quantize --experts 8,4,2; --without bits,fate,hobbit for the rest)",
-                        moe_pack_path(pack), moe_pack_variant_at(pack, 0)->name);
+                        moe_pack_path(pack), moe_pack_variant_at(pack, 0)->name,
+                        moe_bits_unit(moe_pack_variant_at(pack, 0)->name));
     for (uint32_t i = 0; i < o->n_dense_bits; i++)
         if (o->dense_bits[i] > dense_bits)
             return moe_fail(err, MOE_ERR_USAGE,

@@ -115,8 +115,7 @@ static uint64_t bytes_at(const struct tensor *t, const struct moe_dense_rounding
         return t->rows * sizeof(float);
     bool changes = t->governed && bits_of(t->mat) > bits;
     struct moe_layout lower =
-        moe_quant_layout(moe_quant_method_for(how->method, (int)bits, t->cols), (int)bits,
-                         how->group, MOE_LAYOUT_BF16);
+        moe_quant_layout_of(how->method, (int)bits, t->cols, how->group, MOE_LAYOUT_BF16);
     return moe_layout_bytes(changes ? lower : t->mat->layout, t->rows, t->cols);
 }
 
@@ -140,8 +139,7 @@ static int derive_matrices(struct moe_model *d, const struct moe_convert_options
         if (!t.governed || bits_of(t.mat) <= (uint32_t)bits)
             continue;
         const struct moe_layout lower =
-            moe_quant_layout(moe_quant_method_for(options->method, bits, t.cols), bits,
-                             options->group, MOE_LAYOUT_BF16);
+            moe_quant_layout_of(options->method, bits, t.cols, options->group, MOE_LAYOUT_BF16);
         uint8_t *at = moe_arena_take(arena, moe_layout_bytes(lower, t.rows, t.cols), 1);
         struct moe_mat derived = {.data = at, .rows = t.rows, .cols = t.cols};
         const struct moe_matrix_name name = {.layer = t.layer, .role = (int)t.role};

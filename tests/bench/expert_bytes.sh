@@ -12,7 +12,7 @@
 # its standard error over all tokens, and how often the most likely token is the same. Bits a weight count scales and
 # padding of layouts.
 #
-# DEFAULTS=1 compares what is done without any text: the default of moe-quantize at 8, 6, 5, 4, 3, 2 bits and best without
+# DEFAULTS=1 compares what is done without any text: the default of moe-quantize at 8, 6, 5, 4, 3, 2 bits and iq4_xs, and best without
 # texts beside llama-quantize without a matrix, then how their divergences are at the bits of each of its types. It
 # wants a WORK of its own: peers' files that a matrix made have the same names.
 #
@@ -120,8 +120,8 @@ for method in ${METHODS-blocks hqq gptq best}; do
     more=
     by="--method $method"
     case $method in
-    default) texts_of= && by= && more='8 6 5' ;;
-    blocks) texts_of= && more='6 5' ;;
+    default) texts_of= && by= && more='8 6 5 iq4_xs' ;;
+    blocks) texts_of= && more='6 5 iq4_xs' ;;
     hqq) texts_of= ;;
     best) more='5 1' ;;
     esac

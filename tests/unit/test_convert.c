@@ -275,9 +275,18 @@ static void nonsense_is_refused(void **state)
                  MOE_ERR_FORMAT, "not an expert pack", &err);
     assert_int_equal(n_files_in_dir(), 1);
     struct moe_bits bits;
-    static const char *const bad[] = {"", "7", "4d", "d8", "4d8 ", "44", "4d8d8", "-4", "164"};
+    static const char *const bad[] = {"",       "7",  "4d",   "d8",    "4d8 ",  "44",
+                                      "4d8d8",  "-4", "164",  "q4_kd", "dq4_k", "Q4_K",
+                                      "iq2_xs", "q4", "bf16", "q4_k8"};
     for (size_t i = 0; i < N_ITEMS(bad); i++)
         assert_false(moe_parse_bits(bad[i], &bits));
+    static const char *const good[] = {"4", "16d8", "q4_k", "iq4_xsd8", "8dq6_k", "iq3_ktdiq4_ks"};
+    for (size_t i = 0; i < N_ITEMS(good); i++) {
+        char again[MOE_BITS_BYTES];
+        assert_true(moe_parse_bits(good[i], &bits));
+        moe_format_bits(bits, again);
+        assert_string_equal(again, good[i]);
+    }
 }
 
 static void stop_later(void *ctx, const char *what, uint64_t done, uint64_t total)

@@ -133,7 +133,7 @@ static void assert_follows(const struct moe_pack *made, const struct moe_pack *f
 {
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)
         for (uint32_t e = 0; e < N_EXPERTS; e++) {
-            char name[16];
+            char name[MOE_BITS_BYTES];
             moe_format_bits(map->bits[layer * N_EXPERTS + e], name);
             assert_same_expert(made, variant_of(made, "map"), from, variant_of(from, name), layer,
                                e);
@@ -247,6 +247,56 @@ static void a_map_survives_repacking(void **state)
     moe_pack_close(made);
 }
 
+/* Types beside bitwidths, of two methods, in one pack and one map. */
+static void types_are_asked_for_by_name(void **state)
+{
+    (void)state;
+    static struct moe_bits bits[N];
+    struct moe_expert_map map = draw_map("q6_k,iq4_ks,4,iq3_ktdq5_k", 5, bits);
+    convert("all.moe", "q6_k,iq4_ks,4,iq3_ktdq5_k", NULL);
+    repack("all.moe", "of-pack.moe", "map", &map);
+    convert("made.moe", "map", &map);
+    assert_same_file("of-pack.moe", "made.moe");
+    struct moe_pack *all = open_pack("all.moe"), *made = open_pack("made.moe");
+    /* By what they take. */
+    assert_variants(all, "q6_k blocks, 4 rtn, iq4_ks trellis, iq3_ktdq5_k mixed");
+    assert_variants(made, "map mixed");
+    assert_follows(made, all, &map);
+    for (uint32_t i = 0; i < N; i++) {
+        const struct moe_expert_extent *x = moe_pack_expert(made, i / N_EXPERTS, i % N_EXPERTS, 0);
+        const struct moe_expert_class *class_ = moe_pack_class_at(made, x->class_index);
+        for (uint32_t m = 0; m < class_->n_matrices; m++) {
+            const bool down = class_->matrices[m].role == MOE_ROLE_DOWN;
+            assert_true(moe_bits_match(down ? bits[i].down : bits[i].gate_up,
+                                       class_->matrices[m].layout.kind));
+        }
+    }
+    moe_pack_close(made);
+    /* A type is not made of another one of as many bits, a bitwidth is the best that there is. */
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    struct moe_convert_options o = options_for("iq4_xs", 0, NULL);
+    repack("all.moe", "one.moe", "iq4_ks", NULL);
+    repack("one.moe", "four.moe", "4", NULL);
+    made = open_pack("four.moe");
+    assert_variants(made, "4 trellis");
+    assert_same_expert(made, 0, all, variant_of(all, "iq4_ks"), 3, 5);
+    moe_pack_close(made);
+    repack("all.moe", "of-six.moe", "iq4_xs", NULL);
+    made = open_pack("of-six.moe");
+    assert_variants(made, "iq4_xs blocks");
+    moe_pack_close(made);
+    assert_fails(moe_convert_pack(
+                     in_dir("all.moe"), in_dir("no.moe"),
+                     &(struct moe_convert_options){.experts = {bits_of("q6_k"), bits_of("q6_k")},
+                                                   .n_experts = 2,
+                                                   .method = o.method,
+                                                   .group = 64},
+                     &report, &err),
+                 MOE_ERR_USAGE, "experts at q6_k are asked for twice", &err);
+    moe_pack_close(all);
+}
+
 /* ---- Refusals ---- */
 
 static void refuse(const struct moe_expert_map *map, const char *experts, int status,
@@ -327,7 +377,7 @@ static void choices_become_bits(void **state)
     free(out.bits);
     strcpy(map->variants[1], "map");
     assert_fails(moe_map_bits(&out, map, "x.yaml", &err), MOE_ERR_FORMAT,
-                 "'map', which is no bitwidth", &err);
+                 "'map', which is neither a bitwidth nor a type", &err);
     moe_map_free(map);
 }
 
@@ -447,13 +497,10 @@ static int learn_fingerprint(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_fresh_dir(experts_get_their_own_bits),
-        in_fresh_dir(a_map_stands_among_variants),
-        in_fresh_dir(floats_do_not_hide_the_method),
-        in_fresh_dir(a_map_survives_repacking),
-        in_fresh_dir(maps_of_others_are_refused),
-        cmocka_unit_test(choices_become_bits),
-        in_fresh_dir(maps_are_drawn),
+        in_fresh_dir(experts_get_their_own_bits),    in_fresh_dir(a_map_stands_among_variants),
+        in_fresh_dir(floats_do_not_hide_the_method), in_fresh_dir(a_map_survives_repacking),
+        in_fresh_dir(maps_of_others_are_refused),    in_fresh_dir(types_are_asked_for_by_name),
+        cmocka_unit_test(choices_become_bits),       in_fresh_dir(maps_are_drawn),
         in_fresh_dir(wide_maps_wrap_or_are_counted),
     };
     return cmocka_run_group_tests(tests, learn_fingerprint, NULL);

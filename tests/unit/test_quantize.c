@@ -6,6 +6,7 @@
 #include "base/float16.h"
 #include "base/mem.h"
 #include "base/par.h"
+#include "quant/bits.h"
 #include "quant/blocks.h"
 #include "quant/quantize.h"
 
@@ -285,13 +286,14 @@ static void test_constant_groups(void **state)
 
 /* ---- Blocks ---- */
 
-static const int block_bits[] = {8, 6, 5, 4, 3, 2};
+static const uint16_t block_kinds[] = {MOE_LAYOUT_Q8_0, MOE_LAYOUT_Q6_K,   MOE_LAYOUT_Q5_K,
+                                       MOE_LAYOUT_Q4_K, MOE_LAYOUT_IQ4_XS, MOE_LAYOUT_Q3_K,
+                                       MOE_LAYOUT_Q2_K};
 
 /* Fits n weights span by span; the squared errors of what comes back, each times its weight's size.
  */
-static double fit_blocks(int bits, const float *w, uint32_t n)
+static double fit_blocks(uint16_t kind, const float *w, uint32_t n)
 {
-    const uint16_t kind = moe_blocks_kind(bits);
     const uint32_t columns = moe_kind_span(kind);
     float stored[MOE_MAX_SPAN];
     double error = 0;
@@ -309,21 +311,22 @@ static double fit_blocks(int bits, const float *w, uint32_t n)
 /* Of the cubes of normal weights' sizes no more is left than these shares; of hqq's errors less. */
 static void test_blocks_of_normal_weights(void **state)
 {
-    static const double most[] = {1.07e-5, 1.26e-4, 5.8e-4, 0.00235, 0.0102, 0.034};
+    static const double most[] = {1.07e-5, 1.26e-4, 5.8e-4, 0.00235, 0.0034, 0.0102, 0.034};
     static float w[4096];
     static struct fitted f;
     fill(w, N_ITEMS(w), GAUSS, 21);
     double weight = 0;
     for (size_t i = 0; i < N_ITEMS(w); i++)
         weight += pow(fabs((double)w[i]), 3);
-    for (size_t b = 0; b < N_ITEMS(block_bits); b++) {
-        const double error = fit_blocks(block_bits[b], w, N_ITEMS(w));
+    for (size_t b = 0; b < N_ITEMS(block_kinds); b++) {
+        const double error = fit_blocks(block_kinds[b], w, N_ITEMS(w));
+        const int bits = moe_layout_bits(block_kinds[b]);
         double by_hqq = 0;
         assert_true(error < most[b] * weight);
-        if (!moe_layout_kind_of_bits(block_bits[b]))
+        if (!moe_layout_kind_of_bits(bits))
             continue;
         for (size_t first = 0; first < N_ITEMS(w); first += 64) {
-            fit(&f, "hqq", w + first, 64, block_bits[b]);
+            fit(&f, "hqq", w + first, 64, bits);
             for (size_t i = 0; i < 64; i++)
                 by_hqq += pow((double)f.decoded[i] - w[first + i], 2) * fabs((double)w[first + i]);
         }
@@ -337,19 +340,20 @@ static void test_blocks_of_all_sorts(void **state)
 {
     static const uint32_t columns[] = {256, 200, 40, 1};
     static float w[256];
-    for (size_t b = 0; b < N_ITEMS(block_bits); b++) {
+    for (size_t b = 0; b < N_ITEMS(block_kinds); b++) {
         for (int sort = 0; sort < N_SORTS; sort++)
             for (size_t l = 0; l < N_ITEMS(columns); l++) {
                 double weight = 0;
                 fill(w, 256, (enum sort)sort, 31);
                 for (uint32_t i = 0; i < columns[l]; i++)
                     weight += pow(fabs((double)w[i]), 3);
-                assert_true(fit_blocks(block_bits[b], w, columns[l]) <= weight);
+                assert_true(fit_blocks(block_kinds[b], w, columns[l]) <= weight);
             }
         for (int sign = -1; sign <= 1; sign += 2) {
             for (uint32_t i = 0; i < 256; i++)
                 w[i] = (float)sign * 0.371f;
-            assert_true(fit_blocks(block_bits[b], w, 256) <= 256 * 0.371 * pow(0.371 * 0x1p-10, 2));
+            assert_true(fit_blocks(block_kinds[b], w, 256) <=
+                        256 * 0.371 * pow(0.371 * 0x1p-10, 2));
         }
     }
 }
@@ -365,10 +369,27 @@ static void test_layout_of_method(void **state)
     assert_null(moe_quant_method_at(-1));
     assert_ptr_equal(moe_quant_method_at(2), hqq);
     const struct moe_quant_method *blocks = moe_quant_method_find("blocks");
-    assert_ptr_equal(moe_quant_method_for(blocks, 4, 255), hqq);
-    assert_ptr_equal(moe_quant_method_for(blocks, 4, 256), blocks);
-    assert_ptr_equal(moe_quant_method_for(blocks, 5, 64), blocks);
-    assert_ptr_equal(moe_quant_method_for(linear, 4, 64), linear);
+    static const struct {
+        const char *method, *bits;
+        uint32_t cols;
+        uint16_t kind;
+    } named[] = {
+        {"blocks", "4", 255, MOE_LAYOUT_Q4},      {"blocks", "4", 256, MOE_LAYOUT_Q4_K},
+        {"blocks", "5", 64, MOE_LAYOUT_Q5_K},     {"linear", "4", 64, MOE_LAYOUT_Q4},
+        {"blocks", "iq4_xs", 255, MOE_LAYOUT_Q4}, {"best", "iq4_xs", 256, MOE_LAYOUT_IQ4_XS},
+        {"hqq", "q6_k", 64, MOE_LAYOUT_Q6_K},     {"linear", "iq3_kt", 64, MOE_LAYOUT_IQ3_KT},
+    };
+    for (size_t i = 0; i < N_ITEMS(named); i++) {
+        const struct moe_layout layout =
+            moe_quant_layout_of(moe_quant_method_find(named[i].method),
+                                moe_parse_width(named[i].bits), named[i].cols, 64, MOE_LAYOUT_BF16);
+        assert_int_equal(layout.kind, named[i].kind);
+        assert_true(moe_layout_valid(layout));
+    }
+    assert_ptr_equal(moe_quant_method_of(hqq, moe_parse_width("iq4_ks")),
+                     moe_quant_method_find("trellis"));
+    assert_ptr_equal(moe_quant_method_of(hqq, moe_parse_width("q2_k")), blocks);
+    assert_ptr_equal(moe_quant_method_of(hqq, 2), hqq);
     assert_int_equal(moe_quant_layout(blocks, 6, 64, MOE_LAYOUT_BF16).kind, MOE_LAYOUT_Q6_K);
     assert_int_equal(moe_quant_layout(blocks, 1, 64, MOE_LAYOUT_BF16).kind, MOE_LAYOUT_NONE);
     static const struct {
