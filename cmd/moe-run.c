@@ -264,6 +264,9 @@ static int open_run(struct run *r, struct moe_err *err)
     if (moe_strategy_boundary_from(s))
         cli_detail("strategy %s: shallow:%u (%s)", s->name, s->boundary,
                    moe_strategy_boundary_from(s));
+    if (moe_strategy_thresholds_from(s))
+        cli_detail("strategy %s: %s (thresholds %s)", s->name, r->engine->parts,
+                   moe_strategy_thresholds_from(s));
     if (opt.engine.learn && s->resident)
         cli_note("--learn %s: nothing is learnt, because every expert is in memory",
                  opt.engine.learn);

@@ -169,16 +169,24 @@ static double bound(const struct result *r)
     return share(tokens, fmax(link, d->compute_seconds));
 }
 
-/* How the layers share the cache here, and what decided L of "shallow:L" where the strategy leaves
- * it open. */
-static void put_alloc(struct moe_emit *e, const struct moe_strategy *s)
+/* How the layers share the cache here, and what decided L of "shallow:L", T1 and T2 where the
+ * strategy leaves them open. */
+static void put_decided(struct moe_emit *e, const struct moe_strategy *s)
 {
-    char alloc[MOE_PART_TEXT_BYTES];
+    char alloc[MOE_PART_TEXT_BYTES], on_miss[MOE_PART_TEXT_BYTES], skip_below[MOE_PART_TEXT_BYTES];
     const char *from = moe_strategy_boundary_from(s);
     moe_strategy_part_text(s, MOE_PART_ALLOC, alloc);
     moe_emit_text(e, "alloc", s->cache ? alloc : "none");
     if (from)
         moe_emit_text(e, "boundary_from", from);
+    from = moe_strategy_thresholds_from(s);
+    if (!from)
+        return;
+    moe_strategy_part_text(s, MOE_PART_ON_MISS, on_miss);
+    moe_strategy_part_text(s, MOE_PART_SKIP_BELOW, skip_below);
+    moe_emit_text(e, "on_miss", on_miss);
+    moe_emit_text(e, "skip_below", skip_below);
+    moe_emit_text(e, "thresholds_from", from);
 }
 
 static int print_json(const struct table *t, const struct result *r, struct moe_err *err)
@@ -199,7 +207,7 @@ static int print_json(const struct table *t, const struct result *r, struct moe_
     moe_emit_u64(&e, "expert_bytes", r->run.fitted.pools.bytes);
     moe_emit_u64(&e, "slots", r->run.fitted.pools.n_slots);
     moe_emit_bool(&e, "exact", r->exact);
-    put_alloc(&e, &r->run.fitted.strategy);
+    put_decided(&e, &r->run.fitted.strategy);
     moe_emit_rounded(&e, "hit_rate", 9, hit_rate(n));
     moe_emit_rounded(&e, "optimal_hit_rate", 9,
                      r->run.optimal_hit_rate >= 0 ? r->run.optimal_hit_rate : NAN);

@@ -110,6 +110,8 @@ int command_strategy(struct console *c, const char *arg, struct moe_err *err)
     if (moe_strategy_boundary_from(&e->strategy))
         moe_buf_printf(&text, "shallow:%u (%s)\n", e->strategy.boundary,
                        moe_strategy_boundary_from(&e->strategy));
+    if (moe_strategy_thresholds_from(&e->strategy))
+        moe_buf_printf(&text, "thresholds %s\n", moe_strategy_thresholds_from(&e->strategy));
     moe_explain_exactness(&e->exactness, &text);
     moe_buf_u8(&text, '\n');
     print_text(&text);

@@ -429,6 +429,8 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     stats->learnt_tokens = e->learnt_tokens;
     const char *from = moe_strategy_boundary_from(s);
     snprintf(stats->boundary_from, sizeof stats->boundary_from, "%s", from ? from : "");
+    from = moe_strategy_thresholds_from(s);
+    snprintf(stats->thresholds_from, sizeof stats->thresholds_from, "%s", from ? from : "");
     const char *no_energy = moe_energy_unavailable(e->energy);
     snprintf(stats->no_energy, sizeof stats->no_energy, "%s", no_energy ? no_energy : "");
     stats->in_place = moe_pack_arranger(e->model->pack) != NULL;

@@ -116,8 +116,9 @@ struct moe_stats {
     uint64_t learnt_tokens; /* that it had learnt from by then */
     char boundary_from[32]; /* what decided L of the allocation shallow:L; "": it has none, or the
                                strategy names it */
-    char parts[512];        /* the strategy's parts, in the words of their options */
-    bool exact_required;    /* --exact */
+    char thresholds_from[48];        /* ... T1 and T2 of mixed precision */
+    char parts[512];                 /* the strategy's parts, in the words of their options */
+    bool exact_required;             /* --exact */
     char inexact[MOE_EXACTNESS_WHY]; /* what was asked for that may change results; "": nothing */
 };
 

@@ -80,8 +80,7 @@ int moe_fit_variants(struct moe_resolved *r, const struct moe_fit_facts *facts, 
 /* The part that goes by statistics. */
 static enum moe_part needing_statistics(const struct moe_strategy *s)
 {
-    return s->by_scores                                                   ? MOE_PART_ON_MISS
-           : moe_predicts_from_paths(s->predict)                          ? MOE_PART_PREDICT
+    return moe_predicts_from_paths(s->predict)                            ? MOE_PART_PREDICT
            : s->init == MOE_INIT_FREQUENCY || s->init == MOE_INIT_ENCODER ? MOE_PART_INIT
                                                                           : MOE_PART_ALLOC;
 }

@@ -800,42 +800,19 @@ static void write_parts(struct moe_record_writer *w, const struct moe_member *m,
 
 static const struct moe_member_own parts = {read_parts, write_parts, NULL};
 
-/* Of `shallow`: "statistics" or "eighth"; left out where the strategy names L. */
-static const char *const boundary_words[] = {NULL, "statistics", "eighth"};
-
-static int read_boundary_from(struct moe_record_reader *r, struct moe_yaml_node *map,
-                              const struct moe_member *m, void *record)
-{
-    struct moe_strategy *s = &((struct moe_plan *)record)->strategy;
-    const char *text = NULL;
-    int status = moe_yaml_get_text(r->doc, map, m->key, false, &text, r->err);
-    if (status != MOE_OK || !text)
-        return status;
-    for (int i = MOE_BOUNDARY_STATISTICS; i <= MOE_BOUNDARY_EIGHTH; i++)
-        if (strcmp(text, boundary_words[i]) == 0)
-            s->boundary_from = (enum moe_boundary_from)i;
-    if (s->boundary_from == MOE_BOUNDARY_NAMED)
-        status = moe_yaml_fail(r->doc, moe_yaml_get(map, m->key), r->err,
-                               "'%s' must be statistics or eighth", m->key);
-    return status;
-}
-
-static void write_boundary_from(struct moe_record_writer *w, const struct moe_member *m,
-                                const void *record)
-{
-    const struct moe_strategy *s = &((const struct moe_plan *)record)->strategy;
-    if (moe_strategy_boundary_from(s))
-        moe_emit_text(&w->emit, m->key, boundary_words[s->boundary_from]);
-}
-
-static const struct moe_member_own boundary_from = {read_boundary_from, write_boundary_from, NULL};
+/* What decided what the strategy left open; left out where it names it. */
+static const char *const boundary_words[] = {"named", "statistics", "eighth"};
+static const char *const threshold_words[] = {"named", "statistics", "mixtral"};
 
 static const struct moe_member strategy_members[] = {
     MOE_OWN("row", 0, row),
     FIELD("precision", high),
     FIELD("low_precision", low),
     MOE_OWN("parts", 0, parts),
-    MOE_OWN("boundary_from", 0, boundary_from), /* after the parts, which reset it */
+    /* After the parts, which reset these. */
+    MOE_NAME(MOE_IF_SET, struct moe_plan, "boundary_from", strategy.boundary_from, boundary_words),
+    MOE_NAME(MOE_IF_SET, struct moe_plan, "thresholds_from", strategy.thresholds_from,
+             threshold_words),
 };
 
 static int check_strategy(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
@@ -848,6 +825,10 @@ static int check_strategy(struct moe_record_reader *r, struct moe_yaml_node *map
         return moe_yaml_fail(r->doc, at, r->err, "%s", why.text);
     if (s->alloc == MOE_ALLOC_SHALLOW && s->boundary == MOE_SHALLOW_AUTO)
         return moe_yaml_fail(r->doc, at, r->err, "'alloc' must have its number: shallow:L");
+    if (s->by_scores)
+        return moe_yaml_fail(r->doc, at, r->err, "'on-miss' must have its number: load-low:T1");
+    if (s->skip_by_scores)
+        return moe_yaml_fail(r->doc, at, r->err, "'skip-below' must be a number");
     if (s->precalculate && s->precalculate_from == MOE_PRECALCULATE_AUTO)
         return moe_yaml_fail(r->doc, at, r->err, "'precalculate-from' is missing");
     return MOE_OK;

@@ -276,7 +276,7 @@ static int set_boundary_by_stall(const struct moe_planner *p, const struct moe_f
         *s = f->strategy;
         s->alloc = boundary ? MOE_ALLOC_SHALLOW : MOE_ALLOC_PER_LAYER;
         s->boundary = boundary;
-        s->boundary_from = MOE_BOUNDARY_NAMED;
+        s->boundary_from = MOE_DECIDED_BY_NAME;
         trials[n] = moe_trial_of(p, s, 0, 0);
     }
     bool goes = true;

@@ -234,6 +234,7 @@ static void load_low(struct moe_strategy *s)
     moe_strategy_find("hobbit", &hobbit);
     s->low_pool = hobbit.low_pool;
     s->skip_below = hobbit.skip_below;
+    s->by_scores = false; /* the map's thresholds take their place */
 }
 
 /* Changes one part; false: the change makes no sense or does not apply. */
@@ -631,7 +632,7 @@ static void set_key(struct key *k, const struct moe_planner *p, const struct pla
     memset(k, 0, sizeof *k);
     k->strategy = t->strategy;
     k->strategy.name = k->strategy.describe = NULL;
-    k->strategy.boundary_from = 0;
+    k->strategy.boundary_from = k->strategy.thresholds_from = MOE_DECIDED_BY_NAME;
     if (t->strategy.cache && (t->strategy.cache->follow || !t->strategy.cache->needs_usage))
         k->strategy.keep_records = false; /* it judges by none that ends with a text */
     k->pools = t->pools;

@@ -50,11 +50,13 @@ static double skip_below(const struct moe_map_hobbit *h)
 static void apply_hobbit(const struct moe_map_hobbit *h, uint32_t named, struct moe_strategy *s)
 {
     bool takes_low = s->miss_precision == MOE_MISS_BY_SCORE;
-    if (takes_low && s->skip_below > 0 && !(named >> MOE_PART_SKIP_BELOW & 1))
+    if (takes_low && s->skip_below > 0 &&
+        (s->skip_by_scores || !(named >> MOE_PART_SKIP_BELOW & 1)))
         s->skip_below = skip_below(h);
     if (takes_low && (s->by_scores || !(named >> MOE_PART_ON_MISS & 1)))
         s->high_up_to = fmin(h->t1, 1 - s->skip_below);
-    s->by_scores = false; /* "where no calibration is given" */
+    if (takes_low) /* "where no calibration is given" */
+        s->by_scores = s->skip_by_scores = false;
     if (takes_low && h->weighed && s->cache && !(named >> MOE_PART_LOW_POOL & 1))
         s->low_pool = h->low_pool;
     if (h->weighed && s->cache == &moe_policy_hobbit && !(named >> MOE_PART_CACHE_WEIGHTS & 1))

@@ -24,7 +24,7 @@ struct part_codec {
 };
 
 static const struct part_codec part_predict, part_prefetch, part_cache, part_cache_weights,
-    part_alloc, part_init, part_on_miss, part_prefer_cached, part_prefill;
+    part_alloc, part_init, part_on_miss, part_skip_below, part_prefer_cached, part_prefill;
 
 /* A whole number in least..most; false leaves *out untouched. */
 static bool part_count(const char *text, uint32_t least, uint32_t most, uint32_t *out);
@@ -124,7 +124,8 @@ static const struct moe_strategy strategies[] = {
         .prefetch = {.top_k = true},
         .protect = true,
         .cache = &moe_policy_hobbit,
-        .miss_precision = MOE_MISS_BY_SCORE, .high_up_to = 0.6, .skip_below = 0.1, /* 3.2: T1 0.6, T2 0.9 */
+        .miss_precision = MOE_MISS_BY_SCORE, /* 3.2: T1 and T2 by the scores, 0.6 and 0.9 of Mixtral */
+        .high_up_to = 0.6, .by_scores = true, .skip_below = 0.1, .skip_by_scores = true,
         .host_decodes_only = true, /* for the cooperative mode, --on-miss compute-host,load-low: 5.4 */
     }, {
         .name = "daop",
@@ -254,7 +255,7 @@ static void derive(struct moe_strategy *s)
     bool falls_back = s->prefill == MOE_PREFILL_HYBRID && s->prefill_falls_back;
     s->needs_profile = s->predict == MOE_PREDICT_BY_PATH || s->predict == MOE_PREDICT_BY_KEYS ||
                        s->init == MOE_INIT_FREQUENCY || s->init == MOE_INIT_ENCODER ||
-                       s->alloc == MOE_ALLOC_FREQUENCY || s->by_scores;
+                       s->alloc == MOE_ALLOC_FREQUENCY;
     s->needs_low = s->miss_precision != MOE_MISS_BEST ||
                    (s->prefill == MOE_PREFILL_HYBRID && !falls_back) ||
                    (s->low_pool > 0 && !falls_back);
@@ -267,7 +268,8 @@ int moe_strategy_settle(struct moe_strategy *s, struct moe_err *err)
         if (is_idle(s, part))
             return moe_fail(err, MOE_ERR_USAGE, "option --%s has no effect here: %s",
                             moe_strategy_part_at(part)->name, idle(s, part));
-    if (s->miss_precision == MOE_MISS_BY_SCORE && s->high_up_to > 1 - s->skip_below) {
+    bool named = !s->by_scores && !s->skip_by_scores;
+    if (named && s->miss_precision == MOE_MISS_BY_SCORE && s->high_up_to > 1 - s->skip_below) {
         char on_miss[MOE_PART_TEXT_BYTES];
         moe_strategy_part_text(s, MOE_PART_ON_MISS, on_miss);
         return moe_fail(err, MOE_ERR_USAGE,
@@ -314,7 +316,7 @@ static void fit_boundary(struct moe_strategy *s, uint32_t n_layers,
     uint32_t found = fits ? moe_boundary_of_statistics(statistics) : UINT32_MAX;
     bool is_found = found != UINT32_MAX;
     s->boundary = is_found ? found : n_layers / 8 + (n_layers % 8 > 0);
-    s->boundary_from = is_found ? MOE_BOUNDARY_STATISTICS : MOE_BOUNDARY_EIGHTH;
+    s->boundary_from = is_found ? MOE_DECIDED_BY_STATISTICS : MOE_DECIDED_BY_PAPER;
 }
 
 /* The score up to which a share of all activations lies, the best expert of each row at 0. */
@@ -328,22 +330,28 @@ static double score_of_share(const struct moe_statistics *s, double share)
     return (double)bin / MOE_SCORE_BINS;
 }
 
-/* HOBBIT 3.2: "we can profile the score distribution", which splits Mixtral's activations so. */
+/* HOBBIT 3.2: "we can profile the score distribution", which splits Mixtral's activations so. One
+ * expert a token has no score but 0. */
 static void fit_thresholds(struct moe_strategy *s, const struct moe_statistics *statistics)
 {
     static const double HIGH = 0.67, LOW = 0.30;
-    s->by_scores = false;
-    if (isnan(moe_figure_scores_below(statistics, MOE_ALL_LAYERS, 1)))
-        return; /* one expert a token has no score but 0 */
-    s->high_up_to = score_of_share(statistics, HIGH);
-    if (s->skip_below > 0)
+    bool known = statistics && !isnan(moe_figure_scores_below(statistics, MOE_ALL_LAYERS, 1));
+    if (known && s->by_scores)
+        s->high_up_to = score_of_share(statistics, HIGH);
+    if (known && s->skip_by_scores)
         s->skip_below = round((1 - score_of_share(statistics, HIGH + LOW)) * 1e9) / 1e9;
+    if (s->by_scores)
+        s->high_up_to = fmin(s->high_up_to, 1 - s->skip_below);
+    else
+        s->skip_below = fmin(s->skip_below, 1 - s->high_up_to);
+    s->by_scores = s->skip_by_scores = false;
+    s->thresholds_from = known ? MOE_DECIDED_BY_STATISTICS : MOE_DECIDED_BY_PAPER;
 }
 
 void moe_strategy_fit(struct moe_strategy *s, uint32_t n_layers,
                       const struct moe_statistics *statistics)
 {
-    if (s->by_scores && statistics)
+    if (s->by_scores || s->skip_by_scores)
         fit_thresholds(s, statistics);
     if (s->alloc == MOE_ALLOC_SHALLOW && s->boundary == MOE_SHALLOW_AUTO)
         fit_boundary(s, n_layers, statistics);
@@ -355,6 +363,13 @@ const char *moe_strategy_boundary_from(const struct moe_strategy *s)
 {
     static const char *const words[] = {NULL, "from statistics", "an eighth: no statistics"};
     return s->cache && s->alloc == MOE_ALLOC_SHALLOW ? words[s->boundary_from] : NULL;
+}
+
+const char *moe_strategy_thresholds_from(const struct moe_strategy *s)
+{
+    static const char *const words[] = {NULL, "from the scores in statistics",
+                                        "Mixtral's: no statistics have scores"};
+    return words[s->thresholds_from];
 }
 
 /*
@@ -432,7 +447,7 @@ static const struct part parts[MOE_N_PARTS] = {
                        "with one of the two before")},
     [MOE_PART_SKIP_BELOW] = {
         {"skip-below", "SHARE", "skip absent experts in the last SHARE of weight", "0", "any"},
-        SHARE(skip_below)},
+        CODEC(skip_below, "a share from 0 to 1 (5% or 0.05), or auto")},
     [MOE_PART_GATE_BELOW] = {
         {"gate-below", "SHARE", "decode without experts in the last SHARE of weight", "0", "any"},
         SHARE(gate_below)},
@@ -992,7 +1007,7 @@ static bool parse_alloc(const char *text, struct moe_strategy *s)
         return false;
     s->alloc = (enum moe_alloc)word;
     s->boundary = boundary;
-    s->boundary_from = MOE_BOUNDARY_NAMED;
+    s->boundary_from = MOE_DECIDED_BY_NAME;
     return true;
 }
 
@@ -1030,17 +1045,17 @@ static bool parse_on_miss(const char *text, struct moe_strategy *s)
 {
     char item[64];
     const char *arg;
-    bool has[N_ON_MISS] = {false}, by_scores = false;
+    bool has[N_ON_MISS] = {false}, named = false;
     double high_up_to = 0.6; /* HOBBIT 3.2 */
     while (text) {
         int word = next_item(&text, item) ? find_word(misses, N_ON_MISS, item, &arg) : -1;
-        bool automatic = word == ON_LOAD_LOW && arg && strcmp(arg, "auto") == 0;
-        by_scores |= automatic;
+        bool automatic = word == ON_LOAD_LOW && (!arg || strcmp(arg, "auto") == 0);
         if (word < 0 || has[word] ||
             (arg && !automatic &&
              (word != ON_LOAD_LOW || !moe_parse_double(arg, &high_up_to) || high_up_to < 0 ||
               high_up_to > 1)))
             return false;
+        named |= arg && !automatic;
         has[word] = true;
     }
     if ((has[ON_LOAD] && has[ON_COMPUTE_HOST]) || (has[ON_LOAD_LOW] && has[ON_EMERGENCY]) ||
@@ -1051,7 +1066,8 @@ static bool parse_on_miss(const char *text, struct moe_strategy *s)
                         : has[ON_EMERGENCY] ? MOE_MISS_EMERGENCY
                                             : MOE_MISS_BEST;
     s->high_up_to = has[ON_LOAD_LOW] ? high_up_to : 0;
-    s->by_scores = by_scores;
+    s->by_scores = has[ON_LOAD_LOW] && !named;
+    s->thresholds_from = MOE_DECIDED_BY_NAME;
     s->host_falls_back = has[ON_OR_LOAD];
     return true;
 }
@@ -1071,6 +1087,25 @@ static void write_on_miss(const struct moe_strategy *s, char *out, size_t size)
                  s->host_falls_back ? misses[ON_OR_LOAD] : "", precision);
     else
         snprintf(out, size, "%s", precision[0] ? precision + 1 : misses[ON_LOAD]);
+}
+
+static bool parse_skip_below(const char *text, struct moe_strategy *s)
+{
+    double share = 0.1; /* HOBBIT 3.2 */
+    bool by_scores = strcmp(text, "auto") == 0;
+    if (!by_scores && (!moe_parse_share(text, &share) || share > 1))
+        return false;
+    s->skip_below = share;
+    s->skip_by_scores = by_scores;
+    return true;
+}
+
+static void write_skip_below(const struct moe_strategy *s, char *out, size_t size)
+{
+    if (s->skip_by_scores || s->skip_below == 0)
+        snprintf(out, size, "%s", s->skip_by_scores ? "auto" : "0");
+    else
+        part_share_text(s->skip_below, out, size);
 }
 
 /* "0.5", or "0.5:2" where more than the strongest expert stays. */
@@ -1141,6 +1176,7 @@ static const struct part_codec part_cache_weights = {parse_weights, write_weight
 static const struct part_codec part_alloc = {parse_alloc, write_alloc};
 static const struct part_codec part_init = {parse_init, write_init};
 static const struct part_codec part_on_miss = {parse_on_miss, write_on_miss};
+static const struct part_codec part_skip_below = {parse_skip_below, write_skip_below};
 static const struct part_codec part_prefer_cached = {parse_prefer_cached, write_prefer_cached};
 static const struct part_codec part_prefill = {parse_prefill, write_prefill};
 

@@ -94,11 +94,11 @@ enum { MOE_MAX_DEPTH = 8 };
 #define MOE_SHALLOW_AUTO UINT32_MAX
 enum { MOE_PRECALCULATE_AUTO = 0 };
 
-/* What decided L of `shallow`. */
-enum moe_boundary_from {
-    MOE_BOUNDARY_NAMED = 0,  /* the strategy names it */
-    MOE_BOUNDARY_STATISTICS, /* each layer's accuracy of prediction */
-    MOE_BOUNDARY_EIGHTH,     /* an eighth of the layers: no statistics say more */
+/* What decided L of `shallow`, or T1 and T2. */
+enum moe_decided_by {
+    MOE_DECIDED_BY_NAME = 0,   /* the strategy names it */
+    MOE_DECIDED_BY_STATISTICS, /* each layer's accuracy of prediction; the scores */
+    MOE_DECIDED_BY_PAPER,      /* an eighth of the layers; Mixtral's: no statistics say more */
 };
 
 struct moe_strategy {
@@ -133,7 +133,7 @@ struct moe_strategy {
     enum moe_alloc alloc;
     uint32_t
         boundary; /* L of `shallow`, of the decoder's layers, 0: none is; or MOE_SHALLOW_AUTO */
-    enum moe_boundary_from boundary_from;
+    enum moe_decided_by boundary_from;
     enum moe_init init;
     uint32_t buffer;     /* experts in the cache where no size is given; 0: all that fit */
     uint32_t cache_bits; /* keeps experts at this bitwidth, where the pack has it, when memory does
@@ -141,10 +141,12 @@ struct moe_strategy {
 
     enum moe_miss_place miss_place;
     enum moe_miss_precision miss_precision;
-    double high_up_to; /* by score: T1, high precision up to this score (HOBBIT 3.2) */
-    bool by_scores;    /* T1, and T2 where it skips, follow from the scores of statistics, until
-                          moe_strategy_fit has set both */
-    double skip_below; /* 1 - T2: absent experts whose score is above T2 are skipped; 0: none */
+    double high_up_to;   /* by score: T1, high precision up to this score (HOBBIT 3.2) */
+    bool by_scores;      /* T1 follows from the scores of statistics, until moe_strategy_fit has set
+                            it; high_up_to is what it is without any */
+    double skip_below;   /* 1 - T2: absent experts whose score is above T2 are skipped; 0: none */
+    bool skip_by_scores; /* ... and the same of T2 */
+    enum moe_decided_by thresholds_from; /* of those that moe_strategy_fit has set */
     double gate_below; /* a decoded token leaves out chosen experts, present or not, whose score is
                           above 1 - this, and gives their weight to the others (AdapMoE); 0: none */
     double prefer;     /* a decoded token's scores of cached experts are raised by this many
@@ -259,18 +261,21 @@ void moe_strategy_fall_back(struct moe_strategy *s);
  * same precision as on the host. For a settled strategy, which stays settled; true: it changed. */
 bool moe_strategy_load_instead(struct moe_strategy *s);
 
-/* Replaces MOE_SHALLOW_AUTO, MOE_PRECALCULATE_AUTO and T1 and T2 by_scores (so that 67% of the
- * activations are high, 30% low and 3% skipped, as in HOBBIT 3.2) for a model of n_layers MoE
- * layers, those of its decoder: by the boundary that its statistics show (Fate 4.4; NULL, of
+/* Replaces MOE_SHALLOW_AUTO, MOE_PRECALCULATE_AUTO and T1 and T2 by_scores for a model of n_layers
+ * MoE layers, those of its decoder: by the boundary that its statistics show (Fate 4.4; NULL, of
  * another number of layers, or without predictions: by an eighth of the layers, rounded up, as L =
- * 3 is of Qwen1.5-MoE's 24), and by 5/32 of them, rounded up (DAOP's public code begins at 5 of
- * Mixtral's 32). */
+ * 3 is of Qwen1.5-MoE's 24), by 5/32 of them, rounded up (DAOP's public code begins at 5 of
+ * Mixtral's 32), and so that of all activations 67% are high, 30% low and 3% skipped, as HOBBIT
+ * splits Mixtral's (3.2; NULL, or without scores: by Mixtral's thresholds). T1 is never above T2:
+ * the one that is named stays. */
 void moe_strategy_fit(struct moe_strategy *s, uint32_t n_layers,
                       const struct moe_statistics *statistics);
 
 /* Of a fitted strategy, in a few words for people: what decided L ("from statistics"); NULL where
  * it has none, or names it. */
 const char *moe_strategy_boundary_from(const struct moe_strategy *s);
+/* ... what decided T1 and T2, or the one of them that is not named. */
+const char *moe_strategy_thresholds_from(const struct moe_strategy *s);
 
 /* ---- Strategies as text ---- */
 

@@ -1170,9 +1170,16 @@ static void say_miss(const struct moe_strategy *s, struct moe_buf *out)
                                 "beside it, loaded and dropped"
                               : " An absent expert is computed on the host, where it lies");
     moe_buf_text(out, precisions[s->miss_precision][host]);
+    if (s->miss_precision == MOE_MISS_BY_SCORE)
+        moe_buf_printf(
+            out,
+            " It matters little where those ranked higher have more than %.3g%% of the weight.",
+            100 * s->high_up_to);
     if (s->skip_below > 0)
         moe_buf_printf(out, " Absent ones in the last %.3g%% of the weight are left out.",
                        100 * s->skip_below);
+    if (moe_strategy_thresholds_from(s))
+        moe_buf_printf(out, " These thresholds: %s.", moe_strategy_thresholds_from(s));
     if (s->gate_below > 0)
         moe_buf_printf(out,
                        " A decoded token does without the experts in the last %.3g%% of its "

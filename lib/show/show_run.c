@@ -198,6 +198,8 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     moe_emit_text(&e, "alloc", stats->alloc);
     if (stats->boundary_from[0])
         moe_emit_text(&e, "boundary_from", stats->boundary_from);
+    if (stats->thresholds_from[0])
+        moe_emit_text(&e, "thresholds_from", stats->thresholds_from);
     moe_emit_text(&e, "parts", stats->parts);
     if (stats->learnt) {
         moe_emit_text(&e, "learnt", stats->learnt);
@@ -266,8 +268,8 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
 
 /* ---- For people ---- */
 
-/* "lru (cache arc, per-layer)"; "fate (cache arc, shallow:3 (from statistics))"; without brackets
- * where there is no cache. */
+/* "lru (cache arc, per-layer)"; "fate (cache arc, shallow:3 (from statistics))"; without these
+ * brackets where there is no cache; "..., thresholds from the scores in statistics". */
 static void put_strategy(struct moe_buf *out, const struct moe_stats *stats)
 {
     moe_buf_text(out, stats->strategy);
@@ -275,6 +277,8 @@ static void put_strategy(struct moe_buf *out, const struct moe_stats *stats)
     if (stats->cache[0] && strcmp(stats->cache, "none") != 0)
         moe_buf_printf(out, " (cache %s, %s%s%s%s)", stats->cache, stats->alloc,
                        from[0] ? " (" : "", from, from[0] ? ")" : "");
+    if (stats->thresholds_from[0])
+        moe_buf_printf(out, ", thresholds %s", stats->thresholds_from);
 }
 
 static void put_speed(struct moe_buf *out, const char *name, const struct moe_phase_stats *p)

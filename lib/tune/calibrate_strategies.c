@@ -211,6 +211,7 @@ static int settle_strategy(const struct moe_map_hobbit *hobbit, struct moe_strat
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "there is no strategy hobbit");
     out->high_up_to = hobbit->t1;
     out->skip_below = 1 - hobbit->t2;
+    out->by_scores = out->skip_by_scores = false;
     return moe_strategy_settle(out, err);
 }
 

@@ -130,6 +130,54 @@ for strategy in fate eap; do
     check "$strategy simulated: $found" grep -q "\"alloc\": *\"$found\"" "$out"
 done
 
+# ---- Thresholds ----------------------------------------------------------------------------------
+
+# By the histogram of scores in the statistics: where 67% of all activations, the best of each token with
+# them, are at most, and where 97% are (HOBBIT 3.2); Mixtral's without statistics; in every program.
+thresholds=$(awk '/experts_per_token:/ { k = $2 }
+    /score_histogram:/ { gsub(/.*\[|\].*/, ""); n = split($0, at, ","); for (i = 1; i <= n; i++) { of[i] += at[i]; all += at[i] } }
+    function score(share, sum, i) { for (i = 1; i < n; i++) { sum += of[i]; if (sum >= (share * k - 1) / (k - 1) * all) break }
+        return i / n }
+    END { printf("load-low:%g skip-below %g%%", score(0.67), 100 - 100 * score(0.97)) }' "$stats")
+parts_are() { # as --stats-json has them
+    matches_text "$(words parts) " "*--on-miss ${1% skip*} --skip-below ${1#*skip-below } *"
+}
+check "the scores split otherwise than Mixtral's" [ "$thresholds" != "load-low:0.6 skip-below 10%" ]
+"$bin/moe-plan" -q "$two" --expert-memory 2M --strategy hobbit --stats "$stats" --trace "$trace" $machine \
+    -o "$tmp/hobbit.yaml" || exit 1
+check "a plan has hobbit's thresholds from the scores" grep -q "thresholds_from: \"*statistics" "$tmp/hobbit.yaml"
+run "$bin/moe-plan" --explain "$tmp/hobbit.yaml"
+check "... and says so" matches_text "$(tr -s ' \n' ' ' <"$out")" "*These thresholds: from the scores in statistics.*"
+for options in "--strategy hobbit --expert-memory 2M --statistics $stats" "--plan $tmp/hobbit.yaml" \
+    "--strategy lru+on-miss=load-low+skip-below=auto --expert-memory 2M --statistics $stats"; do
+    # shellcheck disable=SC2086 # several words
+    ask $options --stats
+    check "${options%% "$tmp"*}: $thresholds" parts_are "$thresholds"
+    check "... from the scores" [ "$(words thresholds_from)" = "from the scores in statistics" ]
+    check "... --stats says so" grep -q "thresholds from the scores in statistics" "$err"
+done
+ask --strategy hobbit --expert-memory 2M --stats
+check "hobbit without statistics: Mixtral's" parts_are "load-low:0.6 skip-below 10%"
+check "... and says so" [ "$(words thresholds_from)" = "Mixtral's: no statistics have scores" ]
+ask --strategy hobbit --skip-below 5% --statistics "$stats" --expert-memory 2M
+check "T2 that is named stays" parts_are "${thresholds% skip*} skip-below 5%"
+ask --strategy hobbit --on-miss load-low:0.5 --skip-below 5% --statistics "$stats" --expert-memory 2M
+check "both named" parts_are "load-low:0.5 skip-below 5%"
+check "... nothing decided" [ -z "$(words thresholds_from)" ]
+simulated() { # STRATEGY [OPTION...]: its thresholds and what decided them; activations that it skips, bytes a token
+    run "$bin/moe-plan" --simulate "$trace" "$two" --strategy "$@" --memory 1x $machine --json
+    for key in on_miss skip_below thresholds_from skipped bytes_per_token; do
+        sed -n "s/.*\"$key\": *\"*\([^\",]*\).*/\1/p" "$out"
+    done | paste -sd' '
+}
+by_scores=$(simulated hobbit --stats "$stats")
+named=$(simulated "hobbit+on-miss=${thresholds% skip*}+skip-below=${thresholds#*skip-below }" --stats "$stats")
+mixtrals=$(simulated hobbit)
+check "simulated: $thresholds" matches_text "$by_scores" "${thresholds% skip*} ${thresholds#*skip-below } from *"
+check "... as with these numbers" [ "${by_scores#*statistics }" = "$named" ]
+check "... otherwise than with Mixtral's" [ "${by_scores#*statistics }" != "${mixtrals#*scores }" ]
+check "... and says so" matches_text "$by_scores$mixtrals" "*from the scores in statistics *Mixtral's: no statistics have scores *"
+
 # ---- Refusals ------------------------------------------------------------------------------------
 
 refused() { # STATUS GLOB NAME PACK OPTION...
@@ -146,8 +194,6 @@ for strategy in eap edgemoe host daop; do
     refused 2 "strategy $strategy has --*, which goes by what experts do: it needs statistics*" \
         "$strategy without statistics" "$two" --strategy $strategy --device test:4,1G
 done
-refused 2 "strategy lru has --on-miss load-low:auto, which goes by what experts do: it needs statistics*" \
-    "thresholds by statistics, without any" "$two" --on-miss load-low:auto
 refused 2 'strategy daop computes experts beside the device: the plain CPU has nothing beside it*' \
     "daop on the plain CPU" "$two" --strategy daop --statistics "$stats"
 refused 2 'strategy lru computes experts beside the device*' "compute-host on the plain CPU" \

@@ -64,7 +64,7 @@ wrong "option --exact forbids what may change results: --prefer-cached 0.1 (with
     --prefer-cached 0.1 --exact
 wrong "option --prefer-cached auto: no bit map says how much*" --strategy lru+prefer-cached
 wrong "option --prefer-cached: '-1' is not a number*" --prefer-cached -1
-wrong "option --exact forbids what may change results: --on-miss load-low:0.6 --skip-below 10% *--without on-miss,skip-below)" \
+wrong "option --exact forbids what may change results: --on-miss load-low:auto --skip-below auto *--without on-miss,skip-below)" \
     --strategy hobbit --exact
 wrong "option --exact forbids what may change results: --prefill hybrid:25% *" \
     --exact --strategy fate --prefill hybrid

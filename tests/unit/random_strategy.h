@@ -17,7 +17,8 @@ static inline void assert_same(const struct moe_strategy *a, const struct moe_st
     SAME(prefetch.until_router), SAME(prefetch.top_k), SAME(prefetch.measured);
     SAME(cache), SAME(keep_records), SAME(low_pool), SAME(alloc), SAME(boundary), SAME(init);
     SAME(buffer), SAME(cache_bits), SAME(host_falls_back), SAME(miss_place), SAME(miss_precision),
-        SAME(high_up_to), SAME(by_scores), SAME(skip_below), SAME(host_decodes_only);
+        SAME(high_up_to), SAME(by_scores), SAME(skip_below), SAME(skip_by_scores),
+        SAME(host_decodes_only);
     SAME(gate_below), SAME(prefer), SAME(prefer_keeps), SAME(prefer_by_map);
     SAME(prefill), SAME(low_share), SAME(prefill_falls_back), SAME(prefill_swap);
     SAME(precalculate), SAME(precalculate_from), SAME(degrade), SAME(degrade_most);
@@ -77,8 +78,12 @@ static inline struct moe_strategy random_strategy(uint64_t *seed)
     s.buffer = (uint32_t)DRAW(4);
     s.miss_place = (enum moe_miss_place)DRAW(2);
     s.miss_precision = (enum moe_miss_precision)DRAW(3);
-    s.high_up_to = s.miss_precision == MOE_MISS_BY_SCORE ? random_share(seed) : 0;
-    s.skip_below = (1 - s.high_up_to) * random_share(seed);
+    s.by_scores = s.miss_precision == MOE_MISS_BY_SCORE && DRAW(2);
+    s.skip_by_scores = DRAW(4) == 0;
+    s.high_up_to = s.by_scores                             ? 0.6
+                   : s.miss_precision == MOE_MISS_BY_SCORE ? random_share(seed)
+                                                           : 0;
+    s.skip_below = s.skip_by_scores ? 0.1 : (1 - s.high_up_to) * random_share(seed);
     s.gate_below = DRAW(4) ? 0 : random_share(seed);
     s.prefer = DRAW(4) ? 0 : 3 * random_share(seed);
     s.prefer_keeps = s.prefer > 0 ? 1 + (uint32_t)DRAW(3) : 0;

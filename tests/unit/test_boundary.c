@@ -142,48 +142,74 @@ static void the_boundary_is_the_decoder_s(void **state)
     assert_true(moe_strategy_find("fate", &fate) && moe_strategy_find("daop", &daop));
     moe_strategy_fit(&fate, 4, s);
     assert_int_equal(fate.boundary, 2);
-    assert_int_equal(fate.boundary_from, MOE_BOUNDARY_STATISTICS);
+    assert_int_equal(fate.boundary_from, MOE_DECIDED_BY_STATISTICS);
     moe_strategy_fit(&daop, 4, s);
     assert_int_equal(daop.precalculate_from, 1);
     moe_statistics_free(s);
 }
 
 /* HOBBIT 3.2: of 400 activations, four a token, the 100 best and 168 others lie up to T1, 120 more
- * up to T2; a strategy that skips none goes on so, and numbers of the user's stay. */
+ * up to T2; a strategy that skips none goes on so, and what is named stays, before the other.
+ * Without scores both are Mixtral's. */
 static void thresholds_split_the_scores(void **state)
 {
     static const struct moe_statistics_shape shape = {
         .n_layers = 2, .n_experts = 8, .top_k = 4, .max_tokens = 16, .prompt_percent = 50};
+    enum {
+        BY_NAME = MOE_DECIDED_BY_NAME,
+        SCORED = MOE_DECIDED_BY_STATISTICS,
+        MIXTRALS = MOE_DECIDED_BY_PAPER
+    };
     static const struct {
         const char *on_miss, *skip_below;
-        double t1, skips;
-        bool needs;
-    } cases[] = {{"load-low:auto", "10%", 0.42, 0.1, true},
-                 {"load-low:auto", "0", 0.42, 0, true},
-                 {"load-low:0.5", "10%", 0.5, 0.1, false}};
-    struct moe_statistics *s = NULL;
+        double t1, skips, t1_without, skips_without; /* with these scores, without any */
+        int from, from_without;
+    } cases[] = {{"load-low:auto", "auto", 0.42, 0.1, 0.6, 0.1, SCORED, MIXTRALS},
+                 {"load-low:auto", "0", 0.42, 0, 0.6, 0, SCORED, MIXTRALS},
+                 {"load-low:auto", "25%", 0.42, 0.25, 0.6, 0.25, SCORED, MIXTRALS},
+                 {"load-low:auto", "75%", 0.25, 0.75, 0.25, 0.75, SCORED, MIXTRALS},
+                 {"load-low:0.5", "auto", 0.5, 0.1, 0.5, 0.1, SCORED, MIXTRALS},
+                 {"load-low:0.75", "auto", 0.75, 0.1, 0.75, 0.1, SCORED, MIXTRALS},
+                 {"load-low:1", "auto", 1, 0, 1, 0, SCORED, MIXTRALS},
+                 {"load", "auto", 0, 0.1, 0, 0.1, SCORED, MIXTRALS},
+                 {"load-low:0.5", "10%", 0.5, 0.1, 0.5, 0.1, BY_NAME, BY_NAME}};
+    struct moe_statistics *s = NULL, *without_scores = NULL;
     struct moe_err err = {0};
     assert_ok(moe_statistics_new(&s, &shape, &err), &err);
+    assert_ok(moe_statistics_new(&without_scores, &shape, &err), &err);
     uint64_t *a = moe_series_at(s, MOE_S_SCORE_BINS, 0), *b = moe_series_at(s, MOE_S_SCORE_BINS, 1);
     a[30] = 100;
     b[41] = 68;
     a[89] = 120;
     b[95] = 12;
-    for (uint32_t i = 0; i < N_ITEMS(cases); i++) {
+    const struct moe_statistics *known[] = {s, NULL, without_scores};
+    for (uint32_t i = 0; i < N_ITEMS(cases) * N_ITEMS(known); i++) {
         struct moe_strategy hobbit;
         char text[MOE_PART_TEXT_BYTES];
+        bool scored = i % N_ITEMS(known) == 0;
+        const struct moe_statistics *statistics = known[i % N_ITEMS(known)];
+        uint32_t n = i / N_ITEMS(known);
         assert_true(moe_strategy_find("hobbit", &hobbit));
-        assert_true(moe_strategy_set(&hobbit, MOE_PART_ON_MISS, cases[i].on_miss, NULL));
-        assert_true(moe_strategy_set(&hobbit, MOE_PART_SKIP_BELOW, cases[i].skip_below, NULL));
+        assert_true(moe_strategy_set(&hobbit, MOE_PART_ON_MISS, cases[n].on_miss, NULL));
+        assert_true(moe_strategy_set(&hobbit, MOE_PART_SKIP_BELOW, cases[n].skip_below, NULL));
         moe_strategy_part_text(&hobbit, MOE_PART_ON_MISS, text);
-        assert_string_equal(text, cases[i].on_miss);
+        assert_string_equal(text, cases[n].on_miss);
+        moe_strategy_part_text(&hobbit, MOE_PART_SKIP_BELOW, text);
+        assert_string_equal(text, cases[n].skip_below);
         assert_ok(moe_strategy_settle(&hobbit, &err), &err);
-        assert_true(hobbit.needs_profile == cases[i].needs);
-        moe_strategy_fit(&hobbit, 2, s);
-        assert_true(hobbit.high_up_to == cases[i].t1 && hobbit.skip_below == cases[i].skips);
+        assert_false(hobbit.needs_profile);
+        moe_strategy_fit(&hobbit, 2, statistics);
+        assert_true(hobbit.high_up_to == (scored ? cases[n].t1 : cases[n].t1_without));
+        assert_true(hobbit.skip_below == (scored ? cases[n].skips : cases[n].skips_without));
+        assert_int_equal(hobbit.thresholds_from, scored ? cases[n].from : cases[n].from_without);
+        assert_true(!moe_strategy_thresholds_from(&hobbit) == (cases[n].from == BY_NAME));
+        assert_ok(moe_strategy_settle(&hobbit, &err), &err);
         moe_strategy_part_text(&hobbit, MOE_PART_ON_MISS, text);
         assert_null(strstr(text, "auto"));
+        moe_strategy_part_text(&hobbit, MOE_PART_SKIP_BELOW, text);
+        assert_null(strstr(text, "auto"));
     }
+    moe_statistics_free(without_scores);
     moe_statistics_free(s);
 }
 

@@ -86,6 +86,8 @@ static void rows_take_what_was_found(void **state)
                  "skip-below=3%");
     expect_brief(&map, "hobbit+on-miss=load-low:0.7+low-pool=10%+cache-weights=1;0;0;0",
                  "hobbit+cache-weights=1;0;0;0+low-pool=10%+on-miss=load-low:0.7+skip-below=3%");
+    expect_brief(&map, "lru+on-miss=load-low:auto+skip-below=auto",
+                 "lru+low-pool=5%+on-miss=load-low:0.5+skip-below=3%");
     expect_brief(&map, "hobbit+skip-below=1%+cache=lru",
                  "hobbit+cache=lru+low-pool=5%+on-miss=load-low:0.5+skip-below=1%");
     expect_brief(&map, "lru+on-miss=load-low:0.6", "lru+low-pool=5%+on-miss=load-low:0.6");

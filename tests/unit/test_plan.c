@@ -137,6 +137,7 @@ static void assert_same_plan(const struct moe_plan *a, const struct moe_plan *b)
     SAME_TEXT(pack), SAME_TEXT(high), SAME_TEXT(low);
     SAME(strategy.name), SAME(strategy.describe);
     assert_same(&a->strategy, &b->strategy);
+    SAME(strategy.boundary_from), SAME(strategy.thresholds_from);
     assert_same_places(a, b);
     assert_same_pace(a, b);
     assert_same_expectations(a, b);
@@ -387,7 +388,11 @@ static void damage_of_the_strategy_is_named(void **state)
     refused(SHAPED "strategy: {parts: {cache: lru, alloc: shallow}}\n", MOE_ERR_FORMAT,
             "'alloc' must have its number");
     refused(SHAPED "strategy: {parts: {cache: lru, alloc: shallow:1}, boundary_from: luck}\n",
-            MOE_ERR_FORMAT, "'boundary_from' must be statistics or eighth");
+            MOE_ERR_FORMAT, "'boundary_from' is 'luck', not one of: named, statistics, eighth");
+    refused(SHAPED "strategy: {parts: {cache: lru, on-miss: load-low}}\n", MOE_ERR_FORMAT,
+            "'on-miss' must have its number: load-low:T1");
+    refused(SHAPED "strategy: {parts: {cache: lru, skip-below: auto}}\n", MOE_ERR_FORMAT,
+            "'skip-below' must be a number");
     refused(SHAPED "strategy: {parts: {cache: lru, predict: gate-next, precalculate: true}}\n",
             MOE_ERR_FORMAT, "'precalculate-from' is missing");
 }

@@ -84,7 +84,7 @@ static const struct {
      0, 0, 0, 1},
     {"hobbit",
      "--predict gate-ahead:3 --prefetch all --protect --cache hobbit "
-     "--on-miss load-low:0.6 --skip-below 10% --host-decodes-only",
+     "--on-miss load-low:auto --skip-below auto --host-decodes-only",
      0, 1, 0, 1},
     {"daop",
      "--predict gate-next --cache pinned --alloc frequency --init frequency "
@@ -207,9 +207,9 @@ static void texts_mean_what_they_say(void **state)
     set(&s, MOE_PART_ALLOC, "shallow:0"); /* none is shallow */
     assert_true(s.alloc == MOE_ALLOC_SHALLOW && s.boundary == 0);
     set(&s, MOE_PART_ALLOC, "shallow:auto");
-    assert_true(s.boundary == MOE_SHALLOW_AUTO && s.boundary_from == MOE_BOUNDARY_NAMED);
+    assert_true(s.boundary == MOE_SHALLOW_AUTO && s.boundary_from == MOE_DECIDED_BY_NAME);
     set(&s, MOE_PART_ON_MISS, "load-low");
-    assert_true(s.miss_precision == MOE_MISS_BY_SCORE && s.high_up_to == 0.6);
+    assert_true(s.miss_precision == MOE_MISS_BY_SCORE && s.high_up_to == 0.6 && s.by_scores);
     set(&s, MOE_PART_ON_MISS, "emergency");
     assert_true(s.miss_precision == MOE_MISS_EMERGENCY && s.high_up_to == 0);
     assert_true(s.miss_place == MOE_MISS_LOAD);
@@ -232,7 +232,7 @@ static void texts_mean_what_they_say(void **state)
     set(&s, MOE_PART_CACHE_WEIGHTS, "default");
     assert_null(moe_strategy_weights(&s));
     set(&s, MOE_PART_SKIP_BELOW, "10%");
-    assert_true(s.skip_below == 0.1);
+    assert_true(s.skip_below == 0.1 && !s.skip_by_scores);
 }
 
 static void wrong_texts_are_refused(void **state)
@@ -386,7 +386,8 @@ static void nonsense_is_refused(void **state)
         {"--strategy lru --degrade", "--degrade has no effect here: it needs --precalculate"},
         {"--strategy lru --precalculate-from 2", "--precalculate-from has no effect"},
         {"--strategy edgemoe --precalculate", "--precalculate has no effect here: it needs a"},
-        {"--strategy hobbit --on-miss load-low:0.95", "load-low:0.95 and --skip-below 0.1"},
+        {"--strategy hobbit --on-miss load-low:0.95 --skip-below 0.1",
+         "load-low:0.95 and --skip-below 0.1"},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         struct moe_strategy s = {0};
@@ -413,7 +414,7 @@ static void what_has_no_effect_is_dropped(void **state)
         {"--strategy hobbit --on-miss load --skip-below 0",
          "--predict gate-ahead:3 --prefetch all --protect --cache hobbit --host-decodes-only"},
         {"--strategy hobbit --predict none",
-         "--cache hobbit --on-miss load-low:0.6 --skip-below 10% "
+         "--cache hobbit --on-miss load-low:auto --skip-below auto "
          "--host-decodes-only"},
         {"--strategy daop --predict none", "--cache pinned --alloc frequency --init frequency "
                                            "--on-miss compute-host --prefill-swap"},
@@ -502,7 +503,7 @@ static struct moe_statistics *accuracies(uint32_t n_layers, const double *accura
 }
 
 static void expect_boundary(const char *name, const struct moe_statistics *s, uint32_t boundary,
-                            enum moe_boundary_from from)
+                            enum moe_decided_by from)
 {
     struct moe_strategy fitted = strategy(name);
     moe_strategy_fit(&fitted, 8, s);
@@ -518,11 +519,11 @@ static void the_boundary_follows_the_statistics(void **state)
     static const double rises[8] = {0, 0.5, 0.6, 0.95, 0.97, 0.97, 0.96, 0.98};
     struct moe_statistics *like_figure_7 = accuracies(8, rises), *empty = accuracies(8, NULL),
                           *of_another = accuracies(7, rises);
-    expect_boundary("fate", like_figure_7, 3, MOE_BOUNDARY_STATISTICS);
-    expect_boundary("eap", like_figure_7, 3, MOE_BOUNDARY_STATISTICS);
-    expect_boundary("fate", NULL, 1, MOE_BOUNDARY_EIGHTH);
-    expect_boundary("fate", empty, 1, MOE_BOUNDARY_EIGHTH);
-    expect_boundary("fate", of_another, 1, MOE_BOUNDARY_EIGHTH);
+    expect_boundary("fate", like_figure_7, 3, MOE_DECIDED_BY_STATISTICS);
+    expect_boundary("eap", like_figure_7, 3, MOE_DECIDED_BY_STATISTICS);
+    expect_boundary("fate", NULL, 1, MOE_DECIDED_BY_PAPER);
+    expect_boundary("fate", empty, 1, MOE_DECIDED_BY_PAPER);
+    expect_boundary("fate", of_another, 1, MOE_DECIDED_BY_PAPER);
     struct moe_strategy s = strategy("fate");
     set(&s, MOE_PART_ALLOC, "shallow:2");
     moe_strategy_fit(&s, 8, like_figure_7);

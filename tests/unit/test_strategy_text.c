@@ -49,6 +49,9 @@ static void numbers(void **state)
                 "fate+prefetch=percentile:33.333333333333336");
     expect_back("hobbit+skip-below=0.00001", "hobbit+skip-below=0.001%");
     expect_back("hobbit+skip-below=20%", "hobbit+skip-below=20%");
+    expect_back("hobbit+on-miss=load-low+skip-below=auto", "hobbit");
+    expect_back("lru+on-miss=load-low+skip-below=auto",
+                "lru+on-miss=load-low:auto+skip-below=auto");
     expect_back("hobbit+low-pool=1", "hobbit+low-pool=100%");
     expect_back("fate+prefill=hybrid:0.123456789", "fate+prefill=hybrid:0.123456789");
     expect_back("hobbit+cache-weights=0;100;0;300", "hobbit+cache-weights=0;0.25;0;0.75");
