@@ -16,9 +16,10 @@ void strategy_note_map(const struct moe_pack *pack, double tolerance)
     struct moe_buf text = {0};
     if (i == UINT32_MAX && moe_pack_map_at(pack, 0).tolerance > 100 * tolerance)
         cli_note(
-            "--tolerance %g%%: the pack's first map is for %g%%, so experts stay at their best "
+            "--tolerance %g%%: the pack's first map is for %g%s, so experts stay at their best "
             "precision",
-            100 * tolerance, moe_pack_map_at(pack, 0).tolerance);
+            100 * tolerance, moe_pack_map_at(pack, 0).tolerance,
+            moe_pack_map_at(pack, 0).points ? " points" : "% of the nats");
     else if (i == UINT32_MAX)
         cli_note("--tolerance %g%%: all experts fit at their best precision", 100 * tolerance);
     else

@@ -491,8 +491,10 @@ static int open_pack(struct plan_inputs *in, struct moe_err *err)
         strategy_note_map(model->pack, o->tolerance);
     const uint32_t map = moe_pack_map_taken(model->pack);
     if (map != UINT32_MAX) {
-        in->evidence.map_tolerance = moe_pack_map_at(model->pack, map).tolerance;
-        in->evidence.map_loss = moe_pack_map_at(model->pack, map).loss;
+        const struct moe_pack_map taken = moe_pack_map_at(model->pack, map);
+        in->evidence.map_tolerance = taken.tolerance;
+        in->evidence.map_loss = taken.loss;
+        strcpy(in->evidence.map_unit, taken.points ? "points" : "percent");
     }
     if (in->drawn)
         cli_detail("%s: its weights were drawn (moe-quantize --synthesize)", o->pack);

@@ -95,6 +95,7 @@ static void set_settings(struct moe_engine *e, const struct moe_memory *memory)
         const struct moe_pack_map map = moe_pack_map_at(pack, moe_pack_map_taken(pack));
         s->map_tolerance = map.tolerance;
         s->map_loss = map.loss;
+        s->map_points = map.points;
     }
     for (uint32_t c = 0; c < pools->n_classes; c++) {
         s->cache_slots += pools->pools[c].n_cache;

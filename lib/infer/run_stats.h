@@ -63,7 +63,8 @@ struct moe_run_settings {
     uint32_t kv_blocks, kv_block_positions;
     /* Precision of the experts, and the lower one where one is taken, as the pack names them. */
     char precision[MOE_NAME_BYTES], low_precision[MOE_NAME_BYTES];
-    bool mapped; /* by a map of the pack for a tolerance, which lost so much (pack.h) */
+    /* By a map of the pack for a tolerance, which lost so much: percent of the nats, or points. */
+    bool mapped, map_points;
     double map_tolerance, map_loss;
     uint64_t cache_slots, working_slots; /* that keep experts, and further ones; 0: all in memory */
 };

@@ -167,6 +167,7 @@ static const struct moe_member evidence_members[] = {
     FIELD("tolerance", evidence.tolerance),
     FIELD("map_tolerance", evidence.map_tolerance),
     MOE_FIELD_IN(MOE_IF_SET, struct moe_plan, "map_loss", evidence.map_loss, -HUGE_VAL, HUGE_VAL),
+    FIELD("map_unit", evidence.map_unit),
 };
 static const struct moe_record evidence_record = {MOE_RECORD(evidence_members)};
 

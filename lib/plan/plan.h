@@ -141,8 +141,9 @@ struct moe_plan_evidence {
     double
         tolerance; /* that was allowed of its ways to load less, in its metric; 0: none is used */
     /* Of the pack's map that gives experts their precision (moe_pack_map_at), and what it lost on
-     * its texts; 0: none does. */
+     * its texts; 0: none does. map_unit: "percent" (of the nats a token) or "points". */
     double map_tolerance, map_loss;
+    char map_unit[8];
 };
 
 /* The most that a part of the strategy costs in quality, from a bit map (map.h). */

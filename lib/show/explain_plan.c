@@ -829,13 +829,14 @@ static void put_strategy(const struct moe_plan *p, const struct moe_pen *pen)
     struct moe_buf text = {0};
     char brief[MOE_STRATEGY_BRIEF];
     moe_buf_text(pen->out, "\nHow it works\n");
+    const char *unit = strcmp(p->evidence.map_unit, "points") == 0 ? " points" : "% of the nats";
     if (p->evidence.map_tolerance > 0)
         moe_buf_printf(
             &text,
-            "Experts have the precisions of the pack's map for a tolerance of %g%%, which lost "
-            "%+.2f%% on its texts; in other memory or with another tolerance they may have "
+            "Experts have the precisions of the pack's map for a tolerance of %g%s, which lost "
+            "%+.2f%s on its texts; in other memory or with another tolerance they may have "
             "others, while the other memories on this page keep these. ",
-            p->evidence.map_tolerance, p->evidence.map_loss);
+            p->evidence.map_tolerance, unit, p->evidence.map_loss, unit);
     else if (p->high[0])
         moe_buf_printf(&text, "Experts are stored at %s%s%s%s. ", p->high, moe_bits_unit(p->high),
                        p->low[0] ? ", some are taken at " : "", p->low);

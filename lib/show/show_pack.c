@@ -314,8 +314,8 @@ void moe_show_pack_map(const struct moe_pack *pack, uint32_t i, struct moe_buf *
     const bool taken = moe_pack_map_taken(pack) == i;
     const char *unit = map.points ? " points" : "%";
     char bytes[32];
-    moe_buf_printf(out, "map for a tolerance of %g%s: experts of %s, %+.2f%s on its texts",
-                   map.tolerance, unit,
+    moe_buf_printf(out, "map for a tolerance of %g%s%s: experts of %s, %+.2f%s on its texts",
+                   map.tolerance, unit, map.points ? "" : " of the nats",
                    moe_format_bytes(moe_pack_map_bytes(pack, taken ? UINT32_MAX : i), bytes),
                    map.loss, unit);
     if (map.checked)

@@ -179,6 +179,7 @@ static void put_settings(struct moe_emit *e, const struct moe_run_settings *s)
     if (s->mapped) {
         moe_emit_real(e, "expert_map_tolerance", 6, s->map_tolerance);
         moe_emit_real(e, "expert_map_loss", 6, s->map_loss);
+        moe_emit_text(e, "expert_map_unit", s->map_points ? "points" : "percent");
     }
     moe_emit_u64(e, "cache_slots", s->cache_slots);
     moe_emit_u64(e, "working_slots", s->working_slots);

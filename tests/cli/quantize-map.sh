@@ -131,8 +131,8 @@ sed 's/^tolerance_percent: 2/tolerance_percent: 5/' "$tmp/four.yaml" >"$tmp/four
 run "$quantize" -q -o "$tmp/several.moe" --map "$tmp/four5.yaml" --map "$tmp/mixed.yaml" "$all"
 expect_exit 0 "a pack with two maps"
 run "$quantize" --list "$tmp/several.moe"
-expect_stdout_like '*map for a tolerance of 2%: experts of 7.59 MiB, +0.00% on its texts
-  map for a tolerance of 5%: experts of 7.59 MiB, *' "... lists them"
+expect_stdout_like '*map for a tolerance of 2% of the nats: experts of 7.59 MiB, +0.00% on its texts
+  map for a tolerance of 5% of the nats: experts of 7.59 MiB, *' "... lists them"
 for map in four5 mixed; do
     sed 's/^tolerance_percent/tolerance_points/; s/^metric: nll/metric: top1/; s/expected_percent/expected_points/' "$tmp/$map.yaml" \
         >"$tmp/$map-points.yaml"
@@ -141,6 +141,13 @@ run "$quantize" -q -o "$tmp/copy.moe" --map "$tmp/four5-points.yaml" --map "$tmp
 run "$quantize" --list "$tmp/copy.moe"
 expect_stdout_like '*map for a tolerance of 2 points: experts of 7.59 MiB, +* points on its texts
   map for a tolerance of 5 points: *' "... also of maps whose tolerances are in points"
+run "$bin/moe-plan" -q "$tmp/copy.moe" --tolerance 5% --expert-memory 2M --max-tokens 40 --layer-seconds 2e-4 --link-rate 200M \
+    -o "$tmp/points.plan"
+run "$bin/moe-plan" --explain "$tmp/points.plan"
+tr -s ' \n' ' ' <"$out" >"$tmp/line"
+check "... in plans" grep -q 'map for a tolerance of 5 points, which lost +[0-9.]* points on its texts' "$tmp/line"
+tokens "$tmp/copy.moe" --plan "$tmp/points.plan" --stats-json "$tmp/points.json"
+check "... in statistics" grep -q '"expert_map_unit": "points"' "$tmp/points.json"
 run "$quantize" -q -o "$tmp/copy.moe" "$tmp/several.moe"
 check "... which a copy keeps" cmp -s "$tmp/several.moe" "$tmp/copy.moe"
 tokens "$tmp/all.moe"
@@ -156,9 +163,10 @@ for strategy in ondemand hobbit; do
     tokens "$tmp/several.moe" --tolerance 2% --strategy $strategy --expert-memory 2M
     expect_stdout "$expected" "a tolerance of the first map, $strategy: as the pack of that map"
 done
-expect_stderr_like "*map for a tolerance of 2%: experts of 7.59 MiB*" "... says so"
+expect_stderr_like "*map for a tolerance of 2% of the nats: experts of 7.59 MiB*" "... says so"
 tokens "$tmp/several.moe" --tolerance 2% --expert-memory 2M --stats-json "$tmp/several.json"
 check "... and so do the statistics" grep -q '"expert_map_tolerance": 2' "$tmp/several.json"
+check "... in percent" grep -q '"expert_map_unit": "percent"' "$tmp/several.json"
 run "$bin/moe-plan" "$tmp/several.moe" --tolerance 2% --expert-memory 2M --max-tokens 40 --layer-seconds 2e-4 --link-rate 200M \
     -o "$tmp/several.plan"
 expect_stderr_like "*map for a tolerance of 2%*" "a plan with a tolerance says so"
@@ -175,9 +183,10 @@ for budget in 40M 14M:2 8M:5; do
     run "$bin/moe-plan" -q "$tmp/sizes.moe" --tolerance 5% --expert-memory "${budget%:*}" --max-tokens 40 --layer-seconds 2e-4 \
         --link-rate 200M -o "$tmp/sizes.plan"
     run "$bin/moe-plan" --explain "$tmp/sizes.plan"
+    tr -s ' \n' ' ' <"$out" >"$tmp/line"
     case $budget in
-    *:*) expect_stdout_like "*Experts have the precisions of the pack's map for a tolerance of ${budget#*:}%, which*" \
-        "--explain says which map ${budget%:*} takes" ;;
+    *:*) check "--explain says which map ${budget%:*} takes" \
+        grep -q "Experts have the precisions of the pack's map for a tolerance of ${budget#*:}% of the nats, which" "$tmp/line" ;;
     *) check "... and that $budget takes none" sh -c "grep -q 'Experts are stored at 8 bits' '$out'" ;;
     esac
     run "$bin/moe-run" -q "$tmp/sizes.moe" -p "Once" -n 4 --temp 0 --tolerance 5% --expert-memory "${budget%:*}" --stats-json "$tmp/sizes.json"
@@ -185,7 +194,7 @@ for budget in 40M 14M:2 8M:5; do
 done
 tokens "$tmp/several.moe" --tolerance 1% --expert-memory 2M
 expect_stdout "$best" "a tolerance below all maps'"
-expect_stderr_like "*the pack's first map is for 2%*" "... says so"
+expect_stderr_like "*the pack's first map is for 2% of the nats*" "... says so"
 printf '{"custom_id":"a","url":"/v1/completions","body":{"prompt":"Once","max_tokens":4,"temperature":0,"logprobs":1}}\n' >"$tmp/r.jsonl"
 probabilities() { "$bin/moe-serve" -q "$@" --memory 64M --requests "$tmp/r.jsonl" -o - | sed 's/.*"token_logprobs":\([^]]*\).*/\1/'; }
 check "moe-serve takes it too" [ "$(probabilities "$tmp/several.moe" --tolerance 2%)" = "$(probabilities "$tmp/mixed.moe")" ]
