@@ -85,7 +85,7 @@ row_F10d() {
         "$(against 3 4)" "simulate" "$(said 6 4)" "$(against 6 4)" \
         "setting: an EAP that loads 16 bits as on-demand does: $(said 3 5)" "$(against 3 5)"
 }
-hobbit_both="hobbit,hobbit+on-miss=load+skip-below=0,hobbit+assume-prediction=96%,hobbit+on-miss=load+skip-below=0+assume-prediction=96%"
+hobbit_both="hobbit,hobbit+on-miss=load+skip-below=0,hobbit+assume-prediction=96%,hobbit+on-miss=load+skip-below=0+assume-prediction=96%,$mixtrals"
 row_H9m() {
     for m in mixtral-8x7b phi-3.5-moe; do
         on "hobbit-on-4090-$m" rtx4090 $m 16,4 22G "$hobbit_both" --dense 16
@@ -100,7 +100,8 @@ row_H9m() {
     }
     # shellcheck disable=SC2046
     row "speed-up by dynamic loading (fig. 16): Mixtral on the RTX 4090, on the Orin; Phi-3.5-MoE" "1.19x to 1.57x, the Orin highest, Phi below Mixtral" \
-        "$(multiples $(over 0 1))" "$(against $(over 0 1))" "simulate" "$(multiples $(over 2 3))" "$(against $(over 2 3))"
+        "$(multiples $(over 0 1))" "$(against $(over 0 1))" "simulate" "$(multiples $(over 2 3))" "$(against $(over 2 3))" \
+        "setting: T1 0.6 and T2 0.9, as the paper found them for Mixtral, instead of by the scores of the routing here: $(multiples $(over 4 1))" "$(against $(over 4 1))"
 }
 # Loads at the bus's rate, and of 40 ms, as the paper's table I.
 daop_on_a6000() {

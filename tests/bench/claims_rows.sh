@@ -375,18 +375,13 @@ row_H4() {
         "$(against "$(gate 1)" "$(gate 2)" "$(gate 3)")" profile "" "" \
         "model: without the second layer, which changes most: $(pc "$(ahead 1 1)"); $(pc "$(ahead 2 1)" "$(ahead 3 1)")" "$(against "$(ahead 1 1)" "$(ahead 2 1)" "$(ahead 3 1)")"
 }
-# HOBBIT in this order, after these split as the paper splits (row_H9): as it is, predictions as right as the paper's, without
-# prefetching, one layer ahead. Loads of 3 layers at 16 and 4 bits, as on the RTX 4090, of 8.6 at 8 and 2, as on the Orin; two
-# and four tokens' demand.
-hobbit_strategies="ondemand,hobbit,hobbit+on-miss=load+skip-below=0,hobbit+predict=none+prefetch=none+protect=off,hobbit+on-miss=load+skip-below=0+predict=none+prefetch=none+protect=off,hobbit+predict=gate-ahead:1,hobbit+predict=gate-ahead:2,moe-offloading,moe-infinity,adapmoe,hobbit+assume-prediction=96%,hobbit+on-miss=load+skip-below=0+assume-prediction=96%"
+# HOBBIT in this order, the last by Mixtral's thresholds. Loads of 3 layers at 16 and 4 bits, as on the RTX 4090, of 8.6 at 8 and
+# 2, as on the Orin; two and four tokens' demand.
+mixtrals=hobbit+on-miss=load-low:0.6+skip-below=10%
+hobbit_strategies="ondemand,hobbit,hobbit+on-miss=load+skip-below=0,hobbit+predict=none+prefetch=none+protect=off,hobbit+on-miss=load+skip-below=0+predict=none+prefetch=none+protect=off,hobbit+predict=gate-ahead:1,hobbit+predict=gate-ahead:2,moe-offloading,moe-infinity,adapmoe,hobbit+assume-prediction=96%,hobbit+on-miss=load+skip-below=0+assume-prediction=96%,$mixtrals"
 hobbit_cells() {
-    profile
-    # shellcheck disable=SC2046
-    set -- $(split_thresholds "$(shape experts_per_token)")
-    split=hobbit+on-miss=load-low:$1+skip-below=$2
-    set -- "$hobbit_strategies,$split,$split+assume-prediction=96%,$split+predict=none+prefetch=none+protect=off,$split+predict=gate-ahead:1"
-    simulate hobbit 164 "$1" 2x,4x 3
-    simulate hobbit-far 82 "$1" 2x,4x 8.6
+    simulate hobbit 164 "$hobbit_strategies" 2x,4x 3
+    simulate hobbit-far 82 "$hobbit_strategies" 2x,4x 8.6
 }
 hobbit_times() { # TABLE N M [KEY]: at two and four tokens' demand
     spread "$1" "${4:-decode_tokens_per_s}" "$2" "$3" 2x 4x
@@ -414,7 +409,7 @@ row_H6() {
         "$(pc "$best") ($2%); $(pc "$any") ($3%)" "$best > $2; $any > $3" profile
 }
 # HOBBIT without prediction under each policy, in this order, the first with the best of fifteen weights on the
-# calibration texts for T1 0.6, T2 0.9, by the product of the bytes at the three sizes; the paper finds its weights so, too.
+# calibration texts, by the product of the bytes at the three sizes; the paper finds its weights so, too.
 policies="tuned hobbit lru lfu lfu+keep-records=on random lrfu"
 tuned_weights() {
     quantize 82 --experts 8,2
@@ -424,7 +419,7 @@ tuned_weights() {
     [ -e "$work/weights.txt" ] || for w in 0.25,0.25,0.25,0.25 0.5,0.25,0.25,0 0.25,0.5,0.25,0 0.25,0.25,0.5,0 0.4,0.4,0.2,0 \
         0.4,0.2,0.4,0 0.2,0.4,0.4,0 0.3,0.3,0.3,0.1 0.45,0.45,0,0.1 0.6,0.3,0,0.1 0.3,0.6,0,0.1 0.5,0,0.5,0 0.2,0.4,0.3,0.1 \
         0.2,0.5,0.2,0.1 0.3,0.65,0,0.05; do
-        echo "$("$bin/moe-plan" -q --simulate "$work/weights.trace" "$work/82.moe" --json --memory 1x,2x,4x \
+        echo "$("$bin/moe-plan" -q --simulate "$work/weights.trace" "$work/82.moe" --stats "$work/weights.yaml" --json --memory 1x,2x,4x \
             --layer-seconds 1e-3 --link-rate 24M --strategy "$hobbit_alone+cache=hobbit+cache-weights=$(echo "$w" | tr , \;)" |
             jq '[.[].bytes_per_token | log] | add') $w"
     done >"$work/weights.txt"
@@ -471,27 +466,18 @@ row_H8() {
         "1, 2, 4 tokens' demand: $(rates | awk '{ printf("%s%.1f%% against %.1f%%", (NR > 1 ? ", " : ""), 100 * $1, 100 * $2) }')" \
         "$(rates | awk '{ printf("%.4f of 4.5; ", 100 * ($1 - $2)) }')" "simulate hobbit-policies"
 }
-# T1 and 1 - T2 by which 67% of the activations are high, 30% low and 3% left out, as the paper splits Mixtral's: from the
-# scores of the calibration texts (3.2).
-split_thresholds() { # TOP-K
-    profile
-    awk -v k="$1" '/score_histogram:/ { gsub(/.*\[|\].*/, ""); n = split($0, at, ","); for (i = 1; i <= n; i++) { of[i] += at[i]; all += at[i] } }
-        function score(share, sum, i) { for (i = 1; i < 100; i++) { sum += of[i]; if (sum >= (share * k - 1) / (k - 1) * all) break }
-            return i / 100 }
-        END { printf("%.2f %.2f", score(0.67), 1 - score(0.97)) }' "$work/calib.yaml"
-}
 row_H9() {
     hobbit_cells
-    set -- $(split_thresholds "$(shape experts_per_token)")
+    t1=$(of hobbit on_miss 1 2x) skips=$(of hobbit skip_below 1 2x)
     against() { # N M
         printf '%s\n' $(hobbit_times hobbit "$1" "$2") $(hobbit_times hobbit-far "$1" "$2") | sort -g |
             awk '{ of[NR] = $1 } END { printf "%s of 1.19 from 1; %s of 1.57 from 1", of[1], of[NR] }'
     }
     said() { echo "$(span "$(hobbit_times hobbit "$1" "$2")") (loads of 3), $(span "$(hobbit_times hobbit-far "$1" "$2")") (8.6)"; }
     row "speed-up by dynamic loading (fig. 16)" "1.19x to 1.57x" \
-        "split as theirs, T1 $1, T2 $(calc %.2f "1 - $2"): $(said 12 2)" \
-        "$(against 12 2)" "simulate hobbit" "$(said 13 2)" "$(against 13 2)" \
-        "setting: Mixtral's T1 and T2, which leave out $(pc "$(percent "$(of hobbit skipped 1 2x) / $(of hobbit expert_activations 1 2x)")") here: $(said 1 2)" "$(against 1 2)"
+        "split as theirs, T1 ${t1#*:}, T2 $(calc %.2f "1 - ${skips%\%} / 100"): $(said 1 2)" \
+        "$(against 1 2)" "simulate hobbit" "$(said 10 11)" "$(against 10 11)" \
+        "setting: Mixtral's T1 and T2, which leave out $(pc "$(percent "$(of hobbit skipped 12 2x) / $(of hobbit expert_activations 12 2x)")") here: $(said 12 2)" "$(against 12 2)"
 }
 row_H10() {
     hobbit_cells
@@ -503,8 +489,8 @@ row_H10() {
         echo "${prompt% *} of 1.11 from 1; ${alone% *} of 1.01 from 1; ${mixed% *} of 1.05 from 1"
     }
     row "prefetch: speed of prompts; of decoding at one precision, at two (fig. 17b)" "1.11x (-10% time); 1.01x, 1.05x" \
-        "split as theirs, loads of 3, two and four tokens' demand: $(said 12 14 2 4); loads of 8.6, depth 1, decoding at two: $(span "$(hobbit_times hobbit-far 15 14)")" \
-        "$(against 12 14 2 4)" "simulate hobbit" "$(said 13 14 11 4); $(span "$(hobbit_times hobbit-far 13 14)")" "$(against 13 14 11 4)"
+        "split as theirs, loads of 3, two and four tokens' demand: $(said 1 3 2 4); loads of 8.6, depth 1, decoding at two: $(span "$(hobbit_times hobbit-far 5 3)")" \
+        "$(against 1 3 2 4)" "simulate hobbit" "$(said 10 3 11 4); $(span "$(hobbit_times hobbit-far 10 3)")" "$(against 10 3 11 4)"
 }
 row_H11() {
     hobbit_cells
@@ -526,8 +512,9 @@ loss_of() { # NAME BASE
 row_H12() {
     quality resident 42 --strategy resident
     quality resident82 82 --strategy resident
-    for d in 1 2 4; do quality "hobbit-$d" 42 --strategy hobbit --expert-memory "$(demand_bytes $d)"; done
-    quality hobbit82-2 82 --strategy hobbit --expert-memory "$(demand_bytes 2 82)"
+    profile
+    for d in 1 2 4; do quality "hobbit-$d" 42 --strategy hobbit --statistics "$work/calib.yaml" --expert-memory "$(demand_bytes $d)"; done
+    quality hobbit82-2 82 --strategy hobbit --statistics "$work/calib.yaml" --expert-memory "$(demand_bytes 2 82)"
     set -- "$(loss_of hobbit-1 resident)" "$(loss_of hobbit-2 resident)" "$(loss_of hobbit-4 resident)" "$(loss_of hobbit82-2 resident82)"
     row "loss under mixed precision (table 3)" "below 1%" \
         "$1, $2, $3 of the nats at 1, 2, 4 tokens' demand (4 and 2 bits); $4 at 2 (8 and 2 bits)" \
@@ -550,9 +537,9 @@ row_H14() {
     }
     a=$(faster hobbit-baselines 0 1 22G) b=$(faster hobbit-baselines 0 2 22G)
     row "speed of decoding over MoE-Offloading, MoE-Infinity (fig. 14)" "3.2x, 2.3x to 3.9x" \
-        "their strategies in this engine, split as the paper's: $(said 12); over AdapMoE's gating $(span "$(hobbit_times hobbit 12 9)")" \
-        "$(against 12)" "simulate hobbit" "$(said 13)" "$(against 13)" \
-        "setting: Mixtral's T1 and T2: $(said 1)" "$(against 1)" \
+        "their strategies in this engine, split as the paper's: $(said 1); over AdapMoE's gating $(span "$(hobbit_times hobbit 1 9)")" \
+        "$(against 1)" "simulate hobbit" "$(said 10)" "$(against 10)" \
+        "setting: Mixtral's T1 and T2: $(said 12)" "$(against 12)" \
         "setting: Mixtral at 16 and 4 bits on the RTX 4090: $(multiples "$a" "$b")" "$a of 3.2 from 1; $b of 2.3 from 1; $b of 3.9 from 1"
 }
 
