@@ -735,6 +735,8 @@ void plan_inputs_close(struct plan_inputs *in)
     free(in->device);
     for (enum plan_budget b = 0; b < PLAN_N_BUDGETS; b++)
         moe_pack_fit_close(in->packs[b]);
+    for (uint32_t i = 0; i < in->n_elsewhere; i++)
+        moe_pack_fit_close(in->elsewhere[i].pack);
 }
 
 int plan_memory_beside(const struct plan_inputs *in, uint32_t batch, struct moe_plan_memory *out,
@@ -755,9 +757,66 @@ int plan_memory_beside(const struct plan_inputs *in, uint32_t batch, struct moe_
     return MOE_OK;
 }
 
+/* The machine's pace with the pack's experts at other precisions. */
+static int pace_elsewhere(const struct plan_inputs *in, struct plan_elsewhere *e,
+                          struct moe_err *err)
+{
+    struct plan_inputs other = *in;
+    other.inventory = moe_pack_fit_inventory(e->pack);
+    MOE_TRY(pace_of_profile(&other, err));
+    set_layer(&other);
+    e->pace = in->pace;
+    e->pace.n_variants = other.pace.n_variants;
+    memcpy(e->pace.experts, other.pace.experts, sizeof e->pace.experts);
+    return MOE_OK;
+}
+
+/* Opens the pack with the map that it takes in so much memory (planner.h). */
+static int model_at(void *ctx, uint64_t bytes, struct moe_planner_model *out, struct moe_err *err)
+{
+    struct plan_inputs *in = ctx;
+    const struct plan_options *o = in->options;
+    struct plan_elsewhere *e = in->elsewhere;
+    const uint32_t most = sizeof in->elsewhere / sizeof in->elsewhere[0];
+    while (e < in->elsewhere + in->n_elsewhere && e->bytes != bytes)
+        e++;
+    if (e == in->elsewhere + most)
+        return MOE_OK;
+    if (e == in->elsewhere + in->n_elsewhere) {
+        struct moe_engine_options eo =
+            engine_options(o, o->memory ? PLAN_OF_PROCESS : PLAN_OF_EXPERTS);
+        *(o->strategy.device.cuda ? &eo.gpu_memory_bytes
+          : eo.memory_bytes       ? &eo.memory_bytes
+                                  : &eo.expert_memory_bytes) = bytes;
+        MOE_TRY(moe_pack_fit_open(&e->pack, o->pack, &eo, err));
+        e->bytes = bytes;
+        in->n_elsewhere++;
+        moe_pack_fit_statistics(e->pack, in->statistics);
+        MOE_TRY(pace_elsewhere(in, e, err));
+    }
+    const struct moe_pack *pack = moe_pack_fit_model(e->pack)->pack;
+    const uint32_t map = moe_pack_map_taken(pack);
+    if (moe_pack_fingerprint(pack) == in->fingerprint)
+        return MOE_OK;
+    out->inventory = moe_pack_fit_inventory(e->pack);
+    out->fitter = moe_pack_fit_fitter(e->pack);
+    out->pace = &e->pace;
+    if (map == UINT32_MAX)
+        snprintf(out->precision, sizeof out->precision, "experts at %.16s bits",
+                 out->inventory->variants[0]);
+    else
+        snprintf(out->precision, sizeof out->precision, "map for %g%s",
+                 moe_pack_map_at(pack, map).tolerance,
+                 moe_pack_map_at(pack, map).points ? " points" : "%");
+    return MOE_OK;
+}
+
 struct moe_planner plan_planner(const struct plan_inputs *in, enum plan_budget budget)
 {
+    const bool maps = in->options->pack && in->options->tolerance > 0 && !in->options->calibration;
     return (struct moe_planner){
+        .model_at = maps ? model_at : NULL,
+        .model_ctx = (void *)in,
         .inventory = in->inventory,
         .fitter = in->fitters[budget],
         .trace = in->trace,

@@ -37,6 +37,13 @@ struct plan_options {
 /* What a size of memory limits. */
 enum plan_budget { PLAN_OF_PROCESS = 0, PLAN_OF_EXPERTS, PLAN_N_BUDGETS };
 
+/* The pack as it runs in another memory, and the machine's pace with it. */
+struct plan_elsewhere {
+    uint64_t bytes;
+    struct moe_pack_fit *pack;
+    struct moe_pace pace;
+};
+
 struct plan_inputs {
     const struct plan_options *options;
     char name[MOE_PLAN_TEXT];
@@ -48,6 +55,8 @@ struct plan_inputs {
     struct moe_pack_fit *packs[PLAN_N_BUDGETS];
     struct moe_shape_fit shapes[PLAN_N_BUDGETS]; /* without a pack */
     struct moe_fitter fitters[PLAN_N_BUDGETS];
+    struct plan_elsewhere elsewhere[4];
+    uint32_t n_elsewhere;
     struct moe_inventory own; /* of a shape or a trace */
     const struct moe_inventory *inventory;
     struct moe_statistics *statistics;

@@ -220,8 +220,8 @@ struct moe_pack_map {
 uint32_t moe_pack_n_maps(const struct moe_pack *pack);
 /* Of the i-th, of rising tolerance. */
 struct moe_pack_map moe_pack_map_at(const struct moe_pack *pack, uint32_t i);
-/* What its experts take in memory, all of them; with i = UINT32_MAX those at their best variant,
- * which is the map's once one was taken. */
+/* What its experts take in memory, all of them, in slots of whole pages; with i = UINT32_MAX those
+ * at their best variant, which is the map's once one was taken. */
 uint64_t moe_pack_map_bytes(const struct moe_pack *pack, uint32_t i);
 /* The fingerprint of the pack with the map taken. */
 uint64_t moe_pack_map_fingerprint(const struct moe_pack *pack, uint32_t i);

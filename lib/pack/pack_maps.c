@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "base/mem.h"
 #include "pack/pack_internal.h"
 
 enum { HEAD_BYTES = 16, MAP_BYTES = 32, CHECKED = 1, POINTS = 2 };
@@ -115,7 +116,7 @@ uint64_t moe_pack_map_bytes(const struct moe_pack *pack, uint32_t i)
             e->layer < pack->n_layers - pack->n_ahead &&
             e->variant == taken(pack, i == UINT32_MAX ? NULL : &map, e->layer, e->expert);
         for (uint32_t s = 0; own && s < class_->n_segments; s++)
-            bytes += class_->segment_bytes[s];
+            bytes += moe_round_up(class_->segment_bytes[s], MOE_PACK_ALIGN);
     }
     return bytes;
 }

@@ -84,7 +84,7 @@ struct moe_plan_alternative {
     enum moe_alternative what;
     double amount;                  /* in its unit */
     double times;                   /* ... what is planned, or runs now */
-    char precision[MOE_NAME_BYTES]; /* of experts of other bits */
+    char precision[MOE_NAME_BYTES]; /* of experts of other bits; of memory that decides them */
     char strategy[32];              /* where it needs another one; "": the plan's */
     /* Below 0: it does not run. */
     double decode_tokens_per_second, prefill_tokens_per_second, hit_rate, bytes_per_token;

@@ -761,19 +761,26 @@ static uint64_t present(const struct moe_fitted *f)
 static int add_memory(const struct moe_planner *p, const struct moe_fitted *f, double times,
                       struct moe_plan *plan, struct moe_err *err)
 {
+    struct moe_plan_alternative a = {.what = MOE_ALTERNATIVE_MEMORY, .times = times};
+    struct moe_planner_model model = {0};
     struct planner_variation v;
     planner_begin_variation(&v, p, f);
     v.bytes = (uint64_t)((double)present(f) * times);
+    if (v.bytes && p->model_at)
+        MOE_TRY(p->model_at(p->model_ctx, v.bytes, &model, err));
+    if (model.inventory) {
+        v.planner.inventory = model.inventory;
+        v.planner.fitter = model.fitter;
+        v.pace = *model.pace;
+        memcpy(a.precision, model.precision, sizeof a.precision);
+    }
+    a.amount = (double)v.bytes;
     /* More may be enough for everything; of what was all in memory less needs a cache. */
-    const char *other = times > 1 && !f->strategy.resident  ? "resident"
-                        : times < 1 && f->strategy.resident ? "lru"
-                                                            : NULL;
-    return v.bytes ? add_alternative(&v, other,
-                                     (struct moe_plan_alternative){.what = MOE_ALTERNATIVE_MEMORY,
-                                                                   .amount = (double)v.bytes,
-                                                                   .times = times},
-                                     plan, err)
-                   : MOE_OK;
+    const bool resident = f->strategy.resident, differs = model.inventory != NULL;
+    const char *other = (times > 1 || differs) && !resident  ? "resident"
+                        : (times < 1 || differs) && resident ? "lru"
+                                                             : NULL;
+    return v.bytes ? add_alternative(&v, other, a, plan, err) : MOE_OK;
 }
 
 static int add_link(const struct moe_planner *p, const struct moe_fitted *f, double times,

@@ -24,6 +24,14 @@ struct moe_planner_bits {
 
 struct moe_trials; /* planner_search.c */
 
+/* A model at other precisions than the planner's. */
+struct moe_planner_model {
+    const struct moe_inventory *inventory;
+    struct moe_fitter fitter;
+    const struct moe_pace *pace;
+    char precision[MOE_NAME_BYTES]; /* as people are told */
+};
+
 struct moe_planner {
     const struct moe_inventory *inventory;
     struct moe_fitter fitter;
@@ -35,6 +43,10 @@ struct moe_planner {
                                                 count the trace's own documents (document_split.h) */
     const char *learnt;                      /* the file that caches begin with; NULL: none */
     const struct moe_pace *pace;
+    /* The model as it runs in so much memory, where that decides its precisions (maps for
+     * tolerances); out->inventory stays NULL: at the same ones. NULL: it always does. */
+    int (*model_at)(void *ctx, uint64_t bytes, struct moe_planner_model *out, struct moe_err *err);
+    void *model_ctx;
     uint64_t host_bytes; /* for experts behind a device's slots, where the pace has a storage */
     bool exact;          /* only what cannot change results */
     bool batch_named;    /* by the user: no other is tried */

@@ -115,7 +115,8 @@ static void answer_all_in_memory(const struct moe_plan *p, struct moe_buf *out)
         if (a->what != MOE_ALTERNATIVE_MEMORY || a->times >= 1 ||
             (all && a->amount >= all->amount)) /* enough, as was said */
             continue;
-        moe_buf_printf(out, " %s would be ", moe_format_about_bytes(a->amount, room));
+        moe_buf_printf(out, " %s%s%s would be ", moe_format_about_bytes(a->amount, room),
+                       a->precision[0] ? " with the " : "", a->precision);
         if (!(a->decode_tokens_per_second >= 0))
             moe_buf_text(out, "less than the smallest that works");
         else if (fabs(moe_plan_gain(p, a->decode_tokens_per_second)) < 0.005)
@@ -370,7 +371,8 @@ static void name_alternative(const struct moe_plan *p, const struct moe_plan_alt
     switch (a->what) {
     case MOE_ALTERNATIVE_MEMORY:
         moe_format_about_bytes(a->amount, room);
-        snprintf(out, MOE_TABLE_CELL, "%s the memory, %s", n, room);
+        snprintf(out, MOE_TABLE_CELL, "%.12s the memory, %.12s%s%.20s", n, room,
+                 a->precision[0] ? ", " : "", a->precision);
         break;
     case MOE_ALTERNATIVE_LINK:
         moe_format_rate(a->amount, room);
@@ -835,7 +837,7 @@ static void put_strategy(const struct moe_plan *p, const struct moe_pen *pen)
             &text,
             "Experts have the precisions of the pack's map for a tolerance of %g%s, which lost "
             "%+.2f%s on its texts; in other memory or with another tolerance they may have "
-            "others, while the other memories on this page keep these. ",
+            "others. ",
             p->evidence.map_tolerance, unit, p->evidence.map_loss, unit);
     else if (p->high[0])
         moe_buf_printf(&text, "Experts are stored at %s%s%s%s. ", p->high, moe_bits_unit(p->high),

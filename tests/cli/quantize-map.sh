@@ -131,15 +131,15 @@ sed 's/^tolerance_percent: 2/tolerance_percent: 5/' "$tmp/four.yaml" >"$tmp/four
 run "$quantize" -q -o "$tmp/several.moe" --map "$tmp/four5.yaml" --map "$tmp/mixed.yaml" "$all"
 expect_exit 0 "a pack with two maps"
 run "$quantize" --list "$tmp/several.moe"
-expect_stdout_like '*map for a tolerance of 2% of the nats: experts of 7.59 MiB, +0.00% on its texts
-  map for a tolerance of 5% of the nats: experts of 7.59 MiB, *' "... lists them"
+expect_stdout_like '*map for a tolerance of 2% of the nats: experts of 8.62 MiB, +0.00% on its texts
+  map for a tolerance of 5% of the nats: experts of 9.00 MiB, *' "... lists them"
 for map in four5 mixed; do
     sed 's/^tolerance_percent/tolerance_points/; s/^metric: nll/metric: top1/; s/expected_percent/expected_points/' "$tmp/$map.yaml" \
         >"$tmp/$map-points.yaml"
 done
 run "$quantize" -q -o "$tmp/copy.moe" --map "$tmp/four5-points.yaml" --map "$tmp/mixed-points.yaml" "$all"
 run "$quantize" --list "$tmp/copy.moe"
-expect_stdout_like '*map for a tolerance of 2 points: experts of 7.59 MiB, +* points on its texts
+expect_stdout_like '*map for a tolerance of 2 points: experts of 8.62 MiB, +* points on its texts
   map for a tolerance of 5 points: *' "... also of maps whose tolerances are in points"
 run "$bin/moe-plan" -q "$tmp/copy.moe" --tolerance 5% --expert-memory 2M --max-tokens 40 --layer-seconds 2e-4 --link-rate 200M \
     -o "$tmp/points.plan"
@@ -163,7 +163,7 @@ for strategy in ondemand hobbit; do
     tokens "$tmp/several.moe" --tolerance 2% --strategy $strategy --expert-memory 2M
     expect_stdout "$expected" "a tolerance of the first map, $strategy: as the pack of that map"
 done
-expect_stderr_like "*map for a tolerance of 2% of the nats: experts of 7.59 MiB*" "... says so"
+expect_stderr_like "*map for a tolerance of 2% of the nats: experts of 8.62 MiB*" "... says so"
 tokens "$tmp/several.moe" --tolerance 2% --expert-memory 2M --stats-json "$tmp/several.json"
 check "... and so do the statistics" grep -q '"expert_map_tolerance": 2' "$tmp/several.json"
 check "... in percent" grep -q '"expert_map_unit": "percent"' "$tmp/several.json"
@@ -190,7 +190,16 @@ for budget in 40M 14M:2 8M:5; do
     *) check "... and that $budget takes none" sh -c "grep -q 'Experts are stored at 8 bits' '$out'" ;;
     esac
     run "$bin/moe-run" -q "$tmp/sizes.moe" -p "Once" -n 4 --temp 0 --tolerance 5% --expert-memory "${budget%:*}" --stats-json "$tmp/sizes.json"
+    # Half the memory is planned with the map that moe-run takes there: of 14 MB the other one, of 8 MB the same.
+    check "... with what half the memory takes" [ "$(sed -n 's/.*times: 0.5, precision: "\([^"]*\)".*/\1/p' "$tmp/sizes.plan")" = \
+        "$([ "$budget" = 14M:2 ] && echo 'map for 5%')" ]
     check "... as moe-run does" [ "$(sed -n 's/.*"expert_map_tolerance": \([0-9]*\).*/\1/p' "$tmp/sizes.json")" = "$(echo "$budget" | sed -n 's/.*://p')" ]
+done
+# What is in pages takes more than its bytes: a memory just below that of all experts takes a map.
+for memory in 17M: 16400K:2 12800K:5; do
+    run "$bin/moe-run" -q "$tmp/sizes.moe" -p "Once" -n 1 --temp 0 --tolerance 5% --expert-memory "${memory%:*}" --stats-json "$tmp/sizes.json"
+    check "all experts fit into ${memory%:*}" grep -q '"cache_slots": 0' "$tmp/sizes.json"
+    check "... by the map for '${memory#*:}'" [ "$(sed -n 's/.*"expert_map_tolerance": \([0-9]*\).*/\1/p' "$tmp/sizes.json")" = "${memory#*:}" ]
 done
 tokens "$tmp/several.moe" --tolerance 1% --expert-memory 2M
 expect_stdout "$best" "a tolerance below all maps'"
