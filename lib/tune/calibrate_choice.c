@@ -358,13 +358,13 @@ int calibrate_choose(struct calibration *c, double *distances, struct moe_err *e
         char takes[32], wanted[32];
         status = moe_fail(
             err, MOE_ERR_LIMIT, "a pack takes %s at least, more than the %s of --target",
-            moe_format_bytes(least_bytes, takes), moe_format_bytes(o->target_bytes, wanted));
+            moe_format_at_least(least_bytes, takes), moe_format_bytes(o->target_bytes, wanted));
     }
     if (status == MOE_OK && o->target_bytes)
         c->map->tolerance = least > 0 ? least : 0;
     if (status == MOE_OK && !c->map->choice.there)
         status = moe_fail(err, MOE_ERR_LIMIT,
-                          "the tolerance of %g cannot be met with the dense part at these bits",
+                          "--tolerance %g%% cannot be met with the dense part at these bits",
                           c->map->tolerance);
     c->chosen = status == MOE_OK;
     if (status == MOE_OK && distances)
@@ -438,10 +438,10 @@ int calibrate_bounds(struct calibration *c, struct moe_err *err)
             best = &map->uniform[v];
     }
     if (!best)
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        "the tolerance of %g cannot be met: not even the highest precision is "
-                        "within it",
-                        map->tolerance);
+        return moe_fail(
+            err, MOE_ERR_LIMIT,
+            "--tolerance %g%% cannot be met: not even the highest precision is within it",
+            map->tolerance);
     c->upper = (uint32_t)(best - map->uniform);
     /* Nothing to choose, or by bytes: importances then compare the best with the lowest. */
     if (map->tolerance < 0 || c->upper == c->lower || c->options->target_bytes)

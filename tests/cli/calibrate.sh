@@ -348,6 +348,9 @@ for kind in exact proxy; do
 done
 run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --target $((least - 8192)) -o "$tmp/x"
 error_line 4 "moe-calibrate: a pack takes * at least, more than the * of --target" "a size that the fewest bits exceed"
+named=$(sed -n 's/.* takes \([0-9.]*\) MiB at least.*/\1M/p' "$err")
+run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --importance proxy --target "$named" -o "$tmp/x.yaml"
+expect_exit 0 "... and the one that was named, $named"
 run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --target 1M --tolerance 1% -o "$tmp/x"
 error_line 2 "moe-calibrate: options --t* and --t* exclude each other*" "a size and a tolerance"
 finish
