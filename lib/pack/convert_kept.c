@@ -408,8 +408,13 @@ int convert_kept_close(struct convert_kept *k, bool complete, int status, struct
         struct moe_err ignored;
         const int synced = moe_outfile_sync(&k->out, status == MOE_OK ? err : &ignored);
         status = status == MOE_OK ? synced : status;
-        if (complete && status == MOE_OK)
+        char *target = NULL; /* where a link to another disk leads */
+        if (complete && status == MOE_OK) {
+            if (moe_path_follow(&target, k->paths[0], &ignored) == MOE_OK)
+                unlink(target);
             unlink(k->paths[0]);
+        }
+        free(target);
     }
     for (uint32_t i = 0; i < k->n_files; i++)
         if (k->fds[i] >= 0)

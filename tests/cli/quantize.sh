@@ -261,6 +261,10 @@ mv "$tmp/kept" "$tmp/aware/b.moe.kept"
 # shellcheck disable=SC2086
 run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --resume "$small"
 check "--resume, too" cmp -s "$tmp/aware/a.moe" "$tmp/aware/b.moe"
+ln -s "$tmp/elsewhere" "$tmp/aware/b.moe.kept"
+# shellcheck disable=SC2086
+run "$bin/moe-quantize" -q -t 1 -o "$tmp/aware/b.moe" $gptq --resume "$small"
+check "... which removes its file where a link leads, too" [ "$(find "$tmp" -name elsewhere -o -name 'b.moe.kept')" = "" ]
 # Killed where nobody chose: in the dense part, and later. The pack that comes out in the end is that of a run of one go.
 long="-t 1 --method best --experts 8 --dense 3 --text $tmp/line"
 # shellcheck disable=SC2086
