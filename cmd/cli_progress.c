@@ -31,7 +31,7 @@ static void print_left(uint64_t done, uint64_t total)
 {
     double passed = bar.drawn - bar.began;
     const double share = (double)(done - bar.first) / (double)(total - bar.first);
-    if (passed < 5 || done <= bar.first || done >= total || (passed < 60 && share < 0.1))
+    if (passed < 5 || done <= bar.first || done >= total || share < (passed < 60 ? 0.1 : 0.005))
         return;
     char left[32];
     double seconds = passed * (double)(total - done) / (double)(done - bar.first);
