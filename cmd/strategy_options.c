@@ -52,7 +52,7 @@ const struct cli_option *strategy_part_options(struct strategy_options *o)
     options[MOE_N_PARTS] = (struct cli_option){CLI_OPT_TEXT(0, "without", "PARTS", &o->without)};
     options[MOE_N_PARTS + 1] = (struct cli_option){CLI_OPT_TEXT(0, "low", "VARIANT", &o->low)};
     options[MOE_N_PARTS + 2] =
-        (struct cli_option){CLI_OPT_U32(0, "staging", "N", &o->staging, 1, 65536)};
+        (struct cli_option){CLI_OPT_U32(0, "staging", "N", &o->staging, 0, 65536)};
     return options;
 }
 
@@ -287,6 +287,6 @@ void strategy_print_help(void)
             "moe-run: values that moe-calibrate found");
     cli_say("%-*s %s\n", COLUMN, "      --low VARIANT", "the lower precision [the pack's last]");
     cli_say("%-*s %s\n", COLUMN, "      --staging N",
-            "slots for prefetched experts [half of top_k]");
+            "slots for prefetched experts alone [0: the cache's]");
     print_exactness();
 }

@@ -493,17 +493,15 @@ static uint32_t borrow(struct moe_store *s, struct pool *pool)
 }
 
 uint32_t moe_store_stage(struct moe_store *s, uint32_t key, uint32_t variant, bool replace,
-                         uint32_t lend)
+                         bool lend)
 {
     struct pool *pool = &s->pools[class_of(s, key, variant)];
     /* Free slots that the cache has not filled yet belong to it. */
-    bool own = replace || lend == 0;
+    bool own = replace || !lend;
     uint32_t slot = own && pool->n_free > pool->unfilled ? take_free(s, pool) : MOE_NO_SLOT;
     if (slot == MOE_NO_SLOT && replace)
         slot = reclaim_staged(s, pool, true);
-    if (lend > pool->n_cache / 2)
-        lend = pool->n_cache / 2;
-    if (slot == MOE_NO_SLOT && n_lent(pool) < lend)
+    if (slot == MOE_NO_SLOT && lend && n_lent(pool) < pool->n_cache / 2)
         slot = borrow(s, pool);
     if (slot == MOE_NO_SLOT)
         return MOE_NO_SLOT;

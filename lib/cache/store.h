@@ -107,12 +107,12 @@ void moe_store_begin_layer(struct moe_store *s, uint32_t layer);
 
 /* Reserves a slot of the working part for a predicted expert: loading, staged, not pinned. With
  * `replace` it may take a stale one's, the oldest first. (A miss may take any staged one's, stale
- * ones first.) Otherwise the cache lends a slot, at most `lend` of them and half of the pool's: one
- * it has not filled, or that of an expert the policy evicts among the layers up to the one whose
+ * ones first.) Otherwise, with `lend`, the cache lends a slot, at most half of the pool's: one it
+ * has not filled, or that of an expert the policy evicts among the layers up to the one whose
  * router chose last, the highest layer first: it is needed again last. Else MOE_NO_SLOT. What may
  * be lent a slot without `replace` takes none of the working part. */
 uint32_t moe_store_stage(struct moe_store *s, uint32_t key, uint32_t variant, bool replace,
-                         uint32_t lend);
+                         bool lend);
 
 /* Whether the working part of the pool has a slot for a staged expert, free or stale, beyond `keep`
  * others (or half of the part if that is less). */

@@ -92,7 +92,8 @@ struct moe_engine_options {
     double tolerance;
     uint64_t of_fingerprint;
     const char *low_variant; /* name of the lower precision; NULL: the pack's last */
-    uint32_t staging;        /* slots for prefetched experts; 0: top_k */
+    uint32_t staging;        /* slots for prefetched experts alone; 0: the cache lends them its
+                                own, or without one top_k */
     struct moe_device_choice device;
     double link_rate;            /* bytes per second at most for expert loads; 0: no limit */
     bool lockstep;               /* loads end at modelled times; needs a link_rate */

@@ -13,11 +13,10 @@ struct moe_slots moe_slots_of(const struct moe_strategy *s, uint64_t bytes, bool
 {
     struct moe_slots slots = {.working = top_k};
     uint64_t n = bytes / slot_bytes;
-    /* Half of what a token visits: the cache lends what more there is to stage (sched/scheduler.c).
-     * A slot that is kept free for it holds nothing while a slow link has no time for predictions.
-     */
+    /* What is prefetched is lent slots of the cache (sched/scheduler.c): one that is kept free for
+     * it holds nothing while a slow link has no time for predictions. */
     if (moe_strategy_has(s, MOE_PART_PREFETCH))
-        slots.staging = staging ? staging : s->cache ? (top_k + 1) / 2 : top_k;
+        slots.staging = staging || s->cache ? staging : top_k;
     else if (s->stream) /* half of the slots; the others keep the first layers */
         slots.staging = staging ? staging : UINT32_MAX;
     if (!named && s->cache && n >= (uint64_t)top_k + WORKING_SLOTS)

@@ -70,7 +70,7 @@ struct moe_shape_fit {
     bool has_host;
     bool exact;                    /* refuse what may change results */
     const char *low;               /* variant; NULL: the last */
-    uint32_t staging;              /* slots for prefetched experts; 0: top_k */
+    uint32_t staging;              /* slots for prefetched experts; 0: the cache's, or top_k */
     uint64_t expert_memory;        /* of the experts; 0: what total leaves */
     struct moe_plan_memory memory; /* total (0: none), program, dense, kv, work, context, batch */
     struct moe_loan kv; /* its blocks, where slots can lend them their memory; bytes 0: none can */

@@ -466,18 +466,15 @@ static uint32_t n_under_way(struct moe_scheduler *s, uint32_t *predicted)
     return s->n_prefetched = kept;
 }
 
-/* How many slots of the cache may stage what is prefetched, beside slots of its own, which are half
- * of what a token visits (plan/fitting.c). Simulated on links of all rates: as many as a token
- * visits; twice as many where the link has time for more loads than these (Fate 4.3), and for a
- * prompt, which takes most experts of a layer and computes them for long. Its own loads come first.
- */
-static uint32_t may_borrow(const struct moe_scheduler *s)
+/* Whether slots of the cache may stage what is prefetched: a prompt's own loads come first. How
+ * many do needs no rule of its own: limits by what a token visits, and by what the link has time
+ * for, were simulated, and gained nothing (man/moe-strategies.7, --staging). */
+static bool may_borrow(const struct moe_scheduler *s)
 {
     for (uint32_t i = 0; s->prefill && i < s->n; i++)
         if (s->entries[i].state == MOE_ENTRY_WANTS_SLOT)
-            return 0;
-    bool more = s->prefill || (s->strategy.prefetch.slack && paid_loads(s) > s->top_k);
-    return more ? 2 * s->top_k : s->top_k;
+            return false;
+    return true;
 }
 
 /* Whether a layer that is streamed has the expert among those that its router chose: these load by
@@ -510,8 +507,9 @@ static int feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
 {
     if (s->at_queue == s->n_queue && s->at_known == s->n_known)
         return MOE_OK;
-    uint32_t lend = may_borrow(s), *at;
+    const bool lend = may_borrow(s);
     const struct candidate *c;
+    uint32_t *at;
     while (has_room(s) && (at = next_prefetch(s, &c)) != NULL) {
         bool known = at == &s->at_known;
         if (is_chosen(s, c) || moe_store_find(s->store, c->key, c->variant) != MOE_NO_SLOT) {
@@ -520,7 +518,7 @@ static int feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
         }
         /* What is known reaches far ahead: it leaves room for what nearer layers miss. */
         bool own = !known || moe_store_has_spare(s->store, c->key, c->variant, s->top_k);
-        if (!own && lend == 0)
+        if (!own && !lend)
             return MOE_OK;
         uint32_t slot = moe_store_stage(s->store, c->key, c->variant, own, lend);
         if (slot == MOE_NO_SLOT)

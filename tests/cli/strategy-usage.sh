@@ -72,6 +72,6 @@ wrong "option --exact forbids*: --precalculate --degrade *" --exact --strategy d
 wrong "option --device: 'gpu' is not cpu, cuda*" --device gpu
 wrong "option --device: 'test:0.5,1G' is not *" --device test:0.5,1G
 wrong "option --device: 'test:2' is not *" --device test:2
-wrong "option --staging: '0' is not *" --staging 0
+wrong "option --staging: '65537' is not *" --staging 65537
 
 finish

@@ -26,19 +26,18 @@ static void slots_by_hand(void **state)
         /* Named bytes are the cache's own; working slots come on top. */
         {"lru", 1000, true, 0, 4, 0, 1000},
         {"lru", 5, true, 0, 4, 0, 5},
-        /* Prefetched experts are taken from what there is: half of top_k, all of it without a
-           cache, or as many as are named, but never more than half, nor more than working slots
-           leave. */
-        {"prefetch", 1000, false, 0, 4, 2, 0},
-        {"prefetch", 1000, true, 0, 6, 2, 980},
+        /* Prefetched experts are in the cache's slots, or, without one, in as many as top_k; or in
+           as many as are named, but never more than half, nor more than working slots leave. */
+        {"prefetch", 1000, false, 0, 2, 0, 0},
+        {"prefetch", 1000, true, 0, 4, 0, 1000},
         {"prefetch", 1000, true, 7, 11, 7, 930},
         {"prefetch", 60, false, 4, 5, 3, 0},
-        {"prefetch", 59, false, 0, 5, 1, 0},
-        {"prefetch", 40, false, 0, 4, 0, 0},
+        {"prefetch", 59, false, 4, 5, 1, 0},
+        {"prefetch", 40, false, 4, 4, 0, 0},
         {"prefetch", 50, true, 4, 6, 2, 30},
-        {"prefetch", 9, true, 0, 4, 0, 9},
+        {"prefetch", 9, true, 4, 4, 0, 9},
         {"ondemand+predict=gate-next+prefetch=all", 1000, true, 0, 8, 4, 0},
-        {"edgemoe", 1000, true, 0, 6, 2, 980},
+        {"edgemoe", 1000, true, 0, 4, 0, 1000},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         const struct moe_strategy s = script_strategy(cases[i].words, 4);
@@ -210,7 +209,7 @@ static void parts_that_cannot_run(void **state)
     assert_ok(fit(&shape, "fate", 0, &f, &err), &err);
     assert_true(f.high == 1 && f.low == 1);
     assert_int_equal(f.pools.pools[0].n_cache, 0);
-    assert_int_equal(f.pools.pools[1].n_cache, 20 - 1);
+    assert_int_equal(f.pools.pools[1].n_cache, 20);
     /* Three: the hybrid prefill takes the lowest and is no longer left out. */
     shape.inventory = &three;
     assert_ok(fit(&shape, "fate", 0, &f, &err), &err);

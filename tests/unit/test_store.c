@@ -164,20 +164,20 @@ static void staged_experts_do_not_touch_the_cache(void **state)
     struct moe_store *s = open_store("lru", 2, 2, NULL, 1);
     ask(s, 0, 0, 0);
     ask(s, 0, 1, 0);
-    uint32_t a = moe_store_stage(s, key_at(1, 4), 0, false, 0),
-             b = moe_store_stage(s, key_at(1, 5), 0, false, 0);
+    uint32_t a = moe_store_stage(s, key_at(1, 4), 0, false, false),
+             b = moe_store_stage(s, key_at(1, 5), 0, false, false);
     assert_int_not_equal(a, MOE_NO_SLOT);
     assert_int_not_equal(b, MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, key_at(1, 6), 0, true, 0),
+    assert_int_equal(moe_store_stage(s, key_at(1, 6), 0, true, false),
                      MOE_NO_SLOT); /* both still loading */
     moe_store_ready(s, a);
     moe_store_ready(s, b);
     assert_true(moe_store_slot(s, a)->prefetched);
-    assert_int_equal(moe_store_stage(s, key_at(1, 6), 0, false, 0), MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, key_at(1, 6), 0, true, 0),
+    assert_int_equal(moe_store_stage(s, key_at(1, 6), 0, false, false), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(1, 6), 0, true, false),
                      MOE_NO_SLOT); /* may still be wanted */
     moe_store_begin_layer(s, 1);   /* its router has chosen */
-    assert_int_equal(moe_store_stage(s, key_at(2, 6), 0, true, 0),
+    assert_int_equal(moe_store_stage(s, key_at(2, 6), 0, true, false),
                      a); /* the older wrong prediction */
     assert_int_equal(moe_store_counts(s)->staged_unused, 1);
     assert_int_equal(moe_store_counts(s)->staged_unused_bytes, 4096);
@@ -195,12 +195,12 @@ static void staged_experts_grow_stale_with_the_token(void **state)
 {
     struct moe_store *s = open_store("lru", 0, 1, NULL, 1);
     moe_store_begin_layer(s, 0);
-    uint32_t a = moe_store_stage(s, key_at(2, 4), 0, true, 0);
+    uint32_t a = moe_store_stage(s, key_at(2, 4), 0, true, false);
     moe_store_ready(s, a);
     moe_store_begin_layer(s, 1);
-    assert_int_equal(moe_store_stage(s, key_at(2, 5), 0, true, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(2, 5), 0, true, false), MOE_NO_SLOT);
     moe_store_begin_layer(s, 0); /* the next token */
-    assert_int_equal(moe_store_stage(s, key_at(1, 5), 0, true, 0), a);
+    assert_int_equal(moe_store_stage(s, key_at(1, 5), 0, true, false), a);
     moe_store_close(s);
 }
 
@@ -211,19 +211,19 @@ static void staged_experts_wait_for_a_later_visit(void **state)
     loop = (struct moe_loop){1, 1, 2};
     struct moe_store *s = open_store("lru", 0, 1, NULL, 1);
     moe_store_begin_layer(s, 1);
-    uint32_t a = moe_store_stage(s, key_at(1, 4), 0, true, 0);
+    uint32_t a = moe_store_stage(s, key_at(1, 4), 0, true, false);
     moe_store_ready(s, a);
-    assert_int_equal(moe_store_stage(s, key_at(1, 5), 0, true, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(1, 5), 0, true, false), MOE_NO_SLOT);
     moe_store_begin_layer(s, 2);
-    assert_int_equal(moe_store_stage(s, key_at(1, 5), 0, true, 0), a);
+    assert_int_equal(moe_store_stage(s, key_at(1, 5), 0, true, false), a);
     moe_store_close(s);
     s = open_store("lru", 2, 0, NULL, 1);
     assert_false(ask(s, 1, 1, 0));
     assert_false(ask(s, 1, 2, 0));
     moe_store_begin_layer(s, 1);
-    assert_int_equal(moe_store_stage(s, key_at(0, 5), 0, false, 1), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(0, 5), 0, false, true), MOE_NO_SLOT);
     moe_store_begin_layer(s, 2);
-    assert_int_not_equal(moe_store_stage(s, key_at(0, 5), 0, false, 1), MOE_NO_SLOT);
+    assert_int_not_equal(moe_store_stage(s, key_at(0, 5), 0, false, true), MOE_NO_SLOT);
     moe_store_close(s);
     loop = (struct moe_loop){0};
 }
@@ -273,8 +273,8 @@ static void an_expert_takes_the_place_of_another(void **state)
 static void free_cache_slots_are_not_for_staging(void **state)
 {
     struct moe_store *s = open_store("lru", 4, 1, NULL, 1);
-    assert_int_not_equal(moe_store_stage(s, key_at(0, 0), 0, false, 0), MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, key_at(0, 1), 0, false, 0), MOE_NO_SLOT);
+    assert_int_not_equal(moe_store_stage(s, key_at(0, 0), 0, false, false), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(0, 1), 0, false, false), MOE_NO_SLOT);
     moe_store_close(s);
 }
 
@@ -288,18 +288,18 @@ static void the_cache_lends_slots(void **state)
         for (uint32_t expert = 0; expert < 2; expert++)
             ask(s, layer, expert, 0);
     moe_store_begin_layer(s, 1);
-    uint32_t own = moe_store_stage(s, key_at(2, 4), 0, true, 0);
+    uint32_t own = moe_store_stage(s, key_at(2, 4), 0, true, false);
     assert_int_not_equal(own, MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, key_at(2, 5), 0, true, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(2, 5), 0, true, false), MOE_NO_SLOT);
     uint32_t oldest = moe_store_find(s, key_at(1, 0), 0);
-    assert_int_equal(moe_store_stage(s, key_at(2, 5), 0, true, 1), oldest);
-    assert_int_equal(moe_store_stage(s, key_at(2, 6), 0, true, 1), MOE_NO_SLOT); /* one is lent */
+    assert_int_equal(moe_store_stage(s, key_at(2, 5), 0, true, true), oldest);
     check(s);
     moe_store_use(s, moe_store_find(s, key_at(1, 1), 0)); /* in use: the layer before lends */
     oldest = moe_store_find(s, key_at(0, 0), 0);
-    assert_int_equal(moe_store_stage(s, key_at(2, 6), 0, true, 9), oldest);
-    assert_int_not_equal(moe_store_stage(s, key_at(2, 7), 0, true, 9), MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, key_at(2, 3), 0, true, 9), MOE_NO_SLOT); /* half of six */
+    assert_int_equal(moe_store_stage(s, key_at(2, 6), 0, true, true), oldest);
+    assert_int_not_equal(moe_store_stage(s, key_at(2, 7), 0, true, true), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(2, 3), 0, true, true),
+                     MOE_NO_SLOT); /* half of six */
     assert_int_equal(moe_store_counts(s)->evictions, 3);
     assert_int_not_equal(moe_store_find(s, key_at(2, 0), 0),
                          MOE_NO_SLOT); /* runs next, and stays */
@@ -312,7 +312,7 @@ static void the_cache_lends_slots(void **state)
     check(s);
     assert_int_equal(moe_store_find(s, key_at(2, 6), 0), MOE_NO_SLOT); /* the oldest three left */
     assert_int_not_equal(moe_store_find(s, key_at(2, 7), 0), MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, key_at(2, 3), 0, false, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(2, 3), 0, false, false), MOE_NO_SLOT);
     assert_false(ask(s, 0, 0, 0));
     assert_true(ask(s, 0, 1, 0) || ask(s, 0, 0, 0)); /* it keeps again what it lent */
     moe_store_close(s);
@@ -446,7 +446,7 @@ static void invariants_hold_under_random_use(void **state)
                 case 1: /* a prefetch */
                     if (slot == MOE_NO_SLOT)
                         moe_store_stage(s, key_at(layer, expert), variant, true,
-                                        (uint32_t)(test_random(&random) % 4));
+                                        test_random(&random) % 4 != 0);
                     else if (test_random(&random) % 16 == 0)
                         moe_store_take_back(s);
                     break;
