@@ -186,7 +186,7 @@ void convert_describe_variant(const struct converter *c, int variant, struct moe
 /* Adds a method to what a variant's experts are made by, empty at first: "copy" gives way to any
  * other, two different ones become "mixed". */
 void convert_mix_methods(char sum[MOE_METHOD_BYTES], const char *method);
-/* The same with those that round an expert to these bits; zeros add nothing. */
+/* The same with those that round an expert to these bits; zeros: the experts of options->map. */
 void convert_add_methods(const struct converter *c, struct moe_bits bits,
                          char sum[MOE_METHOD_BYTES]);
 
@@ -280,7 +280,8 @@ struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t la
                              uint32_t expert);
 /* A hash of the experts' bits, in 16 hexadecimal digits. */
 void convert_map_hash(const struct moe_expert_map *map, char out[17]);
-/* The bits of each expert in a pack's variant, as a map. MOE_ERR_MEMORY; free() out->bits. */
+/* The bits of each expert in a pack's variant, as a map, types where they have names (bits.h).
+ * MOE_ERR_MEMORY; free() out->bits. */
 int convert_map_of_pack(struct moe_expert_map *out, const struct moe_pack *pack, uint32_t variant,
                         struct moe_err *err);
 /* MOE_ERR_FORMAT when options->map is not for a model with these experts; layers: [c->n_layers]. */

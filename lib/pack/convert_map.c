@@ -72,7 +72,7 @@ int convert_map_of_pack(struct moe_expert_map *out, const struct moe_pack *pack,
         for (uint32_t e = 0; e < out->n_experts; e++) {
             const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, variant);
             struct moe_bits *bits = &out->bits[(uint64_t)layer * out->n_experts + e];
-            if (x->present && !moe_class_bits(moe_pack_class_at(pack, x->class_index), bits))
+            if (x->present && !moe_class_types(moe_pack_class_at(pack, x->class_index), bits))
                 *bits = (struct moe_bits){0};
         }
     return MOE_OK;
@@ -165,10 +165,9 @@ static int translate(uint8_t *to, const struct moe_map_file *f, const struct moe
             if (v == MOE_PACK_NO_VARIANT ||
                 !moe_pack_expert(pack, map->model_layer[layer], e, v)->present)
                 return moe_fail(err, MOE_ERR_FORMAT,
-                                "%s: chooses %s%s for layer %" PRIu32 " expert %" PRIu32
+                                "%s: chooses the variant '%s' for layer %" PRIu32 " expert %" PRIu32
                                 ", which %s does not have",
-                                f->path, name, moe_bits_unit(name), map->model_layer[layer], e,
-                                moe_pack_path(pack));
+                                f->path, name, map->model_layer[layer], e, moe_pack_path(pack));
             to[(uint64_t)map->model_layer[layer] * map->n_experts + e] = v;
         }
     return MOE_OK;

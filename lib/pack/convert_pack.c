@@ -22,7 +22,8 @@ struct repack {
     /* Per variant to write: the pack's variant that it copies, or -1: each expert is copied from
      * any variant that stores it at the bits asked for, else quantized. */
     int from[CONVERT_MAX_VARIANTS];
-    struct moe_expert_map own; /* the bits of the pack's variant "map", where no map was given */
+    struct moe_expert_map own; /* the pack's variant "map", where no map was given */
+    bool keeps_map;            /* that is copied */
     /* What options->mean_bits or target_bytes give experts, and matrices of the dense part, by
      * their place among the tensors; NULL: options->dense_bits. */
     struct moe_expert_map shared;
@@ -96,29 +97,40 @@ static struct repack_origin best_stored(const struct moe_pack *pack, uint32_t la
 }
 
 /* Whether a variant of these bits must be made again: its method did not know the inputs that are
- * given now. */
+ * given now. A map of several methods has types, which name theirs. */
 static bool is_outdated(const struct converter *c, const struct moe_pack *pack, uint32_t variant,
                         struct moe_bits bits)
 {
     const struct moe_convert_options *o = c->options;
     const bool own = (o->of_quantized || (o->inputs && o->inputs->bundled)) && o->mean_bits == 0 &&
                      !o->target_bytes;
+    const char *has = moe_pack_variant_at(pack, variant)->method;
     char method[MOE_METHOD_BYTES] = "";
     convert_add_methods(c, bits, method);
-    return o->inputs && !own && strcmp(method, "copy") != 0 &&
-           strcmp(moe_pack_variant_at(pack, variant)->method, method) != 0;
+    if (bits.down == 0 && strcmp(method, "copy") != 0 && strcmp(has, "mixed") != 0)
+        snprintf(method, sizeof method, "%s", o->method->name);
+    return o->inputs && !own && strcmp(method, "copy") != 0 && strcmp(has, method) != 0;
 }
 
-/* Whether the expert is stored at these bits. MXFP4 has four bits too, but only comes with
- * checkpoints. */
-static bool has_bits(const struct moe_expert_class *class_, struct moe_bits bits)
+/* Whether a matrix has the layout of a type that is asked for: of narrow rows that is another. */
+static bool has_type(const struct converter *c, uint16_t kind, uint32_t cols, int bits)
+{
+    return kind == moe_bits_kind(bits) ||
+           kind == convert_layout(c, bits, cols, MOE_LAYOUT_BF16).kind;
+}
+
+/* Whether the expert is stored at these bits; named: in the variant of their name. MXFP4 has four
+ * bits too, but only comes with checkpoints. */
+static bool has_bits(const struct converter *c, const struct moe_expert_class *class_,
+                     struct moe_bits bits, bool named)
 {
     struct moe_bits has;
     for (uint32_t i = 0; i < class_->n_matrices; i++) {
         const struct moe_class_matrix *m = &class_->matrices[i];
         const int wanted = convert_part_bits(bits, convert_part_of(m->role));
-        if (m->layout.kind == MOE_LAYOUT_MXFP4 ||
-            (moe_bits_kind(wanted) && !moe_bits_match(wanted, m->layout.kind)))
+        const bool same = named ? has_type(c, m->layout.kind, m->cols, wanted)
+                                : moe_bits_match(wanted, m->layout.kind);
+        if (m->layout.kind == MOE_LAYOUT_MXFP4 || (moe_bits_kind(wanted) && !same))
             return false;
     }
     return moe_class_bits(class_, &has) && has.gate_up == moe_bits_width(bits.gate_up) &&
@@ -132,13 +144,14 @@ static struct repack_origin stored_at(const struct converter *c, const struct mo
     struct repack_origin found = {0};
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
-        struct moe_bits named;
+        struct moe_bits name;
+        const bool named =
+            moe_variant_bits(moe_pack_variant_at(pack, v), &name) && moe_bits_equal(name, bits);
         const struct moe_expert_class *class_ =
             e->present ? moe_pack_class_at(pack, e->class_index) : NULL;
-        if (!class_ || !has_bits(class_, bits) || is_outdated(c, pack, v, bits))
+        if (!class_ || !has_bits(c, class_, bits, named) || is_outdated(c, pack, v, bits))
             continue;
-        if (!found.extent ||
-            (moe_variant_bits(moe_pack_variant_at(pack, v), &named) && moe_bits_equal(named, bits)))
+        if (!found.extent || named)
             found = (struct repack_origin){e, v, true};
     }
     return found;
@@ -220,6 +233,14 @@ static int take_own_map(struct repack *r, struct moe_convert_options *options, s
     return MOE_OK;
 }
 
+/* Leaves a pack's own map the bitwidths of its types, which another method is to round to. */
+static void forget_types(struct moe_expert_map *own)
+{
+    for (uint64_t i = 0; i < (uint64_t)own->n_layers * own->n_experts; i++)
+        own->bits[i] = (struct moe_bits){moe_bits_width(own->bits[i].gate_up),
+                                         moe_bits_width(own->bits[i].down)};
+}
+
 /* Sets r->from and c->described: which of the pack's variants each wanted one is, and how the new
  * pack describes it. With no variants wanted, all of the pack's are. */
 static int choose_variants(struct converter *c, struct repack *r, struct moe_err *err)
@@ -244,17 +265,20 @@ static int choose_variants(struct converter *c, struct repack *r, struct moe_err
         if (r->from[v] >= 0 && is_outdated(c, r->pack, (uint32_t)r->from[v], c->variants[v].bits)) {
             if (r->from[v] == 0)
                 return moe_fail(err, MOE_ERR_USAGE,
-                                "%s: its best variant has %s%s, method %s needs more to begin "
-                                "with; convert the checkpoint",
+                                "%s: its best variant is '%s', method %s needs a better one to "
+                                "begin with; convert the checkpoint",
                                 c->source_path, moe_pack_variant_at(r->pack, 0)->name,
-                                moe_bits_unit(moe_pack_variant_at(r->pack, 0)->name),
                                 c->options->method->name);
             r->from[v] = -1;
+            if (c->variants[v].bits.down == 0)
+                forget_types(&r->own);
         }
-        if (r->from[v] >= 0)
+        if (r->from[v] >= 0) {
             out[v] = *moe_pack_variant_at(r->pack, (uint32_t)r->from[v]);
-        else
+            r->keeps_map |= c->variants[v].bits.down == 0;
+        } else {
             MOE_TRY(describe_new(c, r, v, &out[v], err));
+        }
     }
     return MOE_OK;
 }
@@ -440,7 +464,9 @@ static bool is_copied(const struct converter *c, const struct repack *r, uint32_
     const bool shared = r->dense_bits != NULL;
     if (!follows_dense_bits(t, matrix) || bits == 0 || keeps_codes(c, shared, t->layout.kind, bits))
         return true;
-    return moe_bits_match(bits, t->layout.kind) && (!shared || bits == 16 || bits == 32);
+    return (moe_bits_kind(bits) ? has_type(c, t->layout.kind, t->cols, bits)
+                                : moe_layout_bits(t->layout.kind) == bits) &&
+           (!shared || bits == 16 || bits == 32);
 }
 
 static int put_tensor(struct converter *c, const struct repack *r, uint32_t index,
@@ -557,8 +583,9 @@ enum member { VERSION, EXPERTS, DENSE, REQUANTIZED, INPUTS, MAP, N_MEMBERS };
 static const char *const member_names[N_MEMBERS] = {"version",     "experts", "dense",
                                                     "requantized", "inputs",  "map"};
 
-/* Whether a member of the old pack stays as it is. */
-static bool stays(const struct converter *c, bool requantized, enum member member)
+/* Whether a member of the old pack stays as it is; requantized: some value is rounded. */
+static bool stays(const struct converter *c, const struct repack *r, bool requantized,
+                  enum member member)
 {
     switch (member) {
     case DENSE:
@@ -567,8 +594,8 @@ static bool stays(const struct converter *c, bool requantized, enum member membe
         return !requantized;
     case INPUTS:
         return !c->options->inputs;
-    case MAP: /* a map's variant without a map is copied from the pack */
-        return convert_writes_map(c) && !c->options->map;
+    case MAP: /* all variants are the pack's, or this one is */
+        return convert_writes_map(c) && (!c->options->map || r->keeps_map);
     default:
         return false;
     }
@@ -604,8 +631,8 @@ static void emit_member(const struct converter *c, enum member member, struct mo
 }
 
 /* Writes the old object's members in their order; `done`: those that this conversion has set. */
-static int emit_old(const struct converter *c, const void *old, uint64_t n, bool requantized,
-                    struct moe_emit *e, bool done[N_MEMBERS], struct moe_err *err)
+static int emit_old(const struct converter *c, const struct repack *r, const void *old, uint64_t n,
+                    bool requantized, struct moe_emit *e, bool done[N_MEMBERS], struct moe_err *err)
 {
     struct moe_json_scan s;
     struct moe_buf key = {0};
@@ -617,7 +644,7 @@ static int emit_old(const struct converter *c, const void *old, uint64_t n, bool
         const char *name = (const char *)key.data, *value = moe_json_scan_raw(&s, &bytes);
         while (member < N_MEMBERS && strcmp(name, member_names[member]) != 0)
             member++;
-        if (member == N_MEMBERS || stays(c, requantized, member)) {
+        if (member == N_MEMBERS || stays(c, r, requantized, member)) {
             moe_emit_json(e, name, value, bytes);
         } else if (!done[member]) {
             emit_member(c, member, e);
@@ -650,13 +677,13 @@ static int put_provenance(struct converter *c, const struct repack *r, struct mo
     int status = MOE_OK;
     moe_emit_begin_json(&e, &text, MOE_EMIT_COMPACT);
     if (n > 0 && old[0] == '{' && moe_json_is_sound(old, n)) {
-        status = emit_old(c, old, n, requantized, &e, done, err);
+        status = emit_old(c, r, old, n, requantized, &e, done, err);
     } else { /* another tool's; the pack is sound without it */
         moe_emit_text(&e, "tool", "moe-quantize");
         moe_emit_text(&e, "source", "?");
     }
     for (enum member m = 0; m < N_MEMBERS; m++)
-        if (!done[m] && !stays(c, requantized, m))
+        if (!done[m] && !stays(c, r, requantized, m))
             emit_member(c, m, &e);
     if (status == MOE_OK)
         status = convert_put_provenance(c, &e, err);

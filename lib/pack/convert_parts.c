@@ -276,8 +276,7 @@ void convert_mix_methods(char sum[MOE_METHOD_BYTES], const char *method)
         snprintf(sum, MOE_METHOD_BYTES, "mixed");
 }
 
-void convert_add_methods(const struct converter *c, struct moe_bits bits,
-                         char sum[MOE_METHOD_BYTES])
+static void add_methods(const struct converter *c, struct moe_bits bits, char sum[MOE_METHOD_BYTES])
 {
     const int parts[] = {bits.gate_up, bits.down};
     for (int i = 0; i < 2 && bits.down; i++)
@@ -286,17 +285,23 @@ void convert_add_methods(const struct converter *c, struct moe_bits bits,
                                      : moe_quant_method_of(c->options->method, parts[i])->name);
 }
 
+void convert_add_methods(const struct converter *c, struct moe_bits bits,
+                         char sum[MOE_METHOD_BYTES])
+{
+    const struct moe_expert_map *map = bits.down ? NULL : c->options->map;
+    add_methods(c, bits, sum);
+    for (uint64_t i = 0; map && i < (uint64_t)map->n_layers * map->n_experts; i++)
+        add_methods(c, map->bits[i], sum);
+}
+
 void convert_describe_variant(const struct converter *c, int variant, struct moe_pack_variant *out)
 {
     *out = (struct moe_pack_variant){0};
     struct moe_bits bits = c->variants[variant].bits;
     char name[MOE_BITS_BYTES];
     moe_format_bits(bits, name);
-    const struct moe_expert_map *map = bits.down ? NULL : c->options->map;
     snprintf(out->name, sizeof out->name, "%s", name);
     convert_add_methods(c, bits, out->method);
-    for (uint64_t i = 0; map && i < (uint64_t)map->n_layers * map->n_experts; i++)
-        convert_add_methods(c, map->bits[i], out->method);
 }
 
 /* ---- Provenance ---- */

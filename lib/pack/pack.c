@@ -1216,6 +1216,22 @@ bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out)
     return out->gate_up > 0 && out->down > 0;
 }
 
+bool moe_class_types(const struct moe_expert_class *class_, struct moe_bits *out)
+{
+    if (!moe_class_bits(class_, out))
+        return false;
+    for (uint32_t i = 0; i < class_->n_matrices; i++) {
+        const struct moe_class_matrix *m = &class_->matrices[i];
+        if (!moe_bits_names(m->layout.kind))
+            continue;
+        if (m->role == MOE_ROLE_GATE || m->role == MOE_ROLE_UP)
+            out->gate_up = MOE_BITS_KIND + m->layout.kind;
+        else if (m->role == MOE_ROLE_DOWN)
+            out->down = MOE_BITS_KIND + m->layout.kind;
+    }
+    return true;
+}
+
 bool moe_class_has_gate(const struct moe_expert_class *class_)
 {
     bool has = false;

@@ -322,6 +322,8 @@ void moe_pack_abort(struct moe_pack_writer *w);
 /* The bits of an expert that is stored as this class says, the more of gate's and up's; false: it
  * has other matrices than gate, up and down. */
 bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out);
+/* The same, as the kinds of layout where these can be asked for by name (quant/bits.h). */
+bool moe_class_types(const struct moe_expert_class *class_, struct moe_bits *out);
 
 /* Whether experts that are stored so have a gate beside up and down. */
 bool moe_class_has_gate(const struct moe_expert_class *class_);

@@ -46,25 +46,13 @@ static void add_expert(struct moe_weight_sum *sum, const struct moe_pack *pack,
     }
 }
 
-/* The bits of an expert's matrices; types: as the kinds of layout that they have, where these can
- * be asked for by name (bits.h). False where the expert is not there. */
+/* The bits of an expert's matrices, or their types. False where the expert is not there. */
 static bool bits_at(const struct moe_pack *pack, const struct moe_expert_extent *e, bool types,
                     struct moe_bits *out)
 {
     const struct moe_expert_class *class_ =
         e->present ? moe_pack_class_at(pack, e->class_index) : NULL;
-    if (!class_ || !moe_class_bits(class_, out))
-        return false;
-    for (uint32_t i = 0; types && i < class_->n_matrices; i++) {
-        const struct moe_class_matrix *m = &class_->matrices[i];
-        if (!moe_bits_names(m->layout.kind))
-            continue;
-        if (m->role == MOE_ROLE_GATE || m->role == MOE_ROLE_UP)
-            out->gate_up = MOE_BITS_KIND + m->layout.kind;
-        else if (m->role == MOE_ROLE_DOWN)
-            out->down = MOE_BITS_KIND + m->layout.kind;
-    }
-    return true;
+    return class_ && (types ? moe_class_types : moe_class_bits)(class_, out);
 }
 
 /* Whether the expert differs from the first one seen in its bits or types. */

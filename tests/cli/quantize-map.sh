@@ -229,6 +229,14 @@ echo 'Once upon a time' >"$tmp/line"
 refused 3 "$tmp/other.yaml: made for another model (source 00000000000000aa, this one's is *); *" "... of a checkpoint with texts" \
     --method best --text "$tmp/line" --map "$tmp/other.yaml" "$checkpoint"
 check "... names no file without a name" sh -c "! grep -q /proc/ '$err'"
+gptq="--method gptq --text $tmp/line --experts map"
+# shellcheck disable=SC2086
+"$quantize" -q -o "$tmp/aware.moe" $gptq --map "$tmp/four.yaml" "$all"
+# shellcheck disable=SC2086
+run "$quantize" -q -o "$tmp/again.moe" $gptq "$tmp/aware.moe"
+expect_exit 0 "a map that is gptq's already is copied"
+# shellcheck disable=SC2086
+refused 2 "$tmp/alone.moe: its best variant is 'map', method gptq needs a better one *" "... that is not is made of nothing" $gptq "$tmp/alone.moe"
 refused 3 "$tmp/none.yaml: has importances but no choice of variants*" "a map without a choice" --map "$tmp/none.yaml" "$all"
 refused 3 "$tmp/odd.yaml: *'map', which is neither a bitwidth nor a type*" "a map of variants that are no bits" --map "$tmp/odd.yaml" "$all"
 refused 3 "$all: *" "a pack for a map" --map "$all" "$all"
@@ -238,7 +246,7 @@ refused 2 "*no map is given*" "a variant without its map" --experts map "$checkp
 for of in "$tmp/mixed.yaml:$tmp/mixed.yaml: is for a tolerance of 2, as $tmp/mixed.yaml is" "$tmp/dense.yaml:$tmp/dense.yaml: gives the dense part 4 bits*"; do
     refused 2 "${of#*:}" "two maps: ${of#*: }" --map "$tmp/mixed.yaml" --map "${of%%:*}" "$all"
 done
-refused 3 "$tmp/mixed.yaml: chooses 8 bits for layer 0 expert 0, which*" "two maps of bits that are not there" \
+refused 3 "$tmp/mixed.yaml: chooses the variant '8' for layer 0 expert 0, which*" "two maps of bits that are not there" \
     --map "$tmp/mixed.yaml" --map "$tmp/four5.yaml" "$tmp/uniform.moe"
 refused 2 "several maps go into a copy of a pack*" "two maps of a checkpoint" --map "$tmp/mixed.yaml" --map "$tmp/four5.yaml" "$checkpoint"
 run "$quantize" --list --map "$tmp/mixed.yaml" "$all"

@@ -301,7 +301,7 @@ error_line 2 'moe-quantize: --resume, *: leave out --text none' "... by best wit
 run "$bin/moe-quantize" -o "$tmp/aware/c.moe" --method gptq --text $calib --experts 4 "$tmp/aware/a.moe"
 expect_exit 0 "a variant that is gptq's already is copied"
 run "$bin/moe-quantize" -o "$tmp/aware/c.moe" --method gptq --text $calib --experts 4 "$tiny"
-error_line 2 'moe-quantize: */*.moe: its best variant has 4 bits, method gptq needs more *' \
+error_line 2 "moe-quantize: */*.moe: its best variant is '4', method gptq needs a better one *" \
     "a pack that has no more bits to begin with"
 
 # What Python writes, older names and buffers make no difference.

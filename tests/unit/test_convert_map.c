@@ -297,6 +297,37 @@ static void types_are_asked_for_by_name(void **state)
     moe_pack_close(all);
 }
 
+/* Rows of these experts are narrower than spans of blocks: such a type is hqq's layout of as many
+ * bits, which is stored at that type all the same. */
+static void types_of_narrow_rows_are_copied(void **state)
+{
+    (void)state;
+    static struct moe_bits bits[N];
+    struct moe_expert_map map = draw_map("q6_k,iq4_xs,q3_kd8", 7, bits);
+    convert("all.moe", "q6_k,iq4_xs,q3_kd8,4", NULL);
+    repack("all.moe", "of-pack.moe", "map", &map);
+    convert("made.moe", "map", &map);
+    assert_same_file("of-pack.moe", "made.moe");
+    repack("made.moe", "again.moe", "map", NULL);
+    assert_same_file("again.moe", "made.moe");
+    struct moe_pack *all = open_pack("all.moe"), *made = open_pack("made.moe");
+    assert_variants(all, "q6_k blocks, q3_kd8 mixed, 4 rtn, iq4_xs blocks");
+    assert_follows(made, all, &map);
+    moe_pack_close(made);
+    moe_pack_close(all);
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    struct moe_convert_options o = options_for("", moe_parse_width("iq4_xs"), NULL);
+    assert_ok(moe_convert_pack(in_dir("made.moe"), in_dir("dense.moe"), &o, &report, &err), &err);
+    assert_ok(moe_convert_pack(in_dir("dense.moe"), in_dir("same.moe"), &o, &report, &err), &err);
+    assert_same_file("dense.moe", "same.moe");
+    /* A map keeps its place among variants: it is by types that it takes more than the other. */
+    map = draw_map("q6_k,q6_k,q6_k,q6_k,q6_k,q5_k", 8, bits);
+    convert("both.moe", "map,q6_kdq5_k", &map);
+    repack("both.moe", "again.moe", "map,q6_kdq5_k", NULL);
+    assert_same_file("again.moe", "both.moe");
+}
+
 /* ---- Refusals ---- */
 
 static void refuse(const struct moe_expert_map *map, const char *experts, int status,
@@ -497,11 +528,11 @@ static int learn_fingerprint(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_fresh_dir(experts_get_their_own_bits),    in_fresh_dir(a_map_stands_among_variants),
-        in_fresh_dir(floats_do_not_hide_the_method), in_fresh_dir(a_map_survives_repacking),
-        in_fresh_dir(maps_of_others_are_refused),    in_fresh_dir(types_are_asked_for_by_name),
-        cmocka_unit_test(choices_become_bits),       in_fresh_dir(maps_are_drawn),
-        in_fresh_dir(wide_maps_wrap_or_are_counted),
+        in_fresh_dir(experts_get_their_own_bits),      in_fresh_dir(a_map_stands_among_variants),
+        in_fresh_dir(floats_do_not_hide_the_method),   in_fresh_dir(a_map_survives_repacking),
+        in_fresh_dir(maps_of_others_are_refused),      in_fresh_dir(types_are_asked_for_by_name),
+        cmocka_unit_test(choices_become_bits),         in_fresh_dir(maps_are_drawn),
+        in_fresh_dir(types_of_narrow_rows_are_copied), in_fresh_dir(wide_maps_wrap_or_are_counted),
     };
     return cmocka_run_group_tests(tests, learn_fingerprint, NULL);
 }
