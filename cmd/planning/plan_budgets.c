@@ -46,6 +46,16 @@ static int parse(struct budget *all, uint32_t *n, const char *list, struct moe_e
     return MOE_OK;
 }
 
+/* The width of a column for the variants' names. */
+static int bits_width(const struct moe_inventory *inv)
+{
+    int width = 5;
+    for (uint32_t v = 0; v < inv->n_variants; v++)
+        if ((int)strlen(inv->variants[v]) > width)
+            width = (int)strlen(inv->variants[v]);
+    return width;
+}
+
 static void say_head(const struct plan_inputs *in)
 {
     const struct moe_shape_file *s = &in->shape;
@@ -58,7 +68,8 @@ static void say_head(const struct plan_inputs *in)
             in->evidence.device);
     if (!s->runs)
         cli_say("moe-run cannot run it yet: %s\n", s->why);
-    cli_say("%-8s %-5s %-40s %9s %9s\n", "memory", "bits", "cache", "tokens/s", "MB/token");
+    cli_say("%-8s %-*s %-40s %9s %9s\n", "memory", bits_width(in->inventory), "bits", "cache",
+            "tokens/s", "MB/token");
 }
 
 static void say_line(const struct plan_inputs *in, const struct budget *b)
@@ -75,8 +86,8 @@ static void say_line(const struct plan_inputs *in, const struct budget *b)
     else
         snprintf(cache, sizeof cache, "%.0f%% of the experts, %s",
                  100 * (double)t->fitted.pools.bytes / all, name);
-    cli_say("%-8s %-5s %-40s %9.2f %9.1f\n", b->text, in->inventory->variants[t->fitted.high],
-            cache, moe_trial_tokens_per_second(t),
+    cli_say("%-8s %-*s %-40s %9.2f %9.1f\n", b->text, bits_width(in->inventory),
+            in->inventory->variants[t->fitted.high], cache, moe_trial_tokens_per_second(t),
             d->tokens ? 1e-6 * (double)d->bytes / (double)d->tokens : 0);
 }
 

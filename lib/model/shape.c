@@ -8,15 +8,16 @@
 #include "model/tensor_roles.h"
 #include "quant/quantize.h"
 
-/* The layout of moe-quantize --method hqq; 8 and 4 bits take as much by default. */
-static struct moe_layout layout_of(int bits, uint32_t group)
+/* The layout of moe-quantize --method hqq; 8 and 4 bits take as much by default. Of types it is
+ * that of rows this wide. */
+static struct moe_layout layout_of(int bits, uint32_t cols, uint32_t group)
 {
-    return moe_quant_layout(moe_quant_method_find("hqq"), bits, group, MOE_LAYOUT_BF16);
+    return moe_quant_layout_of(moe_quant_method_find("hqq"), bits, cols, group, MOE_LAYOUT_BF16);
 }
 
 static int check_bits(int bits, uint32_t group, struct moe_err *err)
 {
-    if (layout_of(bits, group).kind != MOE_LAYOUT_NONE)
+    if (layout_of(bits, MOE_MAX_SPAN, group).kind != MOE_LAYOUT_NONE)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_USAGE,
                     "%d bits in groups of %" PRIu32 " cannot be stored: bits are 16, 8, 4, 3 or 2, "
@@ -126,7 +127,7 @@ static void set_expert(struct moe_shape_bytes *out, const struct moe_config *c,
         if (!moe_expert_part_shape(c, (enum moe_expert_part)part, &rows, &cols))
             continue;
         bool is_down = moe_expert_part_is_down(part);
-        struct moe_layout layout = layout_of(is_down ? bits.down : bits.gate_up, group);
+        struct moe_layout layout = layout_of(is_down ? bits.down : bits.gate_up, cols, group);
         uint64_t bytes = moe_expert_part_is_bias(part) ? 4 * (uint64_t)rows
                                                        : moe_layout_bytes(layout, rows, cols);
         out->expert_segments[is_down] += moe_round_up(bytes, MOE_ALIGN);
@@ -143,7 +144,7 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
     MOE_TRY(check_bits(dense_bits > 32 ? 0 : (int)dense_bits, group, err));
     MOE_TRY(check_bits(bits.gate_up, group, err));
     MOE_TRY(check_bits(bits.down, group, err));
-    set_dense(out, c, layout_of((int)dense_bits, group));
+    set_dense(out, c, layout_of((int)dense_bits, MOE_MAX_SPAN, group));
     set_expert(out, c, bits, group);
     for (uint32_t layer = c->n_encoder; layer < c->n_layers; layer++) {
         uint64_t values = moe_config_cache_key(c, layer) +

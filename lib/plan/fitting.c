@@ -34,17 +34,17 @@ struct moe_slots moe_slots_of(const struct moe_strategy *s, uint64_t bytes, bool
 
 /* ---- What becomes of a strategy ---- */
 
-/* The variant that the cache keeps: the best, or (Fate 4.5) a named one where memory is short. */
+/* The variant that the cache keeps: the best, or (Fate 4.5) the first of as many bits as are asked
+ * for where memory is short. */
 static uint32_t choose_high(const struct moe_strategy *s, const struct moe_fit_facts *facts)
 {
-    char name[16];
-    snprintf(name, sizeof name, "%u", s->cache_bits);
-    uint32_t variant = s->cache_bits && !facts->all_fit
-                           ? moe_inventory_variant(facts->inventory, name)
-                           : facts->inventory->n_variants;
-    bool lower =
-        variant < facts->inventory->n_variants && !moe_inventory_is_best(facts->inventory, variant);
-    return lower ? variant : 0;
+    const struct moe_inventory *inv = facts->inventory;
+    uint32_t variant = 0;
+    if (!s->cache_bits || facts->all_fit)
+        return 0;
+    while (variant < inv->n_variants && !moe_bits_are(inv->variants[variant], (int)s->cache_bits))
+        variant++;
+    return variant < inv->n_variants && !moe_inventory_is_best(inv, variant) ? variant : 0;
 }
 
 int moe_fit_variants(struct moe_resolved *r, const struct moe_fit_facts *facts, struct moe_err *err)

@@ -844,11 +844,10 @@ struct moe_terms moe_plan_terms(const struct moe_plan *p)
 {
     const struct moe_strategy *s = &p->strategy;
     struct moe_terms t = {.strategy = s, .planned = true};
-    char bits[16];
     t.kv = p->kv;
-    snprintf(bits, sizeof bits, "%u", s->cache_bits);
     bool knows_best = p->pace.n_variants > 0;
-    bool below = knows_best ? strcmp(p->high, p->variants[0]) != 0 : strcmp(p->high, bits) == 0;
+    bool below = knows_best ? strcmp(p->high, p->variants[0]) != 0
+                            : moe_bits_are(p->high, (int)s->cache_bits);
     if (!s->resident && p->high[0] && below) {
         t.kept = p->high;
         t.best = knows_best ? p->variants[0] : NULL;

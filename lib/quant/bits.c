@@ -82,8 +82,20 @@ bool moe_parse_variant(const char *name, struct moe_bits *out)
 
 const char *moe_bits_unit(const char *name)
 {
+    const char *comma = strrchr(name, ',');
     struct moe_bits bits;
-    return moe_parse_bits(name, &bits) && moe_bits_kind(bits.gate_up) ? "" : " bits";
+    if (!moe_parse_bits(comma ? comma + 1 : name, &bits))
+        return " bits";
+    if (moe_bits_kind(bits.gate_up) || moe_bits_kind(bits.down))
+        return "";
+    return bits.gate_up == 1 && bits.down == 1 ? " bit" : " bits";
+}
+
+bool moe_bits_are(const char *name, int width)
+{
+    struct moe_bits bits;
+    return moe_parse_bits(name, &bits) && moe_bits_width(bits.gate_up) == width &&
+           moe_bits_width(bits.down) == width;
 }
 
 void moe_format_bits(struct moe_bits bits, char out[MOE_BITS_BYTES])

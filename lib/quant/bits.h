@@ -44,8 +44,11 @@ bool moe_parse_bits(const char *text, struct moe_bits *out);
 bool moe_parse_variant(const char *name, struct moe_bits *out);
 /* One bitwidth, or the name of a kind; returns 0 for anything else. */
 int moe_parse_width(const char *text);
-/* What a text says after a variant's name: " bits", or nothing after a type's. */
+/* What a text says after a variant's name, or the last of a list with commas: " bits", " bit", or
+ * nothing where a type is in it. */
 const char *moe_bits_unit(const char *name);
+/* Whether codes of a variant of that name have this bitwidth, gate, up and down: "4", "iq4_xs". */
+bool moe_bits_are(const char *name, int width);
 /* Writes "4d8" or "4"; for zeros MOE_MAP_VARIANT. */
 void moe_format_bits(struct moe_bits bits, char out[MOE_BITS_BYTES]);
 static inline bool moe_bits_equal(struct moe_bits a, struct moe_bits b)

@@ -116,9 +116,9 @@ static int set_expert(struct moe_line *out, const struct moe_device *d, const ch
         other = nearest_measured(d, v);
     if (other < 0)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "device profile '%s': no times of experts at '%s' bits; measure this "
+                        "device profile '%s': no times of experts at '%s'%s; measure this "
                         "machine with the pack: moe-profile --device PACK -o DEVICE",
-                        d->name, name);
+                        d->name, name, moe_bits_unit(name));
     *out = moe_device_expert_line(d, (uint32_t)other);
     for (uint32_t i = 0; i < out->n; i++)
         out->y[i] *= variants[v].bytes.value / variants[other].bytes.value;

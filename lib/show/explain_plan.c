@@ -383,7 +383,8 @@ static void name_alternative(const struct moe_plan *p, const struct moe_plan_alt
         snprintf(out, MOE_TABLE_CELL, "%s as fast a processor", n);
         break;
     case MOE_ALTERNATIVE_EXPERTS:
-        snprintf(out, MOE_TABLE_CELL, "experts at %.12s bits (*)", a->precision);
+        snprintf(out, MOE_TABLE_CELL, "experts at %.16s%s (*)", a->precision,
+                 moe_bits_unit(a->precision));
         break;
     case MOE_ALTERNATIVE_CONTEXT:
         snprintf(out, MOE_TABLE_CELL, "%s the context, %.0f tokens", n, a->amount);

@@ -122,11 +122,15 @@ static void put_texts(const struct moe_map *map, struct moe_buf *out)
 static void put_uniform(const struct moe_map *map, struct moe_buf *out)
 {
     char bytes[32];
-    moe_buf_printf(out, "\nUniform bitwidths, over the highest      bytes  %s\n",
+    int width = 6; /* of the variants' names */
+    for (uint32_t i = 0; i < map->n_uniform; i++)
+        if ((int)strlen(map->uniform[i].experts) > width)
+            width = (int)strlen(map->uniform[i].experts);
+    moe_buf_printf(out, "\nUniform bitwidths, over the highest %*s  %s\n", width + 4, "bytes",
                    loss_heading(map));
     for (uint32_t i = 0; i < map->n_uniform; i++) {
         const struct moe_uniform *r = &map->uniform[i];
-        moe_buf_printf(out, "  experts %-6s dense %-2" PRIu32 "        %12s  ", r->experts,
+        moe_buf_printf(out, "  experts %-*s dense %-2" PRIu32 "        %12s  ", width, r->experts,
                        r->dense_bits, moe_format_bytes(r->bytes, bytes));
         put_loss(map, out, &r->loss);
         moe_buf_text(out, "\n");

@@ -287,6 +287,12 @@ static void nonsense_is_refused(void **state)
         moe_format_bits(bits, again);
         assert_string_equal(again, good[i]);
     }
+    static const char *const units[][2] = {
+        {"4", " bits"}, {"1", " bit"},    {"4d8", " bits"}, {"16,4", " bits"}, {"a map's", " bits"},
+        {"q6_k", ""},   {"iq4_xsd8", ""}, {"8dq6_k", ""},   {"4,iq3_kt", ""},  {"iq3_kt,1", " bit"},
+    };
+    for (size_t i = 0; i < N_ITEMS(units); i++)
+        assert_string_equal(moe_bits_unit(units[i][0]), units[i][1]);
 }
 
 static void stop_later(void *ctx, const char *what, uint64_t done, uint64_t total)

@@ -125,6 +125,21 @@ static void shapes(void **state)
 
 /* What a policy keeps of choices is taken from the experts' memory, and is less where there is
  * little. */
+/* Bits that a cache keeps are those of a type, too; the first variant that has them is taken. */
+static void types_have_bits(void **state)
+{
+    static const char names[4][MOE_NAME_BYTES] = {"q6_k", "iq4_ksd8", "iq4_xs", "4"};
+    static const uint64_t bytes[4] = {EXPERT, EXPERT / 2, EXPERT / 3, EXPERT / 4};
+    struct moe_inventory types;
+    struct moe_fitted f;
+    struct moe_err err = {0};
+    struct moe_shape_fit shape = {.inventory = &types, .memory = {.total = 20 * EXPERT}};
+    assert_ok(moe_inventory_uniform(&types, 4, 8, 2, names, bytes, 4, &err), &err);
+    assert_ok(fit(&shape, "fate", 0, &f, &err), &err);
+    assert_true(f.high == 2 && f.low == 3);
+    moe_inventory_release(&types);
+}
+
 static void policies_take_memory(void **state)
 {
     static const char *const policies[] = {"transition", "learned"};
@@ -247,7 +262,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_by_hand),         cmocka_unit_test(shapes),
         cmocka_unit_test(policies_take_memory),  cmocka_unit_test(blocks_are_lent_one_by_one),
-        cmocka_unit_test(parts_that_cannot_run),
+        cmocka_unit_test(parts_that_cannot_run), cmocka_unit_test(types_have_bits),
     };
     return cmocka_run_group_tests_name("fitting", tests, open_all, close_all);
 }

@@ -283,6 +283,12 @@ static void missing_measurements_are_named(void **state)
     d = measured();
     assert_fails(moe_pace_of_device(&p, &d, unknown, 1, 0, &err), MOE_ERR_USAGE,
                  "'a machine': no times of experts at '3' bits; measure", &err);
+    strcpy(d.model.variants[2].name, "iq2_kt");
+    d.model.variants[2].bytes = figure(0);
+    static const char typed[2][MOE_NAME_BYTES] = {"8", "iq2_kt"};
+    assert_fails(moe_pace_of_device(&p, &d, typed, 2, 0, &err), MOE_ERR_USAGE,
+                 "no times of experts at 'iq2_kt'; measure", &err);
+    d = measured();
     d.model.variants[2].bytes = figure(0);
     assert_fails(moe_pace_of_device(&p, &d, packed, 2, 0, &err), MOE_ERR_USAGE,
                  "no times of experts at '2' bits", &err);

@@ -336,8 +336,10 @@ static void alternatives(void **state)
     assert_null(strstr(words, "may come out slower"));
     p.pace.loads.late = 1.3e-3;
     p.alternatives[2].decode_tokens_per_second = 150;
+    strcpy(p.alternatives[4].precision, "iq2_kt");
     moe_buf_clear(&out);
     moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
+    expect_line((const char *)out.data, "  experts at iq2_kt (*)              350    +75%");
     expect_line(words_of(&out), "every wait ends 1.3 ms late");
     p.pace.loads.late = 0;
     p.alternatives[2].what = MOE_ALTERNATIVE_BATCH;
