@@ -59,8 +59,7 @@ static bool parse_experts(const char *text, void *to, struct moe_err *why)
             !moe_parse_variant(word, &convert->experts[convert->n_experts])) {
             moe_fail(why, MOE_ERR_USAGE,
                      "is not a list of up to %d of 32, 16, 8, 6, 5, 4, 3, 2, 1, 4d8 (down at 8), "
-                     "map, or "
-                     "types such as iq4_xs",
+                     "map, types such as iq4_xs",
                      room);
             return false;
         }
@@ -297,6 +296,43 @@ static void say_narrow(const char *path, const struct moe_pack *pack)
     }
 }
 
+/* Says that rows have no room for a type that is asked for, if so. */
+static bool say_other_type(const char *path, uint32_t cols, int bits)
+{
+    const uint16_t kind = moe_bits_kind(bits);
+    if (!kind ||
+        moe_quant_layout_of(o.convert.method, bits, cols, o.convert.group, MOE_LAYOUT_BF16).kind ==
+            kind)
+        return false;
+    fprintf(stderr,
+            "%s: rows of %" PRIu32 " columns are too narrow for %s: they have %d bits by hqq\n",
+            path, cols, moe_layout_name(kind), moe_bits_width(bits));
+    return true;
+}
+
+/* The same of all types and matrices, once. */
+static void say_other_types(const char *path, const struct moe_pack *pack)
+{
+    for (uint32_t i = 0; i < moe_pack_n_classes(pack); i++) {
+        const struct moe_expert_class *class_ = moe_pack_class_at(pack, i);
+        for (uint32_t j = 0; j < class_->n_matrices; j++)
+            for (int v = 0; v < o.convert.n_experts; v++) {
+                const struct moe_class_matrix *m = &class_->matrices[j];
+                const struct moe_bits bits = o.convert.experts[v];
+                if (m->role <= MOE_ROLE_DOWN &&
+                    say_other_type(path, m->cols,
+                                   m->role == MOE_ROLE_DOWN ? bits.down : bits.gate_up))
+                    return;
+            }
+    }
+    for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++) {
+        const struct moe_pack_tensor *t = moe_pack_tensor_at(pack, i);
+        if (moe_layout_is_affine(t->layout.kind) &&
+            say_other_type(path, t->cols, o.convert.dense_bits))
+            return;
+    }
+}
+
 /* Opens the new pack, which is a first check of it, and prints a summary. */
 static int say_result(const char *path, const struct moe_convert_report *report,
                       const struct moe_buf *note, double seconds)
@@ -322,6 +358,8 @@ static int say_result(const char *path, const struct moe_convert_report *report,
                 path);
     if (!cli_quiet && cli_given("experts") && rounded(report))
         say_narrow(path, summary->pack);
+    if (!cli_quiet)
+        say_other_types(path, summary->pack);
     if (!cli_quiet && note->data)
         fprintf(stderr, "%s: %.*s\n", path, (int)note->size, (const char *)note->data);
     if (!cli_quiet && report->n_missing)

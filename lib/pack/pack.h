@@ -94,7 +94,7 @@ struct moe_expert_class {
 
 /* One precision at which (usually) every expert is stored, best first. */
 struct moe_pack_variant {
-    char name[MOE_NAME_BYTES];     /* "4", "4d8", "16": as --experts names it */
+    char name[MOE_NAME_BYTES];     /* "4", "4d8", "iq4_xs": as --experts names it */
     char method[MOE_METHOD_BYTES]; /* "hqq", "gptq", "trellis", "copy", "carried" */
 };
 

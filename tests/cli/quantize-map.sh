@@ -229,6 +229,12 @@ echo 'Once upon a time' >"$tmp/line"
 refused 3 "$tmp/other.yaml: made for another model (source 00000000000000aa, this one's is *); *" "... of a checkpoint with texts" \
     --method best --text "$tmp/line" --map "$tmp/other.yaml" "$checkpoint"
 check "... names no file without a name" sh -c "! grep -q /proc/ '$err'"
+run "$quantize" -o "$tmp/narrow.moe" --experts iq4_xs,q6_k "$all"
+expect_stderr_like '*narrow.moe: rows of 192 columns are too narrow for iq4_xs: they have 4 bits by hqq*' "a type that rows have no room for"
+run "$quantize" -o "$tmp/narrow.moe" --experts q6_k "$all"
+check "... of one that they have room for nothing is said" sh -c "! grep -q 'too narrow' '$err'"
+run "$quantize" -o "$tmp/narrow.moe" --dense iq4_xs "$all"
+expect_stderr_like '*narrow.moe: rows of 192 columns are too narrow for iq4_xs: *' "... the dense part, too"
 gptq="--method gptq --text $tmp/line --experts map"
 # shellcheck disable=SC2086
 "$quantize" -q -o "$tmp/aware.moe" $gptq --map "$tmp/four.yaml" "$all"
