@@ -104,7 +104,7 @@ struct moe_convert_options {
 enum { MOE_ROUNDINGS = 24, MOE_ROUNDED_NAMES = 8 };
 struct moe_rounding {
     char from[16]; /* the type: "Q6_K"; "q8" of a pack */
-    int bits;
+    uint16_t kind; /* of the layout that it was rounded to */
     struct moe_quant_error error;
     uint32_t n_names, n_others; /* others: matrices that found no room in `names` */
     struct moe_rounded_name {

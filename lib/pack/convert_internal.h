@@ -140,9 +140,9 @@ struct moe_layout convert_layout(const struct converter *c, int bits, uint32_t c
 struct moe_layout convert_source_layout(const struct converter *c, const struct row_source *source,
                                         int bits);
 
-/* Notes in the report that a matrix was encoded with `bits` and this error, if it comes from a
- * quantized source and changed. */
-void convert_note_rounding(struct converter *c, const struct row_source *source, int bits,
+/* Notes in the report that a matrix was encoded in a layout of this kind and with this error, if it
+ * comes from a quantized source and changed. */
+void convert_note_rounding(struct converter *c, const struct row_source *source, uint16_t kind,
                            const struct moe_quant_error *error);
 /* Adds up errors. */
 void convert_add_error(struct moe_quant_error *sum, const struct moe_quant_error *more);

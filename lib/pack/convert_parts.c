@@ -469,7 +469,7 @@ static void add_matrix_error(struct converter *c, const struct row_source *sourc
     if (target->error)
         convert_add_error(target->error, error);
     if (!convert_carries(source, target->layout))
-        convert_note_rounding(c, source, moe_layout_bits(target->layout.kind), error);
+        convert_note_rounding(c, source, target->layout.kind, error);
 }
 
 int convert_rows(struct converter *c, const struct row_source *source,
@@ -586,36 +586,36 @@ static void kind_of(const char *name, char out[48])
     snprintf(out, 48, "%.*s", (int)(end - from), from);
 }
 
-/* Finds the entry for that type and these bits; without room, the last entry. */
+/* Finds the entry for that type and kind of layout; without room, the last entry. */
 static struct moe_rounding *find_rounding(struct moe_convert_report *report, const char *type,
-                                          int bits)
+                                          uint16_t kind)
 {
     uint32_t i = 0;
     while (i < report->n_roundings &&
-           (strcmp(report->roundings[i].from, type) != 0 || report->roundings[i].bits != bits))
+           (strcmp(report->roundings[i].from, type) != 0 || report->roundings[i].kind != kind))
         i++;
     if (i == MOE_ROUNDINGS)
         return &report->roundings[MOE_ROUNDINGS - 1];
     struct moe_rounding *r = &report->roundings[i];
     if (i == report->n_roundings) {
         snprintf(r->from, sizeof r->from, "%s", type);
-        r->bits = bits;
+        r->kind = kind;
         report->n_roundings++;
     }
     return r;
 }
 
-void convert_note_rounding(struct converter *c, const struct row_source *source, int bits,
+void convert_note_rounding(struct converter *c, const struct row_source *source, uint16_t kind,
                            const struct moe_quant_error *error)
 {
-    char kind[48];
+    char name_of[48];
     uint32_t i = 0;
     if (!c->quantized || !source->type || error->sum_squared_error == 0)
         return;
-    struct moe_rounding *r = find_rounding(c->report, source->type, bits);
+    struct moe_rounding *r = find_rounding(c->report, source->type, kind);
     convert_add_error(&r->error, error);
-    kind_of(source->part ? source->part : source->name, kind);
-    while (i < r->n_names && strcmp(r->names[i].name, kind) != 0)
+    kind_of(source->part ? source->part : source->name, name_of);
+    while (i < r->n_names && strcmp(r->names[i].name, name_of) != 0)
         i++;
     if (i == MOE_ROUNDED_NAMES) {
         r->n_others++;
@@ -624,7 +624,7 @@ void convert_note_rounding(struct converter *c, const struct row_source *source,
     struct moe_rounded_name *name = &r->names[i];
     uint64_t whole = moe_hash64(source->name, strlen(source->name));
     if (i == r->n_names) {
-        snprintf(name->name, sizeof name->name, "%s", kind);
+        snprintf(name->name, sizeof name->name, "%s", name_of);
         r->n_names++;
     }
     /* the experts of a layer come one after the other */

@@ -709,14 +709,29 @@ static void put_carried(const struct moe_convert_report *report, const char *pat
                        path, report->carried, report->requantized);
 }
 
-static void put_rounding(const struct moe_rounding *r, const char *path, struct moe_buf *out)
+/* Whether matrices of the same type were rounded to another layout of as many bits, too. */
+static bool has_other_kind(const struct moe_convert_report *report, const struct moe_rounding *r)
+{
+    bool has = false;
+    for (uint32_t i = 0; i < report->n_roundings; i++)
+        has |= strcmp(report->roundings[i].from, r->from) == 0 &&
+               report->roundings[i].kind != r->kind &&
+               moe_layout_bits(report->roundings[i].kind) == moe_layout_bits(r->kind);
+    return has;
+}
+
+static void put_rounding(const struct moe_convert_report *report, const struct moe_rounding *r,
+                         const char *path, struct moe_buf *out)
 {
     moe_buf_printf(out, "%s: ", path);
     for (uint32_t i = 0; i < r->n_names; i++)
         moe_buf_printf(out, "%s%" PRIu32 " %s", i ? ", " : "", r->names[i].n, r->names[i].name);
     if (r->n_others)
         moe_buf_printf(out, ", %" PRIu32 " others", r->n_others);
-    moe_buf_printf(out, ": %s -> %d bits, ", r->from, r->bits);
+    if (has_other_kind(report, r))
+        moe_buf_printf(out, ": %s -> %s, ", r->from, moe_layout_name(r->kind));
+    else
+        moe_buf_printf(out, ": %s -> %d bits, ", r->from, moe_layout_bits(r->kind));
     put_error(&r->error, out);
     moe_buf_text(out, "\n");
 }
@@ -725,7 +740,7 @@ void moe_show_source(const struct moe_convert_report *report, const char *path, 
 {
     put_carried(report, path, out);
     for (uint32_t i = 0; i < report->n_roundings; i++)
-        put_rounding(&report->roundings[i], path, out);
+        put_rounding(report, &report->roundings[i], path, out);
     if (report->n_beyond)
         moe_buf_printf(out,
                        "%s: left out: %" PRIu64 " tensors of layers that predict further tokens "

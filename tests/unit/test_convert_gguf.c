@@ -415,7 +415,7 @@ static void mixed_files_keep_what_each_layer_has(void **state)
     assert_true(six > 0.02);
     assert_int_equal(report.n_roundings, 1);
     assert_string_equal(report.roundings[0].from, "Q6_K");
-    assert_int_equal(report.roundings[0].bits, 4);
+    assert_int_equal(moe_layout_bits(report.roundings[0].kind), 4);
     double said = sqrt(report.roundings[0].error.sum_squared_error /
                        report.roundings[0].error.sum_squared_weight);
     assert_true(fabs(said - six) < 1e-6 * six);
@@ -438,6 +438,17 @@ static void repacking_names_what_it_rounds(void **state)
              "x: 15 expert gate, 15 expert up, 15 expert down: q8 -> 4 bits, error %.2g%%\n",
              100 * sqrt(report.error[0].sum_squared_error / report.error[0].sum_squared_weight));
     expect_lines(&report, expected);
+    /* Layouts of as many bits, by their names. */
+    struct moe_convert_options two = o;
+    two.experts[two.n_experts++] = (struct moe_bits){moe_parse_width("iq4_ks"), 4};
+    assert_ok(moe_convert_pack(path, in_dir("both.moe"), &two, &report, &err), &err);
+    assert_int_equal(report.n_roundings, 2);
+    struct moe_buf text = {0};
+    moe_show_source(&report, "x", &text);
+    assert_non_null(strstr((char *)text.data, "15 expert down: q8 -> q4, error "));
+    assert_non_null(
+        strstr((char *)text.data, "x: 15 expert gate, 15 expert up: q8 -> iq4_ks, error "));
+    moe_buf_release(&text);
 }
 
 /* Rotated rows come out of pairs: (0, 1), (2, 3), ... of the file are i and i + half of the
