@@ -124,6 +124,64 @@ for m in $machines; do
 done
 if [ -n "${GRID:-}" ]; then cp "$GRID" "$work/grid"; else grid >"$work/grid"; fi
 
+# ---- What the search for executors and the window hang on: types, memory, load time, draws ----
+
+# found FILE: of a plan as JSON: the best executors of the first search; 1 where the best number of them on the accelerator has
+# slower ones on both sides, else 0; the window's last range, and the number of experts that gave the most in the window.
+found() {
+    jq -r '[.trials[] | select(.experts == null)] as $tried | ($tried | max_by(.per_second)) as $best
+        | ($tried | map(select(.cpu == $tried[0].cpu).per_second) | (max as $m | index($m)) as $i
+            | if $i > 0 and $i < length - 1 then 1 else 0 end) as $inner
+        | "\($best.cuda)G\($best.cpu)C \($inner) \(.window.lower // "-") \(.window.upper // "-") \((.points // [] | max_by(.per_second).experts) // "-")"' "$1"
+}
+searched_types="80 120 160 200 240 280 342"
+drawn="0 1 2 3"
+# A line: machine, types, GiB, loads, draw, and what was found.
+search() { # MACHINE TYPES GIB LOADS DRAW
+    "$plan" -q --coe "$work/searched.yaml" --costs "$work/$1.slower.$4" --memory "${3}G" --seed $((SEED + $5)) --requests 2500 \
+        --schedule coserve --evict two-stage --no-prefetch -o "$work/searched.plan"
+    "$plan" --explain "$work/searched.plan" --json >"$work/searched.json"
+    echo "$* $(found "$work/searched.json")"
+}
+for k in $searched_types; do
+    sh profiles/coe/board.sh "$k" >"$work/searched.yaml"
+    for d in $drawn; do
+        for g in $(memories numa); do
+            for x in $loads; do search numa "$k" "$g" "$x" "$d"; done
+        done
+        search uma "$k" 24 1 "$d"
+    done
+done >"$work/searched"
+# of_searched MACHINE GIB LOADS AWK [END]: lines of these.
+of_searched() {
+    awk "\$1 == \"$1\" && \$3 == $2 && \$4 == $3 { $4 } ${5:-}" "$work/searched"
+}
+whole() { [ "$1" = numa ] && echo 16 || echo 24; } # GiB that a machine has, as in its costs
+# best_of MACHINE TYPES: the best executors with how many draws, most first: "3G1C 2, 3G0C 2".
+best_of() {
+    of_searched "$1" "$(whole "$1")" 1 "if (\$2 == $2) print \$6" | sort | uniq -c | sort -k1,1nr -k2 |
+        awk '{ printf("%s%s %s", NR > 1 ? ", " : "", $2, $1) }'
+}
+# mostly MACHINE: which are the best in the most draws, with each number of types.
+mostly() {
+    for k in $searched_types; do
+        best_of "$1" "$k" | tr , '\n' | awk -v types="$k" 'NR == 1 { most = $2 } $2 == most { printf("%s%s", NR > 1 ? " or " : "", $1) }
+            END { print " with " types }'
+    done | sed '1s/$/ types/' | paste -sd, | sed 's/,/, /g'
+}
+# Of how many machines and boards the paper's number is the best in half of the draws or more, with some number of types.
+same_searched() {
+    for m in $machines; do
+        for n in 3G1C 4G1C; do
+            for k in $searched_types; do best_of "$m" "$k"; echo; done | tr , '\n' |
+                awk -v n=$n '$1 == n && $2 >= 2 { found = 1 } END { print found + 0 }'
+        done
+    done | awk '{ n += $1 } END { print n }'
+}
+inner_searched() { for m in $machines; do of_searched "$m" "$(whole "$m")" 1 'print $7'; done | awk '{ n += $1 } END { print n " " NR }'; }
+# inside_searched GIB LOADS: on the NUMA machine, in how many draws the most bounds the last range; of how many.
+inside_searched() { of_searched numa "$1" "$2" 'n += $10 == $8 || $10 == $9; all++' 'END { print n + 0 " " all }'; }
+
 # column SYSTEM: of the grid's lines, that of its results a second.
 column() { echo "$systems" | tr ' ' '\n' | awk -v name="$1" '$1 == name { print 4 + 2 * NR }'; }
 # ahead A B: where A is faster than B: in how many points, by at most how much, and there.
@@ -263,24 +321,15 @@ span() { of_grid "$1" "v = $2; if (!n++ || v < low) low = v; if (v > high) high 
 
 # ---- The claims ----
 
-# claim ID CLAIM THEIRS HERE "HERE THEIRS NONE;..." [CAUSE ["HERE THEIRS NONE;..."]]: a line with tabs; claims.sh judges by
-# the fifth field, and the cause by the seventh.
+# claim ID CLAIM THEIRS HERE "HERE THEIRS NONE;..." [EXPERIMENT "HERE THEIRS NONE;..."]...: a line with tabs; claims.sh judges by
+# the fifth field, and each experiment by what follows it.
 claim() {
-    printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "$5" "${6:-}" "${7:-}"
+    printf '%s' "$1"
+    shift
+    printf '\t%s' "$@"
+    echo
 }
-best_executors() { # MACHINE BOARD: of the search as it begins
-    jq -r '[.trials[] | select(.experts == null)] | max_by(.per_second) | "\(.cuda)G\(.cpu)C"' "$work/$1.$2.json"
-}
-# Of the first search along the accelerator: 1 where the best number has slower ones on both sides.
-peaks() {
-    jq -r '[.trials[] | select(.experts == null)] | .[0].cpu as $c | map(select(.cpu == $c)) | map(.per_second)
-        | (max as $m | index($m)) as $i | if $i > 0 and $i < length - 1 then 1 else 0 end' "$work/$1.$2.json"
-}
-# Whether the best point of the window bounds its last range: 1 or 0.
-peak_inside() {
-    jq -r '(.points | max_by(.per_second).experts) as $at
-        | if $at == .window.lower or $at == .window.upper then 1 else 0 end' "$work/$1.$2.json"
-}
+best_executors() { found "$work/$1.$2.json" | cut -d' ' -f1; } # MACHINE BOARD
 added() { # KIND: of 24 steps none, em, em+ra, coserve those with more results a second, with fewer switches
     for m in $machines; do
         for t in $tasks; do
@@ -316,23 +365,30 @@ claims() {
     same=0 inner=0 list=
     for m in $machines; do
         for b in A B; do
-            n=$(best_executors "$m" "$b")
-            list="$list${list:+, }$n"
+            # shellcheck disable=SC2046
+            set -- $(found "$work/$m.$b.json")
+            list="$list${list:+, }$1"
             [ $b = A ] && want=3G1C || want=4G1C
-            [ "$n" != "$want" ] || same=$((same + 1))
-            inner=$((inner + $(peaks "$m" "$b")))
+            [ "$1" != "$want" ] || same=$((same + 1))
+            inner=$((inner + $2))
         done
     done
     claim C4 "best executors: fewer use less of the machine, more cost more than they bring (fig. 17)" "3G1C for board A, 4G1C for B, on both machines" \
         "$list; inside of the range that is tried in $inner of 4" \
         "$same 4 0;$inner 4 0" \
-        "setting: a further executor costs nothing here but its part of the memory. Where each takes 1.5 GiB of the NUMA machine's GPU for itself (a context, a framework), the best are $(best_taken), and on the GPU alone further ones lose on $(inner_taken) of 2 boards" \
+        "setting: a task that uses fewer of a board's types, as its switches say (C2), nothing else changed. The best executors in most of four draws: on NUMA $(mostly numa); on UMA $(mostly uma)" \
+        "$(same_searched) 4 0;$(inner_searched) 0" \
+        "setting: a further executor costs nothing here but its part of the memory. Where each takes 1.5 GiB of the NUMA machine's GPU for itself (a context, a framework): the best are $(best_taken), and on the GPU alone further ones lose on $(inner_taken) of 2 boards" \
         "$(same_taken) 2 0;$(inner_taken) 2 0"
-    inside=$(($(peak_inside numa A) + $(peak_inside numa B)))
+    inside=$({ found "$work/numa.A.json" && found "$work/numa.B.json"; } | awk '{ n += $5 == $3 || $5 == $4 } END { print n }')
     claim C5 "the most results a second lie in the window's last range (fig. 18)" "28 to 39 of A, 31 to 42 of B" \
         "$(for b in A B; do jq -j --arg b $b '"\($b): \(.window.lower) to \(.window.upper), the most at \(.points | max_by(.per_second).experts)"' "$work/numa.$b.json"; [ $b = B ] || printf '; '; done)" \
         "$inside 2 0" \
-        "setting: where each executor takes 1.5 GiB for itself the last ranges with 3G1C are $(ranges_taken), the most at $(most_taken)" \
+        "setting: 4 GiB of the host's memory for experts instead of 16, so that more loads come from the disk, and 80 to 342 types: the most lies in the last range in $(inside_searched 4 1 | sed 's/ / of /') draws" \
+        "$(inside_searched 4 1) 0" \
+        "setting: these loads three times as long as well: in $(inside_searched 4 3 | sed 's/ / of /')" \
+        "$(inside_searched 4 3) 0" \
+        "setting: 1.5 GiB that each executor takes for itself: the last ranges with 3G1C are $(ranges_taken), the most at $(most_taken)" \
         "$(inside_taken) 2 0"
     worst=$(for m in $machines; do for b in A B; do jq -r '[100 * (1 - .per_s / .per_s_in_advance), .schedule_s[2] / .inference_s, 100 * .take_s / .inference_s] | @tsv' "$work/$m.$b.cost"; done; done |
         awk '{ d = $1 > d ? $1 : d; s = $2 > s ? $2 : s; t = $3 > t ? $3 : t } END { printf "%.2f %.6f %.4f", d, s, t }')
@@ -458,6 +514,43 @@ done
 
 cat <<'TEXT'
 
+## Fewer types, slower loads
+
+Figures 17 and 18 where a task uses so many of a board's types (exponent 1), by four draws of tasks (SEED 0 to 3). The best
+executors of the search, and in how many of the draws:
+
+TEXT
+{
+    printf '| machine |'
+    for k in $searched_types; do printf ' %s types |' "$k"; done
+    printf '\n|---|'
+    for k in $searched_types; do printf -- '---|'; done
+    echo
+    for m in $machines; do
+        printf '| %s |' "$(machine "$m")"
+        for k in $searched_types; do printf ' %s |' "$(best_of "$m" "$k")"; done
+        echo
+    done
+    printf '\nOn the NUMA machine, with these types and draws, how often the most results a second are at an end of the window'"'"'s last range, by\nGiB of the host'"'"'s memory for experts and how long loads take:\n\n| GiB |'
+    for x in $loads; do printf ' x%s |' "$x"; done
+    printf '\n|---|'
+    for x in $loads; do printf -- '---|'; done
+    echo
+    for g in $(memories numa); do
+        printf '| %s |' "$g"
+        for x in $loads; do printf ' %s |' "$(inside_searched "$g" "$x" | sed 's/ / of /')"; done
+        echo
+    done
+}
+cat <<TEXT
+
+The paper's number, 3G1C of A and 4G1C of B, is the best in half of the draws or more, with some number of types, in $(same_searched) of 4
+cases (two machines, two boards): an executor more brings something where its loads run while others compute, and the fewer
+types a task uses, the fewer loads there are. More experts in memory bring something only where a load costs more than
+the memory that batches lose: where many come from the disk, and where they take longer than the profiles have them.
+TEXT
+cat <<'TEXT'
+
 ## What an executor takes for itself
 
 A process on a GPU takes memory beside its experts: its context, its framework's kernels and workspace. The paper
@@ -579,7 +672,8 @@ $(draws_table "casual coserve" "casual planned" "coserve coserve+next" "coserve 
   where some of these are on the processor, the others wait for them: $(on_processor).
 - *The processor's executor* is 27 times slower than the GPU's (an assumption from another machine's table). More
   executors on the GPU cost nothing here but the division of its memory, so that $(best_executors numa A) and
-  $(best_executors numa B) are the best on the NUMA machine; what each takes for itself bounds their number (table above).
+  $(best_executors numa B) are the best on the NUMA machine; what each takes for itself bounds their number, and so does a task
+  that uses fewer types (tables above).
   Executors of one processor compute in turn here: the profiles of these machines have no teams of threads
   (moe-coe(5)), which compute side by side.
 - *The window*: its rule is the paper's, its trend is level where the last points fall, and the number in it is drawn
