@@ -77,6 +77,8 @@ profile() {
 ladder() {
     once ladder.txt env BIN="$bin" METHODS="hqq linear" BITS="8 4 2" ALONE=1 sh tests/bench/ladder.sh "$model" \
         $(for d in $domains; do echo "$texts/$d.valid.txt"; done)
+    once ladder-32.txt env BIN="$bin" METHODS=hqq BITS="8 4 2" ALONE=1 GROUP=32 sh tests/bench/ladder.sh "$model" \
+        $(for d in $domains; do echo "$texts/$d.valid.txt"; done)
 }
 
 # Maps by calibrate.sh of experts with one scale a row, as EdgeMoE rounds them: in WORK/linear.

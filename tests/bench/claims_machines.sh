@@ -64,12 +64,15 @@ row_F11m() {
     fate_here qwen1.5-moe-a2.7b
     fate_at_3ms
     t=fate-on-3090-qwen1.5-moe-a2.7b
-    over() { for m in 7G 12G 24G; do faster "$1" "$2" 0 $m; done; } # TABLE N
+    over() { for m in 7G 12G 24G; do calc '%.4f\n' "${3:-1} * $(faster "$1" "$2" 0 $m)"; done; } # TABLE N [FACTOR]
+    # Of TABLE PREFETCHING CACHING QUANTIZATION [FACTOR]:
     # shellcheck disable=SC2046
-    said() { echo "$(multiples $(over "$1" "$2")); $(multiples $(over "$1" "$3")); $(multiples $(over "$1" "$4"))"; } # TABLE PREFETCHING CACHING QUANTIZATION
-    against() { echo "$(over "$1" "$2" | sort -g | head -1) of 1.3 from 1; $(over "$1" "$3" | sort -g | tail -1) of 2 from 1; $(over "$1" "$4" | sort -g | tail -1) of 3.7 from 1"; }
+    said() { echo "$(multiples $(over "$1" "$2" "${5:-}")); $(multiples $(over "$1" "$3" "${5:-}")); $(multiples $(over "$1" "$4" "${5:-}"))"; }
+    against() { echo "$(over "$1" "$2" "${5:-}" | sort -g | head -1) of 1.3 from 1; $(over "$1" "$3" "${5:-}" | sort -g | tail -1) of 2 from 1; $(over "$1" "$4" "${5:-}" | sort -g | tail -1) of 3.7 from 1"; }
+    naive=$(in_turn $t 24G) # the same in any memory, of which it uses little
     row "prefetching, then caching, then quantization, over on-demand (fig. 14)" "1.3x in the mean; up to 2x, 3.7x" \
         "7, 12, 24 GB: $(said $t 1 2 3)" "$(against $t 1 2 3)" "simulate" "$(said $t 7 8 6)" "$(against $t 7 8 6)" \
+        "setting: an on-demand that computes nothing while it loads, as the naive one of the paper's figure 1, and takes $(calc %.2f "$naive") times as long: $(said $t 1 2 3 "$naive")" "$(against $t 1 2 3 "$naive")" \
         "setting: blocks of 3 ms instead of 13: $(said fate-at-3ms 4 5 1)" "$(against fate-at-3ms 4 5 1)"
 }
 row_F10d() {
@@ -85,14 +88,21 @@ row_F10d() {
         "$(against 3 4)" "simulate" "$(said 6 4)" "$(against 6 4)" \
         "setting: an EAP that loads 16 bits as on-demand does: $(said 3 5)" "$(against 3 5)"
 }
-hobbit_both="hobbit,hobbit+on-miss=load+skip-below=0,hobbit+assume-prediction=96%,hobbit+on-miss=load+skip-below=0+assume-prediction=96%,$mixtrals"
+hobbit_both="hobbit,hobbit+on-miss=load+skip-below=0,hobbit+assume-prediction=96%,hobbit+on-miss=load+skip-below=0+assume-prediction=96%,$mixtrals,hobbit+on-miss=load-low:0.5,ondemand"
+longer() { # TABLE MEMORY SHARE: seconds of one of 32 layers
+    calc %.6f "$(of "$1" link_s 6 "$2") / $(of "$1" decode_tokens 6 "$2") / 32 * (1 - $3) / $3"
+}
 row_H9m() {
     for m in mixtral-8x7b phi-3.5-moe; do
         on "hobbit-on-4090-$m" rtx4090 $m 16,4 22G "$hobbit_both" --dense 16
         on "hobbit-on-orin-$m" jetson-agx-orin $m 8,2 24G "$hobbit_both"
+        # Layers so long that loads take the paper's share of on-demand's time (H11), and on the Orin room for about as many
+        # experts as on the RTX 4090.
+        on "hobbit-longer-on-4090-$m" rtx4090 $m 16,4 22G "$hobbit_both" --dense 16 --layer-seconds "$(longer "hobbit-on-4090-$m" 22G 0.855)"
+        on "hobbit-longer-on-orin-$m" jetson-agx-orin $m 8,2 12G "$hobbit_both" --layer-seconds "$(longer "hobbit-on-orin-$m" 24G 0.945)"
     done
-    over() { # N M: Mixtral on the RTX 4090, on the Orin, Phi
-        for m in mixtral-8x7b phi-3.5-moe; do faster "hobbit-on-4090-$m" "$1" "$2" 22G && faster "hobbit-on-orin-$m" "$1" "$2" 24G; done
+    over() { # N M [-longer]: Mixtral on the RTX 4090, on the Orin, Phi
+        for m in mixtral-8x7b phi-3.5-moe; do faster "hobbit${3:-}-on-4090-$m" "$1" "$2" 22G && faster "hobbit${3:-}-on-orin-$m" "$1" "$2" "$([ -n "${3:-}" ] && echo 12G || echo 24G)"; done
     }
     against() { # FOUR FIGURES
         printf '%s\n' "$@" | sort -g | awk '{ of[NR] = $1 } END { printf "%s of 1.19 from 1; %s of 1.57 from 1; ", of[1], of[NR] }'
@@ -101,7 +111,10 @@ row_H9m() {
     # shellcheck disable=SC2046
     row "speed-up by dynamic loading (fig. 16): Mixtral on the RTX 4090, on the Orin; Phi-3.5-MoE" "1.19x to 1.57x, the Orin highest, Phi below Mixtral" \
         "$(multiples $(over 0 1))" "$(against $(over 0 1))" "simulate" "$(multiples $(over 2 3))" "$(against $(over 2 3))" \
-        "setting: T1 0.6 and T2 0.9, as the paper found them for Mixtral, instead of by the scores of the routing here: $(multiples $(over 4 1))" "$(against $(over 4 1))"
+        "setting: T1 0.6 and T2 0.9, as the paper found them for Mixtral, instead of by the scores of the routing here: $(multiples $(over 4 1))" "$(against $(over 4 1))" \
+        "setting: T1 0.5, by which more is low: $(multiples $(over 5 1))" "$(against $(over 5 1))" \
+        "setting: layers as long as the paper's shares of loading say (H11), and 12 GB for experts on the Orin, room for a quarter of them as on the RTX 4090: $(multiples $(over 0 1 -longer))" "$(against $(over 0 1 -longer))" \
+        "setting: T1 0.5, layers as long as the paper's shares of loading say (H11), and 12 GB for experts on the Orin, room for a quarter of them as on the RTX 4090: $(multiples $(over 5 1 -longer))" "$(against $(over 5 1 -longer))"
 }
 # Loads at the bus's rate, and of 40 ms, as the paper's table I.
 daop_on_a6000() {
@@ -125,27 +138,39 @@ row_D4m() {
         "$(daop_against daop-on-a6000 2)" "simulate" "$(daop_said daop-on-a6000 3)" "$(daop_against daop-on-a6000 3)" \
         "setting: table I's 40 ms for an expert: $(daop_said daop-on-a6000-slow 2)" "$(daop_against daop-on-a6000-slow 2)"
 }
-row_E6m() {
-    for board in jetson-tx2:275e6 raspberry-pi-4b:25e6; do
-        name=${board%%:*}
-        on "edgemoe-on-$name" "$name" switch-base-8 4 1.67x ondemand,edgemoe,edgemoe+assume-prediction=87% --dense 16
-        # 16 bits over half the link: its experts have 32.
-        on "edgemoe-on-$name-plain" "$name" switch-base-8 16 1.67x ondemand --dense 16 --link-rate "${board##*:}"
+# EdgeMoE beside on-demand at 4 bits, in a buffer of 10 experts of 12 layers with experts; 16 bits over half the link: its experts
+# have 32. A layer takes what the paper's does at either, so that the rest has 4 bits, too. Loads of 4 bits as they are, and so
+# much slower (edgemoe.sh) that on the TX2 they take on demand what figure 18 has.
+edgemoe_few=0.8334x
+edgemoe_boards="jetson-tx2:jetson-tx2:550e6 raspberry-pi-4b:raspberry-pi-4b:50e6 disk:jetson-tx2:50e6" # name, profile, bytes a second
+edgemoe_on_boards() {
+    for board in $edgemoe_boards; do
+        name=${board%%:*} rate=${board##*:} profile=${board#*:}
+        profile=${profile%:*}
+        on "edgemoe-on-$name-plain" "$profile" switch-base-8 16 "$edgemoe_few,2x" ondemand --dense 16 --link-rate "$(calc %d "$rate / 2")"
+        on "edgemoe-on-$name" "$profile" switch-base-8 4 "$edgemoe_few,2x" ondemand,edgemoe,edgemoe+assume-prediction=87% --dense 4 --link-rate "$rate"
+        [ "$name" != jetson-tx2 ] || {
+            computing=$(of "edgemoe-on-$name" compute_s 0 $edgemoe_few)
+            slower=$(calc %.4f "(0.392 / 0.789 * $(of "edgemoe-on-$name-plain" decode_s 0 $edgemoe_few) - $computing) / ($(of "edgemoe-on-$name" decode_s 0 $edgemoe_few) - $computing)")
+        }
+        on "edgemoe-on-$name-slower" "$profile" switch-base-8 4 "$edgemoe_few,2x" ondemand,edgemoe,edgemoe+assume-prediction=87% --dense 4 --link-rate "$(calc %d "$rate / $slower")"
     done
-    on edgemoe-on-disk jetson-tx2 switch-base-8 4 1.67x ondemand,edgemoe --dense 16 --link-rate 50e6
-    on edgemoe-on-disk-plain jetson-tx2 switch-base-8 16 1.67x ondemand --dense 16 --link-rate 25e6
-    quantized() { for b in jetson-tx2 raspberry-pi-4b; do faster "edgemoe-on-$b" "$1" 0 1.67x; done; } # N
-    plain() { for b in jetson-tx2 raspberry-pi-4b; do faster "edgemoe-on-$b" "$1" 0 1.67x "edgemoe-on-$b-plain"; done; }
-    all_there() { for b in jetson-tx2 raspberry-pi-4b; do calc '%.4f\n' "$(of "edgemoe-on-$b" decode_s 0 1.67x) / $(of "edgemoe-on-$b" compute_s 0 1.67x)"; done; }
+}
+row_E6m() {
+    edgemoe_on_boards
+    # Of the TX2 with an SSD, the Raspberry Pi, the TX2 with a hard disk: N [-slower [MEMORY]].
+    quantized() { for b in $edgemoe_boards; do faster "edgemoe-on-${b%%:*}${2:-}" "$1" 0 "${3:-$edgemoe_few}"; done; }
+    plain() { for b in $edgemoe_boards; do faster "edgemoe-on-${b%%:*}${2:-}" "$1" 0 "${3:-$edgemoe_few}" "edgemoe-on-${b%%:*}-plain"; done; }
     # shellcheck disable=SC2046
-    said() { echo "$(multiples $(quantized "$1")); $(multiples $(plain "$1"))"; }
-    range() { sort -g | awk '{ of[NR] = $1 } END { printf "%s of 1.19 from 1; %s of 2.12 from 1; ", of[1], of[NR] }'; }
-    unquantized() { plain "$1" | awk '{ print $1 " of " (NR == 1 ? 2.64 : 2.55) " from 1; " $1 " of " (NR == 1 ? 3.03 : 3.25) " from 1; " }'; }
-    disk=$(faster edgemoe-on-disk 1 0 1.67x) disk_plain=$(faster edgemoe-on-disk 1 0 1.67x edgemoe-on-disk-plain)
-    # shellcheck disable=SC2046
-    row "Switch base-8 on the TX2 with an SSD, on the Raspberry Pi, 10 experts: over quantized, over unquantized on-demand (fig. 11)" "1.19x to 2.12x; 2.64x to 3.03x, 2.55x to 3.25x; on a hard disk up to 4.76x" \
-        "$(said 1). All in memory a token is as fast as theirs by set-up; without any load on-demand would be $(multiples $(all_there)) as fast" \
-        "$(quantized 1 | range)$(echo $(unquantized 1))" "simulate" "$(said 2)" "$(quantized 2 | range)$(echo $(unquantized 2))" \
-        "setting: the TX2 with a hard disk as well: $(multiples "$disk"); $(multiples "$disk_plain")" \
-        "$({ quantized 1 && echo "$disk"; } | range)$(echo $(unquantized 1)) $disk_plain of 4.76 from 1"
+    said() { echo "$(multiples $(quantized "$@")); $(multiples $(plain "$@"))"; }
+    against() {
+        quantized "$@" | sort -g | awk '{ of[NR] = $1 } END { printf "%s of 1.19 from 1; %s of 2.12 from 1; ", of[1], of[NR] }'
+        echo $(plain "$@" | awk 'NR < 3 { print $1 " of " (NR == 1 ? 2.64 : 2.55) " from 1; " $1 " of " (NR == 1 ? 3.03 : 3.25) " from 1; " } NR == 3 { print $1 " of 4.76 from 1" }')
+    }
+    row "Switch base-8 on the TX2 with an SSD, on the Raspberry Pi, on the TX2 with a hard disk, 10 experts: over quantized, over unquantized on-demand (fig. 11)" "1.19x to 2.12x; 2.64x to 3.03x, 2.55x to 3.25x, up to 4.76x" \
+        "$(said 1). All in memory a token is as fast as theirs by set-up; without any load on-demand at 4 bits would be $(calc %.2fx "$(of edgemoe-on-jetson-tx2 decode_s 0 $edgemoe_few) / $(of edgemoe-on-jetson-tx2 compute_s 0 $edgemoe_few)") as fast on the TX2" \
+        "$(against 1)" "simulate" "$(said 2)" "$(against 2)" \
+        "setting: loads of 4 bits $slower times slower, which on the TX2 take what figure 18 has, 0.392 of 0.789 s: $(said 1 -slower)" "$(against 1 -slower)" \
+        "setting: these, at their accuracy: $(said 2 -slower)" "$(against 2 -slower)" \
+        "setting: a buffer of 24 experts, half of the decoder's, instead of 10: $(said 1 "" 2x)" "$(against 1 "" 2x)"
 }

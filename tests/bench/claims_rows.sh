@@ -48,8 +48,9 @@ that both the paper and the cell state is compared: a range at both its ends, th
 *yes*; *not here* where this machine cannot measure it or the figure is a machine's, with the reason. *At their accuracy*:
 the same where predictions are right as often as the paper's (\`--assume-prediction\`), which tells the engine from the
 predictor. *Cause*: of what does not hold, on either model, an experiment on which the row's verdict, after the colon, is better:
-*predictor* at their accuracy, *model* on the other model, else with the one thing changed that is said; *no cause found*
-where none is, with those tried. CoServe's are as coe.sh prints them. How the figures come about:
+*predictor* at their accuracy, *model* on the other model, else with what is said changed and nothing else, which shows what
+the figure hangs on and need not be the paper's setting; *no cause found* where none is, with those tried. CoServe's are as
+coe.sh prints them. How the figures come about:
 
 - *profile*: measured. \`moe-profile\` at 16 bits on the bundled validation texts (180 documents); path
   statistics from the calibration texts.
@@ -100,21 +101,26 @@ END
 
 # ---- CoServe ----
 
-# A row whose figures coe.sh computes; its fifth field is "HERE THEIRS NONE;...", effects to compare, its sixth the cause, its
-# seventh what that is compared by.
-coe_row() { # ID
+# A row whose figures coe.sh computes; its fifth field is "HERE THEIRS NONE;...", effects to compare; from the sixth on each
+# experiment and what it is compared by.
+coe_row() {
     once coe.tsv env BUILD="$BUILD" sh tests/bench/coe.sh claims
-    field() { awk -F'\t' -v id="$1" -v n="$2" '$1 == id { print $n }' "$work/coe.tsv"; }
-    effects() { field "$1" "$2" | sed 's/\([^ ;]*\) \([^ ;]*\) \([^ ;]*\)/\1 of \2 from \3/g; s/;/; /g'; }
-    set -- "$1" "$(field "$1" 6)"
-    row "$(field "$1" 2)" "$(field "$1" 3)" "$(field "$1" 4)" "$(effects "$1" 5)" coe "" "" ${2:+"$2" "$(effects "$1" 7)"}
+    field() { awk -F'\t' -v id="$id" -v n="$1" '$1 == id { print $n }' "$work/coe.tsv"; }
+    effects() { field "$1" | sed 's/\([^ ;]*\) \([^ ;]*\) \([^ ;]*\)/\1 of \2 from \3/g; s/;/; /g'; }
+    set --
+    n=6
+    while [ -n "$(field $n)" ]; do
+        set -- "$@" "$(field $n)" "$(effects $((n + 1)))"
+        n=$((n + 2))
+    done
+    row "$(field 2)" "$(field 3)" "$(field 4)" "$(effects 5)" coe "" "" "$@"
 }
-row_C1() { coe_row C1; }
-row_C2() { coe_row C2; }
-row_C3() { coe_row C3; }
-row_C4() { coe_row C4; }
-row_C5() { coe_row C5; }
-row_C6() { coe_row C6; }
+row_C1() { coe_row; }
+row_C2() { coe_row; }
+row_C3() { coe_row; }
+row_C4() { coe_row; }
+row_C5() { coe_row; }
+row_C6() { coe_row; }
 
 # ---- Fate ----
 
@@ -176,6 +182,10 @@ fate_cells() {
     simulate fate 164 "$fate_strategies" "$(echo "$fate_budgets" | tr ' ' ,)" 0.46
     simulate fate-slow 164 "$fate_strategies" "$(echo "$fate_budgets" | tr ' ' ,)" 1.85
 }
+# in_turn TABLE MEMORY: how much longer on-demand, the table's first, would take if it computed nothing while it loads.
+in_turn() {
+    calc %.4f "($(of "$1" compute_s 0 "$2") + $(of "$1" link_s 0 "$2")) / $(of "$1" decode_s 0 "$2")"
+}
 percent() { calc %.4f "100 * ($1)"; }
 row_F5() {
     fate_cells
@@ -189,12 +199,23 @@ row_F5() {
 rung() { # NAME: its loss in per cent
     awk -F' *[|] *' -v name="$1" '$2 == name { gsub(/%/, "", $5); print $5 }' "$work/ladder.txt"
 }
+# wrong TABLE NAME: how much less often the most likely token is the text's than at 16 bits, per cent of that.
+wrong() {
+    awk -F' *[|] *' -v name="$2" '{ gsub(/%/, "", $7) } $2 == "16" { base = $7 } $2 == name { printf "%+.2f", 100 * (1 - $7 / base) }' "$work/$1.txt"
+}
 row_F6() {
     ladder
     eight=$(rung "hqq 8, experts alone") four=$(rung "hqq 4, experts alone") two=$(rung "hqq 2, experts alone")
+    against() { echo "$1 < 0.05; $2 within 0.336; $3 of 7.55"; }
+    losses() { for bits in 8 4 2; do wrong "$1" "$2 $bits, experts alone" && echo; done; } # TABLE METHOD
+    # shellcheck disable=SC2046
     row "what experts at 8, 4, 2 bits cost (table 2)" "0, -0.2, -4.5 of 59.6 MMLU points: 0.0%, 0.3%, 7.6%" \
         "$eight%, $four%, $two% of the nats, the rest of the model at 16 bits" \
-        "$eight < 0.05; $four within 0.336; $two of 7.55" ladder
+        "$(against "$eight" "$four" "$two")" ladder "" "" \
+        "setting: judged by how often the likeliest token is the text's, an accuracy as the paper's: $(listed %s%% $(losses ladder hqq))" "$(against $(losses ladder hqq))" \
+        "setting: the same accuracy, in groups of 32 weights instead of 64: $(listed %s%% $(losses ladder-32 hqq))" "$(against $(losses ladder-32 hqq))" \
+        "setting: one scale a row (linear): $(listed %s%% "$(rung "linear 8, experts alone")" "$(rung "linear 4, experts alone")" "$(rung "linear 2, experts alone")")" \
+        "$(against "$(rung "linear 8, experts alone")" "$(rung "linear 4, experts alone")" "$(rung "linear 2, experts alone")")"
 }
 row_F7() {
     profile
@@ -287,17 +308,19 @@ row_F10() {
 row_F11() {
     fate_cells
     TOP_K=2 simulate fate-top2 164 "$fate_strategies" 50% 0.46
-    parts() { # TABLE N-OF-EACH-PART...: each over on-demand, at half of the experts
-        name=$1
-        shift
-        for n; do calc '%.4f ' "$(of "$name" decode_tokens_per_s "$n" 50%) / $(of "$name" decode_tokens_per_s 0 50%)"; done
+    parts() { # TABLE FACTOR N-OF-EACH-PART...: each over on-demand, at half of the experts, that many times
+        name=$1 factor=$2
+        shift 2
+        for n; do calc '%.4f ' "$factor * $(of "$name" decode_tokens_per_s "$n" 50%) / $(of "$name" decode_tokens_per_s 0 50%)"; done
     }
+    naive=$(in_turn fate 50%)
     against() { echo "$1 of 1.3 from 1; $2 of 2 from 1; $3 of 3.7 from 1"; }
     # shellcheck disable=SC2046
     row "prefetching, then caching, then quantization, over on-demand (fig. 14)" "1.3x, 2x, 3.7x" \
-        "$(multiples $(parts fate 1 2 3)) in half of the bytes of 16 bits" "$(against $(parts fate 1 2 3))" "simulate fate" \
-        "$(multiples $(parts fate 6 7 8))" "$(against $(parts fate 6 7 8))" \
-        "setting: two experts a token instead of four, whose loads of 0.46 layers a layer can hide: $(multiples $(parts fate-top2 1 2 3))" "$(against $(parts fate-top2 1 2 3))"
+        "$(multiples $(parts fate 1 1 2 3)) in half of the bytes of 16 bits" "$(against $(parts fate 1 1 2 3))" "simulate fate" \
+        "$(multiples $(parts fate 1 6 7 8))" "$(against $(parts fate 1 6 7 8))" \
+        "setting: an on-demand that computes nothing while it loads, as the naive one of the paper's figure 1, and takes $(calc %.2f "$naive") times as long: $(multiples $(parts fate "$naive" 1 2 3))" "$(against $(parts fate "$naive" 1 2 3))" \
+        "setting: two experts a token instead of four, whose loads of 0.46 layers a layer can hide: $(multiples $(parts fate-top2 1 1 2 3))" "$(against $(parts fate-top2 1 1 2 3))"
 }
 machine() { # this machine's times for the widened pack, as JSON
     models
@@ -375,10 +398,10 @@ row_H4() {
         "$(against "$(gate 1)" "$(gate 2)" "$(gate 3)")" profile "" "" \
         "model: without the second layer, which changes most: $(pc "$(ahead 1 1)"); $(pc "$(ahead 2 1)" "$(ahead 3 1)")" "$(against "$(ahead 1 1)" "$(ahead 2 1)" "$(ahead 3 1)")"
 }
-# HOBBIT in this order, the last by Mixtral's thresholds. Loads of 3 layers at 16 and 4 bits, as on the RTX 4090, of 8.6 at 8 and
+# HOBBIT in this order, the last two by Mixtral's thresholds and with T1 0.5. Loads of 3 layers at 16 and 4 bits, as on the RTX 4090, of 8.6 at 8 and
 # 2, as on the Orin; two and four tokens' demand.
 mixtrals=hobbit+on-miss=load-low:0.6+skip-below=10%
-hobbit_strategies="ondemand,hobbit,hobbit+on-miss=load+skip-below=0,hobbit+predict=none+prefetch=none+protect=off,hobbit+on-miss=load+skip-below=0+predict=none+prefetch=none+protect=off,hobbit+predict=gate-ahead:1,hobbit+predict=gate-ahead:2,moe-offloading,moe-infinity,adapmoe,hobbit+assume-prediction=96%,hobbit+on-miss=load+skip-below=0+assume-prediction=96%,$mixtrals"
+hobbit_strategies="ondemand,hobbit,hobbit+on-miss=load+skip-below=0,hobbit+predict=none+prefetch=none+protect=off,hobbit+on-miss=load+skip-below=0+predict=none+prefetch=none+protect=off,hobbit+predict=gate-ahead:1,hobbit+predict=gate-ahead:2,moe-offloading,moe-infinity,adapmoe,hobbit+assume-prediction=96%,hobbit+on-miss=load+skip-below=0+assume-prediction=96%,$mixtrals,hobbit+on-miss=load-low:0.5"
 hobbit_cells() {
     simulate hobbit 164 "$hobbit_strategies" 2x,4x 3
     simulate hobbit-far 82 "$hobbit_strategies" 2x,4x 8.6
@@ -408,22 +431,23 @@ row_H6() {
     row "the last token's best expert is used again more often than by chance, and so is one of its experts (fig. 10a)" "above chance: 25%; 46%" \
         "$(pc "$best") ($2%); $(pc "$any") ($3%)" "$best > $2; $any > $3" profile
 }
-# HOBBIT without prediction under each policy, in this order, the first with the best of fifteen weights on the
+# HOBBIT without prediction under each policy, in this order, the first with the best of sixty weights on the
 # calibration texts, by the product of the bytes at the three sizes; the paper finds its weights so, too.
 policies="tuned hobbit lru lfu lfu+keep-records=on random lrfu"
+weight_sizes=1x,2x,4x
+# tuned_weights [SIZE]: for all the sizes, or for one of them: 1, 2 or 3.
 tuned_weights() {
     quantize 82 --experts 8,2
     # shellcheck disable=SC2046
     [ -e "$work/weights.trace" ] || "$bin/moe-profile" -q "$work/82.moe" $(of_texts --text calib) --max-tokens 96 \
         --max-windows 1 --trace "$work/weights.trace" -o "$work/weights.yaml"
-    [ -e "$work/weights.txt" ] || for w in 0.25,0.25,0.25,0.25 0.5,0.25,0.25,0 0.25,0.5,0.25,0 0.25,0.25,0.5,0 0.4,0.4,0.2,0 \
-        0.4,0.2,0.4,0 0.2,0.4,0.4,0 0.3,0.3,0.3,0.1 0.45,0.45,0,0.1 0.6,0.3,0,0.1 0.3,0.6,0,0.1 0.5,0,0.5,0 0.2,0.4,0.3,0.1 \
-        0.2,0.5,0.2,0.1 0.3,0.65,0,0.05; do
-        echo "$("$bin/moe-plan" -q --simulate "$work/weights.trace" "$work/82.moe" --stats "$work/weights.yaml" --json --memory 1x,2x,4x \
-            --layer-seconds 1e-3 --link-rate 24M --strategy "$hobbit_alone+cache=hobbit+cache-weights=$(echo "$w" | tr , \;)" |
-            jq '[.[].bytes_per_token | log] | add') $w"
-    done >"$work/weights.txt"
-    sort -n "$work/weights.txt" | awk 'NR == 1 { print $2 }'
+    grid=$(for lru in 0.2 0.3 0.4 0.5 0.6; do for lhu in 0 0.1 0.2; do for layers in 0.02 0.05 0.1 0.15; do
+        calc "%s;%.2f;%s;%s\n" "\"$lru\", 1 - $lru - $lhu - $layers, \"$lhu\", \"$layers\""; done; done; done)
+    once weights.json "$bin/moe-plan" -q --simulate "$work/weights.trace" "$work/82.moe" --stats "$work/weights.yaml" --json --memory $weight_sizes --layer-seconds 1e-3 \
+        --link-rate 24M --strategy "$(for w in $grid; do printf '%s+cache=hobbit+cache-weights=%s,' $hobbit_alone "$w"; done | sed 's/,$//')"
+    jq -r --arg grid "$grid" --arg sizes $weight_sizes --argjson size "${1:-null}" '. as $all | ($sizes | split(",")) as $sizes | $grid | split("\n")
+        | to_entries | min_by(.key as $nth | [$sizes[] as $m | [$all[] | select(.memory == $m)][$nth].bytes_per_token | log]
+            | if $size then .[$size - 1] else add end).value' "$work/weights.json"
 }
 hobbit_alone=hobbit+predict=none+prefetch=none+protect=off
 hobbit_policies() {
@@ -431,33 +455,47 @@ hobbit_policies() {
     profile
     simulate hobbit-policies 82 "$(for cache in $policies; do
         printf '%s+cache=%s,' "$hobbit_alone" "$cache"; done |
-        sed "s/,$//; s/cache=tuned/cache=hobbit+cache-weights=$(echo "$weights" | tr , \;)/")" 1x,2x,4x 1
+        sed "s/,$//; s/cache=tuned/cache=hobbit+cache-weights=$weights/")" $weight_sizes 1
 }
 of_policy() { # KEY CACHE MEMORY
     jq -r --arg all "$policies" --arg cache "$2" "[.[] | select(.memory == \"$3\")]
         [\$all | split(\" \") | index(\$cache)] | .$1" "$work/hobbit-policies.json"
 }
+# The same on whole texts, by weights for each size: for 1, 2, 4 tokens' demand, then lru and lfu.
+hobbit_policies_whole() {
+    TRACE=$work/valid.trace simulate hobbit-policies-whole 82 "$(for size in 1 2 3; do
+        printf '%s+cache=hobbit+cache-weights=%s,' "$hobbit_alone" "$(tuned_weights $size)"; done)$hobbit_alone+cache=lru,$hobbit_alone+cache=lfu" $weight_sizes 1
+}
 row_H7() {
     hobbit_policies
+    hobbit_policies_whole
     changes() { # CACHE-A CACHE-B: how much more the first reads than the second at 1, 2, 4 tokens' demand, per cent
         for m in 1x 2x 4x; do
             calc '%.4f ' "100 * ($(of_policy bytes_per_token "$1" $m) / $(of_policy bytes_per_token "$2" $m) - 1)"
         done
     }
-    # shellcheck disable=SC2046
-    said() { listed %+.1f%% $(changes "$@"); }
-    against() { # CACHE: beside lru and lfu
-        for bounds in "lru -4.69 -8.68" "lfu -2.13 -4.19"; do
-            # shellcheck disable=SC2086
-            set -- "$1" $bounds
-            changes "$1" "$2" | tr ' ' '\n' | sort -g | awk -v least="$3" -v most="$4" 'NF { of[++n] = $1 }
-                END { printf("%s of %s; %s of %s; ", of[n], least, of[1], most) }'
+    changes_whole() { # N: the same of the n-th, lru 3 and lfu 4
+        nth=0
+        for m in 1x 2x 4x; do
+            calc '%.4f ' "100 * ($(of hobbit-policies-whole bytes_per_token $nth $m) / $(of hobbit-policies-whole bytes_per_token "$1" $m) - 1)"
+            nth=$((nth + 1))
         done
     }
+    # shellcheck disable=SC2046
+    said() { listed %+.1f%% $("$@"); }
+    against() { # LEAST MOST CHANGES...
+        least=$1 most=$2
+        shift 2
+        "$@" | tr ' ' '\n' | sort -g | awk -v least="$least" -v most="$most" 'NF { of[++n] = $1 }
+            END { printf("%s of %s; %s of %s; ", of[n], least, of[1], most) }'
+    }
+    beside() { echo "$(against -4.69 -8.68 "$@" lru)$(against -2.13 -4.19 "$@" lfu)"; } # CHANGES...
+    beside_whole() { echo "$(against -4.69 -8.68 changes_whole 3)$(against -2.13 -4.19 changes_whole 4)"; }
     row "bytes missed under its policy, against lru, lfu of the sequence; ours also against random (fig. 18a)" "-4.7 to -8.7%, -2.1 to -4.2%" \
-        "$(echo "$weights" | awk -F, '{ printf "weights found on other texts, lru %s, lfu %s, lhu %s, layers %s", $1, $2, $3, $4 }')$(case $weights in *,*,0,*) echo " (none for how often an expert is needed at high precision)" ;; esac); 1, 2, 4 tokens' demand: $(said tuned lru); $(said tuned lfu); random $(said tuned random)" \
-        "$(against tuned)" "simulate hobbit-policies" "" "" \
-        "setting: equal weights: $(said hobbit lru); $(said hobbit lfu)" "$(against hobbit)"
+        "$(echo "$weights" | awk -F';' '{ printf "weights found on other texts, lru %s, lfu %s, lhu %s, layers %s", $1, $2, $3, $4 }')$(case $weights in *\;*\;0\;*) echo " (none for how often an expert is needed at high precision)" ;; esac); 1, 2, 4 tokens' demand: $(said changes tuned lru); $(said changes tuned lfu); random $(said changes tuned random)" \
+        "$(beside changes tuned)" "simulate hobbit-policies" "" "" \
+        "text: whole ones instead of their first 64 tokens, and weights for each size: $(said changes_whole 3); $(said changes_whole 4)" "$(beside_whole)" \
+        "setting: equal weights: $(said changes hobbit lru); $(said changes hobbit lfu)" "$(beside changes hobbit)"
 }
 row_H8() {
     hobbit_policies
@@ -477,7 +515,8 @@ row_H9() {
     row "speed-up by dynamic loading (fig. 16)" "1.19x to 1.57x" \
         "split as theirs, T1 ${t1#*:}, T2 $(calc %.2f "1 - ${skips%\%} / 100"): $(said 1 2)" \
         "$(against 1 2)" "simulate hobbit" "$(said 10 11)" "$(against 10 11)" \
-        "setting: Mixtral's T1 and T2, which leave out $(pc "$(percent "$(of hobbit skipped 12 2x) / $(of hobbit expert_activations 12 2x)")") here: $(said 12 2)" "$(against 12 2)"
+        "setting: Mixtral's T1 and T2, which leave out $(pc "$(percent "$(of hobbit skipped 12 2x) / $(of hobbit expert_activations 12 2x)")") here: $(said 12 2)" "$(against 12 2)" \
+        "setting: T1 0.5, by which more is low, with as little left out: $(said 13 2)" "$(against 13 2)"
 }
 row_H10() {
     hobbit_cells
@@ -630,13 +669,13 @@ row_D6() {
 
 # ---- EdgeMoE ----
 
-# paths_through LAYERS STATISTICS: share of tokens on the 20% most frequent paths of the best experts through two or three
-# layers in a row, in the mean over layers.
+# paths_through LAYERS STATISTICS [POSSIBLE]: share of tokens on the 20% most frequent paths of the best experts through two or
+# three layers in a row, in the mean over layers: of the paths that tokens took, or of so many.
 paths_through() {
     awk -v through="$1" '/^[a-z_]+:/ { paths = /^paths:/; next }
         paths { gsub(/[][,-]/, " "); if ($2 != 65535) n[$1 " " (through > 2 ? $2 : "") " " $3 " " $4] += $5 }
         END { for (path in n) print path, n[path] }' "$2" | sort -k1,1n -k"$(($1 + 2))","$(($1 + 2))nr" |
-        awk 'function take() { for (i = 1; i <= k; i++) { all += of[i]; if (i <= k / 5) top += of[i] }
+        awk -v possible="${3:-0}" 'function take() { for (i = 1; i <= k; i++) { all += of[i]; if (i <= (possible ? possible : k) / 5) top += of[i] }
                 if (k) { sum += top / all; layers++ }
                 all = top = k = 0 }
             $1 != last { take(); last = $1 }
@@ -659,11 +698,12 @@ best_path() { # STATISTICS: the highest of them, per cent
 }
 row_E1() {
     profile
-    here=$(of_profile .paths.top_fifth)
+    here=$(of_profile .paths.top_fifth) possible=$(calc %d "$(shape experts) ^ 3")
     row "share of tokens on the 20% most frequent paths (fig. 4)" "99%" \
         "$(pc "$here"): $(jq -r .paths.whole "$work/profile.json") different paths of $(jq -r .tokens "$work/profile.json") tokens, no power law" \
         "$here of 99 from 20" profile "" "" \
-        "text: paths through three layers in a row, which so few tokens meet oftener than whole ones: $(paths_through 3 "$work/calib.yaml") (calibration texts)" "$(paths_through 3 "$work/calib.yaml") of 99 from 20"
+        "text: paths through three layers in a row, which so few tokens meet oftener than whole ones: $(paths_through 3 "$work/calib.yaml") (calibration texts)" "$(paths_through 3 "$work/calib.yaml") of 99 from 20" \
+        "setting: on a fifth of all paths through three layers that there could be, instead of those taken: $(paths_through 3 "$work/calib.yaml" "$possible")" "$(paths_through 3 "$work/calib.yaml" "$possible") of 99 from 20"
 }
 row_E2() {
     profile
@@ -770,15 +810,18 @@ row_E8() {
         TOP_K=1 simulate "edgemoe-$bits-one-4" "$([ $bits = 16 ] && echo 16 || echo 42)" "$edgemoe_strategies" 2x \
             "$([ $bits = 16 ] && echo 4 || calc %f "4 * $(loads_of 42) / $(loads_of 16)")"
     done
-    seconds() { # KIND PRELOADING BUFFER: of each part, which are n-th
-        for at in "16$1 0" "4$1 0" "4$1 $2" "4$1 $3"; do calc '%.6f ' "1 / $(of "edgemoe-${at% *}-4" decode_tokens_per_s "${at#* }" 2x)"; done
+    simulate edgemoe-16-2.5 16 ondemand 2x 2.5
+    simulate edgemoe-4-2.5 42 "$edgemoe_strategies" 2x "$(calc %f "2.5 * $(loads_of 42) / $(loads_of 16)")"
+    seconds() { # KIND PRELOADING BUFFER [LOADS]: of each part, which are n-th
+        for at in "16$1 0" "4$1 0" "4$1 $2" "4$1 $3"; do calc '%.6f ' "1 / $(of "edgemoe-${at% *}-${4:-4}" decode_tokens_per_s "${at#* }" 2x)"; done
     }
     # shellcheck disable=SC2046
     row "quantization, then preloading, then buffer, s/token (fig. 18)" "0.789, 0.392, 0.305, 0.245" \
         "$(listed %.4f $(seconds "" 1 2)) (loads at 16 bits of 4 layers)" "$(parts_beside $(seconds "" 1 2))" "simulate edgemoe" \
         "$(listed %.4f $(seconds "" 5 4))" "$(parts_beside $(seconds "" 5 4))" \
         "setting: one expert a token in each layer, at their accuracy, instead of $(shape experts_per_token), whose loads leave the link idle for $(pc "$(percent "1 - $(of edgemoe-4-4 link_s 0 2x) / $(of edgemoe-4-4 decode_s 0 2x)")") of on-demand's time: $(listed %.4f $(seconds -one 5 4))" \
-        "$(parts_beside $(seconds -one 5 4))"
+        "$(parts_beside $(seconds -one 5 4))" \
+        "setting: loads at 16 bits of 2.5 layers, at their accuracy: $(listed %.4f $(seconds "" 5 4 2.5))" "$(parts_beside $(seconds "" 5 4 2.5))"
 }
 row_E9() {
     linear_maps
