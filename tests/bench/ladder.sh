@@ -6,7 +6,7 @@
 # For each rung: bytes of the pack, nats per token over all texts together, how much that is above
 # the 16-bit pack, how often the most likely next token is the 16-bit pack's, and how often it is the text's ("right"). "Experts
 # alone": the routed experts have the bits named and everything else 16, as in Fate's table 2 and EdgeMoE's figure 6;
-# "dense too": the dense part has the same bits. Groups of GROUP, 64 unless set (linear: one scale a row); routers stay at
+# "dense too": the dense part has the same bits. Groups of 64, or of GROUP for methods that have groups (linear: one scale a row); routers stay at
 # 16 bits. METHODS, BITS: hqq rtn linear, 8 4d8 4 3 2 unless set; with ALONE=1 only the rungs of experts alone.
 set -eu
 bin=${BIN:-build/bin}
@@ -45,10 +45,7 @@ tokens_of_texts() {
 }
 
 rung() { # NAME METHOD EXPERTS DENSE
-    group="--group ${GROUP:-64}"
-    [ "$2" != linear ] || group=
-    # shellcheck disable=SC2086
-    "$bin/moe-quantize" -q --method "$2" $group --experts "$3" --dense "$4" -o "$work/p.moe" "$checkpoint"
+    "$bin/moe-quantize" -q --method "$2" ${GROUP:+--group "$GROUP"} --experts "$3" --dense "$4" -o "$work/p.moe" "$checkpoint"
     measure "$1" "$work/p.moe"
     bytes=$(wc -c <"$work/p.moe")
     paste -d ' ' "$work/base.log" "$work/$1.log" "$work/ids" | awk -v name="$1" -v bytes="$bytes" '
