@@ -36,7 +36,7 @@ enum { EXACT = 0, PROXY, ADAPTIVE };
 
 static bool is_width(uint64_t bits)
 {
-    return bits == 16 || (bits <= 8 && moe_layout_kind_of_bits((int)bits) != MOE_LAYOUT_NONE);
+    return bits == 16 || (bits >= 1 && bits <= 8 && bits != 7);
 }
 
 static bool is_listed(const struct moe_calibrate_options *c, uint64_t bits)
@@ -63,7 +63,8 @@ static bool parse_dense(const char *text, void *to, struct moe_err *why)
             return true;
         text += n + 1;
     }
-    moe_fail(why, MOE_ERR_USAGE, "is not a list of up to %d different ones of 16, 8, 4, 3, 2",
+    moe_fail(why, MOE_ERR_USAGE,
+             "is not a list of up to %d different ones of 16, 8, 6, 5, 4, 3, 2, 1",
              MOE_CALIBRATE_DENSE);
     return false;
 }

@@ -166,8 +166,10 @@ static int check_bits(const struct moe_model *m, const struct moe_convert_option
         moe_quant_layout(options->method, options->dense_bits, options->group, MOE_LAYOUT_BF16)
                 .kind == MOE_LAYOUT_NONE)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: a dense part of %u bits in groups of %u cannot be stored",
-                        moe_pack_path(m->pack), bits, options->group);
+                        "%s: its dense part cannot be rounded to %u bit%s by %s in groups of %u; "
+                        "--method names another",
+                        moe_pack_path(m->pack), bits, bits == 1 ? "" : "s", options->method->name,
+                        options->group);
     return MOE_OK;
 }
 

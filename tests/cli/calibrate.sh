@@ -11,8 +11,8 @@ run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt
 error_line 2 'moe-calibrate: no output given*' "no output"
 run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x" --tolerance 20
 error_line 2 "moe-calibrate: option --tolerance: '20' is not*" "a tolerance of 2000%"
-run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x" --dense 5
-error_line 2 "moe-calibrate: option --dense: '5' is not a list*" "five bits"
+run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x" --dense 7
+error_line 2 "moe-calibrate: option --dense: '7' is not a list*" "seven bits"
 run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x"
 error_line 2 "moe-calibrate: $tiny: has experts at 4 bits only*moe-quantize --experts*" "one variant"
 check "... leaves no file" [ ! -e "$tmp/x" ]
@@ -22,6 +22,15 @@ cut=$tmp/cut
 "$BUILD/tests/tools/widen" --layers 6 "$checkpoint" "$cut"
 head_of() { awk -v n="$2" '/^<\|endoftext\|>$/ { k++ } k < n' "tests/data/$1.txt"; }
 "$bin/moe-quantize" -q --method rtn --experts 8,4,2 -o "$tmp/all.moe" "$cut" || exit 1
+head_of math.calib 2 >"$tmp/two.txt"
+run "$bin/moe-calibrate" "$tmp/all.moe" --text "$tmp/two.txt" -o "$tmp/x" --dense 5 --tolerance 1%
+error_line 2 "moe-calibrate: $tmp/all.moe: its dense part cannot be rounded to 5 bits by rtn in groups of 64*" "five bits of rtn"
+run "$bin/moe-calibrate" "$tmp/all.moe" --text "$tmp/two.txt" -o "$tmp/five" --dense 5 --method blocks --tolerance 1% \
+    --without fate,hobbit
+expect_exit 0 "... which blocks have"
+run "$bin/moe-calibrate" --show "$tmp/five"
+expect_stdout_like '*experts 8 * dense 5 *' "... and are measured at"
+rm -f "$tmp/x" "$tmp/five"
 head_of math.calib 3 >"$tmp/math.txt"
 head_of code.calib 1 >"$tmp/code.txt"
 head_of math.valid 3 >"$tmp/check.txt"

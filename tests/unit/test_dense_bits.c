@@ -253,7 +253,8 @@ static void test_refused(void **state)
     assert_fails(moe_dense_derive(&out, model16, &hqq, 32, &err), MOE_ERR_USAGE,
                  "has 16 bits, 32 cannot be made", &err);
     assert_null(out);
-    assert_fails(moe_dense_derive(&out, model16, &hqq, 5, &err), MOE_ERR_USAGE, "of 5 bits", &err);
+    assert_fails(moe_dense_derive(&out, model16, &hqq, 5, &err), MOE_ERR_USAGE,
+                 "cannot be rounded to 5 bits by hqq", &err);
     assert_fails(moe_dense_derive(&out, model16, &narrow, 4, &err), MOE_ERR_USAGE, "groups of 48",
                  &err);
     struct moe_model *at8 = derive(model16, 8);
