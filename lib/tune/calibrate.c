@@ -253,6 +253,7 @@ static int calibrate_open(struct calibration *c, const char *pack, struct calibr
     MOE_TRY(moe_model_load(c->model, context, NULL, o->progress, err));
     MOE_TRY(check_pack(c, err));
     MOE_TRY(describe_calibration(c, err));
+    MOE_TRY(calibrate_check_target(c, err));
     MOE_TRY(read_texts(c, err));
     note_texts(c->map, c->corpus, false);
     note_texts(c->map, c->check, true);

@@ -67,7 +67,7 @@ uint64_t calibrate_other_bytes(const struct calibration *c, uint32_t dense_bits)
 {
     const struct moe_pack *pack = c->model->pack;
     uint64_t bytes = moe_pack_file_bytes(pack) + MOE_PACK_ALIGN;
-    if (dense_bits != c->own.dense_bits)
+    if (dense_bits != c->map->pack_dense_bits)
         bytes += (uint64_t)moe_pack_n_tensors(pack) * MOE_PACK_ALIGN;
     for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++)
         bytes -= moe_pack_tensor_at(pack, i)->extent.stored_bytes;

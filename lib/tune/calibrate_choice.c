@@ -29,7 +29,6 @@ struct search {
 /* The best found for one bitwidth of the dense part. */
 struct found {
     uint64_t k, bytes;
-    uint64_t file_bytes; /* with a target */
     struct moe_loss loss;
     double expected;
     bool there;
@@ -166,8 +165,7 @@ static int seek_target(struct search *s, const struct bench_model *b, struct fou
             low = k + 1;
     }
     out->k = low;
-    out->file_bytes = file_bytes(s, b, low);
-    out->there = out->file_bytes <= target;
+    out->there = file_bytes(s, b, low) <= target;
     MOE_TRY(measure_steps(s, b, low, &out->loss, &steps_loss, err));
     out->bytes = bytes_of(s) + b->dense_bytes;
     out->expected = 100 * steps_loss / (double)out->loss.tokens /
@@ -325,12 +323,38 @@ static void measure_distances(const struct search *s, uint64_t k, double *distan
     }
 }
 
+int calibrate_check_target(const struct calibration *c, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    const struct moe_map *map = c->map;
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < (o->n_dense_bits ? o->n_dense_bits : 1); i++) {
+        const uint32_t bits = o->n_dense_bits ? o->dense_bits[i] : map->pack_dense_bits;
+        const uint64_t bytes = calibrate_other_bytes(c, bits) + calibrate_dense_bytes(c, bits);
+        least = bytes < least ? bytes : least;
+    }
+    for (uint32_t layer = 0; layer < map->n_layers; layer++)
+        for (uint32_t e = 0; e < map->n_experts; e++) {
+            uint64_t fewest = UINT64_MAX;
+            for (uint32_t v = 0; v < map->n_variants; v++) {
+                const uint64_t bytes = calibrate_expert_bytes(c, layer, e, v, MOE_PACK_ALIGN);
+                fewest = bytes < fewest ? bytes : fewest;
+            }
+            least += fewest;
+        }
+    if (!o->target_bytes || least <= o->target_bytes)
+        return MOE_OK;
+    char takes[32], wanted[32];
+    return moe_fail(err, MOE_ERR_LIMIT, "a pack takes %s at least, more than the %s of --target",
+                    moe_format_at_least(least, takes), moe_format_bytes(o->target_bytes, wanted));
+}
+
 int calibrate_choose(struct calibration *c, double *distances, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     struct search s = {.c = c, .upper = c->upper};
     uint32_t n_dense = o->n_dense_bits ? o->n_dense_bits : 1;
-    uint64_t least_bytes = UINT64_MAX, k = 0;
+    uint64_t k = 0;
     double least = HUGE_VAL; /* bytes, or with a target loss */
     c->map->choice.there = c->chosen = false;
     s.n_experts = (uint64_t)c->map->n_layers * c->map->n_experts;
@@ -345,20 +369,12 @@ int calibrate_choose(struct calibration *c, double *distances, struct moe_err *e
         status = (o->target_bytes ? seek_target : seek)(&s, &b, &found, err);
         const double counts =
             o->target_bytes ? moe_map_loss(c->map, &found.loss) : (double)found.bytes;
-        if (status == MOE_OK && found.file_bytes < least_bytes)
-            least_bytes = found.file_bytes;
         if (status == MOE_OK && found.there && counts < least) {
             least = counts;
             k = found.k;
             settle(&s, &b, &found);
         }
         calibrate_close_bench(&b, c);
-    }
-    if (status == MOE_OK && !c->map->choice.there && o->target_bytes) {
-        char takes[32], wanted[32];
-        status = moe_fail(
-            err, MOE_ERR_LIMIT, "a pack takes %s at least, more than the %s of --target",
-            moe_format_at_least(least_bytes, takes), moe_format_bytes(o->target_bytes, wanted));
     }
     if (status == MOE_OK && o->target_bytes)
         c->map->tolerance = least > 0 ? least : 0;

@@ -94,6 +94,10 @@ static inline bool calibrate_within(const struct calibration *c, const struct mo
     return moe_map_loss(c->map, loss) <= c->map->tolerance;
 }
 
+/* Before anything is measured: MOE_ERR_LIMIT names the size of the smallest pack that a map can
+ * give where that is more than the target. */
+int calibrate_check_target(const struct calibration *c, struct moe_err *err);
+
 /* The steps; each fills its section of the map. */
 int calibrate_uniform(struct calibration *c, struct moe_err *err);
 int calibrate_bounds(struct calibration *c, struct moe_err *err);

@@ -357,6 +357,8 @@ for kind in exact proxy; do
 done
 run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --target $((least - 8192)) -o "$tmp/x"
 error_line 4 "moe-calibrate: a pack takes * at least, more than the * of --target" "a size that the fewest bits exceed"
+run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --target $((least - 8192)) --dry-run
+error_line 4 "moe-calibrate: a pack takes * at least, more than the * of --target" "... is refused before anything is measured"
 named=$(sed -n 's/.* takes \([0-9.]*\) MiB at least.*/\1M/p' "$err")
 run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --importance proxy --target "$named" -o "$tmp/x.yaml"
 expect_exit 0 "... and the one that was named, $named"
