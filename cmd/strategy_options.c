@@ -287,6 +287,6 @@ void strategy_print_help(void)
             "moe-run: values that moe-calibrate found");
     cli_say("%-*s %s\n", COLUMN, "      --low VARIANT", "the lower precision [the pack's last]");
     cli_say("%-*s %s\n", COLUMN, "      --staging N",
-            "slots for prefetched experts alone [0: the cache's]");
+            "slots that prefetched experts alone have [0]");
     print_exactness();
 }
