@@ -36,16 +36,36 @@ struct found {
 
 /* ---- Steps ---- */
 
-/* The share of the lowest variant's loss that a variant above it has, with all experts at it. From
- * 0 to 1, and 1 where the uniform bitwidths show no difference. */
+/* The share of the lowest variant's loss that a variant above it has, with all experts at it, in
+ * the metric, or in changed tokens where nats do not rise. From 0 to 1, and 1 where the uniform
+ * bitwidths show no difference. */
 static double share_of_loss(const struct calibration *c, uint32_t upper, uint32_t variant)
 {
-    double top = c->map->uniform[upper].loss.nll_percent;
-    double all = c->map->uniform[c->map->importances.lower].loss.nll_percent - top;
-    double part = c->map->uniform[variant].loss.nll_percent - top;
+    const struct moe_uniform *u = c->map->uniform;
+    const struct moe_loss *top = &u[upper].loss, *low = &u[c->map->importances.lower].loss;
+    const bool in_nats = c->map->metric == MOE_METRIC_NLL && low->nll_percent > top->nll_percent;
+    const enum moe_metric metric = in_nats ? MOE_METRIC_NLL : MOE_METRIC_TOP1;
+    const double all = moe_loss_in(low, metric) - moe_loss_in(top, metric);
+    const double part = moe_loss_in(&u[variant].loss, metric) - moe_loss_in(top, metric);
     if (variant == c->map->importances.lower || all <= 0 || part >= all)
         return 1;
     return part > 0 ? part / all : 0;
+}
+
+/* What turns importances into the metric's losses: 1, or of estimates, which are nats, the changed
+ * tokens of all experts at the lowest variant for each nat of their sum. */
+static double losses_per_nat(const struct search *s)
+{
+    const struct moe_map *map = s->c->map;
+    const struct moe_importances *m = &map->importances;
+    const struct moe_loss *low = &map->uniform[m->lower].loss;
+    double nats = 0;
+    if (map->metric == MOE_METRIC_NLL || m->exact)
+        return 1;
+    for (uint64_t e = 0; e < s->n_experts; e++)
+        nats += m->nats[e];
+    const double points = low->top1_points - map->uniform[s->upper].loss.top1_points;
+    return nats > 0 && points > 0 ? points / 100 * (double)low->tokens / nats : 1;
 }
 
 static void fill_points(struct search *s)
@@ -53,9 +73,12 @@ static void fill_points(struct search *s)
     const struct moe_map *map = s->c->map;
     const struct moe_importances *m = &map->importances;
     const double *figures = s->c->figures;
+    const double unit = losses_per_nat(s);
     for (uint64_t e = 0; e < s->n_experts; e++) {
         bool in_nats = map->metric == MOE_METRIC_NLL || !m->exact;
-        double lowest = figures ? figures[e] : in_nats ? m->nats[e] : (double)m->changed[e];
+        double lowest = unit * (figures   ? figures[e]
+                                : in_nats ? m->nats[e]
+                                          : (double)m->changed[e]);
         for (uint32_t v = 0; v < map->n_variants; v++) {
             uint64_t at = e * map->n_variants + v;
             s->bytes[at] = calibrate_expert_bytes(s->c, (uint32_t)(e / map->n_experts),

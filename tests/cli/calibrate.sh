@@ -362,6 +362,18 @@ error_line 4 "moe-calibrate: a pack takes * at least, more than the * of --targe
 named=$(sed -n 's/.* takes \([0-9.]*\) MiB at least.*/\1M/p' "$err")
 run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --importance proxy --target "$named" -o "$tmp/x.yaml"
 expect_exit 0 "... and the one that was named, $named"
+run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --importance proxy --metric top1 --without fate \
+    --without hobbit --target $((least + (most - least) / 3)) -o "$tmp/x.yaml"
+# shellcheck disable=SC2016 # awk's
+check "changed tokens are shared out by estimates: an expert's share of what all lose at its bitwidth" awk '
+    function list(of) { gsub(/^[^[]*\[|\].*$/, "", of); gsub(/"/, "", of); return split(of, item, /, */) }
+    /^  - experts:/ { rung = $3; gsub(/"/, "", rung) }
+    /^    loss:/ && rung { sub(/.*top1_points: /, ""); points[rung] = $0 + 0; rung = "" }
+    /^      nats:/ { n = list($0); for (i = 1; i <= n; i++) { nats[i] = item[i]; sum += item[i] } }
+    /^  expected_points:/ { said = $2 }
+    /^choice:/ { choice = 1 }
+    /^    - \[/ && choice && list($0) == n { for (i = 1; i <= n; i++) { used[item[i]]++; expected += points[item[i]] * nats[i] / sum } }
+    END { exit !(used["3d4"] && used["2"] && said > 0 && (said - expected) ^ 2 < 1e-12) }' "$tmp/x.yaml"
 run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --target 1M --tolerance 1% -o "$tmp/x"
 error_line 2 "moe-calibrate: options --t* and --t* exclude each other*" "a size and a tolerance"
 finish
