@@ -262,6 +262,24 @@ static bool plan_machine_has_gpu(const struct plan_inputs *in)
     return tier_of(in) == MOE_TIER_HOST;
 }
 
+/* A profile of a pack that keeps maps has times of its variants. The experts of a map are of these:
+ * with their mean bytes "map" is a variant that was not measured (moe_pace_of_device). */
+static void describe_map(struct moe_device *d, const struct moe_inventory *inventory)
+{
+    struct moe_device_model *m = &d->model;
+    int found = moe_device_variant(d, MOE_MAP_VARIANT);
+    uint32_t v = found < 0 ? m->n_variants : (uint32_t)found;
+    if (inventory->n_variants == 0 || strcmp(inventory->variants[0], MOE_MAP_VARIANT) != 0 ||
+        v == MOE_DEVICE_MAX_VARIANTS || (found >= 0 && moe_device_expert_line(d, v).n > 0))
+        return;
+    if (found < 0)
+        m->n_variants++;
+    m->variants[v] = (struct moe_device_variant){
+        .name = MOE_MAP_VARIANT,
+        .bytes = {.value = (double)moe_inventory_mean_bytes(inventory, 0)},
+    };
+}
+
 static int pace_of_profile(struct plan_inputs *in, struct moe_err *err)
 {
     const struct moe_device *d = in->device;
@@ -271,6 +289,7 @@ static int pace_of_profile(struct plan_inputs *in, struct moe_err *err)
     in->evidence.times_measured = measured_here && d->has_model &&
                                   d->model.source_fingerprint != 0 &&
                                   d->model.source_fingerprint == in->source_fingerprint;
+    describe_map(in->device, in->inventory);
     if (in->evidence.times_measured)
         return moe_pace_of_device(&in->pace, d,
                                   (const char(*)[MOE_NAME_BYTES])in->inventory->variants,

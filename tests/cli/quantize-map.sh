@@ -170,6 +170,16 @@ check "... in percent" grep -q '"expert_map_unit": "percent"' "$tmp/several.json
 run "$bin/moe-plan" "$tmp/several.moe" --tolerance 2% --expert-memory 2M --max-tokens 40 --layer-seconds 2e-4 --link-rate 200M \
     -o "$tmp/several.plan"
 expect_stderr_like "*map for a tolerance of 2%*" "a plan with a tolerance says so"
+fingerprint=$("$bin/moe-quantize" --list "$tmp/several.moe" | sed -n 's/.*, source //p')
+printf '%s\n' 'format: moe-device' 'version: 1' 'name: "a machine"' 'host:' '  memory_bytes_per_second: 10e9' 'storage:' \
+    '  bytes_per_second: 200e6' 'model:' "  source_fingerprint: \"$fingerprint\"" '  layers: 12' '  moe_layers: 12' \
+    '  experts_per_token: 4' '  positions: 64' '  head_seconds: 1e-4' '  variants:' '    - name: "8"' '      bytes: 49152' \
+    '    - name: "2"' '      bytes: 24576' '  batches:' '    - rows: 1' '      attention_seconds: 1e-5' \
+    '      router_seconds: 1e-6' '      shared_seconds: 1e-6' '      combine_seconds: 1e-6' '      expert_rows: 1' \
+    '      expert_seconds:' '        "8": 8e-6' '        "2": 2e-6' >"$tmp/machine.yaml"
+run "$bin/moe-plan" "$tmp/several.moe" --tolerance 2% --expert-memory 2M --max-tokens 40 --device-profile "$tmp/machine.yaml" \
+    -o "$tmp/measured.plan"
+expect_exit 0 "... also on a machine that was measured with the pack, whose experts have no map there"
 tokens "$tmp/mixed.moe" --strategy ondemand --expert-memory 2M
 expected=$(cat "$out")
 tokens "$tmp/several.moe" --plan "$tmp/several.plan"
