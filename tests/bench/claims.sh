@@ -1,15 +1,17 @@
 #!/bin/sh
 # The papers' claims beside what this toolkit shows, made anew: prints CLAIMS.md.
 #
-#   tests/bench/claims.sh > tests/bench/CLAIMS.md     everything: hours, most of them maps; what is timed (F12, H13, E10) wants quiet cores
+#   make all tests tools                              what it runs
+#   tests/bench/claims.sh > tests/bench/CLAIMS.md     everything: hours, most of them maps; what is timed (F12, D1, C6) wants quiet cores
 #   tests/bench/claims.sh F9 F10                      these rows and their comparisons, and what they need
 #
 # Results of measurements stay in WORK (build/bench/claims), one file each; what is there is not measured
 # again. Remove a file to measure it anew. TEXTS: a directory of {stories,math,code}.{calib,valid}.txt
-# (tests/data). SECONDS_PER_STRATEGY, ROUNDS: of each rehearsed cell (3 seconds, 1). Needs jq, 8 GB of disk
-# and 4 GB of memory. SECOND: the second model, a directory (build/models/second), which `make second-model` trains;
-# where it is not there, its column says so; SECOND_DOCUMENTS: of each text, that its maps are of (12). The rows themselves stand in claims_rows.sh; those of EdgeMoE on a model
-# with an encoder (E1s and on) in claims_switch.sh, which need no quiet machine: no time is measured for them.
+# (tests/data). Needs jq, 8 GB of disk and 4 GB of memory. SECOND: the second model, a directory
+# (build/models/second), which `make second-model` trains; where it is not there, its column says so;
+# SECOND_DOCUMENTS: of each text, that its maps are of (12). The rows themselves stand in claims_rows.sh; those of
+# EdgeMoE on a model with an encoder (E1s and on) in claims_switch.sh, those on the papers' machines in
+# claims_machines.sh: no time is measured for either.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -169,17 +171,6 @@ models() {
     [ -e "$wide/stats.yaml" ] || BUILD=$BUILD sh tests/bench/strategies.sh models
 }
 
-# Strategies side by side on the widened model: a table of bench_strategies.
-rehearse() { # NAME PACK OPTION=VALUE...
-    models
-    name=$1
-    pack=$2
-    shift 2
-    once "$name.txt" "$BUILD/tests/bench/bench_strategies" "$wide/$pack.moe" \
-        "$wide/stats.yaml" tests/data/stories.valid.txt,tests/data/math.valid.txt,tests/data/code.valid.txt \
-        seconds="${SECONDS_PER_STRATEGY:-3}" rounds="${ROUNDS:-1}" "$@"
-}
-
 # Nats of ten documents of each domain, or of WORK/QUALITY_TEXT, the first half of each a prompt; statistics of the run as JSON.
 quality() { # NAME EXPERTS OPTION...
     name=$1 variants=$2
@@ -210,22 +201,6 @@ listed() { # FORMAT FIGURE...
 pc() { listed %.1f%% "$@"; }
 multiples() { listed %.2fx "$@"; }
 
-# at NAME COLUMN STRATEGY DEMAND LOADS: one figure of a rehearsed table, its last line that fits. Empty: none.
-at() {
-    awk -F' *[|] *' -v column="$2" -v strategy="$3" -v demand="$4" -v loads="$5" '
-        $2 == "strategy" { for (i = 2; i <= NF; i++) at[$i] = i }
-        $2 == strategy && $(at["demand"]) == demand && $(at["loads"]) == loads { found = $(at[column]) }
-        END { print found }' "$work/$1.txt"
-}
-
-# ratios NAME COLUMN OVER BASE LOADS DEMAND...: lowest and highest of OVER's figures over BASE's.
-ratios() {
-    name=$1 column=$2 over=$3 base=$4 loads=$5
-    shift 5
-    for demand; do
-        echo "$(at "$name" "$column" "$over" "$demand" "$loads") $(at "$name" "$column" "$base" "$demand" "$loads")"
-    done | lowest_highest
-}
 lowest_highest() { # of the ratios of two columns
     awk '$2 > 0 { r = $1 / $2; if (!n++ || r < low) low = r; if (r > high) high = r }
         END { printf("%.4f %.4f", low, high) }'

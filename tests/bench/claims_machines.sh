@@ -109,7 +109,7 @@ row_H9m() {
         echo "$2 > $1; $4 > $3; $3 < $1; $4 < $2"
     }
     # shellcheck disable=SC2046
-    row "speed-up by dynamic loading (fig. 16): Mixtral on the RTX 4090, on the Orin; Phi-3.5-MoE" "1.19x to 1.57x, the Orin highest, Phi below Mixtral" \
+    row "speed-up by dynamic loading (fig. 16): Mixtral on the RTX 4090, on the Orin; Phi-3.5-MoE" "1.19x (the RTX 4090 where the CPU helps, which is not here) to 1.57x, the Orin highest, Phi below Mixtral" \
         "$(multiples $(over 0 1))" "$(against $(over 0 1))" "simulate" "$(multiples $(over 2 3))" "$(against $(over 2 3))" \
         "setting: T1 0.6 and T2 0.9, as the paper found them for Mixtral, instead of by the scores of the routing here: $(multiples $(over 4 1))" "$(against $(over 4 1))" \
         "setting: T1 0.5, by which more is low: $(multiples $(over 5 1))" "$(against $(over 5 1))" \
