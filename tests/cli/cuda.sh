@@ -100,7 +100,8 @@ inexact() { # ROW KIND...
     done
 }
 inexact fate low_precision
-inexact hobbit low_precision skipped
+inexact hobbit low_precision
+inexact hobbit+skip-below=10% skipped
 inexact daop host_computed precalculated substituted
 
 refused() { # STATUS GLOB NAME OPTION...
