@@ -122,7 +122,7 @@ for method in ${METHODS-blocks hqq gptq best}; do
     case $method in
     default) texts_of= && by= && more='8 6 5 iq4_xs' ;;
     blocks) texts_of= && more='6 5 iq4_xs' ;;
-    hqq) texts_of= ;;
+    hqq | rtn | linear) texts_of= ;;
     best) more='5 1' ;;
     esac
     for bits in ${BITS:-4 3 2} $more; do

@@ -4,6 +4,7 @@
  *     replay_trace [--policy NAME,...] [--capacity SIZE,...] [--per-layer] [--by-token] [--all]
  *                  [--half-life TOKENS] [--keep-records] [--cost] [--cold]
  *                  [--learn FILE] [--exact TOKENS] TRACE...
+ *     replay_trace --precisions T1,T2,SHARE [--capacity SIZE,...] [--half-life TOKENS] TRACE...
  *
  * Prints one table of hit rates for each trace. A capacity is a number of slots (300), so many
  * times what a token visits (2x) or bytes of experts (4000M; sizes are those of the trace's first
@@ -31,6 +32,14 @@
  * of past tokens (cache/paths.h), and by both: the router's probability times the root of 1 +
  * v/1024b, as cache/policy_learned.c has it; and at the end of the token before, by the votes, and
  * by its own.
+ *
+ * --precisions prints instead what a decoded token loads, in experts at high precision, where
+ * HOBBIT's scores up to T1 want these, up to T2 such at low precision, SHARE of the bytes, and
+ * beyond T2 nothing (3.2). What leaves the cache is worth least for its bytes: the penalties that
+ * its uses would have cost, each half after --half-life tokens (32); what is worth less than what
+ * it would push out passes through. The cache keeps high precision alone, or has a fifth of its
+ * bytes for low precision, or one budget for both (with low copies of experts that are there at
+ * high precision worth nothing).
  *
  * The last row is the optimum (plan/optimal.h), of one cache for all layers also with --per-layer:
  * decoded tokens' hits, which are the same however prompts are looked up; with --all a dash. Of
@@ -66,6 +75,7 @@ struct options {
     bool per_layer, by_token, all, keep_records;
     uint32_t exact;
     double half_life;
+    double t1, t2, low_share; /* of --precisions; low_share 0: not asked for */
 };
 
 /* All choices of a trace, for policies that are told of those to come. */
@@ -641,7 +651,159 @@ out:
     return status;
 }
 
+/* ---- Two precisions ---- */
+
+enum { HIGH, LOW, N_PRECISIONS };
+enum keeping { KEEP_HIGH, KEEP_SHARES, KEEP_BOTH, N_KEEPINGS };
+
+/* One cache: which copies it has, and how often each expert was wanted at each precision. */
+struct copies {
+    enum keeping keeping;
+    uint32_t n_keys;
+    double size[N_PRECISIONS], room[N_PRECISIONS]; /* room[HIGH]: of both with KEEP_BOTH */
+    bool *there[N_PRECISIONS], *pinned;            /* [n_keys] */
+    double *wanted[N_PRECISIONS];                  /* [n_keys] */
+    double loaded;
+};
+
+/* What an expert's copy saves for its bytes. */
+static double worth(const struct copies *c, uint32_t key, int precision)
+{
+    if (precision == LOW)
+        return c->there[HIGH][key] ? 0 : c->wanted[LOW][key];
+    return c->wanted[HIGH][key] + (c->there[LOW][key] ? 0 : c->wanted[LOW][key] * c->size[LOW]);
+}
+
+/* Takes the copy in where it is worth more than what has to leave for it. */
+static void keep_copy(struct copies *c, uint32_t key, int precision)
+{
+    const int of = c->keeping == KEEP_BOTH ? HIGH : precision; /* whose room */
+    const double value = worth(c, key, precision);
+    if (precision == LOW && c->keeping == KEEP_HIGH)
+        return;
+    while (c->room[of] < c->size[precision]) {
+        double least = value;
+        uint32_t victim = c->n_keys;
+        int what = precision;
+        for (int p = 0; p < N_PRECISIONS; p++)
+            for (uint32_t k = 0; k < c->n_keys && (of == p || c->keeping == KEEP_BOTH); k++)
+                if (c->there[p][k] && !c->pinned[k] && worth(c, k, p) < least) {
+                    least = worth(c, k, p);
+                    victim = k;
+                    what = p;
+                }
+        if (victim == c->n_keys)
+            return;
+        c->there[what][victim] = false;
+        c->room[of] += c->size[what];
+    }
+    c->there[precision][key] = true;
+    c->room[of] -= c->size[precision];
+}
+
+static void want_copies(struct copies *c, const struct options *o, const struct moe_trace_shape *s,
+                        const struct moe_trace *t, const struct moe_trace_token *token)
+{
+    const double now = exp2((double)token->index / o->half_life);
+    for (int p = 0; p < N_PRECISIONS && token->index == 0; p++)
+        memset(c->wanted[p], 0, c->n_keys * sizeof *c->wanted[p]);
+    for (uint32_t layer = 0; layer < s->n_layers; layer++) {
+        const struct moe_trace_step step = moe_trace_step(t, layer);
+        double sum = 0;
+        for (uint32_t i = 0; step.experts && i < s->top_k; i++) {
+            sum += (double)step.weights[i];
+            c->pinned[layer * s->n_experts + step.experts[i]] = true;
+        }
+        for (uint32_t i = 0; step.experts && i < s->top_k; i++) {
+            const uint32_t key = layer * s->n_experts + step.experts[i];
+            double better = 0; /* the weights of those before it, by falling weight */
+            for (uint32_t j = 0; j < s->top_k; j++)
+                if (step.weights[j] > step.weights[i] ||
+                    (j < i && step.weights[j] == step.weights[i]))
+                    better += (double)step.weights[j];
+            if (better > o->t2 * sum)
+                continue;
+            const int precision = better > o->t1 * sum ? LOW : HIGH;
+            c->wanted[precision][key] += now;
+            if (c->there[HIGH][key] || c->there[precision][key])
+                continue;
+            c->loaded += token->prompt ? 0 : c->size[precision];
+            keep_copy(c, key, precision);
+        }
+        for (uint32_t i = 0; step.experts && i < s->top_k; i++)
+            c->pinned[layer * s->n_experts + step.experts[i]] = false;
+    }
+}
+
+static int load_copies(const struct options *o, struct moe_trace *t, enum keeping keeping,
+                       const char *capacity, double *loaded, struct moe_err *err)
+{
+    const struct moe_trace_shape *s = moe_trace_shape(t);
+    const struct moe_trace_token *token;
+    struct copies c = {.keeping = keeping, .n_keys = s->n_layers * s->n_experts};
+    uint64_t total, n = 0;
+    bool in_bytes;
+    int status;
+    MOE_STEP(parse_capacity(s, capacity, &total, &in_bytes, err));
+    const double slots = in_bytes ? (double)slots_of(s, total, true) : (double)total;
+    const double low = keeping == KEEP_SHARES ? 0.2 * slots : 0;
+    c.size[HIGH] = 1;
+    c.size[LOW] = o->low_share;
+    c.room[HIGH] = slots - low;
+    c.room[LOW] = low;
+    c.pinned = moe_alloc(c.n_keys, sizeof *c.pinned, err);
+    for (int p = 0; p < N_PRECISIONS; p++) {
+        c.there[p] = moe_alloc(c.n_keys, sizeof *c.there[p], err);
+        c.wanted[p] = moe_alloc(c.n_keys, sizeof *c.wanted[p], err);
+        MOE_STEP(c.pinned && c.there[p] && c.wanted[p] ? MOE_OK : MOE_ERR_MEMORY);
+    }
+    moe_trace_rewind(t);
+    while ((status = moe_trace_next(t, &token, err)) == MOE_OK && token) {
+        want_copies(&c, o, s, t, token);
+        n += !token->prompt;
+    }
+    *loaded = n ? c.loaded / (double)n : 0;
+out:
+    for (int p = 0; p < N_PRECISIONS; p++) {
+        free(c.there[p]);
+        free(c.wanted[p]);
+    }
+    free(c.pinned);
+    return status;
+}
+
+static int print_precisions(const char *path, const struct options *o, struct moe_err *err)
+{
+    static const char *const names[] = {"high alone", "a fifth for low", "one budget"};
+    struct moe_trace *t = NULL;
+    int status;
+    MOE_STEP(moe_trace_open(&t, path, err));
+    printf("%s: experts at high precision that a decoded token loads\n%-16s", path, "");
+    for (int i = 0; i < o->n_capacities; i++)
+        printf(" %8s", o->capacities[i]);
+    printf("\n");
+    for (int k = 0; k < N_KEEPINGS; k++) {
+        printf("%-16s", names[k]);
+        for (int i = 0; i < o->n_capacities; i++) {
+            double loaded = 0;
+            MOE_STEP(load_copies(o, t, (enum keeping)k, o->capacities[i], &loaded, err));
+            printf(" %8.3f", loaded);
+        }
+        printf("\n");
+    }
+out:
+    moe_trace_close(t);
+    return status;
+}
+
 /* ---- The command line ---- */
+
+static bool take_precisions(struct options *o, const char *text)
+{
+    char end;
+    return sscanf(text, "%lf,%lf,%lf%c", &o->t1, &o->t2, &o->low_share, &end) == 3 && o->t1 >= 0 &&
+           o->t2 >= o->t1 && o->t2 <= 1 && o->low_share > 0 && o->low_share < 1;
+}
 
 static bool take_policy(struct options *o, const char *name)
 {
@@ -678,6 +840,7 @@ static bool parse(struct options *o, int argc, char **argv)
         {"predict", no_argument, NULL, 'P'},
         {"learn", required_argument, NULL, 'L'},
         {"exact", required_argument, NULL, 'x'},
+        {"precisions", required_argument, NULL, 'T'},
         {0},
     };
     static char usual[] = "0.5x,1x,2x,4x,6x";
@@ -693,6 +856,8 @@ static bool parse(struct options *o, int argc, char **argv)
         o->predict |= c == 'P';
         if (c == 'L')
             o->learn = optarg;
+        else if (c == 'T')
+            good = take_precisions(o, optarg);
         else if (c == 'p')
             good = take_list(o, optarg, &o->n_policies, take_policy);
         else if (c == 'c')
@@ -705,6 +870,8 @@ static bool parse(struct options *o, int argc, char **argv)
             good = c != '?';
     }
     o->exact = (uint32_t)exact;
+    if (o->low_share && !o->half_life)
+        o->half_life = 32;
     bool every = o->n_policies == 0;
     for (int i = 0; every && i < MAX_ITEMS && moe_policy_at(i); i++)
         o->policies[o->n_policies++] = moe_policy_at(i);
@@ -717,15 +884,17 @@ int main(int argc, char **argv)
     struct moe_err err;
     struct options o = {0};
     if (!parse(&o, argc, argv)) {
-        fprintf(stderr,
-                "replay_trace [--policy NAME,...] [--capacity SLOTS|TIMESx|BYTES,...] "
-                "[--per-layer] [--by-token] [--all] [--half-life TOKENS] "
-                "[--keep-records] [--cost] [--cold] [--learn FILE] [--exact TOKENS] TRACE...\n");
+        fprintf(stderr, "replay_trace [--policy NAME,...] [--capacity SLOTS|TIMESx|BYTES,...] "
+                        "[--per-layer] [--by-token] [--all] [--half-life TOKENS] "
+                        "[--keep-records] [--cost] [--cold] [--learn FILE] [--exact TOKENS] "
+                        "[--precisions T1,T2,SHARE] TRACE...\n");
         return 2;
     }
     int status = MOE_OK;
     for (int i = optind; i < argc && status == MOE_OK; i++)
-        status = o.predict ? print_predictions(argv[i], &err) : print_table(argv[i], &o, &err);
+        status = o.predict     ? print_predictions(argv[i], &err)
+                 : o.low_share ? print_precisions(argv[i], &o, &err)
+                               : print_table(argv[i], &o, &err);
     if (status != MOE_OK)
         fprintf(stderr, "replay_trace: %s\n", err.text);
     return status != MOE_OK;
