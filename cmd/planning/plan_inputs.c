@@ -821,8 +821,8 @@ static int model_at(void *ctx, uint64_t bytes, struct moe_planner_model *out, st
     out->fitter = moe_pack_fit_fitter(e->pack);
     out->pace = &e->pace;
     if (map == UINT32_MAX)
-        snprintf(out->precision, sizeof out->precision, "experts at %.16s bits",
-                 out->inventory->variants[0]);
+        snprintf(out->precision, sizeof out->precision, "experts at %.16s%s",
+                 out->inventory->variants[0], moe_bits_unit(out->inventory->variants[0]));
     else
         snprintf(out->precision, sizeof out->precision, "map for %g%s",
                  moe_pack_map_at(pack, map).tolerance,

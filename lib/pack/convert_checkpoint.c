@@ -453,7 +453,8 @@ static int encode_part(struct converter *c, struct expert *e, int i, struct moe_
     for (int v = 0; v < c->n_variants; v++) {
         const struct moe_class_matrix *m = &e->classes[v].matrices[i];
         targets[v] = (struct row_target){m->layout, e->segments[v][m->segment] + m->offset,
-                                         &c->report->error[c->variants[v].option]};
+                                         &c->report->error[c->variants[v].option],
+                                         convert_part_bits(e->bits[v], e->part[i])};
     }
     if (!moe_expert_part_is_bias(e->part[i]))
         return convert_rows(c, &e->sources[i], targets, c->n_variants, err);

@@ -93,6 +93,7 @@ struct row_target {
     struct moe_layout layout;
     uint8_t *out;                  /* zeroed memory of moe_layout_bytes */
     struct moe_quant_error *error; /* sums to add to; may be NULL */
+    int bits;                      /* asked for: a type names its method */
 };
 
 /* Takes and checks the options, which stay borrowed, and sorts the variants, best first. `strict`:

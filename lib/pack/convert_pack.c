@@ -394,7 +394,7 @@ int moe_convert_matrix(const struct moe_mat *mat, const char *path,
     MOE_STEP(convert_start(&c, options, false, err));
     MOE_STEP(dense_source(&c, text, mat, options->dense_bits, &source, layout, err));
     MOE_STEP(convert_find_inputs(&c, name, options->dense_bits, &source, err));
-    struct row_target target = {.layout = *layout, .out = out};
+    struct row_target target = {.layout = *layout, .out = out, .bits = options->dense_bits};
     MOE_STEP(convert_rows(&c, &source, &target, 1, err));
 out:
     convert_release(&c);
@@ -424,7 +424,8 @@ static int encode_tensor(struct converter *c, const struct repack *r, uint32_t i
     struct row_source source;
     struct moe_pack_tensor entry = *t;
     MOE_TRY(dense_source(c, t->name, &mat, bits, &source, &entry.layout, err));
-    struct row_target target = {.layout = entry.layout, .error = &c->report->dense_error};
+    struct row_target target = {
+        .layout = entry.layout, .error = &c->report->dense_error, .bits = bits};
     const struct moe_expert_class whole = {
         .n_segments = 1, .segment_bytes = {moe_layout_bytes(entry.layout, t->rows, t->cols)}};
     target.out = moe_alloc(whole.segment_bytes[0], 1, err);
@@ -797,7 +798,8 @@ static int copy_expert(struct converter *c, const struct repack *r,
  * the same. */
 static int encode_matrix(struct converter *c, int variant, const struct moe_class_matrix *from,
                          const uint8_t *from_data, const struct moe_class_matrix *to,
-                         uint8_t *to_data, const struct row_source *source, struct moe_err *err)
+                         uint8_t *to_data, const struct row_source *source, int bits,
+                         struct moe_err *err)
 {
     if (moe_expert_part_is_bias(convert_part_of(from->role))) {
         memcpy(to_data, from_data, 4 * (uint64_t)from->rows);
@@ -812,8 +814,8 @@ static int encode_matrix(struct converter *c, int variant, const struct moe_clas
         c->report->carried += c->options->of_quantized ? n : 0;
         return MOE_OK;
     }
-    struct row_target target = {to->layout, to_data,
-                                &c->report->error[c->variants[variant].option]};
+    struct row_target target = {to->layout, to_data, &c->report->error[c->variants[variant].option],
+                                bits};
     return convert_rows(c, source, &target, 1, err);
 }
 
@@ -889,7 +891,7 @@ static int encode_expert(struct converter *c, const struct repack *r,
         if (sources[i].mat)
             MOE_STEP(convert_find_inputs(c, &matrix, bits, &sources[i], err));
         MOE_STEP(encode_matrix(c, variant, &class_->matrices[i], mats[i].data, to,
-                               new_segments[to->segment] + to->offset, &sources[i], err));
+                               new_segments[to->segment] + to->offset, &sources[i], bits, err));
     }
     c->report->n_missing += !kept && c->options->n_joined;
     if (!kept)

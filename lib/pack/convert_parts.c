@@ -438,7 +438,7 @@ static int encode_chunk(struct converter *c, const struct row_source *source,
                         struct moe_quant_error *sum, struct moe_err *err)
 {
     struct moe_quant_error error = {0};
-    const struct moe_quant_method *method = c->options->method;
+    const struct moe_quant_method *method = moe_quant_method_of(c->options->method, target->bits);
     uint8_t *out = target->out +
                    moe_layout_panel_bytes(target->layout, source->cols) * (first / MOE_PANEL_ROWS);
     struct moe_err why = {0};
@@ -505,7 +505,8 @@ int convert_rows(struct converter *c, const struct row_source *source,
 int convert_put_matrix(struct converter *c, const struct row_source *source,
                        const struct moe_pack_tensor *entry, struct moe_err *err)
 {
-    struct row_target target = {entry->layout, NULL, &c->report->dense_error};
+    struct row_target target = {
+        .layout = entry->layout, .error = &c->report->dense_error, .bits = c->options->dense_bits};
     if (c->in_place)
         return moe_pack_put_tensor(c->writer, entry, NULL, err);
     target.out = moe_alloc(moe_layout_bytes(entry->layout, entry->rows, entry->cols), 1, err);

@@ -275,12 +275,21 @@ static void types_are_asked_for_by_name(void **state)
     /* A type is not made of another one of as many bits, a bitwidth is the best that there is. */
     struct moe_err err = {0};
     struct moe_convert_report report;
-    struct moe_convert_options o = options_for("iq4_xs", 0, NULL);
+    struct moe_convert_options o = options_for("4", 8, NULL);
     repack("all.moe", "one.moe", "iq4_ks", NULL);
     repack("one.moe", "four.moe", "4", NULL);
     made = open_pack("four.moe");
     assert_variants(made, "4 trellis");
     assert_same_expert(made, 0, all, variant_of(all, "iq4_ks"), 3, 5);
+    moe_pack_close(made);
+    /* Rows that are too narrow for a type have hqq's layout, and its codes whatever the method. */
+    convert("narrow.moe", "iq4_xs", NULL);
+    o.method = moe_quant_method_find("hqq");
+    assert_ok(moe_convert_checkpoint(TINY_MOE, in_dir("hqq.moe"), &o, &report, &err), &err);
+    made = open_pack("narrow.moe");
+    struct moe_pack *by_hqq = open_pack("hqq.moe");
+    assert_same_expert(made, 0, by_hqq, 0, 3, 5);
+    moe_pack_close(by_hqq);
     moe_pack_close(made);
     repack("all.moe", "of-six.moe", "iq4_xs", NULL);
     made = open_pack("of-six.moe");
