@@ -580,8 +580,10 @@ int memory_divide(struct moe_server *s, struct moe_err *err)
              least = least_on_gpu(&gpu), needed;
     uint64_t bytes = gpu_budget(s, &gpu, s->memory_bytes - smaller(process, s->memory_bytes));
     bool gives = is_unified(s) && !s->options.engine.gpu_memory_bytes && !s->options.plan;
+    const struct moe_statistics *statistics = s->options.engine.statistics; /* read before */
+    const uint64_t reading = program_bytes(s) + (statistics ? statistics->read_bytes : 0);
     MOE_TRY(settle_gpu(s, &gpu, gives ? least : bytes, fixed, &needed, err));
-    s->floor_bytes = needed;
+    s->floor_bytes = needed > reading ? needed : reading;
     if (s->floor_bytes > s->memory_bytes)
         return refuse_budget(s, s->memory_bytes, s->floor_bytes, false, err);
     if (gives)

@@ -259,14 +259,15 @@ int calibrate_survey(struct calibration *c, const struct moe_rerun_options *reru
     if (o->n_checks)
         MOE_TRY(moe_corpus_survey(&check, &check_bytes, &check_reading, &documents, o->checks,
                                   o->n_checks, may_hold, err));
-    need->reading =
-        need->taken + bytes + check_bytes + (reading > check_reading ? reading : check_reading);
+    need->reading = need->taken + bytes + check_bytes + moe_larger(reading, check_reading);
+    if (o->statistics) /* which were read before */
+        need->reading = moe_larger(need->reading, program + o->statistics->read_bytes);
     need->taken += bytes + bench_bytes(c, &corpus, rerun, 2);
     need->taken +=
         moe_importance_bytes(&m->config, &corpus, moe_rerun_rows(&corpus, rerun), need->least);
     uint64_t decoding = calibrate_decoding_bytes(c, &corpus),
              check_decoding = o->n_checks ? calibrate_decoding_bytes(c, &check) : 0;
-    need->taken += decoding > check_decoding ? decoding : check_decoding;
+    need->taken += moe_larger(decoding, check_decoding);
     if (o->n_checks)
         need->taken += check_bytes + bench_bytes(c, &check, rerun, 1);
     if (o->n_dense_bits > 1)
@@ -281,8 +282,7 @@ int calibrate_survey(struct calibration *c, const struct moe_rerun_options *reru
 
 uint64_t calibrate_floor(const struct calibration_need *need)
 {
-    uint64_t floor = need->taken + need->least;
-    return floor > need->reading ? floor : need->reading;
+    return moe_larger(need->taken + need->least, need->reading);
 }
 
 int calibrate_check_budget(const struct calibration *c, const struct calibration_need *need,

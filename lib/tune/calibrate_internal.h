@@ -37,7 +37,7 @@ struct calibration {
 /* What the process has, and what calibrating takes beside the experts, in bytes. */
 struct calibration_need {
     uint64_t budget, taken;
-    uint64_t reading; /* the texts, before re-runs and experts are open */
+    uint64_t reading; /* statistics and texts, before re-runs and experts are open */
     uint64_t least;   /* for the experts */
     uint64_t all;     /* ... with all of them in memory */
 };

@@ -4,6 +4,7 @@
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "model_fixture.h"
+#include "profile/statistics.h"
 
 #include <pthread.h>
 #include <time.h>
@@ -385,6 +386,31 @@ static uint64_t floor_of(struct moe_server_options o)
     moe_server_count(s, &counts);
     moe_server_close(s);
     return counts.floor_bytes + (1 << 20); /* as --memory says it: opening varies a little */
+}
+
+/* Statistics were read before anything is open: where that took more, it is the least. */
+static void statistics_were_read_before(void **state)
+{
+    struct moe_statistics *read;
+    struct moe_model *model;
+    struct moe_server_options o = {.pack = packs[0], .engine = {.session = {.context = CONTEXT}}};
+    struct moe_server *s;
+    struct moe_err err;
+    (void)state;
+    const uint64_t without = floor_of(o);
+    assert_ok(moe_model_open_directory(&model, packs[0], &err), &err);
+    struct moe_statistics_shape shape = moe_model_statistics_shape(model);
+    shape.max_tokens = 1;
+    assert_ok(moe_statistics_new(&read, &shape, &err), &err);
+    o.engine.statistics = read;
+    assert_in_range(floor_of(o), without, without + (1 << 20)); /* what is held of them */
+    read->read_bytes = without;
+    const uint64_t with = floor_of(o);
+    assert_true(with > without);
+    o.engine.memory_bytes = without;
+    assert_fails(moe_server_open(&s, &o, NULL, &err), MOE_ERR_LIMIT, "too small", &err);
+    moe_statistics_free(read);
+    moe_model_close(model);
 }
 
 /* Submits copies of a request until one is refused, `most` at most; returns how many were not. */
@@ -877,6 +903,7 @@ int main(void)
         cmocka_unit_test(large_requests_leave_room_for_small_ones),
         cmocka_unit_test(collections_answer_as_each_model_alone),
         cmocka_unit_test(opening_can_be_stopped),
+        cmocka_unit_test(statistics_were_read_before),
         cmocka_unit_test(a_broken_model_fails_alone),
         cmocka_unit_test(cancelled_at_any_moment_others_are_unharmed),
         cmocka_unit_test(nobody_starves),
