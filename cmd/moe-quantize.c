@@ -654,16 +654,6 @@ static int check_synthesize(int n_args)
 {
     if (!o.synthesize)
         return -1;
-    if (o.convert.method->compensates || o.convert.method->blocks)
-        return cli_misuse("option --synthesize draws weights, in groups: --method hqq, linear or "
-                          "rtn");
-    bool types = moe_bits_kind(o.convert.dense_bits);
-    for (int i = 0; i < o.convert.n_experts; i++)
-        types = types || moe_bits_kind(o.convert.experts[i].gate_up) ||
-                moe_bits_kind(o.convert.experts[i].down);
-    if (types)
-        return cli_misuse("option --synthesize: weights are drawn in bits (8, 4, 3, 2), not in "
-                          "types such as iq4_xs");
     return n_args ? cli_misuse("option --synthesize takes a description, and no checkpoint or pack")
                   : -1;
 }
@@ -676,8 +666,7 @@ int main(int argc, char **argv)
     int status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
-    /* Drawn weights are in groups; so is what a size of groups is asked for. */
-    if (!cli_given("method") && (o.synthesize || cli_given("group")))
+    if (!cli_given("method") && cli_given("group")) /* blocks have their own */
         o.convert.method = moe_quant_method_find("hqq");
     status = check_synthesize(n_args);
     if (status >= 0)

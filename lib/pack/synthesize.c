@@ -83,8 +83,8 @@ static bool describe_tensor(const struct synthesis *s, enum moe_tensor_role role
     if (out->is_vector)
         out->layout.kind = MOE_LAYOUT_F32;
     else
-        out->layout = convert_layout(&s->c, kind == MOE_KIND_ROUTER ? 16 : s->wanted.dense_bits, 0,
-                                     MOE_LAYOUT_BF16);
+        out->layout = convert_layout(&s->c, kind == MOE_KIND_ROUTER ? 16 : s->wanted.dense_bits,
+                                     out->cols, MOE_LAYOUT_BF16);
     return true;
 }
 
@@ -126,7 +126,7 @@ static void make_class(const struct synthesis *s, int variant, struct moe_expert
         int width = convert_part_bits(bits, part);
         m->role = (uint16_t)(MOE_ROLE_GATE + part);
         m->segment = moe_expert_part_is_down(part);
-        m->layout = convert_layout(&s->c, width ? width : 32, 0, MOE_LAYOUT_BF16);
+        m->layout = convert_layout(&s->c, width ? width : 32, m->cols, MOE_LAYOUT_BF16);
         out->n_matrices++;
     }
     convert_place_matrices(out);

@@ -16,10 +16,13 @@ struct draw {
     uint64_t seed;
     uint8_t *out;
     uint64_t panel_bytes;
-    uint16_t d, m;     /* d and m of every group of an affine layout */
     uint32_t exponent; /* a float layout's exponent, in place */
-    uint8_t *codes;    /* [threads][columns of a group], for panels with an edge */
-    uint32_t group;    /* columns of a group */
+    /* Scales of every span, in odd rows their negatives, for the numbers of some kinds have a mean;
+     * of affine layouts d and m of every group. */
+    struct moe_span_codes like;
+    uint8_t *panel; /* one with these scales and codes of 0 */
+    uint8_t *codes; /* [threads][columns of a group], for panels with an edge */
+    uint32_t group; /* columns of a group; those that share a block of codes in other kinds */
 };
 
 struct stream {
@@ -71,16 +74,54 @@ static void draw_bytes(struct stream *r, uint8_t *at, uint64_t n)
         moe_put_u64(at + i, moe_random_xoshiro(r->s));
 }
 
-/* Draws a panel without an edge: whole groups of whole blocks, 16 rows. */
+/* Numbers below 2^bits, one in a byte; without a stream zeros. */
+static void draw_codes(struct stream *r, int bits, uint8_t *codes, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        codes[i] = r ? (uint8_t)(moe_random_xoshiro(r->s) >> 32 & ((1u << bits) - 1)) : 0;
+}
+
+/* Bits of what a span's `codes` have for a column, or of grouped kinds in a byte. */
+static int code_bits(uint16_t kind)
+{
+    return moe_kind_is_grouped(kind) ? 8 : moe_layout_bits(kind);
+}
+
+/* Draws one row; codes: room for those of a group. */
+static void draw_row(const struct draw *d, uint8_t *data, uint32_t row, struct stream *r,
+                     uint8_t *codes)
+{
+    const uint32_t columns = moe_kind_span(d->layout.kind);
+    struct moe_span_codes span = d->like;
+    if (columns && row % 2) {
+        span.d ^= 0x8000;
+        span.m ^= 0x8000;
+        span.factor = -span.factor;
+    }
+    for (uint32_t i = 0; columns && (uint64_t)i * columns < d->cols; i++) {
+        draw_codes(r, code_bits(d->layout.kind), span.codes, columns);
+        moe_layout_store_span(data, d->layout, d->cols, row, i, &span);
+    }
+    const struct moe_group_codes group = {span.d, span.m, codes};
+    for (uint32_t g = 0; !columns && (uint64_t)g * d->group < d->cols; g++) {
+        draw_codes(r, code_bits(d->layout.kind), codes, d->group);
+        moe_layout_store_group(data, d->layout, d->cols, row, g, &group);
+    }
+}
+
+/* Draws a panel without an edge: 16 rows of whole blocks. */
 static void draw_whole(const struct draw *d, struct stream *r, uint8_t *at)
 {
-    uint64_t bytes = d->group / moe_layout_block(d->layout) * moe_layout_block_bytes(d->layout);
-    for (uint32_t g = 0; g < d->cols / d->group; g++) {
-        for (int row = 0; row < MOE_PANEL_ROWS; row++) {
-            moe_put_u16(at + 2 * row, d->d);
-            moe_put_u16(at + 2 * (MOE_PANEL_ROWS + row), d->m);
-        }
-        at += 4 * MOE_PANEL_ROWS;
+    const int kind = d->layout.kind;
+    const uint32_t block = moe_layout_block(d->layout);
+    const uint32_t record =
+        moe_kind_span(kind) ? moe_kind_record(kind) * moe_kind_span(kind) : d->group;
+    memcpy(at, d->panel, d->panel_bytes);
+    at += moe_kind_front(kind);
+    for (uint32_t first = 0; first < d->cols; first += record) {
+        const uint32_t n = d->cols - first < record ? d->cols - first : record;
+        const uint64_t bytes = n / block * moe_layout_block_bytes(d->layout);
+        at += moe_kind_head_bytes(kind, n / block);
         draw_bytes(r, at, bytes);
         at += bytes;
     }
@@ -89,20 +130,54 @@ static void draw_whole(const struct draw *d, struct stream *r, uint8_t *at)
 /* Draws a panel with an edge: its last block or rows are filled up with zeros. */
 static void draw_edged(const struct draw *d, uint32_t panel, struct stream *r, uint8_t *codes)
 {
-    uint32_t first = panel * MOE_PANEL_ROWS, mask = (1u << moe_layout_bits(d->layout.kind)) - 1;
+    uint32_t first = panel * MOE_PANEL_ROWS;
     for (uint32_t row = first; row < d->rows && row < first + MOE_PANEL_ROWS; row++)
-        for (uint32_t g = 0; (uint64_t)g * d->group < d->cols; g++) {
-            const struct moe_group_codes group = {d->d, d->m, codes};
-            for (uint32_t i = 0; i < d->group; i++)
-                codes[i] = (uint8_t)(moe_random_xoshiro(r->s) >> 32 & mask);
-            moe_layout_store_group(d->out, d->layout, d->cols, row, g, &group);
-        }
+        draw_row(d, d->out, row, r, codes);
 }
 
 static bool has_edge(const struct draw *d, uint32_t panel)
 {
     return d->cols % d->group || d->group % moe_layout_block(d->layout) ||
            d->rows - panel * MOE_PANEL_ROWS < MOE_PANEL_ROWS;
+}
+
+/* The spread of drawn numbers under these scales, of a kind with spans. */
+static double spread_of(uint16_t kind, struct moe_span_codes span)
+{
+    enum { N_SPANS = 64 };
+    struct stream r = stream_of(0, 0);
+    const uint32_t columns = moe_kind_span(kind);
+    float weights[MOE_MAX_SPAN];
+    double squares = 0;
+    for (int i = 0; i < N_SPANS; i++) {
+        draw_codes(&r, code_bits(kind), span.codes, columns);
+        moe_layout_span_weights(kind, &span, columns, weights);
+        for (uint32_t c = 0; c < columns; c++)
+            squares += (double)weights[c] * weights[c];
+    }
+    return sqrt(squares / N_SPANS / columns);
+}
+
+/* Sets scales under which numbers that are all equally likely have the spread. */
+static void set_scales(struct draw *d, double spread)
+{
+    enum { SCALE = 12 }; /* a number of a scale that no kind takes for 0 */
+    const uint16_t kind = d->layout.kind;
+    const double levels = 1 << moe_layout_bits(kind), middle = (levels - 1) / 2;
+    struct moe_span_codes *like = &d->like;
+    double step = spread / sqrt((levels * levels - 1) / 12);
+    if (moe_kind_span(kind)) {
+        memset(like->s, SCALE, sizeof like->s);
+        memset(like->t, moe_kind_shift(kind) ? 0 : SCALE, sizeof like->t); /* e, or another */
+        like->factor = 1;
+        like->d = moe_f32_to_f16(1);
+        like->m = moe_kind_has_min(kind) ? moe_f32_to_f16((float)middle) : 0;
+        step = spread / spread_of(kind, *like);
+        like->factor = moe_kind_front(kind) ? (float)step : 1;
+    }
+    like->d = moe_f32_to_f16((float)step);
+    const float m = moe_f16_to_f32(like->d) * (float)middle;
+    like->m = moe_f32_to_f16(moe_kind_span(kind) ? m : -m); /* dmin is subtracted */
 }
 
 /* ---- Matrices ---- */
@@ -123,15 +198,6 @@ static void draw_panels(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* Sets w = d * q + m, with all codes q equally likely. */
-static void set_scale(struct draw *d, double spread)
-{
-    double levels = 1 << moe_layout_bits(d->layout.kind);
-    double step = spread / sqrt((levels * levels - 1) / 12);
-    d->d = moe_f32_to_f16((float)step);
-    d->m = moe_f32_to_f16(-moe_f16_to_f32(d->d) * (float)((levels - 1) / 2));
-}
-
 int moe_drawn_matrix(struct moe_layout layout, uint32_t rows, uint32_t cols, double spread,
                      uint64_t seed, uint8_t *out, struct moe_err *err)
 {
@@ -144,18 +210,23 @@ int moe_drawn_matrix(struct moe_layout layout, uint32_t rows, uint32_t cols, dou
         .panel_bytes = moe_layout_panel_bytes(layout, cols),
         .group = layout.group ? layout.group : cols,
     };
+    int status = MOE_OK;
     if (moe_layout_is_float(layout.kind)) {
         d.exponent = exponent_of(layout.kind, spread);
     } else {
-        set_scale(&d, spread);
+        set_scales(&d, spread);
         d.group = d.group < cols ? d.group : cols;
         d.codes = moe_alloc((uint64_t)d.group * (uint64_t)moe_par_threads(), 1, err);
-        if (!d.codes)
-            return MOE_ERR_MEMORY;
+        d.panel = moe_alloc(d.panel_bytes, 1, err);
+        MOE_STEP(d.codes && d.panel ? MOE_OK : MOE_ERR_MEMORY);
+        for (uint32_t row = 0; row < MOE_PANEL_ROWS; row++)
+            draw_row(&d, d.panel, row, NULL, d.codes);
     }
     moe_par_for(moe_panels(rows), 4, draw_panels, &d);
+out:
     free(d.codes);
-    return MOE_OK;
+    free(d.panel);
+    return status;
 }
 
 void moe_drawn_vector(uint32_t n, float bound, uint64_t seed, float *out)

@@ -11,7 +11,8 @@
  * Fills out, zeroed memory of moe_layout_bytes(layout, rows, cols), with weights of mean 0 and
  * standard deviation `spread`: all codes equally likely under one scale, or floats of one exponent
  * (rounding it changes the spread by less than half). The same seed gives the same bytes for any
- * number of threads. Takes the layouts of moe_quant_layout, so not MXFP4. MOE_ERR_MEMORY.
+ * number of threads. Takes the layouts of moe_quant_layout: of checkpoints' types those with names
+ * (bits.h). MOE_ERR_MEMORY.
  */
 int moe_drawn_matrix(struct moe_layout layout, uint32_t rows, uint32_t cols, double spread,
                      uint64_t seed, uint8_t *out, struct moe_err *err);

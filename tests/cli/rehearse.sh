@@ -35,6 +35,18 @@ error_line 2 "*$words*" "moe-profile measures no text"
 run "$bin/moe-calibrate" "$drawn" --text tests/data/stories.valid.txt -o "$tmp/m.yaml"
 error_line 2 "*$words*" "nor does moe-calibrate"
 
+# Sizes are those of a conversion, whatever the format.
+sizes() { "$bin/moe-quantize" --list "$1" | awk '/^  (dense|experts) .*MiB$/ { print $1, $2, $(NF - 5), $(NF - 3), $(NF - 1) }'; }
+for format in '--dense 8' '--experts iq4_xs,iq2_kt --dense q6_k' '--method best --experts 5,3' '--method linear --experts 4,2' \
+    '--experts 16 --dense 16'; do
+    # shellcheck disable=SC2086 # several words
+    "$bin/moe-quantize" -q --synthesize "$shape" $format -o "$tmp/likewise.moe"
+    # shellcheck disable=SC2086
+    "$bin/moe-quantize" -q "$checkpoint" $format --text none -o "$tmp/rounded.moe"
+    check "drawn weights have the sizes of rounded ones: $format" \
+        [ "$(sizes "$tmp/likewise.moe")" = "$(sizes "$tmp/rounded.moe")" ]
+done
+check "... as a list has them" [ "$(sizes "$tmp/rounded.moe" | wc -w)" = 10 ]
 run "$bin/moe-quantize" --synthesize "$shape" --sparse -o "$tmp/sparse.moe"
 expect_stderr_like '*drawn weights (sparse)*' "sparse is said"
 check "... and takes less room" [ "$(du -k "$tmp/sparse.moe" | cut -f1)" -lt \

@@ -302,9 +302,9 @@ tokens_of_bundled() {
 
 # ---- Drawn models --------------------------------------------------------------------------------
 
-# In the background: packs of drawn weights, in memory where they have room.
+# In the background: packs of drawn weights, in memory where they have room. In groups of 64, as those of earlier figures.
 draw() { # NAME SHAPE
-    bin/moe-quantize -q --synthesize "$2" --experts 4 -o "$packs/$1.moe" >"$work/$1.drawn" 2>&1 &&
+    bin/moe-quantize -q --synthesize "$2" --experts 4 --method hqq -o "$packs/$1.moe" >"$work/$1.drawn" 2>&1 &&
         mv "$work/$1.drawn" "$work/$1.is-there"
 }
 draw_all() {

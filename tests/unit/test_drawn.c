@@ -11,10 +11,18 @@ static const struct {
     struct moe_layout layout;
     uint32_t rows, cols;
 } cases[] = {
-    {{MOE_LAYOUT_Q8, 64}, 64, 256},  {{MOE_LAYOUT_Q4, 64}, 64, 256}, {{MOE_LAYOUT_Q4, 32}, 48, 96},
-    {{MOE_LAYOUT_Q3, 128}, 32, 320}, {{MOE_LAYOUT_Q2, 64}, 33, 250}, {{MOE_LAYOUT_Q4, 0}, 32, 192},
-    {{MOE_LAYOUT_Q8, 0}, 17, 100},   {{MOE_LAYOUT_Q4, 128}, 32, 64}, {{MOE_LAYOUT_F32, 0}, 40, 70},
-    {{MOE_LAYOUT_F16, 0}, 40, 70},   {{MOE_LAYOUT_BF16, 0}, 40, 70}, {{MOE_LAYOUT_Q8, 64}, 1, 2048},
+    {{MOE_LAYOUT_Q8, 64}, 64, 256},     {{MOE_LAYOUT_Q4, 64}, 64, 256},
+    {{MOE_LAYOUT_Q4, 32}, 48, 96},      {{MOE_LAYOUT_Q3, 128}, 32, 320},
+    {{MOE_LAYOUT_Q2, 64}, 33, 250},     {{MOE_LAYOUT_Q4, 0}, 32, 192},
+    {{MOE_LAYOUT_Q8, 0}, 17, 100},      {{MOE_LAYOUT_Q4, 128}, 32, 64},
+    {{MOE_LAYOUT_F32, 0}, 40, 70},      {{MOE_LAYOUT_F16, 0}, 40, 70},
+    {{MOE_LAYOUT_BF16, 0}, 40, 70},     {{MOE_LAYOUT_Q8, 64}, 1, 2048},
+    {{MOE_LAYOUT_Q8_0, 32}, 64, 96},    {{MOE_LAYOUT_Q6_K, 32}, 64, 512},
+    {{MOE_LAYOUT_Q5_K, 32}, 33, 250},   {{MOE_LAYOUT_Q4_K, 32}, 32, 1408},
+    {{MOE_LAYOUT_Q3_K, 32}, 64, 1312},  {{MOE_LAYOUT_Q2_K, 32}, 64, 256},
+    {{MOE_LAYOUT_IQ4_XS, 32}, 64, 768}, {{MOE_LAYOUT_IQ1_KT, 32}, 64, 512},
+    {{MOE_LAYOUT_IQ2_KT, 32}, 64, 288}, {{MOE_LAYOUT_IQ3_KT, 32}, 48, 1024},
+    {{MOE_LAYOUT_IQ4_KS, 32}, 64, 512}, {{MOE_LAYOUT_IQ5_KS, 32}, 50, 300},
 };
 
 static uint8_t *draw(size_t i, uint64_t seed, double spread)
