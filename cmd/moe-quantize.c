@@ -57,10 +57,11 @@ static bool parse_experts(const char *text, void *to, struct moe_err *why)
         snprintf(word, sizeof word, "%.*s", (int)n, p);
         if (n >= sizeof word || convert->n_experts == room ||
             !moe_parse_variant(word, &convert->experts[convert->n_experts])) {
+            char kinds[MOE_BITS_KINDS_BYTES];
             moe_fail(why, MOE_ERR_USAGE,
                      "is not a list of up to %d of 32, 16, 8, 6, 5, 4, 3, 2, 1, 4d8 (down at 8), "
-                     "map, types such as iq4_xs",
-                     room);
+                     "map, %s",
+                     room, moe_format_bits_kinds(kinds));
             return false;
         }
         convert->n_experts++;
@@ -88,8 +89,9 @@ static bool parse_dense(const char *text, void *to, struct moe_err *why)
 {
     const int bits = moe_parse_width(text);
     if (!bits) {
-        moe_fail(why, MOE_ERR_USAGE,
-                 "is not one of 32, 16, 8, 6, 5, 4, 3, 2, 1, nor a type such as iq4_xs");
+        char kinds[MOE_BITS_KINDS_BYTES];
+        moe_fail(why, MOE_ERR_USAGE, "is not one of 32, 16, 8, 6, 5, 4, 3, 2, 1, %s",
+                 moe_format_bits_kinds(kinds));
         return false;
     }
     *(int *)to = bits;
@@ -353,8 +355,8 @@ static int say_result(const char *path, const struct moe_convert_report *report,
                 o.convert.method->name, o.maps.items[0]);
     if (!cli_quiet && cli_given("experts") && moe_pack_n_experts(summary->pack) == 0)
         fprintf(stderr,
-                "%s: a model without experts, for which --experts changes nothing: --dense, --bits "
-                "or --target rounds it\n",
+                "%s: a model without experts, for which --experts changes nothing: --dense or "
+                "--target rounds it\n",
                 path);
     if (!cli_quiet && cli_given("experts") && rounded(report))
         say_narrow(path, summary->pack);

@@ -574,11 +574,12 @@ static struct moe_plan_memory shape_memory(const struct plan_inputs *in, struct 
 static int shape_bytes(struct plan_inputs *in, const char *experts, struct moe_err *err)
 {
     struct moe_bits bits;
+    char kinds[MOE_BITS_KINDS_BYTES];
     if (!moe_parse_bits(experts, &bits))
         return moe_fail(err, MOE_ERR_USAGE,
-                        "'%.20s' is not a bitwidth of experts: name 16, 8, 4, 3 or 2, two like "
-                        "4d8, or a type such as iq4_xs",
-                        experts);
+                        "'%.20s' is not a bitwidth of experts: name one of 16, 8, 4, 3, 2, %s, or "
+                        "two like 4d8",
+                        experts, moe_format_bits_kinds(kinds));
     return moe_shape_file_bytes(&in->bytes, &in->shape, bits, in->options->dense_bits, GROUP, err);
 }
 

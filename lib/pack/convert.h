@@ -142,6 +142,11 @@ enum { MOE_SOURCE_NAME_BYTES = 256, MOE_CONVERT_MAX_SHARDS = 64 };
  * ".gguf". */
 void moe_convert_source_name(const char *path, char out[MOE_SOURCE_NAME_BYTES]);
 
+/* Whether the options suit a model with so many experts in a layer: with none, MOE_ERR_USAGE says
+ * what does instead of sharing bits out among them, or rounding them in parts. */
+int moe_convert_check_experts(const char *source, uint32_t n_experts,
+                              const struct moe_convert_options *options, struct moe_err *err);
+
 /*
  * From a Hugging Face directory or a GGUF file. Dense matrices get dense_bits, routers 16 bits (32
  * where the checkpoint has F32), vectors F32. 16 bits means as stored: F16 and BF16 stay as they

@@ -248,7 +248,9 @@ static int choose_variants(struct converter *c, struct repack *r, struct moe_err
     struct moe_pack_variant *out = c->described;
     uint32_t n = moe_pack_n_variants(r->pack);
     if (c->n_variants > 0 && n == 0)
-        return moe_fail(err, MOE_ERR_USAGE, "%s: has no experts to choose variants of",
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: has no experts to choose variants of; --dense BITS rounds its "
+                        "matrices",
                         c->source_path);
     if (c->n_variants == 0) {
         for (uint32_t v = 0; v < n; v++) {
@@ -1156,14 +1158,6 @@ static int share_among(const struct converter *c, const struct repack *r, struct
     uint64_t weights = 0;
     for (uint64_t i = 0; i < s->n; i++)
         weights += s->sharers[i].n_weights;
-    if (weights == 0)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        o->target_bytes
-                            ? "%s: has no experts to share bits among; leave out --dense, so that "
-                              "its other matrices get theirs"
-                            : "%s: has no experts to share bits among; --target SIZE shares them "
-                              "among all matrices, --dense BITS gives these the same",
-                        moe_pack_path(r->pack));
     if (o->target_bytes) {
         const uint64_t file = share_target(c, r, s);
         return file <= o->target_bytes
@@ -1338,6 +1332,7 @@ static int begin(struct converter *c, struct repack *r, struct moe_convert_optio
 {
     c->doing = wanted->inputs ? "rounding" : "packing";
     MOE_TRY(moe_pack_open(&r->pack, c->source_path, err));
+    MOE_TRY(moe_convert_check_experts(c->source_path, moe_pack_n_experts(r->pack), wanted, err));
     c->n_layers = moe_pack_n_layers(r->pack);
     if (!wanted->no_ahead)
         moe_pack_take_ahead(r->pack);

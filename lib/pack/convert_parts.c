@@ -178,6 +178,29 @@ int convert_start(struct converter *c, const struct moe_convert_options *options
     return MOE_OK;
 }
 
+int moe_convert_check_experts(const char *source, uint32_t n_experts,
+                              const struct moe_convert_options *options, struct moe_err *err)
+{
+    if (n_experts > 0)
+        return MOE_OK;
+    if (options->mean_bits > 0)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: has no experts to share bits among; --target SIZE shares them among "
+                        "all matrices, --dense BITS gives these the same",
+                        source);
+    if (options->target_bytes && options->dense_bits)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: has no experts to share bits among; leave out --dense, so that its "
+                        "other matrices get theirs",
+                        source);
+    if (options->n_shards || options->n_joined)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: has no experts to round in parts; leave out --%s (--resume goes on "
+                        "where an earlier run ended)",
+                        source, options->n_shards ? "shard" : "join");
+    return MOE_OK;
+}
+
 int convert_check_output(const struct converter *c, struct moe_err *err)
 {
     static const char *const parts[] = {".safetensors", ".json", ".gguf", ".bin"};

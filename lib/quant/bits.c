@@ -24,6 +24,17 @@ bool moe_bits_names(uint16_t kind)
     return moe_blocks_encodes(kind) || moe_trellis_encodes(kind);
 }
 
+char *moe_format_bits_kinds(char out[MOE_BITS_KINDS_BYTES])
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (int kind = 1; kind < MOE_BITS_KIND; kind++)
+        if (moe_bits_names((uint16_t)kind) && n < MOE_BITS_KINDS_BYTES)
+            n += (size_t)snprintf(out + n, MOE_BITS_KINDS_BYTES - n, "%s%s", n ? ", " : "",
+                                  moe_layout_name((uint16_t)kind));
+    return out;
+}
+
 int moe_bits_width(int bits)
 {
     const uint16_t kind = moe_bits_kind(bits);

@@ -19,6 +19,7 @@ struct moe_bits {
 enum {
     MOE_BITS_KIND = 256, /* beyond all bitwidths */
     MOE_BITS_BYTES = 24, /* as text */
+    MOE_BITS_KINDS_BYTES = 160,
 };
 
 /* The kind of layout that is named; MOE_LAYOUT_NONE: a bitwidth is. */
@@ -29,6 +30,8 @@ static inline uint16_t moe_bits_kind(int bits)
 
 /* Whether a kind can be asked for by its name: those of blocks.h and of trellis.h. */
 bool moe_bits_names(uint16_t kind);
+/* Writes all of these, "q8_0, q2_k, q3_k, ...". Returns `out`. */
+char *moe_format_bits_kinds(char out[MOE_BITS_KINDS_BYTES]);
 /* The bitwidth: that of the kind's codes where one is named. */
 int moe_bits_width(int bits);
 /* Whether codes of this kind have the bitwidth, or are of the kind that is named. */

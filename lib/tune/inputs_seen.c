@@ -535,9 +535,14 @@ static int make_original(const char *source, const char *path, struct moe_conver
     return MOE_OK;
 }
 
-/* A model whose inputs are not measured should show before its checkpoint is converted. What a
- * description is refused for that says. */
-static int check_source(const char *source, struct moe_err *err)
+/* How far an error-aware conversion came. */
+enum stage { ORIGINAL, TEXTS, CONVERSION };
+
+/* A model that the options do not suit, or whose inputs are not measured, should show before its
+ * checkpoint is converted. What a description is refused for that says. *stage: TEXTS in the latter
+ * case. */
+static int check_source(const char *source, const struct moe_convert_options *options,
+                        enum stage *stage, struct moe_err *err)
 {
     struct moe_config *config = moe_alloc(1, sizeof *config, err);
     struct moe_checkpoint *checkpoint = NULL;
@@ -547,8 +552,14 @@ static int check_source(const char *source, struct moe_err *err)
         (moe_path_is_directory(source)
              ? moe_config_read_hf(config, source, &ignored) == MOE_OK
              : moe_checkpoint_open(&checkpoint, source, &ignored) == MOE_OK &&
-                   moe_config_read_gguf(config, checkpoint, &ignored) == MOE_OK))
-        status = check_model(config, source, err);
+                   moe_config_read_gguf(config, checkpoint, &ignored) == MOE_OK)) {
+        *stage = CONVERSION;
+        status = moe_convert_check_experts(source, config->n_experts, options, err);
+        if (status == MOE_OK) {
+            *stage = TEXTS;
+            status = check_model(config, source, err);
+        }
+    }
     moe_checkpoint_close(checkpoint);
     free(config);
     return status;
@@ -570,8 +581,17 @@ static void describe_inputs(const struct moe_convert_inputs *inputs, struct moe_
         moe_buf_text(note, ", ... (the pack's provenance has all)");
 }
 
-/* How far an error-aware conversion came. */
-enum stage { ORIGINAL, TEXTS, CONVERSION };
+/* The same of a pack, before texts are read. */
+static int check_pack(const char *path, const struct moe_convert_options *options,
+                      struct moe_err *err)
+{
+    struct moe_pack *pack = NULL;
+    int status = moe_pack_open(&pack, path, err);
+    if (status == MOE_OK)
+        status = moe_convert_check_experts(path, moe_pack_n_experts(pack), options, err);
+    moe_pack_close(pack);
+    return status;
+}
 
 /* *stage: whether the texts can be run, and the conversion began. Bundled texts are not run where
  * all is copied. */
@@ -585,10 +605,10 @@ static int convert_pack(const char *pack, const char *out_path,
     struct moe_inputs_seen *seen = NULL;
     bool rounds = true;
     int status;
-    if (inputs->bundled && options->mean_bits == 0 && !options->target_bytes) {
-        *stage = CONVERSION;
+    *stage = CONVERSION;
+    MOE_STEP(check_pack(pack, options, err));
+    if (inputs->bundled && options->mean_bits == 0 && !options->target_bytes)
         MOE_STEP(moe_convert_rounds(pack, out_path, options, &rounds, err));
-    }
     if (!rounds)
         return moe_convert_pack(pack, out_path, options, report, err);
     *stage = TEXTS;
@@ -613,8 +633,7 @@ static int convert_through_original(const char *source, const char *out_path,
     struct moe_convert_options wanted = *options;
     char original[MOE_DESCRIPTOR_PATH], *target = NULL, *dir = NULL;
     int fd = -1, status;
-    *stage = TEXTS;
-    MOE_STEP(check_source(source, err));
+    MOE_STEP(check_source(source, options, stage, err));
     *stage = ORIGINAL;
     MOE_STEP(moe_outfile_try(out_path, err));
     MOE_STEP(moe_path_follow(&target, out_path, err));

@@ -94,6 +94,9 @@ check "... is planned for 4, 8, 16 and 32 GB" \
     [ "$(awk '{ print $1 }' "$out" | tr '\n' ' ')" = "Qwen3-30B-A3B: memory 4GB 8GB 16GB 32GB " ]
 check "... each with bits, cache, speed and loads" [ "$(grep -c '^[0-9]*GB  *4  *all in memory  *[0-9.]*  *0\.0$' "$out")" = 4 ]
 # shellcheck disable=SC2086
+run "$plan" --shape "$tmp/few.json" $orin --memory 900M --experts iq2_xxs
+error_line 2 "moe-plan: 'iq2_xxs' is not a bitwidth of experts: name one of *, q8_0, q2_k, *, iq3_kt, or two like 4d8" \
+    "a type that is not written: those that are"
 run "$plan" -q --shape "$tmp/few.json" $orin --memory 900M,1.5G,2.5G --experts 8 --strategy lru
 expect_exit 0 "budgets that are given"
 check "... one that does not fit says so" grep -q '^900M  *does not fit: the smallest that works is ' "$out"

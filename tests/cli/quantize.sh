@@ -10,6 +10,11 @@ run "$bin/moe-quantize"
 error_line 2 'moe-quantize: *(see moe-quantize --help)' "no checkpoint"
 run "$bin/moe-quantize" --experts 7 "$checkpoint"
 error_line 2 "moe-quantize: option --experts: '7' *" "bits that do not exist"
+for option in --experts --dense; do
+    run "$bin/moe-quantize" $option iq2_xxs "$checkpoint"
+    error_line 2 "moe-quantize: option $option: 'iq2_xxs' is not *, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs, iq4_ks, iq5_ks, iq1_kt, iq2_kt, iq3_kt *" \
+        "$option: types there are, beside one that is not written"
+done
 run "$bin/moe-quantize" --method hqq --experts 6 "$checkpoint"
 error_line 2 "moe-quantize: method hqq does not round to 6 bits; method blocks does" "bits that only one method has"
 run "$bin/moe-quantize" --group x "$checkpoint"
@@ -155,9 +160,28 @@ error_line 2 'moe-quantize: --bits chooses the bits of each expert; leave out --
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --bits 3 --text $calib --max-tokens 8 --max-windows 1 "$small"
 error_line 2 'moe-quantize: *: its experts take * bits a weight at least, 3.00 are asked for' "--bits that are too few"
 check "... leaves nothing" [ ! -e "$tmp/x.moe" ]
-run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --bits 3 --text $calib "$drawn/olmo2"
-error_line 2 "moe-quantize: $drawn/olmo2: has no experts to share bits among; --target SIZE * all matrices, --dense BITS *" \
-    "--bits without experts"
+# What has no experts is refused before its weights or any text are read.
+mkdir "$tmp/dense"
+cp "$drawn/olmo2/config.json" "$tmp/dense"
+"$bin/moe-quantize" -q -o "$tmp/dense.moe" "$drawn/olmo2" || exit 1
+: >"$tmp/short" # no text at all
+for source in "$tmp/dense" "$tmp/dense.moe"; do
+    for with in '--bits 3' '--target 1M --dense 4' '--shard 1/2 --dense 4' '--join 2 --dense 4'; do
+        case $with in
+        --bits*) says='--target SIZE shares them among all matrices, --dense BITS *' ;;
+        --target*) says='leave out --dense*' ;;
+        *) says="leave out ${with%% *} (--resume *" ;;
+        esac
+        # shellcheck disable=SC2086
+        run "$bin/moe-quantize" -o "$tmp/x.moe" --method best $with --text "$tmp/short" "$source"
+        error_line 2 "moe-quantize: $source: has no experts to *; $says" "$with without experts: ${source##*/}"
+    done
+done
+run "$bin/moe-quantize" -o "$tmp/x.moe" --shard 1/2 --dense 4 "$tmp/dense.moe"
+error_line 2 "moe-quantize: $tmp/dense.moe: has no experts to round in parts; leave out --shard *" "--shard without experts or texts"
+run "$bin/moe-quantize" -o "$tmp/x.moe" --experts 3 "$tmp/dense.moe"
+error_line 2 "moe-quantize: $tmp/dense.moe: has no experts to choose variants of; --dense BITS *" "--experts of a pack without any"
+check "... none of which leaves anything" sh -c "! ls $tmp/x.moe* 2>/dev/null"
 few="--text $calib --max-tokens 2 --max-windows 1"
 # shellcheck disable=SC2086
 run "$bin/moe-quantize" -q -t 2 -o "$tmp/x.moe" --method best --target 1M $few "$small"

@@ -287,6 +287,13 @@ static void nonsense_is_refused(void **state)
         moe_format_bits(bits, again);
         assert_string_equal(again, good[i]);
     }
+    char kinds[MOE_BITS_KINDS_BYTES], *next, *rest = moe_format_bits_kinds(kinds);
+    int n = 0, n_kinds = 0;
+    for (; (next = strtok_r(rest, ", ", &rest)); n++)
+        assert_true(moe_bits_kind(moe_parse_width(next)));
+    for (int kind = 0; kind < MOE_BITS_KIND; kind++)
+        n_kinds += moe_bits_names((uint16_t)kind);
+    assert_int_equal(n, n_kinds);
     static const char *const units[][2] = {
         {"4", " bits"}, {"1", " bit"},    {"4d8", " bits"}, {"16,4", " bits"}, {"a map's", " bits"},
         {"q6_k", ""},   {"iq4_xsd8", ""}, {"8dq6_k", ""},   {"4,iq3_kt", ""},  {"iq3_kt,1", " bit"},
