@@ -57,7 +57,7 @@ zpty -w shell "PS1=; cd $1; fpath=($2 \$fpath); autoload -U compinit; compinit -
 zpty -w shell $'zstyle ":completion:*" list-prompt ""; echo rea''dy'
 zpty -r shell said '*ready'$'\r'
 zpty -n -w shell "$3"$'\t'
-for i in {1..50}; do
+for i in {1..600}; do
     zpty -r -t shell piece && said+=$piece
     [[ $said == *$4* ]] && break
     sleep 0.1

@@ -187,15 +187,20 @@ smallest_memory() {
     "$@" --memory 1M 2>&1 >/dev/null | sed -n 's/.*the smallest that works is .*--memory \([0-9]*\)M.*/\1/p'
 }
 
-# How long the command takes until FILE is there depends on the machine: interrupted too early, it is
-# started again and given half as much time again, so that fast machines are not past the end.
+# How long the command computes until FILE is there depends on the machine: interrupted too early, it is started
+# again and has half as much time again, so that fast machines are not past the end. The time is the processor's,
+# which other work does not change.
 interrupt() {
     left=$1
     shift
-    for pause in 0.1 0.15 0.2 0.3 0.45 0.7 1 1.5 2.2 3.3 5 7.5 11 16; do
+    for ticks in 5 8 12 18 27 40 60 90 135 200 300 450 700 1100 1600; do
         "$@" >"$out" 2>"$err" </dev/null &
         pid=$!
-        sleep "$pause"
+        while kill -0 "$pid" 2>/dev/null; do
+            used=$(sed -E 's/.*\) //' "/proc/$pid/stat" 2>/dev/null | cut -d ' ' -f 12,13 | tr ' ' +)
+            [ "$((${used:-0}))" -lt "$ticks" ] || break
+            sleep 0.01
+        done
         kill -INT "$pid" 2>/dev/null
         code=0
         wait "$pid" || code=$?

@@ -95,7 +95,11 @@ expect_stdout_like "*measured 1.0*Slower than expected, most of all by reading e
 mkdir "$tmp/slow"
 ln -s "$(realpath "$bin")"/* "$tmp/slow"
 rm "$tmp/slow/moe-plan"
-printf '#!/bin/sh\necho "moe-plan: searching: 12%%, 3 min left" >&2\nsleep 6\nexec "%s" "$@"\n' "$(realpath "$bin")/moe-plan" >"$tmp/slow/moe-plan"
+{
+    printf '#!/bin/sh\necho "moe-plan: searching: 12%%, 3 min left" >&2\n'
+    printf 'for _ in $(seq 600); do grep -q searching "%s" && break; sleep 0.1; done\n' "$err" # until that was passed on
+    printf 'exec "%s" "$@"\n' "$(realpath "$bin")/moe-plan"
+} >"$tmp/slow/moe-plan"
 chmod +x "$tmp/slow/moe-plan"
 rm "$o/plan.yaml"
 run "$tmp/slow/moe-pipeline" -o "$o"

@@ -277,6 +277,7 @@ code=$(cat "$tmp/code")
 : >"$out"
 error_line 1 'moe-run: standard output: Broken pipe' "a closed pipe"
 
+: >"$out"
 "$bin/moe-run" -t 1 --cpu scalar "$tiny" -p "$story" --ignore-eos >"$out" 2>"$err" &
 pid=$!
 while [ ! -s "$out" ] && kill -0 "$pid" 2>/dev/null; do sleep 0.1; done

@@ -19,6 +19,7 @@ wait_for() { # COMMAND...
 serve() { # SOCKET OPTION...
     at=$1
     shift
+    : >"$tmp/log" # what is waited for may stand there of another server
     "$bin/moe-serve" -t 1 "$tiny" --listen "unix:$at" "$@" >"$tmp/served" 2>"$tmp/log" </dev/null &
     server=$!
     wait_for grep -q 'listening at' "$tmp/log"

@@ -8,7 +8,6 @@
 #include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "serve/coe_planner.h"
 
@@ -530,13 +529,6 @@ static void coserve_is_ahead_of_every_baseline(void **state)
 
 /* ---- Many requests ---- */
 
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* The cheapest of ten tenths of the requests from `first` on: other processes only make some of
  * them dearer. */
 static double submit_seconds(struct moe_coe_dispatch *d, struct moe_coe_request *requests,
@@ -544,14 +536,14 @@ static double submit_seconds(struct moe_coe_dispatch *d, struct moe_coe_request 
 {
     double best = INFINITY;
     for (uint32_t part = 0; part < 10; part++) {
-        double begins = cpu_seconds();
+        double begins = test_cpu_seconds();
         for (uint32_t i = first + part * (n / 10); i < first + (part + 1) * (n / 10); i++) {
             struct moe_err err;
             uint32_t executor;
             if (moe_coe_submit(d, &requests[i], 0, &executor, &err) != MOE_OK)
                 fail_msg("%s", err.text);
         }
-        best = fmin(best, cpu_seconds() - begins);
+        best = fmin(best, test_cpu_seconds() - begins);
     }
     return best / (n / 10);
 }
@@ -603,9 +595,9 @@ static void scheduling_is_a_small_part(void **state)
     open_world(&w, apart, 100000);
     w.planner.casual = true;
     struct moe_coe_plan *plan = make(&w);
-    double begins = cpu_seconds();
+    double begins = test_cpu_seconds();
     assert_ok(moe_coe_plan_simulate(plan, w.costs, w.all, &w.task, 0, &advance, &err), &err);
-    double took = cpu_seconds() - begins;
+    double took = test_cpu_seconds() - begins;
     assert_int_equal(advance.results, 100000);
     assert_true(took < 0.03 * advance.seconds);
     /* The same with what scheduling takes on the clock, against a run scheduled in advance (5.3).

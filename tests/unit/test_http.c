@@ -25,7 +25,8 @@ static struct {
     struct moe_request *request; /* of the only one that it takes */
     struct moe_server_events events;
     bool cancelled;
-    bool answers_at_once; /* before the submitting function returns */
+    bool answers_at_once;      /* before the submitting function returns */
+    const char *fails_at_once; /* ... with this message */
     bool ends_cancelled;
     int refuses; /* a status */
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER};
@@ -74,6 +75,8 @@ int moe_server_submit_body(struct moe_server *s, enum moe_request_kind kind, str
     if (fake.answers_at_once) {
         say("at once");
         end(MOE_OK, NULL, MOE_STOP_EOS);
+    } else if (fake.fails_at_once) {
+        end(MOE_ERR_LIMIT, fake.fails_at_once, MOE_STOP_EOS);
     }
     return MOE_OK;
 }
@@ -180,6 +183,7 @@ static void open_door(uint64_t buffers)
     o.max_connections = door_connections;
     fake.request = NULL;
     fake.cancelled = fake.answers_at_once = fake.ends_cancelled = false;
+    fake.fails_at_once = NULL;
     fake.refuses = MOE_OK;
     assert_ok(moe_http_open(&door, NULL, &o, &err), &err);
 }
@@ -380,11 +384,13 @@ static void an_answer_beyond_the_buffers_is_refused(void **state)
 static void failures_have_a_status_or_come_in_the_stream(void **state)
 {
     (void)state;
-    for (int stream = 0; stream < 2; stream++) {
+    for (int stream = 0; stream < 2; stream++) { /* which begins by itself after a moment */
         open_door(1 << 20);
+        fake.fails_at_once = stream ? "too long a prompt" : NULL;
         int fd = ask(stream);
         wait_for(has_request);
-        end(MOE_ERR_LIMIT, "too long a prompt", MOE_STOP_EOS);
+        if (!stream)
+            end(MOE_ERR_LIMIT, "too long a prompt", MOE_STOP_EOS);
         hears(fd, "HTTP/1.1 400", "too long a prompt");
         close_door();
     }
