@@ -88,7 +88,7 @@ near_floor() { # PACK OPTION...
     expect_exit 0 "... $near MiB work $*"
     grep -q __asan_init "$bin/moe-run" && return
     peak=$(($(figure peak_rss_bytes)))
-    check "... its peak is no more" [ "$peak" -le $((near << 20)) ]
+    check "... its peak is no more: $((near * 1024 - peak / 1024)) KiB are left" [ "$peak" -le $((near << 20)) ]
     check "... nor 12 MiB less" [ "$peak" -ge $(((near - 12) << 20)) ]
 }
 for experts in 4,2 8; do
