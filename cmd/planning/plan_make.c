@@ -105,7 +105,7 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
     MOE_STEP(moe_trials_open(&planner.trials, &planner, err));
     if (automatic)
         MOE_STEP(moe_planner_search(&planner, plan, &best, err));
-    MOE_STEP(moe_planner_search_room(&planner, &best, err));
+    MOE_STEP(moe_planner_search_batch(&planner, &best, err));
     MOE_STEP(moe_planner_make(&planner, &best, plan, err));
     note_learnt(in->options->learn, plan);
     note_exact(in->options, plan);

@@ -1354,14 +1354,12 @@ static int fit_pack(void *ctx, const struct moe_strategy *wanted, const struct m
     const uint64_t bytes = room ? room->bytes : 0;
     uint64_t floor = 0, host_floor = 0;
     if (room && room->batch) {
-        const struct moe_fit_room own = {.bytes = bytes, .staging = room->staging};
+        const struct moe_fit_room own = {.bytes = bytes};
         MOE_TRY(fit_pack(ctx, wanted, &own, out, err));
         floor = out->memory.floor;
         host_floor = out->host.floor;
         o.session.batch = room->batch;
     }
-    if (room && room->staging)
-        o.staging = room->staging;
     if (bytes && o.device.cuda)
         o.gpu_memory_bytes = bytes;
     else if (bytes && o.memory_bytes)

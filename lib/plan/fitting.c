@@ -239,8 +239,8 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, const struct 
     }
     if (!named)
         available = available > policy ? available - policy : 0;
-    struct moe_slots slots = moe_slots_of(&out->strategy, available, named, slot_bytes, inv->top_k,
-                                          room->staging ? room->staging : f->staging);
+    struct moe_slots slots =
+        moe_slots_of(&out->strategy, available, named, slot_bytes, inv->top_k, f->staging);
     uint64_t working = slots.working * slot_bytes;
     if (!named && out->strategy.cache && available > working)
         slots.cache_bytes = available - working;

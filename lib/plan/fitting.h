@@ -49,9 +49,8 @@ struct moe_fitted {
 /* What takes the place of what was asked for; 0: as asked for, and where that says nothing as the
  * engine chooses. */
 struct moe_fit_room {
-    uint64_t bytes;   /* of memory */
-    uint32_t batch;   /* rows of a pass */
-    uint32_t staging; /* slots for prefetched experts */
+    uint64_t bytes; /* of memory */
+    uint32_t batch; /* rows of a pass */
 };
 
 /* room NULL: everything as asked for. The floor of the memory is that of the batch that was asked

@@ -517,9 +517,9 @@ out:
     return status;
 }
 
-/* The search for batch and staging, with the cache that they leave. */
+/* ---- The search for a batch, with the cache that it leaves ---- */
 
-/* One batch and staging: seconds of a prompt and of the trace's answers; 0: it cannot run. */
+/* One batch: seconds of a prompt and of the trace's answers; 0: it cannot run. */
 struct timed {
     double prompt, answers;
     double computing; /* of the prompt's */
@@ -527,7 +527,7 @@ struct timed {
     struct moe_fitted fitted;
 };
 
-struct room_search {
+struct batch_search {
     struct moe_planner *planner; /* takes over the best so far */
     struct moe_planner now;      /* what is being tried, on few tokens */
     const struct moe_strategy *strategy;
@@ -562,8 +562,8 @@ int moe_planner_try_prompt(const struct moe_planner *p, const struct moe_strateg
     return status;
 }
 
-static int time_room(const struct moe_planner *p, const struct moe_strategy *strategy,
-                     struct timed *out, struct moe_err *err)
+static int time_trial(const struct moe_planner *p, const struct moe_strategy *strategy,
+                      struct timed *out, struct moe_err *err)
 {
     struct moe_trial_run t;
     struct moe_simulated_phase prompt;
@@ -582,75 +582,55 @@ static int time_room(const struct moe_planner *p, const struct moe_strategy *str
     return MOE_OK;
 }
 
-/* Times s->now's batch with each number of slots for prefetches, from the given one on; the
- * fitter's is number 0, whose time goes to *first. */
-static int time_batch(struct room_search *s, size_t from, struct timed *first, struct moe_err *err)
+/* Times s->now's batch. */
+static int time_batch(struct batch_search *s, struct timed *t, struct moe_err *err)
 {
-    static const uint32_t times[] = {0, 2, 4}; /* top_k; 0: the fitter's */
-    enum { MOST = sizeof times / sizeof *times };
     struct moe_planner *p = &s->now;
-    struct moe_trial trials[2 * MOST] = {0};
-    bool stages = s->own.fitted.staging > 0 && !s->own.fitted.strategy.stream;
-    const size_t n = stages ? MOST : 1;
-    uint32_t n_trials = 0;
-    for (size_t i = from; i < n; i++) {
-        struct moe_trial t = moe_trial_of(p, s->strategy, 0, 0);
-        t.staging = times[i] * p->inventory->top_k;
-        trials[n_trials++] = t;
-        t.excerpt.prompt = s->own.n_prompt;
-        trials[n_trials++] = t;
+    struct moe_trial trials[2];
+    trials[0] = trials[1] = moe_trial_of(p, s->strategy, 0, 0);
+    trials[1].excerpt.prompt = s->own.n_prompt;
+    MOE_TRY(moe_trials_ahead(p, trials, 2, NULL, 0, 0, err));
+    MOE_TRY(time_trial(p, s->strategy, t, err));
+    double prompt = s->own.prompt > 0 ? t->prompt / s->own.prompt : 1;
+    double answers = s->own.answers > 0 ? t->answers / s->own.answers : 1;
+    if (t->prompt + t->answers > 0 && prompt <= 1 && answers <= 1 && prompt + answers < s->best) {
+        s->best = prompt + answers;
+        s->planner->batch = p->batch;
     }
-    int status = moe_trials_ahead(p, trials, n_trials, NULL, 0, 0, err);
-    for (size_t i = from; i < n && status == MOE_OK; i++) {
-        struct timed t;
-        p->staging = times[i] * p->inventory->top_k;
-        status = time_room(p, s->strategy, &t, err);
-        if (i == 0)
-            *first = t;
-        double prompt = s->own.prompt > 0 ? t.prompt / s->own.prompt : 1;
-        double answers = s->own.answers > 0 ? t.answers / s->own.answers : 1;
-        if (status == MOE_OK && t.prompt + t.answers > 0 && prompt <= 1 && answers <= 1 &&
-            prompt + answers < s->best) {
-            s->best = prompt + answers;
-            s->planner->batch = p->batch;
-            s->planner->staging = p->staging;
-        }
-        if (status == MOE_OK && moe_progress_stopped(p->progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
-    }
-    return status;
+    return moe_progress_stopped(p->progress) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped")
+                                             : MOE_OK;
 }
 
-int moe_planner_search_room(struct moe_planner *p, const struct moe_strategy *strategy,
-                            struct moe_err *err)
+int moe_planner_search_batch(struct moe_planner *p, const struct moe_strategy *strategy,
+                             struct moe_err *err)
 {
     static const uint32_t batches[] = {16, 32, 64, 96, 128, 192, 256, 512};
-    struct room_search s = {.planner = p, .now = *p, .strategy = strategy, .best = 2};
+    struct batch_search s = {.planner = p, .now = *p, .strategy = strategy, .best = 2};
     struct timed now;
     s.now.lookups = NULL;
     s.now.excerpt = planner_excerpt(p);
     s.now.shows_progress = true;
-    planner_begin_step(p, PLANNER_ROOM);
-    s.now.batch = s.now.staging = p->batch = p->staging = 0;
-    int status = time_room(&s.now, strategy, &s.own, err);
+    planner_begin_step(p, PLANNER_BATCH);
+    s.now.batch = p->batch = 0;
+    if (p->batch_named)
+        return MOE_OK;
+    int status = time_trial(&s.now, strategy, &s.own, err);
     if (status != MOE_OK || s.own.prompt + s.own.answers <= 0 || !s.own.fitted.memory.total)
         return status;
-    status = time_batch(&s, 1, &now, err);
     const uint32_t own = s.own.fitted.memory.batch, n = s.own.n_prompt;
     const uint32_t least = n && n < own ? n : own;
     double computing = s.own.computing;
-    for (size_t i = 0; !p->batch_named && i <= sizeof batches / sizeof *batches; i++) {
+    for (size_t i = 0; i <= sizeof batches / sizeof *batches; i++) {
         s.now.batch = i == 0 ? least : batches[i - 1];
         if (s.now.batch < least || s.now.batch == own || (i > 0 && s.now.batch == least))
             continue;
-        if (status == MOE_OK)
-            status = time_batch(&s, 0, &now, err);
+        MOE_TRY(time_batch(&s, &now, err));
         /* A prompt of one pass gains nothing from more room for it. */
-        if (status != MOE_OK || now.prompt + now.answers <= 0 || now.computing == computing)
+        if (now.prompt + now.answers <= 0 || now.computing == computing)
             break;
         computing = now.computing;
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Alternatives ---- */
@@ -671,18 +651,18 @@ static bool does_not_run(int status)
     return status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE;
 }
 
-/* What planning for another budget may choose: the fitter's own batch and staging, or those of this
- * plan. It keeps no batch smaller than the fitter's, which would read prompts slower, unless a
+/* What planning for another budget may choose: the fitter's own batch, or that of this plan. It
+ * keeps no batch smaller than the fitter's, which would read prompts slower, unless a
  * prompt fits in it. */
-enum { N_ROOMS = 2 };
+enum { N_BATCHES = 2 };
 static void trials_at(const struct moe_planner *p, const struct moe_strategy *s, uint64_t bytes,
-                      struct moe_trial out[N_ROOMS])
+                      struct moe_trial out[N_BATCHES])
 {
     const struct moe_fit_room room = {.bytes = bytes};
     struct moe_fitted own;
     struct moe_err ignored;
     out[0] = out[1] = moe_trial_of(p, s, bytes, 0);
-    out[0].batch = out[0].staging = 0;
+    out[0].batch = 0;
     if (p->fitter.fit(p->fitter.ctx, s, &room, &own, &ignored) == MOE_OK &&
         p->batch < own.memory.batch && p->batch < tokens_of_prompt(p, &own))
         out[1].batch = 0;
@@ -716,14 +696,13 @@ static int try_at(const struct planner_variation *v, const struct moe_strategy *
                   const char *name, struct moe_plan_alternative *a, struct moe_err *err)
 {
     struct planner_variation there = *v;
-    struct moe_trial rooms[N_ROOMS];
+    struct moe_trial batches[N_BATCHES];
     int status = MOE_OK;
     if (a->what != MOE_ALTERNATIVE_MEMORY)
         return try_one(v, strategy, name, a, err);
-    trials_at(&v->planner, strategy, v->bytes, rooms);
-    for (int i = 0; i < N_ROOMS && (status == MOE_OK || does_not_run(status)); i++) {
-        there.planner.batch = rooms[i].batch;
-        there.planner.staging = rooms[i].staging;
+    trials_at(&v->planner, strategy, v->bytes, batches);
+    for (int i = 0; i < N_BATCHES && (status == MOE_OK || does_not_run(status)); i++) {
+        there.planner.batch = batches[i].batch;
         status = try_one(&there, strategy, name, a, err);
     }
     return status;
@@ -994,14 +973,14 @@ static int add_bits(const struct moe_planner *p, const struct moe_fitted *f,
 }
 
 /* Those that need nothing but another size, rate, pace or batch, side by side, with the prompts of
- * all but other sizes, which are tried in two rooms. */
+ * all but other sizes, which are tried with two batches. */
 static int simulate_ahead(const struct moe_planner *p, const struct moe_fitted *f,
                           struct moe_err *err)
 {
     const struct moe_plan_memory *m = &f->memory;
     const struct moe_strategy *s = &f->strategy;
     struct planner_variation faster;
-    struct moe_trial trials[2 * (2 * N_ROOMS + 5)];
+    struct moe_trial trials[2 * (2 * N_BATCHES + 5)];
     uint32_t n = 0;
     if (s->resident)
         return MOE_OK;
@@ -1022,8 +1001,8 @@ static int simulate_ahead(const struct moe_planner *p, const struct moe_fitted *
         trials[n++].excerpt.prompt = prompt;
     }
     trials_at(p, s, 2 * present(f), &trials[n]);
-    trials_at(p, s, (uint64_t)((double)present(f) * 0.5), &trials[n += N_ROOMS]);
-    return moe_trials_ahead(p, trials, n + N_ROOMS, NULL, 0, 0, err);
+    trials_at(p, s, (uint64_t)((double)present(f) * 0.5), &trials[n += N_BATCHES]);
+    return moe_trials_ahead(p, trials, n + N_BATCHES, NULL, 0, 0, err);
 }
 
 int planner_set_alternatives(const struct moe_planner *p, const struct moe_fitted *f,
@@ -1157,7 +1136,6 @@ static int add_step(const struct moe_planner *p, const struct moe_trial *trials,
         const struct moe_trial *trial = &trials[i];
         struct moe_trial_run t;
         there.batch = trial->batch;
-        there.staging = trial->staging;
         int status =
             moe_planner_try(&there, trial->strategy, trial->bytes, trial->load_rate, &t, NULL, err);
         if (status != MOE_OK && !does_not_run(status))
@@ -1203,27 +1181,27 @@ static int set_memory_steps(const struct moe_planner *p, const struct moe_fitted
     uint64_t least = m->total ? m->floor : m->token / 4;
     uint64_t step = most > least ? (most - least) / STEPS : 0;
     bool grows = step > 0 && now < most && !f->strategy.resident;
-    struct moe_trial trials[STEPS * N_ROOMS + N_ROOMS];
+    struct moe_trial trials[STEPS * N_BATCHES + N_BATCHES];
     double sizes[STEPS + 1];
     uint32_t n_sizes = 0;
     /* The present size takes the place of a step near it. */
     for (uint32_t i = 0; grows && i < STEPS; i++) {
-        struct moe_trial *rooms = &trials[n_sizes * N_ROOMS];
+        struct moe_trial *batches = &trials[n_sizes * N_BATCHES];
         uint64_t bytes = least + i * step;
         if ((i == 0 || now >= bytes - step / 2) &&
             (i + 1 == STEPS || now < bytes + (step - step / 2)))
             bytes = now;
         sizes[n_sizes++] = (double)bytes;
         if (bytes == now)
-            rooms[0] = rooms[1] = moe_trial_of(p, &f->strategy, 0, 0);
+            batches[0] = batches[1] = moe_trial_of(p, &f->strategy, 0, 0);
         else
-            trials_at(p, &f->strategy, bytes, rooms);
+            trials_at(p, &f->strategy, bytes, batches);
     }
-    trials_at(p, &resident, most, &trials[n_sizes * N_ROOMS]);
+    trials_at(p, &resident, most, &trials[n_sizes * N_BATCHES]);
     sizes[n_sizes++] = (double)most;
-    status = moe_trials_ahead(p, trials, n_sizes * N_ROOMS, NULL, 0, 0, err);
+    status = moe_trials_ahead(p, trials, n_sizes * N_BATCHES, NULL, 0, 0, err);
     for (uint32_t i = 0; i < n_sizes && status == MOE_OK; i++)
-        status = add_step(p, &trials[i * N_ROOMS], N_ROOMS, sizes[i], plan->memory_steps,
+        status = add_step(p, &trials[i * N_BATCHES], N_BATCHES, sizes[i], plan->memory_steps,
                           &plan->n_memory_steps, err);
     return status;
 }

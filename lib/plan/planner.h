@@ -47,11 +47,10 @@ struct moe_planner {
      * tolerances); out->inventory stays NULL: at the same ones. NULL: it always does. */
     int (*model_at)(void *ctx, uint64_t bytes, struct moe_planner_model *out, struct moe_err *err);
     void *model_ctx;
-    uint64_t host_bytes; /* for experts behind a device's slots, where the pace has a storage */
-    bool exact;          /* only what cannot change results */
-    bool batch_named;    /* by the user: no other is tried */
-    /* Rows of a pass, slots for prefetched experts; 0: the fitter's choice. */
-    uint32_t batch, staging;
+    uint64_t host_bytes;    /* for experts behind a device's slots, where the pace has a storage */
+    bool exact;             /* only what cannot change results */
+    bool batch_named;       /* by the user: no other is tried */
+    uint32_t batch;         /* rows of a pass; 0: the fitter's choice */
     uint32_t prompt_tokens; /* that prompts have; 0: as many as the context allows */
     const struct moe_calibration *calibration; /* NULL: none */
     bool any_loss;   /* it is not asked: in other memory speeds are known, losses are not */
@@ -126,12 +125,12 @@ int moe_planner_try_prompt(const struct moe_planner *p, const struct moe_strateg
                            struct moe_simulated_phase *out, uint32_t *n_tokens,
                            struct moe_err *err);
 
-/* Searches batch and staging together, with the cache that they leave, for the least time of
- * prompts and of answers, each beside what it takes by the fitter's own choice, and sets them.
- * Neither becomes slower than that: so no batch is smaller than the fitter's, unless prompts are.
- * Leaves them 0 where nothing is faster. */
-int moe_planner_search_room(struct moe_planner *p, const struct moe_strategy *strategy,
-                            struct moe_err *err);
+/* Searches the batch, with the cache that it leaves, for the least time of prompts and of answers,
+ * each beside what it takes by the fitter's own choice, and sets it. Neither becomes slower than
+ * that: so it is no smaller than the fitter's, unless prompts are. Leaves it 0 where nothing is
+ * faster. */
+int moe_planner_search_batch(struct moe_planner *p, const struct moe_strategy *strategy,
+                             struct moe_err *err);
 
 /* Fills the plan for one strategy: slots, contents, boundaries, T and n, expectations, outlook,
  * alternatives, doubts (by the evidence). Outlook, alternatives and doubts of large models are
@@ -154,7 +153,7 @@ struct moe_trial {
     uint64_t bytes;
     double load_rate;
     struct moe_excerpt excerpt; /* the planner's, or another of its trace */
-    uint32_t batch, staging;
+    uint32_t batch;
     const struct moe_pace *pace;
 };
 
@@ -163,13 +162,12 @@ struct moe_trial {
 int moe_trials_open(struct moe_trials **out, const struct moe_planner *p, struct moe_err *err);
 void moe_trials_close(struct moe_trials *t); /* NULL is fine */
 
-/* As moe_planner_try would be asked for it with p's own excerpt, batch, staging and pace. */
+/* As moe_planner_try would be asked for it with p's own excerpt, batch and pace. */
 static inline struct moe_trial moe_trial_of(const struct moe_planner *p,
                                             const struct moe_strategy *strategy, uint64_t bytes,
                                             double load_rate)
 {
-    return (struct moe_trial){strategy, bytes,      load_rate, p->excerpt,
-                              p->batch, p->staging, p->pace};
+    return (struct moe_trial){strategy, bytes, load_rate, p->excerpt, p->batch, p->pace};
 }
 
 /* Simulates those of n that were not yet, and remembers them. What cannot run here is left for

@@ -27,10 +27,10 @@ int planner_prepare(const struct moe_planner *p, const struct moe_strategy *stra
                     struct moe_err *err);
 /* The tokens of the trace for trials that only compare. */
 struct moe_excerpt planner_excerpt(const struct moe_planner *p);
-/* Steps of making a plan, in order, for progress: choosing batch and slots, the plan itself, texts
+/* Steps of making a plan, in order, for progress: choosing a batch, the plan itself, texts
  * apart from each other, boundaries, other memory, links, alternatives, doubts. */
 enum planner_step {
-    PLANNER_ROOM,
+    PLANNER_BATCH,
     PLANNER_PLAN,
     PLANNER_TEXTS,
     PLANNER_BOUNDARIES,

@@ -466,7 +466,7 @@ int planner_prepare(const struct moe_planner *p, const struct moe_strategy *stra
 {
     out->run = (struct moe_trial_run){.optimal_hit_rate = -1};
     struct moe_fitted *f = &out->run.fitted;
-    const struct moe_fit_room room = {bytes, p->batch, p->staging};
+    const struct moe_fit_room room = {bytes, p->batch};
     MOE_TRY(p->fitter.fit(p->fitter.ctx, strategy, &room, f, err));
     if (p->exact) {
         const struct moe_terms terms = moe_terms_of(&f->strategy, p->inventory, f->high);
@@ -575,7 +575,7 @@ struct key {
     uint32_t every, cut, cold, prompt;
     uint64_t host_bytes, seed;
     const struct moe_statistics *statistics;
-    uint32_t high, low, batch, staging;
+    uint32_t high, low, batch;
 };
 
 struct remembered {
@@ -650,7 +650,6 @@ static void set_key(struct key *k, const struct moe_planner *p, const struct pla
     k->high = t->run.fitted.high;
     k->low = t->run.fitted.low;
     k->batch = t->in.batch;
-    k->staging = t->run.fitted.staging;
 }
 
 static const struct remembered *find_remembered(const struct moe_planner *p, const struct key *key)
@@ -694,7 +693,7 @@ static void remember_trial(const struct moe_planner *p, const struct planner_pre
 
 /* How much of making a plan a step is, about: simulations, of few tokens or for as long. */
 static const uint64_t sizes[PLANNER_N_STEPS] = {
-    [PLANNER_ROOM] = 10,         [PLANNER_PLAN] = 5,    [PLANNER_TEXTS] = 6,
+    [PLANNER_BATCH] = 10,        [PLANNER_PLAN] = 5,    [PLANNER_TEXTS] = 6,
     [PLANNER_BOUNDARIES] = 4,    [PLANNER_MEMORY] = 11, [PLANNER_LINKS] = 5,
     [PLANNER_ALTERNATIVES] = 14, [PLANNER_DOUBTS] = 4,
 };
@@ -778,7 +777,6 @@ static bool set_side(struct side *sides, uint32_t n, const struct moe_planner *p
     s->planner = *p;
     s->planner.excerpt = trial->excerpt;
     s->planner.batch = trial->batch;
-    s->planner.staging = trial->staging;
     s->planner.pace = trial->pace;
     if (planner_prepare(&s->planner, trial->strategy, trial->bytes, trial->load_rate, &s->prepared,
                         &ignored) != MOE_OK)

@@ -335,7 +335,7 @@ static void a_budget_has_steps_too(void **state)
     end(&p);
 }
 
-/* ---- Batch and staging ---- */
+/* ---- Batch ---- */
 
 /* What a prompt of p's length and the trace's answers take. */
 struct taken {
@@ -367,10 +367,10 @@ static void open_budget(struct planning *p, uint64_t bytes)
     assert_ok(moe_pack_fit_open(&p->fit, fixture.pack, &p->options, &err), &err);
     p->planner.fitter = moe_pack_fit_fitter(p->fit);
     p->planner.inventory = moe_pack_fit_inventory(p->fit);
-    p->planner.batch = p->planner.staging = 0;
+    p->planner.batch = 0;
 }
 
-/* With the room that is found neither a prompt nor an answer is slower than without a plan, nor
+/* With the batch that is found neither a prompt nor an answer is slower than without a plan, nor
  * are both together with more memory than with less: of least recently used experts a larger cache
  * holds all that a smaller one does. Its batch is smaller only for prompts that are. */
 static void more_memory_is_never_slower(void **state)
@@ -392,12 +392,11 @@ static void more_memory_is_never_slower(void **state)
             open_budget(&p, floor + i * fixture.token_bytes);
             const struct taken own = time_of(&p);
             assert_int_equal(own.fitted.memory.floor, floor);
-            assert_ok(moe_planner_search_room(&p.planner, &p.options.strategy, &err), &err);
+            assert_ok(moe_planner_search_batch(&p.planner, &p.options.strategy, &err), &err);
             const struct taken found = time_of(&p);
             const struct moe_fitted *f = &found.fitted;
             assert_int_equal(f->memory.floor, floor);
             assert_true(!p.planner.batch || f->memory.batch == p.planner.batch);
-            assert_true(!p.planner.staging || f->staging <= p.planner.staging);
             assert_true(f->memory.batch >= own.fitted.memory.batch ||
                         f->memory.batch >= (cases[r].prompt ? cases[r].prompt : f->memory.context));
             n_better += found.prompt + found.answers < own.prompt + own.answers;
@@ -417,14 +416,14 @@ static void more_memory_is_never_slower(void **state)
         /* A batch that the user names stays. */
         p.options.session.batch = 0;
         p.planner.batch_named = true;
-        p.planner.batch = p.planner.staging = 0;
-        assert_ok(moe_planner_search_room(&p.planner, &p.options.strategy, &err), &err);
+        p.planner.batch = 0;
+        assert_ok(moe_planner_search_batch(&p.planner, &p.options.strategy, &err), &err);
         assert_int_equal(p.planner.batch, 0);
         end(&p);
     }
 }
 
-/* What planning takes at this budget: the fastest strategy with the room found for it. */
+/* What planning takes at this budget: the fastest strategy with the batch found for it. */
 static struct moe_fitted planned_at(struct planning *p, uint64_t bytes)
 {
     struct moe_err err = {0};
@@ -433,7 +432,7 @@ static struct moe_fitted planned_at(struct planning *p, uint64_t bytes)
     open_budget(p, bytes);
     assert_ok(moe_plan_new(&plan, LAYERS, EXPERTS, TOP_K, &err), &err);
     assert_ok(moe_planner_search(&p->planner, plan, &best, &err), &err);
-    assert_ok(moe_planner_search_room(&p->planner, &best, &err), &err);
+    assert_ok(moe_planner_search_batch(&p->planner, &best, &err), &err);
     moe_plan_free(plan);
     p->options.strategy = best;
     return time_of(p).fitted;
@@ -460,7 +459,7 @@ static void curves_end_where_all_experts_fit(void **state)
         if (budgets[b] == (uint64_t)1 << 30)
             moe_strategy_find("resident", &p.options.strategy);
         open_budget(&p, budgets[b]);
-        assert_ok(moe_planner_search_room(&p.planner, &p.options.strategy, &err), &err);
+        assert_ok(moe_planner_search_batch(&p.planner, &p.options.strategy, &err), &err);
         struct moe_plan *plan = make(&p);
         const uint32_t n = plan->n_memory_steps;
         assert_true(n > 0);
@@ -642,7 +641,7 @@ static void plan_by(int threads, struct moe_buf *text)
         moe_par_set_team(before);
     }
     assert_ok(moe_planner_search(&p.planner, plan, &best, &err), &err);
-    assert_ok(moe_planner_search_room(&p.planner, &best, &err), &err);
+    assert_ok(moe_planner_search_batch(&p.planner, &best, &err), &err);
     assert_ok(moe_planner_make(&p.planner, &best, plan, &err), &err);
     assert_ok(moe_plan_write(plan, false, text, &err), &err);
     moe_trials_close(p.planner.trials);
