@@ -1154,15 +1154,23 @@ static uint64_t bytes_to_load(const struct moe_scheduler *s, uint32_t key, uint3
     return bytes;
 }
 
+/* Whether the segments that the first part of an expert's work needs are there. */
+static bool can_begin(const struct slot_loads *l)
+{
+    uint32_t first = l->n_segments > 1 ? (1u << (l->n_segments - 1)) - 1 : 1;
+    return (l->arrived & first) == first;
+}
+
 /* Whether what a slot holds is under way by a prediction, and would keep its expert waiting longer
- * than is needed: an expert to be skipped waits for nothing, one that low precision suffices for
- * not for more bytes than these. */
+ * than is needed: an expert to be skipped waits for nothing, one that the host can compute not for
+ * the first segments (HOBBIT 4: it computes what is not in the GPU's memory), one that low
+ * precision suffices for not for more bytes than these. */
 static bool delays(const struct moe_scheduler *s, uint32_t slot, uint32_t variant, bool skips)
 {
     const struct moe_slot *x = moe_store_slot(s->store, slot);
     if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED || x->pins > 0)
         return false;
-    return skips ||
+    return skips || (computes_on_host(s) && !can_begin(&s->loads[slot])) ||
            (x->variant != variant && bytes_under_way(s, slot) > bytes_to_load(s, x->key, variant));
 }
 
@@ -1433,13 +1441,6 @@ int moe_scheduler_poll(struct moe_scheduler *s, struct moe_err *err)
 {
     hold_loads(s);
     return let_go(s, poll_loads(s, err));
-}
-
-/* Whether the segments that the first part of an expert's work needs are there. */
-static bool can_begin(const struct slot_loads *l)
-{
-    uint32_t first = l->n_segments > 1 ? (1u << (l->n_segments - 1)) - 1 : 1;
-    return (l->arrived & first) == first;
 }
 
 /* Names entries that can begin, at most max in all. */

@@ -10,7 +10,7 @@
 enum { N_LAYERS = 4, N_EXPERTS = 8, TOP_K = 2, N_KEYS = N_LAYERS * N_EXPERTS, MAX_LOADS = 256 };
 
 struct load {
-    uint32_t slot, handle;
+    uint32_t slot, segment, handle;
     enum moe_load_priority priority;
 };
 
@@ -18,7 +18,8 @@ struct load {
 struct channel {
     struct load loads[MAX_LOADS];
     uint32_t n, next_handle;
-    uint32_t done[MAX_LOADS], n_done; /* slots */
+    struct moe_arrival done[MAX_LOADS];
+    uint32_t n_done;
     uint32_t promoted, cancelled;
     bool sticky;  /* cancelled loads go on for a while */
     double limit; /* of prefetches in flight */
@@ -33,9 +34,8 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
                   float score, uint32_t *handle, struct moe_err *err)
 {
     struct channel *c = ctx;
-    assert_int_equal(segment, 0);
     *handle = c->next_handle++;
-    c->loads[c->n++] = (struct load){slot, *handle, priority};
+    c->loads[c->n++] = (struct load){slot, segment, *handle, priority};
     return MOE_OK;
 }
 
@@ -44,12 +44,12 @@ static void promote(void *ctx, uint32_t handle)
     ((struct channel *)ctx)->promoted++;
 }
 
-static uint32_t forget(struct channel *c, uint32_t i)
+static struct moe_arrival forget(struct channel *c, uint32_t i)
 {
-    uint32_t slot = c->loads[i].slot;
+    const struct moe_arrival a = {c->loads[i].slot, c->loads[i].segment, MOE_OK};
     c->n--;
     memmove(c->loads + i, c->loads + i + 1, (c->n - i) * sizeof *c->loads);
-    return slot;
+    return a;
 }
 
 static bool cancel(void *ctx, uint32_t handle)
@@ -79,7 +79,7 @@ static uint32_t reap(void *ctx, bool wait, struct moe_arrival *done, uint32_t ma
     if (wait && c->n_done == 0 && c->n > 0)
         deliver(c, 0);
     while (n < max && c->n_done > 0)
-        done[n++] = (struct moe_arrival){c->done[--c->n_done], 0, MOE_OK};
+        done[n++] = c->done[--c->n_done];
     return n;
 }
 
@@ -746,6 +746,54 @@ static void a_wrong_precision_under_way_delays_nothing(void **state)
     moe_scheduler_close(s);
 }
 
+/* What a prediction is loading is not there yet, so that the host computes it and the load is given
+ * up; one whose computation can begin is waited for, and so is every one of a prompt, which HOBBIT
+ * has the device compute. */
+static void a_host_waits_for_no_load(void **state)
+{
+    struct moe_strategy strategy = strategy_of("hobbit");
+    struct moe_err err = {0};
+    float scores[N_EXPERTS], unimportance[N_EXPERTS];
+    assert_true(moe_strategy_set(&strategy, MOE_PART_ON_MISS, "compute-host,load-low", NULL));
+    assert_ok(moe_strategy_settle(&strategy, &err), &err);
+    inventory.classes[0].n_segments = inventory.classes[1].n_segments = 2;
+    struct moe_scheduler *s = open_scheduler(&strategy, 8, 0, 4);
+    static const struct {
+        bool prompt;
+        uint32_t arrived; /* of two segments */
+        enum moe_entry_kind kind;
+        uint32_t hosted, late, hits, cancelled;
+    } cases[] = {
+        {false, 0, MOE_ENTRY_HOST, 1, 0, 0, 2},
+        {false, 1, MOE_ENTRY_SLOT, 0, 1, 0, 0},
+        {false, 2, MOE_ENTRY_SLOT, 0, 0, 1, 0},
+        {true, 0, MOE_ENTRY_SLOT, 0, 1, 0, 0},
+    };
+    for (uint32_t i = 0; i < N_ITEMS(cases); i++) {
+        uint32_t expert = 2 + i, cancelled = channel.cancelled;
+        moe_scheduler_begin_tokens(s, 1, true, &counts);
+        pass(s, 0, 0, 1);
+        moe_scheduler_begin_tokens(s, 1, cases[i].prompt, &counts);
+        counts = (struct moe_counts){0};
+        pass(s, 0, 0, 1);
+        struct moe_prediction p = predict(1, &expert, 1, scores, unimportance);
+        assert_ok(moe_scheduler_predicted(s, &p, 1, &err), &err);
+        assert_int_equal(channel.n, 2);
+        for (uint32_t k = 0; k < cases[i].arrived; k++)
+            arrive(s, 0);
+        const struct moe_need needs[] = {{expert, 1, 0, false, false}};
+        request(s, 1, needs, 1);
+        assert_int_equal(entry(s, 0)->kind, cases[i].kind);
+        assert_int_equal(channel.cancelled - cancelled, cases[i].cancelled);
+        release_all(s);
+        assert_int_equal(counts.host_computed, cases[i].hosted);
+        assert_int_equal(counts.prefetch_late, cases[i].late);
+        assert_int_equal(counts.prefetch_hits, cases[i].hits);
+    }
+    inventory.classes[0].n_segments = inventory.classes[1].n_segments = 1;
+    moe_scheduler_close(s);
+}
+
 /* One that was given up and is still being written is loaded again when that is over. */
 static void a_cancelled_load_may_be_wanted_again(void **state)
 {
@@ -1228,6 +1276,7 @@ int main(void)
         cmocka_unit_test(rows_and_blocks_borrow_together),
         cmocka_unit_test(a_right_prediction_is_a_prefetch_hit_a_wrong_one_is_cancelled),
         cmocka_unit_test(a_wrong_precision_under_way_delays_nothing),
+        cmocka_unit_test(a_host_waits_for_no_load),
         cmocka_unit_test(a_cancelled_load_may_be_wanted_again),
         cmocka_unit_test(the_cache_stages_more),
         cmocka_unit_test(depth_goes_on_while_everything_is_present),
