@@ -205,6 +205,7 @@ static inline struct moe_map *full_map(uint64_t seed)
     m->metric = seed % 2 ? MOE_METRIC_TOP1 : MOE_METRIC_NLL;
     m->judge = (enum moe_judge)((seed / 2 + 2) % MOE_N_JUDGES);
     m->tolerance = random_share(&seed);
+    m->target_bytes = 98765;
     strcpy(m->dense_method, "linear");
     for (uint32_t v = 0; v < m->n_variants; v++)
         strcpy(m->methods[v], v ? "trellis" : "copy");

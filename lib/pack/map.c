@@ -1143,6 +1143,7 @@ static const struct moe_member map_members[] = {
     MOE_NAME(MOE_IF_SET, struct moe_map, "judge", judge, judge_names),
     MOE_GROUP(percent_record),
     MOE_GROUP(points_record),
+    MOE_FIELD(MOE_IF_SET, struct moe_map, "target_bytes", target_bytes),
     MOE_LIST(struct moe_map, "texts", texts, n_texts, text_record),
     MOE_LIST(struct moe_map, "rungs", uniform, n_uniform, uniform_record),
     MOE_SECTION(MOE_IF_SET, "importances", 0, importances_record),

@@ -207,6 +207,9 @@ struct moe_map {
     enum moe_metric metric;
     enum moe_judge judge; /* of the tolerance */
     double tolerance;     /* percent or points; below 0: nothing was chosen */
+    /* Of the pack that was asked for in place of a tolerance, which is then what the choice loses
+     * on the texts; 0: none was. */
+    uint64_t target_bytes;
     uint32_t max_tokens;
     uint32_t n_texts;
     struct moe_map_text texts[MOE_MAP_MAX_TEXTS];

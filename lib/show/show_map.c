@@ -179,9 +179,13 @@ static void put_choice(const struct moe_map *map, struct moe_screen screen, stru
 {
     const struct moe_map_choice *c = &map->choice;
     uint64_t n = (uint64_t)map->n_layers * map->n_experts;
-    char all[32], experts[32];
-    moe_buf_printf(out, "\nChoice for a tolerance of %g%s: %s, experts %s, dense %" PRIu32 " bits",
-                   map->tolerance, unit(map),
+    char all[32], experts[32], target[32];
+    if (map->target_bytes)
+        moe_buf_printf(out, "\nChoice for a pack of at most %s",
+                       moe_format_bytes(map->target_bytes, target));
+    else
+        moe_buf_printf(out, "\nChoice for a tolerance of %g%s", map->tolerance, unit(map));
+    moe_buf_printf(out, ": %s, experts %s, dense %" PRIu32 " bits",
                    moe_format_bytes(c->expert_bytes + c->dense_bytes, all),
                    moe_format_bytes(c->expert_bytes, experts), c->dense_bits);
     if (c->dense_bits < map->pack_dense_bits && map->dense_method[0])
@@ -196,7 +200,7 @@ static void put_choice(const struct moe_map *map, struct moe_screen screen, stru
         put_loss(map, out, &c->check);
         moe_buf_text(out, "\n");
     }
-    if (c->check.tokens && moe_map_loss(map, &c->check) > map->tolerance)
+    if (!map->target_bytes && c->check.tokens && moe_map_loss(map, &c->check) > map->tolerance)
         moe_buf_text(out, "  The tolerance does not hold on the checks.\n");
     put_picture(map, screen, out, put_bits, NULL);
     for (uint32_t v = 0; v < map->n_variants; v++) {

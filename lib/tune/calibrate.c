@@ -136,6 +136,7 @@ static int describe_calibration(struct calibration *c, struct moe_err *err)
     map->metric = c->options->metric;
     map->judge = c->options->judge;
     map->tolerance = c->options->tolerance;
+    map->target_bytes = c->options->target_bytes;
     map->max_tokens = c->options->max_tokens;
     return moe_shards_set(&map->importances.shards, c->options->shard, c->options->n_shards, err);
 }

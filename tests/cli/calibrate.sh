@@ -362,6 +362,13 @@ error_line 4 "moe-calibrate: a pack takes * at least, more than the * of --targe
 named=$(sed -n 's/.* takes \([0-9.]*\) MiB at least.*/\1M/p' "$err")
 run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --importance proxy --target "$named" -o "$tmp/x.yaml"
 expect_exit 0 "... and the one that was named, $named"
+run "$bin/moe-calibrate" --show "$tmp/x.yaml"
+said='Choice for a pack of at most [0-9.]* MiB: '
+check "--show says the size, and no tolerance" sh -c "grep -q '^$said' '$out' && ! grep -qi tolerance '$out'"
+run "$bin/moe-plan" --explain "$tmp/x.yaml"
+check "... as does moe-plan --explain" sh -c "grep -q '^$said' '$out' && ! grep -qi tolerance '$out'"
+run "$bin/moe-calibrate" --show --json "$tmp/x.yaml"
+check "... and --json" grep -q '"target_bytes": *[1-9]' "$out"
 run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --importance proxy --metric top1 --without fate \
     --without hobbit --target $((least + (most - least) / 3)) -o "$tmp/x.yaml"
 # shellcheck disable=SC2016 # awk's

@@ -123,7 +123,7 @@ static void assert_same_map(const struct moe_map *a, const struct moe_map *b)
     SAME(n_layers), SAME(n_experts), SAME(top_k), SAME(source_fingerprint);
     SAME_ARRAY(model_layer, a->n_layers);
     SAME(pack_fingerprint), SAME(n_variants), SAME(pack_dense_bits), SAME(metric);
-    SAME(tolerance), SAME(max_tokens);
+    SAME(tolerance), SAME(target_bytes), SAME(max_tokens);
     for (uint32_t v = 0; v < a->n_variants; v++)
         SAME_TEXT(variants[v]), SAME_TEXT(methods[v]);
     SAME(expert_group);
