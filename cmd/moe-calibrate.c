@@ -34,15 +34,10 @@ enum { EXACT = 0, PROXY, ADAPTIVE };
 
 /* ---- Options ---- */
 
-static bool is_width(uint64_t bits)
-{
-    return bits == 16 || (bits >= 1 && bits <= 8 && bits != 7);
-}
-
-static bool is_listed(const struct moe_calibrate_options *c, uint64_t bits)
+static bool is_listed(const struct moe_calibrate_options *c, int bits)
 {
     for (uint32_t i = 0; i < c->n_dense_bits; i++)
-        if (c->dense_bits[i] == bits)
+        if (c->dense_bits[i] == (uint32_t)bits)
             return true;
     return false;
 }
@@ -52,20 +47,20 @@ static bool parse_dense(const char *text, void *to, struct moe_err *why)
     struct moe_calibrate_options *c = to;
     for (c->n_dense_bits = 0; c->n_dense_bits < MOE_CALIBRATE_DENSE;) {
         size_t n = strcspn(text, ",");
-        char word[8];
-        uint64_t bits;
+        char word[MOE_WIDTH_BYTES];
         snprintf(word, sizeof word, "%.*s", (int)n, text);
-        if (n >= sizeof word || !moe_parse_u64(word, &bits) || !is_width(bits) ||
-            is_listed(c, bits))
+        const int bits = n < sizeof word ? moe_parse_width(word) : 0;
+        if (!bits || is_listed(c, bits))
             break;
         c->dense_bits[c->n_dense_bits++] = (uint32_t)bits;
         if (text[n] == '\0')
             return true;
         text += n + 1;
     }
+    char kinds[MOE_BITS_KINDS_BYTES];
     moe_fail(why, MOE_ERR_USAGE,
-             "is not a list of up to %d different ones of 16, 8, 6, 5, 4, 3, 2, 1",
-             MOE_CALIBRATE_DENSE);
+             "is not a list of up to %d different ones of 32, 16, 8, 6, 5, 4, 3, 2, 1, %s",
+             MOE_CALIBRATE_DENSE, moe_format_bits_kinds(kinds));
     return false;
 }
 
@@ -128,7 +123,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_SHARE(0, "measured", "P", &o.measured, 0.01, 1), .shown = "25%",
      .help = "adaptive: experts to measure at most"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS[,BITS...]", &o.calibrate, parse_dense), .shown = "the pack's",
-     .help = "dense bitwidths to choose from"},
+     .help = "dense bits or types to choose from"},
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.calibrate.method, cli_parse_method),
      .word = cli_method_word, .shown = "the pack's", .help = "how the dense part gets them",
      .needs = "dense"},

@@ -41,6 +41,7 @@ static struct {
     uint64_t seed;
     bool sparse, list, verify, json;
     bool measured; /* the map names the method */
+    int map_dense; /* bits of the dense part that the map chose; 0: none */
 } o = {.convert = {.experts = {{4, 4}}, .n_experts = 1, .dense_bits = 8, .group = 64},
        .max_tokens = MOE_INPUTS_DOC_TOKENS};
 
@@ -353,6 +354,14 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     if (!cli_quiet && o.measured && rounded(report))
         fprintf(stderr, "%s: rounded by %s, by which %s was made; --method names another\n", path,
                 o.convert.method->name, o.maps.items[0]);
+    if (!cli_quiet && cli_given("dense") && o.map_dense && o.map_dense != o.convert.dense_bits) {
+        char chosen[MOE_WIDTH_BYTES], named[MOE_WIDTH_BYTES];
+        fprintf(stderr,
+                "%s: a dense part at %s, as --dense says; %s chose %s for it, and its losses are "
+                "of that\n",
+                path, moe_format_width(o.convert.dense_bits, named), o.maps.items[0],
+                moe_format_width(o.map_dense, chosen));
+    }
     if (!cli_quiet && cli_given("experts") && moe_pack_n_experts(summary->pack) == 0)
         fprintf(stderr,
                 "%s: a model without experts, for which --experts changes nothing: --dense or "
@@ -459,8 +468,9 @@ static const struct moe_quant_method *method_of_experts(const struct moe_map *ma
 static int take_methods(const struct moe_map *map, bool checkpoint, struct moe_err *err)
 {
     const bool open = !cli_given("method") && !cli_given("group");
-    const bool lowers = !cli_given("dense") && map->choice.dense_bits > 0 &&
-                        map->choice.dense_bits < map->pack_dense_bits;
+    const int bits = (int)map->choice.dense_bits;
+    const bool lowers = !cli_given("dense") && map->choice.dense_bits != map->pack_dense_bits &&
+                        (!moe_bits_kind(bits) || moe_quant_method_of(NULL, bits)->compensates);
     bool several;
     const struct moe_quant_method *experts = method_of_experts(map, &several),
                                   *dense = moe_quant_method_find(map->dense_method);
@@ -490,8 +500,9 @@ static int take_map(struct moe_expert_map *out, bool checkpoint, struct moe_err 
     MOE_STEP(moe_map_bits(out, map, o.maps.items[0], err));
     if (!cli_given("experts"))
         o.convert.experts[0] = (struct moe_bits){0};
-    if (!cli_given("dense") && map->choice.dense_bits > 0) {
-        o.convert.dense_bits = (int)map->choice.dense_bits;
+    o.map_dense = (int)map->choice.dense_bits;
+    if (!cli_given("dense") && o.map_dense) {
+        o.convert.dense_bits = o.map_dense;
         o.convert.own_dense = false;
     }
     MOE_STEP(take_methods(map, checkpoint, err));

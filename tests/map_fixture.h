@@ -112,7 +112,7 @@ static inline void fill_choice(struct moe_map *m, uint64_t *seed)
     m->choice.there = true;
     for (uint32_t i = 0; i < m->n_layers * m->n_experts; i++)
         m->choice.variant[i] = (uint8_t)(test_random(seed) % m->n_variants);
-    m->choice.dense_bits = 4;
+    m->choice.dense_bits = (uint32_t)moe_parse_width("iq4_xs");
     m->choice.expert_bytes = UINT64_C(1) << 53;
     m->choice.dense_bytes = 123456789;
     m->choice.expected = random_share(seed);
@@ -214,7 +214,8 @@ static inline struct moe_map *full_map(uint64_t seed)
     fill_texts(m, &seed);
     m->n_uniform = 2;
     m->uniform[0] = (struct moe_uniform){"8", 8, 1000, random_loss(&seed)};
-    m->uniform[1] = (struct moe_uniform){"2", 8, 500, random_loss(&seed)};
+    m->uniform[1] =
+        (struct moe_uniform){"8", (uint32_t)moe_parse_width("q8_0"), 500, random_loss(&seed)};
     fill_importances(m, &seed);
     fill_choice(m, &seed);
     fill_fate(m, &seed);

@@ -40,22 +40,26 @@ static const struct moe_loss *find_loss(const struct moe_map *map, const char *e
 static int loss_of_map(struct candidate *c, const struct moe_map *map, struct moe_err *err)
 {
     struct moe_pack *pack = NULL;
+    char dense[MOE_WIDTH_BYTES];
+    uint32_t dense_bits = 0;
     int status = moe_pack_open(&pack, c->path, err);
     if (status == MOE_OK && moe_pack_source_fingerprint(pack) != map->source_fingerprint)
         status = moe_fail(err, MOE_ERR_USAGE, "%s: the map is of another model", c->path);
     if (status == MOE_OK && moe_pack_n_variants(pack) == 0)
         status = moe_fail(err, MOE_ERR_USAGE, "%s: has no experts", c->path);
+    if (status == MOE_OK)
+        status = moe_dense_bits_of_pack(pack, &dense_bits, err);
     if (status == MOE_OK) {
         const char *name = moe_pack_variant_at(pack, 0)->name;
-        uint32_t dense_bits = moe_dense_bits_of_pack(pack);
         const struct moe_loss *loss = find_loss(map, name, dense_bits);
         if (loss)
             c->loss = moe_map_loss(map, loss);
         else
             status = moe_fail(err, MOE_ERR_USAGE,
-                              "%s: the map says nothing of experts at '%s' with a dense part of %u "
-                              "bits",
-                              c->path, name, dense_bits);
+                              "%s: the map says nothing of experts at '%s' with a dense part of "
+                              "%s%s",
+                              c->path, name, moe_format_width((int)dense_bits, dense),
+                              moe_bits_unit(dense));
         c->judge = map->judge;
     }
     moe_pack_close(pack);

@@ -125,6 +125,7 @@ static int check_one_of_several(const struct moe_map_file *f, const struct moe_m
                                 const struct moe_pack *pack, struct moe_err *err)
 {
     const struct moe_map *map = f->map;
+    char dense[MOE_WIDTH_BYTES];
     if (!map->choice.there)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: has importances but no choice of variants; choose first "
@@ -137,9 +138,10 @@ static int check_one_of_several(const struct moe_map_file *f, const struct moe_m
                         moe_pack_path(pack));
     if (map->choice.dense_bits != map->pack_dense_bits)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: gives the dense part %" PRIu32 " bits, which is there only once for "
-                        "several maps (moe-calibrate without --dense)",
-                        f->path, map->choice.dense_bits);
+                        "%s: gives the dense part %s%s, which is there only once for several maps "
+                        "(moe-calibrate without --dense)",
+                        f->path, moe_format_width((int)map->choice.dense_bits, dense),
+                        moe_bits_unit(dense));
     if (map->metric != first->metric || map->judge != first->judge)
         return moe_fail(err, MOE_ERR_USAGE, "%s: its tolerance is in another unit than the others'",
                         f->path);

@@ -16,9 +16,11 @@
 static int map_set_up(struct moe_map *m, struct moe_err *err);
 
 /* Entries of the tables. */
-enum { MAP_MAX_BITS = 32 };
 #define FIELD(type, key, field) MOE_FIELD(MOE_ALWAYS, struct type, key, field)
-#define BITS(type, key, field) MOE_FIELD_IN(MOE_ALWAYS, struct type, key, field, 1, MAP_MAX_BITS)
+/* A bitwidth of the dense part, or the type in its place: "dense_bits", and of a type "dense_type".
+ */
+static const struct moe_member_own map_dense;
+#define DENSE(type, field) MOE_OWN("dense_bits", offsetof(struct type, field), map_dense)
 #define SHARE(type, key, field) MOE_FIELD_IN(MOE_ALWAYS, struct type, key, field, 0, 1)
 #define CHANGE(type, key, field)                                                                   \
     MOE_FIELD_IN(MOE_ALWAYS, struct type, key, field, -HUGE_VAL, HUGE_VAL)
@@ -188,7 +190,7 @@ static const char *difference(const struct moe_map *a, const struct moe_map *b)
         return "pack (pack_fingerprint)";
     if (!same_variants(a, b))
         return "set of variants";
-    if (a->pack_dense_bits != b->pack_dense_bits)
+    if (moe_bits_width((int)a->pack_dense_bits) != moe_bits_width((int)b->pack_dense_bits))
         return "dense part (dense_bits)";
     if (a->metric != b->metric)
         return "metric";
@@ -204,7 +206,7 @@ static const char *difference(const struct moe_map *a, const struct moe_map *b)
         return "upper variant of importances";
     if (x->lower != y->lower)
         return "lower variant of importances";
-    if (x->dense_bits != y->dense_bits)
+    if (moe_bits_width((int)x->dense_bits) != moe_bits_width((int)y->dense_bits))
         return "dense part beside importances (dense_bits)";
     return NULL;
 }
@@ -380,7 +382,7 @@ static const struct moe_record choice_top1 = {MOE_RECORD(choice_top1_members),
                                               .is_there = map_is_top1};
 
 static const struct moe_member choice_members[] = {
-    BITS(moe_map, "dense_bits", choice.dense_bits),
+    DENSE(moe_map, choice.dense_bits),
     FIELD(moe_map, "expert_bytes", choice.expert_bytes),
     FIELD(moe_map, "dense_bytes", choice.dense_bytes),
     MOE_GROUP(choice_nll),
@@ -825,6 +827,42 @@ static int map_check_pair(struct moe_record_reader *r, struct moe_yaml_node *map
                                       "'%s' must be a lower variant than '%s'", low_key, high_key);
 }
 
+static int read_dense(struct moe_record_reader *r, struct moe_yaml_node *map,
+                      const struct moe_member *m, void *record)
+{
+    static const char key[] = "dense_type";
+    const struct moe_member width = {.key = m->key,
+                                     .type = MOE_MEMBER_U32,
+                                     .presence = MOE_ALWAYS,
+                                     .at = m->at,
+                                     .bytes = sizeof(uint32_t),
+                                     .min = 1,
+                                     .max = 32};
+    uint32_t *bits = (uint32_t *)((char *)record + m->at);
+    const char *name = NULL;
+    MOE_TRY(moe_record_read_member(r, map, &width, record));
+    MOE_TRY(moe_yaml_get_text(r->doc, map, key, false, &name, r->err));
+    if (!name)
+        return MOE_OK;
+    const int type = moe_parse_width(name);
+    if (!moe_bits_kind(type) || moe_bits_width(type) != (int)*bits)
+        return moe_yaml_fail(r->doc, moe_yaml_get(map, key), r->err,
+                             "'%.60s' is no type of %" PRIu32 " bits", name, *bits);
+    *bits = (uint32_t)type;
+    return MOE_OK;
+}
+
+static void write_dense(struct moe_record_writer *w, const struct moe_member *m, const void *record)
+{
+    const int bits = (int)*(const uint32_t *)((const char *)record + m->at);
+    char name[MOE_WIDTH_BYTES];
+    moe_emit_u64(&w->emit, m->key, (uint64_t)moe_bits_width(bits));
+    if (moe_bits_kind(bits))
+        moe_emit_text(&w->emit, "dense_type", moe_format_width(bits, name));
+}
+
+static const struct moe_member_own map_dense = {read_dense, write_dense, NULL};
+
 /* Numbers in the metric's unit have it in their key. */
 static bool map_is_nll(const void *record)
 {
@@ -1049,7 +1087,7 @@ static const struct moe_record text_record = {MOE_RECORD(text_members), check_te
 
 static const struct moe_member uniform_members[] = {
     FIELD(moe_uniform, "experts", experts),
-    BITS(moe_uniform, "dense_bits", dense_bits),
+    DENSE(moe_uniform, dense_bits),
     FIELD(moe_uniform, "bytes", bytes),
     LOSS(moe_uniform, "loss", loss),
 };
@@ -1058,13 +1096,14 @@ static int check_uniform(struct moe_record_reader *r, struct moe_yaml_node *map,
 {
     const struct moe_map *m = r->whole;
     const struct moe_uniform *u = record;
+    char dense[MOE_WIDTH_BYTES];
     uint32_t variant;
     MOE_TRY(map_find_variant(r, moe_yaml_get(map, "experts"), u->experts, &variant));
     for (const struct moe_uniform *other = m->uniform; other < u; other++) {
         if (strcmp(u->experts, other->experts) == 0 && u->dense_bits == other->dense_bits)
             return moe_yaml_fail(r->doc, map, r->err,
-                                 "experts '%s' with %" PRIu32 " dense_bits are there twice",
-                                 u->experts, u->dense_bits);
+                                 "experts '%s' with %s dense_bits are there twice", u->experts,
+                                 moe_format_width((int)u->dense_bits, dense));
     }
     return MOE_OK;
 }
@@ -1090,7 +1129,7 @@ static const struct moe_member importances_members[] = {
     FIELD(moe_map, "exact", importances.exact),
     VARIANT("upper", importances.upper),
     VARIANT("lower", importances.lower),
-    BITS(moe_map, "dense_bits", importances.dense_bits),
+    DENSE(moe_map, importances.dense_bits),
     MOE_OWN("shards", offsetof(struct moe_map, importances.shards), moe_shards_member),
     MOE_LINE_SECTION(MOE_IF_SET, "adaptive", offsetof(struct moe_map, importances.adaptive),
                      adaptive_record),
@@ -1131,7 +1170,7 @@ static const struct moe_record importances_record = {
 static const struct moe_member map_members[] = {
     MOE_FINGERPRINT(MOE_ALWAYS, struct moe_map, "source_fingerprint", source_fingerprint),
     MOE_FINGERPRINT(MOE_ALWAYS, struct moe_map, "pack_fingerprint", pack_fingerprint),
-    BITS(moe_map, "dense_bits", pack_dense_bits),
+    DENSE(moe_map, pack_dense_bits),
     MOE_FIELD(MOE_IF_SET, struct moe_map, "dense_method", dense_method),
     MOE_FIELD(MOE_IF_SET, struct moe_map, "dense_group", dense_group),
     FIELD(moe_map, "max_document_tokens", max_tokens),

@@ -3,7 +3,8 @@
  * what else may be approximated. The data of moe-map(5).
  *
  * Layers are MoE layers, numbered from 0; model_layer says which of the model's they are. Variants
- * are those of the pack that was calibrated, best first.
+ * are those of the pack that was calibrated, best first. Members dense_bits are as moe_parse_width
+ * has them, bitwidths or types (quant/bits.h).
  *
  * Sources: EdgeMoE III-B (importance, bounds, K), Fate 4.5 (p), HOBBIT 3.2 and 3.4 (T1, T2,
  * weights).

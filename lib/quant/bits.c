@@ -8,15 +8,14 @@
 #include "quant/layout.h"
 #include "quant/trellis.h"
 
-enum { WORD = MOE_BITS_BYTES / 2 /* bytes of a bitwidth, or of a kind's name */ };
-
-static void format_width(int bits, char out[WORD])
+char *moe_format_width(int bits, char out[MOE_WIDTH_BYTES])
 {
     const uint16_t kind = moe_bits_kind(bits);
     if (kind)
-        snprintf(out, WORD, "%s", moe_layout_name(kind));
+        snprintf(out, MOE_WIDTH_BYTES, "%s", moe_layout_name(kind));
     else
-        snprintf(out, WORD, "%d", bits);
+        snprintf(out, MOE_WIDTH_BYTES, "%d", bits);
+    return out;
 }
 
 bool moe_bits_names(uint16_t kind)
@@ -51,9 +50,9 @@ bool moe_bits_match(int bits, uint16_t kind)
 static int parse_width(const char *text, size_t n)
 {
     static const int known[] = {32, 16, 8, 6, 5, 4, 3, 2, 1};
-    char word[WORD];
+    char word[MOE_WIDTH_BYTES];
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        format_width(known[i], word);
+        moe_format_width(known[i], word);
         if (strlen(word) == n && memcmp(text, word, n) == 0)
             return known[i];
     }
@@ -111,9 +110,9 @@ bool moe_bits_are(const char *name, int width)
 
 void moe_format_bits(struct moe_bits bits, char out[MOE_BITS_BYTES])
 {
-    char gate_up[WORD], down[WORD];
-    format_width(bits.gate_up, gate_up);
-    format_width(bits.down, down);
+    char gate_up[MOE_WIDTH_BYTES], down[MOE_WIDTH_BYTES];
+    moe_format_width(bits.gate_up, gate_up);
+    moe_format_width(bits.down, down);
     if (bits.down == 0)
         snprintf(out, MOE_BITS_BYTES, "%s", MOE_MAP_VARIANT);
     else if (bits.gate_up == bits.down)

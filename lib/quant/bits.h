@@ -18,7 +18,8 @@ struct moe_bits {
 
 enum {
     MOE_BITS_KIND = 256, /* beyond all bitwidths */
-    MOE_BITS_BYTES = 24, /* as text */
+    MOE_BITS_BYTES = 24, /* as text; one bitwidth, or the name of a kind: */
+    MOE_WIDTH_BYTES = 12,
     MOE_BITS_KINDS_BYTES = 160,
 };
 
@@ -47,6 +48,7 @@ bool moe_parse_bits(const char *text, struct moe_bits *out);
 bool moe_parse_variant(const char *name, struct moe_bits *out);
 /* One bitwidth, or the name of a kind; returns 0 for anything else. */
 int moe_parse_width(const char *text);
+char *moe_format_width(int bits, char out[MOE_WIDTH_BYTES]); /* returns `out` */
 /* What a text says after a variant's name, or the last of a list with commas: " bits", " bit", or
  * nothing where a type is in it. */
 const char *moe_bits_unit(const char *name);

@@ -122,16 +122,21 @@ static void put_texts(const struct moe_map *map, struct moe_buf *out)
 static void put_uniform(const struct moe_map *map, struct moe_buf *out)
 {
     char bytes[32];
-    int width = 6; /* of the variants' names */
-    for (uint32_t i = 0; i < map->n_uniform; i++)
-        if ((int)strlen(map->uniform[i].experts) > width)
-            width = (int)strlen(map->uniform[i].experts);
-    moe_buf_printf(out, "\nUniform bitwidths, over the highest %*s  %s\n", width + 4, "bytes",
-                   loss_heading(map));
+    char dense[MOE_WIDTH_BYTES];
+    int width = 6, dense_width = 2; /* of the variants' names, of the dense part's */
+    for (uint32_t i = 0; i < map->n_uniform; i++) {
+        const int n = (int)strlen(map->uniform[i].experts),
+                  m = (int)strlen(moe_format_width((int)map->uniform[i].dense_bits, dense));
+        width = n > width ? n : width;
+        dense_width = m > dense_width ? m : dense_width;
+    }
+    moe_buf_printf(out, "\nUniform bitwidths, over the highest %*s  %s\n", width + dense_width + 2,
+                   "bytes", loss_heading(map));
     for (uint32_t i = 0; i < map->n_uniform; i++) {
         const struct moe_uniform *r = &map->uniform[i];
-        moe_buf_printf(out, "  experts %-*s dense %-2" PRIu32 "        %12s  ", width, r->experts,
-                       r->dense_bits, moe_format_bytes(r->bytes, bytes));
+        moe_buf_printf(out, "  experts %-*s dense %-*s        %12s  ", width, r->experts,
+                       dense_width, moe_format_width((int)r->dense_bits, dense),
+                       moe_format_bytes(r->bytes, bytes));
         put_loss(map, out, &r->loss);
         moe_buf_text(out, "\n");
     }
@@ -179,16 +184,18 @@ static void put_choice(const struct moe_map *map, struct moe_screen screen, stru
 {
     const struct moe_map_choice *c = &map->choice;
     uint64_t n = (uint64_t)map->n_layers * map->n_experts;
-    char all[32], experts[32], target[32];
+    char all[32], experts[32], target[32], dense[MOE_WIDTH_BYTES];
     if (map->target_bytes)
         moe_buf_printf(out, "\nChoice for a pack of at most %s",
                        moe_format_bytes(map->target_bytes, target));
     else
         moe_buf_printf(out, "\nChoice for a tolerance of %g%s", map->tolerance, unit(map));
-    moe_buf_printf(out, ": %s, experts %s, dense %" PRIu32 " bits",
+    moe_format_width((int)c->dense_bits, dense);
+    moe_buf_printf(out, ": %s, experts %s, dense %s%s",
                    moe_format_bytes(c->expert_bytes + c->dense_bytes, all),
-                   moe_format_bytes(c->expert_bytes, experts), c->dense_bits);
-    if (c->dense_bits < map->pack_dense_bits && map->dense_method[0])
+                   moe_format_bytes(c->expert_bytes, experts), dense, moe_bits_unit(dense));
+    if (c->dense_bits != map->pack_dense_bits && !moe_bits_kind((int)c->dense_bits) &&
+        map->dense_method[0])
         moe_buf_printf(out, " by %s", map->dense_method);
     moe_buf_text(out, "\n");
     moe_buf_printf(out, "                 %s\n  on the texts ", loss_heading(map));

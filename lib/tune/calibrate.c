@@ -130,7 +130,6 @@ static int describe_calibration(struct calibration *c, struct moe_err *err)
         snprintf(map->variants[v], sizeof map->variants[v], "%s", variant->name);
         snprintf(map->methods[v], sizeof map->methods[v], "%s", variant->method);
     }
-    map->pack_dense_bits = moe_dense_bits(c->model);
     MOE_TRY(calibrate_choose_rounding(c, err));
     map->expert_group = expert_group(c);
     map->metric = c->options->metric;
@@ -176,7 +175,7 @@ static int open_own(struct calibration *c, const struct moe_rerun_options *rerun
                     struct moe_err *err)
 {
     c->own = (struct bench_model){
-        .dense_bits = moe_dense_bits(c->model),
+        .dense_bits = c->map->pack_dense_bits,
         .dense_bytes = calibrate_dense_bytes(c, moe_dense_bits(c->model)),
         .model = c->model,
     };
@@ -201,6 +200,7 @@ static int check_pack(const struct calibration *c, struct moe_err *err)
     const struct moe_calibrate_options *o = c->options;
     const struct moe_pack *pack = c->model->pack;
     uint32_t dense_bits = moe_dense_bits(c->model);
+    char wanted[MOE_WIDTH_BYTES];
     if (moe_pack_n_variants(pack) == 0)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: a model without experts has no bits of experts to choose",
@@ -217,10 +217,10 @@ static int check_pack(const struct calibration *c, struct moe_err *err)
                         moe_pack_path(pack), moe_pack_variant_at(pack, 0)->name,
                         moe_bits_unit(moe_pack_variant_at(pack, 0)->name));
     for (uint32_t i = 0; i < o->n_dense_bits; i++)
-        if (o->dense_bits[i] > dense_bits)
-            return moe_fail(err, MOE_ERR_USAGE,
-                            "%s: the dense part has %u bits, %u cannot be made of them",
-                            moe_pack_path(pack), dense_bits, o->dense_bits[i]);
+        if (moe_bits_width((int)o->dense_bits[i]) > (int)dense_bits)
+            return moe_fail(
+                err, MOE_ERR_USAGE, "%s: the dense part has %u bits, %s cannot be made of them",
+                moe_pack_path(pack), dense_bits, moe_format_width((int)o->dense_bits[i], wanted));
     return MOE_OK;
 }
 
@@ -531,7 +531,7 @@ static int count_forecast(const struct trial *t, const struct calibration_need *
     out->pass_seconds = tried > 0 ? t->seconds / tried * pass : 0;
     out->before = 1 + c->map->n_variants;
     for (uint32_t i = 0; i < o->n_dense_bits; i++)
-        out->before += o->dense_bits[i] != c->own.dense_bits;
+        out->before += calibrate_dense_bits(c, i) != c->own.dense_bits;
     if (c->check)
         out->before += (double)c->check->n_predicted / (double)c->corpus->n_predicted;
     double each = out->before + 1; /* the reference of the search */

@@ -23,7 +23,7 @@
 #include "show/show.h"
 #include "tune/documents.h"
 
-enum { MOE_CALIBRATE_DENSE = 4 }; /* bitwidths of the dense part to consider, at most */
+enum { MOE_CALIBRATE_DENSE = 8 }; /* bitwidths of the dense part to consider, at most */
 
 /* For a tolerance that does not hold on the checks: a smaller one whose choice is measured to hold
  * the requested one there, and what that choice loses. */
@@ -47,7 +47,8 @@ struct moe_calibrate_options {
     bool exact;            /* importance measured, else estimated */
     double measured_share; /* exact: of the experts, at most, the others estimated; 0: all are
                               measured */
-    uint32_t dense_bits[MOE_CALIBRATE_DENSE]; /* of the dense part, no more than the pack's */
+    uint32_t dense_bits[MOE_CALIBRATE_DENSE]; /* of the dense part, no more than the pack's; or
+                                                 types (quant/bits.h) */
     uint32_t n_dense_bits;                    /* 0: only the pack's */
     const struct moe_quant_method *method;    /* of fewer dense bits; NULL: the pack's own */
     uint32_t shard, n_shards; /* of the importances; n_shards > 1: nothing is chosen */

@@ -21,14 +21,23 @@ enum { SLACK = 8 << 20 };
 
 /* ---- The dense part ---- */
 
+uint32_t calibrate_dense_bits(const struct calibration *c, uint32_t i)
+{
+    const struct moe_calibrate_options *o = c->options;
+    return i >= o->n_dense_bits || moe_dense_has(c->model, &c->dense, o->dense_bits[i])
+               ? c->map->pack_dense_bits
+               : o->dense_bits[i];
+}
+
 int calibrate_choose_rounding(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
+    MOE_TRY(moe_dense_bits_of_pack(c->model->pack, &c->map->pack_dense_bits, err));
     MOE_TRY(moe_dense_rounding_of(c->model->pack, &c->dense, err));
     if (o->method)
         c->dense.method = o->method;
     for (uint32_t i = 0; i < o->n_dense_bits; i++)
-        if (o->dense_bits[i] != moe_dense_bits(c->model)) {
+        if (calibrate_dense_bits(c, i) != c->map->pack_dense_bits) {
             snprintf(c->map->dense_method, sizeof c->map->dense_method, "%s",
                      c->dense.method->name);
             c->map->dense_group = c->dense.method->per_row ? 0 : c->dense.group;
@@ -118,7 +127,7 @@ static int derive(struct moe_model **out, const struct calibration *c, uint32_t 
     struct moe_dense_rounding how = c->dense;
     struct moe_inputs_seen *seen = NULL;
     int status = MOE_OK;
-    if (how.method->compensates)
+    if (how.method->compensates && moe_quant_method_of(how.method, (int)bits)->compensates)
         status = moe_inputs_seen_open(&seen, moe_pack_path(c->model->pack), &texts, err);
     if (status == MOE_OK) {
         how.inputs = seen ? moe_inputs_seen_of(seen) : NULL;

@@ -352,7 +352,7 @@ int calibrate_check_target(const struct calibration *c, struct moe_err *err)
     const struct moe_map *map = c->map;
     uint64_t least = UINT64_MAX;
     for (uint32_t i = 0; i < (o->n_dense_bits ? o->n_dense_bits : 1); i++) {
-        const uint32_t bits = o->n_dense_bits ? o->dense_bits[i] : map->pack_dense_bits;
+        const uint32_t bits = calibrate_dense_bits(c, i);
         const uint64_t bytes = calibrate_other_bytes(c, bits) + calibrate_dense_bytes(c, bits);
         least = bytes < least ? bytes : least;
     }
@@ -385,8 +385,7 @@ int calibrate_choose(struct calibration *c, double *distances, struct moe_err *e
     for (uint32_t i = 0; i < n_dense && status == MOE_OK; i++) {
         struct bench_model b;
         struct found found;
-        status = calibrate_open_bench(&b, c, o->n_dense_bits ? o->dense_bits[i] : c->own.dense_bits,
-                                      err);
+        status = calibrate_open_bench(&b, c, calibrate_dense_bits(c, i), err);
         if (status != MOE_OK)
             break;
         status = (o->target_bytes ? seek_target : seek)(&s, &b, &found, err);
@@ -448,9 +447,10 @@ int calibrate_uniform(struct calibration *c, struct moe_err *err)
     }
     for (uint32_t i = 0; i < o->n_dense_bits && status == MOE_OK; i++) {
         struct bench_model b;
-        if (o->dense_bits[i] == c->own.dense_bits)
+        const uint32_t bits = calibrate_dense_bits(c, i);
+        if (bits == c->own.dense_bits)
             continue;
-        status = calibrate_open_bench(&b, c, o->dense_bits[i], err);
+        status = calibrate_open_bench(&b, c, bits, err);
         if (status != MOE_OK)
             break;
         status = measure_one(c, &b, 0, err);

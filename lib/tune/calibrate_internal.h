@@ -66,8 +66,13 @@ uint64_t calibrate_other_bytes(const struct calibration *c, uint32_t dense_bits)
 /* Bytes of the dense part at `bits`. */
 uint64_t calibrate_dense_bytes(const struct calibration *c, uint32_t bits);
 
-/* Sets how the dense part gets fewer bits, and says so in the map where it is to get any. */
+/* Sets what the dense part has and how it gets fewer bits, and says so in the map, the latter where
+ * it is to get any. */
 int calibrate_choose_rounding(struct calibration *c, struct moe_err *err);
+
+/* Bits of the dense part to consider: the i-th ones, or the pack's where it has these already, and
+ * where none are named (i 0). */
+uint32_t calibrate_dense_bits(const struct calibration *c, uint32_t i);
 
 /* Derives and opens; with bits equal to the pack's own it borrows from c->own. */
 int calibrate_open_bench(struct bench_model *b, struct calibration *c, uint32_t dense_bits,

@@ -8,8 +8,10 @@
 #include "fmt/json_scan.h"
 
 /* Takes method and group from the object that comes next; `whole`: of the whole provenance, whose
- * member "requantized" knows better. */
-static void read_rounding(struct moe_json_scan *s, bool whole, struct moe_dense_rounding *how)
+ * member "requantized" knows better. *type: the type that the dense part was asked to have, 0 for
+ * none. */
+static void read_rounding(struct moe_json_scan *s, bool whole, struct moe_dense_rounding *how,
+                          int *type)
 {
     struct moe_buf text = {0};
     bool requantized = false;
@@ -21,7 +23,10 @@ static void read_rounding(struct moe_json_scan *s, bool whole, struct moe_dense_
         uint64_t group = 0;
         if (whole && strcmp(key, "requantized") == 0 && kind == MOE_JSON_OBJECT) {
             requantized = true;
-            read_rounding(s, false, how);
+            read_rounding(s, false, how, type);
+        } else if (whole && strcmp(key, "dense") == 0 && kind == MOE_JSON_TEXT) {
+            moe_json_scan_text(s, &text);
+            *type = s->status == MOE_OK ? moe_parse_width((const char *)text.data) : 0;
         } else if (!requantized && strcmp(key, "method") == 0 && kind == MOE_JSON_TEXT) {
             moe_json_scan_text(s, &text);
             if (s->status == MOE_OK && moe_quant_method_find((const char *)text.data))
@@ -36,8 +41,8 @@ static void read_rounding(struct moe_json_scan *s, bool whole, struct moe_dense_
     moe_buf_release(&text);
 }
 
-int moe_dense_rounding_of(const struct moe_pack *pack, struct moe_dense_rounding *out,
-                          struct moe_err *err)
+static int read_provenance(const struct moe_pack *pack, struct moe_dense_rounding *out, int *type,
+                           struct moe_err *err)
 {
     struct moe_json_scan s;
     uint64_t n;
@@ -45,8 +50,16 @@ int moe_dense_rounding_of(const struct moe_pack *pack, struct moe_dense_rounding
     bool is_ours = n > 0 && text[0] == '{' && moe_json_is_sound(text, n);
     moe_json_scan_begin(&s, moe_pack_path(pack), is_ours ? (const char *)text : "{}",
                         is_ours ? n : 2, false, err);
-    read_rounding(&s, true, out);
+    *type = 0;
+    read_rounding(&s, true, out, type);
     return moe_json_scan_end(&s);
+}
+
+int moe_dense_rounding_of(const struct moe_pack *pack, struct moe_dense_rounding *out,
+                          struct moe_err *err)
+{
+    int ignored;
+    return read_provenance(pack, out, &ignored, err);
 }
 
 /* ---- The tensors of the dense part ---- */
@@ -91,9 +104,11 @@ uint32_t moe_dense_bits(const struct moe_model *m)
     return most;
 }
 
-uint32_t moe_dense_bits_of_pack(const struct moe_pack *pack)
+int moe_dense_bits_of_pack(const struct moe_pack *pack, uint32_t *bits, struct moe_err *err)
 {
+    struct moe_dense_rounding ignored;
     uint32_t most = 0;
+    int type;
     for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
         for (uint32_t role = 0; role < MOE_T_N_ROLES; role++) {
             char name[MOE_NAME_BYTES];
@@ -101,22 +116,47 @@ uint32_t moe_dense_bits_of_pack(const struct moe_pack *pack)
             const struct moe_pack_tensor *t = moe_pack_tensor_find(pack, name);
             if (!t || moe_tensor_spec(role)->kind != MOE_KIND_DENSE)
                 continue;
-            uint32_t bits = (uint32_t)moe_layout_bits(t->layout.kind);
-            most = bits > most ? bits : most;
+            const uint32_t has = (uint32_t)moe_layout_bits(t->layout.kind);
+            most = has > most ? has : most;
         }
-    return most;
+    MOE_TRY(read_provenance(pack, &ignored, &type, err));
+    *bits = moe_bits_kind(type) && moe_bits_width(type) == (int)most ? (uint32_t)type : most;
+    return MOE_OK;
 }
 
-/* The tensor's bytes if its matrix gets that many bits; both kinds of 16 bits take as many. */
+/* The layout of the tensor's matrix if it gets these bits: another where it has more of them or,
+ * with as many, is not of the type that is named. Both kinds of 16 bits take as many bytes. */
+static struct moe_layout layout_at(const struct tensor *t, const struct moe_quant_method *method,
+                                   uint32_t group, uint32_t bits)
+{
+    const struct moe_layout has = t->mat->layout,
+                            lower = moe_quant_layout_of(method, (int)bits, t->cols, group,
+                                                        MOE_LAYOUT_BF16);
+    const int width = moe_bits_width((int)bits), more = moe_layout_bits(has.kind) - width;
+    const bool other = more == 0 && moe_bits_kind((int)bits) && has.kind != lower.kind &&
+                       has.kind != moe_bits_kind((int)bits);
+    return t->governed && (more > 0 || other) ? lower : has;
+}
+
+static bool changes(const struct tensor *t, const struct moe_quant_method *method, uint32_t group,
+                    uint32_t bits)
+{
+    return t->mat && layout_at(t, method, group, bits).kind != t->mat->layout.kind;
+}
+
+bool moe_dense_has(const struct moe_model *m, const struct moe_dense_rounding *how, uint32_t bits)
+{
+    bool has = true;
+    for (struct tensor t = {0}; has && next_tensor(m, &t);)
+        has = !changes(&t, how->method, how->group, bits);
+    return has;
+}
+
 static uint64_t bytes_at(const struct tensor *t, const struct moe_dense_rounding *how,
                          uint32_t bits)
 {
-    if (!t->mat)
-        return t->rows * sizeof(float);
-    bool changes = t->governed && bits_of(t->mat) > bits;
-    struct moe_layout lower =
-        moe_quant_layout_of(how->method, (int)bits, t->cols, how->group, MOE_LAYOUT_BF16);
-    return moe_layout_bytes(changes ? lower : t->mat->layout, t->rows, t->cols);
+    return t->mat ? moe_layout_bytes(layout_at(t, how->method, how->group, bits), t->rows, t->cols)
+                  : t->rows * sizeof(float);
 }
 
 uint64_t moe_dense_bytes(const struct moe_model *m, const struct moe_dense_rounding *how,
@@ -134,12 +174,11 @@ uint64_t moe_dense_bytes(const struct moe_model *m, const struct moe_dense_round
 static int derive_matrices(struct moe_model *d, const struct moe_convert_options *options,
                            struct moe_arena *arena, struct moe_err *err)
 {
-    const int bits = options->dense_bits;
+    const uint32_t bits = (uint32_t)options->dense_bits;
     for (struct tensor t = {0}; next_tensor(d, &t);) {
-        if (!t.governed || bits_of(t.mat) <= (uint32_t)bits)
+        if (!changes(&t, options->method, options->group, bits))
             continue;
-        const struct moe_layout lower =
-            moe_quant_layout_of(options->method, bits, t.cols, options->group, MOE_LAYOUT_BF16);
+        const struct moe_layout lower = layout_at(&t, options->method, options->group, bits);
         uint8_t *at = moe_arena_take(arena, moe_layout_bytes(lower, t.rows, t.cols), 1);
         struct moe_mat derived = {.data = at, .rows = t.rows, .cols = t.cols};
         const struct moe_matrix_name name = {.layer = t.layer, .role = (int)t.role};
@@ -156,7 +195,7 @@ static int derive_matrices(struct moe_model *d, const struct moe_convert_options
 static int check_bits(const struct moe_model *m, const struct moe_convert_options *options,
                       struct moe_err *err)
 {
-    uint32_t most = moe_dense_bits(m), bits = (uint32_t)options->dense_bits;
+    const uint32_t most = moe_dense_bits(m), bits = (uint32_t)moe_bits_width(options->dense_bits);
     if (bits > most)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: its dense part has %u bits, %u cannot be made of them; convert the "

@@ -8,7 +8,7 @@
 #include "infer/model.h"
 #include "pack/convert.h"
 
-/* How its matrices are rounded. */
+/* How its matrices are rounded to fewer bits; these are a bitwidth or a type (quant/bits.h). */
 struct moe_dense_rounding {
     const struct moe_quant_method *method;
     uint32_t group;
@@ -20,9 +20,14 @@ struct moe_dense_rounding {
 int moe_dense_rounding_of(const struct moe_pack *pack, struct moe_dense_rounding *out,
                           struct moe_err *err);
 
-/* Bits of the loaded model's dense matrices; the largest where they differ. The same of a pack. */
+/* Bits of the loaded model's dense matrices; the largest where they differ. */
 uint32_t moe_dense_bits(const struct moe_model *model);
-uint32_t moe_dense_bits_of_pack(const struct moe_pack *pack);
+/* The same of a pack, or the type that all were asked to have, by its provenance. MOE_ERR_MEMORY.
+ */
+int moe_dense_bits_of_pack(const struct moe_pack *pack, uint32_t *bits, struct moe_err *err);
+/* Whether the dense part has these bits already: deriving it would change no matrix. */
+bool moe_dense_has(const struct moe_model *model, const struct moe_dense_rounding *how,
+                   uint32_t bits);
 
 /* Bytes of the loaded model's dense tensors, routers and vectors included, without compression or
  * padding, if its matrices had `bits` bits (no more than they have; those with fewer stay). */

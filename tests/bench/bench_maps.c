@@ -89,7 +89,7 @@ static void open_all(const char *pack, const char *map, const char *const *texts
     const struct moe_rerun_options options = {.n_variants = b.map->n_variants};
     must(moe_rerun_open(&b.own, b.model, b.experts, b.corpus, &options, &err), &err);
     b.rerun = b.own;
-    if (b.map->choice.dense_bits != moe_dense_bits(b.model)) {
+    if (b.map->choice.dense_bits != b.map->pack_dense_bits) {
         struct moe_dense_rounding how;
         must(moe_dense_rounding_of(b.model->pack, &how, &err), &err);
         if (b.map->dense_method[0])

@@ -12,7 +12,7 @@ error_line 2 'moe-calibrate: no output given*' "no output"
 run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x" --tolerance 20
 error_line 2 "moe-calibrate: option --tolerance: '20' is not*" "a tolerance of 2000%"
 run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x" --dense 7
-error_line 2 "moe-calibrate: option --dense: '7' is not a list*" "seven bits"
+error_line 2 "moe-calibrate: option --dense: '7' is not a list*, q6_k, *, iq3_kt *" "seven bits"
 run "$bin/moe-calibrate" "$tiny" --text tests/data/math.calib.txt -o "$tmp/x"
 error_line 2 "moe-calibrate: $tiny: has experts at 4 bits only*moe-quantize --experts*" "one variant"
 check "... leaves no file" [ ! -e "$tmp/x" ]
@@ -138,6 +138,21 @@ run "$bin/moe-quantize" -q --map "$tmp/aware.yaml" -o "$tmp/x" "$tmp/aware.moe"
 error_line 2 "moe-quantize: $tmp/aware.yaml: its dense part was rounded by gptq*" "gptq wants its texts"
 run calibrate --method linear -o "$tmp/x"
 error_line 2 "moe-calibrate: option --method needs --dense*" "a method without bits"
+# Types of it compete with bitwidths, and the map keeps the one that won, also for a checkpoint.
+run calibrate $quickly,q6_k,iq3_kt -o "$tmp/type.yaml"
+run "$bin/moe-calibrate" --show "$tmp/type.yaml"
+expect_stdout_like '*experts 8 * dense 3 *experts 8 * dense q6_k *experts 8 * dense iq3_kt *Choice *, dense iq3_kt
+*' "types of the dense part are measured, and the smallest wins"
+"$bin/moe-quantize" -q --map "$tmp/type.yaml" -o "$tmp/type.moe" "$tmp/all.moe"
+said=$(figure "$tmp/type.yaml") measured=$(nats_of "$tmp/type.moe")
+check "... and costs what the map says ($said)" \
+    awk "BEGIN { exit !(\"$said\" != \"\" && ($measured - ${said:-0}) ^ 2 < 4e-10) }"
+"$bin/moe-quantize" -q --method rtn --experts 8,4,2 --dense q6_k -o "$tmp/six.moe" "$cut"
+run "$bin/moe-calibrate" -q "$tmp/six.moe" --text "$tmp/math.txt" --max-tokens 12 --max-windows 1 --importance proxy \
+    --without fate,hobbit --tolerance 500% -o "$tmp/six.yaml"
+check "the type of the pack's own" sh -c "grep -A 1 '^  dense_bits: 6' '$tmp/six.yaml' | grep -q '^  dense_type: q6_k'"
+"$bin/moe-quantize" -q --map "$tmp/six.yaml" -o "$tmp/type.moe" "$cut"
+check "... is that of a pack made of the checkpoint" sh -c "'$bin/moe-quantize' --list -v '$tmp/type.moe' | grep -q '^  embed *q6_k '"
 
 # So are the losses of Fate's p and HOBBIT's thresholds those of moe-run's own strategies: nothing
 # cached, so that every activation follows them.

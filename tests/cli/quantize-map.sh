@@ -101,6 +101,20 @@ dense() { # ARGUMENTS...
 }
 check "its bits of the dense part" [ "$(dense)" = q4 ]
 check "... unless --dense says others" [ "$(dense --dense 8)" = q8 ]
+sed 's/^  dense_bits: 4/  dense_bits: 6\n  dense_type: q6_k/' "$tmp/dense.yaml" >"$tmp/type.yaml"
+for from in "$all" "$checkpoint"; do
+    run "$quantize" -o "$tmp/type.moe" --map "$tmp/type.yaml" "$from"
+    check "its type of the dense part" sh -c "'$quantize' --list -v '$tmp/type.moe' | grep -q '^  embed *q6_k '"
+    check "... without a word on it" sh -c "! grep -q 'dense part' '$err'"
+done
+run "$quantize" -o "$tmp/type.moe" --map "$tmp/type.yaml" --dense 8 "$all"
+expect_stderr_like "*type.moe: a dense part at 8, as --dense says; $tmp/type.yaml chose q6_k for it, and its losses are of that*" \
+    "... unless --dense says others, which is said"
+run "$quantize" -o "$tmp/type.moe" --map "$tmp/type.yaml" --dense q6_k "$all"
+check "... but not if it says the same" sh -c "! grep -q 'dense part' '$err'"
+sed 's/^  dense_type: .*/  dense_type: iq2_xxs/' "$tmp/type.yaml" >"$tmp/x.yaml"
+run "$quantize" -o "$tmp/x.moe" --map "$tmp/x.yaml" "$all"
+error_line 3 "moe-quantize: $tmp/x.yaml: line * column 15: 'iq2_xxs' is no type of 6 bits" "a type that is not written"
 
 # Running them.
 tokens() { # PACK ARGUMENTS...

@@ -30,6 +30,15 @@ static struct moe_model *repack(const char *from, int bits)
     return model;
 }
 
+/* What the pack says of its dense part. */
+static uint32_t said(const struct moe_pack *pack)
+{
+    struct moe_err err = {0};
+    uint32_t bits = 0;
+    assert_ok(moe_dense_bits_of_pack(pack, &bits, &err), &err);
+    return bits;
+}
+
 static struct moe_model *derive(const struct moe_model *from, uint32_t bits)
 {
     struct moe_err err = {0};
@@ -121,8 +130,11 @@ static void assert_as_repacked(const struct moe_model *from, const char *path, i
 {
     struct moe_model *wanted = repack(path, bits), *derived = derive(from, (uint32_t)bits);
     assert_true(assert_same_matrices(derived, wanted) > 2 * from->config.n_layers);
-    assert_int_equal(moe_dense_bits(derived), bits);
-    assert_int_equal(moe_dense_bits(wanted), bits);
+    assert_int_equal(moe_dense_bits(derived), moe_bits_width(bits));
+    assert_int_equal(moe_dense_bits(wanted), moe_bits_width(bits));
+    assert_int_equal(said(wanted->pack), bits);
+    assert_false(moe_dense_has(from, &hqq, (uint32_t)bits));
+    assert_true(moe_dense_has(wanted, &hqq, (uint32_t)bits));
     assert_int_equal(moe_dense_bytes(from, &hqq, (uint32_t)bits), stored_bytes(wanted));
     assert_int_equal(moe_dense_bytes(derived, &hqq, 16), stored_bytes(wanted));
     assert_int_equal(moe_dense_bytes(from, &hqq, 16), stored_bytes(from));
@@ -136,6 +148,24 @@ static void test_as_repacked(void **state)
     assert_as_repacked(model16, path16, 8);
     assert_as_repacked(model16, path16, 4);
     assert_as_repacked(model16, path16, 2);
+}
+
+/* Types in place of bitwidths: those of blocks have another layout where rows are narrow. */
+static void test_types(void **state)
+{
+    static const char *const types[] = {"q6_k", "iq4_xs", "iq3_kt"};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        assert_as_repacked(model_drawn, drawn16, moe_parse_width(types[i]));
+    /* A type of as many bits as there are is another layout, if it is not the one that is there. */
+    const uint32_t q5_k = (uint32_t)moe_parse_width("q5_k");
+    struct moe_model *at5 = repack(drawn16, moe_parse_width("iq5_ks")),
+                     *derived = derive(at5, q5_k);
+    assert_false(moe_dense_has(at5, &hqq, q5_k));
+    assert_true(moe_dense_has(derived, &hqq, q5_k));
+    assert_true(moe_dense_has(derived, &hqq, 5));
+    assert_int_equal(derived->embed.layout.kind, MOE_LAYOUT_Q5_K);
+    moe_dense_release(derived);
+    moe_model_close(at5);
 }
 
 static void test_logits(void **state)
@@ -267,10 +297,11 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_repacked), cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_tied),        cmocka_unit_test(test_untied),
-        cmocka_unit_test(test_methods),     cmocka_unit_test(test_float32),
-        cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_as_repacked), cmocka_unit_test(test_types),
+        cmocka_unit_test(test_logits),      cmocka_unit_test(test_tied),
+        cmocka_unit_test(test_untied),      cmocka_unit_test(test_methods),
+        cmocka_unit_test(test_float32),     cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }

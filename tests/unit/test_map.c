@@ -475,6 +475,9 @@ static void damage_of_measurements_is_named(void **state)
     refused(10, "rungs: [" UNIFORM("3") "]", "line 10 column 19: '3' is none of the variants");
     refused(10, "rungs: [" UNIFORM("8") ", " UNIFORM("8") "]",
             "experts '8' with 8 dense_bits are there twice");
+#define UNIFORM_TYPE "{experts: \"8\", dense_bits: 6, dense_type: q6_k, bytes: 1, loss: " LOSS "}"
+    refused(10, "rungs: [" UNIFORM("8") ", " UNIFORM_TYPE ", " UNIFORM_TYPE "]",
+            "experts '8' with q6_k dense_bits are there twice");
     refused(10, "rungs: [1]", "line 10 column 9: an item must be a mapping");
     struct moe_buf many = {0};
     moe_buf_text(&many, "texts: [");
@@ -556,6 +559,9 @@ static void damage_of_the_choice_is_named(void **state)
             "line 10 column 9: 'dense_bits' is missing");
     refused(10, "choice: {dense_bits: 8, expert_bytes: 1, dense_bytes: 1, expected_points: 1}",
             "'expected_percent' is missing");
+    refused(10, CHOICE(", dense_type: q6_k"), "line 10 column 91: 'q6_k' is no type of 8 bits");
+    refused(10, CHOICE(", dense_type: \"8\""), "'8' is no type of 8 bits");
+    refused(10, CHOICE(", dense_type: iq2_xxs"), "'iq2_xxs' is no type");
     refused(10, CHOICE(""), "line 10 column 9: 'layers' is missing");
     refused(10, CHOICE(", layers: [[8, 8, 8]]"), "'layers' must have 2 items, not 1");
     refused(10, CHOICE(", layers: [[8, 8, 8], 8]"), "line 10 column 99: an item must be a list");
