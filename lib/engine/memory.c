@@ -23,7 +23,7 @@
 
 enum {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    PROGRAM_BYTES = 40 << 20, /* with what a sanitizer keeps beside it */
+    PROGRAM_BYTES = 42 << 20, /* with what a sanitizer keeps beside it */
 #else
     /* Resident pages of code, libraries and their data, and the first of the heap: 4.9 to 6.6 MiB
      * before anything is read, 9.7 once it computes (Debian 12, x86-64). How many pages beside

@@ -64,10 +64,10 @@ int moe_memory_refuse(const struct moe_model *model, const struct moe_plan_memor
 int moe_engine_take_map(struct moe_model *model, const struct moe_engine_options *options,
                         struct moe_err *err);
 
-/* What a process takes before a model's directory is open: code, libraries, the first of its heap.
+/* What a process takes apart from models and threads: code, libraries, the first of its heap.
  * for_gpu: a program built with CUDA, whatever this one is. */
 uint64_t moe_program_bytes(bool for_gpu);
-/* ... and what it grows by once it computes: n_threads threads, and malloc's own. */
+/* ... and of n_threads threads that compute: their stacks, and malloc's own. */
 uint64_t moe_growth_bytes(int n_threads);
 
 /* Whether a strategy takes part in passes: predicts, or computes beside the device. */
