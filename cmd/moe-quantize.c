@@ -133,7 +133,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_U32(0, "group", "N", &o.convert.group, 0, MOE_MAX_GROUP), .shown = "64",
      .help = "weights per scale: 32, 64, 128, ...; 0: a row", .modes = MAKES},
     {CLI_OPT_FLAG(0, "no-mtp", &o.convert.no_ahead),
-     .help = "leave out the layer that drafts (--draft mtp)", .modes = MAKES},
+     .help = "leave out the layer that drafts (--draft mtp)", .modes = CLI_USUAL},
     {CLI_OPT_FLAG(0, "resume", &o.convert.keeps),
      .help = "keep what is done, go on from what was kept", .modes = CLI_USUAL},
     {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.convert, parse_shard),
@@ -367,7 +367,7 @@ static int say_result(const char *path, const struct moe_convert_report *report,
                 "%s: a model without experts, for which --experts changes nothing: --dense or "
                 "--target rounds it\n",
                 path);
-    if (!cli_quiet && cli_given("experts") && rounded(report))
+    if (!cli_quiet && cli_given("experts") && (o.synthesize || rounded(report)))
         say_narrow(path, summary->pack);
     if (!cli_quiet)
         say_other_types(path, summary->pack);

@@ -57,19 +57,20 @@ static bool is_better(const struct convert_variant *a, const struct convert_vari
 static int check_bits(const struct moe_convert_options *options, int bits, bool own,
                       struct moe_err *err)
 {
-    bool rounded = moe_layout_kind_of_bits(bits) != MOE_LAYOUT_NONE;
-    if (bits == 32 || bits == 16 || (own && !rounded) ||
-        moe_quant_layout(options->method, bits, options->group, MOE_LAYOUT_BF16).kind !=
+    enum { NARROW = 1 /* columns: rows that types have no room in get groups */ };
+    const int width = moe_bits_width(bits);
+    if (bits == 32 || bits == 16 || (own && moe_layout_kind_of_bits(bits) == MOE_LAYOUT_NONE) ||
+        moe_quant_layout_of(options->method, bits, NARROW, options->group, MOE_LAYOUT_BF16).kind !=
             MOE_LAYOUT_NONE)
         return MOE_OK;
-    if (!rounded)
+    if (moe_layout_kind_of_bits(width) == MOE_LAYOUT_NONE)
         return moe_fail(err, MOE_ERR_USAGE, "method %s does not round to %d bit%s; method %s does",
                         options->method->name, bits, bits == 1 ? "" : "s",
                         bits == 1 ? "best" : "blocks");
     return moe_fail(err, MOE_ERR_USAGE,
                     "%d bits in groups of %" PRIu32 " with method %s cannot be stored (groups "
                     "are 32, 64 or a multiple of 64)",
-                    bits, options->group, options->method->name);
+                    width, options->group, options->method->name);
 }
 
 /* What an expert of wide rows takes at these bits: bits a weight with scales, gate, up and down

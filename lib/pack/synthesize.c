@@ -282,7 +282,7 @@ static int put_provenance(struct synthesis *s, struct moe_err *err)
     moe_emit_text(&e, "source", moe_utf8_valid((const uint8_t *)name, strlen(name)) ? name : "?");
     moe_emit_text(&e, "method", s->wanted.method->name);
     moe_emit_u64(&e, "group", s->wanted.group);
-    moe_emit_i64(&e, "dense", s->wanted.dense_bits);
+    convert_emit_dense(&s->c, &e);
     convert_emit_experts(&s->c, &e);
     moe_emit_open_line_map(&e, "synthesized");
     moe_emit_u64(&e, "seed", s->options->seed);
@@ -332,6 +332,10 @@ static int synthesize(struct synthesis *s, struct moe_err *err)
     MOE_TRY(convert_start(&s->c, &s->wanted, true, err));
     MOE_TRY(convert_check_output(&s->c, err));
     MOE_TRY(moe_config_read_hf_file(&s->config, s->c.source_path, err));
+    if (s->config.drafter_kind)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: describes a head that only drafts, which is nothing without its model",
+                        s->c.source_path);
     if (s->config.n_experts == 0)
         s->c.n_variants = 0; /* a dense model has nothing to store in variants */
     s->c.no_gate = !moe_act_is_gated(s->config.expert_act);

@@ -36,7 +36,10 @@ run "$bin/moe-calibrate" "$drawn" --text tests/data/stories.valid.txt -o "$tmp/m
 error_line 2 "*$words*" "nor does moe-calibrate"
 
 # Sizes are those of a conversion, whatever the format.
-sizes() { "$bin/moe-quantize" --list "$1" | awk '/^  (dense|experts) .*MiB$/ { print $1, $2, $(NF - 5), $(NF - 3), $(NF - 1) }'; }
+sizes() {
+    "$bin/moe-quantize" --list "$1" | awk '/^  (dense|experts) .*MiB$/ { print $1, $2, $(NF - 5), $(NF - 3), $(NF - 1) }'
+    "$bin/moe-quantize" --list --json "$1" | grep '"dense": ["0-9]' # as it was asked for
+}
 for format in '--dense 8' '--experts iq4_xs,iq2_kt --dense q6_k' '--method best --experts 5,3' '--method linear --experts 4,2' \
     '--experts 16 --dense 16'; do
     # shellcheck disable=SC2086 # several words
@@ -46,7 +49,13 @@ for format in '--dense 8' '--experts iq4_xs,iq2_kt --dense q6_k' '--method best 
     check "drawn weights have the sizes of rounded ones: $format" \
         [ "$(sizes "$tmp/likewise.moe")" = "$(sizes "$tmp/rounded.moe")" ]
 done
-check "... as a list has them" [ "$(sizes "$tmp/rounded.moe" | wc -w)" = 10 ]
+check "... as a list has them" [ "$(sizes "$tmp/rounded.moe" | wc -w)" = 12 ]
+run "$bin/moe-quantize" --synthesize "$shape" --method best --experts 1 -o "$tmp/likewise.moe"
+expect_stderr_like '*: rows of * columns take more at 1 bit than at 2; *' "narrow rows are spoken of"
+run "$bin/moe-quantize" --synthesize tests/fixtures/eagle3-a/config.json -o "$tmp/x.moe"
+error_line 3 '*eagle3-a/config.json: describes a head that only drafts*' "a head is not drawn"
+run "$bin/moe-quantize" --synthesize "$shape" --no-mtp -o "$tmp/x.moe"
+error_line 2 '*--no-mtp*' "nor is a layer that drafts, to be left out"
 run "$bin/moe-quantize" --synthesize "$shape" --sparse -o "$tmp/sparse.moe"
 expect_stderr_like '*drawn weights (sparse)*' "sparse is said"
 check "... and takes less room" [ "$(du -k "$tmp/sparse.moe" | cut -f1)" -lt \
