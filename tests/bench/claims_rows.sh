@@ -63,9 +63,10 @@ coe.sh prints them. How the figures come about:
 - *simulate* with a name: simulated, the model's routing with experts as large as Qwen1.5-MoE's, layers of 1 ms, on a
   link whose loads at the first precision take the named multiple of a layer's computation; memory as a share of all experts
   at that precision, or in tokens' demand. Precisions: F5, F10, F11 16 bits on demand and 4 in Fate; H5, H9, H10, H14 16
-  and 4 with loads of 3, as the paper on the RTX 4090, 8 and 2 with loads of 8.6, as on the Orin; H7, H8 8 and 2; E6,
-  E8 16 and 4. Of three rows the experts are the model's own, small ones: F9, at 16, 4 and 2 bits, where a pass of 16 tokens is
-  a layer of 1 ms and a prompt of N takes loads of 0.46 N/16 ms, and on a second device H13, at 8 and 2 bits, and D4, at 4 and 2.
+  and 4 with loads of 3, as the paper on the RTX 4090, 8 and 2 with loads of 8.6, as on the Orin; H7, H8 8 and 2, on whole
+  texts, of up to 256 tokens as the paper's, in what the machines of H9m hold of Mixtral and Phi; E6, E8 16 and 4. Of three
+  rows the experts are the model's own, small ones: F9, at 16, 4 and 2 bits, where a pass of 16 tokens is a layer of 1 ms and
+  a prompt of N takes loads of 0.46 N/16 ms, and on a second device H13, at 8 and 2 bits, and D4, at 4 and 2.
 - *coe*: simulated. \`tests/bench/coe.sh\`, whose page with the tables behind these rows is [COE.md](COE.md); only
   what scheduling takes (C6) is measured.
 
@@ -374,15 +375,17 @@ row_H3() {
             "$work/hqq.json"
     }
     set -- $(cut_of low 0.2) $(cut_of skipped 0.1)
-    low=$(calc %+.2f "$1 - $base") out=$(calc %+.2f "$3 - $base")
+    nats=$(jq '.rungs[0].loss.reference_nats_per_token / 100' "$work/hqq.json") # a per cent of them
+    perplexity() { calc %+.2f "100 * (exp(($1 - $base) * $nats) - 1)"; }        # that much more than 4 bits, of the perplexity
+    low=$(perplexity "$1") out=$(perplexity "$3")
     # Where the curve of what is left out, between its points, costs 1% more than 4 bits.
     at_one() {
-        jq -r --argjson base "$(four_bits)" '([[0, 0]] + [.hobbit.cuts[] | [.share, .skipped.nll_percent - $base]]) as $c
+        jq -r --argjson base "$base" --argjson nats "$nats" '([[0, 0]] + [.hobbit.cuts[] | [.share, 100 * ((.skipped.nll_percent - $base) * $nats | exp - 1)]]) as $c
             | [range(1; $c | length) | select($c[.][1] > 1)][0] as $i | $c[$i - 1] as $a | $c[$i] as $b
             | ($a[0] + ($b[0] - $a[0]) * (1 - $a[1]) / ($b[1] - $a[1])) * 100 | round' "$work/hqq.json"
     }
     row "20% at low precision cost below 1%, 10% left out above (fig. 3b)" "as said" \
-        "$(calc %.0f "$2")% low $low%, $(calc %.0f "$4")% left out $out%; 1% is lost where $(at_one)% are left out" \
+        "of the perplexity, as theirs: $(calc %.0f "$2")% low $low%, $(calc %.0f "$4")% left out $out%; 1% is lost where $(at_one)% are left out" \
         "$low < 1; $out > 1" calibrate
 }
 row_H4() {
@@ -391,11 +394,18 @@ row_H4() {
     ahead() { of_profile "[.layers[$(($1 + ${2:-0})):][].predictors[\"gate-$1\"].top1 | values] | add / length"; } # N [LAYERS LEFT OUT MORE]
     against() { echo "$1 of 96 from $chance; $2 of 90 from $chance; $3 of 90 from $chance"; }
     gate() { of_profile ".all.predictors[\"gate-$1\"].top1"; }
+    # Of the expert predicted best: 5 it is chosen, 7 the same without the second layer.
+    once best.txt "$BUILD/tests/tools/replay_trace" --best "$work/valid.trace"
+    first() { awk -v n="$1" -v at="$2" '$1 == n { print $at }' "$work/best.txt"; } # LAYERS FIELD
+    firsts() { echo "$(pc "$(first 1 "$1")"); $(pc "$(first 2 "$1")" "$(first 3 "$1")")"; }
+    firsts_against() { for n in 1 2 3; do echo "$(first $n "$1") of $([ $n = 1 ] && echo 96 || echo 90) from $(chance);"; done; }
     # shellcheck disable=SC2046
     row "best expert of the next layer predicted; two, three layers ahead (fig. 7)" "96%; about 90%" \
         "$(pc "$(gate 1)"); $(pc "$(gate 2)" "$(gate 3)") (chance $(calc %.0f%% "$chance")); among twice as many as are active are $(pc "$(of_profile '.all.predictors["gate-1"].in_2k')") of the active ones" \
         "$(against "$(gate 1)" "$(gate 2)" "$(gate 3)")" profile "" "" \
-        "model: without the second layer, which changes most: $(pc "$(ahead 1 1)"); $(pc "$(ahead 2 1)" "$(ahead 3 1)")" "$(against "$(ahead 1 1)" "$(ahead 2 1)" "$(ahead 3 1)")"
+        "model: without the second layer, which changes most: $(pc "$(ahead 1 1)"); $(pc "$(ahead 2 1)" "$(ahead 3 1)")" "$(against "$(ahead 1 1)" "$(ahead 2 1)" "$(ahead 3 1)")" \
+        "setting: right where the expert predicted best is chosen at all, in which place is not asked, chance having $(chance)%: $(firsts 5)" "$(echo $(firsts_against 5))" \
+        "setting: the same without the second layer: $(firsts 7)" "$(echo $(firsts_against 7))"
 }
 # HOBBIT in this order, the last two by Mixtral's thresholds and with T1 0.5. Loads of 3 layers at 16 and 4 bits, as on the RTX 4090, of 8.6 at 8 and
 # 2, as on the Orin; two and four tokens' demand.
@@ -431,10 +441,11 @@ row_H6() {
         "$(pc "$best") ($2%); $(pc "$any") ($3%)" "$best > $2; $any > $3" profile
 }
 # HOBBIT without prediction under each policy, in this order, the first with the best of sixty weights on the
-# calibration texts, by the product of the bytes at the three sizes; the paper finds its weights so, too.
-policies="tuned hobbit lru lfu lfu+keep-records=on random lrfu"
-weight_sizes=1x,2x,4x
-# tuned_weights [SIZE]: for all the sizes, or for one of them: 1, 2 or 3.
+# calibration texts, by the product of the bytes at all sizes; the paper finds its weights so, too. The last ones: the best at
+# one size. Sizes: what the papers' machines hold of Mixtral and Phi (H9m), on whole texts, of up to 256 tokens as the paper's.
+policies="tuned lru lfu lfu+keep-records=on random best1 best2 best3 best4"
+weight_sizes=22%,24%,50%,56%
+# tuned_weights [SIZE]: for all the sizes, or for one of them, from 1.
 tuned_weights() {
     quantize 82 --experts 8,2
     # shellcheck disable=SC2046
@@ -452,32 +463,27 @@ hobbit_alone=hobbit+predict=none+prefetch=none+protect=off
 hobbit_policies() {
     weights=$(tuned_weights)
     profile
-    simulate hobbit-policies 82 "$(for cache in $policies; do
-        printf '%s+cache=%s,' "$hobbit_alone" "$cache"; done |
-        sed "s/,$//; s/cache=tuned/cache=hobbit+cache-weights=$weights/")" $weight_sizes 1
+    TRACE=$work/valid.trace simulate hobbit-policies 82 "$(for cache in $policies; do
+        case $cache in
+        tuned) cache="hobbit+cache-weights=$weights" ;;
+        best*) cache="hobbit+cache-weights=$(tuned_weights "${cache#best}")" ;;
+        esac
+        printf '%s+cache=%s,' "$hobbit_alone" "$cache"
+    done | sed 's/,$//')" $weight_sizes 1
 }
 of_policy() { # KEY CACHE MEMORY
     jq -r --arg all "$policies" --arg cache "$2" "[.[] | select(.memory == \"$3\")]
         [\$all | split(\" \") | index(\$cache)] | .$1" "$work/hobbit-policies.json"
 }
-# The same on whole texts, by weights for each size: for 1, 2, 4 tokens' demand, then lru and lfu.
-hobbit_policies_whole() {
-    TRACE=$work/valid.trace simulate hobbit-policies-whole 82 "$(for size in 1 2 3; do
-        printf '%s+cache=hobbit+cache-weights=%s,' "$hobbit_alone" "$(tuned_weights $size)"; done)$hobbit_alone+cache=lru,$hobbit_alone+cache=lfu" $weight_sizes 1
-}
 row_H7() {
     hobbit_policies
-    hobbit_policies_whole
-    changes() { # CACHE-A CACHE-B: how much more the first reads than the second at 1, 2, 4 tokens' demand, per cent
-        for m in 1x 2x 4x; do
-            calc '%.4f ' "100 * ($(of_policy bytes_per_token "$1" $m) / $(of_policy bytes_per_token "$2" $m) - 1)"
-        done
-    }
-    changes_whole() { # N: the same of the n-th, lru 3 and lfu 4
+    sizes=$(echo $weight_sizes | tr , ' ')
+    changes() { # CACHE-A CACHE-B: how much more the first, or the best of each size, reads than the second, per cent
         nth=0
-        for m in 1x 2x 4x; do
-            calc '%.4f ' "100 * ($(of hobbit-policies-whole bytes_per_token $nth $m) / $(of hobbit-policies-whole bytes_per_token "$1" $m) - 1)"
-            nth=$((nth + 1))
+        for m in $sizes; do
+            nth=$((nth + 1)) cache=$1
+            [ "$cache" != best ] || cache=best$nth
+            calc '%.4f ' "100 * ($(of_policy bytes_per_token "$cache" "$m") / $(of_policy bytes_per_token "$2" "$m") - 1)"
         done
     }
     # shellcheck disable=SC2046
@@ -489,18 +495,16 @@ row_H7() {
             END { printf("%s of %s; %s of %s; ", of[n], least, of[1], most) }'
     }
     beside() { echo "$(against -4.69 -8.68 "$@" lru)$(against -2.13 -4.19 "$@" lfu)"; } # CHANGES...
-    beside_whole() { echo "$(against -4.69 -8.68 changes_whole 3)$(against -2.13 -4.19 changes_whole 4)"; }
     row "bytes missed under its policy, against lru, lfu of the sequence; ours also against random (fig. 18a)" "-4.7 to -8.7%, -2.1 to -4.2%" \
-        "$(echo "$weights" | awk -F';' '{ printf "weights found on other texts, lru %s, lfu %s, lhu %s, layers %s", $1, $2, $3, $4 }')$(case $weights in *\;*\;0\;*) echo " (none for how often an expert is needed at high precision)" ;; esac); 1, 2, 4 tokens' demand: $(said changes tuned lru); $(said changes tuned lfu); random $(said changes tuned random)" \
+        "$(echo "$weights" | awk -F';' '{ printf "weights found on other texts, lru %s, lfu %s, lhu %s, layers %s", $1, $2, $3, $4 }')$(case $weights in *\;*\;0\;*) echo " (none for how often an expert is needed at high precision)" ;; esac); in $(echo "$sizes" | sed 's/ /, /g') of the experts' bytes: $(said changes tuned lru); $(said changes tuned lfu); random $(said changes tuned random)" \
         "$(beside changes tuned)" "simulate hobbit-policies" "" "" \
-        "text: whole ones instead of their first 64 tokens, and weights for each size: $(said changes_whole 3); $(said changes_whole 4)" "$(beside_whole)" \
-        "setting: equal weights: $(said changes hobbit lru); $(said changes hobbit lfu)" "$(beside changes hobbit)"
+        "setting: weights for each size: $(said changes best lru); $(said changes best lfu)" "$(beside changes best)"
 }
 row_H8() {
     hobbit_policies
-    rates() { for m in 1x 2x 4x; do echo "$(of_policy hit_rate lfu $m) $(of_policy hit_rate lfu+keep-records=on $m)"; done; }
+    rates() { for m in $(echo $weight_sizes | tr , ' '); do echo "$(of_policy hit_rate lfu $m) $(of_policy hit_rate lfu+keep-records=on $m)"; done; }
     row "hits of lfu with records of the sequence instead of all (fig. 18b)" "+4.5 points" \
-        "1, 2, 4 tokens' demand: $(rates | awk '{ printf("%s%.1f%% against %.1f%%", (NR > 1 ? ", " : ""), 100 * $1, 100 * $2) }')" \
+        "in $(echo $weight_sizes | sed 's/,/, /g') of the experts' bytes: $(rates | awk '{ printf("%s%.1f%% against %.1f%%", (NR > 1 ? ", " : ""), 100 * $1, 100 * $2) }')" \
         "$(rates | awk '{ printf("%.4f of 4.5; ", 100 * ($1 - $2)) }')" "simulate hobbit-policies"
 }
 row_H9() {

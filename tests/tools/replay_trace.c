@@ -4,6 +4,7 @@
  *     replay_trace [--policy NAME,...] [--capacity SIZE,...] [--per-layer] [--by-token] [--all]
  *                  [--half-life TOKENS] [--keep-records] [--cost] [--cold]
  *                  [--learn FILE] [--exact TOKENS] TRACE...
+ *     replay_trace --predict | --best TRACE...
  *     replay_trace --precisions T1,T2,SHARE [--capacity SIZE,...] [--half-life TOKENS] TRACE...
  *
  * Prints one table of hit rates for each trace. A capacity is a number of slots (300), so many
@@ -32,6 +33,10 @@
  * of past tokens (cache/paths.h), and by both: the router's probability times the root of 1 +
  * v/1024b, as cache/policy_learned.c has it; and at the end of the token before, by the votes, and
  * by its own.
+ *
+ * --best prints instead how often the expert that a layer's router puts first, applied 1, 2 and 3
+ * layers before, is its first, and is among the chosen; then the same without predictions from and
+ * for the second layer. Of all tokens.
  *
  * --precisions prints instead what a decoded token loads, in experts at high precision, where
  * HOBBIT's scores up to T1 want these, up to T2 such at low precision, SHARE of the bytes, and
@@ -71,7 +76,7 @@ struct options {
     const char *capacities[MAX_ITEMS];
     int n_policies, n_capacities;
     const char *learn; /* NULL: none */
-    bool cost, cold, predict;
+    bool cost, cold, predict, best;
     bool per_layer, by_token, all, keep_records;
     uint32_t exact;
     double half_life;
@@ -651,6 +656,54 @@ out:
     return status;
 }
 
+/* Of predictions: all, and those behind the second layer. */
+struct firsts {
+    uint64_t n, right, chosen;
+};
+
+static int print_best(const char *path, struct moe_err *err)
+{
+    struct moe_trace *t = NULL;
+    const struct moe_trace_token *token;
+    struct firsts of[AHEAD][2] = {0};
+    int status;
+    MOE_STEP(moe_trace_open(&t, path, err));
+    const struct moe_trace_shape *s = moe_trace_shape(t);
+    while ((status = moe_trace_next(t, &token, err)) == MOE_OK && token) {
+        for (uint32_t layer = 1; layer < s->n_layers; layer++) {
+            const struct moe_trace_step step = moe_trace_step(t, layer);
+            for (uint32_t d = 0; step.experts && d < AHEAD; d++) {
+                const uint16_t *predicted = step.predicted[MOE_PREDICT_GATE_1 + d].experts;
+                if (!predicted)
+                    continue;
+                bool chosen = false;
+                for (uint32_t i = 0; i < s->top_k; i++)
+                    chosen |= predicted[0] == step.experts[i];
+                for (uint32_t behind = 0; behind <= (layer >= d + 2); behind++) {
+                    struct firsts *f = &of[d][behind];
+                    f->n++;
+                    f->right += predicted[0] == step.experts[0];
+                    f->chosen += chosen;
+                }
+            }
+        }
+    }
+    printf("%s: the expert predicted best, %%\n%-16s    best  chosen  behind the second layer\n",
+           path, "");
+    for (uint32_t d = 0; d < AHEAD && status == MOE_OK; d++) {
+        printf("%u layers before ", d + 1);
+        for (int behind = 0; behind < 2; behind++) {
+            const struct firsts *f = &of[d][behind];
+            print_rate(f->right, f->n);
+            print_rate(f->chosen, f->n);
+        }
+        printf("\n");
+    }
+out:
+    moe_trace_close(t);
+    return status;
+}
+
 /* ---- Two precisions ---- */
 
 enum { HIGH, LOW, N_PRECISIONS };
@@ -838,6 +891,7 @@ static bool parse(struct options *o, int argc, char **argv)
         {"cost", no_argument, NULL, 's'},
         {"cold", no_argument, NULL, 'C'},
         {"predict", no_argument, NULL, 'P'},
+        {"best", no_argument, NULL, 'b'},
         {"learn", required_argument, NULL, 'L'},
         {"exact", required_argument, NULL, 'x'},
         {"precisions", required_argument, NULL, 'T'},
@@ -854,6 +908,7 @@ static bool parse(struct options *o, int argc, char **argv)
         o->cost |= c == 's';
         o->cold |= c == 'C';
         o->predict |= c == 'P';
+        o->best |= c == 'b';
         if (c == 'L')
             o->learn = optarg;
         else if (c == 'T')
@@ -887,12 +942,13 @@ int main(int argc, char **argv)
         fprintf(stderr, "replay_trace [--policy NAME,...] [--capacity SLOTS|TIMESx|BYTES,...] "
                         "[--per-layer] [--by-token] [--all] [--half-life TOKENS] "
                         "[--keep-records] [--cost] [--cold] [--learn FILE] [--exact TOKENS] "
-                        "[--precisions T1,T2,SHARE] TRACE...\n");
+                        "[--predict] [--best] [--precisions T1,T2,SHARE] TRACE...\n");
         return 2;
     }
     int status = MOE_OK;
     for (int i = optind; i < argc && status == MOE_OK; i++)
         status = o.predict     ? print_predictions(argv[i], &err)
+                 : o.best      ? print_best(argv[i], &err)
                  : o.low_share ? print_precisions(argv[i], &o, &err)
                                : print_table(argv[i], &o, &err);
     if (status != MOE_OK)
