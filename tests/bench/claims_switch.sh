@@ -188,8 +188,25 @@ row_E8s() {
         "setting: loads of 4 bits $(switch_slower) times slower, so that quantization brings what theirs does and more loads are left to hide: $(listed %s $(parts +preloading edgemoe 4))" "$(parts_beside $(parts +preloading edgemoe 4))" \
         "setting: these, at their accuracy: $(listed %s $(parts +preloading-87 edgemoe-87 4))" "$(parts_beside $(parts +preloading-87 edgemoe-87 4))"
 }
+# 300 pairs of the six tasks to choose by and 300 to judge by, of each domain's texts: WORK/of-DOMAIN.{calib,valid}.jsonl. So are
+# Xsum and SAMsum other texts of one task.
+domain_pairs() {
+    [ -e "$work/of-code.valid.jsonl" ] || PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=tests/models/tiny-switch python3 - "$texts" "$work" <<'END'
+import json, sys, tasks
+for domain, docs in tasks.documents(sys.argv[1], "valid").items():
+    n = len(docs) // 2
+    for part, half in ("calib", docs[:n]), ("valid", docs[n:]):
+        maker = tasks.Maker(dict.fromkeys(tasks.DOMAINS, half), part)
+        with open(f"{sys.argv[2]}/of-{domain}.{part}.jsonl", "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(maker.pair(task), ensure_ascii=False) + "\n" for task in tasks.TASKS for _ in range(50))
+END
+}
 row_E9s() {
     switch_importances >/dev/null
+    losses_on() { # MAP PAIRS
+        "$bin/moe-calibrate" --show "$work/switch-of-$1.yaml" --json |
+            jq --arg name "$2" '.texts[] | select(.check and .name == $name).loss.nll_percent'
+    }
     # Maps of one half of the tasks, within 2% of its nats, on the other half's.
     said='' within='' own='' within_own=''
     for half in "fill last lower" "continue sort sum"; do
@@ -203,18 +220,27 @@ row_E9s() {
         once "switch-of-$from.made" chosen "$work/switch-of-$from.yaml" "$bin/moe-calibrate" -q "$work/switch.moe" --pairs "$work/pairs-$from.calib.jsonl" \
             --check "$work/pairs-$to.valid.jsonl" --check "$work/pairs-$from.valid.jsonl" --without fate --without hobbit \
             --tolerance 2% -o "$work/switch-of-$from.yaml"
-        loss_on() { # HALF: its other pairs
-            "$bin/moe-calibrate" --show "$work/switch-of-$from.yaml" --json |
-                jq --arg name "pairs-$1.valid.jsonl" '.texts[] | select(.check and .name == $name).loss.nll_percent'
-        }
+        loss_on() { losses_on "$from" "pairs-$1.valid.jsonl"; } # HALF: its other pairs
         said="$said${said:+, }$(calc %+.2f%% "$(loss_on $to)")"
         own="$own${own:+, }$(calc %+.2f%% "$(loss_on $from)")"
         within="$within$(calc %.3f "$(loss_on $to)") within 2; "
         within_own="$within_own$(calc %.3f "$(loss_on $from)") within 2; "
     done
+    domain_pairs
+    of_domains=''
+    for way in "stories math code" "math code stories" "code stories math"; do
+        # shellcheck disable=SC2086
+        set -- $way
+        once "switch-of-$1.made" chosen "$work/switch-of-$1.yaml" "$bin/moe-calibrate" -q "$work/switch.moe" --pairs "$work/of-$1.calib.jsonl" \
+            --check "$work/of-$2.valid.jsonl" --check "$work/of-$3.valid.jsonl" --without fate --without hobbit \
+            --tolerance 2% -o "$work/switch-of-$1.yaml"
+        of_domains="$of_domains $(losses_on "$1" "of-$2.valid.jsonl") $(losses_on "$1" "of-$3.valid.jsonl")"
+    done
     all_six=$(switch_tolerance 2 | jq .choice.check.nll_percent)
+    # shellcheck disable=SC2086
     row "a map holds on another text (table IV)" "about 2%" \
         "maps of three tasks within 2% of their nats, on pairs of the three others: $said" "$within" pairs \
         "" "" "text: other pairs of the map's own tasks: $own" "$within_own" \
+        "text: the six tasks' pairs of another domain's texts than the map's ($domains), as Xsum and SAMsum are of one task: $(listed %+.2f%% $of_domains)" "$(printf '%.3f within 2; ' $of_domains)" \
         "text: other pairs of all six tasks, of a map that all six chose, by 300 pairs instead of 150: $(calc %+.2f%% "$all_six")" "$all_six within 2"
 }
