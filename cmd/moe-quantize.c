@@ -503,6 +503,7 @@ static int take_map(struct moe_expert_map *out, bool checkpoint, struct moe_err 
     o.map_dense = (int)map->choice.dense_bits;
     if (!cli_given("dense") && o.map_dense) {
         o.convert.dense_bits = o.map_dense;
+        o.convert.dense_of_map = true;
         o.convert.own_dense = false;
     }
     MOE_STEP(take_methods(map, checkpoint, err));

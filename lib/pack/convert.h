@@ -19,6 +19,7 @@
 struct moe_expert_map {
     const char *name;             /* the file it was read from; begins error texts */
     uint64_t source_fingerprint;  /* of the model that it was made for */
+    uint64_t pack_fingerprint;    /* of the pack that was calibrated; 0: of none */
     uint32_t n_layers, n_experts; /* of the model; dense layers after the last MoE layer may be
                                      left out */
     struct moe_bits *bits;        /* [n_layers][n_experts]; zeros in layers without experts */
@@ -70,6 +71,9 @@ struct moe_convert_options {
      * the dense part get their share, too, each its own. */
     uint64_t target_bytes;
     int dense_bits; /* 0 when re-packing: as they are */
+    /* dense_bits are the map's choice: of the pack that was calibrated, a matrix that has fewer of
+     * them stays, as it was measured. */
+    bool dense_of_map;
     /* For a checkpoint with a quantized matrix: every matrix of the experts, or of the dense part,
      * keeps at least its own precision; `experts` and `dense_bits` apply to other checkpoints. */
     bool own_experts, own_dense;

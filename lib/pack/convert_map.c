@@ -235,8 +235,10 @@ int moe_map_bits(struct moe_expert_map *out, const struct moe_map *map, const ch
                  struct moe_err *err)
 {
     struct moe_bits bits[MOE_MAX_VARIANTS] = {{0}};
-    *out = (struct moe_expert_map){
-        .name = path, .source_fingerprint = map->source_fingerprint, .n_experts = map->n_experts};
+    *out = (struct moe_expert_map){.name = path,
+                                   .source_fingerprint = map->source_fingerprint,
+                                   .pack_fingerprint = map->pack_fingerprint,
+                                   .n_experts = map->n_experts};
     if (!map->choice.there)
         return moe_fail(
             err, MOE_ERR_FORMAT,

@@ -30,6 +30,7 @@ struct repack {
     int32_t *dense_bits;
     struct convert_kept *kept; /* of earlier runs; NULL: nothing */
     bool encodes;              /* some expert is quantized */
+    bool calibrated;           /* the map was made on this pack, and chose options->dense_bits */
 };
 
 /* The stored form that an expert is made from. */
@@ -466,6 +467,8 @@ static bool is_copied(const struct converter *c, const struct repack *r, uint32_
     const int bits = dense_bits(c, r, i);
     const bool shared = r->dense_bits != NULL;
     if (!follows_dense_bits(t, matrix) || bits == 0 || keeps_codes(c, shared, t->layout.kind, bits))
+        return true;
+    if (r->calibrated && moe_layout_bits(t->layout.kind) < moe_bits_width(bits))
         return true;
     return (moe_bits_kind(bits) ? has_type(c, t->layout.kind, t->cols, bits)
                                 : moe_layout_bits(t->layout.kind) == bits) &&
@@ -1235,9 +1238,11 @@ static int share_bits(struct converter *c, struct repack *r, struct moe_convert_
     c->options = options;
     s.sharers = moe_alloc(s.n, sizeof *s.sharers, err);
     s.classes = moe_alloc(moe_pack_n_classes(r->pack), sizeof *s.classes, err);
-    r->shared =
-        (struct moe_expert_map){"the bits shared out", moe_pack_source_fingerprint(r->pack),
-                                n_layers, n_experts, moe_alloc(n, sizeof(struct moe_bits), err)};
+    r->shared = (struct moe_expert_map){.name = "the bits shared out",
+                                        .source_fingerprint = moe_pack_source_fingerprint(r->pack),
+                                        .n_layers = n_layers,
+                                        .n_experts = n_experts,
+                                        .bits = moe_alloc(n, sizeof(struct moe_bits), err)};
     r->dense_bits = dense ? moe_alloc(n_tensors, sizeof *r->dense_bits, err) : NULL;
     MOE_STEP(s.sharers && s.classes && bits && r->shared.bits && (r->dense_bits || !dense)
                  ? MOE_OK
@@ -1334,6 +1339,8 @@ static int begin(struct converter *c, struct repack *r, struct moe_convert_optio
     MOE_TRY(moe_pack_open(&r->pack, c->source_path, err));
     MOE_TRY(moe_convert_check_experts(c->source_path, moe_pack_n_experts(r->pack), wanted, err));
     c->n_layers = moe_pack_n_layers(r->pack);
+    r->calibrated = wanted->dense_of_map && wanted->map &&
+                    wanted->map->pack_fingerprint == moe_pack_fingerprint(r->pack);
     if (!wanted->no_ahead)
         moe_pack_take_ahead(r->pack);
     for (uint32_t i = 0; i < moe_pack_n_classes(r->pack); i++)

@@ -154,6 +154,22 @@ check "the type of the pack's own" sh -c "grep -A 1 '^  dense_bits: 6' '$tmp/six
 "$bin/moe-quantize" -q --map "$tmp/six.yaml" -o "$tmp/type.moe" "$cut"
 check "... is that of a pack made of the checkpoint" sh -c "'$bin/moe-quantize' --list -v '$tmp/type.moe' | grep -q '^  embed *q6_k '"
 
+# Of a dense part of several types, a GGUF file's, what has fewer bits than are tried stays, when it is measured and then.
+"$bin/moe-quantize" -q --experts 4,2 -o "$tmp/types.moe" tests/fixtures/gguf/mixtral.gguf
+for with in "" "--dense 5 --method blocks"; do
+    # shellcheck disable=SC2086
+    run "$bin/moe-calibrate" -q "$tmp/types.moe" --text "$tmp/math.txt" --max-tokens 12 --max-windows 1 --importance proxy \
+        --without fate,hobbit --tolerance 500% $with -o "$tmp/types.yaml"
+    run "$bin/moe-quantize" -q --map "$tmp/types.yaml" -o "$tmp/x.moe" "$tmp/types.moe"
+    check "a dense part of several types${with:+, $with}: its map is followed" [ "$code" = 0 ]
+    said=$(figure "$tmp/types.yaml") measured=$(nats "$tmp/x.moe" "$tmp/math.txt" | sed 's/.*"nll": \([0-9.]*\),.*/\1/')
+    check "... and costs what the map says ($said)" \
+        awk "BEGIN { exit !(\"$said\" != \"\" && ($measured - ${said:-0}) ^ 2 < 4e-10) }"
+    check "... with matrices of fewer bits as they are" sh -c "'$bin/moe-quantize' --list -v '$tmp/x.moe' | grep -q '^  embed *q4_0 '"
+done
+run "$bin/moe-quantize" -q --map "$tmp/types.yaml" --dense 5 -o "$tmp/x.moe" "$tmp/types.moe"
+error_line 2 "moe-quantize: $tmp/types.moe: tensor 'embed' has 4 bits, 5 cannot be made of them; *" "... unless --dense names these bits"
+
 # So are the losses of Fate's p and HOBBIT's thresholds those of moe-run's own strategies: nothing
 # cached, so that every activation follows them.
 "$bin/moe-quantize" -q --experts 4,2 -o "$tmp/two.moe" "$tmp/all.moe" || exit 1

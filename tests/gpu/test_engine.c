@@ -252,8 +252,12 @@ static void experts_of_several_layouts(void **state)
     for (uint32_t i = 0; i < c->n_layers * c->n_experts; i++)
         if (c->layers[i / c->n_experts].moe)
             bits[i] = some[i % N_ITEMS(some)];
-    const struct moe_expert_map map = {"map", moe_pack_source_fingerprint(model->pack), c->n_layers,
-                                       c->n_experts, bits};
+    const struct moe_expert_map map = {.name = "map",
+                                       .source_fingerprint =
+                                           moe_pack_source_fingerprint(model->pack),
+                                       .n_layers = c->n_layers,
+                                       .n_experts = c->n_experts,
+                                       .bits = bits};
     const struct moe_convert_options options = {
         .experts = {{0, 0}},
         .n_experts = 1,

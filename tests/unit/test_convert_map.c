@@ -122,7 +122,11 @@ static struct moe_expert_map draw_map(const char *names, uint64_t seed, struct m
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         bits[i] = kinds[(seed >> 33) % (uint64_t)n];
     }
-    return (struct moe_expert_map){"map.yaml", fingerprint, N_LAYERS, N_EXPERTS, bits};
+    return (struct moe_expert_map){.name = "map.yaml",
+                                   .source_fingerprint = fingerprint,
+                                   .n_layers = N_LAYERS,
+                                   .n_experts = N_EXPERTS,
+                                   .bits = bits};
 }
 
 /* ---- Packs ---- */

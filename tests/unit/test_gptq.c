@@ -575,8 +575,11 @@ static void test_maps(void **state)
     assert_ok(moe_convert_error_aware(source, true, a, &options, &inputs, &report, NULL, &err),
               &err);
     assert_ok(moe_pack_open(&plain, a, &err), &err);
-    struct moe_expert_map map = {"map.yaml", moe_pack_source_fingerprint(plain),
-                                 moe_pack_n_layers(plain), moe_pack_n_experts(plain), bits};
+    struct moe_expert_map map = {.name = "map.yaml",
+                                 .source_fingerprint = moe_pack_source_fingerprint(plain),
+                                 .n_layers = moe_pack_n_layers(plain),
+                                 .n_experts = moe_pack_n_experts(plain),
+                                 .bits = bits};
     assert_true(map.n_layers * map.n_experts <= N_ITEMS(bits));
     uint32_t of[N_ITEMS(bits)];
     for (uint32_t i = 0; i < map.n_layers * map.n_experts; i++) {
