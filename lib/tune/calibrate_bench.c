@@ -70,16 +70,12 @@ uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant)
     return bytes;
 }
 
-/* Those that the pack has, with all of its variants, and room for what provenance says of a map;
- * where the dense part is rounded again, also for other padding. */
-uint64_t calibrate_other_bytes(const struct calibration *c, uint32_t dense_bits)
+/* What the pack has beside them, with room for what provenance says of a map. */
+uint64_t calibrate_file_bytes(const struct calibration *c, uint32_t dense_bits)
 {
     const struct moe_pack *pack = c->model->pack;
-    uint64_t bytes = moe_pack_file_bytes(pack) + MOE_PACK_ALIGN;
-    if (dense_bits != c->map->pack_dense_bits)
-        bytes += (uint64_t)moe_pack_n_tensors(pack) * MOE_PACK_ALIGN;
-    for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++)
-        bytes -= moe_pack_tensor_at(pack, i)->extent.stored_bytes;
+    uint64_t bytes = moe_pack_file_bytes(pack) + MOE_PACK_ALIGN - moe_dense_file_bytes(c->model) +
+                     moe_dense_bytes(c->model, &c->dense, dense_bits, MOE_PACK_ALIGN);
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
         for (uint32_t layer = 0; layer < c->map->n_layers; layer++)
             for (uint32_t e = 0; e < c->map->n_experts; e++)
@@ -89,7 +85,7 @@ uint64_t calibrate_other_bytes(const struct calibration *c, uint32_t dense_bits)
 
 uint64_t calibrate_dense_bytes(const struct calibration *c, uint32_t bits)
 {
-    return moe_dense_bytes(c->model, &c->dense, bits);
+    return moe_dense_bytes(c->model, &c->dense, bits, 1);
 }
 
 /* ---- Rules ---- */

@@ -153,7 +153,7 @@ static uint64_t bytes_of(const struct search *s)
 static uint64_t file_bytes(struct search *s, const struct bench_model *b, uint64_t k)
 {
     const uint32_t n = s->c->map->n_experts;
-    uint64_t bytes = calibrate_other_bytes(s->c, b->dense_bits) + b->dense_bytes;
+    uint64_t bytes = calibrate_file_bytes(s->c, b->dense_bits);
     moe_steps_take(s->steps, k, s->upper, (uint32_t)s->n_experts, s->variants);
     for (uint64_t e = 0; e < s->n_experts; e++)
         bytes += calibrate_expert_bytes(s->c, (uint32_t)(e / n), (uint32_t)(e % n), s->variants[e],
@@ -352,8 +352,7 @@ int calibrate_check_target(const struct calibration *c, struct moe_err *err)
     const struct moe_map *map = c->map;
     uint64_t least = UINT64_MAX;
     for (uint32_t i = 0; i < (o->n_dense_bits ? o->n_dense_bits : 1); i++) {
-        const uint32_t bits = calibrate_dense_bits(c, i);
-        const uint64_t bytes = calibrate_other_bytes(c, bits) + calibrate_dense_bytes(c, bits);
+        const uint64_t bytes = calibrate_file_bytes(c, calibrate_dense_bits(c, i));
         least = bytes < least ? bytes : least;
     }
     for (uint32_t layer = 0; layer < map->n_layers; layer++)

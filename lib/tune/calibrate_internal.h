@@ -60,9 +60,9 @@ int calibrate_check_budget(const struct calibration *c, const struct calibration
 uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
                                 uint32_t variant, uint32_t align);
 uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant);
-/* Bytes of the file of a map's pack beside its experts, in whole pages, and its dense part, which
- * has these bits; at most. */
-uint64_t calibrate_other_bytes(const struct calibration *c, uint32_t dense_bits);
+/* Bytes of the file of a map's pack beside its experts, with a dense part of these bits; at most.
+ */
+uint64_t calibrate_file_bytes(const struct calibration *c, uint32_t dense_bits);
 /* Bytes of the dense part at `bits`. */
 uint64_t calibrate_dense_bytes(const struct calibration *c, uint32_t bits);
 

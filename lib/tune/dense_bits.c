@@ -160,11 +160,23 @@ static uint64_t bytes_at(const struct tensor *t, const struct moe_dense_rounding
 }
 
 uint64_t moe_dense_bytes(const struct moe_model *m, const struct moe_dense_rounding *how,
-                         uint32_t bits)
+                         uint32_t bits, uint32_t align)
 {
     uint64_t sum = 0;
     for (struct tensor t = {0}; next_tensor(m, &t);)
-        sum += bytes_at(&t, how, bits);
+        sum += moe_round_up(bytes_at(&t, how, bits), align);
+    return sum;
+}
+
+uint64_t moe_dense_file_bytes(const struct moe_model *m)
+{
+    uint64_t sum = 0;
+    for (struct tensor t = {0}; next_tensor(m, &t);) {
+        char name[MOE_NAME_BYTES];
+        moe_tensor_pack_name(t.role, t.layer, name);
+        const struct moe_pack_tensor *stored = moe_pack_tensor_find(m->pack, name);
+        sum += stored ? moe_round_up(stored->extent.stored_bytes, MOE_PACK_ALIGN) : 0;
+    }
     return sum;
 }
 

@@ -29,10 +29,13 @@ int moe_dense_bits_of_pack(const struct moe_pack *pack, uint32_t *bits, struct m
 bool moe_dense_has(const struct moe_model *model, const struct moe_dense_rounding *how,
                    uint32_t bits);
 
-/* Bytes of the loaded model's dense tensors, routers and vectors included, without compression or
- * padding, if its matrices had `bits` bits (no more than they have; those with fewer stay). */
+/* Bytes of the loaded model's dense tensors, routers and vectors included, without compression, if
+ * its matrices had `bits` bits (no more than they have; those with fewer stay), each a multiple of
+ * `align`: 1, or MOE_PACK_ALIGN in a pack. */
 uint64_t moe_dense_bytes(const struct moe_model *model, const struct moe_dense_rounding *how,
-                         uint32_t bits);
+                         uint32_t bits, uint32_t align);
+/* What the same tensors take of the pack's file. */
+uint64_t moe_dense_file_bytes(const struct moe_model *model);
 
 /* A loaded model whose dense matrices are quantized from those of `model` (loaded), bit for bit as
  * re-packing it with --dense would (pack/convert.h). Routers, vectors and matrices with no more

@@ -386,6 +386,13 @@ for kind in exact proxy; do
     # shellcheck disable=SC2016 # awk's
     check "... and more bytes lose less" awk -v a="$(loss "$tmp/target.1.yaml")" -v b="$(loss "$tmp/target.2.yaml")" 'BEGIN { exit !(a > b) }'
 done
+"$bin/moe-quantize" -q --experts 2 --dense 4 -o "$tmp/2.moe" "$tmp/ladder.moe"
+size=$(($(wc -c <"$tmp/2.moe") + (most - least) / 2))
+run "$bin/moe-calibrate" -q "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --importance proxy --dense 4 --target $size \
+    -o "$tmp/target.yaml"
+"$bin/moe-quantize" -q --map "$tmp/target.yaml" -o "$tmp/target.moe" "$tmp/ladder.moe"
+takes=$(wc -c <"$tmp/target.moe")
+check "... by as little where the dense part is rounded, too" [ "$takes" -le "$size" ] && [ "$takes" -gt $((size - 65536)) ]
 run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --target $((least - 8192)) -o "$tmp/x"
 error_line 4 "moe-calibrate: a pack takes * at least, more than the * of --target" "a size that the fewest bits exceed"
 run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --max-tokens 12 --target $((least - 8192)) --dry-run

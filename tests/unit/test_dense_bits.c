@@ -135,9 +135,9 @@ static void assert_as_repacked(const struct moe_model *from, const char *path, i
     assert_int_equal(said(wanted->pack), bits);
     assert_false(moe_dense_has(from, &hqq, (uint32_t)bits));
     assert_true(moe_dense_has(wanted, &hqq, (uint32_t)bits));
-    assert_int_equal(moe_dense_bytes(from, &hqq, (uint32_t)bits), stored_bytes(wanted));
-    assert_int_equal(moe_dense_bytes(derived, &hqq, 16), stored_bytes(wanted));
-    assert_int_equal(moe_dense_bytes(from, &hqq, 16), stored_bytes(from));
+    assert_int_equal(moe_dense_bytes(from, &hqq, (uint32_t)bits, 1), stored_bytes(wanted));
+    assert_int_equal(moe_dense_bytes(derived, &hqq, 16, 1), stored_bytes(wanted));
+    assert_int_equal(moe_dense_bytes(from, &hqq, 16, 1), stored_bytes(from));
     moe_dense_release(derived);
     moe_model_close(wanted);
 }
@@ -233,7 +233,7 @@ static void test_methods(void **state)
         assert_ok(moe_model_open(&wanted, path, 0, NULL, &err), &err);
         assert_ok(moe_dense_derive(&derived, model_drawn, &how, 4, &err), &err);
         assert_true(assert_same_matrices(derived, wanted) > 0);
-        assert_int_equal(moe_dense_bytes(model_drawn, &how, 4), stored_bytes(wanted));
+        assert_int_equal(moe_dense_bytes(model_drawn, &how, 4, 1), stored_bytes(wanted));
         /* The pack says how it was made. */
         struct moe_dense_rounding said;
         assert_ok(moe_dense_rounding_of(wanted->pack, &said, &err), &err);
