@@ -202,7 +202,8 @@ void moe_explain_map(const struct moe_map *map, struct moe_screen screen, struct
         snprintf(error, sizeof error, "%s%.2f", moe_draw_plus_minus(screen), c->loss.nll_error);
     if (c->there && map->n_uniform)
         moe_say(&pen, 0,
-                "It makes the model %s instead of %s, and its texts surprise it %+.2f%% (%s).",
+                "It makes the model's weights %s instead of %s, and its texts surprise the model "
+                "%+.2f%% (%s).",
                 moe_format_bytes(c->expert_bytes + c->dense_bytes, room[0]),
                 moe_format_bytes(map->uniform[0].bytes, room[1]), c->loss.nll_percent, error);
     else if (!c->there && map->n_savings == 0)

@@ -50,7 +50,8 @@ void moe_show_map(const struct moe_map *map, struct moe_screen screen, struct mo
  * nothing where all does, or nothing was checked. */
 void moe_show_map_unheld(const struct moe_map *map, struct moe_buf *out);
 
-/* "11.20 MiB instead of 13.80 MiB, +1.93% (standard error 0.08)": one line without its newline. */
+/* "weights of 11.20 MiB instead of 13.80 MiB, +1.93% (standard error 0.08)": one line without its
+ * newline. */
 void moe_show_map_line(const struct moe_map *map, struct moe_buf *out);
 
 /* Statistics of a run (infer/run_stats.h): for scripts, for a person, and in one line. */
@@ -117,7 +118,8 @@ int moe_show_server_json(const struct moe_server_counts *c, struct moe_buf *out,
 
 /* What is inside a pack: figures, a table for people, JSON for scripts. */
 
-/* Weights and the bytes they take: raw is what memory needs, stored what the file holds. */
+/* Weights and the bytes they take: raw is what memory needs, stored what the file holds, in whole
+ * pages. */
 struct moe_weight_sum {
     uint64_t count;   /* tensors, or experts */
     uint64_t weights; /* numbers */

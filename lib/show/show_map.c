@@ -191,7 +191,7 @@ static void put_choice(const struct moe_map *map, struct moe_screen screen, stru
     else
         moe_buf_printf(out, "\nChoice for a tolerance of %g%s", map->tolerance, unit(map));
     moe_format_width((int)c->dense_bits, dense);
-    moe_buf_printf(out, ": %s, experts %s, dense %s%s",
+    moe_buf_printf(out, ": weights of %s, experts %s, dense %s%s",
                    moe_format_bytes(c->expert_bytes + c->dense_bytes, all),
                    moe_format_bytes(c->expert_bytes, experts), dense, moe_bits_unit(dense));
     if (c->dense_bits != map->pack_dense_bits && !moe_bits_kind((int)c->dense_bits) &&
@@ -419,7 +419,7 @@ void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
         return;
     }
     char room[2][32];
-    moe_buf_printf(out, "%s instead of %s, %+.2f%s (standard error %s)",
+    moe_buf_printf(out, "weights of %s instead of %s, %+.2f%s (standard error %s)",
                    moe_format_bytes(c->expert_bytes + c->dense_bytes, bytes),
                    moe_format_bytes(map->uniform[0].bytes, before), moe_map_loss(map, &c->loss),
                    unit(map), format_error(map, &c->loss, room[0]));

@@ -20,7 +20,7 @@ enum { DIGITS = 6 /* of what is measured in bits, for scripts */ };
 static void add_extent(struct moe_weight_sum *sum, const struct moe_extent *e)
 {
     sum->raw_bytes += e->raw_bytes;
-    sum->stored_bytes += e->stored_bytes;
+    sum->stored_bytes += moe_round_up(e->stored_bytes, MOE_PACK_ALIGN);
 }
 
 static void add_weights(struct moe_weight_sum *sum, struct moe_layout layout, uint32_t rows,

@@ -43,6 +43,9 @@ expect_exit 0 "--list"
 check "--list tells layers and experts" sh -c "grep -q 12 '$out' && grep -q 32 '$out'"
 run "$bin/moe-quantize" --list --json "$tiny"
 expect_stdout_like '{*}' "--list --json is an object"
+check "its bytes in the file add up to the file, but for a directory and the tokenizer" awk -v size="$(wc -c <"$tiny")" '
+    /"file_bytes"/ { gsub(/[^0-9]/, ""); if (n++) sum += $0; else whole = $0 }
+    END { exit !(whole == size && sum < size && sum > size - 262144) }' "$out"
 run "$bin/moe-quantize" -q -o "$tmp/again.moe" "$checkpoint"
 check "the same checkpoint gives the same pack" cmp -s "$tiny" "$tmp/again.moe"
 run "$bin/moe-quantize" -q -o "$tmp/two.moe" --experts 4,2 "$checkpoint"
