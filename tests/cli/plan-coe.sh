@@ -76,7 +76,7 @@ expect_stdout_like "*  3 on cuda *             35*cuda: 35 experts, as asked for
 run "$plan" --coe "$tmp/a.yaml" --costs $numa --executors cuda:3 --window 30 --seed 4
 check "a wider window" [ "$(sed -n '/^Experts in memory/,$p' "$out" | sed -n '2p' | awk '{ print $1 }')" = 30 ]
 run "$plan" --coe "$tmp/a.yaml" --costs $uma --memory 6G --executors cuda:1
-expect_stdout_like "Plan for *in 6.00*GiB*Executors*" "less memory"
+expect_stdout_like "Plan for *in*6.00*GiB*Executors*" "less memory"
 check "each combination of executors has one row" [ -z "$(awk '/^Executors; experts/ { rows = 1; next } /^$/ { rows = 0 }
     rows { sub(/;.*/, ""); print $1, $2, $3, $4 }' "$out" | sort | uniq -d)" ]
 run "$plan" --coe "$tmp/a.yaml" --costs $uma --memory 1400M

@@ -77,16 +77,18 @@ if can_control_groups; then
 else
     skip "a budget above the control group's is noted" "none can be made here"
 fi
+# Counted page by page, without those of code: the figures that kernels keep may be late by some pages for each processor.
+anonymous() { sed -n 's/^Anonymous: *\([0-9]*\) kB/\1/p' "/proc/$server/smaps_rollup"; }
 listen "$bin/moe-serve" --coe "$collection" -c 512 --memory "$((floor + 100))M"
 serve_all
-first=$(served memory_rss_bytes) taken=$(($(served executor_models_bytes) + $(served executor_batch_bytes)))
+first=$(anonymous) taken=$(($(served executor_models_bytes) + $(served executor_batch_bytes)))
 serve_all
 serve_all
-last=$(served memory_rss_bytes) loads=$(served executor_loads_total)
+last=$(served memory_rss_bytes) more=$(($(anonymous) - first)) loads=$(served executor_loads_total)
 kill "$server"
 wait "$server"
 check "a server's models come and go" [ "$loads" -gt 6 ]
 check "... and take no more than is computed" [ "$last" -le $((taken + (12 << 20))) ]
 check "... nor 32 MiB less" [ "$last" -ge $((taken - (20 << 20))) ]
-check "... however often they come" [ "$last" -le $((first + (1 << 20))) ]
+check "... however often they come: $more KiB more" [ "$more" -le 1024 ]
 finish
