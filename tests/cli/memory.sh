@@ -78,10 +78,11 @@ check "lockstep without a rate is refused" [ "$code" = 2 ]
 ask --cache nonsense
 error_line 2 'moe-run: *nonsense*' "an unknown policy"
 
-# The smallest budget is computed: it is kept, and no more than 12 MiB of it are left over. Sanitizers take memory of
-# their own.
+# The smallest budget is computed: it is kept, and no more than 12 MiB of it are left over: each thread may need 256 KiB,
+# and seldom does. Sanitizers take memory of their own.
 near_floor() { # PACK OPTION...
     check "the smallest budget of ${1##*/}" [ -s "$1" ]
+    set -- "$@" -t 2
     near=$(smallest_memory "$bin/moe-run" "$@" -p x -n 1)
     run "$bin/moe-run" "$@" -p "$prompt" -n 40 --temp 0 --memory "${near}M" --stats-json "$tmp/stats"
     shift
