@@ -16,7 +16,10 @@
 #include "base/text.h"
 #include "fmt/yaml_internal.h"
 
-enum { MAX_DEPTH = 32, BLOCK_BYTES = 256 << 10 };
+enum {
+    MAX_DEPTH = 32,
+    BLOCK_BYTES = (256 << 10) - 256, /* with what the allocator puts beside it, whole pages */
+};
 
 int moe_yaml_fail(struct moe_yaml *doc, const struct moe_yaml_node *node, struct moe_err *err,
                   const char *format, ...)
@@ -41,7 +44,7 @@ static void *yaml_alloc(struct moe_yaml *doc, uint64_t n, struct moe_err *err)
         struct moe_yaml_block *block = moe_alloc(1, sizeof *block + room, err);
         if (!block)
             return NULL;
-        doc->taken += sizeof *block + room;
+        doc->taken += moe_round_up(sizeof *block + room, 4096);
         block->before = doc->block;
         doc->block = block;
         doc->used = 0;

@@ -873,6 +873,16 @@ static int rebuild_table(struct moe_path_table *table, uint64_t room, struct moe
     return MOE_OK;
 }
 
+int moe_path_table_reserve(struct moe_path_table *table, uint64_t n_keys, struct moe_err *err)
+{
+    uint64_t room = 64;
+    if (table->limit && n_keys > 2 * table->limit)
+        n_keys = 2 * table->limit;
+    while (room < 2 * n_keys)
+        room *= 2;
+    return room > table->room ? rebuild_table(table, room, err) : MOE_OK;
+}
+
 static int compare_keys(const void *a, const void *b)
 {
     const struct moe_path_count *x = a, *y = b;
@@ -947,6 +957,18 @@ uint64_t moe_path_table_bytes(uint64_t n_keys)
         room *= 2;
     /* The table and the half as large one before it; the list, and qsort's copy of it. */
     return (room + room / 2 + 2 * n_keys) * sizeof(struct moe_path_count);
+}
+
+uint64_t moe_path_table_total(const struct moe_path_table *table, uint64_t *layers)
+{
+    uint64_t all = 0;
+    for (uint64_t i = 0; i < table->room; i++) {
+        const struct moe_path_count *place = &table->places[i];
+        all += place->n;
+        if (layers && place->n)
+            layers[place->key >> 48] += place->n;
+    }
+    return all;
 }
 
 uint64_t moe_path_table_get(const struct moe_path_table *table, uint64_t key)

@@ -355,14 +355,17 @@ static int add_whole_path(struct reading *r, struct moe_yaml_node *row, const ui
     return moe_path_table_add(r->s->whole, numbers[0], numbers[1], r->err);
 }
 
-static int read_rows(struct reading *r, const char *key, uint64_t width,
-                     int (*add)(struct reading *r, struct moe_yaml_node *row,
-                                const uint64_t *numbers))
+/* Rows that become keys of the table. */
+static int
+read_rows(struct reading *r, const char *key, uint64_t width, struct moe_path_table *table,
+          int (*add)(struct reading *r, struct moe_yaml_node *row, const uint64_t *numbers))
 {
     struct moe_yaml_node *list = NULL;
     uint64_t n = 0, numbers[5], before[5] = {0};
     bool first = true;
     int status = moe_yaml_get_list(r->doc, moe_yaml_root(r->doc), key, true, &list, &n, r->err);
+    if (status == MOE_OK)
+        status = moe_path_table_reserve(table, n, r->err);
     for (struct moe_yaml_node *m = list ? moe_yaml_first(list) : NULL; m && status == MOE_OK;
          m = moe_yaml_next(m), first = false) {
         status = read_numbers(r, m, false, numbers, width);
@@ -394,25 +397,12 @@ static int read_all(struct reading *r)
     for (struct moe_yaml_node *m = layers ? moe_yaml_first(layers) : NULL; m; m = moe_yaml_next(m))
         MOE_TRY(read_layer(r, m, layer++));
     MOE_TRY(read_requests(r));
-    MOE_TRY(read_rows(r, "paths", 5, add_path));
+    MOE_TRY(read_rows(r, "paths", 5, r->s->paths, add_path));
     MOE_TRY(moe_yaml_get_bool(r->doc, root, "whole_paths_sampled", true, &sampled, r->err));
-    MOE_TRY(read_rows(r, "whole_paths", 2, add_whole_path));
+    MOE_TRY(read_rows(r, "whole_paths", 2, r->s->whole, add_whole_path));
     if (sampled)
         moe_path_table_set_sampled(r->s->whole);
     return moe_yaml_check_known(r->doc, r->err);
-}
-
-/* The sum of a table's counts: for each layer, or (layers NULL) in total. */
-static int sum_paths(const struct moe_path_table *table, uint64_t *layers, uint64_t *all,
-                     struct moe_err *err)
-{
-    uint64_t n;
-    struct moe_path_count *list = moe_path_table_sorted(table, &n, err);
-    *all = 0;
-    for (uint64_t i = 0; i < n; i++)
-        *(layers ? &layers[list[i].key >> 48] : all) += list[i].n;
-    free(list);
-    return list ? MOE_OK : MOE_ERR_MEMORY;
 }
 
 /* Each token has its k experts in each layer, one of them best, and a path through those of the
@@ -450,18 +440,19 @@ static int check_layer_sums(struct reading *r, uint32_t l, uint64_t paths)
 static int check_sums(struct reading *r)
 {
     const struct moe_statistics *s = r->s;
-    uint64_t whole = 0, unused, most = moe_origins_documents(&s->origins);
+    uint64_t whole = moe_path_table_total(s->whole, NULL);
+    uint64_t most = moe_origins_documents(&s->origins);
     if (s->totals[MOE_TOTAL_DOCUMENTS] > most)
         return moe_yaml_fail(r->doc, moe_yaml_root(r->doc), r->err,
                              "%" PRIu64 " documents, its shards have %" PRIu64,
                              s->totals[MOE_TOTAL_DOCUMENTS], most);
     uint64_t *paths = moe_alloc(s->shape.n_layers, sizeof *paths, r->err);
-    int status = paths ? sum_paths(s->paths, paths, &unused, r->err) : MOE_ERR_MEMORY;
+    int status = paths ? MOE_OK : MOE_ERR_MEMORY;
+    if (paths)
+        moe_path_table_total(s->paths, paths);
     for (uint32_t l = 0; l < s->shape.n_layers && status == MOE_OK; l++)
         status = check_layer_sums(r, l, paths[l]);
     free(paths);
-    if (status == MOE_OK)
-        status = sum_paths(s->whole, NULL, &whole, r->err);
     if (status == MOE_OK && !moe_path_table_sampled(s->whole) &&
         whole != s->totals[MOE_TOTAL_TOKENS])
         status = moe_yaml_fail(r->doc, moe_yaml_root(r->doc), r->err,
@@ -487,9 +478,8 @@ int moe_statistics_read(struct moe_statistics **out, const char *path, struct mo
     MOE_STEP(read_all(&r));
     MOE_STEP(check_sums(&r));
 out:
-    if (status == MOE_OK) { /* tables of paths double as they grow */
-        r.s->read_bytes = moe_yaml_bytes(r.doc) +
-                          (moe_path_table_held(r.s->paths) + moe_path_table_held(r.s->whole)) / 2;
+    if (status == MOE_OK) {
+        r.s->read_bytes = moe_yaml_bytes(r.doc);
         *out = r.s;
     } else {
         moe_statistics_free(r.s);

@@ -3,11 +3,13 @@
  * memory, path predictions, and damaged files.
  */
 #include <math.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../test.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/mem.h"
 #include "profile/statistics.h"
 #include "profile/statistics_figures.h"
 
@@ -291,6 +293,70 @@ static void a_file_gives_the_numbers_back(void **state)
     moe_buf_release(&b);
     moe_statistics_free(s);
     moe_statistics_free(back);
+}
+
+/* Statistics of a larger model with many paths. */
+static struct moe_statistics *run_large(uint32_t documents)
+{
+    enum { N = 256, K = 2 };
+    static uint32_t chosen[N][K], ids[N];
+    static float weights[N][K];
+    const struct moe_layer_observation seen = {
+        .chosen = chosen[0], .weights = weights[0], .ids = ids};
+    struct moe_statistics *s;
+    struct moe_err err = {0};
+    const struct moe_statistics_shape shape = {
+        .n_layers = 24, .n_experts = 64, .top_k = K, .max_tokens = N, .prompt_percent = 50};
+    uint64_t rng = 3;
+    assert_ok(moe_statistics_new(&s, &shape, &err), &err);
+    set_origin(s, 1, 0, 1);
+    s->origins.items->documents = documents;
+    for (uint32_t d = 0; d < documents; d++) {
+        assert_ok(moe_statistics_begin(s, d, &err), &err);
+        for (uint32_t l = 0; l < shape.n_layers; l++) {
+            for (uint32_t t = 0; t < N; t++) {
+                chosen[t][0] = (uint32_t)(test_random(&rng) % shape.n_experts);
+                chosen[t][1] = (chosen[t][0] + 1) % shape.n_experts;
+            }
+            moe_statistics_observe(s, l, 0, N, &seen);
+        }
+        assert_ok(moe_statistics_end(s, &err), &err);
+    }
+    return s;
+}
+
+/* Reading takes no more than it says, also of a table that is nearly full. */
+static void reading_takes_what_it_says(void **state)
+{
+    enum { DOCUMENTS_OF_PATHS = 45, SPARE = 1 << 20 };
+    struct moe_err err = {0};
+    struct moe_statistics *s = run_large(DOCUMENTS_OF_PATHS), *back;
+    struct moe_buf text = {0};
+    int status;
+    if (SANITIZED)
+        skip();
+    assert_in_range(moe_path_table_used(s->paths), 240000, 1 << 18);
+    write_text(s, &text);
+    moe_statistics_free(s);
+    pid_t child = fork(); /* whose peak is its own */
+    assert_true(child >= 0);
+    if (child == 0) {
+        char path[64];
+        snprintf(path, sizeof path, "/tmp/moe-test-stats-%d.yaml", (int)getpid());
+        if (moe_file_write_all(path, text.data, text.size, &err) != MOE_OK)
+            _exit(2);
+        moe_buf_release(&text);
+        moe_heap_trim();
+        const uint64_t before = moe_rss_bytes();
+        if (moe_statistics_read(&back, path, &err) != MOE_OK)
+            _exit(3);
+        unlink(path);
+        _exit(moe_peak_rss_bytes() - before >
+              back->read_bytes + moe_statistics_held_bytes(back) + SPARE);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    moe_buf_release(&text);
 }
 
 /* Experts are placed by decoded tokens, or by all where there are none. */
@@ -626,6 +692,7 @@ int main(void)
         cmocka_unit_test(batches_and_shards_make_no_difference),
         cmocka_unit_test(other_settings_are_not_merged),
         cmocka_unit_test(a_file_gives_the_numbers_back),
+        cmocka_unit_test(reading_takes_what_it_says),
         cmocka_unit_test(decoded_tokens_place_experts),
         cmocka_unit_test(shards_merge_once_and_to_the_whole),
         cmocka_unit_test(an_unfinished_run_is_told),
