@@ -184,6 +184,11 @@ int moe_convert_check_experts(const char *source, uint32_t n_experts,
 {
     if (n_experts > 0)
         return MOE_OK;
+    if (options->map)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: made for a model with experts, which %s has not; --dense BITS rounds "
+                        "its matrices",
+                        options->map->name, source);
     if (options->mean_bits > 0)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: has no experts to share bits among; --target SIZE shares them among "

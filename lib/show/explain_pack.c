@@ -53,10 +53,11 @@ static void put_variants(const struct moe_pack_summary *s, const struct moe_pen 
     for (uint32_t v = 0; v < moe_pack_n_variants(s->pack); v++) {
         const struct moe_weight_sum *sum = &s->variants[v];
         const char *name = moe_show_variant_bits(s->pack, v);
-        moe_say(pen, 2, "%" PRIu64 " experts at %s%s (%.2f with scales): %s, %s each", sum->count,
-                name, moe_bits_unit(name), moe_weight_sum_bits(sum),
-                moe_format_bytes(sum->raw_bytes, room[0]),
-                moe_format_bytes(sum->count ? sum->raw_bytes / sum->count : 0, room[1]));
+        moe_say(pen, 2,
+                "%" PRIu64 " experts at %s%s (%.2f with scales): %s in whole pages, %s each",
+                sum->count, name, moe_bits_unit(name), moe_weight_sum_bits(sum),
+                moe_format_bytes(sum->paged_bytes, room[0]),
+                moe_format_bytes(sum->count ? sum->paged_bytes / sum->count : 0, room[1]));
     }
 }
 

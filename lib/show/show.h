@@ -124,7 +124,8 @@ struct moe_weight_sum {
     uint64_t count;   /* tensors, or experts */
     uint64_t weights; /* numbers */
     uint64_t raw_bytes, stored_bytes;
-    uint64_t code_bits; /* of the codes, without scales and padding */
+    uint64_t paged_bytes; /* in memory in whole pages, as caches of experts have them */
+    uint64_t code_bits;   /* of the codes, without scales and padding */
 };
 
 struct moe_pack_summary {

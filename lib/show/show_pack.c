@@ -20,6 +20,7 @@ enum { DIGITS = 6 /* of what is measured in bits, for scripts */ };
 static void add_extent(struct moe_weight_sum *sum, const struct moe_extent *e)
 {
     sum->raw_bytes += e->raw_bytes;
+    sum->paged_bytes += moe_round_up(e->raw_bytes, MOE_PACK_ALIGN);
     sum->stored_bytes += moe_round_up(e->stored_bytes, MOE_PACK_ALIGN);
 }
 

@@ -102,6 +102,8 @@ run "$plan" --explain "$tiny"
 squeeze <"$out" >"$tmp/text"
 says "what a token visits" "A token visits 48 experts: $(awk -v t="$token" -v a="$all" \
     'BEGIN { printf "%.2f MiB of %.2f MiB, 12.5%%", t / 2^20, a / 2^20 }')"
+says "... and what its experts take in all" "384 experts at 4 bits (4.50 with scales): $(awk -v a="$all" \
+    'BEGIN { printf "%.2f MiB in whole pages, %.2f KiB each", a / 2^20, a / 384 / 1024 }')"
 smallest=$(sed -n 's/.*(--memory \([0-9]*\)M).*/\1/p' "$tmp/text")
 run "$bin/moe-run" "$tiny" --memory "${smallest}M" -t 1 --strategy ondemand -p Once -n 2 --temp 0
 expect_exit 0 "the smallest budget works"

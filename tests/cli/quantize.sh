@@ -184,6 +184,11 @@ for source in "$tmp/dense" "$tmp/dense.moe"; do
         error_line 2 "moe-quantize: $source: has no experts to *; $says" "$with without experts: ${source##*/}"
     done
 done
+awk '/^\.Bd/ { on = seen++ == 0; next } /^\.Ed/ { on = 0 } on' man/moe-map.5 >"$tmp/a.yaml"
+for source in "$tmp/dense" "$tmp/dense.moe"; do
+    run "$bin/moe-quantize" -o "$tmp/x.moe" --method best --map "$tmp/a.yaml" --text "$tmp/short" "$source"
+    error_line 3 "moe-quantize: $tmp/a.yaml: made for a model with experts, which $source has not; --dense BITS *" "--map without experts: ${source##*/}"
+done
 run "$bin/moe-quantize" -o "$tmp/x.moe" --shard 1/2 --dense 4 "$tmp/dense.moe"
 error_line 2 "moe-quantize: $tmp/dense.moe: has no experts to round in parts; leave out --shard *" "--shard without experts or texts"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --experts 3 "$tmp/dense.moe"
