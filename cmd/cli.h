@@ -137,8 +137,10 @@ enum {
  */
 int cli_parse(const struct cli_program *program, int argc, char **argv, char ***args, int *n_args);
 
-/* For CLI_CUSTOM: the name of a rounding method, into a const struct moe_quant_method pointer. */
+/* For CLI_CUSTOM: the name of a rounding method, into a const struct moe_quant_method pointer; a
+ * bitwidth or type (quant/bits.h) into an int. */
 bool cli_parse_method(const char *text, void *to, struct moe_err *why);
+bool cli_parse_width(const char *text, void *to, struct moe_err *why);
 /* Names for cli_option.word: of rounding methods, and of how a collection is served. */
 const char *cli_method_word(int i);
 const char *cli_schedule_word(int i);

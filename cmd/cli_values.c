@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "cli_private.h"
+#include "quant/bits.h"
 #include "quant/quantize.h"
 #include "serve/coe_dispatch.h"
 
@@ -139,6 +140,19 @@ int cli_set(const struct cli_option *o, const char *text)
 bool cli_parse_method(const char *text, void *to, struct moe_err *why)
 {
     return (*(const struct moe_quant_method **)to = moe_quant_method_find(text)) != NULL;
+}
+
+bool cli_parse_width(const char *text, void *to, struct moe_err *why)
+{
+    const int bits = moe_parse_width(text);
+    if (!bits) {
+        char kinds[MOE_BITS_KINDS_BYTES];
+        moe_fail(why, MOE_ERR_USAGE, "is not one of 32, 16, 8, 6, 5, 4, 3, 2, 1, %s",
+                 moe_format_bits_kinds(kinds));
+        return false;
+    }
+    *(int *)to = bits;
+    return true;
 }
 
 const char *cli_method_word(int i)

@@ -131,7 +131,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "experts", "BITS[,BITS]", &o.experts), .shown = "4",
      .help = "bitwidths of its experts",
      .modes = MODELS, .needs = "shape"},
-    {CLI_OPT_U32(0, "dense", "BITS", &o.plan.dense_bits, 2, 16), .shown = "8",
+    {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.plan.dense_bits, cli_parse_width), .shown = "8",
      .help = "bitwidth of all other weights",
      .modes = MODELS, .needs = "shape"},
 

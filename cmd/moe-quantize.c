@@ -86,19 +86,6 @@ static bool parse_shard(const char *text, void *to, struct moe_err *why)
     return false;
 }
 
-static bool parse_dense(const char *text, void *to, struct moe_err *why)
-{
-    const int bits = moe_parse_width(text);
-    if (!bits) {
-        char kinds[MOE_BITS_KINDS_BYTES];
-        moe_fail(why, MOE_ERR_USAGE, "is not one of 32, 16, 8, 6, 5, 4, 3, 2, 1, %s",
-                 moe_format_bits_kinds(kinds));
-        return false;
-    }
-    *(int *)to = bits;
-    return true;
-}
-
 /* What it can do beside converting, which is usual. */
 enum {
     SYNTHESIZE = CLI_USUAL << 1,
@@ -117,7 +104,7 @@ static const struct cli_option options[] = {
      .help = "mean bits of experts, by --method best", .modes = CLI_USUAL},
     {CLI_OPT_BYTES(0, "target", "SIZE", &o.convert.target_bytes),
      .help = "size of the pack, by --method best", .modes = CLI_USUAL, .excludes = "bits"},
-    {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.convert.dense_bits, parse_dense), .shown = "8",
+    {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.convert.dense_bits, cli_parse_width), .shown = "8",
      .help = "bits of all other matrices", .modes = MAKES},
     {CLI_OPT_TEXTS(0, "map", "MAP", &o.maps),
      .help = "bits of each expert, by moe-calibrate; or several", .modes = CLI_USUAL},

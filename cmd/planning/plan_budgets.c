@@ -59,13 +59,13 @@ static int bits_width(const struct moe_inventory *inv)
 static void say_head(const struct plan_inputs *in)
 {
     const struct moe_shape_file *s = &in->shape;
-    char whole[32];
+    char whole[32], dense[MOE_WIDTH_BYTES];
     moe_format_bytes(in->bytes.dense + moe_inventory_all_bytes(in->inventory, 0), whole);
-    cli_say("%s: %.4gB parameters, %s with experts at %s%s and the rest at %u; context %u; %s\n",
+    cli_say("%s: %.4gB parameters, %s with experts at %s%s and the rest at %s; context %u; %s\n",
             s->name[0] ? s->name : moe_path_name(in->name), 1e-9 * (double)in->bytes.parameters,
             whole, in->options->expert_bits, moe_bits_unit(in->options->expert_bits),
-            in->options->dense_bits, in->shapes[PLAN_OF_PROCESS].memory.context,
-            in->evidence.device);
+            moe_format_width(in->options->dense_bits, dense),
+            in->shapes[PLAN_OF_PROCESS].memory.context, in->evidence.device);
     if (!s->runs)
         cli_say("moe-run cannot run it yet: %s\n", s->why);
     cli_say("%-8s %-*s %-40s %9s %9s\n", "memory", bits_width(in->inventory), "bits", "cache",

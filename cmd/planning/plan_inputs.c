@@ -577,10 +577,11 @@ static int shape_bytes(struct plan_inputs *in, const char *experts, struct moe_e
     char kinds[MOE_BITS_KINDS_BYTES];
     if (!moe_parse_bits(experts, &bits))
         return moe_fail(err, MOE_ERR_USAGE,
-                        "'%.20s' is not a bitwidth of experts: name one of 16, 8, 4, 3, 2, %s, or "
-                        "two like 4d8",
+                        "'%.20s' is not a bitwidth of experts: name one of 32, 16, 8, 6, 5, 4, 3, "
+                        "2, %s, or two like 4d8",
                         experts, moe_format_bits_kinds(kinds));
-    return moe_shape_file_bytes(&in->bytes, &in->shape, bits, in->options->dense_bits, GROUP, err);
+    return moe_shape_file_bytes(&in->bytes, &in->shape, bits, (uint32_t)in->options->dense_bits,
+                                GROUP, err);
 }
 
 static int open_shape(struct plan_inputs *in, struct moe_err *err)

@@ -21,7 +21,7 @@ struct plan_options {
     const struct moe_device *device; /* in the place of a profile; NULL: there is none */
     const char *drawn;               /* where a trace that is drawn is kept; NULL: nowhere */
     const char *expert_bits;         /* of a shape: one or two bitwidths with a comma */
-    uint32_t dense_bits;
+    int dense_bits;                  /* ... or types, as of experts */
     uint64_t memory, gpu_memory, expert_memory, expert_size, max_tokens, seed;
     uint32_t context, batch, prompt_tokens;
     bool reserve_kv;

@@ -8,26 +8,33 @@
 #include "model/tensor_roles.h"
 #include "quant/quantize.h"
 
-/* The layout of moe-quantize --method hqq; 8 and 4 bits take as much by default. Of types it is
- * that of rows this wide. */
-static struct moe_layout layout_of(int bits, uint32_t cols, uint32_t group)
+/* How matrices are stored: at these bits, in groups where rows are too narrow for blocks. */
+struct stored {
+    int bits;
+    uint32_t group;
+};
+
+static struct moe_layout layout_of(struct stored as, uint32_t cols)
 {
-    return moe_quant_layout_of(moe_quant_method_find("hqq"), bits, cols, group, MOE_LAYOUT_BF16);
+    return moe_quant_layout_of(moe_quant_method_find("blocks"), as.bits, cols, as.group,
+                               MOE_LAYOUT_BF16);
 }
 
-static int check_bits(int bits, uint32_t group, struct moe_err *err)
+static int check_stored(struct stored as, struct moe_err *err)
 {
-    if (layout_of(bits, MOE_MAX_SPAN, group).kind != MOE_LAYOUT_NONE)
+    enum { NARROW = 1 };
+    if (layout_of(as, NARROW).kind != MOE_LAYOUT_NONE)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_USAGE,
-                    "%d bits in groups of %" PRIu32 " cannot be stored: bits are 16, 8, 4, 3 or 2, "
-                    "groups 32, 64 or a multiple of 64",
-                    bits, group);
+                    "%d bits in groups of %" PRIu32
+                    " cannot be stored: bits are 32, 16, 8, 6, 5, 4, "
+                    "3 or 2, groups 32, 64 or a multiple of 64",
+                    as.bits, as.group);
 }
 
 /* Bytes of a tensor; 0 where the model (or this layer) has none. */
 static uint64_t tensor_bytes(const struct moe_config *c, enum moe_tensor_role role, uint32_t layer,
-                             struct moe_layout dense)
+                             struct stored dense)
 {
     uint32_t rows, cols;
     if (!moe_tensor_shape(c, role, layer, &rows, &cols))
@@ -41,11 +48,11 @@ static uint64_t tensor_bytes(const struct moe_config *c, enum moe_tensor_role ro
     case MOE_KIND_EXPERT:
         break;
     }
-    return moe_layout_bytes(dense, rows, cols);
+    return moe_layout_bytes(layout_of(dense, cols), rows, cols);
 }
 
 static uint64_t roles_bytes(const struct moe_config *c, enum moe_tensor_role first,
-                            enum moe_tensor_role last, uint32_t layer, struct moe_layout dense)
+                            enum moe_tensor_role last, uint32_t layer, struct stored dense)
 {
     uint64_t bytes = 0;
     for (enum moe_tensor_role role = first; role <= last; role++)
@@ -78,7 +85,7 @@ static uint32_t first_layer(const struct moe_config *c, bool is_moe)
 
 /* Makes the sizes of half layers those of their mean. */
 static void spread_halves(struct moe_shape_bytes *out, const struct moe_config *c,
-                          struct moe_layout dense)
+                          struct stored dense)
 {
     uint32_t n_plain = c->n_layers - c->n_moe_layers;
     out->attention = out->dense_ff = 0;
@@ -90,8 +97,7 @@ static void spread_halves(struct moe_shape_bytes *out, const struct moe_config *
     out->dense_ff = n_plain ? out->dense_ff / n_plain : 0;
 }
 
-static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c,
-                      struct moe_layout dense)
+static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c, struct stored dense)
 {
     uint32_t moe = first_layer(c, true), plain = first_layer(c, false);
     uint32_t typical = moe < c->n_layers ? moe : c->n_encoder;
@@ -127,7 +133,8 @@ static void set_expert(struct moe_shape_bytes *out, const struct moe_config *c,
         if (!moe_expert_part_shape(c, (enum moe_expert_part)part, &rows, &cols))
             continue;
         bool is_down = moe_expert_part_is_down(part);
-        struct moe_layout layout = layout_of(is_down ? bits.down : bits.gate_up, cols, group);
+        struct moe_layout layout =
+            layout_of((struct stored){is_down ? bits.down : bits.gate_up, group}, cols);
         uint64_t bytes = moe_expert_part_is_bias(part) ? 4 * (uint64_t)rows
                                                        : moe_layout_bytes(layout, rows, cols);
         out->expert_segments[is_down] += moe_round_up(bytes, MOE_ALIGN);
@@ -141,10 +148,11 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
                     uint32_t dense_bits, uint32_t group, struct moe_err *err)
 {
     *out = (struct moe_shape_bytes){0};
-    MOE_TRY(check_bits(dense_bits > 32 ? 0 : (int)dense_bits, group, err));
-    MOE_TRY(check_bits(bits.gate_up, group, err));
-    MOE_TRY(check_bits(bits.down, group, err));
-    set_dense(out, c, layout_of((int)dense_bits, MOE_MAX_SPAN, group));
+    const struct stored dense = {(int)dense_bits, group};
+    MOE_TRY(check_stored(dense, err));
+    MOE_TRY(check_stored((struct stored){bits.gate_up, group}, err));
+    MOE_TRY(check_stored((struct stored){bits.down, group}, err));
+    set_dense(out, c, dense);
     set_expert(out, c, bits, group);
     for (uint32_t layer = c->n_encoder; layer < c->n_layers; layer++) {
         uint64_t values = moe_config_cache_key(c, layer) +

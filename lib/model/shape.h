@@ -32,7 +32,8 @@ struct moe_shape_bytes {
     uint64_t parameters, attention_parameters;
 };
 
-/* expert_bits, dense_bits: 32, 16, 8, 4, 3 or 2; group: columns that share a scale. Parts that the
+/* As moe-quantize stores them by default. expert_bits, dense_bits: 32, 16, 8, 6, 5, 4, 3, 2 or a
+ * type; group: columns that share a scale where rows are too narrow for blocks. Parts that the
  * model lacks are 0. Routers count as 16 bits, though F32 checkpoints have 32. MOE_ERR_USAGE: other
  * bits or groups. */
 int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *config,

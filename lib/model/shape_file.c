@@ -139,8 +139,8 @@ int moe_shape_file_read(struct moe_shape_file *out, const char *path, struct moe
 static uint64_t weights_bytes(const struct moe_config *c, uint64_t parameters, uint32_t bits,
                               uint32_t group)
 {
-    struct moe_layout layout =
-        moe_quant_layout(moe_quant_method_find("hqq"), (int)bits, group, MOE_LAYOUT_BF16);
+    struct moe_layout layout = moe_quant_layout_of(moe_quant_method_find("blocks"), (int)bits,
+                                                   c->hidden, group, MOE_LAYOUT_BF16);
     return moe_layout_bytes(layout, (uint32_t)(parameters / c->hidden), c->hidden);
 }
 

@@ -97,6 +97,19 @@ check "... each with bits, cache, speed and loads" [ "$(grep -c '^[0-9]*GB  *4  
 run "$plan" --shape "$tmp/few.json" $orin --memory 900M --experts iq2_xxs
 error_line 2 "moe-plan: 'iq2_xxs' is not a bitwidth of experts: name one of *, q8_0, q2_k, *, iq3_kt, or two like 4d8" \
     "a type that is not written: those that are"
+# Sizes are those that moe-quantize makes.
+for bits in '2 q6_k' '3 8' '5 4' 'iq3_kt 16'; do
+    "$bin/moe-quantize" -q --synthesize "$tmp/few.json" --sparse --experts "${bits% *}" --dense "${bits#* }" -o "$tmp/few.moe"
+    "$bin/moe-quantize" --list --json "$tmp/few.moe" >"$tmp/few.list"
+    # shellcheck disable=SC2086
+    run "$plan" -q --shape "$tmp/few.json" $orin --memory 5G,6G --strategy lru --experts "${bits% *}" --dense "${bits#* }"
+    expect_stdout_like "*with experts at ${bits% *}* and the rest at ${bits#* };*" "experts and the rest at $bits"
+    check "... are as large as the pack" awk '
+        FILENAME ~ /list$/ && /"memory_bytes"/ { sum += substr($2, 1, length($2) - 1) }
+        / parameters, .* GiB with experts/ { said = $4 * 1024 * 1024 * 1024 }
+        END { exit !(said > 0.99 * sum && said < 1.01 * sum) }' "$tmp/few.list" "$out"
+done
+# shellcheck disable=SC2086
 run "$plan" -q --shape "$tmp/few.json" $orin --memory 900M,1.5G,2.5G --experts 8 --strategy lru
 expect_exit 0 "budgets that are given"
 check "... one that does not fit says so" grep -q '^900M  *does not fit: the smallest that works is ' "$out"

@@ -47,6 +47,7 @@ static void compare(const char *expert_bits, int dense_bits, uint32_t group)
     struct moe_convert_options options = pack_options(expert_bits, dense_bits);
     const char *path = in_dir("x.moe");
     options.group = group;
+    options.method = moe_quant_method_find("blocks");
     bundled_pack(path, &options);
     assert_ok(moe_pack_open(&pack, path, &err), &err);
     assert_ok(moe_pack_summarize(pack, &summary, &err), &err);
@@ -199,8 +200,8 @@ static void bits_that_cannot_be_are_refused(void **state)
     struct moe_config c = small();
     struct moe_bits bits;
     assert_false(moe_parse_bits("7", &bits) || moe_parse_bits("4,2", &bits));
-    assert_fails(moe_shape_bytes(&s, &c, (struct moe_bits){5, 5}, 8, 64, &err), MOE_ERR_USAGE,
-                 "5 bits in groups of 64 cannot be stored", &err);
+    assert_fails(moe_shape_bytes(&s, &c, (struct moe_bits){1, 1}, 8, 64, &err), MOE_ERR_USAGE,
+                 "1 bits in groups of 64 cannot be stored", &err);
     assert_fails(moe_shape_bytes(&s, &c, bits_of("4"), 7, 64, &err), MOE_ERR_USAGE,
                  "7 bits in groups of 64 cannot be stored", &err);
     assert_fails(moe_shape_bytes(&s, &c, bits_of("4"), 16, 48, &err), MOE_ERR_USAGE,
