@@ -6,6 +6,7 @@
 # installed; runs the commands of their EXAMPLES, in order, in a directory of the page's own that has
 # this repository's tests/ and the build's models. Prints what differs; exit 1 if anything does.
 set -eu
+export LC_ALL=C # as awk and sort take it
 cd "$(dirname "$0")/.."
 bin=$(cd "${BUILD:-build}/bin" && pwd)
 work=$(mktemp -d)

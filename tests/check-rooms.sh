@@ -9,6 +9,7 @@
 #
 # Prints what is wrong; exit 1 if anything is.
 set -eu
+export LC_ALL=C # as awk and sort take it
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
 found=$(mktemp)

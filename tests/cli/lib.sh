@@ -25,6 +25,7 @@
 # shellcheck shell=sh
 set -u
 unset COLUMNS # as wide as files are by themselves
+export LC_ALL=C # numbers have points, and names the order of their bytes
 BUILD=${BUILD:-build}
 bin=$BUILD/bin
 tmp=$(mktemp -d) || exit 1

@@ -90,6 +90,13 @@ sed -i 's/"tokens_per_s": .*/"tokens_per_s": 1,/; s/"stall_s": .*/"stall_s": 999
 pipeline
 expect_stdout_like "*measured 1.0*Slower than expected, most of all by reading experts: * a token instead of *other.yaml*" \
     "a run much slower than its plan comes with a reason"
+want=$(cat "$out")
+mkdir "$tmp/watched"
+printf '#!/bin/sh\n[ "${LC_ALL:-}${LC_NUMERIC:-}" = C ] || : >"%s"\nexec "%s" "$@"\n' "$tmp/commas" "$(command -v awk)" >"$tmp/watched/awk"
+chmod +x "$tmp/watched/awk"
+run env PATH="$tmp/watched:$PATH" LC_ALL=de_DE.UTF-8 "$bin/moe-pipeline" -o "$o"
+expect_stdout "$want" "in a language whose numbers have commas it says the same"
+check "... as awk is told" [ ! -e "$tmp/commas" ]
 
 # What takes long says how far it is.
 mkdir "$tmp/slow"
