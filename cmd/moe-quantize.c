@@ -350,10 +350,11 @@ static int say_result(const char *path, const struct moe_convert_report *report,
                 moe_format_width(o.map_dense, chosen));
     }
     if (!cli_quiet && cli_given("experts") && moe_pack_n_experts(summary->pack) == 0)
-        fprintf(stderr,
-                "%s: a model without experts, for which --experts changes nothing: --dense or "
-                "--target rounds it\n",
-                path);
+        fprintf(
+            stderr,
+            "%s: a model without experts, for which --experts changes nothing: --dense%s rounds "
+            "it\n",
+            path, o.synthesize ? "" : " or --target");
     if (!cli_quiet && cli_given("experts") && (o.synthesize || rounded(report)))
         say_narrow(path, summary->pack);
     if (!cli_quiet)

@@ -3,22 +3,28 @@
  * need not be kept: the description says what they hold, line by line, and they are the same on
  * every machine.
  *
- *     seed 12                                            of all numbers below
- *     file model.safetensors                             the tensors that follow go into it
- *     BF16 260x44 embed.weight normal 0.35 0             deviation, mean
- *     #0-2 @0-5 F16 18x44 layers.#.experts.@.up uniform -1 1     of each # and each @
- *     F32 3 scale values 3f800000 40000000 0             bits
+ *     seed 12                                           of all numbers below
+ *     file model.safetensors                            the tensors that follow go into it
+ *     BF16 260x44 embed.weight normal 0.35 0            deviation, mean
+ *     #0-2 @0-5 F16 18x44 layers.#.experts.@.up uniform -1 1    of each # and each @
+ *     F32 3 scale values 3f800000 40000000 0            bits
  *     I64 4x2 table digits 01120213
  *     F32 2x2 ones is 1
- *     F32 8x8 join eye 0.05                              1 on the diagonal, and this deviation
- * everywhere BF16 44 norm near other.norm 0.9 1.1 0             another's numbers times uniform
- * ones; those are told less the last put ones 2 40000000                                the bits of
- * a number that is another, and of those after it file model.gguf or one that makes its tensors of
- * others: kv llama.block_count u32 3                         metadata: string, u32, i32, f32, bool
- * kv llama.rope.dimension_sections i32[] 2 2 2 0     an array kv tokenizer.ggml.tokens string[]
- * <../gguf/tokens  of the lines of a file #0-2 F16 6x18x44 blk.#.up =
- * @0-5:layers.#.experts.@.up         whole ones, one after the other F32 44 q = q_proj[0:2*22,22*1]
- * plus 1              numbers from 0 on: twice, 22 apart, 22 that follow
+ *     F32 8x8 join eye 0.05                             1 on the diagonal, and this deviation
+ *     BF16 44 norm near other.norm 0.9 1.1 0            another's numbers times uniform ones; those
+ *                                                       are told less the last
+ *     put ones 2 40000000                               the bits of a number that is another, and
+ *                                                       of those after it
+ *
+ * A GGUF file may follow, which makes its tensors of others:
+ *
+ *     file model.gguf
+ *     kv llama.block_count u32 3                        metadata: string, u32, i32, f32, bool
+ *     kv llama.rope.dimension_sections i32[] 2 2 2 0    an array
+ *     kv tokenizer.ggml.tokens string[] <../gguf/tokens    of the lines of a file
+ *     #0-2 F16 6x18x44 blk.#.up = @0-5:layers.#.experts.@.up    whole ones, one after the other
+ *     F32 44 q = q_proj[0:2*22,22*1] plus 1             numbers from 0 on: twice, 22 apart, 22 that
+ *                                                       follow
  */
 #define _POSIX_C_SOURCE 200809L
 
