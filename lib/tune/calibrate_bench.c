@@ -47,15 +47,19 @@ int calibrate_choose_rounding(struct calibration *c, struct moe_err *err)
 
 /* ---- Bytes ---- */
 
-uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
-                                uint32_t variant, uint32_t align)
+static uint64_t extent_bytes(const struct moe_expert_extent *e, uint32_t align)
 {
-    const struct moe_expert_extent *e =
-        moe_pack_expert(c->model->pack, c->map->model_layer[layer], expert, variant);
     uint64_t bytes = 0;
     for (uint32_t s = 0; e->present && s < MOE_PACK_MAX_SEGMENTS; s++)
         bytes += moe_round_up(e->segments[s].stored_bytes, align);
     return bytes;
+}
+
+uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
+                                uint32_t variant, uint32_t align)
+{
+    return extent_bytes(
+        moe_pack_expert(c->model->pack, c->map->model_layer[layer], expert, variant), align);
 }
 
 uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant)
@@ -70,12 +74,33 @@ uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant)
     return bytes;
 }
 
+/* Of layers that draft (moe_pack_n_ahead): all but the largest variant of each expert, which is the
+ * most that a map leaves there. */
+static uint64_t ahead_left_out(const struct moe_pack *pack)
+{
+    const uint32_t n = moe_pack_n_layers(pack);
+    uint64_t bytes = 0;
+    for (uint32_t layer = n; layer < n + moe_pack_n_ahead(pack); layer++)
+        for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
+            uint64_t most = 0;
+            for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+                const uint64_t of =
+                    extent_bytes(moe_pack_expert(pack, layer, e, v), MOE_PACK_ALIGN);
+                most = moe_larger(most, of);
+                bytes += of;
+            }
+            bytes -= most;
+        }
+    return bytes;
+}
+
 /* What the pack has beside them, with room for what provenance says of a map. */
 uint64_t calibrate_file_bytes(const struct calibration *c, uint32_t dense_bits)
 {
     const struct moe_pack *pack = c->model->pack;
     uint64_t bytes = moe_pack_file_bytes(pack) + MOE_PACK_ALIGN - moe_dense_file_bytes(c->model) +
-                     moe_dense_bytes(c->model, &c->dense, dense_bits, MOE_PACK_ALIGN);
+                     moe_dense_bytes(c->model, &c->dense, dense_bits, MOE_PACK_ALIGN) -
+                     ahead_left_out(pack);
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
         for (uint32_t layer = 0; layer < c->map->n_layers; layer++)
             for (uint32_t e = 0; e < c->map->n_experts; e++)

@@ -419,6 +419,16 @@ check "changed tokens are shared out by estimates: an expert's share of what all
     /^choice:/ { choice = 1 }
     /^    - \[/ && choice && list($0) == n { for (i = 1; i <= n; i++) { used[item[i]]++; expected += points[item[i]] * nats[i] / sum } }
     END { exit !(used["3d4"] && used["2"] && said > 0 && (said - expected) ^ 2 < 1e-12) }' "$tmp/x.yaml"
+# A layer that drafts has every precision in the pack, and keeps one beside a map.
+head -c 600 "$tmp/math.txt" >"$tmp/few.txt"
+"$bin/moe-quantize" -q --experts 8,4,2 -o "$tmp/ahead.moe" "$drawn/ahead-deepseek"
+run "$bin/moe-calibrate" -q "$tmp/ahead.moe" --text "$tmp/few.txt" --max-windows 1 --target 9K -o "$tmp/x"
+size=$(sed -n 's/.* takes \([0-9]*\)\.[0-9]* KiB at least.*/\1/p' "$err")
+run "$bin/moe-calibrate" -q "$tmp/ahead.moe" --text "$tmp/few.txt" --max-windows 1 --target "${size}K" -o "$tmp/ahead.yaml"
+expect_exit 0 "the least of a model that drafts, $size KiB"
+"$bin/moe-quantize" -q --map "$tmp/ahead.yaml" -o "$tmp/target.moe" "$tmp/ahead.moe"
+takes=$(($(wc -c <"$tmp/target.moe") / 1024))
+check "... is what it takes: $takes KiB" sh -c "[ $takes -le $size ] && [ $takes -gt $((size - 64)) ]"
 run "$bin/moe-calibrate" "$tmp/ladder.moe" --text "$tmp/math.txt" --target 1M --tolerance 1% -o "$tmp/x"
 error_line 2 "moe-calibrate: options --t* and --t* exclude each other*" "a size and a tolerance"
 finish
