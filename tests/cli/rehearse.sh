@@ -35,19 +35,21 @@ error_line 2 "*$words*" "moe-profile measures no text"
 run "$bin/moe-calibrate" "$drawn" --text tests/data/stories.valid.txt -o "$tmp/m.yaml"
 error_line 2 "*$words*" "nor does moe-calibrate"
 
-# Sizes are those of a conversion, whatever the format.
+# Sizes are those of a conversion, whatever the format: of all that a list has, and of experts where a small fixture
+# (whose routers have 32 bits) is rounded to trellises, which takes long.
 sizes() {
-    "$bin/moe-quantize" --list "$1" | awk '/^  (dense|experts) .*MiB$/ { print $1, $2, $(NF - 5), $(NF - 3), $(NF - 1) }'
+    "$bin/moe-quantize" --list "$1" | awk '/^  (dense|experts) .*iB$/ { print $1, $2, $(NF - 5), $(NF - 3), $(NF - 1) }'
     "$bin/moe-quantize" --list --json "$1" | grep '"dense": ["0-9]' # as it was asked for
 }
-for format in '--dense 8' '--experts iq4_xs,iq2_kt --dense q6_k' '--method best --experts 5,3' '--method linear --experts 4,2' \
-    '--experts 16 --dense 16'; do
+for format in '--dense 8' '--experts iq4_xs,2 --dense q6_k' '--method linear --experts 4,2' '--method best --experts 5,3' \
+    '--experts iq2_kt' '--experts 16 --dense 16'; do
+    case $format in *best* | *kt*) model=$BUILD/fixtures/qwen2-moe-a of=^experts ;; *) model=$checkpoint of= ;; esac
     # shellcheck disable=SC2086 # several words
-    "$bin/moe-quantize" -q --synthesize "$shape" $format -o "$tmp/likewise.moe"
+    "$bin/moe-quantize" -q --synthesize "$model/config.json" $format -o "$tmp/likewise.moe"
     # shellcheck disable=SC2086
-    "$bin/moe-quantize" -q "$checkpoint" $format --text none -o "$tmp/rounded.moe"
+    "$bin/moe-quantize" -q "$model" $format --text none -o "$tmp/rounded.moe"
     check "drawn weights have the sizes of rounded ones: $format" \
-        [ "$(sizes "$tmp/likewise.moe")" = "$(sizes "$tmp/rounded.moe")" ]
+        [ "$(sizes "$tmp/likewise.moe" | grep "$of")" = "$(sizes "$tmp/rounded.moe" | grep "$of")" ]
 done
 check "... as a list has them" [ "$(sizes "$tmp/rounded.moe" | wc -w)" = 12 ]
 run "$bin/moe-quantize" --synthesize "$shape" --method best --experts 1 -o "$tmp/likewise.moe"
