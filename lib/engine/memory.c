@@ -57,7 +57,7 @@ uint64_t moe_program_bytes(bool for_gpu)
     return PROGRAM_BYTES + (has_cuda ? CUDA_BYTES : 0);
 }
 
-uint64_t moe_growth_bytes(int n_threads)
+uint64_t moe_threads_bytes(int n_threads)
 {
     return (uint64_t)n_threads * THREAD_BYTES;
 }
@@ -473,7 +473,7 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
     if (o->experts_only) {
         struct moe_rank_shape shape = *moe_ranks_shape(o->ranks);
         shape.batch = so->batch;
-        b.host.program += moe_growth_bytes(moe_par_threads());
+        b.host.program += moe_threads_bytes(moe_par_threads());
         b.host.work += moe_rank_worker_bytes(m, &shape);
         b.host.kv = moe_model_has_session(m) ? kv : 0;
         b.host.work += moe_model_has_session(m) ? moe_session_bytes(c, so) - kv : 0;
@@ -481,7 +481,7 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
         return b;
     }
     slots_memory(in, &b)->kv = kv;
-    b.host.program += moe_growth_bytes(moe_par_threads()) + MEASURE_BYTES + logits_bytes;
+    b.host.program += moe_threads_bytes(moe_par_threads()) + MEASURE_BYTES + logits_bytes;
     b.host.lent = lent_bytes(c, so);
     b.host.work += moe_session_bytes(c, so) - b.host.kv - b.host.lent;
     if (strategy)

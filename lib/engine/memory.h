@@ -67,8 +67,8 @@ int moe_engine_take_map(struct moe_model *model, const struct moe_engine_options
 /* What a process takes apart from models and threads: code, libraries, the first of its heap.
  * for_gpu: a program built with CUDA, whatever this one is. */
 uint64_t moe_program_bytes(bool for_gpu);
-/* ... and of n_threads threads that compute: their stacks, and malloc's own. */
-uint64_t moe_growth_bytes(int n_threads);
+/* ... and what n_threads threads that compute take: their stacks, and malloc's own. */
+uint64_t moe_threads_bytes(int n_threads);
 
 /* Whether a strategy takes part in passes: predicts, or computes beside the device. */
 bool moe_engine_takes_part(const struct moe_strategy *s);

@@ -146,9 +146,9 @@ enum { MOE_SOURCE_NAME_BYTES = 256, MOE_CONVERT_MAX_SHARDS = 64 };
  * ".gguf". */
 void moe_convert_source_name(const char *path, char out[MOE_SOURCE_NAME_BYTES]);
 
-/* Whether the options suit a model with so many experts in a layer: with none, MOE_ERR_USAGE says
- * what does instead of sharing bits out among them, or rounding them in parts; MOE_ERR_FORMAT: a
- * map has bits for them. */
+/* Checks that the options suit a model with n_experts experts in a layer. Without any,
+ * MOE_ERR_USAGE where bits are to be shared out among them or they are to be rounded in parts, with
+ * what to do instead; MOE_ERR_FORMAT where a map has bits for them. */
 int moe_convert_check_experts(const char *source, uint32_t n_experts,
                               const struct moe_convert_options *options, struct moe_err *err);
 

@@ -322,7 +322,7 @@ struct moe_path_table;
 /* limit: most keys that are kept, those smallest as numbers; 0: all. */
 int moe_path_table_new(struct moe_path_table **out, uint64_t limit, struct moe_err *err);
 void moe_path_table_free(struct moe_path_table *table);
-/* Makes room for so many keys at once, so that adding them leaves no smaller tables behind. */
+/* Makes room for n_keys keys, so that adding them leaves no smaller tables on the heap. */
 int moe_path_table_reserve(struct moe_path_table *table, uint64_t n_keys, struct moe_err *err);
 int moe_path_table_add(struct moe_path_table *table, uint64_t key, uint64_t n, struct moe_err *err);
 uint64_t moe_path_table_get(const struct moe_path_table *table, uint64_t key);

@@ -492,7 +492,7 @@ static uint64_t process_bytes(const struct moe_server *s)
     int n_threads = 0;
     for (uint32_t i = 0; i < s->n_executors; i++)
         n_threads += s->executors[i].options.n_threads;
-    return program_bytes(s) + moe_growth_bytes(n_threads) +
+    return program_bytes(s) + moe_threads_bytes(n_threads) +
            (1 + (uint64_t)s->n_executors) * THREAD_BYTES + s->options.beside_bytes;
 }
 
